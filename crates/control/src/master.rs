@@ -1,0 +1,122 @@
+//! What the master is asked, and what it answers.
+
+use fusee_core::layout::SizeClass;
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::View;
+use serde::{Deserialize, Serialize};
+
+use crate::node::BlockId;
+
+/// The rest of a block that a leaving client hands on: its objects from `first` on are unused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leftover {
+    /// The block.
+    pub block: BlockId,
+    /// Whose name stands in the block tables.
+    pub owner: ClientId,
+    /// The class its objects have.
+    pub class: SizeClass,
+    /// The first unused object.
+    pub first: u32,
+}
+
+/// A request to the master.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MasterRequest {
+    /// A memory node offers its memory. Repeating it gives the same answer. Answer: `Joined`.
+    Join {
+        /// The node's random identity.
+        identity: u64,
+        /// Host and port of its control service.
+        control: String,
+        /// Host and port of its software NIC.
+        tcp: Option<String>,
+        /// Path of its Unix socket.
+        shm: Option<String>,
+        /// Bytes of its pool.
+        pool_bytes: u64,
+    },
+    /// A session wants to start. Answer: `Opened`, or `NotReady` while the cluster forms.
+    Open,
+    /// A session ends; it has no operation running. Answer: `Done`.
+    Close {
+        /// The session's id.
+        client: ClientId,
+        /// What it hands on.
+        leftovers: Vec<Leftover>,
+    },
+    /// The view, if it is newer. Answer: `View` or `NotReady`.
+    GetView {
+        /// The number of the view that the asker has; 0 for none.
+        newer_than: u64,
+    },
+    /// What is going on? Answer: `Status`.
+    Status,
+}
+
+/// An answer of the master.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MasterReply {
+    /// To `Join`.
+    Joined {
+        /// The node's name in this cluster.
+        node: MnId,
+    },
+    /// To `Open`.
+    Opened {
+        /// The new session's id, never used before.
+        client: ClientId,
+        /// The current view.
+        view: View,
+        /// Rests of blocks that now belong to the session.
+        leftovers: Vec<Leftover>,
+    },
+    /// To `GetView`; `None` if the asker's view is the newest.
+    View(Option<View>),
+    /// To `Status`.
+    Status(Status),
+    /// It is so.
+    Done,
+    /// The cluster is still forming; ask again.
+    NotReady {
+        /// Memory nodes that have joined.
+        joined: u32,
+        /// Memory nodes that it waits for.
+        expected: u32,
+    },
+    /// It cannot be.
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+/// The master's picture of the cluster, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Memory nodes that the cluster was started for.
+    pub expected_memory_nodes: u32,
+    /// Memory nodes that joined, in the order of their names.
+    pub members: Vec<MemberStatus>,
+    /// Replicas of every subtable.
+    pub index_replicas: u8,
+    /// Replicas of every region.
+    pub data_replicas: u8,
+    /// Sessions open now.
+    pub open_sessions: u64,
+    /// Sessions ever opened.
+    pub sessions_opened: u64,
+    /// The current view; `None` while the cluster forms.
+    pub view: Option<View>,
+}
+
+/// A memory node, as the master sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Its name.
+    pub node: MnId,
+    /// Host and port of its control service.
+    pub control: String,
+    /// Whether the view uses it. A node that joined a formed cluster waits.
+    pub in_view: bool,
+}

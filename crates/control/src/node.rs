@@ -1,0 +1,172 @@
+//! What a memory node is asked, and what it answers.
+//!
+//! A memory node lends memory and nothing else: it reserves extents of its pool for the master,
+//! hands out blocks of its primary regions, records the owners of blocks, and fences clients.
+//! Every request may be repeated after a lost answer and then has the same effect once.
+
+use fusee_core::verbs::ClientId;
+use serde::{Deserialize, Serialize};
+
+/// A part of the pool that the master reserves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Extent {
+    /// A replica of a region.
+    Region {
+        /// Region number.
+        region: u32,
+        /// Whether this node is the region's primary, which allocates its blocks.
+        primary: bool,
+    },
+    /// A replica of an index subtable, all zeros at first.
+    Subtable {
+        /// Subtable number.
+        subtable: u32,
+    },
+}
+
+/// A block: region and number within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BlockId {
+    /// Region number.
+    pub region: u32,
+    /// Block number within the region.
+    pub block: u32,
+}
+
+/// A request to a memory node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeRequest {
+    /// Who are you? Answer: `Description`.
+    Describe,
+    /// Sets a zeroed extent aside. Repeating it gives the same offset. Answer: `Reserved`.
+    Reserve {
+        /// What for.
+        extent: Extent,
+        /// Its length, in bytes.
+        bytes: u64,
+        /// Size of a block, in bytes, if it is a region.
+        block_bytes: u64,
+    },
+    /// ALLOC (P §4.4): gives the client a free block of one of this node's primary regions.
+    /// Not idempotent: a lost answer costs one block, which recovery finds. Answer: `Allocated`.
+    Alloc {
+        /// The new owner.
+        client: ClientId,
+    },
+    /// Records the owner of a block of a backup region, or a new owner. `from` is the owner the
+    /// table must show now (`NOBODY` for a free block), or already `to`. Answer: `Done`.
+    SetOwner {
+        /// The block.
+        block: BlockId,
+        /// The owner before.
+        from: ClientId,
+        /// The owner from now on; `NOBODY` frees the block (FREE, P §4.4).
+        to: ClientId,
+    },
+    /// The blocks that a client owns here, in primary and backup regions. Answer: `Blocks`.
+    BlocksOf {
+        /// The client.
+        client: ClientId,
+    },
+    /// Shuts a client out for good: when the answer comes, no verb of it executes any more on any
+    /// fabric of this node. Answer: `Done`.
+    Fence {
+        /// The client.
+        client: ClientId,
+    },
+    /// How full are you? Answer: `Usage`.
+    Usage,
+}
+
+/// What a memory node says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Random; another process, or the same after a restart, has another one.
+    pub identity: u64,
+    /// Bytes of the pool.
+    pub pool_bytes: u64,
+    /// Host and port of the software NIC.
+    pub tcp: Option<String>,
+    /// Path of the Unix socket that hands out the memory.
+    pub shm: Option<String>,
+}
+
+/// How full a memory node is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Bytes of the pool.
+    pub pool_bytes: u64,
+    /// Bytes reserved for regions and subtables.
+    pub reserved_bytes: u64,
+    /// Blocks in the primary regions.
+    pub primary_blocks: u64,
+    /// Those of them that a client owns.
+    pub primary_blocks_owned: u64,
+    /// Data-plane connections or sessions at the moment.
+    pub attached_clients: u64,
+}
+
+/// An answer of a memory node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeReply {
+    /// To `Describe`.
+    Description(Description),
+    /// To `Reserve`: where the extent starts in the pool, in bytes.
+    Reserved {
+        /// Offset in the pool.
+        offset: u64,
+    },
+    /// To `Alloc`.
+    Allocated {
+        /// The block, now the client's in this node's table.
+        block: BlockId,
+    },
+    /// To `BlocksOf`.
+    Blocks(Vec<BlockId>),
+    /// To `Usage`.
+    Usage(Usage),
+    /// It is so.
+    Done,
+    /// It cannot be.
+    Refused(NodeRefusal),
+}
+
+/// Why a memory node refuses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NodeRefusal {
+    /// No room in the pool for this extent.
+    #[error("the pool has {free_bytes} bytes left, {bytes} were asked for")]
+    PoolFull {
+        /// Asked for.
+        bytes: u64,
+        /// Left.
+        free_bytes: u64,
+    },
+    /// All blocks of the primary regions have owners.
+    #[error("no free block")]
+    NoFreeBlock,
+    /// The block table shows another owner.
+    #[error("the block belongs to {owner}")]
+    NotOwner {
+        /// The owner.
+        owner: ClientId,
+    },
+    /// This node has no such region or block.
+    #[error("unknown block {block:?}")]
+    UnknownBlock {
+        /// The block.
+        block: BlockId,
+    },
+    /// The client has been fenced.
+    #[error("{client} has been fenced")]
+    Fenced {
+        /// The client.
+        client: ClientId,
+    },
+    /// The request's numbers make no sense.
+    #[error("bad request: {what}")]
+    BadRequest {
+        /// What is wrong.
+        what: String,
+    },
+}

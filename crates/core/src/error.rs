@@ -1,0 +1,86 @@
+//! What an operation may answer instead of its result.
+
+use crate::verbs::{MnId, VerbError};
+
+/// What is known about a write that did not finish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// No other client can ever see it.
+    NotApplied,
+    /// It may have taken effect, or may take effect later.
+    Unknown,
+}
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// UPDATE or DELETE of a key that does not exist.
+    #[error("key not found")]
+    NotFound,
+    /// INSERT of a key that exists.
+    #[error("key already exists")]
+    AlreadyExists,
+    /// Keys have at least one byte.
+    #[error("the key is empty; keys have at least 1 byte")]
+    KeyEmpty,
+    /// The key is over the cluster's limit.
+    #[error("the key has {bytes} bytes, the cluster's maximum is {max_bytes}")]
+    KeyTooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// The value is over the cluster's limit.
+    #[error("the value has {bytes} bytes, the cluster's maximum is {max_bytes}")]
+    ValueTooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// No memory node has a free block for an object of this size.
+    #[error("out of memory: no memory node has a free block; add memory nodes or delete keys")]
+    OutOfMemory,
+    /// Both buckets of the key are full.
+    #[error("index full: both buckets of the key are full; start the cluster with more index keys")]
+    IndexFull,
+    /// A memory node did not answer.
+    #[error("{node} failed: {error} (write outcome: {outcome:?})")]
+    Unreachable {
+        /// Which.
+        node: MnId,
+        /// How.
+        error: VerbError,
+        /// What that means for the write; reads are always `NotApplied`.
+        outcome: Outcome,
+    },
+    /// The host told the operation to stop waiting: for the winner of a conflict, or for a block.
+    #[error("gave up after waiting too long for {waiting_for} (write outcome: {outcome:?})")]
+    GaveUp {
+        /// For what it waited.
+        waiting_for: &'static str,
+        /// What is known about the write.
+        outcome: Outcome,
+    },
+    /// Memory holds what no correct client writes.
+    #[error("corrupt memory: {what}")]
+    Corrupt {
+        /// What was seen.
+        what: &'static str,
+    },
+    /// A slot changed while only this client could change it: it has been fenced or the
+    /// protocol is broken.
+    #[error("interrupted: {what}; the write's outcome is unknown")]
+    Interrupted {
+        /// What was seen.
+        what: &'static str,
+    },
+    /// The memory node or master refused or could not be asked for a block.
+    #[error("no block could be allocated: {reason}")]
+    Allocation {
+        /// Why.
+        reason: alloc::string::String,
+    },
+}

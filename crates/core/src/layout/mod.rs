@@ -1,0 +1,79 @@
+//! Every byte that memory nodes hold and more than one process reads.
+//!
+//! ```text
+//! slot     8 B   | fingerprint 8 | size class 8 | address 42 | generation 5 | tentative 1 |
+//! object   64 B aligned, as long as its size class
+//!                | header 16 | key | value | zeros | log entry 22 |
+//! block    | header 64 | free bitmap | objects of one size class |
+//! region   | block allocation table, 4 B a block, padded to 4 KiB | blocks |
+//! ```
+//!
+//! All integers are little-endian, converted explicitly. Lengths are bytes unless the name says
+//! otherwise; addresses are in bytes, in slots in units of 64 bytes.
+
+mod block;
+mod bytes;
+mod object;
+mod size_class;
+mod slot;
+
+pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape};
+pub use object::{
+    HEADER_BYTES, LOG_ENTRY_BYTES, LogEntry, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair,
+    TRAILER_BYTES, object_bytes, trailer_bytes,
+};
+pub use size_class::SizeClass;
+pub use slot::{Identity, Slot};
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The unit of object addresses and sizes, and the alignment of every object.
+pub const UNIT_BYTES: u64 = 64;
+
+/// Bits of a global address.
+pub const ADDRESS_BITS: u32 = 48;
+
+/// A global address: 48 bits, `region * region_bytes + offset`, a multiple of 64.
+///
+/// 0 is the start of region 0's block table, where no object lies: it stands for "none".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Address(u64);
+
+impl Address {
+    /// No object.
+    pub const NONE: Address = Address(0);
+
+    /// The address of byte `bytes` of the global memory.
+    ///
+    /// # Panics
+    /// If it is not a multiple of 64, or does not fit in 48 bits.
+    pub fn new(bytes: u64) -> Address {
+        assert!(bytes.is_multiple_of(UNIT_BYTES), "objects are 64-byte aligned");
+        assert!(bytes >> ADDRESS_BITS == 0, "a global address has 48 bits");
+        Address(bytes)
+    }
+
+    /// The address of byte `bytes`, if it may be one: for bytes that came from elsewhere.
+    pub fn checked(bytes: u64) -> Option<Address> {
+        let valid = bytes.is_multiple_of(UNIT_BYTES) && bytes >> ADDRESS_BITS == 0;
+        valid.then_some(Address(bytes))
+    }
+
+    /// In bytes.
+    pub fn bytes(self) -> u64 {
+        self.0
+    }
+
+    /// In units of 64 bytes: 42 bits.
+    pub fn units(self) -> u64 {
+        self.0 / UNIT_BYTES
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}

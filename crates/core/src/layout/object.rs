@@ -1,0 +1,298 @@
+//! Objects: a key-value pair with its header and the embedded log entry (P §4.5).
+//!
+//! ```text
+//! offset         0       4           8             12      16
+//!                | crc 4 | key len 4 | value len 4 | gen 4 | key | value | zeros ...
+//! from the end   24        22       16       10            2       1
+//!                | zeros 2 | next 6 | prev 6 | old value 8 | crc 1 | opcode 7 bits, used 1 bit |
+//! ```
+//!
+//! The CRC-32C covers the rest of the header, the key and the value: a reader that raced with a
+//! reuse of the object, or met a torn WRITE, sees it. The generation must equal that of the slot
+//! which led here. The used bit is the top bit of the object's last byte, and a WRITE lands its
+//! last word last: once it is set, the object is complete.
+//!
+//! The log entry links the objects of one client and size class in the order of allocation. Its
+//! old value is written by the winner of a write round, in the phase that commits the primary; it
+//! serves only to free the old object, so its CRC-8 says whether it is there.
+
+use core::fmt;
+
+use super::bytes::{put_u32, put_u48, put_u64, u32_at, u48_at, u64_at};
+use super::{Address, SizeClass};
+
+/// Bytes before the key.
+pub const HEADER_BYTES: u64 = 16;
+/// Bytes of the log entry (P §4.5, Fig. 8a).
+pub const LOG_ENTRY_BYTES: u64 = 22;
+/// The log entry, padded to whole words so that it can be written again on its own.
+pub const TRAILER_BYTES: u64 = 24;
+/// What an object needs beside key and value.
+pub const OVERHEAD_BYTES: u64 = HEADER_BYTES + TRAILER_BYTES;
+
+const NEXT: usize = 2;
+const PREV: usize = 8;
+const OLD: usize = 14;
+const OLD_CRC: usize = 22;
+const TAIL: usize = 23;
+const _: () = assert!(TAIL + 1 == TRAILER_BYTES as usize);
+const _: () = assert!(NEXT as u64 + LOG_ENTRY_BYTES == TRAILER_BYTES);
+const USED: u8 = 0x80;
+
+/// What an operation does to its key. Stands in the log entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Opcode {
+    /// Adds a key that must not exist.
+    Insert = 1,
+    /// Replaces the value of a key that must exist.
+    Update = 2,
+    /// Removes a key. Its object holds the key and no value.
+    Delete = 3,
+    /// Adds or replaces.
+    Upsert = 4,
+}
+
+impl Opcode {
+    fn from_bits(bits: u8) -> Option<Opcode> {
+        [Opcode::Insert, Opcode::Update, Opcode::Delete, Opcode::Upsert]
+            .into_iter()
+            .find(|o| *o as u8 == bits)
+    }
+}
+
+/// The embedded log entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// The object of this client and class that will be allocated next; `NONE` at the end of a
+    /// block, where the block with the next sequence number goes on.
+    pub next: Address,
+    /// The object allocated before; `NONE` for the first.
+    pub prev: Address,
+    /// The primary slot's word before this write, once its writer has won the round.
+    pub old: Option<u64>,
+    /// The operation.
+    pub opcode: Opcode,
+}
+
+/// The last 24 bytes of an object, in whole words, with the used bit set.
+pub fn trailer_bytes(entry: &LogEntry) -> [u8; TRAILER_BYTES as usize] {
+    let mut bytes = [0; TRAILER_BYTES as usize];
+    put_u48(&mut bytes, NEXT, entry.next.bytes());
+    put_u48(&mut bytes, PREV, entry.prev.bytes());
+    if let Some(old) = entry.old {
+        put_u64(&mut bytes, OLD, old);
+        bytes[OLD_CRC] = old_crc(old);
+    }
+    bytes[TAIL] = entry.opcode as u8 | USED;
+    bytes
+}
+
+/// A checksum of the old value that is never 0, since 0 stands where none was written.
+fn old_crc(old: u64) -> u8 {
+    (crc32c(&old.to_le_bytes()) as u8).max(1)
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// The bytes that an object of this key and value length needs, before rounding to a class.
+pub fn object_bytes(key_bytes: u64, value_bytes: u64) -> u64 {
+    OVERHEAD_BYTES + key_bytes + value_bytes
+}
+
+/// What goes into an object beside its log entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The value; empty in the log object of a DELETE.
+    pub value: &'a [u8],
+    /// The generation that slots will show.
+    pub generation: u8,
+}
+
+impl Pair<'_> {
+    /// Fills `bytes`, which is as long as the object's size class.
+    ///
+    /// # Panics
+    /// If the pair does not fit.
+    pub fn encode(&self, entry: &LogEntry, bytes: &mut [u8]) {
+        let (key, value) = (self.key, self.value);
+        assert!(object_bytes(key.len() as u64, value.len() as u64) <= bytes.len() as u64);
+        let value_at = HEADER_BYTES as usize + key.len();
+        let end = value_at + value.len();
+        put_u32(bytes, 4, key.len() as u32);
+        put_u32(bytes, 8, value.len() as u32);
+        put_u32(bytes, 12, u32::from(self.generation));
+        bytes[HEADER_BYTES as usize..value_at].copy_from_slice(key);
+        bytes[value_at..end].copy_from_slice(value);
+        let crc = crc32c(&bytes[4..end]);
+        put_u32(bytes, 0, crc);
+        let trailer_at = bytes.len() - TRAILER_BYTES as usize;
+        bytes[end..trailer_at].fill(0);
+        bytes[trailer_at..].copy_from_slice(&trailer_bytes(entry));
+    }
+}
+
+/// Why bytes are not the object that was looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectError {
+    /// The used bit is not set, lengths do not fit the class, or the CRC differs: the object is
+    /// being written.
+    Incomplete,
+    /// A complete object of another generation: the address has been reused.
+    OtherGeneration(u8),
+}
+
+impl fmt::Display for ObjectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ObjectError::Incomplete => f.write_str("incomplete object"),
+            ObjectError::OtherGeneration(g) => write!(f, "object of generation {g}"),
+        }
+    }
+}
+
+/// A complete object, as read from a memory node.
+#[derive(Clone, Copy, Debug)]
+pub struct Object<'a> {
+    bytes: &'a [u8],
+    key_bytes: usize,
+    value_bytes: usize,
+}
+
+impl<'a> Object<'a> {
+    /// Checks lengths, used bit and CRC of bytes that came from a memory node.
+    pub fn decode(bytes: &'a [u8]) -> Result<Object<'a>, ObjectError> {
+        let total = bytes.len() as u64;
+        if total < OVERHEAD_BYTES || bytes[bytes.len() - 1] & USED == 0 {
+            return Err(ObjectError::Incomplete);
+        }
+        let (key_bytes, value_bytes) = (u32_at(bytes, 4), u32_at(bytes, 8));
+        if object_bytes(key_bytes.into(), value_bytes.into()) > total {
+            return Err(ObjectError::Incomplete);
+        }
+        let end = HEADER_BYTES as usize + key_bytes as usize + value_bytes as usize;
+        if crc32c(&bytes[4..end]) != u32_at(bytes, 0) {
+            return Err(ObjectError::Incomplete);
+        }
+        Ok(Object { bytes, key_bytes: key_bytes as usize, value_bytes: value_bytes as usize })
+    }
+
+    /// Like [`Object::decode`], and the generation must be this one.
+    pub fn decode_generation(bytes: &'a [u8], generation: u8) -> Result<Object<'a>, ObjectError> {
+        let object = Object::decode(bytes)?;
+        match object.generation() {
+            found if found == generation => Ok(object),
+            found => Err(ObjectError::OtherGeneration(found)),
+        }
+    }
+
+    /// The size class that holds a pair of these lengths; `None` over 16 MiB.
+    pub fn class(key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
+        SizeClass::fitting(object_bytes(key_bytes as u64, value_bytes as u64))
+    }
+
+    /// The key.
+    pub fn key(&self) -> &'a [u8] {
+        &self.bytes[HEADER_BYTES as usize..][..self.key_bytes]
+    }
+
+    /// The value.
+    pub fn value(&self) -> &'a [u8] {
+        &self.bytes[self.value_offset()..][..self.value_bytes]
+    }
+
+    /// Where the value starts, in bytes from the start of the object.
+    pub fn value_offset(&self) -> usize {
+        HEADER_BYTES as usize + self.key_bytes
+    }
+
+    /// The generation in the header.
+    pub fn generation(&self) -> u8 {
+        self.bytes[12]
+    }
+
+    /// The log entry; `None` if its opcode or a pointer is none of ours.
+    pub fn log_entry(&self) -> Option<LogEntry> {
+        let trailer = &self.bytes[self.bytes.len() - TRAILER_BYTES as usize..];
+        let old = u64_at(trailer, OLD);
+        Some(LogEntry {
+            next: Address::checked(u48_at(trailer, NEXT))?,
+            prev: Address::checked(u48_at(trailer, PREV))?,
+            old: (trailer[OLD_CRC] == old_crc(old)).then_some(old),
+            opcode: Opcode::from_bits(trailer[TAIL] & !USED)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    fn entry(old: Option<u64>) -> LogEntry {
+        LogEntry {
+            next: Address::new(0xffff_ffff_ffc0),
+            prev: Address::new(64),
+            old,
+            opcode: Opcode::Upsert,
+        }
+    }
+
+    #[test]
+    fn pairs_of_all_lengths_come_back() {
+        for key_len in [1usize, 5, 26, 27, 100, 65_536] {
+            for value_len in [0usize, 1, 25, 26, 27, 88, 1000, 70_000] {
+                let (key, value) = (vec![7; key_len], vec![9; value_len]);
+                let class = Object::class(key_len, value_len).unwrap();
+                let mut bytes = vec![0xee; class.bytes() as usize];
+                let pair = Pair { key: &key, value: &value, generation: 31 };
+                pair.encode(&entry(None), &mut bytes);
+                let object = Object::decode_generation(&bytes, 31).unwrap();
+                assert_eq!((object.key(), object.value()), (&key[..], &value[..]));
+                assert_eq!(object.log_entry(), Some(entry(None)));
+                let used = object_bytes(key_len as u64, value_len as u64);
+                assert!(bytes.len() as u64 - used < bytes.len() as u64 / 8 + 64);
+                assert_eq!(
+                    Object::decode_generation(&bytes, 30).unwrap_err(),
+                    ObjectError::OtherGeneration(31)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_old_value_can_be_added_by_rewriting_the_trailer() {
+        let mut bytes = vec![0; 128];
+        // The value ends right before the trailer.
+        Pair { key: b"k", value: &[3; 87], generation: 0 }.encode(&entry(None), &mut bytes);
+        assert_eq!(Object::decode(&bytes).unwrap().log_entry().unwrap().old, None);
+        for old in [0, 1, u64::MAX] {
+            let trailer = trailer_bytes(&entry(Some(old)));
+            let at = bytes.len() - TRAILER_BYTES as usize;
+            bytes[at..].copy_from_slice(&trailer);
+            let object = Object::decode(&bytes).unwrap();
+            assert_eq!(object.log_entry().unwrap().old, Some(old));
+            assert_eq!(object.value(), [3; 87]);
+        }
+    }
+
+    #[test]
+    fn any_flipped_bit_of_the_pair_is_noticed() {
+        let mut bytes = vec![0; 128];
+        Pair { key: b"key", value: b"value", generation: 1 }.encode(&entry(None), &mut bytes);
+        for bit in 0..(16 + 8) * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Object::decode(&bytes).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        bytes[127] &= !USED;
+        assert_eq!(Object::decode(&bytes).unwrap_err(), ObjectError::Incomplete);
+        assert!(Object::decode(&[]).is_err());
+        assert!(Object::decode(&[0xff; 64]).is_err());
+    }
+}

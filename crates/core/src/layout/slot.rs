@@ -1,0 +1,166 @@
+//! The index slot: one 8-byte word, the only thing that clients fight for.
+//!
+//! ```text
+//!  63        56 55        48 47                      6 5          1 0
+//! | fingerprint | size class |   address, 64 B units   | generation | tentative |
+//! |      8      |     8      |           42            |     5      |     1     |
+//! ```
+//!
+//! A slot with size class 0 is *free*, whatever its other bits. Those bits are not noise: DELETE
+//! and an aborted INSERT leave the address and generation of their own object there, so that no
+//! slot value ever recurs while an operation that knows it runs. SNAPSHOT is correct only then:
+//! with a plain zero, a late CAS of an old write round would succeed on an emptied slot.
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Address, SizeClass, UNIT_BYTES};
+
+const TENTATIVE_BITS: u32 = 1;
+const GENERATION_BITS: u32 = 5;
+const ADDRESS_UNIT_BITS: u32 = 42;
+const GENERATION_SHIFT: u32 = TENTATIVE_BITS;
+const ADDRESS_SHIFT: u32 = GENERATION_SHIFT + GENERATION_BITS;
+const CLASS_SHIFT: u32 = ADDRESS_SHIFT + ADDRESS_UNIT_BITS;
+const FINGERPRINT_SHIFT: u32 = CLASS_SHIFT + 8;
+const _: () = assert!(FINGERPRINT_SHIFT + 8 == 64);
+const _: () = assert!(1u64 << ADDRESS_UNIT_BITS == (1u64 << super::ADDRESS_BITS) / UNIT_BYTES);
+
+/// Who wrote a slot value: address and generation of the writer's own object. The rules of
+/// SNAPSHOT compare identities, because one writer's word changes while it works (tentative,
+/// confirmed, aborted). A writer never uses an identity twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity(u64);
+
+/// The value of an index slot.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Slot(pub u64);
+
+impl Slot {
+    /// The number of generations an address goes through before one recurs.
+    pub const GENERATIONS: u8 = 1 << GENERATION_BITS;
+
+    /// A slot that refers to an object.
+    pub fn new(fingerprint: u8, class: SizeClass, address: Address, generation: u8) -> Slot {
+        let marker = Slot::empty_marker(address, generation);
+        Slot(
+            u64::from(fingerprint) << FINGERPRINT_SHIFT
+                | u64::from(class.code()) << CLASS_SHIFT
+                | marker.0,
+        )
+    }
+
+    /// A free slot that nobody else can write: what DELETE and an aborted INSERT leave.
+    pub fn empty_marker(address: Address, generation: u8) -> Slot {
+        assert!(generation < Slot::GENERATIONS, "a generation has 5 bits");
+        Slot(address.units() << ADDRESS_SHIFT | u64::from(generation) << GENERATION_SHIFT)
+    }
+
+    /// Whether the slot refers to no object. Its address must never be followed then.
+    pub fn is_free(self) -> bool {
+        self.class_code() == 0
+    }
+
+    fn class_code(self) -> u8 {
+        (self.0 >> CLASS_SHIFT) as u8
+    }
+
+    /// 8 bits of the key's hash.
+    pub fn fingerprint(self) -> u8 {
+        (self.0 >> FINGERPRINT_SHIFT) as u8
+    }
+
+    /// The object's size class; `None` if the slot is free or holds no valid class.
+    pub fn class(self) -> Option<SizeClass> {
+        SizeClass::from_code(self.class_code())
+    }
+
+    /// The object's address.
+    pub fn address(self) -> Address {
+        let units = self.0 >> ADDRESS_SHIFT & ((1 << ADDRESS_UNIT_BITS) - 1);
+        Address::new(units * UNIT_BYTES)
+    }
+
+    /// The generation that the object's header must show.
+    pub fn generation(self) -> u8 {
+        (self.0 >> GENERATION_SHIFT) as u8 & (Slot::GENERATIONS - 1)
+    }
+
+    /// Whether an INSERT put this here and has not confirmed it yet.
+    pub fn is_tentative(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    /// The same with the tentative bit.
+    pub fn tentative(self) -> Slot {
+        Slot(self.0 | 1)
+    }
+
+    /// The same without the tentative bit.
+    pub fn confirmed(self) -> Slot {
+        Slot(self.0 & !1)
+    }
+
+    /// The free slot of the same identity: how an INSERT withdraws.
+    pub fn aborted(self) -> Slot {
+        Slot::empty_marker(self.address(), self.generation())
+    }
+
+    /// Who wrote this.
+    pub fn identity(self) -> Identity {
+        Identity(self.0 << (64 - CLASS_SHIFT) >> (64 - CLASS_SHIFT) >> GENERATION_SHIFT)
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match (self.is_free(), self.is_tentative()) {
+            (true, _) => "free",
+            (false, true) => "tentative",
+            (false, false) => "live",
+        };
+        write!(
+            f,
+            "{kind}(fp {:02x}, class {}, {}, gen {})",
+            self.fingerprint(),
+            self.class_code(),
+            self.address(),
+            self.generation()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Slot {
+        let class = SizeClass::from_code(17).unwrap();
+        Slot::new(0xab, class, Address::new(0xffff_ffff_ffc0), 31)
+    }
+
+    #[test]
+    fn fields_come_back() {
+        let slot = sample();
+        assert_eq!(slot.fingerprint(), 0xab);
+        assert_eq!(slot.class().unwrap().code(), 17);
+        assert_eq!(slot.address().bytes(), 0xffff_ffff_ffc0);
+        assert_eq!(slot.generation(), 31);
+        assert!(!slot.is_tentative() && !slot.is_free());
+        assert_eq!(slot.0, 0xab11_ffff_ffff_fffe);
+    }
+
+    #[test]
+    fn one_writer_has_one_identity_in_all_its_words() {
+        let slot = sample();
+        for word in [slot.tentative(), slot.confirmed(), slot.aborted(), slot.tentative().aborted()]
+        {
+            assert_eq!(word.identity(), slot.identity());
+        }
+        assert!(slot.aborted().is_free());
+        assert_eq!(slot.tentative().confirmed(), slot);
+        let other = Slot::new(0xab, slot.class().unwrap(), slot.address(), 30);
+        assert_ne!(other.identity(), slot.identity());
+    }
+}

@@ -1,0 +1,33 @@
+//! The protocol of FUSEE, and nothing else: verbs, byte layouts, the SNAPSHOT rules, the
+//! operations, two-level allocation and the embedded log.
+//!
+//! Clients run everything here against memory nodes that only lend memory. The crate does no
+//! I/O, reads no clock, draws no random number and starts no thread: verbs go out through a
+//! [`verbs::Fabric`], and waiting, block grants and interruption come in through a
+//! [`host::Host`]. `#![no_std]` makes the compiler prove it, `#![forbid(unsafe_code)]` the rest.
+//! So the code that runs in production is the code that the simulator drives.
+//!
+//! Reading order: [`verbs`] (what a memory node can do), [`layout`] (every shared byte),
+//! [`view`] (where things are), [`race`] (where a key may be), [`snapshot`] (who wins a
+//! conflict), [`slab`] (where new objects come from), [`store`] (the operations).
+//!
+//! "P §n" in comments cites section n of the FUSEE paper (Shen et al., FAST '23, extended
+//! version).
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod error;
+pub mod host;
+pub mod layout;
+pub mod race;
+pub mod slab;
+pub mod snapshot;
+pub mod stats;
+pub mod store;
+pub mod verbs;
+pub mod view;
+
+pub use error::{Error, Outcome};
+

@@ -1,0 +1,113 @@
+//! Counters per kind of operation. The RTT budget is a test on them.
+
+/// Kinds of operations that are counted apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    /// SEARCH of one key.
+    Search,
+    /// SEARCH of several keys in shared phases; counted once per call.
+    SearchMany,
+    /// INSERT.
+    Insert,
+    /// UPDATE.
+    Update,
+    /// INSERT or UPDATE, as the key demands.
+    Upsert,
+    /// DELETE.
+    Delete,
+}
+
+impl OpKind {
+    /// All kinds, in the order of their discriminants.
+    pub const ALL: [OpKind; 6] = [
+        OpKind::Search,
+        OpKind::SearchMany,
+        OpKind::Insert,
+        OpKind::Update,
+        OpKind::Upsert,
+        OpKind::Delete,
+    ];
+
+    /// The paper's word for it, in lower case.
+    pub fn name(self) -> &'static str {
+        ["search", "search_many", "insert", "update", "upsert", "delete"][self as usize]
+    }
+}
+
+/// What one operation cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Batches, each one network round trip.
+    pub phases: u32,
+    /// Verbs of all kinds.
+    pub verbs: u32,
+    /// CAS and FAA among them.
+    pub atomics: u32,
+    /// Bytes moved by READs and WRITEs, and 8 per atomic.
+    pub bytes: u64,
+}
+
+impl Cost {
+    /// Counts one batch.
+    pub fn add_batch(&mut self, batch: &crate::verbs::Batch) {
+        self.phases += 1;
+        for verb in batch.verbs() {
+            self.verbs += 1;
+            self.atomics += u32::from(verb.is_atomic());
+            self.bytes += u64::from(verb.bytes());
+        }
+    }
+}
+
+/// Sums over the operations of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KindStats {
+    /// Operations that ended, with or without an error.
+    pub operations: u64,
+    /// Sum of their phases.
+    pub phases: u64,
+    /// The most phases that one of them took.
+    pub max_phases: u32,
+    /// Sum of their verbs.
+    pub verbs: u64,
+    /// Sum of their CASes and FAAs.
+    pub atomics: u64,
+    /// Sum of the bytes they moved.
+    pub bytes: u64,
+}
+
+/// Counters of one session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    kinds: [KindStats; OpKind::ALL.len()],
+}
+
+impl Stats {
+    /// Counts one operation.
+    pub fn add(&mut self, kind: OpKind, cost: &Cost) {
+        let sums = &mut self.kinds[kind as usize];
+        sums.operations += 1;
+        sums.phases += u64::from(cost.phases);
+        sums.max_phases = sums.max_phases.max(cost.phases);
+        sums.verbs += u64::from(cost.verbs);
+        sums.atomics += u64::from(cost.atomics);
+        sums.bytes += cost.bytes;
+    }
+
+    /// The sums of one kind.
+    pub fn kind(&self, kind: OpKind) -> &KindStats {
+        &self.kinds[kind as usize]
+    }
+
+    /// Adds the counters of another session.
+    pub fn merge(&mut self, other: &Stats) {
+        for (mine, theirs) in self.kinds.iter_mut().zip(&other.kinds) {
+            mine.operations += theirs.operations;
+            mine.phases += theirs.phases;
+            mine.max_phases = mine.max_phases.max(theirs.max_phases);
+            mine.verbs += theirs.verbs;
+            mine.atomics += theirs.atomics;
+            mine.bytes += theirs.bytes;
+        }
+    }
+}

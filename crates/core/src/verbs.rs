@@ -1,0 +1,381 @@
+//! What a memory node can do: READ, WRITE, compare-and-swap, fetch-and-add.
+//!
+//! A [`Batch`] holds verbs that are posted together and awaited together. One batch is one
+//! *phase*, which is one network round trip. Every [`Fabric`] guarantees, and the conformance
+//! suite in `crates/fabric` checks:
+//!
+//! 1. Verbs of one batch to one memory node execute in the order posted. Nothing is ordered
+//!    across memory nodes.
+//! 2. CAS and FAA are atomic on aligned 8-byte words, against all clients of all fabrics.
+//! 3. READ and WRITE tear only between aligned 8-byte words; the last word of a WRITE lands last.
+//! 4. A verb executes within a bounded time or never. A failed memory node fails its own verbs
+//!    with [`VerbError::Unreachable`]; the others complete.
+//! 5. After a memory node acknowledged the fencing of a client, no verb of it executes there.
+//! 6. Bounds are checked by the memory node, never trusted from the client.
+//!
+//! A batch owns the memory its verbs read into and write from, and passes through
+//! [`Fabric::execute`] by value: whoever drops the future (a crashed client, in the simulator)
+//! leaves the fabric as owner of memory that a NIC may still write to.
+//!
+//! Units: offsets and lengths are bytes; an offset counts from the start of a node's pool.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::future::Future;
+
+use serde::{Deserialize, Serialize};
+
+/// Names a memory node within one cluster. Never reused: a node that comes back is a new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MnId(pub u16);
+
+impl fmt::Display for MnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mn{}", self.0)
+    }
+}
+
+/// Names a client session: one log, one set of blocks, one fence. Handed out by the master,
+/// never reused. 0 means "nobody" in block tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ClientId(pub u32);
+
+impl ClientId {
+    /// The owner of a block that nobody owns.
+    pub const NOBODY: ClientId = ClientId(0);
+}
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client{}", self.0)
+    }
+}
+
+/// The largest number of verbs a fabric must accept in one batch.
+pub const MAX_BATCH_VERBS: usize = 1024;
+
+/// The largest number of bytes one READ or WRITE may carry: a whole 16 MiB block.
+pub const MAX_VERB_BYTES: u32 = 16 << 20;
+
+/// A range of a batch's own memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First byte, counted from the start of the batch's memory.
+    pub start: u32,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+impl Span {
+    /// The part of this span from `from` on, `len` bytes long.
+    ///
+    /// # Panics
+    /// If that part does not lie inside the span.
+    pub fn part(self, from: u32, len: u32) -> Span {
+        assert!(from <= self.len && len <= self.len - from, "part outside of its span");
+        Span { start: self.start + from, len }
+    }
+
+    /// The span as a range of indices.
+    pub fn range(self) -> core::ops::Range<usize> {
+        self.start as usize..self.start as usize + self.len as usize
+    }
+}
+
+/// The operation of a verb, with its operands and the place of its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Copies pool memory into `buf`.
+    Read {
+        /// Where the bytes go.
+        buf: Span,
+    },
+    /// Copies `buf` into pool memory, its last word last.
+    Write {
+        /// Where the bytes come from.
+        buf: Span,
+    },
+    /// Replaces the aligned word by `swap` if it equals `expected`.
+    Cas {
+        /// The value that must be there.
+        expected: u64,
+        /// The value to put there.
+        swap: u64,
+        /// Result: the word as it was before.
+        found: u64,
+    },
+    /// Adds `add` to the aligned word, wrapping.
+    Faa {
+        /// The addend.
+        add: u64,
+        /// Result: the word as it was before.
+        found: u64,
+    },
+}
+
+/// Why a verb has no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VerbError {
+    /// The batch has not been executed.
+    #[error("not executed")]
+    NotExecuted,
+    /// The memory node does not answer. The verb may have executed, or may never.
+    #[error("memory node unreachable")]
+    Unreachable,
+    /// The range is not inside the node's pool, or a CAS or FAA is not 8-byte aligned, or a
+    /// length is over [`MAX_VERB_BYTES`]. The verb did not execute.
+    #[error("outside of the pool, misaligned or too long")]
+    OutOfBounds,
+    /// The node has fenced this client. The verb may have executed before the fence.
+    #[error("this client has been fenced")]
+    Fenced,
+}
+
+/// One verb: an operation at an offset of a memory node's pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verb {
+    /// The memory node that executes it.
+    pub node: MnId,
+    /// Byte offset in that node's pool.
+    pub offset: u64,
+    /// What to do.
+    pub op: Op,
+    /// Set by the fabric.
+    pub result: Result<(), VerbError>,
+}
+
+impl Verb {
+    /// The number of pool bytes this verb touches.
+    pub fn bytes(&self) -> u32 {
+        match self.op {
+            Op::Read { buf } | Op::Write { buf } => buf.len,
+            Op::Cas { .. } | Op::Faa { .. } => 8,
+        }
+    }
+
+    /// Whether this is a CAS or an FAA.
+    pub fn is_atomic(&self) -> bool {
+        matches!(self.op, Op::Cas { .. } | Op::Faa { .. })
+    }
+
+    /// Checks the verb against the rules every fabric enforces.
+    pub fn check(&self, pool_bytes: u64) -> Result<(), VerbError> {
+        let len = u64::from(self.bytes());
+        let inside = self.offset <= pool_bytes && len <= pool_bytes - self.offset;
+        let aligned = !self.is_atomic() || self.offset.is_multiple_of(8);
+        if inside && aligned && self.bytes() <= MAX_VERB_BYTES {
+            Ok(())
+        } else {
+            Err(VerbError::OutOfBounds)
+        }
+    }
+}
+
+/// Names a verb of the batch it was posted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(u32);
+
+/// A verb that failed, with its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{node}: {error}")]
+pub struct Failure {
+    /// The memory node.
+    pub node: MnId,
+    /// Why.
+    pub error: VerbError,
+}
+
+/// Alignment of the batch's memory, so that word-wise copies line up with the pool's words.
+const ALIGN: usize = 64;
+
+/// Verbs posted together, and the memory they read into and write from.
+///
+/// Reuse batches: in the steady state neither the verb list nor the memory grows.
+#[derive(Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    base: usize,
+    used: usize,
+    verbs: Vec<Verb>,
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("used", &self.used).field("verbs", &self.verbs).finish()
+    }
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    /// Forgets verbs and memory; every earlier [`Span`] and [`Ticket`] is void.
+    pub fn clear(&mut self) {
+        self.verbs.clear();
+        self.used = 0;
+    }
+
+    /// Forgets the verbs, keeps the memory: the next phase may write what this one staged.
+    pub fn next_phase(&mut self) {
+        self.verbs.clear();
+    }
+
+    /// Sets `len` bytes of the batch's memory aside, 64-byte aligned. They hold arbitrary old
+    /// bytes of this batch.
+    pub fn stage(&mut self, len: u32) -> Span {
+        let start = self.used.next_multiple_of(ALIGN);
+        let end = start + len as usize;
+        assert!(u32::try_from(end).is_ok(), "a batch holds less than 4 GiB");
+        self.grow(end);
+        self.used = end;
+        Span { start: start as u32, len }
+    }
+
+    fn grow(&mut self, end: usize) {
+        if self.base + end <= self.bytes.len() {
+            return;
+        }
+        let capacity = end.next_power_of_two().max(4096);
+        let mut bytes = alloc::vec![0; capacity + ALIGN];
+        let base = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
+        bytes[base..base + self.used].copy_from_slice(&self.bytes[self.base..][..self.used]);
+        self.bytes = bytes;
+        self.base = base;
+    }
+
+    /// The bytes of a span.
+    pub fn bytes(&self, span: Span) -> &[u8] {
+        &self.bytes[self.base..][span.range()]
+    }
+
+    /// The bytes of a span, to be filled.
+    pub fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
+        &mut self.bytes[self.base..][span.range()]
+    }
+
+    fn post(&mut self, node: MnId, offset: u64, op: Op) -> Ticket {
+        let ticket = Ticket(self.verbs.len() as u32);
+        self.verbs.push(Verb { node, offset, op, result: Err(VerbError::NotExecuted) });
+        ticket
+    }
+
+    /// Posts a READ of `len` bytes; the result is [`Batch::data`].
+    pub fn read(&mut self, node: MnId, offset: u64, len: u32) -> Ticket {
+        let buf = self.stage(len);
+        self.post(node, offset, Op::Read { buf })
+    }
+
+    /// Posts a WRITE of staged bytes.
+    pub fn write(&mut self, node: MnId, offset: u64, buf: Span) -> Ticket {
+        self.post(node, offset, Op::Write { buf })
+    }
+
+    /// Posts a compare-and-swap; the result is [`Batch::found`].
+    pub fn cas(&mut self, node: MnId, offset: u64, expected: u64, swap: u64) -> Ticket {
+        self.post(node, offset, Op::Cas { expected, swap, found: 0 })
+    }
+
+    /// Posts a fetch-and-add; the result is [`Batch::found`].
+    pub fn faa(&mut self, node: MnId, offset: u64, add: u64) -> Ticket {
+        self.post(node, offset, Op::Faa { add, found: 0 })
+    }
+
+    /// The verbs in the order posted.
+    pub fn verbs(&self) -> &[Verb] {
+        &self.verbs
+    }
+
+    /// For fabrics: the verbs and the memory their spans lie in.
+    pub fn parts_mut(&mut self) -> (&mut [Verb], &mut [u8]) {
+        (&mut self.verbs, &mut self.bytes[self.base..])
+    }
+
+    /// The first verb that failed, as an error.
+    pub fn check(&self) -> Result<(), Failure> {
+        match self.verbs.iter().find_map(|v| v.result.err().map(|e| (v.node, e))) {
+            None => Ok(()),
+            Some((node, error)) => Err(Failure { node, error }),
+        }
+    }
+
+    fn done(&self, ticket: Ticket) -> Result<&Verb, Failure> {
+        let verb = &self.verbs[ticket.0 as usize];
+        verb.result.map_err(|error| Failure { node: verb.node, error })?;
+        Ok(verb)
+    }
+
+    /// What a READ fetched.
+    ///
+    /// # Panics
+    /// If the ticket does not belong to a READ of this batch.
+    pub fn data(&self, ticket: Ticket) -> Result<&[u8], Failure> {
+        Ok(self.bytes(self.data_span(ticket)?))
+    }
+
+    /// Where a READ put what it fetched.
+    ///
+    /// # Panics
+    /// If the ticket does not belong to a READ of this batch.
+    pub fn data_span(&self, ticket: Ticket) -> Result<Span, Failure> {
+        match self.done(ticket)?.op {
+            Op::Read { buf } => Ok(buf),
+            _ => panic!("data() of a verb that is no READ"),
+        }
+    }
+
+    /// The word that a CAS or FAA found.
+    ///
+    /// # Panics
+    /// If the ticket does not belong to a CAS or FAA of this batch.
+    pub fn found(&self, ticket: Ticket) -> Result<u64, Failure> {
+        match self.done(ticket)?.op {
+            Op::Cas { found, .. } | Op::Faa { found, .. } => Ok(found),
+            _ => panic!("found() of a verb that is no atomic"),
+        }
+    }
+}
+
+/// Executes batches: shared memory, TCP, RDMA, the simulator.
+pub trait Fabric {
+    /// Executes all verbs of the batch as one phase and sets every verb's `result`.
+    ///
+    /// Dropping the future is a client crash: each verb may or may not execute.
+    fn execute(&self, batch: Batch) -> impl Future<Output = Batch>;
+}
+
+impl<F: Fabric> Fabric for &F {
+    fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
+        (**self).execute(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staged_bytes_survive_growth_and_stay_aligned() {
+        let mut batch = Batch::new();
+        let first = batch.stage(10);
+        batch.bytes_mut(first).copy_from_slice(b"0123456789");
+        let big = batch.stage(1 << 20);
+        assert_eq!(batch.bytes(first), b"0123456789");
+        assert_eq!(batch.bytes(big).as_ptr().align_offset(64), 0);
+        assert_eq!(big.start % 64, 0);
+    }
+
+    #[test]
+    fn verbs_are_checked_against_the_pool() {
+        let mut batch = Batch::new();
+        batch.read(MnId(0), 56, 8);
+        batch.read(MnId(0), 57, 8);
+        batch.cas(MnId(0), 4, 0, 1);
+        batch.read(MnId(0), u64::MAX, 8);
+        batch.read(MnId(0), 64, 0);
+        let ok: Vec<bool> = batch.verbs().iter().map(|v| v.check(64).is_ok()).collect();
+        assert_eq!(ok, [true, false, false, false, true]);
+        assert_eq!(batch.check().unwrap_err().error, VerbError::NotExecuted);
+    }
+}
