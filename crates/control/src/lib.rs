@@ -6,6 +6,8 @@
 //!
 //! Nothing here is on the path of a get or a put: clients come by to join, to leave and to
 //! allocate a block.
+#![forbid(unsafe_code)]
 
 pub mod master;
 pub mod node;
+pub mod rpc;

@@ -38,14 +38,23 @@ pub struct BlockId {
 pub enum NodeRequest {
     /// Who are you? Answer: `Description`.
     Describe,
-    /// Sets a zeroed extent aside. Repeating it gives the same offset. Answer: `Reserved`.
+    /// Sets a zeroed extent aside. Repeating it gives the same offset. The first one binds the
+    /// node to its cluster. Answer: `Reserved`.
     Reserve {
+        /// The cluster's random number: a node serves one cluster in its life.
+        cluster: u64,
         /// What for.
         extent: Extent,
         /// Its length, in bytes.
         bytes: u64,
         /// Size of a block, in bytes, if it is a region.
         block_bytes: u64,
+    },
+    /// Forgets every extent, and the cluster, of a node that no client has used yet: the master
+    /// starts the forming of a cluster anew. Answer: `Done`.
+    Release {
+        /// The cluster that the node was reserved for.
+        cluster: u64,
     },
     /// ALLOC (P §4.4): gives the client a free block of one of this node's primary regions.
     /// Not idempotent: a lost answer costs one block, which recovery finds. Answer: `Allocated`.
@@ -162,6 +171,12 @@ pub enum NodeRefusal {
     Fenced {
         /// The client.
         client: ClientId,
+    },
+    /// The node lends its memory to another cluster.
+    #[error("this memory node belongs to another cluster ({cluster:#x}); restart it to empty it")]
+    OtherCluster {
+        /// The cluster it belongs to.
+        cluster: u64,
     },
     /// The request's numbers make no sense.
     #[error("bad request: {what}")]

@@ -1,0 +1,224 @@
+//! The calling side of a service.
+//!
+//! A client names an address and connects when it is first called, and again after its connection
+//! broke. Clones share the connection; calls do not wait for each other. Every call runs as a
+//! task of the [`Runtime`], so the caller may await it from any executor.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tarpc::client::{Channel, NewClient, RpcError as TarpcError};
+use tarpc::{ClientMessage, Response, context};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::codec::{ClientTransport, transport};
+use super::hello::{self, HelloError};
+use super::{DEFAULT_DEADLINE, HELLO_TIMEOUT, RpcError, Runtime, Service};
+
+/// How long to wait for a connection before the address counts as unreachable.
+const CONNECT_TIMEOUT: Duration = HELLO_TIMEOUT;
+
+/// Calls one service at one address.
+pub struct RpcClient<S: Service> {
+    shared: Arc<Shared<S>>,
+    deadline: Duration,
+}
+
+impl<S: Service> Clone for RpcClient<S> {
+    fn clone(&self) -> RpcClient<S> {
+        RpcClient { shared: Arc::clone(&self.shared), deadline: self.deadline }
+    }
+}
+
+impl<S: Service> fmt::Debug for RpcClient<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client of {} at {}", S::ROLE, self.shared.addr)
+    }
+}
+
+struct Shared<S: Service> {
+    runtime: Runtime,
+    addr: String,
+    /// Whether a broken connection can be made anew; not so inside a process.
+    reconnect: bool,
+    link: Mutex<Option<Link<S>>>,
+}
+
+/// An open connection.
+struct Link<S: Service> {
+    channel: Channel<S::Request, S::Reply>,
+    broken: Arc<AtomicBool>,
+}
+
+impl<S: Service> Clone for Link<S> {
+    fn clone(&self) -> Link<S> {
+        Link { channel: self.channel.clone(), broken: Arc::clone(&self.broken) }
+    }
+}
+
+impl<S: Service> Link<S> {
+    /// Starts to carry messages; must run on the runtime.
+    fn start<T>(transport: T, addr: String) -> Link<S>
+    where
+        T: tarpc::Transport<ClientMessage<S::Request>, Response<S::Reply>> + Send + 'static,
+    {
+        let NewClient { client, dispatch } =
+            tarpc::client::new(tarpc::client::Config::default(), transport);
+        let broken = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&broken);
+        tokio::spawn(async move {
+            if let Err(error) = dispatch.await {
+                tracing::debug!(%addr, %error, "control connection broke");
+            }
+            // Release: who sees the flag makes a new connection, the old one's end is history.
+            flag.store(true, Ordering::Release);
+        });
+        Link { channel: client, broken }
+    }
+}
+
+impl<S: Service> RpcClient<S> {
+    /// A client of the service at `addr` (host and port); connects when it is first called.
+    pub fn new(runtime: &Runtime, addr: impl Into<String>) -> RpcClient<S> {
+        RpcClient::with_link(runtime, addr.into(), true, None)
+    }
+
+    /// As [`RpcClient::new`], but connects now, and so tells whether the service is there.
+    pub async fn connect(
+        runtime: &Runtime,
+        addr: impl Into<String>,
+    ) -> Result<RpcClient<S>, RpcError> {
+        let client = RpcClient::new(runtime, addr);
+        let shared = Arc::clone(&client.shared);
+        let connecting = runtime.handle().spawn(async move { shared.link().await.map(|_| ()) });
+        connecting.await.map_err(|_| RpcError::Closed { addr: client.addr().to_owned() })??;
+        Ok(client)
+    }
+
+    /// A client over an existing transport; must be called on the runtime.
+    pub(super) fn local<T>(runtime: &Runtime, name: &str, transport: T) -> RpcClient<S>
+    where
+        T: tarpc::Transport<ClientMessage<S::Request>, Response<S::Reply>> + Send + 'static,
+    {
+        let link = Link::start(transport, name.to_owned());
+        RpcClient::with_link(runtime, name.to_owned(), false, Some(link))
+    }
+
+    fn with_link(
+        runtime: &Runtime,
+        addr: String,
+        reconnect: bool,
+        link: Option<Link<S>>,
+    ) -> RpcClient<S> {
+        let runtime = runtime.clone();
+        let shared = Shared { runtime, addr, reconnect, link: Mutex::new(link) };
+        RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE }
+    }
+
+    /// The same connection, with another deadline per call.
+    pub fn with_deadline(&self, deadline: Duration) -> RpcClient<S> {
+        RpcClient { shared: Arc::clone(&self.shared), deadline }
+    }
+
+    /// Whom the calls are for: host and port, or a name inside the process.
+    pub fn addr(&self) -> &str {
+        &self.shared.addr
+    }
+
+    /// Asks once. Dropping the future does not take the request back.
+    pub async fn call(&self, request: S::Request) -> Result<S::Reply, RpcError> {
+        let (shared, deadline) = (Arc::clone(&self.shared), self.deadline);
+        let calling = self.shared.runtime.handle().spawn(async move {
+            match timeout(deadline, shared.call(request, Instant::now() + deadline)).await {
+                Ok(result) => result,
+                Err(_) => Err(RpcError::TimedOut { addr: shared.addr.clone() }),
+            }
+        });
+        // The task is cut off only when the runtime ends.
+        calling.await.map_err(|_| RpcError::Closed { addr: self.addr().to_owned() })?
+    }
+
+    /// As [`RpcClient::call`], waiting on the calling thread.
+    ///
+    /// # Panics
+    /// If the calling thread is an async runtime's.
+    pub fn call_blocking(&self, request: S::Request) -> Result<S::Reply, RpcError> {
+        self.shared.runtime.block_on(self.call(request))
+    }
+}
+
+impl<S: Service> Shared<S> {
+    async fn call(&self, request: S::Request, deadline: Instant) -> Result<S::Reply, RpcError> {
+        let link = self.link().await?;
+        let mut context = context::current();
+        context.deadline = deadline;
+        let addr = || self.addr.clone();
+        match link.channel.call(context, request).await {
+            Ok(reply) => Ok(reply),
+            Err(TarpcError::DeadlineExceeded) => {
+                // The peer may be gone without a word; the next call finds out.
+                self.forget(&link).await;
+                Err(RpcError::TimedOut { addr: addr() })
+            }
+            Err(TarpcError::Shutdown | TarpcError::Channel(_)) => {
+                self.forget(&link).await;
+                Err(RpcError::Closed { addr: addr() })
+            }
+            Err(TarpcError::Send(cause)) => {
+                Err(RpcError::Protocol { addr: addr(), what: cause.to_string() })
+            }
+            Err(TarpcError::Server(error)) => {
+                Err(RpcError::Protocol { addr: addr(), what: error.detail })
+            }
+        }
+    }
+
+    async fn forget(&self, link: &Link<S>) {
+        let mut current = self.link.lock().await;
+        let same = |now: &mut Link<S>| Arc::ptr_eq(&now.broken, &link.broken);
+        if self.reconnect {
+            current.take_if(same);
+        }
+    }
+
+    /// The connection, made anew if need be.
+    async fn link(&self) -> Result<Link<S>, RpcError> {
+        let mut current = self.link.lock().await;
+        if let Some(link) = current.as_ref()
+            && !link.broken.load(Ordering::Acquire)
+        {
+            return Ok(link.clone());
+        }
+        if !self.reconnect {
+            return Err(RpcError::Closed { addr: self.addr.clone() });
+        }
+        let stream = self.dial().await?;
+        let transport: ClientTransport<S::Request, S::Reply> = transport(stream);
+        let link = Link::start(transport, self.addr.clone());
+        *current = Some(link.clone());
+        Ok(link)
+    }
+
+    async fn dial(&self) -> Result<TcpStream, RpcError> {
+        let addr = || self.addr.clone();
+        let unreachable = |cause: String| RpcError::Unreachable { addr: addr(), cause };
+        let mut stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.addr))
+            .await
+            .map_err(|_| unreachable("no answer".into()))?
+            .map_err(|error| unreachable(error.to_string()))?;
+        // Small requests and replies: waiting to fill a segment would only add latency.
+        stream.set_nodelay(true).map_err(|error| unreachable(error.to_string()))?;
+        match hello::ask(&mut stream, S::ROLE).await {
+            Ok(()) => Ok(stream),
+            Err(HelloError::Stranger(found)) => {
+                Err(RpcError::WrongService { addr: addr(), expected: S::ROLE, found })
+            }
+            Err(HelloError::Silent) => Err(RpcError::TimedOut { addr: addr() }),
+            Err(HelloError::Closed) => Err(RpcError::Closed { addr: addr() }),
+        }
+    }
+}

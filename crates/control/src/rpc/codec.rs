@@ -1,0 +1,186 @@
+//! Messages as frames.
+//!
+//! Our own envelopes around the messages, not tarpc's: a deadline is a bounded number of
+//! milliseconds (tarpc's decoding panics on one that overflows the clock), and trace ids of a
+//! tracing system that nobody runs do not travel.
+//!
+//! ```text
+//! Envelope  | variant | id | deadline, ms | request |       or  | variant | id |  (cancel)
+//! Answer    | id | Ok reply or Err text |
+//! ```
+//!
+//! All in postcard encoding (variable-length integers, no padding).
+
+use std::io;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tarpc::tokio_serde::{Deserializer, Serializer};
+use tarpc::tokio_util::bytes::{Bytes, BytesMut};
+use tarpc::tokio_util::codec::{Framed, LengthDelimitedCodec};
+use tarpc::{ClientMessage, Request, Response, ServerError, context, serde_transport};
+use tokio::net::TcpStream;
+
+use super::{MAX_DEADLINE, MAX_FRAME_BYTES};
+
+#[derive(Serialize, Deserialize)]
+enum Envelope<R> {
+    Call { id: u64, deadline_ms: u32, request: R },
+    Cancel { id: u64 },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Answer<R> {
+    id: u64,
+    outcome: Result<R, String>,
+}
+
+/// Encodes one direction and decodes the other.
+pub(super) struct Codec<R>(PhantomData<fn(R)>);
+
+/// A framed connection that takes `Out` and gives `In`.
+pub(super) type Transport<In, Out, R> = serde_transport::Transport<TcpStream, In, Out, Codec<R>>;
+
+/// The client's end of a connection.
+pub(super) type ClientTransport<Req, Reply> =
+    Transport<Response<Reply>, ClientMessage<Req>, (Req, Reply)>;
+/// The server's end of a connection.
+pub(super) type ServerTransport<Req, Reply> =
+    Transport<ClientMessage<Req>, Response<Reply>, (Req, Reply)>;
+
+/// The transport over a connection that has passed the hello.
+pub(super) fn transport<In, Out, R>(stream: TcpStream) -> Transport<In, Out, R>
+where
+    In: for<'de> Deserialize<'de>,
+    Out: Serialize,
+    Codec<R>: Serializer<Out> + Deserializer<In>,
+{
+    let frames: Framed<TcpStream, LengthDelimitedCodec> =
+        LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME_BYTES).new_framed(stream);
+    serde_transport::new(frames, Codec(PhantomData))
+}
+
+fn encode<T: Serialize>(message: &T) -> io::Result<Bytes> {
+    let bytes = postcard::to_stdvec(message).map_err(invalid)?;
+    if bytes.len() > MAX_FRAME_BYTES {
+        return Err(invalid(format!("a message of {} bytes is too long", bytes.len())));
+    }
+    Ok(bytes.into())
+}
+
+fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> io::Result<T> {
+    match postcard::take_from_bytes(bytes).map_err(invalid)? {
+        (message, []) => Ok(message),
+        (_, rest) => Err(invalid(format!("{} bytes too many", rest.len()))),
+    }
+}
+
+fn invalid(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, cause)
+}
+
+impl<Req: Serialize, Reply> Serializer<ClientMessage<Req>> for Codec<(Req, Reply)> {
+    type Error = io::Error;
+
+    fn serialize(self: Pin<&mut Self>, message: &ClientMessage<Req>) -> io::Result<Bytes> {
+        match message {
+            ClientMessage::Request(Request { context, id, message }) => {
+                let left = context.deadline.saturating_duration_since(Instant::now());
+                let left = left.min(MAX_DEADLINE).as_millis();
+                let deadline_ms = u32::try_from(left).expect("the largest deadline fits");
+                encode(&Envelope::Call { id: *id, deadline_ms, request: message })
+            }
+            ClientMessage::Cancel { request_id, .. } => {
+                encode(&Envelope::<&Req>::Cancel { id: *request_id })
+            }
+            _ => Err(invalid("unknown kind of message")),
+        }
+    }
+}
+
+impl<Req, Reply> Deserializer<ClientMessage<Req>> for Codec<(Req, Reply)>
+where
+    Req: for<'de> Deserialize<'de>,
+{
+    type Error = io::Error;
+
+    fn deserialize(self: Pin<&mut Self>, bytes: &BytesMut) -> io::Result<ClientMessage<Req>> {
+        match decode(bytes)? {
+            Envelope::Call { id, deadline_ms, request } => {
+                let mut context = context::current();
+                let left = Duration::from_millis(u64::from(deadline_ms)).min(MAX_DEADLINE);
+                context.deadline = Instant::now() + left;
+                Ok(ClientMessage::Request(Request { context, id, message: request }))
+            }
+            Envelope::Cancel { id } => Ok(ClientMessage::Cancel {
+                trace_context: tarpc::trace::Context::default(),
+                request_id: id,
+            }),
+        }
+    }
+}
+
+impl<Req, Reply: Serialize> Serializer<Response<Reply>> for Codec<(Req, Reply)> {
+    type Error = io::Error;
+
+    fn serialize(self: Pin<&mut Self>, response: &Response<Reply>) -> io::Result<Bytes> {
+        let outcome = response.message.as_ref().map_err(|error| error.detail.clone());
+        encode(&Answer { id: response.request_id, outcome })
+    }
+}
+
+impl<Req, Reply> Deserializer<Response<Reply>> for Codec<(Req, Reply)>
+where
+    Reply: for<'de> Deserialize<'de>,
+{
+    type Error = io::Error;
+
+    fn deserialize(self: Pin<&mut Self>, bytes: &BytesMut) -> io::Result<Response<Reply>> {
+        let Answer { id, outcome } = decode(bytes)?;
+        let failed = |detail| ServerError::new(io::ErrorKind::Other, detail);
+        Ok(Response { request_id: id, message: outcome.map_err(failed) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{NodeReply, NodeRequest};
+
+    type NodeCodec = Codec<(NodeRequest, NodeReply)>;
+
+    fn decode_request(bytes: &[u8]) -> io::Result<ClientMessage<NodeRequest>> {
+        let mut codec: NodeCodec = Codec(PhantomData);
+        Pin::new(&mut codec).deserialize(&BytesMut::from(bytes))
+    }
+
+    #[test]
+    fn a_call_comes_back_with_a_bounded_deadline() {
+        let envelope = Envelope::Call { id: 7, deadline_ms: u32::MAX, request: NodeRequest::Usage };
+        let bytes = encode(&envelope).unwrap();
+        let ClientMessage::Request(request) = decode_request(&bytes).unwrap() else {
+            panic!("a call became something else");
+        };
+        assert_eq!((request.id, request.message), (7, NodeRequest::Usage));
+        assert!(request.context.deadline <= Instant::now() + MAX_DEADLINE);
+    }
+
+    #[test]
+    fn garbage_and_trailing_bytes_are_errors() {
+        assert!(decode_request(&[]).is_err());
+        assert!(decode_request(&[9, 9, 9]).is_err());
+        let mut bytes = encode(&Envelope::<NodeRequest>::Cancel { id: 1 }).unwrap().to_vec();
+        assert!(decode_request(&bytes).is_ok());
+        bytes.push(0);
+        assert!(decode_request(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_length_that_lies_does_not_allocate() {
+        // Answer, id 0, Ok, then a list that claims 2^60 numbers.
+        let lie = [0, 0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10];
+        assert!(decode::<Answer<Vec<u64>>>(&lie).is_err());
+    }
+}

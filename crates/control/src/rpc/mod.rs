@@ -1,0 +1,174 @@
+//! The RPC edge: the one place where an RPC library (tarpc) and an async runtime (tokio) appear.
+//!
+//! A service is a pair of message types and a [`Role`]; there are two, [`NodeService`] and
+//! [`MasterService`]. [`serve`] answers one on a TCP port, [`serve_local`] inside the process
+//! without any port, and the client of either is the same [`RpcClient`], so an embedded cluster
+//! and a real one differ in one line.
+//!
+//! * Every connection starts with a hello of 8 bytes each way (see [`hello`]), so that a wrong
+//!   port or a master in place of a memory node is named as such.
+//! * Then come frames: length (4 bytes, big-endian), then one message in postcard encoding. A
+//!   frame is at most [`MAX_FRAME_BYTES`]; whatever cannot be decoded closes its connection, and
+//!   nothing else, with a line in the log.
+//! * A call has a deadline. When it passes, the call may still take effect: the messages are made
+//!   so that this does no harm. For the same reason nothing is retried behind the caller's back.
+//! * A handler that was started runs to its end, also when its caller is gone.
+//!
+//! Clients may be used from any executor: connections live on the [`Runtime`] they were made
+//! with.
+
+mod client;
+mod codec;
+mod hello;
+mod runtime;
+mod server;
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use client::RpcClient;
+pub use hello::Role;
+pub use runtime::Runtime;
+pub use server::{Server, bind, serve, serve_local};
+
+use crate::master::{MasterReply, MasterRequest};
+use crate::node::{NodeReply, NodeRequest};
+
+/// The longest frame, in bytes. Views are the longest messages.
+pub const MAX_FRAME_BYTES: usize = 16 << 20;
+/// Connections that one server holds at a time; further ones are closed at once.
+pub const MAX_CONNECTIONS: usize = 4096;
+/// Requests of one connection that are answered at a time; further ones wait in its socket.
+pub const MAX_REQUESTS_PER_CONNECTION: usize = 64;
+/// How long either side waits for the other's hello.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// The deadline of a call, unless [`RpcClient::with_deadline`] sets another.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(5);
+/// The longest deadline that a server honours.
+pub const MAX_DEADLINE: Duration = Duration::from_secs(600);
+
+/// A pair of message types, and who answers.
+pub trait Service: Send + Sync + 'static {
+    /// What is asked.
+    type Request: tarpc::RequestName + Serialize + DeserializeOwned + Send + 'static;
+    /// What is answered.
+    type Reply: Serialize + DeserializeOwned + Send + 'static;
+    /// Who answers.
+    const ROLE: Role;
+}
+
+/// What memory nodes answer.
+#[derive(Clone, Copy, Debug)]
+pub enum NodeService {}
+
+impl Service for NodeService {
+    type Request = NodeRequest;
+    type Reply = NodeReply;
+    const ROLE: Role = Role::MemoryNode;
+}
+
+/// What the master answers.
+#[derive(Clone, Copy, Debug)]
+pub enum MasterService {}
+
+impl Service for MasterService {
+    type Request = MasterRequest;
+    type Reply = MasterReply;
+    const ROLE: Role = Role::Master;
+}
+
+/// Calls a memory node.
+pub type NodeClient = RpcClient<NodeService>;
+/// Calls the master.
+pub type MasterClient = RpcClient<MasterService>;
+
+impl tarpc::RequestName for NodeRequest {
+    fn name(&self) -> &str {
+        match self {
+            NodeRequest::Describe => "Describe",
+            NodeRequest::Reserve { .. } => "Reserve",
+            NodeRequest::Release { .. } => "Release",
+            NodeRequest::Alloc { .. } => "Alloc",
+            NodeRequest::SetOwner { .. } => "SetOwner",
+            NodeRequest::BlocksOf { .. } => "BlocksOf",
+            NodeRequest::Fence { .. } => "Fence",
+            NodeRequest::Usage => "Usage",
+        }
+    }
+}
+
+impl tarpc::RequestName for MasterRequest {
+    fn name(&self) -> &str {
+        match self {
+            MasterRequest::Join { .. } => "Join",
+            MasterRequest::Open => "Open",
+            MasterRequest::Close { .. } => "Close",
+            MasterRequest::GetView { .. } => "GetView",
+            MasterRequest::Status => "Status",
+        }
+    }
+}
+
+/// Why a call has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RpcError {
+    /// Nothing listens there, or no way leads there. The request did not take effect.
+    #[error("{addr} is unreachable: {cause}")]
+    Unreachable {
+        /// Whom the call was for.
+        addr: String,
+        /// What the operating system says.
+        cause: String,
+    },
+    /// Something else listens there. The request did not take effect.
+    #[error("expected {expected} at {addr}, found {found}; check the address")]
+    WrongService {
+        /// Whom the call was for.
+        addr: String,
+        /// Who should have answered.
+        expected: Role,
+        /// What answered.
+        found: String,
+    },
+    /// No answer before the deadline. The request may still take effect.
+    #[error("{addr} did not answer in time")]
+    TimedOut {
+        /// Whom the call was for.
+        addr: String,
+    },
+    /// The connection broke. The request may have taken effect.
+    #[error("{addr} closed the connection")]
+    Closed {
+        /// Whom the call was for.
+        addr: String,
+    },
+    /// The two sides do not understand each other, or the handler failed.
+    #[error("{addr}: {what}")]
+    Protocol {
+        /// Whom the call was for.
+        addr: String,
+        /// What went wrong.
+        what: String,
+    },
+}
+
+/// Why a service cannot listen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServeError {
+    /// Another process has the port.
+    #[error("{addr} is in use by another process; stop it, or listen at another port")]
+    PortInUse {
+        /// The address asked for.
+        addr: String,
+    },
+    /// The address cannot be listened at.
+    #[error("cannot listen at {addr}: {cause}; give an address of this machine as host:port")]
+    Address {
+        /// The address asked for.
+        addr: String,
+        /// What the operating system says.
+        cause: String,
+    },
+}

@@ -1,0 +1,64 @@
+//! The thread that carries control messages.
+//!
+//! Connections, their timers and the servers live here, so a caller needs no runtime of its own:
+//! it may await a call from any executor, or block on it. The runtime ends, and its thread with
+//! it, when the last clone is dropped; clients and servers each hold one.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle};
+
+/// How long the end of a runtime waits for work that cannot be interrupted.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Carries control messages.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    owned: Arc<Owned>,
+}
+
+#[derive(Debug)]
+struct Owned {
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Runtime {
+    /// Starts the thread; `name` shows in debuggers and in `/proc`.
+    pub fn start(name: &str) -> io::Result<Runtime> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name(name)
+            .enable_io()
+            .enable_time()
+            .build()?;
+        Ok(Runtime { owned: Arc::new(Owned { runtime: Some(runtime) }) })
+    }
+
+    /// Where to spawn.
+    pub fn handle(&self) -> &Handle {
+        let runtime = self.owned.runtime.as_ref();
+        runtime.expect("only the end of the last clone takes the runtime").handle()
+    }
+
+    /// Waits for a future on the calling thread.
+    ///
+    /// # Panics
+    /// If the calling thread is a runtime's.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.handle().block_on(future)
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        // A runtime must not wait for itself: when a task drops the last clone, nobody waits.
+        if Handle::try_current().is_ok() {
+            runtime.shutdown_background();
+        } else {
+            runtime.shutdown_timeout(STOP_TIMEOUT);
+        }
+    }
+}

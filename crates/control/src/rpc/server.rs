@@ -1,0 +1,213 @@
+//! The answering side of a service.
+//!
+//! One task accepts, one task per connection reads requests and writes replies, one task per
+//! request runs the handler. A handler that has started runs to its end, also when its caller
+//! gave up or its connection broke: state machines behind it never see half of a request.
+//! What goes wrong on a connection ends that connection and says so in the log.
+
+use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tarpc::server::{BaseChannel, Channel};
+use tarpc::{ClientMessage, Response, ServerError};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::codec::{ServerTransport, transport};
+use super::{
+    MAX_CONNECTIONS, MAX_REQUESTS_PER_CONNECTION, RpcClient, Runtime, ServeError, Service, hello,
+};
+
+/// How long to wait after the operating system had no file descriptor for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A running service. Dropping it closes its port and its connections.
+#[derive(Debug)]
+pub struct Server {
+    runtime: Runtime,
+    addr: Option<SocketAddr>,
+    /// Dropped to tell the accepting task to end.
+    stop: Option<oneshot::Sender<()>>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Where it listens; `None` inside a process.
+    pub fn addr(&self) -> Option<SocketAddr> {
+        self.addr
+    }
+
+    /// Closes port and connections, and returns when that is done.
+    ///
+    /// # Panics
+    /// If the calling thread is an async runtime's.
+    pub fn stop(mut self) {
+        self.stop.take();
+        if let Some(task) = self.task.take() {
+            // The task can only have ended early by the end of the runtime, which is as good.
+            let _ended = self.runtime.block_on(task);
+        }
+    }
+}
+
+/// Listens at `addr` (host and port; port 0 for a free one).
+pub fn bind(addr: &str) -> Result<StdListener, ServeError> {
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => ServeError::PortInUse { addr: addr.to_owned() },
+        _ => ServeError::Address { addr: addr.to_owned(), cause: error.to_string() },
+    };
+    let resolved: Vec<SocketAddr> = addr.to_socket_addrs().map_err(failed)?.collect();
+    // std sets SO_REUSEADDR on Unix, so that a restart does not wait for old connections.
+    let listener = StdListener::bind(&resolved[..]).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Answers requests that come over TCP.
+pub fn serve<S, H, F>(
+    runtime: &Runtime,
+    listener: StdListener,
+    handler: H,
+) -> Result<Server, ServeError>
+where
+    S: Service,
+    H: Fn(S::Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = S::Reply> + Send + 'static,
+{
+    let failed = |error: std::io::Error| ServeError::Address {
+        addr: format!("{listener:?}"),
+        cause: error.to_string(),
+    };
+    let addr = listener.local_addr().map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let entered = runtime.handle().enter();
+    let listener = TcpListener::from_std(listener).map_err(|error| ServeError::Address {
+        addr: addr.to_string(),
+        cause: error.to_string(),
+    })?;
+    drop(entered);
+    let (stop, stopped) = oneshot::channel();
+    let task = runtime.handle().spawn(accept::<S, H, F>(listener, handler, stopped));
+    Ok(Server { runtime: runtime.clone(), addr: Some(addr), stop: Some(stop), task: Some(task) })
+}
+
+/// Answers requests of this process; opens no port. `name` stands for the address in errors.
+pub fn serve_local<S, H, F>(runtime: &Runtime, name: &str, handler: H) -> (RpcClient<S>, Server)
+where
+    S: Service,
+    H: Fn(S::Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = S::Reply> + Send + 'static,
+{
+    let _entered = runtime.handle().enter();
+    let (near, far) = tarpc::transport::channel::unbounded();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let peer = name.to_owned();
+    let task = runtime.handle().spawn(async move {
+        tokio::select! {
+            // An error means that the server was dropped, which is how it is stopped.
+            _ = stopped => {}
+            () = answer::<S, H, F, _>(far, handler, peer) => {}
+        }
+    });
+    let client = RpcClient::local(runtime, name, near);
+    (client, Server { runtime: runtime.clone(), addr: None, stop: Some(stop), task: Some(task) })
+}
+
+async fn accept<S, H, F>(listener: TcpListener, handler: H, mut stopped: oneshot::Receiver<()>)
+where
+    S: Service,
+    H: Fn(S::Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = S::Reply> + Send + 'static,
+{
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            _ = &mut stopped => break,
+            Some(ended) = connections.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a control connection's task failed");
+                }
+                continue;
+            }
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a control connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+            tracing::warn!(%peer, "closed: {MAX_CONNECTIONS} control connections are open");
+            continue;
+        };
+        let handler = handler.clone();
+        connections.spawn(async move {
+            greet::<S, H, F>(stream, handler, peer).await;
+            drop(slot);
+        });
+    }
+    // Nobody may find the port taken after a stop, hence first the port, then the connections.
+    drop(listener);
+    connections.shutdown().await;
+}
+
+async fn greet<S, H, F>(mut stream: TcpStream, handler: H, peer: SocketAddr)
+where
+    S: Service,
+    H: Fn(S::Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = S::Reply> + Send + 'static,
+{
+    if let Err(error) = hello::answer(&mut stream, S::ROLE).await {
+        tracing::warn!(%peer, %error, "control connection refused");
+        return;
+    }
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "no TCP_NODELAY");
+    }
+    let transport: ServerTransport<S::Request, S::Reply> = transport(stream);
+    answer::<S, H, F, _>(transport, handler, peer.to_string()).await;
+}
+
+async fn answer<S, H, F, T>(transport: T, handler: H, peer: String)
+where
+    S: Service,
+    H: Fn(S::Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = S::Reply> + Send + 'static,
+    T: tarpc::Transport<Response<S::Reply>, ClientMessage<S::Request>> + Send + 'static,
+{
+    let requests = BaseChannel::with_defaults(transport).requests();
+    let answers = requests.map(|request| {
+        let handler = handler.clone();
+        let peer = peer.clone();
+        async move {
+            let Ok(request) = request.map_err(|error| {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::warn!(%peer, %error, ?cause, "control connection closed");
+            }) else {
+                return false;
+            };
+            request.execute(tarpc::server::serve(|_, message| run(handler(message)))).await;
+            true
+        }
+    });
+    let mut answers = std::pin::pin!(answers.buffer_unordered(MAX_REQUESTS_PER_CONNECTION));
+    // Replies are written while the stream is polled, so keep at it until either side closes.
+    while answers.next().await == Some(true) {}
+}
+
+/// Runs a handler to its end even if the caller of this function is dropped.
+async fn run<R: Send + 'static>(
+    handling: impl Future<Output = R> + Send + 'static,
+) -> Result<R, ServerError> {
+    tokio::spawn(handling).await.map_err(|error| {
+        tracing::error!(%error, "a control request's handler failed");
+        ServerError::new(std::io::ErrorKind::Other, "the handler failed; see its log".into())
+    })
+}

@@ -1,0 +1,194 @@
+//! The RPC edge over real sockets: calls, and everything that can be at the other end instead.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::{NodeReply, NodeRequest, Usage};
+use fusee_control::rpc::{
+    MasterClient, MasterService, NodeClient, NodeService, RpcError, Runtime, ServeError, Server,
+    bind, serve, serve_local,
+};
+use fusee_core::verbs::ClientId;
+
+fn runtime() -> Runtime {
+    Runtime::start("test-control").unwrap()
+}
+
+/// A memory node that counts: `Usage` tells how often it was asked, `Describe` never answers,
+/// `BlocksOf` panics.
+async fn count(request: NodeRequest, calls: Arc<AtomicU64>) -> NodeReply {
+    let call = calls.fetch_add(1, Ordering::Relaxed);
+    match request {
+        NodeRequest::Usage => NodeReply::Usage(Usage { pool_bytes: call, ..Usage::default() }),
+        NodeRequest::BlocksOf { .. } => panic!("asked to"),
+        NodeRequest::Describe => std::future::pending().await,
+        _ => NodeReply::Done,
+    }
+}
+
+fn counting_node(runtime: &Runtime, addr: &str) -> (Server, String) {
+    let calls = Arc::new(AtomicU64::new(0));
+    let handler = move |request| count(request, Arc::clone(&calls));
+    let server = serve::<NodeService, _, _>(runtime, bind(addr).unwrap(), handler).unwrap();
+    let addr = server.addr().unwrap().to_string();
+    (server, addr)
+}
+
+fn usage(client: &NodeClient) -> u64 {
+    match client.call_blocking(NodeRequest::Usage) {
+        Ok(NodeReply::Usage(usage)) => usage.pool_bytes,
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
+#[test]
+fn calls_are_answered_each_once_and_concurrently() {
+    let runtime = runtime();
+    let (server, addr) = counting_node(&runtime, "127.0.0.1:0");
+    let client = NodeClient::new(&runtime, addr);
+    // More than the server answers at a time on one connection.
+    let mut seen: Vec<u64> = runtime.block_on(async {
+        let calls = (0..300).map(|_| client.call(NodeRequest::Usage));
+        let replies = futures_util::future::join_all(calls).await;
+        let number = |reply| match reply {
+            Ok(NodeReply::Usage(usage)) => usage.pool_bytes,
+            other => panic!("unexpected {other:?}"),
+        };
+        replies.into_iter().map(number).collect()
+    });
+    seen.sort_unstable();
+    assert_eq!(seen, (0..300).collect::<Vec<_>>());
+    server.stop();
+}
+
+#[test]
+fn a_silent_handler_times_out_and_a_panicking_one_is_an_error() {
+    let runtime = runtime();
+    let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
+    let client = NodeClient::new(&runtime, addr.clone());
+    let hurried = client.with_deadline(Duration::from_millis(50));
+    let begun = Instant::now();
+    let timed_out = hurried.call_blocking(NodeRequest::Describe);
+    assert_eq!(timed_out, Err(RpcError::TimedOut { addr }));
+    assert!(begun.elapsed() < Duration::from_secs(2));
+    let failed = client.call_blocking(NodeRequest::BlocksOf { client: ClientId(1) });
+    assert!(matches!(failed, Err(RpcError::Protocol { .. })), "{failed:?}");
+    assert_eq!(usage(&client), 2);
+}
+
+#[test]
+fn a_client_finds_its_server_again_after_a_restart() {
+    let runtime = runtime();
+    let (server, addr) = counting_node(&runtime, "127.0.0.1:0");
+    let client = NodeClient::new(&runtime, addr.clone());
+    assert_eq!(usage(&client), 0);
+    server.stop();
+    let gone = client.call_blocking(NodeRequest::Usage);
+    let told = matches!(gone, Err(RpcError::Closed { .. } | RpcError::Unreachable { .. }));
+    assert!(told, "{gone:?}");
+    let (_server, _) = counting_node(&runtime, &addr);
+    assert_eq!(usage(&client), 0);
+    assert_eq!(usage(&client), 1);
+}
+
+#[test]
+fn nobody_listening_is_unreachable() {
+    let runtime = runtime();
+    let addr = bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let connected = runtime.block_on(NodeClient::connect(&runtime, addr.clone()));
+    let Err(RpcError::Unreachable { addr: named, .. }) = connected else {
+        panic!("unexpected {connected:?}");
+    };
+    assert_eq!(named, addr);
+}
+
+#[test]
+fn a_master_in_place_of_a_memory_node_is_named() {
+    let runtime = runtime();
+    let handler = |_: MasterRequest| async { MasterReply::Done };
+    let listener = bind("127.0.0.1:0").unwrap();
+    let server = serve::<MasterService, _, _>(&runtime, listener, handler).unwrap();
+    let addr = server.addr().unwrap().to_string();
+    let wrong = NodeClient::new(&runtime, addr.clone()).call_blocking(NodeRequest::Usage);
+    let Err(error @ RpcError::WrongService { .. }) = wrong else { panic!("{wrong:?}") };
+    let text = error.to_string();
+    assert!(text.contains("a FUSEE memory node") && text.contains("a FUSEE master"), "{text}");
+    assert!(text.contains(&addr), "{text}");
+    let right = MasterClient::new(&runtime, addr).call_blocking(MasterRequest::Status);
+    assert_eq!(right, Ok(MasterReply::Done));
+}
+
+#[test]
+fn a_stranger_is_named() {
+    let runtime = runtime();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let stranger = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"220 mail.example ESMTP\r\n").unwrap();
+    });
+    let wrong = NodeClient::new(&runtime, addr).call_blocking(NodeRequest::Usage);
+    assert!(matches!(wrong, Err(RpcError::WrongService { .. })), "{wrong:?}");
+    stranger.join().unwrap();
+}
+
+/// Sends bytes; returns what came back before the server closed the connection.
+fn poke(addr: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        Err(error) if error.kind() != std::io::ErrorKind::ConnectionReset => {
+            panic!("the server keeps the connection: {error}")
+        }
+        _ => answer,
+    }
+}
+
+#[test]
+fn malformed_input_closes_only_its_own_connection() {
+    const HELLO: &[u8] = b"FUSEE\x01\x01\0";
+    let runtime = runtime();
+    let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
+    let client = NodeClient::new(&runtime, addr.clone());
+    assert_eq!(usage(&client), 0);
+    // No hello at all; then hellos followed by an over-long frame and by one of garbage.
+    assert_eq!(poke(&addr, b"GET / HTTP/1.1\r\n\r\n"), b"");
+    assert_eq!(poke(&addr, &[HELLO, &u32::MAX.to_be_bytes()].concat()), HELLO);
+    assert_eq!(poke(&addr, &[HELLO, &[0, 0, 0, 3, 9, 9, 9]].concat()), HELLO);
+    // Who only connects is sent away as well.
+    assert_eq!(poke(&addr, b""), b"");
+    assert_eq!(usage(&client), 1);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let runtime = runtime();
+    let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
+    let Err(error) = bind(&addr) else { panic!("two listeners on one port") };
+    assert_eq!(error, ServeError::PortInUse { addr: addr.clone() });
+    assert!(error.to_string().contains(&addr));
+    assert!(matches!(bind("nonsense"), Err(ServeError::Address { .. })));
+}
+
+#[test]
+fn an_in_process_service_needs_no_port_and_ends_when_dropped() {
+    let runtime = runtime();
+    let calls = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&calls);
+    let handler = move |request| count(request, Arc::clone(&seen));
+    let (client, server) = serve_local::<NodeService, _, _>(&runtime, "node 0", handler);
+    assert_eq!(usage(&client), 0);
+    assert_eq!(usage(&client.clone()), 1);
+    assert_eq!(server.addr(), None);
+    server.stop();
+    let gone = client.call_blocking(NodeRequest::Usage);
+    assert_eq!(gone, Err(RpcError::Closed { addr: "node 0".into() }));
+    drop((client, runtime));
+    assert_eq!(Arc::strong_count(&calls), 1, "the handler outlived its server");
+}
