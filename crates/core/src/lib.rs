@@ -30,4 +30,4 @@ pub mod verbs;
 pub mod view;
 
 pub use error::{Error, Outcome};
-
+pub use store::Store;

@@ -1,1 +1,208 @@
-//! TODO
+//! RACE hashing: where a key may be (P §4.2).
+//!
+//! A subtable is an array of groups of three buckets. The two outer buckets are *main*, the
+//! middle one is the *overflow* that both share:
+//!
+//! ```text
+//! group   | main 0 | overflow | main 1 |
+//!         '-- combined 0 --'
+//!                  '--- combined 1 ----'
+//! ```
+//!
+//! A key hashes to two combined buckets, in different groups of one subtable. Each is contiguous,
+//! so one READ fetches it, and one batch of two READs fetches every slot that may hold the key. A
+//! new key goes to the combined bucket with more free slots, its main bucket first.
+//!
+//! Unlike RACE we keep no header in the bucket: RACE's header tells a client with an old
+//! directory that it came to the wrong place, ours learns it from the view.
+
+use twox_hash::XxHash3_128;
+
+use crate::layout::Slot;
+use crate::verbs::{Batch, Failure, Ticket};
+use crate::view::{BUCKETS_PER_GROUP, Place, SlotRef, View};
+
+/// The most slots that may hold a key: two combined buckets of two buckets of 8.
+pub const MAX_CANDIDATES: usize = 32;
+
+/// The slots that may hold a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    /// The subtable that the directory leads to.
+    pub subtable: u32,
+    /// 8 bits of the hash, independent of the position.
+    pub fingerprint: u8,
+    /// First slot of each combined bucket.
+    first: [u32; 2],
+    /// Which half of each combined bucket is its main bucket: 0 or 1.
+    main_half: [u32; 2],
+    /// Slots of one bucket.
+    bucket_slots: u32,
+}
+
+impl Buckets {
+    /// Hashes a key. xxh3-128 with seed 0: the hash decides where bytes lie in memory that many
+    /// versions of this program share, so it can never change.
+    pub fn of(key: &[u8], view: &View) -> Buckets {
+        let hash = XxHash3_128::oneshot(key);
+        let (low, high) = (hash as u64, (hash >> 64) as u64);
+        let depth = view.depth();
+        let entry = if depth == 0 { 0 } else { low >> (64 - depth) };
+        let mask = view.geometry.groups_per_subtable - 1;
+        let groups = [low as u32 & mask, high as u32 & mask];
+        // The second combined bucket must not overlap the first.
+        let groups = [groups[0], if groups[1] == groups[0] { groups[1] ^ 1 } else { groups[1] }];
+        let sides = [(low >> 32) as u32 & 1, (high >> 32) as u32 & 1];
+        let bucket_slots = u32::from(view.geometry.slots_per_bucket);
+        let first = |i: usize| (groups[i] * BUCKETS_PER_GROUP as u32 + sides[i]) * bucket_slots;
+        Buckets {
+            subtable: view.directory[entry as usize],
+            fingerprint: (high >> 56) as u8,
+            first: [first(0), first(1)],
+            main_half: sides,
+            bucket_slots,
+        }
+    }
+
+    /// Posts the two READs that fetch all slots from the replica at `place`.
+    pub fn read(&self, batch: &mut Batch, place: Place) -> [Ticket; 2] {
+        let bytes = 2 * self.bucket_slots * 8;
+        self.first.map(|f| batch.read(place.node, place.offset + u64::from(f) * 8, bytes))
+    }
+
+    /// The slots as fetched.
+    pub fn words(&self, batch: &Batch, tickets: [Ticket; 2]) -> Result<Words, Failure> {
+        let mut words = Words { buckets: *self, slots: [Slot::default(); MAX_CANDIDATES] };
+        let mut n = 0;
+        for ticket in tickets {
+            for word in batch.data(ticket)?.chunks_exact(8) {
+                words.slots[n] = Slot(u64::from_le_bytes(word.try_into().expect("8 bytes")));
+                n += 1;
+            }
+        }
+        Ok(words)
+    }
+
+    fn len(&self) -> usize {
+        4 * self.bucket_slots as usize
+    }
+
+    /// The slot at a position, counted over both combined buckets.
+    fn slot(&self, position: usize) -> SlotRef {
+        let combined = 2 * self.bucket_slots as usize;
+        let slot = self.first[position / combined] + (position % combined) as u32;
+        SlotRef { subtable: self.subtable, slot }
+    }
+}
+
+/// All slots that may hold a key, as one replica showed them.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    buckets: Buckets,
+    slots: [Slot; MAX_CANDIDATES],
+}
+
+impl Words {
+    /// Every slot with its word.
+    pub fn iter(&self) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
+        let slots = self.slots[..self.buckets.len()].iter().enumerate();
+        slots.map(|(i, word)| (self.buckets.slot(i), *word))
+    }
+
+    /// Slots that may refer to the key: not free, with its fingerprint.
+    pub fn matching(&self) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
+        let fingerprint = self.buckets.fingerprint;
+        self.iter().filter(move |(_, w)| !w.is_free() && w.fingerprint() == fingerprint)
+    }
+
+    /// What a slot showed; `None` if it is not among them.
+    pub fn word(&self, slot: SlotRef) -> Option<Slot> {
+        self.iter().find_map(|(s, word)| (s == slot).then_some(word))
+    }
+
+    /// The free slot that a new key should take: in the emptier combined bucket, its main bucket
+    /// before the shared overflow (RACE hashing). All clients that see the same words choose the
+    /// same slot, so that two INSERTs of one key usually meet in one write round.
+    pub fn free_slot(&self) -> Option<(SlotRef, Slot)> {
+        let combined = 2 * self.buckets.bucket_slots as usize;
+        let half = self.buckets.bucket_slots as usize;
+        let free_in = |c: usize| {
+            self.slots[c * combined..][..combined].iter().filter(|w| w.is_free()).count()
+        };
+        let order = if free_in(1) > free_in(0) { [1, 0] } else { [0, 1] };
+        order.into_iter().find_map(|c| {
+            let main = self.buckets.main_half[c] as usize;
+            [main, 1 - main].into_iter().find_map(|h| {
+                let from = c * combined + h * half;
+                let free = (from..from + half).find(|i| self.slots[*i].is_free());
+                free.map(|i| (self.buckets.slot(i), self.slots[i]))
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::view::{Geometry, View};
+
+    fn view(groups: u32, slots: u8, depth: u32) -> View {
+        View {
+            number: 1,
+            cluster: 1,
+            geometry: Geometry {
+                groups_per_subtable: groups,
+                slots_per_bucket: slots,
+                ..Geometry::default()
+            },
+            members: vec![],
+            regions: vec![],
+            directory: (0..1 << depth).collect(),
+            subtables: vec![],
+        }
+    }
+
+    #[test]
+    fn combined_buckets_never_overlap_and_stay_inside() {
+        for (groups, slots, depth) in [(2, 1, 0), (2, 8, 3), (64, 7, 5), (1024, 8, 10)] {
+            let view = view(groups, slots, depth);
+            for key in 0..2000u32 {
+                let buckets = Buckets::of(&key.to_le_bytes(), &view);
+                let mut seen: vec::Vec<u32> =
+                    (0..buckets.len()).map(|i| buckets.slot(i).slot).collect();
+                assert!(seen.iter().all(|s| u64::from(*s) < view.geometry.subtable_slots()));
+                seen.sort_unstable();
+                seen.dedup();
+                assert_eq!(seen.len(), 4 * slots as usize);
+                assert!(buckets.subtable < 1 << depth);
+            }
+        }
+    }
+
+    #[test]
+    fn free_slots_come_from_the_emptier_bucket_main_first() {
+        let view = view(4, 2, 0);
+        let buckets = Buckets::of(b"key", &view);
+        let taken = Slot(u64::MAX);
+        let mut words = Words { buckets, slots: [Slot::default(); MAX_CANDIDATES] };
+        let main0 = buckets.main_half[0] as usize * 2;
+        assert_eq!(words.free_slot().unwrap().0, buckets.slot(main0));
+        words.slots[main0] = taken;
+        let main1 = 4 + buckets.main_half[1] as usize * 2;
+        assert_eq!(words.free_slot().unwrap().0, buckets.slot(main1));
+        words.slots[..8].fill(taken);
+        assert_eq!(words.free_slot(), None);
+        words.slots[3] = Slot::default();
+        assert_eq!(words.free_slot().unwrap().0, buckets.slot(3));
+    }
+
+    /// Where clusters that exist already keep this key.
+    #[test]
+    fn the_hash_never_changes() {
+        let buckets = Buckets::of(b"FUSEE", &view(1024, 8, 6));
+        let place = (buckets.subtable, buckets.fingerprint, buckets.first);
+        assert_eq!(place, (9, 194, [24464, 20624]));
+    }
+}

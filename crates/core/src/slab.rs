@@ -1,1 +1,256 @@
-//! TODO
+//! The client's half of two-level allocation: slabs cut from blocks (P §4.4), and the order of
+//! allocation that the embedded log records (P §4.5).
+//!
+//! Per size class a client owns a list of blocks and takes their objects in order. So the next
+//! object is known before it is needed, and every log entry can name it. At the end of a block
+//! the entry names nothing; the log goes on in the block whose header has the next sequence
+//! number.
+//!
+//! Objects are not taken back yet: what an update replaces stays where it is. The one exception is
+//! an object that no CAS ever mentioned, when it is also the newest of its class: nobody knows its
+//! address, so it is allocated again, with the next generation.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::host::BlockGrant;
+use crate::layout::{Address, BlockHeader, BlockShape, LogEntry, Opcode, SizeClass, Slot};
+use crate::verbs::ClientId;
+
+/// An object to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Where it is.
+    pub address: Address,
+    /// Its size class.
+    pub class: SizeClass,
+    /// The generation for its header and slot.
+    pub generation: u8,
+    /// The pointers of its log entry.
+    pub next: Address,
+    /// See [`LogEntry::prev`].
+    pub prev: Address,
+    /// The header of its block, with the block's address, if this is the first object that this
+    /// client takes from it: to be written in the same batch, before the object.
+    pub header: Option<(Address, BlockHeader)>,
+}
+
+impl Allocation {
+    /// The log entry of this object.
+    pub fn entry(&self, opcode: Opcode, old: Option<u64>) -> LogEntry {
+        LogEntry { next: self.next, prev: self.prev, old, opcode }
+    }
+}
+
+/// The unused rest of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// The block's address.
+    pub block: Address,
+    /// The class of its objects.
+    pub class: SizeClass,
+    /// The first unused object.
+    pub first: u32,
+}
+
+/// The block that a class allocates from.
+#[derive(Debug)]
+struct Current {
+    block: Address,
+    shape: BlockShape,
+    /// The next object to hand out.
+    index: u32,
+    /// The first object that this client took.
+    first: u32,
+    header: Option<BlockHeader>,
+    /// The generation of object `index`: above 0 if it was handed out and given back.
+    generation: u8,
+}
+
+impl Current {
+    fn object(&self, index: u32) -> Address {
+        Address::new(self.block.bytes() + self.shape.offset(index))
+    }
+}
+
+#[derive(Debug)]
+struct Slab {
+    class: SizeClass,
+    current: Option<Current>,
+    waiting: VecDeque<BlockGrant>,
+    /// The object allocated last, and the one before.
+    last: Address,
+    blocks_used: u64,
+}
+
+/// All slabs of one session.
+#[derive(Debug)]
+pub struct Slabs {
+    owner: ClientId,
+    block_bytes: u64,
+    slabs: Vec<Slab>,
+}
+
+impl Slabs {
+    /// No blocks yet.
+    pub fn new(owner: ClientId, block_bytes: u64) -> Slabs {
+        Slabs { owner, block_bytes, slabs: Vec::new() }
+    }
+
+    fn slab(&mut self, class: SizeClass) -> &mut Slab {
+        let found = self.slabs.iter().position(|s| s.class == class);
+        let at = found.unwrap_or_else(|| {
+            self.slabs.push(Slab {
+                class,
+                current: None,
+                waiting: VecDeque::new(),
+                last: Address::NONE,
+                blocks_used: 0,
+            });
+            self.slabs.len() - 1
+        });
+        &mut self.slabs[at]
+    }
+
+    /// Adds a block to a class. Returns whether the class can use it.
+    pub fn add_block(&mut self, class: SizeClass, grant: BlockGrant) -> bool {
+        let shape = BlockShape::new(self.block_bytes, class);
+        let usable = shape.is_some_and(|s| grant.first < s.objects);
+        if usable {
+            self.slab(class).waiting.push_back(grant);
+        }
+        usable
+    }
+
+    /// Takes the next object of a class; `None` when a block is needed.
+    pub fn allocate(&mut self, class: SizeClass) -> Option<Allocation> {
+        let (owner, block_bytes) = (self.owner, self.block_bytes);
+        let slab = self.slab(class);
+        if slab.current.as_ref().is_none_or(|c| c.index == c.shape.objects) {
+            let grant = slab.waiting.pop_front()?;
+            let shape = BlockShape::new(block_bytes, class).expect("add_block checked it");
+            let (first, sequence) = (grant.first, slab.blocks_used);
+            slab.blocks_used += 1;
+            slab.current = Some(Current {
+                block: grant.address,
+                shape,
+                index: first,
+                first,
+                header: Some(BlockHeader { class, owner, first, sequence }),
+                generation: 0,
+            });
+        }
+        let current = slab.current.as_mut().expect("just set");
+        let address = current.object(current.index);
+        let next = current.index + 1;
+        let allocation = Allocation {
+            address,
+            class,
+            generation: current.generation,
+            next: if next < current.shape.objects { current.object(next) } else { Address::NONE },
+            prev: slab.last,
+            header: current.header.take().map(|header| (current.block, header)),
+        };
+        current.index = next;
+        current.generation = 0;
+        slab.last = address;
+        Some(allocation)
+    }
+
+    /// Takes back an object that was written but that no CAS ever mentioned. Does nothing if a
+    /// later one of its class has been allocated: the log's order must stay.
+    pub fn give_back(&mut self, object: &Allocation) {
+        let slab = self.slab(object.class);
+        let newest = slab.last == object.address;
+        let Some(current) = slab.current.as_mut().filter(|c| newest && c.index > c.first) else {
+            return;
+        };
+        debug_assert_eq!(current.object(current.index - 1), object.address);
+        current.index -= 1;
+        current.generation = (object.generation + 1) % Slot::GENERATIONS;
+        slab.last = object.prev;
+    }
+
+    /// The unused rests of all blocks, which this client stops using.
+    pub fn take_rests(&mut self) -> Vec<Rest> {
+        let mut rests = Vec::new();
+        for slab in core::mem::take(&mut self.slabs) {
+            let class = slab.class;
+            if let Some(current) = slab.current.filter(|c| c.index < c.shape.objects) {
+                // An object that was given back was written once: leave it out.
+                let first = current.index + u32::from(current.generation > 0);
+                if first < current.shape.objects {
+                    rests.push(Rest { block: current.block, class, first });
+                }
+            }
+            rests.extend(slab.waiting.iter().map(|grant| Rest {
+                block: grant.address,
+                class,
+                first: grant.first,
+            }));
+        }
+        rests
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = 4096;
+
+    fn grant(n: u64, first: u32) -> BlockGrant {
+        BlockGrant { address: Address::new(n * BLOCK), first }
+    }
+
+    fn class() -> SizeClass {
+        SizeClass::fitting(1024).unwrap()
+    }
+
+    #[test]
+    fn objects_are_linked_in_the_order_of_allocation() {
+        let mut slabs = Slabs::new(ClientId(7), BLOCK);
+        assert_eq!(slabs.allocate(class()), None);
+        assert!(slabs.add_block(class(), grant(1, 0)));
+        assert!(slabs.add_block(class(), grant(5, 1)));
+        let all: Vec<Allocation> = core::iter::from_fn(|| slabs.allocate(class())).collect();
+        assert_eq!(all.len(), 3 + 2);
+        for pair in all.windows(2) {
+            assert_eq!(pair[1].prev, pair[0].address);
+            let crosses = pair[1].header.is_some();
+            assert_eq!(pair[0].next, if crosses { Address::NONE } else { pair[1].address });
+        }
+        let (address, header) = all[3].header.unwrap();
+        assert_eq!((address, header.sequence, header.first), (Address::new(5 * BLOCK), 1, 1));
+        assert_eq!(header.owner, ClientId(7));
+    }
+
+    #[test]
+    fn only_the_newest_object_is_taken_back_and_changes_its_generation() {
+        let mut slabs = Slabs::new(ClientId(1), BLOCK);
+        slabs.add_block(class(), grant(1, 0));
+        let first = slabs.allocate(class()).unwrap();
+        let second = slabs.allocate(class()).unwrap();
+        slabs.give_back(&first);
+        slabs.give_back(&second);
+        let again = slabs.allocate(class()).unwrap();
+        assert_eq!((again.address, again.generation), (second.address, 1));
+        assert_eq!((again.prev, again.next), (second.prev, second.next));
+        let third = slabs.allocate(class()).unwrap();
+        assert_eq!(third.generation, 0);
+    }
+
+    #[test]
+    fn rests_hold_exactly_what_was_never_written() {
+        let mut slabs = Slabs::new(ClientId(1), BLOCK);
+        slabs.add_block(class(), grant(1, 0));
+        slabs.add_block(class(), grant(2, 0));
+        let object = slabs.allocate(class()).unwrap();
+        slabs.give_back(&object);
+        let rest = |n: u64, first| Rest { block: Address::new(n * BLOCK), class: class(), first };
+        assert_eq!(slabs.take_rests(), [rest(1, 1), rest(2, 0)]);
+        assert!(slabs.take_rests().is_empty());
+        assert!(!slabs.add_block(class(), grant(1, 3)), "an exhausted block is refused");
+        assert!(!slabs.add_block(SizeClass::MAX, grant(1, 0)), "too large for a block");
+    }
+}

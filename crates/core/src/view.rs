@@ -110,8 +110,7 @@ impl Geometry {
         let region = u32::try_from(address.bytes() / self.region_bytes).ok()?;
         let offset = (address.bytes() % self.region_bytes).checked_sub(self.table_bytes())?;
         let block = u32::try_from(offset / self.block_bytes).ok()?;
-        let valid =
-            offset.is_multiple_of(self.block_bytes) && block < self.blocks_per_region();
+        let valid = offset.is_multiple_of(self.block_bytes) && block < self.blocks_per_region();
         valid.then_some((region, block))
     }
 
@@ -291,8 +290,8 @@ impl View {
         bytes: u64,
     ) -> Option<impl Iterator<Item = Place> + '_> {
         let (region, offset) = self.region_of(address)?;
-        let inside = offset >= self.geometry.table_bytes()
-            && offset + bytes <= self.geometry.region_bytes;
+        let inside =
+            offset >= self.geometry.table_bytes() && offset + bytes <= self.geometry.region_bytes;
         let at = move |p: &Place| Place { node: p.node, offset: p.offset + offset };
         inside.then(|| region.places.iter().map(at))
     }

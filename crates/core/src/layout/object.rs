@@ -190,6 +190,18 @@ impl<'a> Object<'a> {
         }
     }
 
+    /// Whether the start of an object, header and at least as much as `key` is long, shows this
+    /// key. Does not check the CRC: the caller knows the object to be complete.
+    pub fn prefix_has_key(prefix: &[u8], generation: u8, key: &[u8]) -> Result<bool, ObjectError> {
+        let Some(found) = prefix.get(12).copied() else { return Err(ObjectError::Incomplete) };
+        if found != generation {
+            return Err(ObjectError::OtherGeneration(found));
+        }
+        let end = HEADER_BYTES as usize + key.len();
+        let same_length = u32_at(prefix, 4) as usize == key.len();
+        Ok(same_length && prefix.get(HEADER_BYTES as usize..end) == Some(key))
+    }
+
     /// The size class that holds a pair of these lengths; `None` over 16 MiB.
     pub fn class(key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
         SizeClass::fitting(object_bytes(key_bytes as u64, value_bytes as u64))

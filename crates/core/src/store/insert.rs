@@ -1,0 +1,145 @@
+//! INSERT into a free slot: install, look, confirm, commit.
+//!
+//! SNAPSHOT alone settles who writes *a slot*. Two clients that insert one key into two different
+//! free slots would both win, and the key would exist twice. So a winner looks before it commits:
+//!
+//! 1. *Install*: CAS all backups of a free slot to the own word with the tentative bit.
+//! 2. *Look*: on the first backup's node, in order after the CAS, READ both buckets. Of two
+//!    clients that insert the same key, the later one to stand on that node sees the other.
+//! 3. Another entry of the key there, tentative or not: *abort*. The own identity, with size class
+//!    0, goes to the backups and then to the primary, which ends the round: the slot is free again
+//!    under a new word.
+//! 4. A free slot there that shows another word than the primary did at first: somebody's DELETE
+//!    or abort may still be on its way to the primary, which may show the key as live. READ the
+//!    primary once more; an entry of the key: abort.
+//! 5. *Confirm*: clear the tentative bit on all backups. Should the primary's node die now, its
+//!    heirs can tell this committed INSERT from one that was about to find a duplicate.
+//! 6. *Commit*: CAS the primary.
+//!
+//! Who loses a round on a *free* slot may have lost it to another key: it starts again, when the
+//! round is over.
+//!
+//! With one index replica the tentative word stands on the primary, where readers skip it, and
+//! the commit clears the bit.
+
+use super::round::{Contended, Round};
+use super::write::{Attempt, Intent};
+use super::{Hint, Op};
+use crate::error::Error;
+use crate::host::Host;
+use crate::layout::Slot;
+use crate::race::{Buckets, Words};
+use crate::slab::Allocation;
+use crate::snapshot::Winner;
+use crate::verbs::Fabric;
+use crate::view::SlotRef;
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// The key is in none of the slots of `words`: puts it into a free one.
+    pub(super) async fn insert_into_free(
+        &mut self,
+        intent: &Intent<'_>,
+        words: &Words,
+        object: &Allocation,
+    ) -> Result<Attempt, Error> {
+        let Some((slot, old)) = words.free_slot() else {
+            self.store.slabs.borrow_mut().give_back(object);
+            return Err(Error::IndexFull);
+        };
+        let own = self.own_word(intent.key, object);
+        let buckets = Buckets::of(intent.key, &self.view);
+        if self.view.subtables[slot.subtable as usize].places.len() == 1 {
+            return self.insert_alone(intent, words, &buckets, (slot, old, own), object).await;
+        }
+        let round = Round { slot, old, own: own.tentative() };
+        let (winner, look) = match self.contend(&round, Some(&buckets)).await? {
+            Contended::Won(winner, Some(look)) => (winner, look),
+            Contended::Won(_, None) => unreachable!("a winner with backups has looked"),
+            Contended::Lost => {
+                self.await_end(slot, old).await?;
+                return Ok(Attempt::Again);
+            }
+        };
+        if self.key_is_elsewhere(intent.key, slot, words, &look, &buckets).await? {
+            self.abort(winner, &round).await?;
+            return Ok(Attempt::Again);
+        }
+        self.rewrite_backups(&winner, slot, own.tentative(), own).await?;
+        let done = self.commit(winner, &round, old, own, object, intent.opcode).await?;
+        debug_assert!(done, "only a commit without backups can come too late");
+        Ok(Attempt::Done(Some(Hint { slot, word: own })))
+    }
+
+    /// The look of a winner: does another slot hold the key, or may the primary show one?
+    async fn key_is_elsewhere(
+        &mut self,
+        key: &[u8],
+        own: SlotRef,
+        first: &Words,
+        look: &Words,
+        buckets: &Buckets,
+    ) -> Result<bool, Error> {
+        if self.has_other(look, own, first, key).await? {
+            return Ok(true);
+        }
+        let in_doubt =
+            look.iter().any(|(s, w)| s != own && w.is_free() && first.word(s) != Some(w));
+        if !in_doubt {
+            return Ok(false);
+        }
+        let primary = self.fetch_words(buckets).await.map_err(|f| self.failed(f))?;
+        self.has_other(&primary, own, first, key).await
+    }
+
+    /// Withdraws a tentative entry that won its round.
+    async fn abort(&mut self, winner: Winner, round: &Round) -> Result<(), Error> {
+        let aborted = round.own.aborted();
+        self.rewrite_backups(&winner, round.slot, round.own, aborted).await?;
+        self.batch.next_phase();
+        let primary = self.primary(round.slot);
+        let cas = self.batch.cas(primary.node, primary.offset, round.old.0, aborted.0);
+        self.phase().await;
+        match self.batch.found(cas).map_err(|f| self.failed(f))? == round.old.0 {
+            true => Ok(()),
+            false => Err(Error::Interrupted { what: "the primary changed under its winner" }),
+        }
+    }
+
+    /// INSERT with one index replica.
+    async fn insert_alone(
+        &mut self,
+        intent: &Intent<'_>,
+        words: &Words,
+        buckets: &Buckets,
+        (slot, old, own): (SlotRef, Slot, Slot),
+        object: &Allocation,
+    ) -> Result<Attempt, Error> {
+        self.batch.next_phase();
+        let place = self.primary(slot);
+        let cas = self.batch.cas(place.node, place.offset, old.0, own.tentative().0);
+        let tickets = self.read_buckets(buckets);
+        self.phase().await;
+        if self.batch.found(cas).map_err(|f| self.failed(f))? != old.0 {
+            return Ok(Attempt::Again);
+        }
+        let look = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
+        let round = Round { slot, old, own };
+        let Contended::Won(winner, _) = self.contend(&round, None).await? else {
+            unreachable!("without backups nobody else can win");
+        };
+        if self.has_other(&look, slot, words, intent.key).await? {
+            let withdrawn = own.tentative().aborted();
+            self.batch.next_phase();
+            let cas = self.batch.cas(place.node, place.offset, own.tentative().0, withdrawn.0);
+            self.phase().await;
+            return match self.batch.found(cas).map_err(|f| self.failed(f))? == own.tentative().0 {
+                true => Ok(Attempt::Again),
+                false => Err(Error::Interrupted { what: "a tentative slot changed" }),
+            };
+        }
+        match self.commit(winner, &round, own.tentative(), own, object, intent.opcode).await? {
+            true => Ok(Attempt::Done(Some(Hint { slot, word: own }))),
+            false => Err(Error::Interrupted { what: "a tentative slot changed" }),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! SEARCH of many keys in shared phases.
+//!
+//! The keys with a hint read slot and object, the others their buckets, all in one phase; what
+//! that leaves open reads its objects in a second phase that is shared again. The few keys that
+//! still have no answer then (a stale hint whose slot went to another key, an object that was
+//! replaced under the reader) are looked up one by one.
+
+use alloc::vec::Vec;
+
+use super::search::Fetched;
+use super::{Hint, Op, Store};
+use crate::error::Error;
+use crate::host::Host;
+use crate::race::Buckets;
+use crate::stats::OpKind;
+use crate::verbs::{Fabric, Ticket};
+
+/// A key to look up, with what the cache knows of it.
+#[derive(Clone, Copy, Debug)]
+pub struct SearchKey<'k> {
+    /// The key.
+    pub key: &'k [u8],
+    /// Where it was last seen.
+    pub hint: Option<Hint>,
+}
+
+/// What the first phase asked for one key.
+enum First {
+    Hinted { hint: Hint, slot: Ticket, object: Ticket },
+    Buckets { buckets: Buckets, tickets: [Ticket; 2] },
+}
+
+/// What is known of one key between the phases.
+enum State {
+    Answered,
+    /// The objects that may be the key's. `certain`: if none is, the key does not exist.
+    Candidates {
+        reads: Vec<(Hint, Ticket)>,
+        certain: bool,
+    },
+    Open,
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Looks up `keys` and calls `found` once for each, in any order, with its position, its value
+    /// (`None` if it does not exist) and its place for the cache. 1 phase if all hints are right,
+    /// else 2. The caller limits the batch: at most 128 keys, fewer if their pairs are large.
+    pub async fn search_many(
+        &self,
+        keys: &[SearchKey<'_>],
+        mut found: impl FnMut(usize, Option<&[u8]>, Option<Hint>),
+    ) -> Result<(), Error> {
+        keys.iter().try_for_each(|k| self.check_key(k.key))?;
+        let mut op = self.operation();
+        op.batch.clear();
+        let open = op.search_many(keys, &mut found).await;
+        op.finish(OpKind::SearchMany);
+        for i in open? {
+            let searched = self.search(keys[i].key, None).await?;
+            found(i, searched.value(), searched.hint());
+        }
+        Ok(())
+    }
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// Two shared phases. Returns the positions of the keys without an answer.
+    async fn search_many(
+        &mut self,
+        keys: &[SearchKey<'_>],
+        found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
+    ) -> Result<Vec<usize>, Error> {
+        let mut firsts = Vec::with_capacity(keys.len());
+        for key in keys {
+            firsts.push(match key.hint {
+                Some(hint) => First::Hinted {
+                    hint,
+                    slot: self.read_slot(hint.slot),
+                    object: self.read_whole(hint.word)?,
+                },
+                None => {
+                    let buckets = Buckets::of(key.key, &self.view);
+                    First::Buckets { buckets, tickets: self.read_buckets(&buckets) }
+                }
+            });
+        }
+        self.phase().await;
+        let mut wanted = Vec::with_capacity(keys.len());
+        for (i, (key, first)) in keys.iter().zip(&firsts).enumerate() {
+            wanted.push(self.after_first(i, key.key, first, found)?);
+        }
+        self.batch.next_phase();
+        let mut states = Vec::with_capacity(keys.len());
+        for wanted in wanted {
+            states.push(match wanted {
+                Wanted::Nothing => State::Answered,
+                Wanted::Search => State::Open,
+                Wanted::Objects { hints, certain } => {
+                    let mut reads = Vec::with_capacity(hints.len());
+                    for hint in hints {
+                        reads.push((hint, self.read_whole(hint.word)?));
+                    }
+                    State::Candidates { reads, certain }
+                }
+            });
+        }
+        if self.batch.verbs().is_empty() {
+            return Ok(open_positions(&states));
+        }
+        self.phase().await;
+        for (i, state) in states.iter_mut().enumerate() {
+            if let State::Candidates { reads, certain } = state {
+                *state = self.after_second(i, keys[i].key, reads, *certain, found)?;
+            }
+        }
+        Ok(open_positions(&states))
+    }
+
+    fn after_first(
+        &self,
+        i: usize,
+        key: &[u8],
+        first: &First,
+        found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
+    ) -> Result<Wanted, Error> {
+        match first {
+            First::Hinted { hint, slot, object } => {
+                let word = self.slot_word(*slot).map_err(|f| self.failed(f))?;
+                if word != hint.word {
+                    let hints = Vec::from([Hint { slot: hint.slot, word }]);
+                    let follow = self.may_hold(word, key);
+                    return Ok(match follow {
+                        true => Wanted::Objects { hints, certain: false },
+                        false => Wanted::Search,
+                    });
+                }
+                Ok(match self.fetched(*object, word, key)? {
+                    Fetched::Value(span) => {
+                        found(i, Some(self.batch.bytes(span)), Some(*hint));
+                        Wanted::Nothing
+                    }
+                    Fetched::OtherKey | Fetched::Stale => Wanted::Search,
+                })
+            }
+            First::Buckets { buckets, tickets } => {
+                let words = buckets.words(&self.batch, *tickets).map_err(|f| self.failed(f))?;
+                let live = words.matching().filter(|(_, w)| !w.is_tentative());
+                let hints: Vec<Hint> = live.map(|(slot, word)| Hint { slot, word }).collect();
+                if hints.is_empty() {
+                    found(i, None, None);
+                    return Ok(Wanted::Nothing);
+                }
+                Ok(Wanted::Objects { hints, certain: true })
+            }
+        }
+    }
+
+    fn after_second(
+        &self,
+        i: usize,
+        key: &[u8],
+        reads: &[(Hint, Ticket)],
+        certain: bool,
+        found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
+    ) -> Result<State, Error> {
+        let mut certain = certain;
+        for (hint, ticket) in reads {
+            match self.fetched(*ticket, hint.word, key)? {
+                Fetched::Value(span) => {
+                    found(i, Some(self.batch.bytes(span)), Some(*hint));
+                    return Ok(State::Answered);
+                }
+                Fetched::OtherKey => {}
+                Fetched::Stale => certain = false,
+            }
+        }
+        if certain {
+            found(i, None, None);
+            return Ok(State::Answered);
+        }
+        Ok(State::Open)
+    }
+}
+
+/// What the second phase must do for one key.
+enum Wanted {
+    Nothing,
+    Objects { hints: Vec<Hint>, certain: bool },
+    Search,
+}
+
+fn open_positions(states: &[State]) -> Vec<usize> {
+    let open = states.iter().enumerate().filter(|(_, s)| matches!(s, State::Open));
+    open.map(|(i, _)| i).collect()
+}

@@ -1,0 +1,282 @@
+//! The operations: SEARCH, INSERT, UPDATE, UPSERT and DELETE over any fabric.
+//!
+//! A [`Store`] is one session's half of the protocol: its slabs, its counters, its view. Any
+//! number of operations may run on it at once, interleaved at their await points (the paper's
+//! coroutines). Every operation is a plain `async fn`; each `phase().await` in it is one batch,
+//! one round trip. Dropping an operation half-way is a client crash, as far as others can tell.
+//!
+//! The index cache lives with the caller, who passes a [`Hint`] in and stores the one that comes
+//! back. A hint is only ever a guess: operations compare the slot they fetch with the slot they
+//! were told.
+//!
+//! Phases, without conflicts (asserted by tests):
+//!
+//! | operation | hint right | no hint | one index replica |
+//! |---|---|---|---|
+//! | SEARCH | 1 | 2 | the same |
+//! | UPDATE, DELETE, UPSERT of a key that exists | 3 | 4 | 2 / 3 |
+//! | INSERT, UPSERT of a new key | – | 4 | 3 |
+
+mod insert;
+mod many;
+mod round;
+mod search;
+mod write;
+
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::mem;
+
+use arrayvec::ArrayVec;
+
+pub use many::SearchKey;
+pub use search::Searched;
+
+use crate::error::{Error, Outcome};
+use crate::host::{GiveUp, Host};
+use crate::layout::{Address, HEADER_BYTES, Object, ObjectError, SizeClass, Slot, UNIT_BYTES};
+use crate::race::{Buckets, MAX_CANDIDATES, Words};
+use crate::slab::{Allocation, Rest, Slabs};
+use crate::stats::{Cost, OpKind, Stats};
+use crate::verbs::{Batch, ClientId, Fabric, Failure, Ticket};
+use crate::view::{Place, SlotRef, View};
+
+/// Where a key was last seen: its slot and the slot's word. What an index cache keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// The slot.
+    pub slot: SlotRef,
+    /// What it held. The key was compared with the object this refers to.
+    pub word: Slot,
+}
+
+/// One session's half of the protocol.
+pub struct Store<F, H> {
+    fabric: F,
+    host: H,
+    client: ClientId,
+    view: RefCell<Rc<View>>,
+    slabs: RefCell<Slabs>,
+    batches: RefCell<Vec<Batch>>,
+    stats: RefCell<Stats>,
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// A session of `client` that follows `view`, which must have passed [`View::check`].
+    pub fn new(fabric: F, host: H, client: ClientId, view: View) -> Store<F, H> {
+        let slabs = Slabs::new(client, view.geometry.block_bytes);
+        Store {
+            fabric,
+            host,
+            client,
+            view: RefCell::new(Rc::new(view)),
+            slabs: RefCell::new(slabs),
+            batches: RefCell::default(),
+            stats: RefCell::default(),
+        }
+    }
+
+    /// The fabric underneath.
+    pub fn fabric(&self) -> &F {
+        &self.fabric
+    }
+
+    /// The host underneath.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// The session's name.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// The view that new operations follow.
+    pub fn view(&self) -> Rc<View> {
+        self.view.borrow().clone()
+    }
+
+    /// The counters so far.
+    pub fn stats(&self) -> Stats {
+        *self.stats.borrow()
+    }
+
+    /// Gives up the unused rests of this session's blocks, for others to use. To be called when
+    /// no operation runs.
+    pub fn take_rests(&self) -> Vec<Rest> {
+        self.slabs.borrow_mut().take_rests()
+    }
+
+    fn check_key(&self, key: &[u8]) -> Result<(), Error> {
+        let max_bytes = self.view.borrow().geometry.max_key_bytes as usize;
+        match key.len() {
+            0 => Err(Error::KeyEmpty),
+            bytes if bytes > max_bytes => Err(Error::KeyTooLarge { bytes, max_bytes }),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_value(&self, value: &[u8]) -> Result<(), Error> {
+        let max_bytes = self.view.borrow().geometry.max_value_bytes as usize;
+        match value.len() {
+            bytes if bytes > max_bytes => Err(Error::ValueTooLarge { bytes, max_bytes }),
+            _ => Ok(()),
+        }
+    }
+
+    fn operation(&self) -> Op<'_, F, H> {
+        let batch = self.batches.borrow_mut().pop().unwrap_or_default();
+        Op { store: self, view: self.view(), batch, cost: Cost::default(), visible: false }
+    }
+
+    /// An object of a class, from this session's slabs or from a new block.
+    async fn allocate(&self, class: SizeClass) -> Result<Allocation, Error> {
+        loop {
+            if let Some(object) = self.slabs.borrow_mut().allocate(class) {
+                return Ok(object);
+            }
+            let grant = self.host.alloc_block(class).await?;
+            if !self.slabs.borrow_mut().add_block(class, grant) {
+                return Err(Error::Corrupt { what: "a granted block has no room for one object" });
+            }
+        }
+    }
+}
+
+/// One running operation: its batch, and what it has cost.
+struct Op<'s, F, H> {
+    store: &'s Store<F, H>,
+    view: Rc<View>,
+    batch: Batch,
+    cost: Cost,
+    /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
+    /// recovery can still finish.
+    visible: bool,
+}
+
+/// What came of reading an object to compare its key.
+enum KeyCheck {
+    Same,
+    Other,
+    /// The object was reused or is being written: what led to it is out of date.
+    Stale,
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// Executes the batch: one phase.
+    async fn phase(&mut self) {
+        let batch = mem::take(&mut self.batch);
+        self.visible |= batch.verbs().iter().any(|v| v.is_atomic());
+        self.batch = self.store.fabric.execute(batch).await;
+        self.cost.add_batch(&self.batch);
+    }
+
+    /// Ends the operation: counts it and keeps its batch for the next one.
+    fn finish(self, kind: OpKind) {
+        self.store.stats.borrow_mut().add(kind, &self.cost);
+        self.store.batches.borrow_mut().push(self.batch);
+    }
+
+    /// A verb of this operation failed.
+    fn failed(&self, failure: Failure) -> Error {
+        let Failure { node, error } = failure;
+        let outcome = if self.visible { Outcome::Unknown } else { Outcome::NotApplied };
+        Error::Unreachable { node, error, outcome }
+    }
+
+    async fn pause(&self, attempt: u32) -> Result<(), GiveUp> {
+        self.store.host.pause(attempt).await
+    }
+
+    fn primary(&self, slot: SlotRef) -> Place {
+        self.view.slot_places(slot).next().expect("a subtable has at least one place")
+    }
+
+    fn read_slot(&mut self, slot: SlotRef) -> Ticket {
+        let place = self.primary(slot);
+        self.batch.read(place.node, place.offset, 8)
+    }
+
+    fn slot_word(&self, ticket: Ticket) -> Result<Slot, Failure> {
+        let bytes = self.batch.data(ticket)?;
+        Ok(Slot(u64::from_le_bytes(bytes.try_into().expect("a slot has 8 bytes"))))
+    }
+
+    /// One phase: all slots of the key, from the primary.
+    async fn fetch_words(&mut self, buckets: &Buckets) -> Result<Words, Failure> {
+        self.batch.next_phase();
+        let tickets = self.read_buckets(buckets);
+        self.phase().await;
+        buckets.words(&self.batch, tickets)
+    }
+
+    fn read_buckets(&mut self, buckets: &Buckets) -> [Ticket; 2] {
+        let place = self.view.subtables[buckets.subtable as usize].places[0];
+        buckets.read(&mut self.batch, place)
+    }
+
+    /// Posts a READ of the first `bytes` bytes of an object.
+    fn read_object(&mut self, address: Address, bytes: u64) -> Result<Ticket, Error> {
+        let what = "a slot refers to no object";
+        let place = self
+            .view
+            .object_places(address, bytes)
+            .and_then(|mut places| places.next())
+            .ok_or(Error::Corrupt { what })?;
+        let len = u32::try_from(bytes).map_err(|_| Error::Corrupt { what })?;
+        Ok(self.batch.read(place.node, place.offset, len))
+    }
+
+    /// Posts a READ of as much of a slot's object as comparing the key needs.
+    ///
+    /// The CRC is not checked then, and need not be: the slot was read earlier in this operation,
+    /// and an object that was live then stays untouched until the operation ends.
+    fn read_key_of(&mut self, word: Slot, key: &[u8]) -> Result<Ticket, Error> {
+        let class = word.class().ok_or(Error::Corrupt { what: "a slot has no valid class" })?;
+        let needed = (HEADER_BYTES + key.len() as u64).next_multiple_of(UNIT_BYTES);
+        self.read_object(word.address(), needed.min(class.bytes()))
+    }
+
+    fn check_key_of(&self, ticket: Ticket, word: Slot, key: &[u8]) -> Result<KeyCheck, Failure> {
+        let bytes = self.batch.data(ticket)?;
+        Ok(match Object::prefix_has_key(bytes, word.generation(), key) {
+            Ok(true) => KeyCheck::Same,
+            Ok(false) => KeyCheck::Other,
+            Err(ObjectError::Incomplete | ObjectError::OtherGeneration(_)) => KeyCheck::Stale,
+        })
+    }
+
+    /// One phase, or none if there are no candidates: which of these slots refers to the key?
+    /// `Err(Stale)` if one of them led to an object that is not there any more.
+    async fn find_key(
+        &mut self,
+        candidates: impl Iterator<Item = (SlotRef, Slot)>,
+        key: &[u8],
+    ) -> Result<Result<Option<Hint>, Stale>, Error> {
+        self.batch.next_phase();
+        let mut reads = Candidates::new();
+        for (slot, word) in candidates {
+            reads.push((Hint { slot, word }, self.read_key_of(word, key)?));
+        }
+        if reads.is_empty() {
+            return Ok(Ok(None));
+        }
+        self.phase().await;
+        let mut stale = false;
+        for (hint, ticket) in reads {
+            match self.check_key_of(ticket, hint.word, key).map_err(|f| self.failed(f))? {
+                KeyCheck::Same => return Ok(Ok(Some(hint))),
+                KeyCheck::Other => {}
+                KeyCheck::Stale => stale = true,
+            }
+        }
+        Ok(if stale { Err(Stale) } else { Ok(None) })
+    }
+}
+
+/// Slots that may refer to a key, each with the READ of its object.
+type Candidates = ArrayVec<(Hint, Ticket), MAX_CANDIDATES>;
+
+/// Something read earlier is out of date: start again.
+struct Stale;

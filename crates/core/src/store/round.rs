@@ -1,0 +1,254 @@
+//! A SNAPSHOT write round on one slot (P §4.3, Algorithm 1).
+//!
+//! ```text
+//! contend   CAS old -> own on all backups; the rules name the winner        (1 phase)
+//!           no majority: READ the primary for Rule 3                        (+1)
+//!           won by Rule 2 or 3: CAS own onto the backups that others took   (+1)
+//! commit    CAS old -> own on the primary, with a winner's permission       (1 phase)
+//! lost      READ the primary until it shows that the round has ended
+//! ```
+//!
+//! Safe because no slot value ever recurs while an operation that knows it runs: a CAS that
+//! expects `old` can succeed only in the round that started from `old`. Within a round only the
+//! winner touches a slot after its first CASes, so the winner's further CASes cannot fail; if one
+//! does, this client has been recovered by somebody else and must stop.
+//!
+//! With one index replica there are no backups: the CAS of the primary is the whole round.
+
+use arrayvec::ArrayVec;
+
+use super::Op;
+use crate::error::{Error, Outcome};
+use crate::host::Host;
+use crate::layout::{Opcode, Slot, TRAILER_BYTES, trailer_bytes};
+use crate::race::{Buckets, Words};
+use crate::slab::Allocation;
+use crate::snapshot::{Verdict, Winner, evaluate};
+use crate::verbs::{Fabric, Ticket};
+use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
+
+/// Something per backup, without touching the heap.
+type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
+
+/// A writer's try for one slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    pub slot: SlotRef,
+    /// What the primary showed: the round's name.
+    pub old: Slot,
+    /// What this writer puts on the backups.
+    pub own: Slot,
+}
+
+/// How `contend` ended.
+pub(super) enum Contended {
+    /// Own value stands on all backups. With a look, if one was asked for: both buckets as the
+    /// first backup showed them after the own value stood there.
+    Won(Winner, Option<Words>),
+    Lost,
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// The slot's place on each backup, in order.
+    pub(super) fn backups(&self, slot: SlotRef) -> PerBackup<Place> {
+        self.view.slot_places(slot).skip(1).collect()
+    }
+
+    /// Competes for the round. With `look`, the winner also gets those buckets as the first
+    /// backup shows them after its value stood there.
+    pub(super) async fn contend(
+        &mut self,
+        round: &Round,
+        look: Option<&Buckets>,
+    ) -> Result<Contended, Error> {
+        let backups = self.backups(round.slot);
+        let mut looked = None;
+        let mut seen = PerBackup::<Slot>::new();
+        if !backups.is_empty() {
+            self.batch.next_phase();
+            let swaps: PerBackup<_> = backups.iter().map(|b| (*b, round.old)).collect();
+            let (cases, look_tickets) = self.post_backups(&swaps, round.own, look);
+            self.phase().await;
+            for ticket in cases {
+                let found = Slot(self.batch.found(ticket).map_err(|f| self.failed(f))?);
+                seen.push(if found == round.old { round.own } else { found });
+            }
+            looked = self.look_result(look, look_tickets)?.filter(|_| seen[0] == round.own);
+        }
+        let verdict = evaluate(round.own.identity(), seen.iter().map(|s| s.identity()));
+        let winner = match verdict {
+            Verdict::Won(winner) => winner,
+            Verdict::Lost => return Ok(Contended::Lost),
+            Verdict::Undecided(undecided) => {
+                let primary = self.fetch_slot(round.slot).await?;
+                match undecided.decide(primary, round.old) {
+                    Some(winner) => winner,
+                    None => return Ok(Contended::Lost),
+                }
+            }
+        };
+        let foreign: PerBackup<(Place, Slot)> =
+            backups.iter().copied().zip(seen).filter(|(_, s)| *s != round.own).collect();
+        if !foreign.is_empty() {
+            // A look counts only after the own value stands on the first backup: look again if
+            // that one was somebody else's.
+            let again = if looked.is_none() { look } else { None };
+            self.batch.next_phase();
+            let (cases, look_tickets) = self.post_backups(&foreign, round.own, again);
+            self.phase().await;
+            for ((_, expected), ticket) in foreign.iter().zip(cases) {
+                let found = Slot(self.batch.found(ticket).map_err(|f| self.failed(f))?);
+                if found != *expected {
+                    return Err(Error::Interrupted { what: "a backup changed under its winner" });
+                }
+            }
+            if again.is_some() {
+                looked = self.look_result(again, look_tickets)?;
+            }
+        }
+        Ok(Contended::Won(winner, looked))
+    }
+
+    /// Posts a CAS to `own` for each place with the word it is expected to hold, and the look
+    /// right behind the first one.
+    fn post_backups(
+        &mut self,
+        swaps: &[(Place, Slot)],
+        own: Slot,
+        look: Option<&Buckets>,
+    ) -> (PerBackup<Ticket>, Option<[Ticket; 2]>) {
+        let mut look_tickets = None;
+        let mut cases = PerBackup::new();
+        for (place, expected) in swaps {
+            cases.push(self.batch.cas(place.node, place.offset, expected.0, own.0));
+            if let Some(buckets) = look
+                && look_tickets.is_none()
+            {
+                let first_backup = self.view.subtables[buckets.subtable as usize].places[1];
+                look_tickets = Some(buckets.read(&mut self.batch, first_backup));
+            }
+        }
+        (cases, look_tickets)
+    }
+
+    fn look_result(
+        &self,
+        look: Option<&Buckets>,
+        tickets: Option<[Ticket; 2]>,
+    ) -> Result<Option<Words>, Error> {
+        match (look, tickets) {
+            (Some(buckets), Some(tickets)) => {
+                buckets.words(&self.batch, tickets).map(Some).map_err(|f| self.failed(f))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// One phase: the primary slot. For use after a CAS of this operation.
+    pub(super) async fn fetch_slot(&mut self, slot: SlotRef) -> Result<Slot, Error> {
+        self.batch.next_phase();
+        let ticket = self.read_slot(slot);
+        self.phase().await;
+        self.slot_word(ticket).map_err(|f| self.failed(f))
+    }
+
+    /// As the winner, changes all backups from one own word to another: confirm and abort.
+    pub(super) async fn rewrite_backups(
+        &mut self,
+        _winner: &Winner,
+        slot: SlotRef,
+        from: Slot,
+        to: Slot,
+    ) -> Result<(), Error> {
+        self.batch.next_phase();
+        let mut cases = PerBackup::<Ticket>::new();
+        for place in self.backups(slot) {
+            cases.push(self.batch.cas(place.node, place.offset, from.0, to.0));
+        }
+        self.phase().await;
+        for ticket in cases {
+            if self.batch.found(ticket).map_err(|f| self.failed(f))? != from.0 {
+                return Err(Error::Interrupted { what: "a backup changed under its winner" });
+            }
+        }
+        Ok(())
+    }
+
+    /// As the winner, commits `to` on the primary, and writes the old value into the log entry of
+    /// `object` in the same phase. It need not be durable before the CAS: unique slot values
+    /// already tell recovery how far the round came, the old value only helps freeing. For the
+    /// same reason a failed WRITE of it does not matter.
+    ///
+    /// Returns whether it is done; `false` only with one index replica, where the CAS of the
+    /// primary is the round and another writer's came first.
+    pub(super) async fn commit(
+        &mut self,
+        _winner: Winner,
+        round: &Round,
+        expected: Slot,
+        to: Slot,
+        object: &Allocation,
+        opcode: Opcode,
+    ) -> Result<bool, Error> {
+        self.batch.next_phase();
+        let trailer = self.batch.stage(TRAILER_BYTES as u32);
+        let entry = object.entry(opcode, Some(round.old.0));
+        self.batch.bytes_mut(trailer).copy_from_slice(&trailer_bytes(&entry));
+        let trailer_at = object.class.bytes() - TRAILER_BYTES;
+        let view = self.view.clone();
+        for place in object_places(&view, object)? {
+            self.batch.write(place.node, place.offset + trailer_at, trailer);
+        }
+        let primary = self.primary(round.slot);
+        let cas = self.batch.cas(primary.node, primary.offset, expected.0, to.0);
+        self.phase().await;
+        let found = Slot(self.batch.found(cas).map_err(|f| self.failed(f))?);
+        if found == expected {
+            return Ok(true);
+        }
+        if self.view.subtables[round.slot.subtable as usize].places.len() == 1 {
+            return Ok(false);
+        }
+        Err(Error::Interrupted { what: "the primary changed under its winner" })
+    }
+
+    /// As a loser, waits until the round is over. Returns what the primary shows then.
+    pub(super) async fn await_end(&mut self, slot: SlotRef, old: Slot) -> Result<Slot, Error> {
+        for attempt in 0.. {
+            if self.pause(attempt).await.is_err() {
+                let waiting_for = "the winner of a write conflict to finish";
+                return Err(Error::GaveUp { waiting_for, outcome: Outcome::Unknown });
+            }
+            let word = self.fetch_slot(slot).await?;
+            if word != old {
+                return Ok(word);
+            }
+        }
+        unreachable!("the loop ends by return")
+    }
+
+    /// One phase, if any of these slots matches the key: does another slot than `own` refer to
+    /// it? An object that cannot be read whole counts as yes: withdrawing is always safe.
+    pub(super) async fn has_other(
+        &mut self,
+        words: &Words,
+        own: SlotRef,
+        known_other: &Words,
+        key: &[u8],
+    ) -> Result<bool, Error> {
+        // Words that led to a different key when the operation began need no second look. With one
+        // index replica the primary shows tentative words, which were not looked into then.
+        let known = |s: SlotRef, w: Slot| !w.is_tentative() && known_other.word(s) == Some(w);
+        let unknown = words.matching().filter(|(s, w)| *s != own && !known(*s, *w));
+        Ok(!matches!(self.find_key(unknown, key).await?, Ok(None)))
+    }
+}
+
+/// The places of an object's replicas.
+pub(super) fn object_places<'v>(
+    view: &'v View,
+    object: &Allocation,
+) -> Result<impl Iterator<Item = Place> + 'v, Error> {
+    view.object_places(object.address, object.class.bytes())
+        .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })
+}

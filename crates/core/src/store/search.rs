@@ -1,0 +1,173 @@
+//! SEARCH: the slot from the primary, the object from a data replica.
+//!
+//! With a hint, both are read in one phase: if the slot still holds the word of the hint, the
+//! object read along is the key's current pair. The operation takes effect when the primary slot
+//! is read. A slot that changed is followed; if it no longer leads to the key, the buckets are
+//! read as without a hint.
+//!
+//! Only the primary is ever read, and with one index replica tentative slots are skipped, so a
+//! reader never sees a key twice while two INSERTs of it are sorting themselves out.
+
+use super::{Candidates, Hint, Op, Store};
+use crate::error::Error;
+use crate::host::Host;
+use crate::layout::{Object, Slot};
+use crate::race::Buckets;
+use crate::stats::OpKind;
+use crate::verbs::{Batch, Fabric, Span, Ticket};
+
+/// What a SEARCH found. Holds the value in the memory it was fetched into.
+pub struct Searched<'s, F: Fabric, H: Host> {
+    store: &'s Store<F, H>,
+    batch: Batch,
+    found: Option<(Hint, Span)>,
+}
+
+impl<F: Fabric, H: Host> Searched<'_, F, H> {
+    /// The value; `None` if the key does not exist.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.found.map(|(_, span)| self.batch.bytes(span))
+    }
+
+    /// Where the key is, for the index cache.
+    pub fn hint(&self) -> Option<Hint> {
+        self.found.map(|(hint, _)| hint)
+    }
+}
+
+impl<F: Fabric, H: Host> Drop for Searched<'_, F, H> {
+    fn drop(&mut self) {
+        self.store.batches.borrow_mut().push(core::mem::take(&mut self.batch));
+    }
+}
+
+/// What an object READ showed.
+pub(super) enum Fetched {
+    /// The key's value.
+    Value(Span),
+    OtherKey,
+    /// Reused, or being written.
+    Stale,
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Looks a key up. 1 phase if the hint is right, else 2, and one more if the slot of the hint
+    /// holds another key by now.
+    pub async fn search(
+        &self,
+        key: &[u8],
+        hint: Option<Hint>,
+    ) -> Result<Searched<'_, F, H>, Error> {
+        self.check_key(key)?;
+        let mut op = self.operation();
+        op.batch.clear();
+        let result = op.search(key, hint).await;
+        let mut batch = core::mem::take(&mut op.batch);
+        self.stats.borrow_mut().add(OpKind::Search, &op.cost);
+        match result {
+            Ok(found) => Ok(Searched { store: self, batch, found }),
+            Err(error) => {
+                batch.clear();
+                self.batches.borrow_mut().push(batch);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    async fn search(
+        &mut self,
+        key: &[u8],
+        hint: Option<Hint>,
+    ) -> Result<Option<(Hint, Span)>, Error> {
+        if let Some(hint) = hint
+            && let Some(found) = self.search_by_hint(key, hint).await?
+        {
+            return Ok(Some(found));
+        }
+        let buckets = Buckets::of(key, &self.view);
+        for attempt in 0.. {
+            self.batch.clear();
+            let words = self.fetch_words(&buckets).await.map_err(|f| self.failed(f))?;
+            self.batch.next_phase();
+            let mut reads = Candidates::new();
+            for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative()) {
+                reads.push((Hint { slot, word }, self.read_whole(word)?));
+            }
+            if reads.is_empty() {
+                return Ok(None);
+            }
+            self.phase().await;
+            let mut stale = false;
+            for (hint, ticket) in reads {
+                match self.fetched(ticket, hint.word, key)? {
+                    Fetched::Value(span) => return Ok(Some((hint, span))),
+                    Fetched::OtherKey => {}
+                    Fetched::Stale => stale = true,
+                }
+            }
+            if !stale {
+                return Ok(None);
+            }
+            // Every object that a slot of ours showed was replaced meanwhile: others made
+            // progress, we look again.
+            if self.pause(attempt).await.is_err() {
+                return Err(Error::Corrupt { what: "a slot keeps leading to a broken object" });
+            }
+        }
+        unreachable!("the loop ends by return")
+    }
+
+    async fn search_by_hint(
+        &mut self,
+        key: &[u8],
+        hint: Hint,
+    ) -> Result<Option<(Hint, Span)>, Error> {
+        self.batch.next_phase();
+        let slot = self.read_slot(hint.slot);
+        let object = self.read_whole(hint.word)?;
+        self.phase().await;
+        let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
+        if word == hint.word {
+            return Ok(match self.fetched(object, word, key)? {
+                Fetched::Value(span) => Some((hint, span)),
+                Fetched::OtherKey | Fetched::Stale => None,
+            });
+        }
+        if !self.may_hold(word, key) {
+            return Ok(None);
+        }
+        self.batch.next_phase();
+        let object = self.read_whole(word)?;
+        self.phase().await;
+        Ok(match self.fetched(object, word, key)? {
+            Fetched::Value(span) => Some((Hint { slot: hint.slot, word }, span)),
+            Fetched::OtherKey | Fetched::Stale => None,
+        })
+    }
+
+    /// Whether a word of the primary may refer to the key.
+    pub(super) fn may_hold(&self, word: Slot, key: &[u8]) -> bool {
+        !word.is_free()
+            && !word.is_tentative()
+            && word.fingerprint() == Buckets::of(key, &self.view).fingerprint
+    }
+
+    pub(super) fn read_whole(&mut self, word: Slot) -> Result<Ticket, Error> {
+        let class = word.class().ok_or(Error::Corrupt { what: "a slot has no valid class" })?;
+        self.read_object(word.address(), class.bytes())
+    }
+
+    pub(super) fn fetched(&self, read: Ticket, word: Slot, key: &[u8]) -> Result<Fetched, Error> {
+        let span = self.batch.data_span(read).map_err(|f| self.failed(f))?;
+        Ok(match Object::decode_generation(self.batch.bytes(span), word.generation()) {
+            Ok(object) if object.key() == key => {
+                let from = object.value_offset() as u32;
+                Fetched::Value(span.part(from, object.value().len() as u32))
+            }
+            Ok(_) => Fetched::OtherKey,
+            Err(_) => Fetched::Stale,
+        })
+    }
+}

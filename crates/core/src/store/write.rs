@@ -1,0 +1,253 @@
+//! INSERT, UPDATE, UPSERT and DELETE: what they have in common.
+//!
+//! ```text
+//! 1  WRITE the object to all its replicas; READ the slot of the hint, or both buckets
+//! 2  READ the objects of matching slots, to compare keys     (not with a hint that is right)
+//! 3  the key's slot is known: a write round on it            (round.rs)
+//!    the key is new: INSERT into a free slot                 (insert.rs)
+//! ```
+//!
+//! The object is written before anybody can learn its address, together with its log entry. An
+//! attempt that has posted a CAS never uses its object again: the next attempt writes a new one,
+//! so that every word it puts into a slot is new.
+//!
+//! Who loses a round on an *occupied* slot lost it to a write of the same key. A loser's UPDATE
+//! took effect just before the winner's write: success. A loser's DELETE must not claim that the
+//! key is gone when the winner wrote a new value: it starts again.
+
+use super::round::{Contended, Round, object_places};
+use super::{Hint, Op, Stale, Store};
+use crate::error::{Error, Outcome};
+use crate::host::Host;
+use crate::layout::{Object, Opcode, Pair, Slot};
+use crate::race::{Buckets, Words};
+use crate::slab::Allocation;
+use crate::stats::OpKind;
+use crate::verbs::Fabric;
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Adds a key that must not exist. The result is for the index cache.
+    pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Option<Hint>, Error> {
+        self.write(Opcode::Insert, OpKind::Insert, key, value, None).await
+    }
+
+    /// Replaces the value of a key that must exist.
+    pub async fn update(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        hint: Option<Hint>,
+    ) -> Result<Option<Hint>, Error> {
+        self.write(Opcode::Update, OpKind::Update, key, value, hint).await
+    }
+
+    /// Adds the key, or replaces its value.
+    pub async fn upsert(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        hint: Option<Hint>,
+    ) -> Result<Option<Hint>, Error> {
+        self.write(Opcode::Upsert, OpKind::Upsert, key, value, hint).await
+    }
+
+    /// Removes a key that must exist.
+    pub async fn delete(&self, key: &[u8], hint: Option<Hint>) -> Result<(), Error> {
+        self.write(Opcode::Delete, OpKind::Delete, key, &[], hint).await.map(drop)
+    }
+
+    async fn write(
+        &self,
+        opcode: Opcode,
+        kind: OpKind,
+        key: &[u8],
+        value: &[u8],
+        hint: Option<Hint>,
+    ) -> Result<Option<Hint>, Error> {
+        self.check_key(key)?;
+        self.check_value(value)?;
+        let mut op = self.operation();
+        let result = op.write(&Intent { opcode, key, value }, hint).await;
+        op.finish(kind);
+        result
+    }
+}
+
+/// What a write wants.
+pub(super) struct Intent<'a> {
+    pub opcode: Opcode,
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+}
+
+/// What an attempt to write came to.
+pub(super) enum Attempt {
+    /// Done; with the place for the cache, if it is known.
+    Done(Option<Hint>),
+    /// Others were faster. The object may have been seen: start again with a new one.
+    Again,
+}
+
+/// Where the key was found to be.
+enum Target {
+    /// In this slot, which held this word.
+    Slot(Hint),
+    /// Nowhere; with what the buckets showed.
+    Absent(Words),
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    async fn write(
+        &mut self,
+        intent: &Intent<'_>,
+        mut hint: Option<Hint>,
+    ) -> Result<Option<Hint>, Error> {
+        let too_large = || Error::ValueTooLarge {
+            bytes: intent.value.len(),
+            max_bytes: self.view.geometry.max_value_bytes as usize,
+        };
+        let class = Object::class(intent.key.len(), intent.value.len()).ok_or_else(too_large)?;
+        for attempt in 0.. {
+            self.visible = false;
+            let object = self.store.allocate(class).await?;
+            match self.attempt(intent, hint.take(), &object).await? {
+                Attempt::Done(hint) => return Ok(hint),
+                Attempt::Again => {}
+            }
+            if self.pause(attempt).await.is_err() {
+                let waiting_for = "a key or bucket that others keep changing";
+                return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
+            }
+        }
+        unreachable!("the loop ends by return")
+    }
+
+    async fn attempt(
+        &mut self,
+        intent: &Intent<'_>,
+        hint: Option<Hint>,
+        object: &Allocation,
+    ) -> Result<Attempt, Error> {
+        let target = match self.write_and_find(intent, hint, object).await? {
+            Ok(target) => target,
+            Err(Stale) => {
+                self.store.slabs.borrow_mut().give_back(object);
+                return Ok(Attempt::Again);
+            }
+        };
+        match (target, intent.opcode) {
+            (Target::Slot(_), Opcode::Insert) => {
+                self.store.slabs.borrow_mut().give_back(object);
+                Err(Error::AlreadyExists)
+            }
+            (Target::Absent(_), Opcode::Update | Opcode::Delete) => {
+                self.store.slabs.borrow_mut().give_back(object);
+                Err(Error::NotFound)
+            }
+            (Target::Slot(found), _) => self.replace(intent, found, object).await,
+            (Target::Absent(words), _) => self.insert_into_free(intent, &words, object).await,
+        }
+    }
+
+    /// Phase 1, and phase 2 where keys must be compared.
+    async fn write_and_find(
+        &mut self,
+        intent: &Intent<'_>,
+        hint: Option<Hint>,
+        object: &Allocation,
+    ) -> Result<Result<Target, Stale>, Error> {
+        let buckets = Buckets::of(intent.key, &self.view);
+        self.batch.clear();
+        self.post_object(intent, object)?;
+        if let Some(hint) = hint {
+            let slot = self.read_slot(hint.slot);
+            self.phase().await;
+            self.batch.check().map_err(|f| self.failed(f))?;
+            let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
+            if word == hint.word {
+                return Ok(Ok(Target::Slot(hint)));
+            }
+            if self.may_hold(word, intent.key) {
+                let followed = self.find_key([(hint.slot, word)].into_iter(), intent.key).await?;
+                if let Ok(Some(found)) = followed {
+                    return Ok(Ok(Target::Slot(found)));
+                }
+            }
+            let words = self.fetch_words(&buckets).await.map_err(|f| self.failed(f))?;
+            return self.find_in(words, intent.key).await;
+        }
+        let tickets = self.read_buckets(&buckets);
+        self.phase().await;
+        self.batch.check().map_err(|f| self.failed(f))?;
+        let words = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
+        self.find_in(words, intent.key).await
+    }
+
+    async fn find_in(&mut self, words: Words, key: &[u8]) -> Result<Result<Target, Stale>, Error> {
+        let live = words.matching().filter(|(_, w)| !w.is_tentative());
+        Ok(match self.find_key(live, key).await? {
+            Ok(Some(found)) => Ok(Target::Slot(found)),
+            Ok(None) => Ok(Target::Absent(words)),
+            Err(Stale) => Err(Stale),
+        })
+    }
+
+    /// Posts the WRITEs of the object, and of its block's header if it is the block's first.
+    fn post_object(&mut self, intent: &Intent<'_>, object: &Allocation) -> Result<(), Error> {
+        let view = self.view.clone();
+        if let Some((block, header)) = &object.header {
+            let bytes = header.encode();
+            let span = self.batch.stage(bytes.len() as u32);
+            self.batch.bytes_mut(span).copy_from_slice(&bytes);
+            let (region, offset) = view
+                .region_of(*block)
+                .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
+            for place in &region.places {
+                self.batch.write(place.node, place.offset + offset, span);
+            }
+        }
+        let span = self.batch.stage(object.class.bytes() as u32);
+        let pair = Pair { key: intent.key, value: intent.value, generation: object.generation };
+        pair.encode(&object.entry(intent.opcode, None), self.batch.bytes_mut(span));
+        for place in object_places(&view, object)? {
+            self.batch.write(place.node, place.offset, span);
+        }
+        Ok(())
+    }
+
+    /// The word that refers to a new object of the key.
+    pub(super) fn own_word(&self, key: &[u8], object: &Allocation) -> Slot {
+        let fingerprint = Buckets::of(key, &self.view).fingerprint;
+        Slot::new(fingerprint, object.class, object.address, object.generation)
+    }
+
+    /// A write round on the slot that holds the key.
+    async fn replace(
+        &mut self,
+        intent: &Intent<'_>,
+        found: Hint,
+        object: &Allocation,
+    ) -> Result<Attempt, Error> {
+        let own = match intent.opcode {
+            Opcode::Delete => Slot::empty_marker(object.address, object.generation),
+            _ => self.own_word(intent.key, object),
+        };
+        let round = Round { slot: found.slot, old: found.word, own };
+        let lost = match intent.opcode {
+            Opcode::Delete => Attempt::Again,
+            _ => Attempt::Done(None),
+        };
+        match self.contend(&round, None).await? {
+            Contended::Won(winner, _) => {
+                let done =
+                    self.commit(winner, &round, round.old, own, object, intent.opcode).await?;
+                let hint = Hint { slot: found.slot, word: own };
+                Ok(if done { Attempt::Done((!own.is_free()).then_some(hint)) } else { lost })
+            }
+            Contended::Lost => {
+                self.await_end(round.slot, round.old).await?;
+                Ok(lost)
+            }
+        }
+    }
+}

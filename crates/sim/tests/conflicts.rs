@@ -1,0 +1,350 @@
+//! Clients in conflict, under every interleaving that some thousand seeds produce. The index is
+//! so small that its slots are fought for.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use fusee_core::error::Error;
+use fusee_core::view::Geometry;
+use fusee_sim::{Cluster, ClusterOptions, Executor, Rng};
+
+const SEEDS: u64 = 300;
+const MAX_STEPS: u64 = 2_000_000;
+
+/// Runs `scenario` for many seeds and every replication factor of the index.
+fn for_all(mut scenario: impl FnMut(&Rng, &Cluster)) {
+    for index_replicas in 1..=5 {
+        let options =
+            ClusterOptions { memory_nodes: 5, index_replicas, ..ClusterOptions::default() };
+        for seed in 0..SEEDS {
+            let rng = Rng::new(seed);
+            let cluster = Cluster::new(&rng, &options);
+            let run = std::panic::AssertUnwindSafe(|| scenario(&rng, &cluster));
+            if let Err(panic) = std::panic::catch_unwind(run) {
+                eprintln!("failed with seed {seed}, {index_replicas} index replicas");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+fn run(executor: Executor<'_>, cluster: &Cluster) {
+    executor.run(MAX_STEPS, || cluster.assert_no_duplicates());
+    cluster.assert_replicas_agree();
+}
+
+#[test]
+fn of_concurrent_inserts_of_one_key_exactly_one_succeeds() {
+    for_all(|rng, cluster| {
+        let stores: Vec<_> = (0..4).map(|_| cluster.client()).collect();
+        let results = RefCell::new(Vec::new());
+        let mut executor = Executor::new(rng);
+        for (i, store) in stores.iter().enumerate() {
+            let results = &results;
+            executor.spawn(async move {
+                let result = store.insert(b"key", &[i as u8]).await;
+                results.borrow_mut().push((i, result.map(drop)));
+            });
+        }
+        run(executor, cluster);
+        let results = results.into_inner();
+        let winners: Vec<_> = results.iter().filter(|(_, r)| r.is_ok()).collect();
+        assert_eq!(winners.len(), 1, "{results:?}");
+        let lost = results.iter().filter(|(_, r)| *r == Err(Error::AlreadyExists)).count();
+        assert_eq!(lost, 3, "{results:?}");
+        assert_eq!(cluster.live_keys(), [b"key"]);
+        let value = Cell::new(None);
+        let mut executor = Executor::new(rng);
+        executor.spawn(async {
+            let found = stores[0].search(b"key", None).await.unwrap();
+            value.set(found.value().map(|v| v[0]));
+        });
+        run(executor, cluster);
+        assert_eq!(value.get(), Some(winners[0].0 as u8));
+    });
+}
+
+#[test]
+fn of_concurrent_deletes_exactly_one_reports_success() {
+    for_all(|rng, cluster| {
+        let stores: Vec<_> = (0..3).map(|_| cluster.client()).collect();
+        let hint = Cell::new(None);
+        let mut executor = Executor::new(rng);
+        executor.spawn(async { hint.set(stores[0].insert(b"key", b"value").await.unwrap()) });
+        run(executor, cluster);
+        let results = RefCell::new(Vec::new());
+        let mut executor = Executor::new(rng);
+        for (i, store) in stores.iter().enumerate() {
+            let (results, hint) = (&results, hint.get().filter(|_| i > 0));
+            executor.spawn(async move {
+                let result = store.delete(b"key", hint).await;
+                results.borrow_mut().push(result);
+            });
+        }
+        run(executor, cluster);
+        let results = results.into_inner();
+        assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 1, "{results:?}");
+        assert_eq!(results.iter().filter(|r| **r == Err(Error::NotFound)).count(), 2);
+        assert!(cluster.live_keys().is_empty());
+    });
+}
+
+/// Keys race for the same few slots; while some are deleted again, none of the others is lost.
+#[test]
+fn of_different_keys_racing_for_one_slot_none_is_lost() {
+    for_all(|rng, cluster| {
+        let stores: Vec<_> = (0..4).map(|_| cluster.client()).collect();
+        let mut executor = Executor::new(rng);
+        for (i, store) in stores.iter().enumerate() {
+            executor.spawn(async move {
+                let (kept, gone) = ([b'k', i as u8], [b'g', i as u8]);
+                store.insert(&gone, b"x").await.unwrap();
+                store.insert(&kept, b"x").await.unwrap();
+                store.delete(&gone, None).await.unwrap();
+            });
+        }
+        run(executor, cluster);
+        let mut keys = cluster.live_keys();
+        keys.sort();
+        assert_eq!(keys, (0..4).map(|i| vec![b'k', i]).collect::<Vec<_>>());
+    });
+}
+
+/// An acknowledged DELETE is never undone by an UPDATE that ran beside it, and an UPDATE never
+/// brings a key back: what the surviving operations say must fit one order of them.
+#[test]
+fn updates_and_deletes_of_one_key_have_an_order() {
+    for_all(|rng, cluster| {
+        let stores: Vec<_> = (0..4).map(|_| cluster.client()).collect();
+        let mut executor = Executor::new(rng);
+        executor.spawn(async { stores[3].insert(b"key", b"0").await.map(drop).unwrap() });
+        run(executor, cluster);
+        let results = RefCell::new(BTreeMap::new());
+        let mut executor = Executor::new(rng);
+        for (i, store) in stores.iter().take(3).enumerate() {
+            let results = &results;
+            executor.spawn(async move {
+                let result = match i {
+                    0 => store.delete(b"key", None).await,
+                    _ => store.update(b"key", &[b'0' + i as u8], None).await.map(drop),
+                };
+                results.borrow_mut().insert(i, result);
+            });
+        }
+        run(executor, cluster);
+        let results = results.into_inner();
+        // Nobody inserts: the delete succeeds, and whatever updates did came before it.
+        assert_eq!(results[&0], Ok(()));
+        assert!(cluster.live_keys().is_empty(), "{results:?}");
+        for i in [1, 2] {
+            assert!(matches!(results[&i], Ok(()) | Err(Error::NotFound)), "{results:?}");
+        }
+    });
+}
+
+/// Per key: acknowledged inserts minus acknowledged deletes is 1 if the key lives, else 0.
+#[test]
+fn inserts_and_deletes_alternate_on_every_key() {
+    for_all(|rng, cluster| {
+        let stores: Vec<_> = (0..3).map(|_| cluster.client()).collect();
+        let balance = RefCell::new(BTreeMap::<Vec<u8>, i64>::new());
+        let mut executor = Executor::new(rng);
+        for store in &stores {
+            let balance = &balance;
+            executor.spawn(async move {
+                for _ in 0..6 {
+                    let key = vec![b'a' + rng.below(2) as u8];
+                    let (result, change) = match rng.below(4) {
+                        0 | 1 => (store.insert(&key, b"x").await.map(drop), 1),
+                        2 => (store.delete(&key, None).await, -1),
+                        _ => (store.update(&key, b"y", None).await.map(drop), 0),
+                    };
+                    match result {
+                        Ok(()) => *balance.borrow_mut().entry(key).or_default() += change,
+                        Err(Error::AlreadyExists | Error::NotFound) => {}
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            });
+        }
+        run(executor, cluster);
+        let live = cluster.live_keys();
+        for (key, balance) in balance.into_inner() {
+            assert_eq!(balance, i64::from(live.contains(&key)), "{key:?}");
+        }
+    });
+}
+
+/// Readers see a key that is updated all the time: never absent, never going back in time.
+#[test]
+fn readers_see_every_update_in_order() {
+    for_all(|rng, cluster| {
+        let stores: Vec<_> = (0..3).map(|_| cluster.client()).collect();
+        let done = Cell::new(false);
+        let mut executor = Executor::new(rng);
+        executor.spawn(async { stores[0].insert(b"key", &[0; 100]).await.map(drop).unwrap() });
+        run(executor, cluster);
+        let mut executor = Executor::new(rng);
+        executor.spawn(async {
+            for version in 1..=20u8 {
+                stores[0].update(b"key", &[version; 100], None).await.unwrap();
+            }
+            done.set(true);
+        });
+        for store in &stores[1..] {
+            let done = &done;
+            executor.spawn(async move {
+                let (mut last, mut hint) = (0, None);
+                while !done.get() {
+                    let found = store.search(b"key", hint).await.unwrap();
+                    let value = found.value().expect("the key is never absent");
+                    assert!(value.len() == 100 && value.iter().all(|b| *b == value[0]), "torn");
+                    assert!(value[0] >= last, "version {} after {last}", value[0]);
+                    (last, hint) = (value[0], found.hint());
+                }
+            });
+        }
+        run(executor, cluster);
+    });
+}
+
+/// UPSERTs of one key beside DELETEs: every UPSERT succeeds.
+#[test]
+fn upserts_never_fail() {
+    for_all(|rng, cluster| {
+        let stores: Vec<_> = (0..4).map(|_| cluster.client()).collect();
+        let mut executor = Executor::new(rng);
+        for (i, store) in stores.iter().enumerate() {
+            executor.spawn(async move {
+                for n in 0..4 {
+                    if i == 0 {
+                        let _ = store.delete(b"key", None).await;
+                    } else {
+                        store.upsert(b"key", &[n], None).await.unwrap();
+                    }
+                }
+            });
+        }
+        run(executor, cluster);
+    });
+}
+
+#[test]
+fn a_full_index_is_an_error_and_loses_nothing() {
+    for_all(|rng, cluster| {
+        let store = cluster.client();
+        let inserted = RefCell::new(Vec::new());
+        let mut executor = Executor::new(rng);
+        executor.spawn(async {
+            for i in 0..40u8 {
+                match store.insert(&[i], &[i]).await {
+                    Ok(_) => inserted.borrow_mut().push(vec![i]),
+                    Err(error) => assert_eq!(error, Error::IndexFull),
+                }
+            }
+            for key in inserted.borrow().iter() {
+                assert_eq!(store.search(key, None).await.unwrap().value(), Some(&key[..]));
+            }
+        });
+        run(executor, cluster);
+        let mut live = cluster.live_keys();
+        live.sort();
+        assert!(live.len() >= 8 && live.len() <= 12);
+        assert_eq!(live, inserted.into_inner());
+    });
+}
+
+#[test]
+fn a_full_pool_is_an_error_and_loses_nothing() {
+    for index_replicas in [1, 3] {
+        let geometry = Geometry {
+            region_bytes: 1 << 16,
+            groups_per_subtable: 64,
+            ..ClusterOptions::default().geometry
+        };
+        let options =
+            ClusterOptions { index_replicas, geometry, regions: 1, ..ClusterOptions::default() };
+        let rng = Rng::new(7);
+        let cluster = Cluster::new(&rng, &options);
+        let store = cluster.client();
+        let mut executor = Executor::new(&rng);
+        executor.spawn(async {
+            let mut n = 0u32;
+            let error = loop {
+                match store.insert(&n.to_le_bytes(), &[n as u8; 1000]).await {
+                    Ok(_) => n += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(error, Error::OutOfMemory);
+            // 3 blocks of 16 KiB, 14 objects of 1088 bytes each.
+            assert_eq!(n, 3 * 14);
+            for i in 0..n {
+                let found = store.search(&i.to_le_bytes(), None).await.unwrap();
+                assert_eq!(found.value(), Some(&[i as u8; 1000][..]));
+            }
+            assert_eq!(store.update(b"\0\0\0\0", &[1; 1000], None).await, Err(Error::OutOfMemory));
+            assert_eq!(
+                store.search(b"\0\0\0\0", None).await.unwrap().value(),
+                Some(&[0; 1000][..])
+            );
+        });
+        run(executor, &cluster);
+    }
+}
+
+/// Failing UPDATEs and INSERTs do not eat memory: their objects were never visible.
+#[test]
+fn operations_that_find_nothing_to_do_leak_nothing() {
+    let rng = Rng::new(3);
+    let options = ClusterOptions { regions: 1, ..ClusterOptions::default() };
+    let cluster = Cluster::new(&rng, &options);
+    let store = cluster.client();
+    let mut executor = Executor::new(&rng);
+    executor.spawn(async {
+        store.insert(b"there", &[1; 4000]).await.unwrap();
+        for _ in 0..1000 {
+            let missing = store.update(b"missing", &[1; 4000], None).await;
+            assert_eq!(missing, Err(Error::NotFound));
+            let existing = store.insert(b"there", &[2; 4000]).await;
+            assert_eq!(existing, Err(Error::AlreadyExists));
+        }
+        assert_eq!(store.search(b"there", None).await.unwrap().value(), Some(&[1; 4000][..]));
+    });
+    run(executor, &cluster);
+}
+
+#[test]
+fn a_dead_memory_node_is_a_typed_error() {
+    let rng = Rng::new(5);
+    let cluster = Cluster::new(&rng, &ClusterOptions::default());
+    let store = cluster.client();
+    let mut executor = Executor::new(&rng);
+    executor.spawn(async { store.insert(b"key", b"value").await.map(drop).unwrap() });
+    run(executor, &cluster);
+    cluster.kill(fusee_core::verbs::MnId(0));
+    let mut executor = Executor::new(&rng);
+    executor.spawn(async {
+        let error = store.search(b"key", None).await.map(drop).unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+        let error = store.update(b"key", b"2", None).await.unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    });
+    executor.run(MAX_STEPS, || ());
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run_once = |seed| {
+        let rng = Rng::new(seed);
+        let cluster = Cluster::new(&rng, &ClusterOptions::default());
+        let stores: Vec<_> = (0..4).map(|_| cluster.client()).collect();
+        let mut executor = Executor::new(&rng);
+        for (i, store) in stores.iter().enumerate() {
+            executor.spawn(async move { drop(store.insert(b"key", &[i as u8]).await) });
+        }
+        executor.run(MAX_STEPS, || ())
+    };
+    assert_eq!(run_once(11), run_once(11));
+    assert!((0..20).any(|seed| run_once(seed) != run_once(11)));
+}

@@ -1,0 +1,165 @@
+//! The RTT budget: how many phases each operation takes without conflicts. A phase is a network
+//! round trip, so this table is the store's latency (P §4.3, §4.6).
+
+use std::cell::Cell;
+
+use fusee_core::error::Error;
+use fusee_core::stats::{OpKind, Stats};
+use fusee_core::view::Geometry;
+use fusee_sim::{Cluster, ClusterOptions, Executor, Rng, SimStore};
+
+/// A table large enough that fingerprints hardly collide.
+fn options(index_replicas: usize) -> ClusterOptions {
+    let geometry = Geometry {
+        slots_per_bucket: 8,
+        groups_per_subtable: 64,
+        ..ClusterOptions::default().geometry
+    };
+    ClusterOptions { memory_nodes: 5, index_replicas, geometry, ..ClusterOptions::default() }
+}
+
+fn run(index_replicas: usize, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
+    let rng = Rng::new(1);
+    let cluster = Cluster::new(&rng, &options(index_replicas));
+    let store = cluster.client();
+    let finished = Cell::new(false);
+    let mut executor = Executor::new(&rng);
+    executor.spawn(async {
+        scenario(&store).await;
+        finished.set(true);
+    });
+    executor.run(1_000_000, || ());
+    assert!(finished.get());
+    store.stats()
+}
+
+fn phases(stats: &Stats, kind: OpKind) -> u32 {
+    let sums = stats.kind(kind);
+    assert_eq!(sums.phases, u64::from(sums.max_phases) * sums.operations, "all the same");
+    sums.max_phases
+}
+
+#[test]
+fn search_takes_1_phase_on_a_hit_and_2_on_a_miss() {
+    for replicas in 1..=5 {
+        let stats = run(replicas, async |store| {
+            store.insert(b"key", b"value").await.unwrap();
+            assert_eq!(store.search(b"key", None).await.unwrap().value(), Some(&b"value"[..]));
+        });
+        assert_eq!(phases(&stats, OpKind::Search), 2);
+        let stats = run(replicas, async |store| {
+            let hint = store.insert(b"key", b"value").await.unwrap();
+            assert!(hint.is_some());
+            let found = store.search(b"key", hint).await.unwrap();
+            assert_eq!(found.value(), Some(&b"value"[..]));
+            assert_eq!(found.hint(), hint);
+        });
+        assert_eq!(phases(&stats, OpKind::Search), 1);
+    }
+}
+
+#[test]
+fn search_of_an_absent_key_takes_1_phase() {
+    let stats = run(3, async |store| {
+        assert_eq!(store.search(b"absent", None).await.unwrap().value(), None);
+    });
+    assert_eq!(phases(&stats, OpKind::Search), 1);
+}
+
+#[test]
+fn a_stale_hint_is_followed() {
+    let stats = run(3, async |store| {
+        let old = store.insert(b"key", b"1").await.unwrap();
+        let new = store.update(b"key", b"2", old).await.unwrap();
+        let found = store.search(b"key", old).await.unwrap();
+        assert_eq!((found.value(), found.hint()), (Some(&b"2"[..]), new));
+        store.delete(b"key", old).await.unwrap();
+        assert_eq!(store.search(b"key", new).await.unwrap().value(), None);
+        assert_eq!(store.update(b"key", b"3", new).await, Err(Error::NotFound));
+    });
+    assert_eq!(stats.kind(OpKind::Search).phases, 2 + 2, "follow the slot; slot empty, buckets");
+    assert_eq!(stats.kind(OpKind::Delete).max_phases, 4, "a stale hint costs what a miss costs");
+}
+
+#[test]
+fn insert_takes_4_phases_with_its_duplicate_check() {
+    for replicas in 2..=5 {
+        let stats = run(replicas, async |store| {
+            store.insert(b"key", b"value").await.unwrap();
+            store.upsert(b"other", b"value", None).await.unwrap();
+        });
+        assert_eq!(phases(&stats, OpKind::Insert), 4, "{replicas} replicas");
+        assert_eq!(phases(&stats, OpKind::Upsert), 4, "{replicas} replicas");
+    }
+}
+
+#[test]
+fn insert_takes_3_phases_with_one_index_replica() {
+    let stats = run(1, async |store| {
+        store.insert(b"key", b"value").await.unwrap();
+    });
+    assert_eq!(phases(&stats, OpKind::Insert), 3);
+}
+
+#[test]
+fn update_and_delete_take_3_phases_on_a_hit_and_4_on_a_miss() {
+    for (replicas, hit, miss) in [(1, 2, 3), (2, 3, 4), (3, 3, 4), (4, 3, 4), (5, 3, 4)] {
+        let stats = run(replicas, async |store| {
+            let hint = store.insert(b"key", b"1").await.unwrap();
+            let hint = store.update(b"key", b"2", hint).await.unwrap();
+            let hint = store.upsert(b"key", b"3", hint).await.unwrap();
+            store.delete(b"key", hint).await.unwrap();
+        });
+        for kind in [OpKind::Update, OpKind::Upsert, OpKind::Delete] {
+            assert_eq!(phases(&stats, kind), hit, "{kind:?}, {replicas} replicas");
+        }
+        let stats = run(replicas, async |store| {
+            store.insert(b"key", b"1").await.unwrap();
+            store.update(b"key", b"2", None).await.unwrap();
+            store.upsert(b"key", b"3", None).await.unwrap();
+            store.delete(b"key", None).await.unwrap();
+        });
+        for kind in [OpKind::Update, OpKind::Upsert, OpKind::Delete] {
+            assert_eq!(phases(&stats, kind), miss, "{kind:?}, {replicas} replicas");
+        }
+    }
+}
+
+#[test]
+fn many_keys_share_their_phases() {
+    let stats = run(3, async |store| {
+        let mut keys = Vec::new();
+        for i in 0..50u32 {
+            let key = i.to_le_bytes();
+            let hint = store.insert(&key, &key).await.unwrap();
+            keys.push((key, hint.filter(|_| i % 2 == 0)));
+        }
+        keys.push((99u32.to_le_bytes(), None));
+        let wanted: Vec<_> = keys
+            .iter()
+            .map(|(key, hint)| fusee_core::store::SearchKey { key, hint: *hint })
+            .collect();
+        let mut answers = vec![0; keys.len()];
+        let mut check = |i: usize, value: Option<&[u8]>, _| {
+            answers[i] += 1;
+            assert_eq!(value, (i < 50).then_some(&keys[i].0[..]));
+        };
+        store.search_many(&wanted, &mut check).await.unwrap();
+        assert!(answers.iter().all(|n| *n == 1));
+    });
+    assert_eq!(phases(&stats, OpKind::SearchMany), 2);
+}
+
+/// What an UPDATE posts on a hit: the object on every data replica and a READ of the slot; a CAS
+/// per backup; the old value on every data replica and the CAS of the primary.
+#[test]
+fn an_update_on_a_hit_posts_the_verbs_that_it_must() {
+    let stats = run(3, async |store| {
+        let hint = store.insert(b"key", b"1").await.unwrap();
+        store.update(b"key", b"2", hint).await.unwrap();
+    });
+    let update = stats.kind(OpKind::Update);
+    assert_eq!(update.verbs, (2 + 1) + 2 + (2 + 1));
+    assert_eq!(update.atomics, 2 + 1);
+    assert_eq!(update.bytes, (2 * 64 + 8) + 2 * 8 + (2 * 24 + 8));
+}
