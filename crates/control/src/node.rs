@@ -33,6 +33,14 @@ pub struct BlockId {
     pub block: u32,
 }
 
+/// The alignment of an extent of `bytes` bytes in the pool: pages, and huge pages where they
+/// pay. Memory nodes reserve by it and the master counts with it.
+pub const fn extent_align_bytes(bytes: u64) -> u64 {
+    const PAGE: u64 = 4096;
+    const HUGE_PAGE: u64 = 2 << 20;
+    if bytes >= HUGE_PAGE { HUGE_PAGE } else { PAGE }
+}
+
 /// A request to a memory node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeRequest {

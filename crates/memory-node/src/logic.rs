@@ -1,0 +1,351 @@
+//! What a memory node decides: a state machine without sockets, clocks or threads.
+//!
+//! First level of the two-level allocation (P §4.4): the master reserves extents of the pool, and
+//! of the regions whose primary this node is, clients get whole blocks. The host carries out the
+//! effects of a step in their order, and replies after that.
+//!
+//! Invariants:
+//!
+//! * Extents lie inside the pool, are aligned by [`extent_align_bytes`] and never overlap.
+//! * A block has one owner at a time. The table here is the authority. The pool holds a copy,
+//!   4 bytes a block at the start of the region, for recovery by one-sided READs; since clients
+//!   can write the pool, nothing is ever read back from it.
+//! * A fenced client gets no block any more.
+//! * Every request but `Alloc` may be repeated: the second time changes nothing.
+//! * Numbers in requests are anybody's: they are checked before they are used.
+//!
+//! Offsets and sizes are bytes; an offset counts from the start of the pool.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fusee_control::node::{
+    BlockId, Description, Extent, NodeRefusal, NodeReply, NodeRequest, Usage, extent_align_bytes,
+};
+use fusee_core::verbs::ClientId;
+use fusee_core::view::{Geometry, TABLE_ENTRY_BYTES};
+
+/// What the host has to do before it replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Zero a part of the pool.
+    ZeroPool {
+        /// Where it starts.
+        offset: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// Copy an entry of the block allocation table to the pool, little-endian.
+    WriteTable {
+        /// Where it stands.
+        offset: u64,
+        /// The owner's id.
+        value: u32,
+    },
+    /// Shut the client out of all fabrics; done when none of its verbs executes any more.
+    Fence {
+        /// The client.
+        client: ClientId,
+    },
+}
+
+/// What a request leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// To be carried out, in order, before the reply is sent.
+    pub effects: Vec<Effect>,
+    /// The answer.
+    pub reply: NodeReply,
+}
+
+type Answer = Result<NodeReply, NodeRefusal>;
+
+#[derive(Debug)]
+struct Region {
+    offset: u64,
+    geometry: Geometry,
+    primary: bool,
+    /// The block allocation table.
+    owners: Vec<ClientId>,
+    /// Blocks to hand out, the next one last. Some may have got an owner since: they are
+    /// skipped when they come up, so that no request has to search.
+    free: Vec<u32>,
+    /// Per block, whether `free` lists it.
+    listed: Vec<bool>,
+}
+
+impl Region {
+    fn new(offset: u64, geometry: Geometry, primary: bool) -> Region {
+        let blocks = geometry.blocks_per_region();
+        let free = if primary { (0..blocks).rev().collect() } else { Vec::new() };
+        Region {
+            offset,
+            geometry,
+            primary,
+            owners: vec![ClientId::NOBODY; blocks as usize],
+            free,
+            listed: vec![primary; blocks as usize],
+        }
+    }
+
+    fn take_free(&mut self) -> Option<u32> {
+        while let Some(block) = self.free.pop() {
+            self.listed[block as usize] = false;
+            if self.owners[block as usize] == ClientId::NOBODY {
+                return Some(block);
+            }
+        }
+        None
+    }
+
+    fn set_owner(&mut self, block: u32, owner: ClientId) -> Effect {
+        let at = block as usize;
+        self.owners[at] = owner;
+        if owner == ClientId::NOBODY && self.primary && !self.listed[at] {
+            self.free.push(block);
+            self.listed[at] = true;
+        }
+        let offset = self.offset + u64::from(block) * TABLE_ENTRY_BYTES;
+        Effect::WriteTable { offset, value: owner.0 }
+    }
+
+    fn owned(&self) -> u64 {
+        self.owners.iter().filter(|owner| **owner != ClientId::NOBODY).count() as u64
+    }
+}
+
+/// The state of a memory node.
+#[derive(Debug)]
+pub struct Node {
+    description: Description,
+    /// The cluster that reserved extents here, if one did.
+    cluster: Option<u64>,
+    /// The end of the last extent.
+    reserved_end: u64,
+    reserved_bytes: u64,
+    regions: BTreeMap<u32, Region>,
+    /// Offset and length.
+    subtables: BTreeMap<u32, (u64, u64)>,
+    /// Numbers of the primary regions, and whose turn it is.
+    primaries: Vec<u32>,
+    turn: usize,
+    fenced: BTreeSet<ClientId>,
+}
+
+impl Node {
+    /// A node whose pool is all zeros and belongs to nobody.
+    pub fn new(description: Description) -> Node {
+        Node {
+            description,
+            cluster: None,
+            reserved_end: 0,
+            reserved_bytes: 0,
+            regions: BTreeMap::new(),
+            subtables: BTreeMap::new(),
+            primaries: Vec::new(),
+            turn: 0,
+            fenced: BTreeSet::new(),
+        }
+    }
+
+    /// Decides about a request.
+    pub fn handle(&mut self, request: NodeRequest) -> Step {
+        let mut effects = Vec::new();
+        let answer = match request {
+            NodeRequest::Describe => Ok(NodeReply::Description(self.description.clone())),
+            NodeRequest::Reserve { cluster, extent, bytes, block_bytes } => {
+                self.reserve(cluster, extent, bytes, block_bytes)
+            }
+            NodeRequest::Release { cluster } => self.release(cluster, &mut effects),
+            NodeRequest::Alloc { client } => self.alloc(client, &mut effects),
+            NodeRequest::SetOwner { block, from, to } => {
+                self.set_owner(block, from, to, &mut effects)
+            }
+            NodeRequest::BlocksOf { client } => Ok(NodeReply::Blocks(self.blocks_of(client))),
+            NodeRequest::Fence { client } => self.fence(client, &mut effects),
+            NodeRequest::Usage => Ok(NodeReply::Usage(self.usage())),
+        };
+        Step { effects, reply: answer.unwrap_or_else(NodeReply::Refused) }
+    }
+
+    fn check_cluster(&self, cluster: u64) -> Result<(), NodeRefusal> {
+        match self.cluster {
+            Some(mine) if mine != cluster => Err(NodeRefusal::OtherCluster { cluster: mine }),
+            _ => Ok(()),
+        }
+    }
+
+    fn reserve(&mut self, cluster: u64, extent: Extent, bytes: u64, block_bytes: u64) -> Answer {
+        self.check_cluster(cluster)?;
+        let offset = match (extent, self.existing(extent, bytes, block_bytes)?) {
+            (_, Some(offset)) => offset,
+            (Extent::Region { region, primary }, None) => {
+                let geometry = region_geometry(bytes, block_bytes)?;
+                let offset = self.set_aside(bytes)?;
+                self.regions.insert(region, Region::new(offset, geometry, primary));
+                if primary {
+                    self.primaries.push(region);
+                }
+                offset
+            }
+            (Extent::Subtable { subtable }, None) => {
+                let offset = self.set_aside(bytes)?;
+                self.subtables.insert(subtable, (offset, bytes));
+                offset
+            }
+        };
+        self.cluster = Some(cluster);
+        Ok(NodeReply::Reserved { offset })
+    }
+
+    /// The offset of an extent that has been reserved before.
+    fn existing(
+        &self,
+        extent: Extent,
+        bytes: u64,
+        block_bytes: u64,
+    ) -> Result<Option<u64>, NodeRefusal> {
+        let (offset, same) = match extent {
+            Extent::Region { region, primary } => match self.regions.get(&region) {
+                None => return Ok(None),
+                Some(found) => {
+                    let (now, geometry) = (found.primary, &found.geometry);
+                    let sizes = (geometry.region_bytes, geometry.block_bytes);
+                    (found.offset, now == primary && sizes == (bytes, block_bytes))
+                }
+            },
+            Extent::Subtable { subtable } => match self.subtables.get(&subtable) {
+                None => return Ok(None),
+                Some((offset, length)) => (*offset, *length == bytes),
+            },
+        };
+        if same { Ok(Some(offset)) } else { Err(bad("the extent is reserved in another shape")) }
+    }
+
+    fn set_aside(&mut self, bytes: u64) -> Result<u64, NodeRefusal> {
+        if bytes == 0 {
+            return Err(bad("an extent has at least one byte"));
+        }
+        let pool_bytes = self.description.pool_bytes;
+        let start = self.reserved_end.checked_next_multiple_of(extent_align_bytes(bytes));
+        let end = start.and_then(|start| start.checked_add(bytes));
+        match (start, end) {
+            (Some(start), Some(end)) if end <= pool_bytes => {
+                self.reserved_end = end;
+                self.reserved_bytes += bytes;
+                Ok(start)
+            }
+            _ => {
+                let free_bytes = pool_bytes.saturating_sub(start.unwrap_or(pool_bytes));
+                Err(NodeRefusal::PoolFull { bytes, free_bytes })
+            }
+        }
+    }
+
+    fn release(&mut self, cluster: u64, effects: &mut Vec<Effect>) -> Answer {
+        self.check_cluster(cluster)?;
+        if self.regions.values().any(|region| region.owned() > 0) {
+            return Err(bad("clients own blocks here"));
+        }
+        // No client owned a block, so nobody had a reason to write; but an extent starts as
+        // zeros whatever happened before.
+        let regions = std::mem::take(&mut self.regions).into_values();
+        let regions = regions.map(|region| (region.offset, region.geometry.region_bytes));
+        let subtables = std::mem::take(&mut self.subtables).into_values();
+        let zero = |(offset, bytes)| Effect::ZeroPool { offset, bytes };
+        effects.extend(regions.chain(subtables).map(zero));
+        self.primaries.clear();
+        (self.cluster, self.reserved_end, self.reserved_bytes, self.turn) = (None, 0, 0, 0);
+        Ok(NodeReply::Done)
+    }
+
+    fn check_new_owner(&self, client: ClientId) -> Result<(), NodeRefusal> {
+        if self.fenced.contains(&client) {
+            return Err(NodeRefusal::Fenced { client });
+        }
+        Ok(())
+    }
+
+    fn alloc(&mut self, client: ClientId, effects: &mut Vec<Effect>) -> Answer {
+        check_somebody(client)?;
+        self.check_new_owner(client)?;
+        // Round-robin, so that the blocks of one client, and their load, spread over regions.
+        for _ in 0..self.primaries.len() {
+            let number = self.primaries[self.turn];
+            self.turn = (self.turn + 1) % self.primaries.len();
+            let region = self.regions.get_mut(&number).expect("a primary region is a region");
+            if let Some(block) = region.take_free() {
+                effects.push(region.set_owner(block, client));
+                let block = BlockId { region: number, block };
+                return Ok(NodeReply::Allocated { block });
+            }
+        }
+        Err(NodeRefusal::NoFreeBlock)
+    }
+
+    fn set_owner(
+        &mut self,
+        block: BlockId,
+        from: ClientId,
+        to: ClientId,
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
+        self.check_new_owner(to)?;
+        let unknown = NodeRefusal::UnknownBlock { block };
+        let Some(region) = self.regions.get_mut(&block.region) else { return Err(unknown) };
+        let Some(owner) = region.owners.get(block.block as usize).copied() else {
+            return Err(unknown);
+        };
+        if owner != from && owner != to {
+            return Err(NodeRefusal::NotOwner { owner });
+        }
+        effects.push(region.set_owner(block.block, to));
+        Ok(NodeReply::Done)
+    }
+
+    fn blocks_of(&self, client: ClientId) -> Vec<BlockId> {
+        let regions = self.regions.iter();
+        let blocks = regions.flat_map(|(number, region)| {
+            let owned = (0u32..).zip(&region.owners).filter(|(_, owner)| **owner == client);
+            owned.map(|(block, _)| BlockId { region: *number, block })
+        });
+        blocks.collect()
+    }
+
+    fn fence(&mut self, client: ClientId, effects: &mut Vec<Effect>) -> Answer {
+        check_somebody(client)?;
+        self.fenced.insert(client);
+        // Repeated as well: the first one may not have got to its end yet.
+        effects.push(Effect::Fence { client });
+        Ok(NodeReply::Done)
+    }
+
+    fn usage(&self) -> Usage {
+        let primaries = self.regions.values().filter(|region| region.primary);
+        let mut usage = Usage {
+            pool_bytes: self.description.pool_bytes,
+            reserved_bytes: self.reserved_bytes,
+            ..Usage::default()
+        };
+        for region in primaries {
+            usage.primary_blocks += region.owners.len() as u64;
+            usage.primary_blocks_owned += region.owned();
+        }
+        usage
+    }
+}
+
+fn bad(what: &str) -> NodeRefusal {
+    NodeRefusal::BadRequest { what: what.to_owned() }
+}
+
+fn check_somebody(client: ClientId) -> Result<(), NodeRefusal> {
+    if client == ClientId::NOBODY { Err(bad("client 0 stands for nobody")) } else { Ok(()) }
+}
+
+/// The sizes of a region, checked. What its blocks hold is the clients' business.
+fn region_geometry(region_bytes: u64, block_bytes: u64) -> Result<Geometry, NodeRefusal> {
+    let smallest = Geometry { max_key_bytes: 1, max_value_bytes: 0, ..Geometry::default() };
+    let geometry = Geometry { region_bytes, block_bytes, ..smallest };
+    geometry.check().map_err(|error| bad(error.what))?;
+    Ok(geometry)
+}
