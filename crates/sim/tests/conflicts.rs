@@ -70,7 +70,7 @@ fn of_concurrent_deletes_exactly_one_reports_success() {
         let stores: Vec<_> = (0..3).map(|_| cluster.client()).collect();
         let hint = Cell::new(None);
         let mut executor = Executor::new(rng);
-        executor.spawn(async { hint.set(stores[0].insert(b"key", b"value").await.unwrap()) });
+        executor.spawn(async { hint.set(stores[0].insert(b"key", b"value").await.unwrap().place) });
         run(executor, cluster);
         let results = RefCell::new(Vec::new());
         let mut executor = Executor::new(rng);
@@ -125,7 +125,7 @@ fn updates_and_deletes_of_one_key_have_an_order() {
             let results = &results;
             executor.spawn(async move {
                 let result = match i {
-                    0 => store.delete(b"key", None).await,
+                    0 => store.delete(b"key", None).await.map(drop),
                     _ => store.update(b"key", &[b'0' + i as u8], None).await.map(drop),
                 };
                 results.borrow_mut().insert(i, result);
@@ -156,7 +156,7 @@ fn inserts_and_deletes_alternate_on_every_key() {
                     let key = vec![b'a' + rng.below(2) as u8];
                     let (result, change) = match rng.below(4) {
                         0 | 1 => (store.insert(&key, b"x").await.map(drop), 1),
-                        2 => (store.delete(&key, None).await, -1),
+                        2 => (store.delete(&key, None).await.map(drop), -1),
                         _ => (store.update(&key, b"y", None).await.map(drop), 0),
                     };
                     match result {

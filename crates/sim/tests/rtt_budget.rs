@@ -48,7 +48,7 @@ fn search_takes_1_phase_on_a_hit_and_2_on_a_miss() {
         });
         assert_eq!(phases(&stats, OpKind::Search), 2);
         let stats = run(replicas, async |store| {
-            let hint = store.insert(b"key", b"value").await.unwrap();
+            let hint = store.insert(b"key", b"value").await.unwrap().place;
             assert!(hint.is_some());
             let found = store.search(b"key", hint).await.unwrap();
             assert_eq!(found.value(), Some(&b"value"[..]));
@@ -69,8 +69,8 @@ fn search_of_an_absent_key_takes_1_phase() {
 #[test]
 fn a_stale_hint_is_followed() {
     let stats = run(3, async |store| {
-        let old = store.insert(b"key", b"1").await.unwrap();
-        let new = store.update(b"key", b"2", old).await.unwrap();
+        let old = store.insert(b"key", b"1").await.unwrap().place;
+        let new = store.update(b"key", b"2", old).await.unwrap().place;
         let found = store.search(b"key", old).await.unwrap();
         assert_eq!((found.value(), found.hint()), (Some(&b"2"[..]), new));
         store.delete(b"key", old).await.unwrap();
@@ -105,9 +105,9 @@ fn insert_takes_3_phases_with_one_index_replica() {
 fn update_and_delete_take_3_phases_on_a_hit_and_4_on_a_miss() {
     for (replicas, hit, miss) in [(1, 2, 3), (2, 3, 4), (3, 3, 4), (4, 3, 4), (5, 3, 4)] {
         let stats = run(replicas, async |store| {
-            let hint = store.insert(b"key", b"1").await.unwrap();
-            let hint = store.update(b"key", b"2", hint).await.unwrap();
-            let hint = store.upsert(b"key", b"3", hint).await.unwrap();
+            let hint = store.insert(b"key", b"1").await.unwrap().place;
+            let hint = store.update(b"key", b"2", hint).await.unwrap().place;
+            let hint = store.upsert(b"key", b"3", hint).await.unwrap().place;
             store.delete(b"key", hint).await.unwrap();
         });
         for kind in [OpKind::Update, OpKind::Upsert, OpKind::Delete] {
@@ -131,7 +131,7 @@ fn many_keys_share_their_phases() {
         let mut keys = Vec::new();
         for i in 0..50u32 {
             let key = i.to_le_bytes();
-            let hint = store.insert(&key, &key).await.unwrap();
+            let hint = store.insert(&key, &key).await.unwrap().place;
             keys.push((key, hint.filter(|_| i % 2 == 0)));
         }
         keys.push((99u32.to_le_bytes(), None));
@@ -155,7 +155,7 @@ fn many_keys_share_their_phases() {
 #[test]
 fn an_update_on_a_hit_posts_the_verbs_that_it_must() {
     let stats = run(3, async |store| {
-        let hint = store.insert(b"key", b"1").await.unwrap();
+        let hint = store.insert(b"key", b"1").await.unwrap().place;
         store.update(b"key", b"2", hint).await.unwrap();
     });
     let update = stats.kind(OpKind::Update);

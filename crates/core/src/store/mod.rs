@@ -51,6 +51,15 @@ pub struct Hint {
     pub word: Slot,
 }
 
+/// What a write that succeeded leaves for the index cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Where the key is now; `None` after a DELETE, and after a write that another one overtook.
+    pub place: Option<Hint>,
+    /// Whether the hint that was given still held; `false` without one.
+    pub hint_held: bool,
+}
+
 /// One session's half of the protocol.
 pub struct Store<F, H> {
     fabric: F,
@@ -127,7 +136,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     fn operation(&self) -> Op<'_, F, H> {
         let batch = self.batches.borrow_mut().pop().unwrap_or_default();
-        Op { store: self, view: self.view(), batch, cost: Cost::default(), visible: false }
+        Op {
+            store: self,
+            view: self.view(),
+            batch,
+            cost: Cost::default(),
+            visible: false,
+            hint_held: false,
+        }
     }
 
     /// An object of a class, from this session's slabs or from a new block.
@@ -153,6 +169,8 @@ struct Op<'s, F, H> {
     /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
     /// recovery can still finish.
     visible: bool,
+    /// Whether the slot of the hint held the hint's word.
+    hint_held: bool,
 }
 
 /// What came of reading an object to compare its key.

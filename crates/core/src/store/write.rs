@@ -16,7 +16,7 @@
 //! key is gone when the winner wrote a new value: it starts again.
 
 use super::round::{Contended, Round, object_places};
-use super::{Hint, Op, Stale, Store};
+use super::{Hint, Op, Stale, Store, Written};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Object, Opcode, Pair, Slot};
@@ -26,8 +26,8 @@ use crate::stats::OpKind;
 use crate::verbs::Fabric;
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Adds a key that must not exist. The result is for the index cache.
-    pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Option<Hint>, Error> {
+    /// Adds a key that must not exist.
+    pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Written, Error> {
         self.write(Opcode::Insert, OpKind::Insert, key, value, None).await
     }
 
@@ -37,7 +37,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: &[u8],
         value: &[u8],
         hint: Option<Hint>,
-    ) -> Result<Option<Hint>, Error> {
+    ) -> Result<Written, Error> {
         self.write(Opcode::Update, OpKind::Update, key, value, hint).await
     }
 
@@ -47,13 +47,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: &[u8],
         value: &[u8],
         hint: Option<Hint>,
-    ) -> Result<Option<Hint>, Error> {
+    ) -> Result<Written, Error> {
         self.write(Opcode::Upsert, OpKind::Upsert, key, value, hint).await
     }
 
     /// Removes a key that must exist.
-    pub async fn delete(&self, key: &[u8], hint: Option<Hint>) -> Result<(), Error> {
-        self.write(Opcode::Delete, OpKind::Delete, key, &[], hint).await.map(drop)
+    pub async fn delete(&self, key: &[u8], hint: Option<Hint>) -> Result<Written, Error> {
+        self.write(Opcode::Delete, OpKind::Delete, key, &[], hint).await
     }
 
     async fn write(
@@ -63,7 +63,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: &[u8],
         value: &[u8],
         hint: Option<Hint>,
-    ) -> Result<Option<Hint>, Error> {
+    ) -> Result<Written, Error> {
         self.check_key(key)?;
         self.check_value(value)?;
         let mut op = self.operation();
@@ -101,7 +101,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         intent: &Intent<'_>,
         mut hint: Option<Hint>,
-    ) -> Result<Option<Hint>, Error> {
+    ) -> Result<Written, Error> {
         let too_large = || Error::ValueTooLarge {
             bytes: intent.value.len(),
             max_bytes: self.view.geometry.max_value_bytes as usize,
@@ -111,7 +111,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.visible = false;
             let object = self.store.allocate(class).await?;
             match self.attempt(intent, hint.take(), &object).await? {
-                Attempt::Done(hint) => return Ok(hint),
+                Attempt::Done(place) => {
+                    return Ok(Written { place, hint_held: self.hint_held });
+                }
                 Attempt::Again => {}
             }
             if self.pause(attempt).await.is_err() {
@@ -165,6 +167,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.batch.check().map_err(|f| self.failed(f))?;
             let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
             if word == hint.word {
+                self.hint_held = true;
                 return Ok(Ok(Target::Slot(hint)));
             }
             if self.may_hold(word, intent.key) {
