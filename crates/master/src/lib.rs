@@ -1,1 +1,4 @@
-//! Under way.
+//! The master.
+#![forbid(unsafe_code)]
+pub mod placement;
+pub mod settings;

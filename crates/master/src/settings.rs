@@ -1,0 +1,146 @@
+//! What a cluster is formed for: numbers that an operator chooses once.
+
+use fusee_core::view::{Geometry, MAX_REPLICAS, ViewError};
+
+/// Subtables beyond this would make the view longer than a control message may be.
+pub const MAX_SUBTABLES: u64 = 1 << 17;
+/// As [`MAX_SUBTABLES`], for regions. Memory beyond is left unused.
+pub const MAX_REGIONS: u64 = 1 << 16;
+/// Memory nodes that may join; beyond is a mistake.
+pub const MAX_MEMORY_NODES: u32 = 1024;
+/// How full a subtable is planned to be, in percent.
+const PLANNED_LOAD_PERCENT: u64 = 70;
+
+/// What a cluster is formed for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The cluster is formed when so many memory nodes have joined.
+    pub memory_nodes: u32,
+    /// Replicas of every index subtable, the primary included: 1..=5.
+    pub index_replicas: u8,
+    /// Replicas of every region, the primary included: 1..=5.
+    pub data_replicas: u8,
+    /// The number of keys to make the index for.
+    pub index_keys: u64,
+    /// Sizes.
+    pub geometry: Geometry,
+}
+
+/// What is wrong with settings, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// No cluster without memory.
+    #[error("memory_nodes is {memory_nodes}; it must be 1..={MAX_MEMORY_NODES}")]
+    MemoryNodes {
+        /// The setting.
+        memory_nodes: u32,
+    },
+    /// Replication factors have bounds.
+    #[error("{setting} is {replicas}; it must be 1..={MAX_REPLICAS}")]
+    Replicas {
+        /// The setting's name.
+        setting: &'static str,
+        /// Its value.
+        replicas: u8,
+    },
+    /// Replicas lie on different memory nodes.
+    #[error(
+        "{setting} is {replicas}, but the cluster has {memory_nodes} memory nodes and every \
+         replica needs its own; start more memory nodes, or lower {setting}"
+    )]
+    TooFewMemoryNodes {
+        /// The setting's name.
+        setting: &'static str,
+        /// Its value.
+        replicas: u8,
+        /// The memory nodes.
+        memory_nodes: u32,
+    },
+    /// The sizes contradict each other.
+    #[error("geometry: {0}")]
+    Geometry(#[from] ViewError),
+    /// The index would have too many subtables.
+    #[error(
+        "an index for {index_keys} keys needs {subtables} subtables, and {MAX_SUBTABLES} are \
+         possible; raise geometry.groups_per_subtable, or lower index_keys"
+    )]
+    IndexTooLarge {
+        /// The setting.
+        index_keys: u64,
+        /// What it leads to.
+        subtables: u64,
+    },
+}
+
+impl Settings {
+    /// Checks everything that can be checked before a memory node has joined.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let memory_nodes = self.memory_nodes;
+        if !(1..=MAX_MEMORY_NODES).contains(&memory_nodes) {
+            return Err(SettingsError::MemoryNodes { memory_nodes });
+        }
+        let factors =
+            [("index_replicas", self.index_replicas), ("data_replicas", self.data_replicas)];
+        for (setting, replicas) in factors {
+            if !(1..=MAX_REPLICAS).contains(&usize::from(replicas)) {
+                return Err(SettingsError::Replicas { setting, replicas });
+            }
+            if u32::from(replicas) > memory_nodes {
+                return Err(SettingsError::TooFewMemoryNodes { setting, replicas, memory_nodes });
+            }
+        }
+        self.geometry.check()?;
+        let subtables = self.subtables();
+        if subtables > MAX_SUBTABLES {
+            return Err(SettingsError::IndexTooLarge { index_keys: self.index_keys, subtables });
+        }
+        Ok(())
+    }
+
+    /// The number of subtables: the power of two that holds the keys at the planned load.
+    pub fn subtables(&self) -> u64 {
+        let keys_per_subtable = self.geometry.subtable_slots() * PLANNED_LOAD_PERCENT / 100;
+        let subtables = self.index_keys.div_ceil(keys_per_subtable.max(1)).max(1);
+        subtables.checked_next_power_of_two().unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            memory_nodes: 3,
+            index_replicas: 2,
+            data_replicas: 2,
+            index_keys: 1_000_000,
+            geometry: Geometry::default(),
+        }
+    }
+
+    #[test]
+    fn the_index_has_room_for_its_keys() {
+        let settings = settings();
+        settings.check().unwrap();
+        // 24,576 slots a subtable; 17,203 keys of them at 70 %.
+        assert_eq!(settings.subtables(), 64);
+        assert_eq!(Settings { index_keys: 0, ..settings.clone() }.subtables(), 1);
+        assert_eq!(Settings { index_keys: 17_204, ..settings }.subtables(), 2);
+    }
+
+    #[test]
+    fn bad_settings_say_what_to_do() {
+        let says = |settings: Settings, text: &str| {
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        };
+        says(Settings { memory_nodes: 0, ..settings() }, "must be 1..=1024");
+        says(Settings { index_replicas: 0, ..settings() }, "index_replicas is 0");
+        says(Settings { data_replicas: 6, ..settings() }, "must be 1..=5");
+        says(Settings { data_replicas: 4, ..settings() }, "start more memory nodes, or lower");
+        says(Settings { index_keys: u64::MAX, ..settings() }, "raise geometry.groups");
+        let geometry = Geometry { block_bytes: 5, ..Geometry::default() };
+        says(Settings { geometry, ..settings() }, "geometry: ");
+    }
+}
