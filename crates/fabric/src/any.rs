@@ -1,0 +1,207 @@
+//! One type for the fabric that a session runs on, and what its executor needs to drive it.
+//!
+//! The kind is chosen at run time, and the futures differ, but nothing is boxed: the future of a
+//! batch is an enum, like the fabric. A session has one kind of fabric for all its nodes.
+//!
+//! # Driving
+//!
+//! Batches over TCP make progress in [`AnyFabric::turn`] only. An executor polls the tasks that
+//! are ready and then turns; with [`AnyFabric::waker`] as the waker of its own, or from another
+//! thread, it is called back from there. Shared memory needs no turning: a turn only sleeps.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::view::Member;
+
+use crate::error::{AttachCause, AttachError};
+use crate::shm::{ShmExecute, ShmFabric};
+use crate::tcp::{TcpExecute, TcpFabric, TcpOptions};
+
+/// The kinds of fabrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FabricKind {
+    /// Shared memory: the session runs on the memory node's host.
+    Shm,
+    /// TCP: the session runs anywhere.
+    Tcp,
+}
+
+impl fmt::Display for FabricKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FabricKind::Shm => "shm",
+            FabricKind::Tcp => "tcp",
+        })
+    }
+}
+
+/// The name is none of a fabric.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown fabric {0:?}; there are shm and tcp")]
+pub struct UnknownFabric(pub String);
+
+impl FromStr for FabricKind {
+    type Err = UnknownFabric;
+
+    fn from_str(name: &str) -> Result<FabricKind, UnknownFabric> {
+        match name {
+            "shm" => Ok(FabricKind::Shm),
+            "tcp" => Ok(FabricKind::Tcp),
+            _ => Err(UnknownFabric(name.into())),
+        }
+    }
+}
+
+/// Where a thread sleeps until its waker is used.
+#[derive(Debug, Default)]
+pub struct Bed {
+    woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bed {
+    fn sleep(&self, max_wait: Option<Duration>) {
+        let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        let asleep = |woken: &mut bool| !*woken;
+        let mut woken = match max_wait {
+            None => self.changed.wait_while(woken, asleep).unwrap_or_else(PoisonError::into_inner),
+            Some(wait) => {
+                let woken = self.changed.wait_timeout_while(woken, wait, asleep);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        *woken = false;
+    }
+}
+
+impl Wake for Bed {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        *self.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_one();
+    }
+}
+
+/// A session's fabric.
+#[derive(Debug)]
+pub enum AnyFabric {
+    /// Shared memory, and where the session's thread sleeps.
+    Shm(ShmFabric, Arc<Bed>),
+    /// TCP.
+    Tcp(TcpFabric),
+}
+
+/// Opens a session with all of these memory nodes.
+///
+/// Over shared memory, nodes of this very process are found by their identity. The first node
+/// that cannot be attached to is the error.
+pub fn attach_all(
+    kind: FabricKind,
+    client: ClientId,
+    members: &[Member],
+) -> Result<AnyFabric, AttachError> {
+    let fabric = AnyFabric::new(kind, client).map_err(|error| AttachError {
+        node: members.first().map_or(MnId(0), |member| member.node),
+        at: "this host".into(),
+        cause: AttachCause::Io(error),
+    })?;
+    members.iter().try_for_each(|member| fabric.attach(member))?;
+    Ok(fabric)
+}
+
+impl AnyFabric {
+    /// A session without memory nodes.
+    pub fn new(kind: FabricKind, client: ClientId) -> io::Result<AnyFabric> {
+        Ok(match kind {
+            FabricKind::Shm => AnyFabric::Shm(ShmFabric::new(client), Arc::default()),
+            FabricKind::Tcp => AnyFabric::Tcp(TcpFabric::new(client, TcpOptions::default())?),
+        })
+    }
+
+    /// Which kind it is.
+    pub fn kind(&self) -> FabricKind {
+        match self {
+            AnyFabric::Shm(..) => FabricKind::Shm,
+            AnyFabric::Tcp(_) => FabricKind::Tcp,
+        }
+    }
+
+    /// Attaches to a memory node, in place of an earlier one of this name.
+    pub fn attach(&self, member: &Member) -> Result<(), AttachError> {
+        match self {
+            AnyFabric::Shm(shm, _) => {
+                shm.attach(member.node, member.identity, member.shm.as_deref().map(Path::new))
+            }
+            AnyFabric::Tcp(tcp) => match &member.tcp {
+                Some(address) => tcp.attach(member.node, member.identity, address),
+                None => Err(AttachError {
+                    node: member.node,
+                    at: member.control.clone(),
+                    cause: AttachCause::NotOffered,
+                }),
+            },
+        }
+    }
+
+    /// Ends the session with a memory node; its verbs are unreachable from now on.
+    pub fn detach(&self, node: MnId) {
+        match self {
+            AnyFabric::Shm(shm, _) => shm.detach(node),
+            AnyFabric::Tcp(tcp) => tcp.detach(node),
+        }
+    }
+
+    /// Wakes a thread that sleeps in [`AnyFabric::turn`], from any thread.
+    pub fn waker(&self) -> Waker {
+        match self {
+            AnyFabric::Shm(_, bed) => bed.clone().into(),
+            AnyFabric::Tcp(tcp) => tcp.waker(),
+        }
+    }
+
+    /// Does I/O, or waits for some at most `max_wait` (`None`: without limit), and wakes the tasks
+    /// whose batches are complete. Returns at once if the waker was used since the last turn.
+    pub fn turn(&self, max_wait: Option<Duration>) {
+        match self {
+            AnyFabric::Shm(_, bed) => bed.sleep(max_wait),
+            AnyFabric::Tcp(tcp) => tcp.turn(max_wait),
+        }
+    }
+}
+
+impl Fabric for AnyFabric {
+    fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
+        match self {
+            AnyFabric::Shm(shm, _) => Execute::Shm(shm.start(batch)),
+            AnyFabric::Tcp(tcp) => Execute::Tcp(tcp.start(batch)),
+        }
+    }
+}
+
+/// A batch on its way.
+enum Execute<'a> {
+    Shm(ShmExecute<'a>),
+    Tcp(TcpExecute<'a>),
+}
+
+impl Future for Execute<'_> {
+    type Output = Batch;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Batch> {
+        match self.get_mut() {
+            Execute::Shm(future) => Pin::new(future).poll(context),
+            Execute::Tcp(future) => Pin::new(future).poll(context),
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The fabrics of FUSEE: what carries a client's verbs to the memory of a memory node.
+//!
+//! [`shm`] maps the memory into the client's process: a verb is a few instructions. [`tcp`] sends
+//! frames to a software NIC in the memory node, which executes them; it reaches other hosts and
+//! needs no special hardware. Both implement [`fusee_core::verbs::Fabric`], work on the same
+//! [`pool::Pool`] at the same time, and pass one conformance suite.
+//!
+//! For sessions: [`any::attach_all`] attaches to the members of a view, [`any::AnyFabric`] runs
+//! batches and drives the I/O. For memory nodes: [`serve::NodeFabrics`] starts and stops both
+//! servers and fences clients on them.
+//!
+//! All `unsafe` code of the project is in this crate, in the modules that touch shared memory or
+//! make raw system calls (`pool`, `copy`, `sys`); no other crate has any.
+//!
+//! This crate knows offsets, words and bytes. It does not know what a key or a slot is.
+// Memory that other processes change cannot be accessed through safe Rust.
+#![allow(unsafe_code)]
+#![warn(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
+
+pub mod any;
+pub mod error;
+pub mod pool;
+pub mod serve;
+pub mod shm;
+pub mod tcp;
+
+mod copy;
+mod sys;
+
+pub use any::{AnyFabric, FabricKind, attach_all};
+pub use error::{AttachCause, AttachError, ServeError};
+pub use pool::{Pages, Pool, PoolOptions};
+pub use serve::{NodeFabrics, NodeFabricsOptions};

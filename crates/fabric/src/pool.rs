@@ -1,0 +1,344 @@
+//! The memory that a memory node lends: one range of bytes, shared by everybody who maps it.
+//!
+//! A pool is a sealed memfd, mapped shared. The memory node makes it; client processes of the
+//! same host map it too; the software NIC of the node works on it for everybody else. So verbs
+//! of all fabrics meet on the same words, and a CAS is atomic against all of them.
+//!
+//! Two kinds of rules hold for every access. *What*: only aligned 8-byte accesses, see
+//! [`copy`](crate::copy). *In which order*: verbs of one session execute in the order posted. A
+//! processor may let a later load pass an earlier store, and weaker ones let more pass. [`Order`]
+//! is each session's memory of which barrier is still owed; the primitives below take it along.
+//!
+//! The memfd is sealed against shrinking: a client that cuts the file off would otherwise make
+//! the memory node die of a bus error.
+//!
+//! Units: bytes; offsets count from the start of the pool.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use fusee_core::verbs::{Op, Verb, VerbError};
+
+use crate::copy;
+use crate::sys::{self, Mapping};
+
+/// Pools are as long as a multiple of this, in bytes.
+pub const POOL_ALIGN_BYTES: u64 = 4096;
+
+/// What kind of pool to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Length in bytes; rounded up to a multiple of [`POOL_ALIGN_BYTES`].
+    pub bytes: u64,
+    /// Ask for huge pages; if the system has none left, normal pages do.
+    pub huge_pages: bool,
+}
+
+/// What kind of pages a pool got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Pages of the system's usual size.
+    Normal,
+    /// Huge pages.
+    Huge,
+}
+
+/// A memory node's memory. Clones share it.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    mapping: Mapping,
+    bytes: u64,
+    pages: Pages,
+    /// The memory node's handle, to pass on. Clients close theirs after mapping.
+    file: Option<OwnedFd>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("bytes", &self.bytes()).field("pages", &self.pages()).finish()
+    }
+}
+
+/// Which barrier a session's next verb owes to the order posted.
+///
+/// One per session (or per loop that executes verbs); passed to every verb it executes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Order {
+    /// A store of ours may still sit in the store buffer, where a later load would pass it.
+    stored: bool,
+}
+
+impl Order {
+    /// Before a READ. Without the barrier two sessions that each WRITE one place and then READ
+    /// the other's could both miss the other's WRITE, although each verb was posted in order.
+    fn before_read(&mut self) {
+        if self.stored {
+            fence(Ordering::SeqCst);
+            self.stored = false;
+        }
+    }
+
+    /// After a READ: later verbs of any kind must not overtake its loads.
+    fn after_read(&self) {
+        fence(Ordering::Acquire);
+    }
+
+    /// Before a WRITE: its words must not be seen before the effects of earlier verbs.
+    fn before_write(&self) {
+        fence(Ordering::Release);
+    }
+
+    fn after_write(&mut self) {
+        self.stored = true;
+    }
+
+    /// After a CAS or FAA. A locked instruction of x86 is itself a full barrier; elsewhere even
+    /// a sequentially consistent read-modify-write may let later loads pass its store.
+    fn after_atomic(&mut self) {
+        self.stored = cfg!(not(target_arch = "x86_64"));
+    }
+}
+
+impl Pool {
+    /// Makes a pool, all zeros.
+    pub fn new(options: PoolOptions) -> io::Result<Pool> {
+        if options.bytes == 0 || options.bytes > 1 << 47 {
+            let message = format!("a pool cannot have {} bytes", options.bytes);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let bytes = options.bytes.next_multiple_of(POOL_ALIGN_BYTES);
+        if options.huge_pages {
+            match sys::make_memfd(bytes, true) {
+                Ok((file, mapping)) => return Ok(Pool::made(file, mapping, bytes, Pages::Huge)),
+                Err(error) => {
+                    tracing::warn!(%error, bytes, "no huge pages for the pool, taking normal ones");
+                }
+            }
+        }
+        let (file, mapping) = sys::make_memfd(bytes, false)?;
+        Ok(Pool::made(file, mapping, bytes, Pages::Normal))
+    }
+
+    fn made(file: OwnedFd, mapping: Mapping, bytes: u64, pages: Pages) -> Pool {
+        tracing::debug!(bytes, ?pages, "pool mapped");
+        Pool { inner: Arc::new(Inner { mapping, bytes, pages, file: Some(file) }) }
+    }
+
+    /// Maps the pool of another process, of which a memory node sent the file.
+    pub(crate) fn map(file: OwnedFd, bytes: u64) -> io::Result<Pool> {
+        if !bytes.is_multiple_of(POOL_ALIGN_BYTES) || bytes == 0 {
+            return Err(io::Error::other("the pool has an impossible length"));
+        }
+        let mapping = sys::map_sealed(&file, bytes)?;
+        let inner = Inner { mapping, bytes, pages: Pages::Normal, file: None };
+        Ok(Pool { inner: Arc::new(inner) })
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.inner.bytes
+    }
+
+    /// What kind of pages it got. A client that mapped another process's pool sees `Normal`.
+    pub fn pages(&self) -> Pages {
+        self.inner.pages
+    }
+
+    /// The memfd, in the process that made it.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.file.as_ref().map(|f| f.as_fd())
+    }
+
+    /// The word that holds a byte, after checking that `len` bytes from there are in the pool.
+    fn word(&self, offset: u64, len: u64) -> Result<(*mut u64, usize), VerbError> {
+        if offset > self.bytes() || len > self.bytes() - offset {
+            return Err(VerbError::OutOfBounds);
+        }
+        // The pool starts and ends at a word, so all words that overlap the range are inside.
+        let start = self.inner.mapping.start().wrapping_add((offset & !7) as usize);
+        Ok((start.cast(), (offset & 7) as usize))
+    }
+
+    fn aligned_word(&self, offset: u64) -> Result<&AtomicU64, VerbError> {
+        match self.word(offset, 8)? {
+            // SAFETY: aligned, in bounds, and the mapping lives as long as `self`.
+            (word, 0) => Ok(unsafe { copy::shared(word) }),
+            _ => Err(VerbError::OutOfBounds),
+        }
+    }
+
+    /// READ: copies `out.len()` bytes from `offset` on.
+    pub fn read(&self, order: &mut Order, offset: u64, out: &mut [u8]) -> Result<(), VerbError> {
+        let (word, skip) = self.word(offset, out.len() as u64)?;
+        order.before_read();
+        // SAFETY: `word` has checked that all words of the range are in the mapping.
+        unsafe { copy::read(word, skip, out) };
+        order.after_read();
+        Ok(())
+    }
+
+    /// WRITE: copies `data` to `offset`, its last word last.
+    pub fn write(&self, order: &mut Order, offset: u64, data: &[u8]) -> Result<(), VerbError> {
+        let (word, skip) = self.word(offset, data.len() as u64)?;
+        order.before_write();
+        // SAFETY: `word` has checked that all words of the range are in the mapping.
+        unsafe { copy::write(word, skip, data) };
+        order.after_write();
+        Ok(())
+    }
+
+    /// CAS: replaces the word by `swap` if it is `expected`; gives the word as it was.
+    pub fn cas(
+        &self,
+        order: &mut Order,
+        offset: u64,
+        expected: u64,
+        swap: u64,
+    ) -> Result<u64, VerbError> {
+        let word = self.aligned_word(offset)?;
+        // SeqCst: acquire, so that what the found value points to is there; release, so that
+        // what the new value points to is there for its readers; and one order of all CASes on
+        // all words, because rounds on different slots decide about the same key.
+        let (expected, swap) = (expected.to_le(), swap.to_le());
+        let found = word.compare_exchange(expected, swap, Ordering::SeqCst, Ordering::SeqCst);
+        order.after_atomic();
+        Ok(u64::from_le(found.unwrap_or_else(|found| found)))
+    }
+
+    /// FAA: adds `add` to the word, wrapping; gives the word as it was.
+    pub fn faa(&self, order: &mut Order, offset: u64, add: u64) -> Result<u64, VerbError> {
+        let word = self.aligned_word(offset)?;
+        // SeqCst for the reasons given at `cas`.
+        let found = if cfg!(target_endian = "little") {
+            word.fetch_add(add, Ordering::SeqCst)
+        } else {
+            let sum = |word| Some(u64::from_le(word).wrapping_add(add).to_le());
+            let old = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sum);
+            u64::from_le(old.unwrap_or_else(|old| old))
+        };
+        order.after_atomic();
+        Ok(found)
+    }
+
+    /// Executes a verb on the batch's memory and sets its result.
+    pub fn execute(&self, order: &mut Order, verb: &mut Verb, memory: &mut [u8]) {
+        verb.result = verb.check(self.bytes()).and_then(|()| match &mut verb.op {
+            Op::Read { buf } => self.read(order, verb.offset, &mut memory[buf.range()]),
+            Op::Write { buf } => self.write(order, verb.offset, &memory[buf.range()]),
+            Op::Cas { expected, swap, found } => {
+                *found = self.cas(order, verb.offset, *expected, *swap)?;
+                Ok(())
+            }
+            Op::Faa { add, found } => {
+                *found = self.faa(order, verb.offset, *add)?;
+                Ok(())
+            }
+        });
+    }
+
+    /// Sets a range to zero.
+    ///
+    /// # Panics
+    /// If the range is not inside the pool.
+    pub fn zero(&self, offset: u64, len: u64) {
+        let end = offset.checked_add(len).filter(|end| *end <= self.bytes());
+        let end = end.expect("the range to zero must be inside the pool");
+        let mut order = Order::default();
+        let head = (offset.next_multiple_of(8).min(end) - offset) as usize;
+        let words = (end - offset - head as u64) / 8;
+        let body = offset + head as u64;
+        let tail = (end - body - words * 8) as usize;
+        let zeros = [0; 8];
+        let inside = "checked above";
+        self.write(&mut order, offset, &zeros[..head]).expect(inside);
+        let (word, _) = self.word(body, words * 8).expect(inside);
+        // SAFETY: `word` has checked that all words of the range are in the mapping.
+        unsafe { copy::zero(word, words as usize) };
+        self.write(&mut order, body + words * 8, &zeros[..tail]).expect(inside);
+        // Whoever learns of the range afterwards must find zeros.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Writes a little-endian 32-bit number, untorn.
+    ///
+    /// # Panics
+    /// If `offset` is not a multiple of 4 inside the pool.
+    pub fn write_u32(&self, offset: u64, value: u32) {
+        assert!(offset.is_multiple_of(4), "a 32-bit number must be aligned");
+        let written = self.write(&mut Order::default(), offset, &value.to_le_bytes());
+        written.expect("a 32-bit number must be inside the pool");
+        fence(Ordering::SeqCst);
+    }
+
+    /// Reads a little-endian 32-bit number, untorn.
+    ///
+    /// # Panics
+    /// If `offset` is not a multiple of 4 inside the pool.
+    pub fn read_u32(&self, offset: u64) -> u32 {
+        assert!(offset.is_multiple_of(4), "a 32-bit number must be aligned");
+        let mut bytes = [0; 4];
+        let read = self.read(&mut Order::default(), offset, &mut bytes);
+        read.expect("a 32-bit number must be inside the pool");
+        u32::from_le_bytes(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(bytes: u64) -> Pool {
+        Pool::new(PoolOptions { bytes, huge_pages: false }).unwrap()
+    }
+
+    #[test]
+    fn zero_clears_exactly_its_range() {
+        for (offset, len) in [(0, 4096), (8, 16), (3, 2), (5, 100), (7, 9), (4000, 96), (9, 0)] {
+            let pool = pool(4096);
+            let mut order = Order::default();
+            pool.write(&mut order, 0, &[0xaa; 4096]).unwrap();
+            pool.zero(offset, len);
+            let mut bytes = [0; 4096];
+            pool.read(&mut order, 0, &mut bytes).unwrap();
+            for (i, byte) in bytes.iter().enumerate() {
+                let inside = (offset..offset + len).contains(&(i as u64));
+                assert_eq!(*byte, if inside { 0 } else { 0xaa }, "byte {i} of {offset}+{len}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pool_asked_for_huge_pages_works_with_or_without() {
+        let pool = Pool::new(PoolOptions { bytes: 5000, huge_pages: true }).unwrap();
+        assert_eq!(pool.bytes(), 8192);
+        pool.write_u32(8188, 7);
+        assert_eq!(pool.read_u32(8188), 7);
+        assert_eq!(pool.faa(&mut Order::default(), 8184, 1), Ok(7 << 32));
+    }
+
+    #[test]
+    fn the_primitives_check_bounds_themselves() {
+        let (pool, mut order) = (pool(4096), Order::default());
+        let out = Err(VerbError::OutOfBounds);
+        assert_eq!(pool.read(&mut order, 4090, &mut [0; 7]), out);
+        assert_eq!(pool.write(&mut order, u64::MAX, &[0; 7]), out);
+        assert_eq!(pool.cas(&mut order, 4, 0, 1).map(drop), out);
+        assert_eq!(pool.faa(&mut order, 4096, 1).map(drop), out);
+        assert_eq!(pool.read(&mut order, 4096, &mut []), Ok(()));
+    }
+
+    #[test]
+    fn nobody_can_shrink_the_file_of_a_pool() {
+        let pool = pool(8192);
+        let file = pool.file().unwrap().try_clone_to_owned().unwrap();
+        let file = std::fs::File::from(file);
+        file.set_len(4096).unwrap_err();
+    }
+}

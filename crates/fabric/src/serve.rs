@@ -1,0 +1,88 @@
+//! The memory node's side of all fabrics in one value.
+//!
+//! [`NodeFabrics::start`] lends a pool over shared memory, TCP, or both. Sessions in the memory
+//! node's own process can always attach, whether a socket is asked for or not. Fencing goes to
+//! all fabrics, and is over when it is over on each of them. Dropping the value ends all
+//! sessions: their verbs fail as unreachable.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fusee_core::verbs::ClientId;
+
+use crate::error::ServeError;
+use crate::pool::Pool;
+use crate::shm::{Hub, ShmServer};
+use crate::tcp::TcpNode;
+
+/// What to serve, and where.
+#[derive(Clone, Debug)]
+pub struct NodeFabricsOptions {
+    /// The memory to lend.
+    pub pool: Pool,
+    /// Random; tells this node from every other, and from itself before a restart.
+    pub identity: u64,
+    /// Where the software NIC listens; port 0 takes a free one.
+    pub tcp: Option<SocketAddr>,
+    /// Path of the socket that hands out the memory to processes of this host.
+    pub shm: Option<PathBuf>,
+}
+
+/// The running fabrics of one memory node.
+#[derive(Debug)]
+pub struct NodeFabrics {
+    // In the order in which they are to end: no new sessions first.
+    shm: Option<ShmServer>,
+    tcp: Option<TcpNode>,
+    hub: Arc<Hub>,
+}
+
+impl NodeFabrics {
+    /// Starts the servers.
+    pub fn start(options: NodeFabricsOptions) -> Result<NodeFabrics, ServeError> {
+        let NodeFabricsOptions { pool, identity, tcp, shm } = options;
+        let hub = Hub::start(pool.clone(), identity)?;
+        let tcp = tcp.map(|at| TcpNode::start(pool, identity, at)).transpose()?;
+        let shm = shm.map(|path| ShmServer::start(hub.clone(), &path)).transpose()?;
+        Ok(NodeFabrics { shm, tcp, hub })
+    }
+
+    /// Where the software NIC listens, with the actual port.
+    pub fn tcp_addr(&self) -> Option<SocketAddr> {
+        self.tcp.as_ref().map(TcpNode::addr)
+    }
+
+    /// The socket that hands out the memory.
+    pub fn shm_path(&self) -> Option<PathBuf> {
+        self.shm.as_ref().map(|shm| shm.path().to_owned())
+    }
+
+    /// Shuts a client out for ever. When this returns, no verb of it executes here any more.
+    ///
+    /// A client process that has mapped the pool is killed; see [`shm`](crate::shm) for why.
+    pub fn fence(&self, client: ClientId) {
+        self.hub.fence(client);
+        if let Some(tcp) = &self.tcp {
+            tcp.fence(client);
+        }
+    }
+
+    /// The number of sessions attached, over all fabrics.
+    pub fn attached_clients(&self) -> u64 {
+        self.hub.sessions() + self.tcp.as_ref().map_or(0, TcpNode::sessions)
+    }
+
+    /// The memory lent.
+    pub fn pool(&self) -> &Pool {
+        self.hub.pool()
+    }
+}
+
+impl Drop for NodeFabrics {
+    fn drop(&mut self) {
+        self.shm = None;
+        self.tcp = None;
+        self.hub.close();
+    }
+}

@@ -1,0 +1,193 @@
+//! The session's side of shared memory: executes a batch on the spot.
+//!
+//! The future of a batch is ready at its first poll. Nothing on the path allocates, locks or
+//! calls the system: find the mapping by the node's number, enter its gate, execute, leave. Verbs
+//! in a row for one node enter once.
+//!
+//! A session belongs to one thread at a time.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
+
+use super::gate::{Gate, Inside};
+use super::hub::{Access, Hub, Refusal, SessionId};
+use super::monitor::{self, Watch};
+use super::wire::{Hello, Status, WELCOME_BYTES, Welcome};
+use crate::error::{AttachCause, AttachError};
+use crate::pool::{Order, Pool};
+use crate::sys;
+
+/// A memory node answers a hello within this time, or counts as unreachable.
+const WELCOME_WAIT: Duration = Duration::from_secs(2);
+
+/// What keeps a session listed at its memory node. Its drop tells the node that the session has
+/// ended, so it comes after the pool's mapping.
+#[derive(Debug)]
+enum Lease {
+    Local { hub: Arc<Hub>, session: SessionId },
+    Remote { _watch: Watch },
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Lease::Local { hub, session } = self {
+            hub.leave(*session);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Link {
+    node: MnId,
+    gate: Arc<Gate>,
+    // Fields drop in order: first the memory, then the lease on it.
+    pool: Pool,
+    _lease: Lease,
+}
+
+/// A session's way to the pools of memory nodes on its own host.
+#[derive(Debug)]
+pub struct ShmFabric {
+    client: ClientId,
+    links: RefCell<Vec<Link>>,
+    order: Cell<Order>,
+}
+
+impl ShmFabric {
+    /// A session without memory nodes.
+    pub fn new(client: ClientId) -> ShmFabric {
+        ShmFabric { client, links: RefCell::default(), order: Cell::default() }
+    }
+
+    /// Attaches to a memory node: in this process by its identity, else through the socket at
+    /// `path`. A node attached before under this name is replaced.
+    pub fn attach(
+        &self,
+        node: MnId,
+        identity: u64,
+        path: Option<&Path>,
+    ) -> Result<(), AttachError> {
+        let at = path.map_or_else(|| "this host".into(), |path| path.display().to_string());
+        let link = match (Hub::find(identity), path) {
+            (Some(hub), _) => self.local(node, hub),
+            (None, Some(path)) => self.remote(node, identity, path),
+            (None, None) => Err(AttachCause::NotOffered),
+        };
+        let link = link.map_err(|cause| AttachError { node, at, cause })?;
+        self.detach(node);
+        self.links.borrow_mut().push(link);
+        Ok(())
+    }
+
+    /// Ends the session with a memory node; its verbs are unreachable from now on.
+    pub fn detach(&self, node: MnId) {
+        self.links.borrow_mut().retain(|link| link.node != node);
+    }
+
+    fn local(&self, node: MnId, hub: Arc<Hub>) -> Result<Link, AttachCause> {
+        let gate = Arc::new(Gate::new());
+        let session = hub.open(self.client, Access::Gate(gate.clone())).map_err(|refusal| {
+            let gone = || io::Error::from(io::ErrorKind::ConnectionRefused);
+            match refusal {
+                Refusal::Fenced => AttachCause::Fenced,
+                Refusal::Gone => AttachCause::Unreachable(gone()),
+            }
+        })?;
+        let pool = hub.pool().clone();
+        Ok(Link { node, gate, pool, _lease: Lease::Local { hub, session } })
+    }
+
+    fn remote(&self, node: MnId, identity: u64, path: &Path) -> Result<Link, AttachCause> {
+        let mut socket = UnixStream::connect(path).map_err(AttachCause::Unreachable)?;
+        socket.set_read_timeout(Some(WELCOME_WAIT))?;
+        let hello = Hello { identity, client: self.client };
+        socket.write_all(&hello.encode()).map_err(AttachCause::Unreachable)?;
+        let (mut bytes, mut got, mut file) = ([0; WELCOME_BYTES], 0, None);
+        while got < bytes.len() {
+            match sys::receive_with_fd(&socket, &mut bytes[got..]) {
+                Ok((0, _)) => return Err(AttachCause::NotAMemoryNode),
+                Ok((n, fd)) => (got, file) = (got + n, fd.or(file)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(AttachCause::Unreachable(error)),
+            }
+        }
+        let welcome = Welcome::decode(&bytes).ok_or(AttachCause::NotAMemoryNode)?;
+        match welcome.status {
+            Status::Welcome if welcome.identity == identity => {}
+            Status::Welcome | Status::WrongIdentity => {
+                let found = welcome.identity;
+                return Err(AttachCause::WrongIdentity { expected: identity, found });
+            }
+            Status::Fenced => return Err(AttachCause::Fenced),
+            Status::NotFenceable => return Err(AttachCause::NotFenceable),
+        }
+        let file = file.ok_or(AttachCause::NotAMemoryNode)?;
+        let gate = Arc::new(Gate::new());
+        socket.set_nonblocking(true)?;
+        // Under watch before the memory is mapped: if mapping fails, it says goodbye.
+        let watch = monitor::watch(mio::net::UnixStream::from_std(socket), gate.clone())?;
+        let pool = Pool::map(file, welcome.pool_bytes)?;
+        Ok(Link { node, gate, pool, _lease: Lease::Remote { _watch: watch } })
+    }
+
+    /// Executes all verbs of a batch, in the order posted.
+    fn run(&self, batch: &mut Batch) {
+        let links = self.links.borrow();
+        let mut order = self.order.take();
+        let mut inside: Option<(&Link, Result<Inside<'_>, VerbError>)> = None;
+        let (verbs, memory) = batch.parts_mut();
+        for verb in verbs {
+            if inside.as_ref().is_none_or(|(link, _)| link.node != verb.node) {
+                // Out of one gate before into the next: a fence must not wait for both.
+                drop(inside.take());
+                let link = links.iter().find(|link| link.node == verb.node);
+                inside = link.map(|link| (link, link.gate.enter()));
+            }
+            match &inside {
+                Some((link, Ok(_))) => link.pool.execute(&mut order, verb, memory),
+                Some((_, Err(error))) => verb.result = Err(*error),
+                None => verb.result = Err(VerbError::Unreachable),
+            }
+        }
+        drop(inside);
+        self.order.set(order);
+    }
+}
+
+/// A batch to execute at the first poll: one that is never polled executes nothing.
+#[derive(Debug)]
+pub(crate) struct ShmExecute<'a> {
+    fabric: &'a ShmFabric,
+    batch: Option<Batch>,
+}
+
+impl Future for ShmExecute<'_> {
+    type Output = Batch;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Batch> {
+        let mut batch = self.batch.take().expect("polled after completion");
+        self.fabric.run(&mut batch);
+        Poll::Ready(batch)
+    }
+}
+
+impl ShmFabric {
+    pub(crate) fn start(&self, batch: Batch) -> ShmExecute<'_> {
+        ShmExecute { fabric: self, batch: Some(batch) }
+    }
+}
+
+impl Fabric for ShmFabric {
+    fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
+        self.start(batch)
+    }
+}

@@ -1,0 +1,133 @@
+//! The gate that a session passes around each run of verbs, so that others can shut it.
+//!
+//! The session's side must cost next to nothing, the other side may be slow. This is Dekker's
+//! protocol with the cost on one side (as in Linux' membarrier documentation, and in hazard
+//! pointers of folly and crossbeam's relatives):
+//!
+//! ```text
+//! session                         closer
+//! S1 executing = 1                C1 state = fenced
+//!    (no barrier)                 C2 membarrier: every running thread passes a full barrier
+//! S2 if state != open: leave      C3 wait until executing == 0
+//! S3 verbs
+//! S4 executing = 0 (release)
+//! ```
+//!
+//! Why no verb executes after C3: take the moment in the session's instruction stream at which
+//! the barrier of C2 took effect (a thread that was not running passes a barrier when it is
+//! scheduled). If S1 lies before it, S1 is visible to C3, which waits for S4. If S1 lies after
+//! it, then so does S2, which therefore sees C1 and leaves. Without C2 the store of S1 could sit
+//! in the store buffer while S2 reads the old state, and both sides would go on.
+//!
+//! Where membarrier is missing, S1 and S2 have a full fence between them instead, and so do C1
+//! and C3.
+//!
+//! A thread that is stopped between S1 and S4 delays the closer; both are of one process, so they
+//! are stopped together.
+
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
+use std::time::Duration;
+
+use fusee_core::verbs::VerbError;
+
+use crate::sys;
+
+const OPEN: u32 = 0;
+const FENCED: u32 = 1;
+const GONE: u32 = 2;
+
+/// Why a gate is shut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shut {
+    /// The client has been fenced.
+    Fenced,
+    /// The memory node has gone.
+    Gone,
+}
+
+/// One session's way into one pool. On a cache line of its own: the session writes it often.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Gate {
+    executing: AtomicU32,
+    state: AtomicU32,
+    /// The session has to pass a barrier itself.
+    own_barrier: bool,
+}
+
+/// Proof of being inside; leaves on drop, and so when a verb panics, too.
+pub(crate) struct Inside<'a>(&'a Gate);
+
+impl Gate {
+    /// An open gate.
+    pub(crate) fn new() -> Gate {
+        Gate {
+            executing: AtomicU32::new(0),
+            state: AtomicU32::new(OPEN),
+            own_barrier: !sys::can_barrier_everywhere(),
+        }
+    }
+
+    /// Lets the session in, if the gate is open. One thread at a time.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Inside<'_>, VerbError> {
+        self.executing.store(1, Ordering::Relaxed);
+        if self.own_barrier {
+            fence(Ordering::SeqCst);
+        } else {
+            // The closer's membarrier does the processor's part; the compiler must not swap the
+            // store and the load either.
+            compiler_fence(Ordering::SeqCst);
+        }
+        let inside = Inside(self);
+        // Acquire: whoever learns here that it is fenced also sees what led to it.
+        match self.state.load(Ordering::Acquire) {
+            OPEN => Ok(inside),
+            FENCED => Err(VerbError::Fenced),
+            _ => Err(VerbError::Unreachable),
+        }
+    }
+
+    /// Shuts the gate; the session may still be inside. The first reason stays, except that a
+    /// fence is never forgotten.
+    pub(crate) fn shut(&self, why: Shut) {
+        // Relaxed: the barrier of `wait_empty` orders it.
+        let (open, relaxed) = (OPEN, Ordering::Relaxed);
+        match why {
+            Shut::Fenced => self.state.store(FENCED, relaxed),
+            Shut::Gone => {
+                // A failure means that it is shut already.
+                let _ = self.state.compare_exchange(open, GONE, relaxed, relaxed);
+            }
+        }
+    }
+
+    /// After [`Gate::shut`] of all of them: waits until nobody is inside.
+    pub(crate) fn wait_empty<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
+        fence(Ordering::SeqCst);
+        if gates.clone().any(|gate| !gate.own_barrier) {
+            sys::barrier_everywhere();
+        }
+        for gate in gates {
+            let mut spins = 0u32;
+            // Acquire: pairs with the release on leaving, so that all verbs of the session
+            // happened before we return.
+            while gate.executing.load(Ordering::Acquire) != 0 {
+                spins += 1;
+                match spins {
+                    0..100 => std::hint::spin_loop(),
+                    100..200 => std::thread::yield_now(),
+                    _ => std::thread::sleep(Duration::from_micros(50)),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: the verbs stay before it.
+        self.0.executing.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,349 @@
+//! The socket at which a memory node hands out its pool to processes of its host.
+//!
+//! One thread, one poll: it accepts, reads hellos without ever blocking on one client, passes the
+//! memfd on, and then only waits for the end of each session. A session ends by its goodbye or by
+//! the exit of its process; see the parent module for why a closed connection is not enough.
+//!
+//! A socket file outlives a process that was killed. Starting on such a file replaces it; a file
+//! at which somebody still listens is an error. The check and the replacement happen under a lock
+//! of the directory, so that of two nodes that start at once, one gets the error.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mio::net::{UnixListener, UnixStream};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use super::hub::{Access, Hub, Refusal, SessionId};
+use super::wire::{GOODBYE, HELLO_BYTES, Hello, Status, Welcome};
+use crate::error::ServeError;
+use crate::sys::{self, Process};
+
+/// A client says hello within this time, or is sent away.
+const HELLO_WAIT: Duration = Duration::from_secs(2);
+/// After a failure to accept (no descriptors left, say), the next attempt waits so long.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+const LISTENER: Token = Token(0);
+const WAKER: Token = Token(1);
+/// Connection `n` has the socket token `FIRST + 2n`, and `FIRST + 2n + 1` for its process.
+const FIRST: usize = 2;
+
+/// Serves a hub's pool at a socket; stops and removes the socket file on drop.
+#[derive(Debug)]
+pub(crate) struct ShmServer {
+    path: PathBuf,
+    /// Device and inode of our socket file: somebody may have put another one in its place.
+    file: (u64, u64),
+    stop: Arc<AtomicBool>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ShmServer {
+    /// Listens at `path`.
+    pub(crate) fn start(hub: Arc<Hub>, path: &Path) -> Result<ShmServer, ServeError> {
+        let at = || path.display().to_string();
+        let io = |source| ServeError::Io { at: at(), source };
+        let poll = Poll::new().map_err(io)?;
+        let waker = Waker::new(poll.registry(), WAKER).map_err(io)?;
+        let (mut listener, file) = claim(path)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut server = ShmServer { path: path.into(), file, stop, waker, thread: None };
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(io)?;
+        let stop = server.stop.clone();
+        let listener = Loop { poll, listener, hub, stop, next: 0, open: HashMap::new() };
+        let thread = std::thread::Builder::new().name("fusee-shm".into());
+        server.thread = Some(thread.spawn(move || listener.run()).map_err(io)?);
+        Ok(server)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for ShmServer {
+    fn drop(&mut self) {
+        // The file first: who connects from now on is told that nobody is there.
+        if let Err(error) = remove_own(&self.path, self.file) {
+            tracing::warn!(%error, path = %self.path.display(), "cannot remove the socket file");
+        }
+        // Release: pairs with the acquire in the loop.
+        self.stop.store(true, Ordering::Release);
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "cannot stop the shared-memory server");
+            return;
+        }
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the shared-memory server has panicked");
+        }
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn identify(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+/// Listens at `path`, in place of a server that has died.
+fn claim(path: &Path) -> Result<(UnixListener, (u64, u64)), ServeError> {
+    let at = || path.display().to_string();
+    let io = |source| ServeError::Io { at: at(), source };
+    let lock = File::open(directory(path)).map_err(io)?;
+    lock.lock().map_err(io)?;
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(ServeError::NotASocket { at: at() });
+        }
+        Ok(_) => match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                tracing::info!(path = %path.display(), "replacing the socket of a dead server");
+                fs::remove_file(path).map_err(io)?;
+            }
+            // A full backlog, too, is the mark of somebody who lives.
+            _ => return Err(ServeError::AddressInUse { at: at() }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io(error)),
+    }
+    let listener = UnixListener::bind(path).map_err(io)?;
+    let file = identify(path).map_err(io)?;
+    Ok((listener, file))
+}
+
+fn remove_own(path: &Path, file: (u64, u64)) -> io::Result<()> {
+    let lock = File::open(directory(path))?;
+    lock.lock()?;
+    if identify(path)? == file { fs::remove_file(path) } else { Ok(()) }
+}
+
+struct Connection {
+    /// `None` once it is closed and only the process is watched.
+    socket: Option<UnixStream>,
+    process: Arc<Process>,
+    stage: Stage,
+}
+
+enum Stage {
+    Greeting { hello: [u8; HELLO_BYTES], got: usize, deadline: Instant },
+    Attached(SessionId),
+}
+
+/// What is to become of a connection.
+enum Verdict {
+    Keep,
+    Forget,
+}
+
+struct Loop {
+    poll: Poll,
+    listener: UnixListener,
+    hub: Arc<Hub>,
+    stop: Arc<AtomicBool>,
+    next: usize,
+    open: HashMap<usize, Connection>,
+}
+
+impl Loop {
+    fn run(mut self) {
+        let mut events = Events::with_capacity(64);
+        let mut accept_again = None;
+        // Acquire: pairs with the release of the drop.
+        while !self.stop.load(Ordering::Acquire) {
+            let wake_at = self.next_deadline().into_iter().chain(accept_again).min();
+            let wait = wake_at.map(|at| at.saturating_duration_since(Instant::now()));
+            // Rounded up: a wait of less than a millisecond must not become a busy loop.
+            let wait = wait.map(|wait| wait + Duration::from_millis(1));
+            match self.poll.poll(&mut events, wait) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::error!(%error, "the shared-memory server stops");
+                    return;
+                }
+                Ok(()) => {}
+            }
+            let mut accept = accept_again.is_some_and(|at| at <= Instant::now());
+            for event in &events {
+                match event.token() {
+                    LISTENER => accept = true,
+                    WAKER => {}
+                    Token(token) => self.serve((token - FIRST) / 2, token % 2 == 1),
+                }
+            }
+            if accept {
+                accept_again = self.accept();
+            }
+            self.send_silent_away();
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let deadline = |connection: &Connection| match connection.stage {
+            Stage::Greeting { deadline, .. } => Some(deadline),
+            Stage::Attached(_) => None,
+        };
+        self.open.values().filter_map(deadline).min()
+    }
+
+    fn send_silent_away(&mut self) {
+        let now = Instant::now();
+        self.open.retain(|_, connection| match connection.stage {
+            Stage::Greeting { deadline, .. } if deadline <= now => {
+                tracing::warn!(pid = connection.process.pid, "a client did not say hello in time");
+                false
+            }
+            _ => true,
+        });
+    }
+
+    /// Accepts all who wait; gives the time at which to try again after a failure.
+    fn accept(&mut self) -> Option<Instant> {
+        loop {
+            match self.listener.accept() {
+                Ok((socket, _)) => {
+                    if let Err(error) = self.greet(socket) {
+                        tracing::warn!(%error, "cannot watch a client, it is sent away");
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return None,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    tracing::error!(%error, "cannot accept shared-memory clients");
+                    return Some(Instant::now() + ACCEPT_RETRY);
+                }
+            }
+        }
+    }
+
+    fn greet(&mut self, mut socket: UnixStream) -> io::Result<()> {
+        let process = Arc::new(Process::of_peer(&socket)?);
+        let (id, registry) = (self.next, self.poll.registry());
+        registry.register(&mut socket, Token(FIRST + 2 * id), Interest::READABLE)?;
+        let deadline = Instant::now() + HELLO_WAIT;
+        let stage = Stage::Greeting { hello: [0; HELLO_BYTES], got: 0, deadline };
+        self.open.insert(id, Connection { socket: Some(socket), process, stage });
+        self.next += 1;
+        self.serve(id, false);
+        Ok(())
+    }
+
+    fn serve(&mut self, id: usize, exited: bool) {
+        let Some(connection) = self.open.get_mut(&id) else { return };
+        let verdict = if exited {
+            Verdict::Forget
+        } else {
+            connection.read(&self.hub, &self.poll, id).unwrap_or_else(|error| {
+                let pid = connection.process.pid;
+                tracing::warn!(%error, pid, "a shared-memory client is sent away");
+                // A client that is attached has the memory: it stays under watch.
+                match connection.stage {
+                    Stage::Greeting { .. } => Verdict::Forget,
+                    Stage::Attached(_) => Verdict::Keep,
+                }
+            })
+        };
+        if let Verdict::Forget = verdict {
+            let connection = self.open.remove(&id).expect("found above");
+            if let Stage::Attached(session) = connection.stage {
+                let process = SourceFd(&connection.process.as_raw_fd()).0.to_owned();
+                // It may be shared with a fence that still waits for it.
+                drop(self.poll.registry().deregister(&mut SourceFd(&process)));
+                self.hub.leave(session);
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Reads until there is nothing more.
+    fn read(&mut self, hub: &Hub, poll: &Poll, id: usize) -> io::Result<Verdict> {
+        while let Some(socket) = &mut self.socket {
+            let attached = matches!(self.stage, Stage::Attached(_));
+            let result = match &mut self.stage {
+                Stage::Greeting { hello, got, .. } => {
+                    socket.read(&mut hello[*got..]).inspect(|n| *got += n)
+                }
+                Stage::Attached(_) => {
+                    let mut byte = [0];
+                    match socket.read(&mut byte) {
+                        Ok(1) if byte == [GOODBYE] => return Ok(Verdict::Forget),
+                        result => result,
+                    }
+                }
+            };
+            match result {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Ok(0) if !attached => return Ok(Verdict::Forget),
+                Ok(0) | Err(_) => self.socket = None,
+                Ok(_) => {}
+            }
+            if let Stage::Greeting { hello, got: HELLO_BYTES, .. } = self.stage {
+                self.answer(&hello, hub, poll, id)?;
+            }
+        }
+        Ok(Verdict::Keep)
+    }
+
+    fn answer(
+        &mut self,
+        hello: &[u8; HELLO_BYTES],
+        hub: &Hub,
+        poll: &Poll,
+        id: usize,
+    ) -> io::Result<()> {
+        let socket = self.socket.as_ref().expect("just read from it");
+        let hello = Hello::decode(hello).ok_or_else(|| io::Error::other("it is no client"))?;
+        let welcome = |status| {
+            let (identity, pool_bytes) = (hub.identity(), hub.pool().bytes());
+            Welcome { identity, pool_bytes, status }.encode()
+        };
+        let refuse = |status, why| {
+            // Best effort: it is sent away in any case.
+            drop(io::Write::write(&mut &*socket, &welcome(status)));
+            Err(io::Error::other(why))
+        };
+        if hello.identity != hub.identity() {
+            return refuse(Status::WrongIdentity, "it expects another memory node");
+        }
+        // A session of this process would be killed together with the node.
+        if !self.process.killable() || self.process.pid == std::process::id() {
+            return refuse(Status::NotFenceable, "it could not be fenced");
+        }
+        let session = match hub.open(hello.client, Access::Process(self.process.clone())) {
+            Ok(session) => session,
+            Err(Refusal::Fenced) => return refuse(Status::Fenced, "it has been fenced"),
+            Err(Refusal::Gone) => return Err(io::Error::other("the node is shutting down")),
+        };
+        let file = hub.pool().file().ok_or_else(|| io::Error::other("not our own pool"))?;
+        let process = self.process.as_raw_fd();
+        let token = Token(FIRST + 2 * id + 1);
+        let watched = poll.registry().register(&mut SourceFd(&process), token, Interest::READABLE);
+        if let Err(error) = watched {
+            hub.leave(session);
+            return Err(error);
+        }
+        self.stage = Stage::Attached(session);
+        // From here on it may have the memory, even if sending fails half way.
+        let bytes = welcome(Status::Welcome);
+        if sys::send_with_fd(socket, &bytes, &file)? != bytes.len() {
+            return Err(io::Error::other("it does not take its welcome"));
+        }
+        tracing::debug!(client = %hello.client, pid = self.process.pid, "attached by shared memory");
+        Ok(())
+    }
+}

@@ -1,0 +1,276 @@
+//! The system calls that no library of ours wraps: memfd and mmap, pidfd, descriptor passing,
+//! membarrier.
+//!
+//! Each function is a thin, safe wrapper: it takes owned or borrowed descriptors, turns -1 into
+//! [`io::Error`], and keeps the pointers it hands to the kernel alive for the call. What the
+//! calls are for is said where they are used.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use libc::{c_int, c_void};
+
+/// Pages of this size are asked for as huge pages.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn check_long(result: libc::c_long) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as c_int) }
+}
+
+/// Takes a descriptor that the kernel has just made.
+fn own(fd: c_int) -> OwnedFd {
+    // SAFETY: the kernel has just given us this descriptor; nobody else knows it.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// A shared mapping; unmapped on drop.
+pub(crate) struct Mapping {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the mapping is plain memory that belongs to no thread; all accesses are atomic.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// The first byte, page-aligned.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    fn new(file: &OwnedFd, len: usize) -> io::Result<Mapping> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.
+        let start = unsafe {
+            libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let mapping = Mapping { start: start.cast(), len };
+        // A child of ours is no session of the pool: whoever fences this process must be sure
+        // that no copy of it goes on.
+        // SAFETY: the range is our mapping.
+        check(unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) })?;
+        Ok(mapping)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the mapping any more: accesses borrow it.
+        unsafe { libc::munmap(self.start.cast(), self.len) };
+    }
+}
+
+/// Makes a memfd of `bytes` bytes that can be neither shrunk nor grown, and maps it.
+pub(crate) fn make_memfd(bytes: u64, huge: bool) -> io::Result<(OwnedFd, Mapping)> {
+    let mut flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let mut len = bytes;
+    if huge {
+        flags |= libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+        len = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+    }
+    let overflow = |_| io::Error::from(io::ErrorKind::OutOfMemory);
+    let file_len = libc::off_t::try_from(len).map_err(overflow)?;
+    // SAFETY: the name is a C string.
+    let file = own(check(unsafe { libc::memfd_create(c"fusee-pool".as_ptr(), flags) })?);
+    // SAFETY: plain call on our descriptor.
+    check(unsafe { libc::ftruncate(file.as_raw_fd(), file_len) })?;
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: plain call on our descriptor.
+    check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+    let map_len = usize::try_from(len).map_err(overflow)?;
+    let mapping = Mapping::new(&file, map_len)?;
+    Ok((file, mapping))
+}
+
+/// Maps a memfd that another process made, if it is sealed and at least `bytes` long.
+pub(crate) fn map_sealed(file: &OwnedFd, bytes: u64) -> io::Result<Mapping> {
+    // SAFETY: plain call on our descriptor.
+    let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })?;
+    if seals & libc::F_SEAL_SHRINK == 0 {
+        return Err(io::Error::other("the pool is not sealed against shrinking"));
+    }
+    let file_bytes = std::fs::File::from(file.try_clone()?).metadata()?.len();
+    if file_bytes < bytes {
+        return Err(io::Error::other("the pool is shorter than its memory node says"));
+    }
+    let overflow = |_| io::Error::from(io::ErrorKind::OutOfMemory);
+    // Huge pages can only be unmapped whole, so all of the file is mapped.
+    Mapping::new(file, usize::try_from(file_bytes).map_err(overflow)?)
+}
+
+/// Registers this process for [`barrier_everywhere`], once; whether it can be used.
+pub(crate) fn can_barrier_everywhere() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| {
+        let registered = membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+        registered.inspect_err(|error| tracing::debug!(%error, "no membarrier")).is_ok()
+    })
+}
+
+/// Makes every running thread of this process pass a full memory barrier.
+///
+/// # Panics
+/// If [`can_barrier_everywhere`] is false.
+pub(crate) fn barrier_everywhere() {
+    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED).expect("registered, so it cannot fail");
+}
+
+fn membarrier(command: c_int) -> io::Result<()> {
+    // SAFETY: the call takes numbers only.
+    check_long(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }).map(drop)
+}
+
+/// A process, known for sure: not by its number, which may be used again.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// The process that connected this Unix socket, if it still lives.
+    pub(crate) fn of_peer(socket: &impl AsRawFd) -> io::Result<Process> {
+        let pid = peer_pid(socket)?;
+        // SAFETY: the call takes numbers only.
+        let pidfd = own(check_long(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?);
+        // The number may have been used again before we opened it. But if the connection still
+        // stands, then the process that made it still lived after that.
+        if ready(socket.as_raw_fd(), 0, Duration::ZERO)? {
+            return Err(io::Error::from(io::ErrorKind::ConnectionReset));
+        }
+        Ok(Process { pid, pidfd })
+    }
+
+    fn signal(&self, signal: c_int) -> io::Result<()> {
+        let (fd, info) = (self.pidfd.as_raw_fd(), ptr::null::<c_void>());
+        // SAFETY: a null pointer asks for the default signal information.
+        let done = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info, 0) };
+        check_long(done).map(drop)
+    }
+
+    /// Whether we may kill it.
+    pub(crate) fn killable(&self) -> bool {
+        self.signal(0).is_ok()
+    }
+
+    /// Kills it; fine if it is dead already.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        match self.signal(libc::SIGKILL) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Waits for the end of all its threads; whether it has come.
+    pub(crate) fn ended(&self, wait: Duration) -> io::Result<bool> {
+        ready(self.pidfd.as_raw_fd(), libc::POLLIN, wait)
+    }
+}
+
+impl AsRawFd for Process {
+    fn as_raw_fd(&self) -> RawFd {
+        self.pidfd.as_raw_fd()
+    }
+}
+
+/// The process that connected this Unix socket.
+fn peer_pid(socket: &impl AsRawFd) -> io::Result<u32> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into a plain structure of that size.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut len,
+        )
+    })?;
+    match u32::try_from(credentials.pid) {
+        Ok(pid) if pid > 0 => Ok(pid),
+        _ => Err(io::Error::other("the peer is in a process namespace that we cannot see")),
+    }
+}
+
+/// Waits until a descriptor has one of `events`, or an error or hang-up.
+fn ready(fd: RawFd, events: libc::c_short, wait: Duration) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    let wait = c_int::try_from(wait.as_millis()).unwrap_or(c_int::MAX);
+    // SAFETY: one valid structure, as the count says.
+    match check(unsafe { libc::poll(&raw mut poll, 1, wait) }) {
+        Ok(ready) => Ok(ready > 0),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Room for the control message that carries one descriptor, aligned as the kernel wants it.
+#[repr(align(8))]
+struct Control([u8; 64]);
+
+fn message(data: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+    // SAFETY: all zeros is a valid message header without anything.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = data;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    // SAFETY: pure arithmetic.
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<c_int>() as u32) } as usize;
+    message
+}
+
+/// Sends `bytes` together with a descriptor.
+pub(crate) fn send_with_fd(to: &impl AsRawFd, bytes: &[u8], fd: &impl AsFd) -> io::Result<usize> {
+    let mut control = Control([0; 64]);
+    let mut data = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let message = message(&mut data, &mut control);
+    // SAFETY: the header describes `control`, which has room for one descriptor; `sendmsg` only
+    // reads `bytes`.
+    let sent = unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(size_of::<c_int>() as u32) as usize;
+        libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(fd.as_fd().as_raw_fd());
+        libc::sendmsg(to.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Receives bytes, and the descriptor that came with them, if one did.
+pub(crate) fn receive_with_fd(
+    from: &impl AsRawFd,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut control = Control([0; 64]);
+    let mut data = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut message = message(&mut data, &mut control);
+    // SAFETY: the kernel writes into `bytes` and `control`, within the lengths given.
+    let received =
+        unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has filled in the header; null means that nothing came along.
+    let fd = unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        let one = libc::CMSG_LEN(size_of::<c_int>() as u32) as usize;
+        let descriptor = !header.is_null()
+            && (*header).cmsg_level == libc::SOL_SOCKET
+            && (*header).cmsg_type == libc::SCM_RIGHTS
+            && (*header).cmsg_len == one;
+        descriptor.then(|| own(libc::CMSG_DATA(header).cast::<c_int>().read_unaligned()))
+    };
+    Ok((received, fd))
+}

@@ -1,0 +1,413 @@
+//! The session's side of TCP: many batches in flight over one connection per memory node.
+//!
+//! A batch is encoded into the connections' buffers when its future is first polled. The next
+//! [`TcpFabric::turn`] sends everything that has gathered there with one system call for each
+//! node, waits for replies, and wakes the tasks whose batches are complete. So batches of many
+//! tasks share system calls, and a lone batch goes out at once: a task that waits lets its
+//! executor turn.
+//!
+//! A batch in flight lies in a *slot*, not in its future: a future that is dropped leaves its
+//! batch there until the last reply has come.
+//!
+//! A node that owes a reply and sends nothing for [`TcpOptions::silence`] counts as lost.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
+use mio::{Events, Interest, Token};
+
+use super::frame::Results;
+use super::link::{self, Link, LinkError, Part};
+use crate::error::{AttachCause, AttachError};
+
+/// Times that a session grants a memory node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// To accept a connection, and again to answer the hello.
+    pub connect: Duration,
+    /// Without any byte while it owes a reply.
+    pub silence: Duration,
+}
+
+impl Default for TcpOptions {
+    fn default() -> TcpOptions {
+        TcpOptions { connect: Duration::from_secs(2), silence: Duration::from_secs(5) }
+    }
+}
+
+const WAKER: Token = Token(usize::MAX);
+
+/// The thread works: nobody has to wake it.
+const AWAKE: u8 = 0;
+/// The thread sleeps in `turn`, or is about to.
+const ASLEEP: u8 = 1;
+/// Somebody has woken it since the last `turn`.
+const WOKEN: u8 = 2;
+
+#[derive(Debug)]
+struct Alarm {
+    state: AtomicU8,
+    waker: mio::Waker,
+}
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Release: what the waking thread did before is seen by the woken one. The system call is
+        // needed by a sleeper only.
+        if self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP
+            && let Err(error) = self.waker.wake()
+        {
+            tracing::error!(%error, "cannot wake a session");
+        }
+    }
+}
+
+/// A batch in flight.
+#[derive(Debug, Default)]
+struct Slot {
+    /// `None`: the slot is free.
+    batch: Option<Batch>,
+    /// Parts without a reply.
+    parts: usize,
+    /// The task that waits; `None` also when nobody waits any more.
+    task: Option<Waker>,
+    /// The future has been dropped.
+    abandoned: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    poll: mio::Poll,
+    events: Events,
+    /// By token; a failed link stays, so that its verbs fail with the right reason.
+    links: Vec<Link>,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Tasks whose batches are complete; woken when nothing is borrowed any more.
+    wake: Vec<Waker>,
+}
+
+/// A session's connections to memory nodes.
+#[derive(Debug)]
+pub struct TcpFabric {
+    client: ClientId,
+    options: TcpOptions,
+    alarm: Arc<Alarm>,
+    inner: RefCell<Inner>,
+}
+
+impl TcpFabric {
+    /// A session without memory nodes.
+    pub fn new(client: ClientId, options: TcpOptions) -> io::Result<TcpFabric> {
+        let poll = mio::Poll::new()?;
+        let waker = mio::Waker::new(poll.registry(), WAKER)?;
+        let inner = Inner {
+            poll,
+            events: Events::with_capacity(64),
+            links: Vec::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            wake: Vec::new(),
+        };
+        let alarm = Arc::new(Alarm { state: AtomicU8::new(AWAKE), waker });
+        Ok(TcpFabric { client, options, alarm, inner: RefCell::new(inner) })
+    }
+
+    /// Attaches to the memory node that listens at `address` (host and port). A node attached
+    /// before under this name is replaced; what was in flight to it fails as unreachable.
+    pub fn attach(&self, node: MnId, identity: u64, address: &str) -> Result<(), AttachError> {
+        let wait = self.options.connect;
+        let failed = |cause| AttachError { node, at: address.into(), cause };
+        let mut link = link::connect(node, address, self.client, identity, wait).map_err(failed)?;
+        self.detach(node);
+        let inner = &mut *self.inner.borrow_mut();
+        // The place of a node that was detached, or a new one.
+        let free = inner.links.iter().position(|l| l.node == node);
+        let token = Token(free.unwrap_or(inner.links.len()));
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let registered = inner.poll.registry().register(&mut link.stream, token, interest);
+        registered.map_err(|error| failed(AttachCause::Io(error)))?;
+        match free {
+            Some(free) => inner.links[free] = link,
+            None => inner.links.push(link),
+        }
+        Ok(())
+    }
+
+    /// Ends the session with a memory node; its verbs are unreachable from now on.
+    pub fn detach(&self, node: MnId) {
+        let mut inner = self.inner.borrow_mut();
+        let attached = |l: &Link| l.node == node && l.failed.is_none();
+        if let Some(link) = inner.links.iter().position(attached) {
+            inner.fail(link, &LinkError::Closed);
+        }
+        drop(inner);
+        self.wake_all();
+    }
+
+    /// Wakes a thread that sleeps in [`TcpFabric::turn`], from any thread.
+    pub fn waker(&self) -> Waker {
+        self.alarm.clone().into()
+    }
+
+    /// Sends what is queued, waits at most `max_wait` (`None`: without limit) for replies or a
+    /// wake-up, and completes batches. Returns at once if the waker was used since the last turn.
+    pub fn turn(&self, max_wait: Option<Duration>) {
+        let mut inner = self.inner.borrow_mut();
+        inner.flush();
+        // Acquire: see what was done before the waking.
+        let sleep = inner.wake.is_empty()
+            && max_wait != Some(Duration::ZERO)
+            && self
+                .alarm
+                .state
+                .compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire)
+                .is_ok();
+        let wait = if sleep { inner.wait(max_wait, self.options.silence) } else { NO_WAIT };
+        inner.poll(wait);
+        inner.receive();
+        inner.lose_silent(self.options.silence);
+        drop(inner);
+        self.wake_all();
+        // Wakings up to here are answered by our return, since the caller polls its tasks next.
+        self.alarm.state.swap(AWAKE, Ordering::AcqRel);
+    }
+
+    /// Wakes the tasks of complete batches, with nothing borrowed: a waker may do anything.
+    fn wake_all(&self) {
+        let mut wake = std::mem::take(&mut self.inner.borrow_mut().wake);
+        wake.drain(..).for_each(Waker::wake);
+        // Give the memory back, for the next time.
+        let now = &mut self.inner.borrow_mut().wake;
+        if now.is_empty() {
+            *now = wake;
+        }
+    }
+
+    fn submit(&self, batch: Batch, task: &Waker) -> Result<usize, Batch> {
+        self.inner.borrow_mut().submit(batch, task)
+    }
+}
+
+const NO_WAIT: Option<Duration> = Some(Duration::ZERO);
+
+impl Inner {
+    /// Queues a batch; gives its slot, or the batch if it is complete already.
+    fn submit(&mut self, mut batch: Batch, task: &Waker) -> Result<usize, Batch> {
+        for verb in batch.parts_mut().0 {
+            let link = self.links.iter().find(|link| link.node == verb.node);
+            verb.result = match link {
+                None => Err(VerbError::Unreachable),
+                Some(Link { failed: Some(error), .. }) => Err(*error),
+                // Checked by the node, too; but there it would end the connection.
+                Some(link) => verb.check(link.pool_bytes).and(Err(VerbError::NotExecuted)),
+            };
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() - 1
+        });
+        let parts: usize = self.links.iter_mut().map(|link| link.submit(slot, &batch)).sum();
+        if parts == 0 {
+            self.free.push(slot);
+            return Err(batch);
+        }
+        let task = Some(task.clone());
+        self.slots[slot] = Slot { batch: Some(batch), parts, task, abandoned: false };
+        Ok(slot)
+    }
+
+    fn flush(&mut self) {
+        for at in 0..self.links.len() {
+            let link = &mut self.links[at];
+            if link.has_output()
+                && let Err(error) = link.flush()
+            {
+                self.fail(at, &error);
+            }
+        }
+    }
+
+    /// How long to sleep: not beyond the time at which a silent node counts as lost.
+    fn wait(&mut self, max_wait: Option<Duration>, silence: Duration) -> Option<Duration> {
+        let mut wait = max_wait;
+        let mut now = None;
+        for link in self.links.iter_mut().filter(|link| link.failed.is_none()) {
+            if !link.is_waiting() {
+                continue;
+            }
+            let now = *now.get_or_insert_with(Instant::now);
+            let left =
+                (*link.silent_since.get_or_insert(now) + silence).saturating_duration_since(now);
+            // Rounded up: a wait of less than a millisecond must not become a busy loop.
+            let left = left + Duration::from_millis(1);
+            wait = Some(wait.map_or(left, |wait| wait.min(left)));
+        }
+        wait
+    }
+
+    fn poll(&mut self, wait: Option<Duration>) {
+        match self.poll.poll(&mut self.events, wait) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.events.clear(),
+            // An epoll that fails is a bug, not a state of the world.
+            Err(error) => panic!("cannot poll: {error}"),
+        }
+        for event in &self.events {
+            let Some(link) = self.links.get_mut(event.token().0) else { continue };
+            if link.failed.is_none() {
+                let closed = event.is_read_closed() || event.is_error();
+                link.readable |= event.is_readable() || closed;
+                link.read_closed |= closed;
+                link.writable |= event.is_writable() || event.is_write_closed();
+            }
+        }
+    }
+
+    fn receive(&mut self) {
+        for at in 0..self.links.len() {
+            let link = &mut self.links[at];
+            if link.failed.is_some() || !(link.readable || link.has_output()) {
+                continue;
+            }
+            if link.readable {
+                link.silent_since = None;
+            }
+            let (slots, free, wake) = (&mut self.slots, &mut self.free, &mut self.wake);
+            let mut done = |node, part: Part, results: Results<'_>| {
+                let slot = &mut slots[part.slot];
+                let batch = slot.batch.as_mut().expect("a slot with parts has a batch");
+                if !slot.abandoned {
+                    part.complete(node, batch, results)?;
+                }
+                finish_part(slots, free, wake, part);
+                Ok(())
+            };
+            if let Err(error) = link.receive(&mut done).and_then(|()| link.flush()) {
+                self.fail(at, &error);
+            }
+        }
+    }
+
+    fn lose_silent(&mut self, silence: Duration) {
+        for at in 0..self.links.len() {
+            let link = &self.links[at];
+            if link.failed.is_none()
+                && link.is_waiting()
+                && link.silent_since.is_some_and(|since| since.elapsed() >= silence)
+            {
+                self.fail(at, &LinkError::Silent(silence));
+            }
+        }
+    }
+
+    fn fail(&mut self, at: usize, error: &LinkError) {
+        let link = &mut self.links[at];
+        let node = link.node;
+        for part in link.fail(error) {
+            if let Some(batch) = &mut self.slots[part.slot].batch {
+                part.fail(node, batch, error.verb_error());
+            }
+            finish_part(&mut self.slots, &mut self.free, &mut self.wake, part);
+        }
+    }
+}
+
+/// Counts a part down; the last one completes the batch, or frees it if nobody wants it.
+fn finish_part(slots: &mut [Slot], free: &mut Vec<usize>, wake: &mut Vec<Waker>, part: Part) {
+    let slot = &mut slots[part.slot];
+    slot.parts -= 1;
+    if slot.parts > 0 {
+        return;
+    }
+    if slot.abandoned {
+        *slot = Slot::default();
+        free.push(part.slot);
+    } else {
+        wake.extend(slot.task.take());
+    }
+}
+
+/// A batch on its way.
+#[derive(Debug)]
+pub(crate) struct TcpExecute<'a> {
+    fabric: &'a TcpFabric,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    New(Batch),
+    InFlight(usize),
+    Done,
+}
+
+impl Future for TcpExecute<'_> {
+    type Output = Batch;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Batch> {
+        match std::mem::replace(&mut self.state, State::Done) {
+            State::New(batch) => match self.fabric.submit(batch, context.waker()) {
+                Ok(slot) => {
+                    self.state = State::InFlight(slot);
+                    Poll::Pending
+                }
+                Err(batch) => Poll::Ready(batch),
+            },
+            State::InFlight(at) => {
+                let mut inner = self.fabric.inner.borrow_mut();
+                let slot = &mut inner.slots[at];
+                if slot.parts > 0 {
+                    match &mut slot.task {
+                        Some(task) => task.clone_from(context.waker()),
+                        none => *none = Some(context.waker().clone()),
+                    }
+                    drop(inner);
+                    self.state = State::InFlight(at);
+                    return Poll::Pending;
+                }
+                let batch = slot.batch.take().expect("complete, and not yet taken");
+                inner.free.push(at);
+                Poll::Ready(batch)
+            }
+            State::Done => panic!("polled after completion"),
+        }
+    }
+}
+
+impl Drop for TcpExecute<'_> {
+    fn drop(&mut self) {
+        if let State::InFlight(at) = self.state {
+            let mut inner = self.fabric.inner.borrow_mut();
+            let slot = &mut inner.slots[at];
+            if slot.parts == 0 {
+                *slot = Slot::default();
+                inner.free.push(at);
+            } else {
+                (slot.abandoned, slot.task) = (true, None);
+            }
+        }
+    }
+}
+
+impl TcpFabric {
+    pub(crate) fn start(&self, batch: Batch) -> TcpExecute<'_> {
+        TcpExecute { fabric: self, state: State::New(batch) }
+    }
+}
+
+impl Fabric for TcpFabric {
+    fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
+        self.start(batch)
+    }
+}

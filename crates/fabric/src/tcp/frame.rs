@@ -1,0 +1,456 @@
+//! The frames of the TCP fabric: pure encoding and decoding.
+//!
+//! ```text
+//! hello, 24 bytes      | magic 8 | identity 8 | client 4 | zero 4 |                    client → node
+//! welcome, 32 bytes    | magic 8 | identity 8 | pool bytes 8 | status 4 | zero 4 |     node → client
+//!
+//! request, 16 + body   | body bytes 4 | verbs 4 | id 8 | verb, verb, …                 client → node
+//!   verb               | opcode 1 | zero 3 | len 4 | offset 8 | operands
+//!     READ  (1)        | nothing
+//!     WRITE (2)        | data, padded with zeros to a multiple of 8
+//!     CAS   (3)        | expected 8 | swap 8       len = 8
+//!     FAA   (4)        | addend 8                  len = 8
+//!
+//! reply, 16 + body     | body bytes 4 | kind 4 | id 8 | result, result, …              node → client
+//!   kind 0, results    READ: data, padded to a multiple of 8; WRITE: nothing; CAS, FAA: 8 bytes
+//!   kind 1, fenced     no body; the node closes the connection
+//! ```
+//!
+//! Numbers are little-endian. The magic ends in the version. Every length is a multiple of 8.
+//! The id is the client's; replies come in the order of the requests.
+//!
+//! Limits: [`MAX_BODY_BYTES`] for the bodies of a request *and* of the reply that it leads to,
+//! [`MAX_BATCH_VERBS`] verbs in a request. A client splits what is larger; the order stays.
+//!
+//! A decoder takes any bytes: it gives an error for what no client sends, and never panics.
+
+use fusee_core::verbs::{
+    ClientId, MAX_BATCH_VERBS, MAX_VERB_BYTES, MnId, Op, Span, Verb, VerbError,
+};
+
+/// Tells this protocol and version from others.
+pub const MAGIC: [u8; 8] = *b"FUSEtcp1";
+/// Length of a hello, in bytes.
+pub const HELLO_BYTES: usize = 24;
+/// Length of a welcome, in bytes.
+pub const WELCOME_BYTES: usize = 32;
+/// Length of the header of a request or reply, in bytes.
+pub const HEADER_BYTES: usize = 16;
+/// Length of the header of a verb, in bytes.
+pub const VERB_BYTES: usize = 16;
+/// The longest body of a request or reply, in bytes: one verb of any size, or many small ones.
+pub const MAX_BODY_BYTES: usize = MAX_VERB_BYTES as usize + (64 << 10);
+
+const READ: u8 = 1;
+const WRITE: u8 = 2;
+const CAS: u8 = 3;
+const FAA: u8 = 4;
+
+/// What is wrong with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// It does not start with the magic.
+    #[error("not our protocol, or another version of it")]
+    Magic,
+    /// A length exceeds a limit.
+    #[error("a frame, or the reply it asks for, is too long")]
+    TooLong,
+    /// More verbs than a batch has, or none.
+    #[error("a frame has an impossible number of verbs")]
+    VerbCount,
+    /// The body does not consist of the verbs it should.
+    #[error("a frame is malformed: {0}")]
+    Malformed(&'static str),
+}
+
+/// Takes `N` bytes off the front.
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk::<N>()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
+    take(bytes).map(u32::from_le_bytes)
+}
+
+fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
+    take(bytes).map(u64::from_le_bytes)
+}
+
+/// Takes `len` bytes and their padding off the front.
+fn take_padded<'a>(bytes: &mut &'a [u8], len: u32) -> Option<&'a [u8]> {
+    let padded = padded(len);
+    if bytes.len() < padded {
+        return None;
+    }
+    let (data, rest) = bytes.split_at(padded);
+    *bytes = rest;
+    Some(&data[..len as usize])
+}
+
+/// The length of data on the wire, in bytes.
+pub fn padded(len: u32) -> usize {
+    (len as usize).next_multiple_of(8)
+}
+
+/// A client's first message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The memory node that the client expects.
+    pub identity: u64,
+    /// The client.
+    pub client: ClientId,
+}
+
+impl Hello {
+    /// The hello's bytes.
+    pub fn encode(self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.client.0.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a hello; fails on a wrong magic as soon as it shows. `None`: bytes are missing.
+    pub fn decode(mut bytes: &[u8]) -> Result<Option<Hello>, FrameError> {
+        let seen = bytes.len().min(MAGIC.len());
+        if bytes[..seen] != MAGIC[..seen] {
+            return Err(FrameError::Magic);
+        }
+        let bytes = &mut bytes;
+        let fields = (take_u64(bytes), take_u64(bytes), take_u32(bytes), take_u32(bytes));
+        match fields {
+            (Some(_), Some(identity), Some(client), Some(0)) => {
+                Ok(Some(Hello { identity, client: ClientId(client) }))
+            }
+            (.., Some(_)) => Err(FrameError::Malformed("reserved bytes")),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// What a node says to a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Requests may follow.
+    Welcome,
+    /// The node has another identity.
+    WrongIdentity,
+    /// The client has been fenced.
+    Fenced,
+}
+
+/// A node's answer to a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Who the node is.
+    pub identity: u64,
+    /// Bytes of its pool.
+    pub pool_bytes: u64,
+    /// Whether the client is welcome.
+    pub status: Status,
+}
+
+impl Welcome {
+    /// The welcome's bytes.
+    pub fn encode(self) -> [u8; WELCOME_BYTES] {
+        let status = match self.status {
+            Status::Welcome => 0u32,
+            Status::WrongIdentity => 1,
+            Status::Fenced => 2,
+        };
+        let mut bytes = [0; WELCOME_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.pool_bytes.to_le_bytes());
+        bytes[24..28].copy_from_slice(&status.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a welcome.
+    pub fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<Welcome, FrameError> {
+        let bytes = &mut &bytes[..];
+        let (Some(magic), Some(identity), Some(pool_bytes), Some(status)) =
+            (take::<8>(bytes), take_u64(bytes), take_u64(bytes), take_u32(bytes))
+        else {
+            return Err(FrameError::Malformed("short welcome"));
+        };
+        if magic != MAGIC {
+            return Err(FrameError::Magic);
+        }
+        let status = match status {
+            0 => Status::Welcome,
+            1 => Status::WrongIdentity,
+            2 => Status::Fenced,
+            _ => return Err(FrameError::Malformed("unknown status")),
+        };
+        Ok(Welcome { identity, pool_bytes, status })
+    }
+}
+
+/// A verb on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireOp<'a> {
+    /// Copies this many bytes out of the pool.
+    Read(u32),
+    /// Copies these bytes into the pool.
+    Write(&'a [u8]),
+    /// Compare-and-swap.
+    Cas {
+        /// The value that must be there.
+        expected: u64,
+        /// The value to put there.
+        swap: u64,
+    },
+    /// Fetch-and-add.
+    Faa {
+        /// The addend.
+        add: u64,
+    },
+}
+
+/// A verb on the wire, with its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WireVerb<'a> {
+    /// Byte offset in the pool.
+    pub offset: u64,
+    /// What to do.
+    pub op: WireOp<'a>,
+}
+
+impl WireVerb<'_> {
+    /// Checks the verb against the rules every fabric enforces.
+    pub fn check(&self, pool_bytes: u64) -> Result<(), VerbError> {
+        let buf = |len| Span { start: 0, len };
+        let op = match self.op {
+            WireOp::Read(len) => Op::Read { buf: buf(len) },
+            WireOp::Write(data) => Op::Write { buf: buf(data.len() as u32) },
+            WireOp::Cas { expected, swap } => Op::Cas { expected, swap, found: 0 },
+            WireOp::Faa { add } => Op::Faa { add, found: 0 },
+        };
+        Verb { node: MnId(0), offset: self.offset, op, result: Ok(()) }.check(pool_bytes)
+    }
+
+    /// Bytes of its result in a reply.
+    pub fn result_bytes(&self) -> usize {
+        match self.op {
+            WireOp::Read(len) => padded(len),
+            WireOp::Write(_) => 0,
+            WireOp::Cas { .. } | WireOp::Faa { .. } => 8,
+        }
+    }
+}
+
+/// Bytes of a verb in a request, and of its result in a reply.
+pub fn wire_bytes(op: &Op) -> (usize, usize) {
+    match op {
+        Op::Read { buf } => (VERB_BYTES, padded(buf.len)),
+        Op::Write { buf } => (VERB_BYTES + padded(buf.len), 0),
+        Op::Cas { .. } => (VERB_BYTES + 16, 8),
+        Op::Faa { .. } => (VERB_BYTES + 8, 8),
+    }
+}
+
+/// The header of a request.
+pub fn request_header(body_bytes: usize, verbs: u32, id: u64) -> [u8; HEADER_BYTES] {
+    header(body_bytes, verbs, id)
+}
+
+/// The header of a reply.
+pub fn reply_header(body_bytes: usize, kind: ReplyKind, id: u64) -> [u8; HEADER_BYTES] {
+    header(body_bytes, if kind == ReplyKind::Results { 0 } else { 1 }, id)
+}
+
+fn header(body_bytes: usize, number: u32, id: u64) -> [u8; HEADER_BYTES] {
+    debug_assert!(body_bytes <= MAX_BODY_BYTES && body_bytes.is_multiple_of(8));
+    let mut bytes = [0; HEADER_BYTES];
+    bytes[..4].copy_from_slice(&(body_bytes as u32).to_le_bytes());
+    bytes[4..8].copy_from_slice(&number.to_le_bytes());
+    bytes[8..].copy_from_slice(&id.to_le_bytes());
+    bytes
+}
+
+/// Passes the bytes of a verb to `put`, piece by piece.
+pub fn encode_verb(verb: WireVerb<'_>, mut put: impl FnMut(&[u8])) {
+    let (opcode, len) = match verb.op {
+        WireOp::Read(len) => (READ, len),
+        WireOp::Write(data) => (WRITE, data.len() as u32),
+        WireOp::Cas { .. } => (CAS, 8),
+        WireOp::Faa { .. } => (FAA, 8),
+    };
+    let mut head = [0; VERB_BYTES];
+    head[0] = opcode;
+    head[4..8].copy_from_slice(&len.to_le_bytes());
+    head[8..].copy_from_slice(&verb.offset.to_le_bytes());
+    put(&head);
+    match verb.op {
+        WireOp::Read(_) => {}
+        WireOp::Write(data) => {
+            put(data);
+            put(&[0; 8][..padded(len) - data.len()]);
+        }
+        WireOp::Cas { expected, swap } => {
+            put(&expected.to_le_bytes());
+            put(&swap.to_le_bytes());
+        }
+        WireOp::Faa { add } => put(&add.to_le_bytes()),
+    }
+}
+
+/// A whole request, all of whose verbs are well-formed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// The client's id of the request.
+    pub id: u64,
+    /// Bytes of the frame.
+    pub frame_bytes: usize,
+    /// Bytes of the body of its reply.
+    pub reply_bytes: usize,
+    verbs: u32,
+    body: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// Reads the request at the front of `bytes`. `None`: bytes are missing.
+    pub fn decode(bytes: &'a [u8]) -> Result<Option<Request<'a>>, FrameError> {
+        let Some((body_bytes, verbs, id)) = decode_header(bytes)? else { return Ok(None) };
+        if verbs == 0 || verbs as usize > MAX_BATCH_VERBS {
+            return Err(FrameError::VerbCount);
+        }
+        let frame_bytes = HEADER_BYTES + body_bytes;
+        let Some(body) = bytes.get(HEADER_BYTES..frame_bytes) else { return Ok(None) };
+        let (mut rest, mut reply_bytes) = (body, 0);
+        for _ in 0..verbs {
+            reply_bytes += decode_verb(&mut rest)?.result_bytes();
+            // In the loop: a sum of lengths from outside must not overflow.
+            if reply_bytes > MAX_BODY_BYTES {
+                return Err(FrameError::TooLong);
+            }
+        }
+        if !rest.is_empty() {
+            return Err(FrameError::Malformed("bytes behind the last verb"));
+        }
+        Ok(Some(Request { id, frame_bytes, reply_bytes, verbs, body }))
+    }
+
+    /// The verbs, in the order posted.
+    pub fn verbs(&self) -> impl Iterator<Item = WireVerb<'a>> + use<'a> {
+        let mut rest = self.body;
+        // `decode` has seen that all of them are well-formed.
+        (0..self.verbs).map_while(move |_| decode_verb(&mut rest).ok())
+    }
+}
+
+/// Body length, number and id from a header; `None`: bytes are missing.
+fn decode_header(mut bytes: &[u8]) -> Result<Option<(usize, u32, u64)>, FrameError> {
+    let bytes = &mut bytes;
+    let (Some(body_bytes), Some(number), Some(id)) =
+        (take_u32(bytes), take_u32(bytes), take_u64(bytes))
+    else {
+        return Ok(None);
+    };
+    let body_bytes = body_bytes as usize;
+    if body_bytes > MAX_BODY_BYTES {
+        return Err(FrameError::TooLong);
+    }
+    if !body_bytes.is_multiple_of(8) {
+        return Err(FrameError::Malformed("a length is no multiple of 8"));
+    }
+    Ok(Some((body_bytes, number, id)))
+}
+
+fn decode_verb<'a>(bytes: &mut &'a [u8]) -> Result<WireVerb<'a>, FrameError> {
+    let short = FrameError::Malformed("a verb is cut off");
+    let [opcode, reserved @ ..] = take::<4>(bytes).ok_or(short)?;
+    if reserved != [0; 3] {
+        return Err(FrameError::Malformed("reserved bytes"));
+    }
+    let len = take_u32(bytes).ok_or(short)?;
+    let offset = take_u64(bytes).ok_or(short)?;
+    if len > MAX_VERB_BYTES {
+        return Err(FrameError::TooLong);
+    }
+    if matches!(opcode, CAS | FAA) && len != 8 {
+        return Err(FrameError::Malformed("an atomic is 8 bytes long"));
+    }
+    let op = match opcode {
+        READ => WireOp::Read(len),
+        WRITE => WireOp::Write(take_padded(bytes, len).ok_or(short)?),
+        CAS => WireOp::Cas {
+            expected: take_u64(bytes).ok_or(short)?,
+            swap: take_u64(bytes).ok_or(short)?,
+        },
+        FAA => WireOp::Faa { add: take_u64(bytes).ok_or(short)? },
+        _ => return Err(FrameError::Malformed("unknown opcode")),
+    };
+    Ok(WireVerb { offset, op })
+}
+
+/// What a reply is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyKind {
+    /// The results of a request.
+    Results,
+    /// The client has been fenced; nothing follows.
+    Fenced,
+}
+
+/// A whole reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply<'a> {
+    /// What it is.
+    pub kind: ReplyKind,
+    /// The client's id of the request.
+    pub id: u64,
+    /// Bytes of the frame.
+    pub frame_bytes: usize,
+    /// The results.
+    pub results: Results<'a>,
+}
+
+/// The results of a reply, to be taken in the order of the verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Results<'a>(&'a [u8]);
+
+impl<'a> Reply<'a> {
+    /// Reads the reply at the front of `bytes`. `None`: bytes are missing.
+    pub fn decode(bytes: &'a [u8]) -> Result<Option<Reply<'a>>, FrameError> {
+        let Some((body_bytes, kind, id)) = decode_header(bytes)? else { return Ok(None) };
+        let kind = match kind {
+            0 => ReplyKind::Results,
+            1 => ReplyKind::Fenced,
+            _ => return Err(FrameError::Malformed("unknown kind of reply")),
+        };
+        let frame_bytes = HEADER_BYTES + body_bytes;
+        let Some(body) = bytes.get(HEADER_BYTES..frame_bytes) else { return Ok(None) };
+        Ok(Some(Reply { kind, id, frame_bytes, results: Results(body) }))
+    }
+}
+
+impl<'a> Results<'a> {
+    /// Takes the result of a READ.
+    pub fn data(&mut self, len: u32) -> Result<&'a [u8], FrameError> {
+        take_padded(&mut self.0, len).ok_or(FrameError::Malformed("a result is cut off"))
+    }
+
+    /// Takes the result of a CAS or FAA.
+    pub fn word(&mut self) -> Result<u64, FrameError> {
+        take_u64(&mut self.0).ok_or(FrameError::Malformed("a result is cut off"))
+    }
+
+    /// Checks that all results have been taken.
+    pub fn end(self) -> Result<(), FrameError> {
+        let rest = FrameError::Malformed("bytes behind the last result");
+        if self.0.is_empty() { Ok(()) } else { Err(rest) }
+    }
+}
+
+/// Bytes of the frame at the front of `bytes`, as far as they show; for sizing buffers.
+pub fn frame_bytes(bytes: &[u8]) -> usize {
+    match decode_header(bytes) {
+        Ok(Some((body_bytes, ..))) => HEADER_BYTES + body_bytes,
+        _ => HEADER_BYTES,
+    }
+}

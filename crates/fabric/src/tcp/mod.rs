@@ -1,0 +1,24 @@
+//! Verbs over TCP: a software NIC in the memory node executes the frames that sessions send.
+//!
+//! [`frame`] is the wire format, pure functions without I/O. [`TcpNode`] is the node's side, one
+//! event loop on one thread; [`TcpFabric`] is the session's side.
+//!
+//! A connection belongs to one session and carries frames in order both ways, so verbs of one
+//! session execute in the order posted, as on a reliable-connected queue pair. Many batches may be
+//! in flight. A node that stops answering, closes or sends garbage fails the verbs in flight to
+//! it, and all later ones; other nodes' verbs go on.
+//!
+//! READ data is copied out of the pool word by word at the READ's turn. Handing pool memory to
+//! the kernel instead (`writev`) would save a copy, but the kernel cuts at segment boundaries and
+//! copies bytes, so words could tear; and a later verb could change the data before it is sent.
+
+mod buffer;
+mod client;
+mod connection;
+pub mod frame;
+mod link;
+mod node;
+
+pub(crate) use client::TcpExecute;
+pub use client::{TcpFabric, TcpOptions};
+pub use node::TcpNode;
