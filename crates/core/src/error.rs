@@ -77,6 +77,12 @@ pub enum Error {
         /// What was seen.
         what: &'static str,
     },
+    /// The thread that asked has no session with the cluster and could not get one.
+    #[error("no session with the cluster: {reason}")]
+    NoSession {
+        /// Why.
+        reason: alloc::string::String,
+    },
     /// The memory node or master refused or could not be asked for a block.
     #[error("no block could be allocated: {reason}")]
     Allocation {
