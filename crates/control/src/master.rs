@@ -108,6 +108,8 @@ pub struct Status {
     pub sessions_opened: u64,
     /// The current view; `None` while the cluster forms.
     pub view: Option<View>,
+    /// What keeps the cluster from forming, and what to do.
+    pub problem: Option<String>,
 }
 
 /// A memory node, as the master sees it.

@@ -46,23 +46,27 @@ pub const fn extent_align_bytes(bytes: u64) -> u64 {
 pub enum NodeRequest {
     /// Who are you? Answer: `Description`.
     Describe,
-    /// Sets a zeroed extent aside. Repeating it gives the same offset. The first one binds the
-    /// node to its cluster. Answer: `Reserved`.
-    Reserve {
+    /// Empties the node and binds it to a cluster that is being formed: extents of an earlier
+    /// attempt are forgotten. No client may own a block here. Repeating it, or a late one of an
+    /// earlier attempt, changes nothing. Answer: `Done`.
+    Format {
         /// The cluster's random number: a node serves one cluster in its life.
         cluster: u64,
+        /// Grows with every attempt to form the cluster.
+        attempt: u64,
+    },
+    /// Sets a zeroed extent aside. Repeating it gives the same offset. Answer: `Reserved`.
+    Reserve {
+        /// As in the `Format` that came before.
+        cluster: u64,
+        /// As in the `Format` that came before.
+        attempt: u64,
         /// What for.
         extent: Extent,
         /// Its length, in bytes.
         bytes: u64,
         /// Size of a block, in bytes, if it is a region.
         block_bytes: u64,
-    },
-    /// Forgets every extent, and the cluster, of a node that no client has used yet: the master
-    /// starts the forming of a cluster anew. Answer: `Done`.
-    Release {
-        /// The cluster that the node was reserved for.
-        cluster: u64,
     },
     /// ALLOC (P §4.4): gives the client a free block of one of this node's primary regions.
     /// Not idempotent: a lost answer costs one block, which recovery finds. Answer: `Allocated`.

@@ -1,4 +1,13 @@
-//! The master.
+//! The master: names memory nodes, forms the cluster, hands out client ids and views.
+//!
+//! [`logic`] decides, without sockets, clocks or files; [`store`] remembers; [`server`] connects
+//! both to the network. [`plan`] and [`placement`] say which memory node holds what. Gets and
+//! puts never come here: a cluster whose master is down goes on, and only new sessions wait.
 #![forbid(unsafe_code)]
+
+pub mod logic;
 pub mod placement;
+pub mod plan;
+pub mod record;
+pub mod sessions;
 pub mod settings;

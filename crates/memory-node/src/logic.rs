@@ -117,8 +117,8 @@ impl Region {
 #[derive(Debug)]
 pub struct Node {
     description: Description,
-    /// The cluster that reserved extents here, if one did.
-    cluster: Option<u64>,
+    /// The cluster that formatted this node, if one did, and its latest attempt.
+    bound: Option<(u64, u64)>,
     /// The end of the last extent.
     reserved_end: u64,
     reserved_bytes: u64,
@@ -136,7 +136,7 @@ impl Node {
     pub fn new(description: Description) -> Node {
         Node {
             description,
-            cluster: None,
+            bound: None,
             reserved_end: 0,
             reserved_bytes: 0,
             regions: BTreeMap::new(),
@@ -152,10 +152,10 @@ impl Node {
         let mut effects = Vec::new();
         let answer = match request {
             NodeRequest::Describe => Ok(NodeReply::Description(self.description.clone())),
-            NodeRequest::Reserve { cluster, extent, bytes, block_bytes } => {
-                self.reserve(cluster, extent, bytes, block_bytes)
-            }
-            NodeRequest::Release { cluster } => self.release(cluster, &mut effects),
+            NodeRequest::Format { cluster, attempt } => self.format(cluster, attempt, &mut effects),
+            NodeRequest::Reserve { cluster, attempt, extent, bytes, block_bytes } => self
+                .check_bound(cluster, attempt)
+                .and_then(|()| self.reserve(extent, bytes, block_bytes)),
             NodeRequest::Alloc { client } => self.alloc(client, &mut effects),
             NodeRequest::SetOwner { block, from, to } => {
                 self.set_owner(block, from, to, &mut effects)
@@ -167,15 +167,18 @@ impl Node {
         Step { effects, reply: answer.unwrap_or_else(NodeReply::Refused) }
     }
 
-    fn check_cluster(&self, cluster: u64) -> Result<(), NodeRefusal> {
-        match self.cluster {
-            Some(mine) if mine != cluster => Err(NodeRefusal::OtherCluster { cluster: mine }),
-            _ => Ok(()),
+    fn check_bound(&self, cluster: u64, attempt: u64) -> Result<(), NodeRefusal> {
+        match self.bound {
+            Some((bound, _)) if bound != cluster => {
+                Err(NodeRefusal::OtherCluster { cluster: bound })
+            }
+            // A late request of an earlier attempt must not take memory of a later one.
+            Some((_, latest)) if latest == attempt => Ok(()),
+            _ => Err(bad("the node is not formatted for this attempt")),
         }
     }
 
-    fn reserve(&mut self, cluster: u64, extent: Extent, bytes: u64, block_bytes: u64) -> Answer {
-        self.check_cluster(cluster)?;
+    fn reserve(&mut self, extent: Extent, bytes: u64, block_bytes: u64) -> Answer {
         let offset = match (extent, self.existing(extent, bytes, block_bytes)?) {
             (_, Some(offset)) => offset,
             (Extent::Region { region, primary }, None) => {
@@ -193,7 +196,6 @@ impl Node {
                 offset
             }
         };
-        self.cluster = Some(cluster);
         Ok(NodeReply::Reserved { offset })
     }
 
@@ -241,8 +243,15 @@ impl Node {
         }
     }
 
-    fn release(&mut self, cluster: u64, effects: &mut Vec<Effect>) -> Answer {
-        self.check_cluster(cluster)?;
+    fn format(&mut self, cluster: u64, attempt: u64, effects: &mut Vec<Effect>) -> Answer {
+        match self.bound {
+            Some((bound, _)) if bound != cluster => {
+                return Err(NodeRefusal::OtherCluster { cluster: bound });
+            }
+            Some((_, latest)) if attempt < latest => return Err(bad("a later attempt began")),
+            Some((_, latest)) if attempt == latest => return Ok(NodeReply::Done),
+            _ => {}
+        }
         if self.regions.values().any(|region| region.owned() > 0) {
             return Err(bad("clients own blocks here"));
         }
@@ -254,7 +263,8 @@ impl Node {
         let zero = |(offset, bytes)| Effect::ZeroPool { offset, bytes };
         effects.extend(regions.chain(subtables).map(zero));
         self.primaries.clear();
-        (self.cluster, self.reserved_end, self.reserved_bytes, self.turn) = (None, 0, 0, 0);
+        (self.reserved_end, self.reserved_bytes, self.turn) = (0, 0, 0);
+        self.bound = Some((cluster, attempt));
         Ok(NodeReply::Done)
     }
 

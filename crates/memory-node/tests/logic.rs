@@ -16,12 +16,20 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u32 = 15;
 const CLUSTER: u64 = 77;
 
+/// A node that is formatted for the first attempt to form the cluster.
 fn node(pool_bytes: u64) -> Node {
-    Node::new(Description { identity: 5, pool_bytes, tcp: None, shm: None })
+    let mut node = Node::new(Description { identity: 5, pool_bytes, tcp: None, shm: None });
+    let step = node.handle(format(CLUSTER, 1));
+    assert_eq!(step, Step { effects: vec![], reply: NodeReply::Done });
+    node
+}
+
+fn format(cluster: u64, attempt: u64) -> NodeRequest {
+    NodeRequest::Format { cluster, attempt }
 }
 
 fn reserve(extent: Extent, bytes: u64, block_bytes: u64) -> NodeRequest {
-    NodeRequest::Reserve { cluster: CLUSTER, extent, bytes, block_bytes }
+    NodeRequest::Reserve { cluster: CLUSTER, attempt: 1, extent, bytes, block_bytes }
 }
 
 fn region(region: u32, primary: bool) -> NodeRequest {
@@ -142,34 +150,41 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
 }
 
 #[test]
-fn a_node_serves_one_cluster_until_it_is_released_unused() {
+fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied() {
     let mut node = node(POOL);
-    let first = offset_of(&node.handle(region(0, true)));
-    let other = || NodeRequest::Reserve {
-        cluster: CLUSTER + 1,
-        extent: Extent::Region { region: 0, primary: false },
+    let taken = NodeRefusal::OtherCluster { cluster: CLUSTER };
+    let is_bad = |refusal| matches!(refusal, NodeRefusal::BadRequest { .. });
+    let reserve = |cluster, attempt, primary| NodeRequest::Reserve {
+        cluster,
+        attempt,
+        extent: Extent::Region { region: 0, primary },
         bytes: REGION,
         block_bytes: BLOCK,
     };
-    let taken = NodeRefusal::OtherCluster { cluster: CLUSTER };
-    assert_eq!(refusal(node.handle(other())), taken);
-    assert_eq!(refusal(node.handle(NodeRequest::Release { cluster: CLUSTER + 1 })), taken);
+    let first = offset_of(&node.handle(reserve(CLUSTER, 1, true)));
+    assert_eq!(refusal(node.handle(reserve(CLUSTER + 1, 1, true))), taken);
+    assert_eq!(refusal(node.handle(format(CLUSTER + 1, 9))), taken);
 
-    let step = node.handle(NodeRequest::Release { cluster: CLUSTER });
-    assert_eq!(step.effects, [Effect::ZeroPool { offset: first, bytes: REGION }]);
-    let again = node.handle(NodeRequest::Release { cluster: CLUSTER });
-    assert_eq!((again.effects, again.reply), (vec![], NodeReply::Done));
-    assert_eq!(offset_of(&node.handle(other())), 0);
+    // The same attempt again keeps what it has reserved; a later one starts from zeros.
+    let again = node.handle(format(CLUSTER, 1));
+    assert_eq!(again, Step { effects: vec![], reply: NodeReply::Done });
+    let later = node.handle(format(CLUSTER, 2));
+    assert_eq!(later.effects, [Effect::ZeroPool { offset: first, bytes: REGION }]);
+    assert!(is_bad(refusal(node.handle(format(CLUSTER, 1)))));
+    assert!(is_bad(refusal(node.handle(reserve(CLUSTER, 1, true)))), "a late request");
+    assert!(is_bad(refusal(node.handle(NodeRequest::Reserve {
+        cluster: CLUSTER,
+        attempt: 3,
+        extent: Extent::Subtable { subtable: 0 },
+        bytes: 64,
+        block_bytes: 0,
+    }))));
+    let full = refusal(node.handle(NodeRequest::Alloc { client: ClientId(1) }));
+    assert_eq!(full, NodeRefusal::NoFreeBlock);
 
-    node.handle(NodeRequest::Reserve {
-        cluster: CLUSTER + 1,
-        extent: Extent::Region { region: 1, primary: true },
-        bytes: REGION,
-        block_bytes: BLOCK,
-    });
+    node.handle(reserve(CLUSTER, 2, true));
     node.handle(NodeRequest::Alloc { client: ClientId(1) });
-    let used = refusal(node.handle(NodeRequest::Release { cluster: CLUSTER + 1 }));
-    assert!(matches!(used, NodeRefusal::BadRequest { .. }), "{used:?}");
+    assert!(is_bad(refusal(node.handle(format(CLUSTER, 3)))), "a client owns a block");
 }
 
 /// What must be true of a node, kept by simpler means.

@@ -88,8 +88,8 @@ impl tarpc::RequestName for NodeRequest {
     fn name(&self) -> &str {
         match self {
             NodeRequest::Describe => "Describe",
+            NodeRequest::Format { .. } => "Format",
             NodeRequest::Reserve { .. } => "Reserve",
-            NodeRequest::Release { .. } => "Release",
             NodeRequest::Alloc { .. } => "Alloc",
             NodeRequest::SetOwner { .. } => "SetOwner",
             NodeRequest::BlocksOf { .. } => "BlocksOf",

@@ -1,0 +1,132 @@
+//! How the master gets from memory nodes that joined to the first view.
+//!
+//! Once enough nodes are present, the first of them (by name) are planned for and asked for
+//! memory. Whatever goes wrong ends the attempt with a text for people, which is also what
+//! sessions are told; another attempt follows, after a pause or when another node joins.
+
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_core::verbs::MnId;
+use fusee_core::view::{Member, View};
+
+use super::format::{Attempt, Outcome};
+use super::{Action, Actions, Level, Master, Phase, Purpose, RETRY_MS};
+use crate::plan::Plan;
+use crate::record::Record;
+
+impl Master {
+    /// Does what is due: repeats calls, looks for absent nodes, starts to form the cluster.
+    pub(super) fn proceed(&mut self, now_ms: u64, out: &mut Actions) {
+        let Phase::Forming { attempt, try_at_ms, look_at_ms } = &mut self.phase else { return };
+        let mut calls = Vec::new();
+        if let Some(attempt) = attempt {
+            let repeats = attempt.repeats(now_ms).into_iter();
+            calls.extend(repeats.map(|(node, request)| (node, request, Purpose::Format)));
+        }
+        let start = attempt.is_none() && *try_at_ms <= now_ms;
+        if *look_at_ms <= now_ms {
+            *look_at_ms = now_ms + RETRY_MS;
+            let absent = self.members.keys().filter(|node| !self.present.contains(node));
+            calls.extend(absent.map(|node| (*node, NodeRequest::Describe, Purpose::Look)));
+        }
+        for (node, request, purpose) in calls {
+            self.call(node, request, purpose, out);
+        }
+        if start && self.present.len() >= self.settings.memory_nodes as usize {
+            self.start_attempt(out);
+        }
+    }
+
+    fn call(&mut self, node: MnId, request: NodeRequest, purpose: Purpose, out: &mut Actions) {
+        let Some(member) = self.members.get(&node) else { return };
+        let token = self.next_call;
+        self.next_call += 1;
+        self.calls.insert(token, (node, purpose));
+        out.push(Action::Call { node, control: member.control.clone(), token, request });
+    }
+
+    fn start_attempt(&mut self, out: &mut Actions) {
+        let chosen = self.present.iter().take(self.settings.memory_nodes as usize);
+        let chosen: Vec<Member> = chosen.map(|node| self.members[node].clone()).collect();
+        let plan = match Plan::new(&self.settings, chosen) {
+            Ok(plan) => plan,
+            // No pause helps; another node may.
+            Err(error) => return self.hold(u64::MAX, error.to_string(), out),
+        };
+        let cluster = *self.cluster.get_or_insert(self.fresh_cluster);
+        self.last_attempt += 1;
+        let records = vec![Record::Cluster(cluster), Record::Attempt(self.last_attempt)];
+        out.push(Action::Persist(records));
+        let text = format!("forming the cluster of {} memory nodes", plan.members().len());
+        out.push(Action::Log(Level::Info, text));
+        let begun = Attempt::new(plan, cluster, self.last_attempt);
+        let calls = begun.first_calls();
+        if let Phase::Forming { attempt, .. } = &mut self.phase {
+            *attempt = Some(begun);
+        }
+        for (node, request) in calls {
+            self.call(node, request, Purpose::Format, out);
+        }
+    }
+
+    /// Ends the attempt, if one runs, until `try_at_ms` or another node joins.
+    fn hold(&mut self, try_at_ms: u64, problem: String, out: &mut Actions) {
+        self.report(problem, out);
+        self.abandon_attempt(try_at_ms);
+    }
+
+    /// Says what the matter is, once.
+    fn report(&mut self, problem: String, out: &mut Actions) {
+        if self.problem.as_ref() != Some(&problem) {
+            out.push(Action::Log(Level::Warn, format!("cannot form the cluster: {problem}")));
+            self.problem = Some(problem);
+        }
+    }
+
+    pub(super) fn node_answered(
+        &mut self,
+        now_ms: u64,
+        node: MnId,
+        purpose: Purpose,
+        result: Result<NodeReply, String>,
+        out: &mut Actions,
+    ) {
+        if purpose == Purpose::Look {
+            return self.looked(now_ms, node, result);
+        }
+        let Phase::Forming { attempt: Some(attempt), .. } = &mut self.phase else { return };
+        match attempt.answer(now_ms, node, result) {
+            Outcome::Call(request) => self.call(node, request, Purpose::Format, out),
+            Outcome::Wait => {}
+            Outcome::Repeat(problem) => self.report(problem, out),
+            Outcome::Abort(problem) => {
+                // If it is another process now, its join or the next look will tell.
+                self.present.remove(&node);
+                self.hold(now_ms + RETRY_MS, problem, out);
+            }
+            Outcome::Formed(view) => self.formed(*view, out),
+        }
+    }
+
+    /// An absent node answered a look, or did not.
+    fn looked(&mut self, now_ms: u64, node: MnId, result: Result<NodeReply, String>) {
+        if let (Some(member), Ok(NodeReply::Description(found))) = (self.members.get(&node), result)
+            && member.identity == found.identity
+        {
+            self.arrived(now_ms, node);
+        }
+    }
+
+    fn formed(&mut self, view: View, out: &mut Actions) {
+        let text = format!(
+            "the cluster is formed: {} memory nodes, {} regions, {} index subtables",
+            view.members.len(),
+            view.regions.len(),
+            view.subtables.len()
+        );
+        // From this record on, nothing is ever released again.
+        out.push(Action::Persist(vec![Record::View(view.clone())]));
+        out.push(Action::Log(Level::Info, text));
+        self.problem = None;
+        self.phase = Phase::Formed(view);
+    }
+}

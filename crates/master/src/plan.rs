@@ -1,0 +1,186 @@
+//! From settings and memory nodes to the first view.
+//!
+//! The index is placed first, and then as many regions as fit on what it leaves. Each node is
+//! asked for its regions before its subtables, one after the other: regions are powers of two and
+//! leave no holes, so the plan can count exactly what the node's allocator, which aligns by
+//! [`extent_align_bytes`], will give. Nothing here remembers anything.
+
+use std::collections::HashMap;
+
+use fusee_control::node::{Extent, NodeRequest, extent_align_bytes};
+use fusee_core::verbs::MnId;
+use fusee_core::view::{Geometry, Member, Place, Region, Scheme, Subtable, View};
+
+use crate::placement::{Room, capacity, place};
+use crate::settings::{MAX_REGIONS, Settings};
+
+/// Which item a ring position is for; part of the hash.
+const SUBTABLES: u64 = 1;
+const REGIONS: u64 = 2;
+
+/// Who will hold what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    members: Vec<Member>,
+    geometry: Geometry,
+    /// By number, the nodes that hold it, the primary first.
+    subtables: Vec<Vec<MnId>>,
+    regions: Vec<Vec<MnId>>,
+}
+
+/// Why the cluster cannot be formed of these memory nodes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The index alone is too large.
+    #[error(
+        "pools too small: {fitting} of {subtables} index subtables ({bytes} bytes each, \
+         {replicas} replicas) fit on the memory nodes; start them with larger pools, or lower \
+         index_keys"
+    )]
+    Index {
+        /// Subtables that the index needs.
+        subtables: u64,
+        /// Those that fit.
+        fitting: u64,
+        /// Size of one.
+        bytes: u64,
+        /// Replicas of each.
+        replicas: u8,
+    },
+    /// Nothing is left for data.
+    #[error(
+        "pools too small: beside the index not one region of {bytes} bytes fits on {replicas} \
+         memory nodes; start them with larger pools, or lower geometry.region_bytes"
+    )]
+    Regions {
+        /// Size of a region.
+        bytes: u64,
+        /// Replicas of each.
+        replicas: u8,
+    },
+}
+
+/// What an extent takes of a pool at most.
+fn padded(bytes: u64) -> u64 {
+    bytes.next_multiple_of(extent_align_bytes(bytes))
+}
+
+impl Plan {
+    /// Places index and regions on the members.
+    pub fn new(settings: &Settings, members: Vec<Member>) -> Result<Plan, PlanError> {
+        let geometry = settings.geometry;
+        let (count, bytes) = (settings.subtables(), geometry.subtable_bytes());
+        let room =
+            |member: &Member| Room { node: member.node, items: member.pool_bytes / padded(bytes) };
+        let rooms: Vec<Room> = members.iter().map(room).collect();
+        let replicas = settings.index_replicas;
+        let fitting = capacity(&rooms, replicas, count);
+        if fitting < count {
+            return Err(PlanError::Index { subtables: count, fitting, bytes, replicas });
+        }
+        let subtables = place(SUBTABLES, &rooms, replicas, count);
+
+        let region = geometry.region_bytes;
+        let room = |member: &Member| {
+            let holds = |nodes: &&Vec<MnId>| nodes.contains(&member.node);
+            let index = subtables.iter().filter(holds).count() as u64 * padded(bytes);
+            let left = member.pool_bytes - index;
+            let left = left - left % extent_align_bytes(bytes);
+            Room { node: member.node, items: left / padded(region) }
+        };
+        let rooms: Vec<Room> = members.iter().map(room).collect();
+        let replicas = settings.data_replicas;
+        // The 48-bit address space is a bound as well; it lies beyond for all but huge regions.
+        let most = MAX_REGIONS.min((1 << fusee_core::layout::ADDRESS_BITS) / region);
+        let count = capacity(&rooms, replicas, most);
+        if count == 0 {
+            return Err(PlanError::Regions { bytes: region, replicas });
+        }
+        let regions = place(REGIONS, &rooms, replicas, count);
+        Ok(Plan { members, geometry, subtables, regions })
+    }
+
+    /// The memory nodes.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// The extents of a node, in the order in which to reserve them.
+    fn extents(&self, node: MnId) -> Vec<Extent> {
+        let regions = (0u32..).zip(&self.regions).filter(|(_, nodes)| nodes.contains(&node));
+        let regions = regions.map(|(region, nodes)| Extent::Region {
+            region,
+            primary: nodes.first() == Some(&node),
+        });
+        let subtables = (0u32..).zip(&self.subtables).filter(|(_, nodes)| nodes.contains(&node));
+        let subtables = subtables.map(|(subtable, _)| Extent::Subtable { subtable });
+        regions.chain(subtables).collect()
+    }
+
+    /// What to ask of a node, in this order.
+    pub fn reservations(&self, cluster: u64, attempt: u64, node: MnId) -> Vec<NodeRequest> {
+        let request = |extent| {
+            let (bytes, block_bytes) = match extent {
+                Extent::Region { .. } => (self.geometry.region_bytes, self.geometry.block_bytes),
+                Extent::Subtable { .. } => (self.geometry.subtable_bytes(), 0),
+            };
+            NodeRequest::Reserve { cluster, attempt, extent, bytes, block_bytes }
+        };
+        self.extents(node).into_iter().map(request).collect()
+    }
+
+    /// The first view, of the offsets that each member gave in answer to
+    /// [`Plan::reservations`]. They come from elsewhere, so they are checked.
+    pub fn view(&self, cluster: u64, offsets: &HashMap<MnId, Vec<u64>>) -> Result<View, String> {
+        let mut at: HashMap<(MnId, Extent), u64> = HashMap::new();
+        for member in &self.members {
+            let node = member.node;
+            let given = offsets.get(&node).map_or(&[][..], Vec::as_slice);
+            let extents = self.extents(node);
+            if given.len() != extents.len() {
+                return Err(format!("{node} gave {} of {} extents", given.len(), extents.len()));
+            }
+            self.check_apart(node, &extents, given)?;
+            at.extend(extents.into_iter().map(|extent| (node, extent)).zip(given.iter().copied()));
+        }
+        let place = |node: MnId, extent| Place { node, offset: at[&(node, extent)] };
+        let region = |(region, nodes): (u32, &Vec<MnId>)| {
+            let primary = |node: &MnId| nodes.first() == Some(node);
+            let extent = |node| Extent::Region { region, primary: primary(&node) };
+            let places = nodes.iter().map(|node| place(*node, extent(*node))).collect();
+            Region { scheme: Scheme::Replicated, places }
+        };
+        let depth = self.subtables.len().ilog2() as u8;
+        let subtable = |(subtable, nodes): (u32, &Vec<MnId>)| {
+            let extent = Extent::Subtable { subtable };
+            let places = nodes.iter().map(|node| place(*node, extent)).collect();
+            Subtable { local_depth: depth, places }
+        };
+        let view = View {
+            number: 1,
+            cluster,
+            geometry: self.geometry,
+            members: self.members.clone(),
+            regions: (0u32..).zip(&self.regions).map(region).collect(),
+            directory: (0u32..).take(self.subtables.len()).collect(),
+            subtables: (0u32..).zip(&self.subtables).map(subtable).collect(),
+        };
+        view.check().map_err(|error| error.to_string())?;
+        Ok(view)
+    }
+
+    fn check_apart(&self, node: MnId, extents: &[Extent], offsets: &[u64]) -> Result<(), String> {
+        let bytes = |extent: &Extent| match extent {
+            Extent::Region { .. } => self.geometry.region_bytes,
+            Extent::Subtable { .. } => self.geometry.subtable_bytes(),
+        };
+        let mut ranges: Vec<(u64, u64)> =
+            offsets.iter().copied().zip(extents.iter().map(bytes)).collect();
+        ranges.sort_unstable();
+        let overlap = |pair: &[(u64, u64)]| pair[0].0.saturating_add(pair[0].1) > pair[1].0;
+        if ranges.windows(2).any(overlap) {
+            return Err(format!("{node} gave extents that overlap"));
+        }
+        Ok(())
+    }
+}
