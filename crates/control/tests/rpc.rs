@@ -189,6 +189,8 @@ fn an_in_process_service_needs_no_port_and_ends_when_dropped() {
     server.stop();
     let gone = client.call_blocking(NodeRequest::Usage);
     assert_eq!(gone, Err(RpcError::Closed { addr: "node 0".into() }));
-    drop((client, runtime));
+    drop(runtime);
     assert_eq!(Arc::strong_count(&calls), 1, "the handler outlived its server");
+    let gone = client.call_blocking(NodeRequest::Usage);
+    assert_eq!(gone, Err(RpcError::Closed { addr: "node 0".into() }));
 }

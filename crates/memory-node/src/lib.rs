@@ -9,4 +9,9 @@
 //! identity, and the cluster treats it as new.
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod logic;
+pub mod server;
+
+pub use config::Config;
+pub use server::{MemoryNode, StartError};

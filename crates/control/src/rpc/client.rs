@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tarpc::client::{Channel, NewClient, RpcError as TarpcError};
 use tarpc::{ClientMessage, Response, context};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
@@ -41,7 +42,7 @@ impl<S: Service> fmt::Debug for RpcClient<S> {
 }
 
 struct Shared<S: Service> {
-    runtime: Runtime,
+    runtime: Handle,
     addr: String,
     /// Whether a broken connection can be made anew; not so inside a process.
     reconnect: bool,
@@ -114,7 +115,7 @@ impl<S: Service> RpcClient<S> {
         reconnect: bool,
         link: Option<Link<S>>,
     ) -> RpcClient<S> {
-        let runtime = runtime.clone();
+        let runtime = runtime.handle().clone();
         let shared = Shared { runtime, addr, reconnect, link: Mutex::new(link) };
         RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE }
     }
@@ -132,7 +133,7 @@ impl<S: Service> RpcClient<S> {
     /// Asks once. Dropping the future does not take the request back.
     pub async fn call(&self, request: S::Request) -> Result<S::Reply, RpcError> {
         let (shared, deadline) = (Arc::clone(&self.shared), self.deadline);
-        let calling = self.shared.runtime.handle().spawn(async move {
+        let calling = self.shared.runtime.spawn(async move {
             match timeout(deadline, shared.call(request, Instant::now() + deadline)).await {
                 Ok(result) => result,
                 Err(_) => Err(RpcError::TimedOut { addr: shared.addr.clone() }),

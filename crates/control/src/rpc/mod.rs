@@ -15,7 +15,7 @@
 //! * A handler that was started runs to its end, also when its caller is gone.
 //!
 //! Clients may be used from any executor: connections live on the [`Runtime`] they were made
-//! with.
+//! with, which has to outlive them.
 
 mod client;
 mod codec;

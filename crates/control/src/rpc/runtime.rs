@@ -2,7 +2,8 @@
 //!
 //! Connections, their timers and the servers live here, so a caller needs no runtime of its own:
 //! it may await a call from any executor, or block on it. The runtime ends, and its thread with
-//! it, when the last clone is dropped; clients and servers each hold one.
+//! it, when the last clone is dropped. Clients and servers do not keep it alive, or a task that
+//! holds a client would keep its own runtime from ending: after the end, calls fail as closed.
 
 use std::io;
 use std::sync::Arc;

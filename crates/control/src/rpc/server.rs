@@ -13,6 +13,7 @@ use futures_util::StreamExt;
 use tarpc::server::{BaseChannel, Channel};
 use tarpc::{ClientMessage, Response, ServerError};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -27,7 +28,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A running service. Dropping it closes its port and its connections.
 #[derive(Debug)]
 pub struct Server {
-    runtime: Runtime,
+    runtime: Handle,
     addr: Option<SocketAddr>,
     /// Dropped to tell the accepting task to end.
     stop: Option<oneshot::Sender<()>>,
@@ -91,7 +92,12 @@ where
     drop(entered);
     let (stop, stopped) = oneshot::channel();
     let task = runtime.handle().spawn(accept::<S, H, F>(listener, handler, stopped));
-    Ok(Server { runtime: runtime.clone(), addr: Some(addr), stop: Some(stop), task: Some(task) })
+    Ok(Server {
+        runtime: runtime.handle().clone(),
+        addr: Some(addr),
+        stop: Some(stop),
+        task: Some(task),
+    })
 }
 
 /// Answers requests of this process; opens no port. `name` stands for the address in errors.
@@ -113,7 +119,15 @@ where
         }
     });
     let client = RpcClient::local(runtime, name, near);
-    (client, Server { runtime: runtime.clone(), addr: None, stop: Some(stop), task: Some(task) })
+    (
+        client,
+        Server {
+            runtime: runtime.handle().clone(),
+            addr: None,
+            stop: Some(stop),
+            task: Some(task),
+        },
+    )
 }
 
 async fn accept<S, H, F>(listener: TcpListener, handler: H, mut stopped: oneshot::Receiver<()>)

@@ -17,9 +17,10 @@ use fusee_core::view::View;
 
 use crate::plan::Plan;
 
-/// How long to wait before a call is repeated: doubled from the first to the second figure.
+/// How long to wait before a call is repeated; doubled for every failure in a row.
 const FIRST_PAUSE_MS: u64 = 100;
-const LAST_PAUSE_MS: u64 = 5_000;
+/// Failures in a row that end the attempt: others may form the cluster without this node.
+const MAX_FAILURES: u32 = 5;
 
 /// An attempt under way.
 #[derive(Debug)]
@@ -125,9 +126,12 @@ impl Attempt {
             (_, Err(cause)) => Some(format!("{node} does not answer: {cause}")),
         };
         if let Some(failure) = failure {
-            let pause = FIRST_PAUSE_MS << progress.failures.min(10);
+            let pause = FIRST_PAUSE_MS << progress.failures;
             progress.failures += 1;
-            progress.repeat_at_ms = Some(now_ms + pause.min(LAST_PAUSE_MS));
+            if progress.failures == MAX_FAILURES {
+                return Outcome::Abort(failure);
+            }
+            progress.repeat_at_ms = Some(now_ms + pause);
             return Outcome::Repeat(failure);
         }
         progress.failures = 0;

@@ -1,0 +1,93 @@
+//! What a memory node is told when it starts.
+//!
+//! Every field has a default that fits a cluster on one machine, where several memory nodes run
+//! side by side: ports are chosen by the system, and the master learns them when the node joins.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::server::StartError;
+
+/// The port at which a master is looked for by default.
+pub const DEFAULT_MASTER_PORT: u16 = 7170;
+
+/// Settings of a memory node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Host and port of the control service. Port 0, as in the default `127.0.0.1:0`, is any
+    /// free one.
+    pub listen: String,
+    /// Host and port of the software NIC; any free port of 127.0.0.1 by default. `None` for
+    /// memory that only processes of this host reach.
+    pub tcp: Option<String>,
+    /// Directory for the socket that hands the memory to processes of this host; the system's
+    /// directory for temporary files by default. `None` to hand out nothing.
+    pub shm_dir: Option<PathBuf>,
+    /// The host name or IP address under which others reach this node. Needed when it listens at
+    /// all addresses (0.0.0.0); otherwise the host of `listen` and `tcp` by default.
+    pub advertise: Option<String>,
+    /// Host and port of the master; `127.0.0.1:7170` by default.
+    pub master: String,
+    /// Bytes to lend; 4 GiB by default. They are taken from the system when they are first used.
+    pub pool_bytes: u64,
+    /// Whether to ask for huge pages.
+    pub huge_pages: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            listen: "127.0.0.1:0".into(),
+            tcp: Some("127.0.0.1:0".into()),
+            shm_dir: Some(std::env::temp_dir()),
+            advertise: None,
+            master: format!("127.0.0.1:{DEFAULT_MASTER_PORT}"),
+            pool_bytes: 4 << 30,
+            huge_pages: false,
+        }
+    }
+}
+
+impl Config {
+    /// The address that others are told, of the one that the node listens at.
+    pub(crate) fn advertised(&self, at: SocketAddr) -> Result<String, StartError> {
+        match &self.advertise {
+            Some(host) if host.contains(':') && !host.starts_with('[') => {
+                Ok(format!("[{host}]:{}", at.port()))
+            }
+            Some(host) => Ok(format!("{host}:{}", at.port())),
+            None if at.ip().is_unspecified() => Err(StartError::Advertise { at }),
+            None => Ok(at.to_string()),
+        }
+    }
+
+    /// The software NIC's address, resolved.
+    pub(crate) fn tcp_addr(&self) -> Result<Option<SocketAddr>, StartError> {
+        let Some(tcp) = &self.tcp else { return Ok(None) };
+        let bad = |cause: String| StartError::Address { addr: tcp.clone(), cause };
+        let mut resolved = tcp.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
+        resolved.next().map(Some).ok_or_else(|| bad("no such host".into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_told_an_address_that_leads_here() {
+        let at: SocketAddr = "0.0.0.0:70".parse().unwrap();
+        let config = |advertise: Option<&str>| Config {
+            advertise: advertise.map(str::to_owned),
+            ..Config::default()
+        };
+        assert!(matches!(config(None).advertised(at), Err(StartError::Advertise { .. })));
+        assert_eq!(config(Some("mn.example")).advertised(at).unwrap(), "mn.example:70");
+        assert_eq!(config(Some("fd00::1")).advertised(at).unwrap(), "[fd00::1]:70");
+        let at: SocketAddr = "10.0.0.7:70".parse().unwrap();
+        assert_eq!(config(None).advertised(at).unwrap(), "10.0.0.7:70");
+    }
+}

@@ -1,0 +1,260 @@
+//! A running memory node: the pool, its fabrics, the control service, the way to the master.
+//!
+//! Requests are decided one at a time under a lock, and their effects on the pool are done
+//! before the lock is released, so the copy of the block table in the pool changes in the order
+//! of the decisions. Fencing can take long, since it may have to wait for a process to die: it
+//! happens outside of the lock on a thread of its own, and its reply waits for it.
+//!
+//! [`MemoryNode::start`] opens ports and joins a master; [`MemoryNode::start_local`] makes a node
+//! for a cluster inside one process, which opens none.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::{Description, NodeReply, NodeRequest};
+use fusee_control::rpc::{self, MasterClient, NodeClient, NodeService, Runtime, Server};
+use fusee_core::verbs::MnId;
+use fusee_fabric::{NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
+use tokio::sync::{Mutex, watch};
+use tokio::task::spawn_blocking;
+
+use crate::config::Config;
+use crate::logic::{Effect, Node};
+
+/// How long to wait before the master is asked again: doubled from the first to the second.
+const FIRST_JOIN_PAUSE: Duration = Duration::from_millis(50);
+const LAST_JOIN_PAUSE: Duration = Duration::from_secs(2);
+
+/// Why a memory node cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The system does not give the memory.
+    #[error("cannot make a pool of {bytes} bytes: {source}; ask for less, or free memory")]
+    Pool {
+        /// Asked for.
+        bytes: u64,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// The fabrics cannot start.
+    #[error(transparent)]
+    Fabrics(#[from] fusee_fabric::ServeError),
+    /// The control service cannot listen.
+    #[error(transparent)]
+    Control(#[from] rpc::ServeError),
+    /// An address of the configuration is none.
+    #[error("{addr} is no address to listen at: {cause}")]
+    Address {
+        /// The address.
+        addr: String,
+        /// What is wrong.
+        cause: String,
+    },
+    /// Nobody could be told where this node is.
+    #[error("{at} stands for every address of this machine; set advertise to one others reach")]
+    Advertise {
+        /// Where it would listen.
+        at: SocketAddr,
+    },
+    /// No thread for the control service.
+    #[error("cannot start the control thread: {0}")]
+    Thread(#[from] io::Error),
+}
+
+#[derive(Debug)]
+struct Shared {
+    node: Mutex<Node>,
+    fabrics: NodeFabrics,
+}
+
+/// A running memory node. Dropping it ends it, and with it the memory it lends.
+#[derive(Debug)]
+pub struct MemoryNode {
+    // In the order in which they end: nothing new comes in, then the fabrics go.
+    server: Server,
+    client: Option<NodeClient>,
+    shared: Arc<Shared>,
+    joined: watch::Receiver<Option<MnId>>,
+    description: Description,
+    control: String,
+    runtime: Runtime,
+}
+
+impl MemoryNode {
+    /// Starts a memory node with its own threads. It joins the master in the background, as soon
+    /// as the master is there.
+    pub fn start(config: Config) -> Result<MemoryNode, StartError> {
+        let runtime = Runtime::start("fusee-mn")?;
+        let identity: u64 = rand::random();
+        let listener = rpc::bind(&config.listen)?;
+        let control = config.advertised(listener.local_addr()?)?;
+        let socket = |dir: &std::path::PathBuf| dir.join(format!("fusee-{identity:016x}.sock"));
+        let fabrics = NodeFabrics::start(NodeFabricsOptions {
+            pool: make_pool(config.pool_bytes, config.huge_pages)?,
+            identity,
+            tcp: config.tcp_addr()?,
+            shm: config.shm_dir.as_ref().map(socket),
+        })?;
+        let tcp = fabrics.tcp_addr().map(|at| config.advertised(at)).transpose()?;
+        let (shared, description) = share(identity, fabrics, tcp);
+        let service = Arc::clone(&shared);
+        let server = rpc::serve::<NodeService, _, _>(&runtime, listener, move |request| {
+            handle(Arc::clone(&service), request)
+        })?;
+        tracing::info!(%control, pool_bytes = description.pool_bytes, "memory node started");
+        let (tell, joined) = watch::channel(None);
+        let master = MasterClient::new(&runtime, config.master.clone());
+        let request = join_request(&description, &control);
+        // Ends with the runtime, if not before.
+        runtime.handle().spawn(join(master, request, tell));
+        let client = None;
+        Ok(MemoryNode { server, client, shared, joined, description, control, runtime })
+    }
+
+    /// Starts a memory node for a cluster inside this process: no port, no socket, no master.
+    /// `name` stands for its address; [`MemoryNode::join_request`] is what to tell the master.
+    pub fn start_local(
+        runtime: &Runtime,
+        name: &str,
+        pool_bytes: u64,
+        huge_pages: bool,
+    ) -> Result<MemoryNode, StartError> {
+        let identity: u64 = rand::random();
+        let pool = make_pool(pool_bytes, huge_pages)?;
+        let options = NodeFabricsOptions { pool, identity, tcp: None, shm: None };
+        let (shared, description) = share(identity, NodeFabrics::start(options)?, None);
+        let service = Arc::clone(&shared);
+        let (client, server) =
+            rpc::serve_local::<NodeService, _, _>(runtime, name, move |request| {
+                handle(Arc::clone(&service), request)
+            });
+        let (runtime, control) = (runtime.clone(), name.to_owned());
+        let client = Some(client);
+        let (_, joined) = watch::channel(None);
+        Ok(MemoryNode { server, client, shared, joined, description, control, runtime })
+    }
+
+    /// What this node tells the master to join.
+    pub fn join_request(&self) -> MasterRequest {
+        join_request(&self.description, &self.control)
+    }
+
+    /// Where it is, as others are told: its control address and its fabrics.
+    pub fn control(&self) -> &str {
+        &self.control
+    }
+
+    /// Identity, pool and fabrics.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// The fabrics, for sessions of this process.
+    pub fn fabrics(&self) -> &NodeFabrics {
+        &self.shared.fabrics
+    }
+
+    /// A client of the control service.
+    pub fn client(&self) -> NodeClient {
+        let over_tcp = || NodeClient::new(&self.runtime, self.control.clone());
+        self.client.clone().unwrap_or_else(over_tcp)
+    }
+
+    /// Its name in the cluster; `None` until it has joined.
+    pub fn name(&self) -> Option<MnId> {
+        *self.joined.borrow()
+    }
+
+    /// Ends the node, as dropping it does, and returns when its ports are closed and its threads
+    /// have ended.
+    ///
+    /// # Panics
+    /// If the calling thread is an async runtime's.
+    pub fn stop(self) {
+        self.server.stop();
+    }
+}
+
+fn make_pool(bytes: u64, huge_pages: bool) -> Result<Pool, StartError> {
+    let made = Pool::new(PoolOptions { bytes, huge_pages });
+    made.map_err(|source| StartError::Pool { bytes, source })
+}
+
+fn share(identity: u64, fabrics: NodeFabrics, tcp: Option<String>) -> (Arc<Shared>, Description) {
+    let shm = fabrics.shm_path().map(|path| path.to_string_lossy().into_owned());
+    let description = Description { identity, pool_bytes: fabrics.pool().bytes(), tcp, shm };
+    let node = Mutex::new(Node::new(description.clone()));
+    (Arc::new(Shared { node, fabrics }), description)
+}
+
+fn join_request(description: &Description, control: &str) -> MasterRequest {
+    MasterRequest::Join {
+        identity: description.identity,
+        control: control.to_owned(),
+        tcp: description.tcp.clone(),
+        shm: description.shm.clone(),
+        pool_bytes: description.pool_bytes,
+    }
+}
+
+/// Decides about a request and carries it out.
+async fn handle(shared: Arc<Shared>, request: NodeRequest) -> NodeReply {
+    let mut node = shared.node.lock().await;
+    let step = node.handle(request);
+    let mut fences = Vec::new();
+    for effect in step.effects {
+        match effect {
+            Effect::WriteTable { offset, value } => {
+                shared.fabrics.pool().write_u32(offset, value);
+            }
+            Effect::ZeroPool { offset, bytes } => {
+                let pool = shared.fabrics.pool().clone();
+                let zeroed = spawn_blocking(move || pool.zero(offset, bytes)).await;
+                zeroed.expect("the node's extents lie inside the pool");
+            }
+            Effect::Fence { client } => fences.push(client),
+        }
+    }
+    drop(node);
+    for client in fences {
+        let fencing = Arc::clone(&shared);
+        // A fence that fails must not be acknowledged: the panic becomes the caller's error.
+        let fenced = spawn_blocking(move || fencing.fabrics.fence(client)).await;
+        fenced.expect("fencing ends");
+        tracing::info!(%client, "fenced");
+    }
+    match step.reply {
+        NodeReply::Usage(mut usage) => {
+            usage.attached_clients = shared.fabrics.attached_clients();
+            NodeReply::Usage(usage)
+        }
+        reply => reply,
+    }
+}
+
+/// Joins the master, however long it takes.
+async fn join(master: MasterClient, request: MasterRequest, tell: watch::Sender<Option<MnId>>) {
+    let mut pause = FIRST_JOIN_PAUSE;
+    let mut said = String::new();
+    loop {
+        let obstacle = match master.call(request.clone()).await {
+            Ok(MasterReply::Joined { node }) => {
+                tracing::info!(%node, master = master.addr(), "joined the cluster");
+                tell.send_replace(Some(node));
+                return;
+            }
+            Ok(MasterReply::Refused { reason }) => format!("the master refuses: {reason}"),
+            Ok(other) => format!("the master gave a wrong answer: {other:?}"),
+            Err(error) => error.to_string(),
+        };
+        if said != obstacle {
+            tracing::warn!("cannot join yet, trying on: {obstacle}");
+            said = obstacle;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LAST_JOIN_PAUSE);
+    }
+}
