@@ -3,7 +3,7 @@
 //! [`shm`] maps the memory into the client's process: a verb is a few instructions. [`tcp`] sends
 //! frames to a software NIC in the memory node, which executes them; it reaches other hosts and
 //! needs no special hardware. Both implement [`fusee_core::verbs::Fabric`], work on the same
-//! [`pool::Pool`] at the same time, and pass one conformance suite.
+//! [`pool::Pool`] at the same time, and pass one [`conformance`] suite.
 //!
 //! For sessions: [`any::attach_all`] attaches to the members of a view, [`any::AnyFabric`] runs
 //! batches and drives the I/O. For memory nodes: [`serve::NodeFabrics`] starts and stops both
@@ -18,6 +18,7 @@
 #![warn(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
 pub mod any;
+pub mod conformance;
 pub mod error;
 pub mod pool;
 pub mod serve;

@@ -430,6 +430,16 @@ impl<'a> Reply<'a> {
 }
 
 impl<'a> Results<'a> {
+    /// Bytes that have not been taken.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether all results have been taken.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Takes the result of a READ.
     pub fn data(&mut self, len: u32) -> Result<&'a [u8], FrameError> {
         take_padded(&mut self.0, len).ok_or(FrameError::Malformed("a result is cut off"))
@@ -438,12 +448,6 @@ impl<'a> Results<'a> {
     /// Takes the result of a CAS or FAA.
     pub fn word(&mut self) -> Result<u64, FrameError> {
         take_u64(&mut self.0).ok_or(FrameError::Malformed("a result is cut off"))
-    }
-
-    /// Checks that all results have been taken.
-    pub fn end(self) -> Result<(), FrameError> {
-        let rest = FrameError::Malformed("bytes behind the last result");
-        if self.0.is_empty() { Ok(()) } else { Err(rest) }
     }
 }
 

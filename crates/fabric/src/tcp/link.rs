@@ -22,6 +22,8 @@ pub(super) struct Part {
     pub(super) slot: usize,
     from: u32,
     to: u32,
+    /// Length of the reply's body.
+    reply_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -161,10 +163,10 @@ impl Link {
     pub(super) fn submit(&mut self, slot: usize, batch: &Batch) -> usize {
         let (mut parts, mut from) = (0, 0);
         while from < batch.verbs().len() {
-            let (to, verbs, body_bytes) = self.fit(batch, from);
+            let (to, verbs, body_bytes, reply_bytes) = self.fit(batch, from);
             if verbs > 0 {
                 self.encode(batch, from..to, verbs, body_bytes);
-                self.parts.push_back(Part { slot, from: from as u32, to: to as u32 });
+                self.parts.push_back(Part { slot, from: from as u32, to: to as u32, reply_bytes });
                 parts += 1;
             }
             from = to;
@@ -177,8 +179,9 @@ impl Link {
         verb.node == self.node && verb.result == Err(VerbError::NotExecuted)
     }
 
-    /// The longest part from verb `from` on: its end, number of verbs, and length of its body.
-    fn fit(&self, batch: &Batch, from: usize) -> (usize, u32, usize) {
+    /// The longest part from verb `from` on: its end, number of verbs, and the lengths of the
+    /// bodies of request and reply.
+    fn fit(&self, batch: &Batch, from: usize) -> (usize, u32, usize, usize) {
         let (mut verbs, mut body, mut reply) = (0, 0, 0);
         for at in from..batch.verbs().len() {
             if !self.is_ours(batch, at) {
@@ -188,11 +191,11 @@ impl Link {
             (body, reply) = (body + verb_body, reply + verb_reply);
             // A single verb always fits, so the part is not empty.
             if body.max(reply) > frame::MAX_BODY_BYTES || verbs as usize == MAX_BATCH_VERBS {
-                return (at, verbs, body - verb_body);
+                return (at, verbs, body - verb_body, reply - verb_reply);
             }
             verbs += 1;
         }
-        (batch.verbs().len(), verbs, body)
+        (batch.verbs().len(), verbs, body, reply)
     }
 
     fn encode(
@@ -249,7 +252,7 @@ impl Link {
                     return Err(LinkError::Fenced);
                 }
                 let part = self.parts.pop_front().ok_or(LinkError::WrongReply)?;
-                if reply.id != self.first_id {
+                if reply.id != self.first_id || reply.results.len() != part.reply_bytes {
                     self.parts.push_front(part);
                     return Err(LinkError::WrongReply);
                 }
@@ -276,7 +279,7 @@ impl Link {
 }
 
 impl Part {
-    /// Sets the results of the part's verbs from a reply of `node`.
+    /// Sets the results of the part's verbs from a reply of `node`, which has the right length.
     pub(super) fn complete(
         self,
         node: MnId,
@@ -295,7 +298,7 @@ impl Part {
             }
             verb.result = Ok(());
         }
-        Ok(results.end()?)
+        Ok(())
     }
 
     /// Fails the part's verbs.

@@ -1,0 +1,63 @@
+//! Guarantee 2: CAS and FAA are atomic against all clients of all fabrics of a node.
+
+use fusee_core::verbs::Batch;
+
+use super::{NODES, Rig, Session};
+
+const MN: fusee_core::verbs::MnId = NODES[0];
+
+/// The result of an atomic is the word before it, whether it changed it or not.
+pub(super) fn they_say_what_they_found<R: Rig>(rig: &R) {
+    let session = Session::new(rig, 1);
+    let mut batch = Batch::new();
+    let wins = batch.cas(MN, 8, 0, u64::MAX);
+    let loses = batch.cas(MN, 8, 0, 7);
+    let wraps = batch.faa(MN, 8, 3);
+    let adds = batch.faa(MN, 8, 1 << 63);
+    let wins_again = batch.cas(MN, 8, (1 << 63) + 2, 0x0102_0304_0506_0708);
+    let bytes = batch.read(MN, 8, 8);
+    let batch = session.done(batch);
+    assert_eq!(batch.found(wins), Ok(0));
+    assert_eq!(batch.found(loses), Ok(u64::MAX));
+    assert_eq!(batch.found(wraps), Ok(u64::MAX));
+    assert_eq!(batch.found(adds), Ok(2));
+    assert_eq!(batch.found(wins_again), Ok((1 << 63) + 2));
+    // Words are little-endian bytes, whatever the machine.
+    assert_eq!(batch.data(bytes).unwrap(), [8, 7, 6, 5, 4, 3, 2, 1]);
+}
+
+/// Several clients add by FAA and by CAS to the same words; nothing is lost.
+pub(super) fn they_lose_nothing<R: Rig>(rig: &R) {
+    const CLIENTS: u32 = 4;
+    const ROUNDS: u64 = 500;
+    std::thread::scope(|scope| {
+        for client in 1..=CLIENTS {
+            scope.spawn(move || {
+                let session = Session::new(rig, client);
+                let mut seen = 0;
+                for _ in 0..ROUNDS {
+                    let mut batch = Batch::new();
+                    batch.faa(MN, 0, 1);
+                    batch.faa(NODES[1], 0, 2);
+                    session.done(batch);
+                    loop {
+                        let mut batch = Batch::new();
+                        let ticket = batch.cas(MN, 8, seen, seen + 1);
+                        let found = session.done(batch).found(ticket).unwrap();
+                        if found == seen {
+                            seen += 1;
+                            break;
+                        }
+                        assert!(found > seen, "the counter has gone back");
+                        seen = found;
+                    }
+                }
+            });
+        }
+    });
+    let session = Session::new(rig, CLIENTS + 1);
+    let sum = u64::from(CLIENTS) * ROUNDS;
+    assert_eq!(session.word(MN, 0), sum);
+    assert_eq!(session.word(NODES[1], 0), 2 * sum);
+    assert_eq!(session.word(MN, 8), sum);
+}

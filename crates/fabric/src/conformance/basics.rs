@@ -1,0 +1,220 @@
+//! What one session alone can see: order, bounds, lengths, many batches, dropped futures.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use fusee_core::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, MAX_VERB_BYTES, Span, VerbError};
+
+use super::{NODES, POOL_BYTES, Rig, Session, staged, word};
+
+const MN: fusee_core::verbs::MnId = NODES[0];
+
+/// Guarantee 1, verb by verb.
+pub(super) fn order_within_a_batch<R: Rig>(rig: &R) {
+    let session = Session::new(rig, 1);
+    let (mut batch, span) = staged(&9u64.to_le_bytes());
+    let before = batch.read(MN, 64, 8);
+    let cas = batch.cas(MN, 64, 0, 5);
+    let after_cas = batch.read(MN, 64, 8);
+    let faa = batch.faa(MN, 64, 2);
+    let after_faa = batch.read(MN, 64, 8);
+    batch.write(MN, 64, span);
+    let after_write = batch.read(MN, 64, 8);
+    let last = batch.cas(MN, 64, 9, 11);
+    let batch = session.done(batch);
+    let read = |ticket| word(batch.data(ticket).unwrap());
+    assert_eq!(read(before), 0);
+    assert_eq!(batch.found(cas), Ok(0));
+    assert_eq!(read(after_cas), 5);
+    assert_eq!(batch.found(faa), Ok(5));
+    assert_eq!(read(after_faa), 7);
+    assert_eq!(read(after_write), 9);
+    assert_eq!(batch.found(last), Ok(9));
+    assert_eq!(session.word(MN, 64), 11);
+}
+
+/// Guarantee 1 for as many verbs as a batch may have, on two nodes in turn.
+pub(super) fn a_full_batch_in_order<R: Rig>(rig: &R) {
+    let session = Session::new(rig, 1);
+    let mut batch = Batch::new();
+    let mut tickets = Vec::new();
+    for i in 0..MAX_BATCH_VERBS / 4 {
+        for node in NODES {
+            tickets.push((i, batch.faa(node, 8, 1), batch.read(node, 8, 8)));
+        }
+    }
+    assert_eq!(batch.verbs().len(), MAX_BATCH_VERBS);
+    let batch = session.done(batch);
+    for (i, faa, read) in tickets {
+        assert_eq!(batch.found(faa), Ok(i as u64));
+        assert_eq!(word(batch.data(read).unwrap()), i as u64 + 1);
+    }
+}
+
+/// Guarantee 6: bad verbs do nothing, good ones of the same batch execute, the session lives on.
+pub(super) fn bounds<R: Rig>(rig: &R) {
+    let session = Session::new(rig, 1);
+    let (mut batch, span) = staged(&[0xee; 64]);
+    let first = batch.faa(MN, 0, 1);
+    let good = batch.verbs().len();
+    batch.read(MN, POOL_BYTES - 7, 8);
+    batch.read(MN, POOL_BYTES + 1, 0);
+    batch.read(MN, u64::MAX, 8);
+    batch.read(MN, u64::MAX - 7, 8);
+    batch.write(MN, POOL_BYTES - 63, span);
+    batch.write(MN, u64::MAX - 31, span);
+    batch.write(MN, 1 << 63, span);
+    batch.cas(MN, POOL_BYTES, 0, 1);
+    batch.cas(MN, POOL_BYTES - 4, 0, 1);
+    batch.cas(MN, 4, 0, 1);
+    batch.faa(MN, 1, 1);
+    batch.faa(MN, u64::MAX - 7, 1);
+    let bad = batch.verbs().len();
+    batch.write(MN, POOL_BYTES - 64, span);
+    let edge = batch.read(MN, POOL_BYTES - 64, 64);
+    let empty = batch.read(MN, POOL_BYTES, 0);
+    let last = batch.faa(MN, 0, 1);
+    let batch = session.run(batch);
+    assert!(
+        batch.verbs()[good..bad].iter().all(|v| v.result == Err(VerbError::OutOfBounds)),
+        "{:?}",
+        &batch.verbs()[good..bad]
+    );
+    assert_eq!(batch.check(), Err(Failure { node: MN, error: VerbError::OutOfBounds }));
+    assert_eq!((batch.found(first), batch.found(last)), (Ok(0), Ok(1)));
+    assert_eq!(batch.data(edge).unwrap(), [0xee; 64]);
+    assert_eq!(batch.data(empty).unwrap(), []);
+    assert_eq!(session.word(MN, 0), 2, "a misaligned atomic has changed a word");
+    assert_eq!(session.word(MN, 8), 0, "a misaligned atomic has changed a word");
+    assert_eq!(session.word(MN, POOL_BYTES - 72), 0, "a write out of bounds has had an effect");
+    let mut batch = Batch::new();
+    let huge = batch.stage(MAX_VERB_BYTES + 1);
+    batch.write(MN, 0, huge);
+    let batch = session.run(batch);
+    assert_eq!(batch.check(), Err(Failure { node: MN, error: VerbError::OutOfBounds }));
+}
+
+/// READ and WRITE against an array of bytes, for all small lengths at all places in a word.
+pub(super) fn any_length_at_any_offset<R: Rig>(rig: &R) {
+    const BYTES: usize = 256;
+    let session = Session::new(rig, 1);
+    let mut model = [0u8; BYTES];
+    let mut batch = Batch::new();
+    for len in 0..=200 {
+        for offset in 8..24 {
+            batch.clear();
+            let span = batch.stage(len as u32);
+            for (i, byte) in batch.bytes_mut(span).iter_mut().enumerate() {
+                *byte = (len * 31 + offset * 7 + i) as u8 | 1;
+            }
+            model[offset..offset + len].copy_from_slice(batch.bytes(span));
+            batch.write(MN, offset as u64, span);
+            let part = batch.read(MN, offset as u64, len as u32);
+            let all = batch.read(MN, 0, BYTES as u32);
+            batch = session.done(batch);
+            assert_eq!(batch.data(part).unwrap(), &model[offset..offset + len]);
+            assert_eq!(batch.data(all).unwrap(), model, "{len} bytes at {offset}");
+        }
+    }
+}
+
+/// Verbs of the largest size, more of them than fit in one message.
+pub(super) fn the_largest_verbs<R: Rig>(rig: &R) {
+    let session = Session::new(rig, 1);
+    let len = MAX_VERB_BYTES;
+    let byte = |i: usize, salt: usize| ((i * 2_654_435_761 + salt) >> 13) as u8;
+    let mut batch = Batch::new();
+    let spans = [batch.stage(len), batch.stage(len)];
+    for (salt, span) in spans.into_iter().enumerate() {
+        let bytes = batch.bytes_mut(span).iter_mut().enumerate();
+        bytes.for_each(|(i, b)| *b = byte(i, salt));
+    }
+    let before = batch.read(MN, 3, len);
+    batch.write(MN, 3, spans[0]);
+    batch.write(MN, 5 + u64::from(len), spans[1]);
+    let after = [batch.read(MN, 3, len), batch.read(MN, 5 + u64::from(len), len)];
+    let batch = session.done(batch);
+    assert!(batch.data(before).unwrap().iter().all(|b| *b == 0));
+    for (salt, ticket) in after.into_iter().enumerate() {
+        let bytes = batch.data(ticket).unwrap().iter().enumerate();
+        let wrong = bytes.filter(|(i, b)| **b != byte(*i, salt)).count();
+        assert_eq!(wrong, 0, "bytes of write {salt} differ");
+    }
+}
+
+/// Batches of one session in flight together each get their own results, in the order posted.
+pub(super) fn many_batches_in_flight<R: Rig>(rig: &R) {
+    const BATCHES: usize = 64;
+    let session = Session::new(rig, 1);
+    for round in 0..4 {
+        let batches = (0..BATCHES).map(|i| {
+            let (mut batch, span) = staged(&[i as u8; 100]);
+            let at = 4096 + i as u64 * 128;
+            batch.faa(MN, 0, 1);
+            batch.write(NODES[1], at, span);
+            batch.read(NODES[1], at, 100);
+            Box::pin(session.fabric.execute(batch))
+        });
+        let batches = session.wait(all(batches.collect()));
+        for (i, batch) in batches.iter().enumerate() {
+            batch.check().unwrap();
+            let [faa, _, read] = batch.verbs() else { panic!("three verbs") };
+            let expected = (round * BATCHES + i) as u64;
+            let found = fusee_core::verbs::Op::Faa { add: 1, found: expected };
+            assert_eq!(faa.op, found);
+            let fusee_core::verbs::Op::Read { buf } = read.op else { panic!("a READ") };
+            assert_eq!(batch.bytes(buf), [i as u8; 100]);
+        }
+    }
+}
+
+/// Polls all, in order, until all are ready.
+async fn all<F: Future<Output = Batch>>(mut futures: Vec<Pin<Box<F>>>) -> Vec<Batch> {
+    let mut done: Vec<Option<Batch>> = futures.iter().map(|_| None).collect();
+    std::future::poll_fn(move |context| {
+        for (future, done) in futures.iter_mut().zip(&mut done) {
+            if done.is_none()
+                && let Poll::Ready(batch) = future.as_mut().poll(context)
+            {
+                *done = Some(batch);
+            }
+        }
+        if done.iter().all(Option::is_some) {
+            Poll::Ready(done.iter_mut().flat_map(Option::take).collect())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// A future dropped in flight leaves each verb executed once or never, and the session intact.
+pub(super) fn dropped_futures<R: Rig>(rig: &R) {
+    const ROUNDS: u64 = 200;
+    let session = Session::new(rig, 1);
+    let mut dropped_before_poll = Batch::new();
+    dropped_before_poll.faa(MN, 8, 1);
+    drop(session.fabric.execute(dropped_before_poll));
+    for round in 0..ROUNDS {
+        let (mut batch, span): (Batch, Span) = staged(&[7; 64]);
+        batch.faa(MN, 0, 1);
+        batch.read(NODES[1], 0, 1 << 14);
+        batch.write(NODES[1], 1 << 20, span);
+        {
+            let mut future = Box::pin(session.fabric.execute(batch));
+            let mut context = Context::from_waker(Waker::noop());
+            if future.as_mut().poll(&mut context).is_pending() && round % 2 == 0 {
+                rig.turn(&session.fabric);
+            }
+        }
+        if round % 10 == 0 {
+            // A batch posted after a dropped one gets its own reply.
+            let (mut batch, span) = staged(&round.to_le_bytes());
+            batch.write(MN, 64, span);
+            let ticket = batch.read(MN, 64, 8);
+            assert_eq!(word(session.done(batch).data(ticket).unwrap()), round);
+        }
+    }
+    assert!(session.word(MN, 0) <= ROUNDS);
+    assert_eq!(session.word(MN, 8), 0, "a future that was never polled has executed");
+}

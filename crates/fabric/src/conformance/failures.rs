@@ -1,0 +1,151 @@
+//! Guarantees 4 and 5: nodes that fail, clients that are fenced.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fusee_core::verbs::{Batch, ClientId, MnId, Op, VerbError};
+
+use super::{NODES, PATIENCE, Rig, Session};
+use crate::error::AttachCause;
+
+/// A node that fails is noticed within this time.
+const NOTICE: Duration = Duration::from_secs(5);
+
+/// A verb for a node that the session is not attached to fails; others complete.
+pub(super) fn unknown_nodes_are_unreachable<R: Rig>(rig: &R) {
+    let session = Session::new(rig, 1);
+    let mut batch = Batch::new();
+    let before = batch.faa(NODES[0], 0, 1);
+    let unknown = batch.faa(MnId(99), 0, 1);
+    let after = batch.faa(NODES[1], 0, 1);
+    let batch = session.run(batch);
+    assert_eq!((batch.found(before), batch.found(after)), (Ok(0), Ok(0)));
+    assert_eq!(batch.found(unknown).unwrap_err().error, VerbError::Unreachable);
+}
+
+/// One of two nodes fails under load: its verbs fail, in bounded time and for ever; those of the
+/// other complete, each exactly once.
+pub(super) fn a_node_fails<R: Rig>(rig: &R) {
+    let rounds = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let hammer = scope.spawn(|| {
+            let session = Session::new(rig, 1);
+            let (mut failed_at, mut done) = (None, 0);
+            let started = Instant::now();
+            while failed_at.is_none_or(|at: u64| done < at + 100) {
+                let mut batch = Batch::new();
+                let good = batch.faa(NODES[0], 0, 1);
+                let bad = batch.faa(NODES[1], 0, 1);
+                let batch = session.run(batch);
+                assert_eq!(batch.found(good), Ok(done));
+                done += 1;
+                match batch.found(bad) {
+                    Ok(found) => {
+                        assert!(failed_at.is_none(), "the failed node is back");
+                        assert_eq!(found, done - 1);
+                    }
+                    Err(failure) => {
+                        assert_eq!(failure.error, VerbError::Unreachable);
+                        failed_at.get_or_insert(done);
+                    }
+                }
+                rounds.store(done, Ordering::Release);
+                assert!(started.elapsed() < PATIENCE, "the failure is never noticed");
+            }
+        });
+        wait_for(|| rounds.load(Ordering::Acquire) >= 50);
+        rig.kill(NODES[1]);
+        let killed = Instant::now();
+        hammer.join().expect("no panic");
+        assert!(killed.elapsed() < NOTICE, "the failure was noticed late");
+    });
+    // To attach to it anew fails, too, and does not take for ever.
+    let started = Instant::now();
+    let error = rig.attach(ClientId(2)).err().expect("a dead node refuses");
+    assert_eq!(error.node, NODES[1]);
+    assert!(started.elapsed() < NOTICE);
+}
+
+/// Before the fence verbs work, after it none does: not in flight, not new, not after a new try
+/// to attach. Other clients and other nodes are untouched.
+pub(super) fn a_fenced_client_is_out<R: Rig>(rig: &R) {
+    let (fenced, other) = (Session::new(rig, 1), Session::new(rig, 2));
+    let both = |session: &Session<'_, R>| {
+        let mut batch = Batch::new();
+        batch.faa(NODES[0], 0, 1);
+        batch.faa(NODES[1], 0, 1);
+        session.run(batch)
+    };
+    both(&fenced).check().unwrap();
+    both(&other).check().unwrap();
+    rig.fence(NODES[0], ClientId(1));
+    let batch = both(&fenced);
+    assert_shut_out(batch.verbs()[0].result);
+    assert_eq!(batch.verbs()[1].result, Ok(()));
+    let batch = both(&other);
+    batch.check().unwrap();
+    assert_eq!(batch.verbs()[0].op, Op::Faa { add: 1, found: 2 });
+    assert_eq!(batch.verbs()[1].op, Op::Faa { add: 1, found: 3 });
+    let error = rig.attach(ClientId(1)).err().expect("fenced for ever");
+    assert_eq!(error.node, NODES[0]);
+    assert!(matches!(error.cause, AttachCause::Fenced), "{error}");
+}
+
+/// Waits for another thread; not for ever, since that one may have panicked.
+fn wait_for(condition: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < PATIENCE, "the other thread does not get there");
+        std::thread::yield_now();
+    }
+}
+
+/// The reason of a fence may get lost on the way to the client, but no verb succeeds.
+fn assert_shut_out(result: Result<(), VerbError>) {
+    let out = [Err(VerbError::Fenced), Err(VerbError::Unreachable)];
+    assert!(out.contains(&result), "{result:?}");
+}
+
+/// The fence comes while the client posts verbs as fast as it can, many times over. Without the
+/// barrier in the fence of shared memory, a verb slips through about once in 100 rounds.
+pub(super) fn fencing_while_it_hammers<R: Rig>(rig: &R) {
+    let watcher = Session::new(rig, 1000);
+    for client in 1..=60u32 {
+        let posted = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let session = Session::new(rig, client);
+                loop {
+                    let mut batch = Batch::new();
+                    for i in 0..8 {
+                        batch.faa(NODES[0], i * 8, 1);
+                    }
+                    let batch = session.run(batch);
+                    posted.fetch_add(1, Ordering::Release);
+                    if batch.check().is_err() {
+                        assert_shut_out(batch.verbs()[7].result);
+                        break;
+                    }
+                }
+            });
+            wait_for(|| posted.load(Ordering::Acquire) >= u64::from(client));
+            rig.fence(NODES[0], ClientId(client));
+            let after = watcher.read(NODES[0], 0, 64);
+            if client % 20 == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            assert_eq!(watcher.read(NODES[0], 0, 64), after, "a verb after the fence");
+        });
+        assert_eq!(watcher.word(NODES[0], 0), watcher.word(NODES[0], 56), "half a batch");
+    }
+}
+
+/// A client that has never been here can be fenced, and twice.
+pub(super) fn fencing_a_stranger<R: Rig>(rig: &R) {
+    for _ in 0..2 {
+        rig.fence(NODES[1], ClientId(77));
+    }
+    let error = rig.attach(ClientId(77)).err().expect("fenced for ever");
+    assert!(matches!(error.cause, AttachCause::Fenced), "{error}");
+    Session::new(rig, 78).word(NODES[1], 0);
+}

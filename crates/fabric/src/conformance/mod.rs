@@ -1,0 +1,150 @@
+//! One suite that every fabric passes.
+//!
+//! The guarantees are those of [`fusee_core::verbs`], numbered 1 to 6 there; each check says
+//! which it is about. A fabric under test brings a [`Rig`]: two memory nodes and a way to attach
+//! clients. Checks are plain functions that panic; each gets a rig of its own, so that killing a
+//! node or fencing a client disturbs no other.
+//!
+//! [`checks`] run on any rig. [`fencing_checks`] fence clients that live in the caller's process,
+//! which is not for a fabric that fences by killing the process.
+//!
+//! Concurrent checks run for a bounded number of rounds: they find a race with some probability
+//! only. What they found before is in the comments.
+
+mod atomics;
+mod basics;
+mod failures;
+mod races;
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+
+use crate::error::AttachError;
+
+/// The memory nodes of a rig.
+pub const NODES: [MnId; 2] = [MnId(0), MnId(1)];
+/// Bytes of the pool of each: room for two verbs of the largest size and a bit.
+pub const POOL_BYTES: u64 = 34 << 20;
+/// Nothing in the suite takes longer, unless a guarantee is broken.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Two memory nodes of [`POOL_BYTES`] each, all zeros, and a way to them.
+pub trait Rig: Sync {
+    /// A client's session.
+    type Fabric: Fabric;
+
+    /// Attaches a client to both nodes. Called on the thread that will use the session.
+    fn attach(&self, client: ClientId) -> Result<Self::Fabric, AttachError>;
+
+    /// Lets a session do its I/O, for a moment.
+    fn turn(&self, fabric: &Self::Fabric);
+
+    /// Fences a client at a node.
+    fn fence(&self, node: MnId, client: ClientId);
+
+    /// Makes a node fail.
+    fn kill(&self, node: MnId);
+}
+
+/// A check and its name.
+pub type Check<R> = (&'static str, fn(&R));
+
+/// The checks that run on any rig.
+pub fn checks<R: Rig>() -> Vec<Check<R>> {
+    vec![
+        ("order_within_a_batch", basics::order_within_a_batch),
+        ("a_full_batch_in_order", basics::a_full_batch_in_order),
+        ("bounds", basics::bounds),
+        ("any_length_at_any_offset", basics::any_length_at_any_offset),
+        ("the_largest_verbs", basics::the_largest_verbs),
+        ("many_batches_in_flight", basics::many_batches_in_flight),
+        ("dropped_futures", basics::dropped_futures),
+        ("atomics_say_what_they_found", atomics::they_say_what_they_found),
+        ("atomics_lose_nothing", atomics::they_lose_nothing),
+        ("words_do_not_tear", races::words_do_not_tear),
+        ("the_last_word_lands_last", races::the_last_word_lands_last),
+        ("reads_do_not_pass_writes", races::reads_do_not_pass_writes),
+        ("neighbours_of_a_write_survive", races::neighbours_of_a_write_survive),
+        ("unknown_nodes_are_unreachable", failures::unknown_nodes_are_unreachable),
+        ("a_node_fails", failures::a_node_fails),
+    ]
+}
+
+/// The checks that fence clients in the caller's process.
+pub fn fencing_checks<R: Rig>() -> Vec<Check<R>> {
+    vec![
+        ("a_fenced_client_is_out", failures::a_fenced_client_is_out),
+        ("fencing_while_it_hammers", failures::fencing_while_it_hammers),
+        ("fencing_a_stranger", failures::fencing_a_stranger),
+    ]
+}
+
+/// A session with its rig, for short.
+struct Session<'a, R: Rig> {
+    rig: &'a R,
+    fabric: R::Fabric,
+}
+
+impl<'a, R: Rig> Session<'a, R> {
+    fn new(rig: &'a R, client: u32) -> Session<'a, R> {
+        let fabric = rig.attach(ClientId(client)).expect("the client is welcome");
+        Session { rig, fabric }
+    }
+
+    /// Runs a future of this session to its end.
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        let (mut future, started) = (pin!(future), Instant::now());
+        loop {
+            let mut context = Context::from_waker(Waker::noop());
+            if let Poll::Ready(done) = future.as_mut().poll(&mut context) {
+                return done;
+            }
+            self.rig.turn(&self.fabric);
+            assert!(started.elapsed() < PATIENCE, "a batch does not complete");
+        }
+    }
+
+    fn run(&self, batch: Batch) -> Batch {
+        self.wait(self.fabric.execute(batch))
+    }
+
+    /// Runs a batch of which every verb must succeed.
+    fn done(&self, batch: Batch) -> Batch {
+        let batch = self.run(batch);
+        batch.check().expect("every verb succeeds");
+        batch
+    }
+
+    fn write(&self, node: MnId, offset: u64, data: &[u8]) {
+        let mut batch = Batch::new();
+        let span = batch.stage(data.len() as u32);
+        batch.bytes_mut(span).copy_from_slice(data);
+        batch.write(node, offset, span);
+        self.done(batch);
+    }
+
+    fn read(&self, node: MnId, offset: u64, len: u32) -> Vec<u8> {
+        let mut batch = Batch::new();
+        let ticket = batch.read(node, offset, len);
+        self.done(batch).data(ticket).expect("checked").to_vec()
+    }
+
+    fn word(&self, node: MnId, offset: u64) -> u64 {
+        word(&self.read(node, offset, 8))
+    }
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+/// A batch with staged copies of `data`, and its span.
+fn staged(data: &[u8]) -> (Batch, fusee_core::verbs::Span) {
+    let mut batch = Batch::new();
+    let span = batch.stage(data.len() as u32);
+    batch.bytes_mut(span).copy_from_slice(data);
+    (batch, span)
+}

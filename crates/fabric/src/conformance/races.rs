@@ -1,0 +1,162 @@
+//! Guarantees 1 and 3 under concurrency: what one session writes while another reads.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use fusee_core::verbs::Batch;
+
+use super::{NODES, Rig, Session, staged, word};
+
+const MN: fusee_core::verbs::MnId = NODES[0];
+const BASE: u64 = 4096;
+/// How long each race goes on.
+const RACE: Duration = Duration::from_millis(150);
+
+/// Runs `write` and `read` in two threads until the race is over.
+fn race(write: impl FnOnce(&AtomicBool) + Send, read: impl FnOnce(&AtomicBool) + Send) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(&over));
+        scope.spawn(|| read(&over));
+        std::thread::sleep(RACE);
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A word, or the part of it that is read or written, is of one WRITE. `rep movsb` and the
+/// kernel's copies break this, and so does a byte loop for the parts of words at both ends.
+pub(super) fn words_do_not_tear<R: Rig>(rig: &R) {
+    let shapes: [(u64, u32); 7] =
+        [(0, 8), (2, 5), (3, 64), (0, 192), (5, 1000), (0, 4096), (1, 40_000)];
+    for (shape, (skip, len)) in (1..).zip(shapes) {
+        // Where no other shape has left its bytes.
+        let base = shape << 20;
+        race(
+            |over| {
+                let session = Session::new(rig, 1);
+                let mut value = 0u8;
+                while !over.load(Ordering::Relaxed) {
+                    value = value.wrapping_add(1);
+                    let (mut batch, span) = staged(&vec![value; len as usize]);
+                    batch.write(MN, base + skip, span);
+                    session.done(batch);
+                }
+            },
+            |over| {
+                let session = Session::new(rig, 2);
+                let mut reads = 0;
+                while !over.load(Ordering::Relaxed) || reads == 0 {
+                    // Reads start in the middle of words as well.
+                    let from = skip + reads % 3 % u64::from(len);
+                    let part = session.read(MN, base + from, (skip + u64::from(len) - from) as u32);
+                    let mut at = from as usize;
+                    let mut part = &part[..];
+                    while !part.is_empty() {
+                        let (piece, rest) = part.split_at(part.len().min(8 - at % 8));
+                        let whole = piece.iter().all(|byte| *byte == piece[0]);
+                        assert!(whole, "a word at {at} of {len} tore: {piece:?}");
+                        (part, at) = (rest, at + piece.len());
+                    }
+                    reads += 1;
+                }
+            },
+        );
+    }
+}
+
+/// Whoever sees the last word of a WRITE sees all of it.
+pub(super) fn the_last_word_lands_last<R: Rig>(rig: &R) {
+    for words in [2usize, 16, 17, 18, 128, 2048] {
+        let len = words * 8;
+        race(
+            |over| {
+                let session = Session::new(rig, 1);
+                let mut value = 0u64;
+                while !over.load(Ordering::Relaxed) {
+                    value += 1;
+                    let (mut batch, span) = staged(&value.to_le_bytes().repeat(words));
+                    batch.write(MN, BASE, span);
+                    session.done(batch);
+                }
+                session.write(MN, BASE, &vec![0; len]);
+            },
+            |over| {
+                let session = Session::new(rig, 2);
+                while !over.load(Ordering::Relaxed) {
+                    let mut batch = Batch::new();
+                    let last = batch.read(MN, BASE + len as u64 - 8, 8);
+                    let all = batch.read(MN, BASE, len as u32);
+                    let batch = session.done(batch);
+                    let last = word(batch.data(last).unwrap());
+                    for at in batch.data(all).unwrap().chunks_exact(8) {
+                        // The writer ends with a WRITE of zeros.
+                        assert!(word(at) >= last || word(at) == 0, "{} < {last}", word(at));
+                    }
+                }
+            },
+        );
+    }
+}
+
+/// Two sessions each WRITE their own word and READ the other's, in one batch and in two: at least
+/// one of them sees the other. A load that passes a store in the store buffer breaks this.
+pub(super) fn reads_do_not_pass_writes<R: Rig>(rig: &R) {
+    const ROUNDS: u64 = 3000;
+    let arrived = AtomicU64::new(0);
+    let meet = |target: u64| {
+        arrived.fetch_add(1, Ordering::AcqRel);
+        let mut spins = 0u32;
+        while arrived.load(Ordering::Acquire) < target {
+            spins += 1;
+            if spins > 2000 {
+                std::thread::yield_now();
+            }
+        }
+    };
+    let player = |client: u64| {
+        let session = Session::new(rig, client as u32 + 1);
+        let (own, other) = (BASE + client * 64, BASE + (1 - client) * 64);
+        let mut seen = Vec::new();
+        for round in 1..=ROUNDS {
+            let (mut batch, span) = staged(&round.to_le_bytes());
+            let mut second = Batch::new();
+            batch.write(MN, own, span);
+            meet(round * 2);
+            let found = if round % 2 == 0 {
+                let ticket = batch.read(MN, other, 8);
+                word(session.done(batch).data(ticket).unwrap())
+            } else {
+                session.done(batch);
+                let ticket = second.read(MN, other, 8);
+                word(session.done(second).data(ticket).unwrap())
+            };
+            seen.push(found == round);
+        }
+        seen
+    };
+    let (a, b) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| player(1));
+        (player(0), other.join().expect("no panic"))
+    });
+    let both_missed = a.iter().zip(&b).filter(|(a, b)| !**a && !**b).count();
+    assert_eq!(both_missed, 0, "of {ROUNDS} rounds");
+}
+
+/// WRITEs of different bytes of the same word do not undo each other.
+pub(super) fn neighbours_of_a_write_survive<R: Rig>(rig: &R) {
+    const ROUNDS: u32 = 1000;
+    std::thread::scope(|scope| {
+        for (client, at, len) in [(1u32, 0u64, 3usize), (2, 3, 1), (3, 4, 4)] {
+            scope.spawn(move || {
+                let session = Session::new(rig, client);
+                for round in 0..ROUNDS {
+                    let (mut batch, span) = staged(&vec![round as u8; len]);
+                    batch.write(MN, BASE + at, span);
+                    let ticket = batch.read(MN, BASE + at, len as u32);
+                    let batch = session.done(batch);
+                    assert_eq!(batch.data(ticket).unwrap(), vec![round as u8; len]);
+                }
+            });
+        }
+    });
+}

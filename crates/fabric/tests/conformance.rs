@@ -1,0 +1,267 @@
+//! Runs the conformance suite on every fabric, in one process and across processes.
+//!
+//! The rigs: shared memory with nodes in this process; TCP over loopback; clients of both at the
+//! same nodes; and both again with each node in a process of its own, which `kill` kills for
+//! good. Clients that are fenced by killing them are children, too. Children are this binary,
+//! started with [`ROLE`] set; they take commands on their standard input and answer on their
+//! standard output, so that they end when we do.
+//!
+//! This test has a `main` of its own because of these children. Arguments are parts of names, as
+//! for the usual harness: `cargo test --test conformance -- tcp/bounds`.
+
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig};
+use fusee_fabric::{AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics, attach_all};
+use support::child::{Child, ROLE};
+use support::{Scratch, block_on, member, node};
+
+/// Which clients use which fabric.
+#[derive(Clone, Copy, Debug)]
+enum Mix {
+    All(FabricKind),
+    /// Clients with even numbers shared memory, with odd ones TCP.
+    Both,
+}
+
+impl Mix {
+    fn kind(self, client: ClientId) -> FabricKind {
+        match self {
+            Mix::All(kind) => kind,
+            Mix::Both if client.0.is_multiple_of(2) => FabricKind::Shm,
+            Mix::Both => FabricKind::Tcp,
+        }
+    }
+}
+
+/// Nodes in this process.
+struct Inside {
+    mix: Mix,
+    members: Vec<fusee_core::view::Member>,
+    nodes: Mutex<Vec<Option<NodeFabrics>>>,
+    scratch: Scratch,
+}
+
+impl Inside {
+    fn new(mix: Mix) -> Inside {
+        let scratch = Scratch::new();
+        let nodes = NODES.map(|_| node(POOL_BYTES, Some(scratch.socket())));
+        let members = NODES.into_iter().zip(&nodes).map(|(name, n)| member(name, n)).collect();
+        Inside { mix, members, nodes: Mutex::new(nodes.map(|n| Some(n.fabrics)).into()), scratch }
+    }
+}
+
+impl Rig for Inside {
+    type Fabric = AnyFabric;
+
+    fn attach(&self, client: ClientId) -> Result<AnyFabric, AttachError> {
+        attach_all(self.mix.kind(client), client, &self.members)
+    }
+
+    fn turn(&self, fabric: &AnyFabric) {
+        fabric.turn(Some(Duration::from_millis(10)));
+    }
+
+    fn fence(&self, node: MnId, client: ClientId) {
+        let nodes = self.nodes.lock().unwrap();
+        nodes[usize::from(node.0)].as_ref().expect("not killed").fence(client);
+    }
+
+    fn kill(&self, node: MnId) {
+        self.nodes.lock().unwrap()[usize::from(node.0)] = None;
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.nodes.lock().unwrap().clear();
+        self.scratch.assert_empty();
+    }
+}
+
+/// Each node in a process of its own.
+struct Outside {
+    kind: FabricKind,
+    members: Vec<fusee_core::view::Member>,
+    nodes: Vec<Child>,
+    _scratch: Scratch,
+}
+
+impl Outside {
+    fn new(kind: FabricKind) -> Outside {
+        let scratch = Scratch::new();
+        let nodes = NODES.map(|name| Child::node(name, POOL_BYTES, &scratch.socket()));
+        let (nodes, members) = nodes.into_iter().unzip();
+        Outside { kind, members, nodes, _scratch: scratch }
+    }
+}
+
+impl Rig for Outside {
+    type Fabric = AnyFabric;
+
+    fn attach(&self, client: ClientId) -> Result<AnyFabric, AttachError> {
+        attach_all(self.kind, client, &self.members)
+    }
+
+    fn turn(&self, fabric: &AnyFabric) {
+        fabric.turn(Some(Duration::from_millis(10)));
+    }
+
+    fn fence(&self, node: MnId, client: ClientId) {
+        self.nodes[usize::from(node.0)].ask(&format!("fence {}", client.0));
+    }
+
+    fn kill(&self, node: MnId) {
+        self.nodes[usize::from(node.0)].kill();
+    }
+}
+
+/// A node here, and clients in processes that are killed to fence them.
+fn fence_a_process(stopped: bool) {
+    let scratch = Scratch::new();
+    let served = node(POOL_BYTES, Some(scratch.socket()));
+    let at = member(NODES[0], &served);
+    let client = Child::client(&at, ClientId(5));
+    let bystander = Child::client(&at, ClientId(6));
+    assert_eq!(served.fabrics.attached_clients(), 2);
+    client.ask("hammer");
+    bystander.ask("hammer");
+    let here = attach_all(FabricKind::Shm, ClientId(1), std::slice::from_ref(&at)).unwrap();
+    let words = || {
+        let mut batch = Batch::new();
+        let of_client = batch.read(NODES[0], 5 * 8, 8);
+        let of_bystander = batch.read(NODES[0], 6 * 8, 8);
+        let batch = block_on(&here, here.execute(batch));
+        [of_client, of_bystander]
+            .map(|t| u64::from_le_bytes(batch.data(t).unwrap().try_into().unwrap()))
+    };
+    let started = Instant::now();
+    while words().contains(&0) {
+        assert!(started.elapsed() < Duration::from_secs(10), "the clients do not hammer");
+        std::thread::yield_now();
+    }
+    if stopped {
+        client.signal("STOP");
+    }
+    served.fabrics.fence(ClientId(5));
+    let [after, bystander_before] = words();
+    std::thread::sleep(Duration::from_millis(50));
+    let [later, bystander_later] = words();
+    assert_eq!(later, after, "a verb after the fence");
+    assert!(bystander_later > bystander_before, "fencing one has stopped the other");
+    assert_eq!(client.end_signal(), Some(9), "the fenced process lives");
+    // Neither another process nor this one gets in under that name again.
+    let again = Child::refused_client(&at, ClientId(5));
+    assert!(again.contains("has been fenced"), "{again}");
+    let again = attach_all(FabricKind::Shm, ClientId(5), &[at]).unwrap_err();
+    assert!(matches!(again.cause, AttachCause::Fenced));
+}
+
+/// A client that has detached properly is no longer there to be killed.
+fn fence_a_process_that_has_left() {
+    let scratch = Scratch::new();
+    let served = node(POOL_BYTES, Some(scratch.socket()));
+    let client = Child::client(&member(NODES[0], &served), ClientId(5));
+    client.ask("detach");
+    let started = Instant::now();
+    while served.fabrics.attached_clients() > 0 {
+        assert!(started.elapsed() < Duration::from_secs(5), "the goodbye is not heard");
+        std::thread::yield_now();
+    }
+    served.fabrics.fence(ClientId(5));
+    client.ask("ping");
+    client.kill();
+}
+
+/// A client that dies by itself is noticed, and its fence is over at once.
+fn a_process_dies_by_itself() {
+    let scratch = Scratch::new();
+    let served = node(POOL_BYTES, Some(scratch.socket()));
+    let client = Child::client(&member(NODES[0], &served), ClientId(5));
+    client.ask("hammer");
+    client.kill();
+    let started = Instant::now();
+    while served.fabrics.attached_clients() > 0 {
+        assert!(started.elapsed() < Duration::from_secs(5), "the death is not noticed");
+        std::thread::yield_now();
+    }
+    served.fabrics.fence(ClientId(5));
+}
+
+/// A node starts in place of one that was killed, and not in place of one that lives.
+fn a_killed_node_leaves_its_socket_to_the_next() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let (first, _) = Child::node(NODES[0], 4096, &path);
+    first.kill();
+    assert!(path.exists(), "a killed process cannot clean up");
+    let (second, at) = Child::node(NODES[0], 4096, &path);
+    attach_all(FabricKind::Shm, ClientId(1), &[at]).unwrap();
+    second.kill();
+}
+
+type Run = Box<dyn FnOnce()>;
+
+fn all_checks() -> Vec<(String, Run)> {
+    let mut all: Vec<(String, Run)> = Vec::new();
+    let inside = [
+        ("shm", Mix::All(FabricKind::Shm)),
+        ("tcp", Mix::All(FabricKind::Tcp)),
+        ("both", Mix::Both),
+    ];
+    for (name, mix) in inside {
+        let checks = conformance::checks().into_iter().chain(conformance::fencing_checks());
+        for (check, run) in checks {
+            all.push((format!("{name}/{check}"), Box::new(move || run(&Inside::new(mix)))));
+        }
+    }
+    let outside = [("shm-processes", FabricKind::Shm), ("tcp-processes", FabricKind::Tcp)];
+    for (name, kind) in outside {
+        let mut checks = conformance::checks();
+        if kind == FabricKind::Tcp {
+            checks.extend(conformance::fencing_checks());
+        }
+        for (check, run) in checks {
+            all.push((format!("{name}/{check}"), Box::new(move || run(&Outside::new(kind)))));
+        }
+    }
+    let name = |check: &str| format!("shm-processes/{check}");
+    all.push((name("a_fenced_process_is_dead"), Box::new(|| fence_a_process(false))));
+    all.push((name("a_stopped_process_is_fenced"), Box::new(|| fence_a_process(true))));
+    all.push((name("who_has_left_is_not_killed"), Box::new(fence_a_process_that_has_left)));
+    all.push((name("a_process_dies_by_itself"), Box::new(a_process_dies_by_itself)));
+    let next: fn() = a_killed_node_leaves_its_socket_to_the_next;
+    all.push((name("a_killed_node_leaves_its_socket"), Box::new(next)));
+    all
+}
+
+fn main() -> ExitCode {
+    if let Ok(role) = std::env::var(ROLE) {
+        support::child::run(&role);
+        return ExitCode::SUCCESS;
+    }
+    let filters: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let wanted = |name: &str| filters.is_empty() || filters.iter().any(|f| name.contains(f));
+    let (mut passed, mut failed) = (0, Vec::new());
+    for (name, run) in all_checks().into_iter().filter(|(name, _)| wanted(name)) {
+        let started = Instant::now();
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(()) => {
+                passed += 1;
+                println!("{name} ... ok ({} ms)", started.elapsed().as_millis());
+            }
+            Err(_) => {
+                println!("{name} ... FAILED");
+                failed.push(name);
+            }
+        }
+    }
+    println!("\n{passed} passed, {} failed: {failed:?}", failed.len());
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,171 @@
+//! What only shared memory has: socket files, a registry of this process's nodes, strangers at
+//! the socket. Sessions across processes are in the conformance test.
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
+use fusee_fabric::{
+    AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, ServeError,
+    attach_all,
+};
+use support::{Scratch, block_on, member, node, unique};
+
+const MN: MnId = MnId(0);
+
+fn options(identity: u64, shm: Option<std::path::PathBuf>) -> NodeFabricsOptions {
+    let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
+    NodeFabricsOptions { pool, identity, tcp: None, shm }
+}
+
+#[test]
+fn the_socket_file_goes_with_the_node() {
+    let scratch = Scratch::new();
+    let served = node(4096, Some(scratch.socket()));
+    assert!(served.fabrics.shm_path().unwrap().exists());
+    drop(served);
+    scratch.assert_empty();
+}
+
+#[test]
+fn a_socket_with_somebody_behind_it_is_in_use() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let _first = node(4096, Some(path.clone()));
+    let error = NodeFabrics::start(options(unique(), Some(path.clone()))).unwrap_err();
+    assert!(matches!(&error, ServeError::AddressInUse { at } if *at == path.to_str().unwrap()));
+    assert!(path.exists(), "the loser has removed the winner's socket");
+}
+
+#[test]
+fn a_socket_with_nobody_behind_it_is_replaced() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let served = node(4096, Some(path));
+    assert_eq!(served.fabrics.attached_clients(), 0);
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    fs::write(&path, "precious").unwrap();
+    let error = NodeFabrics::start(options(unique(), Some(path.clone()))).unwrap_err();
+    assert!(matches!(error, ServeError::NotASocket { .. }), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+}
+
+#[test]
+fn a_socket_put_in_the_place_of_ours_stays() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let served = node(4096, Some(path.clone()));
+    // Made before the old one goes, so that it cannot get the old one's inode.
+    let other = scratch.socket();
+    let _listener = UnixListener::bind(&other).unwrap();
+    fs::rename(&other, &path).unwrap();
+    drop(served);
+    assert!(path.exists());
+}
+
+#[test]
+fn an_identity_serves_once() {
+    let identity = unique();
+    let first = NodeFabrics::start(options(identity, None)).unwrap();
+    let error = NodeFabrics::start(options(identity, None)).unwrap_err();
+    assert!(matches!(error, ServeError::IdentityInUse { .. }), "{error}");
+    drop(first);
+    NodeFabrics::start(options(identity, None)).unwrap();
+}
+
+/// A node of this process needs no socket, and one that has gone is gone for its sessions.
+#[test]
+fn sessions_of_this_process_attach_by_identity_and_end_with_the_node() {
+    let served = node(4096, None);
+    let at = [member(MN, &served)];
+    let fabric = attach_all(FabricKind::Shm, ClientId(1), &at).unwrap();
+    assert_eq!(served.fabrics.attached_clients(), 1);
+    let add = || {
+        let mut batch = Batch::new();
+        batch.faa(MN, 0, 1);
+        block_on(&fabric, fabric.execute(batch)).verbs()[0].result
+    };
+    assert_eq!(add(), Ok(()));
+    drop(served);
+    assert_eq!(add(), Err(VerbError::Unreachable));
+    let error = attach_all(FabricKind::Shm, ClientId(1), &at).unwrap_err();
+    assert!(matches!(error.cause, AttachCause::NotOffered), "{error}");
+}
+
+#[test]
+fn a_session_that_is_dropped_is_forgotten() {
+    let served = node(4096, None);
+    let fabric = attach_all(FabricKind::Shm, ClientId(1), &[member(MN, &served)]).unwrap();
+    fabric.detach(MN);
+    assert_eq!(served.fabrics.attached_clients(), 0);
+    let again = attach_all(FabricKind::Shm, ClientId(1), &[member(MN, &served)]).unwrap();
+    assert_eq!(served.fabrics.attached_clients(), 1);
+    drop(again);
+    assert_eq!(served.fabrics.attached_clients(), 0);
+}
+
+#[test]
+fn another_node_at_the_path_is_told_apart() {
+    let scratch = Scratch::new();
+    let served = node(4096, Some(scratch.socket()));
+    let mut at = member(MN, &served);
+    at.identity += 1 << 20;
+    let error = attach_all(FabricKind::Shm, ClientId(1), &[at.clone()]).unwrap_err();
+    assert!(matches!(error.cause, AttachCause::WrongIdentity { found, .. }
+        if found == served.identity));
+    assert!(error.to_string().contains(at.shm.as_deref().unwrap()), "{error}");
+    drop(served);
+    let error = attach_all(FabricKind::Shm, ClientId(1), &[at]).unwrap_err();
+    assert!(matches!(error.cause, AttachCause::Unreachable(_)), "{error}");
+}
+
+/// Who says nothing, or nonsense, is sent away and holds up nobody.
+#[test]
+fn strangers_at_the_socket_are_sent_away() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let served = node(4096, Some(path.clone()));
+    let started = Instant::now();
+    let mut silent = UnixStream::connect(&path).unwrap();
+    let mut noisy = UnixStream::connect(&path).unwrap();
+    noisy.write_all(&[b'x'; 24]).unwrap();
+    let mut rest = Vec::new();
+    noisy.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    noisy.read_to_end(&mut rest).unwrap();
+    assert!(started.elapsed() < Duration::from_secs(1), "held up by a silent client");
+    silent.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    silent.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty());
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert_eq!(served.fabrics.attached_clients(), 0);
+}
+
+/// This process would be killed together with its node, so it must use the registry.
+#[test]
+fn the_nodes_own_process_is_refused_at_the_socket() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let served = node(4096, Some(path.clone()));
+    let mut socket = UnixStream::connect(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut hello = b"FUSEsm01".to_vec();
+    hello.extend_from_slice(&served.identity.to_le_bytes());
+    hello.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+    socket.write_all(&hello).unwrap();
+    let mut welcome = Vec::new();
+    socket.read_to_end(&mut welcome).unwrap();
+    assert_eq!(welcome.len(), 32);
+    assert_eq!(welcome[24..28], [3, 0, 0, 0]);
+    assert_eq!(served.fabrics.attached_clients(), 0);
+}

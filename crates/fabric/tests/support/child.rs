@@ -1,0 +1,184 @@
+//! Processes of this binary that play a memory node or a client.
+//!
+//! A child takes commands, one a line, on standard input, and answers each with one line. It ends
+//! with its input, so none outlives the test.
+
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::view::Member;
+use fusee_fabric::{FabricKind, attach_all};
+
+use super::{block_on, node};
+
+/// The environment variable that makes this binary a child.
+pub const ROLE: &str = "FUSEE_TEST_ROLE";
+
+/// A running child; killed on drop.
+pub struct Child {
+    process: Mutex<std::process::Child>,
+    pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
+}
+
+impl Child {
+    /// Starts a child; gives its first line, too.
+    fn start(role: &str) -> (Child, String) {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(process.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let pipes = Mutex::new((process.stdin.take().unwrap(), output));
+        (Child { process: Mutex::new(process), pipes }, line.trim().into())
+    }
+
+    /// A memory node in a process of its own.
+    pub fn node(name: MnId, pool_bytes: u64, socket: &Path) -> (Child, Member) {
+        let role = format!("node {pool_bytes} {}", socket.display());
+        let (child, line) = Child::start(&role);
+        let mut words = line.split(' ');
+        let mut next = || words.next().expect("the node says where it is").to_owned();
+        let member = Member {
+            node: name,
+            identity: next().parse().unwrap(),
+            control: String::new(),
+            tcp: Some(next()),
+            shm: Some(socket.display().to_string()),
+            pool_bytes,
+        };
+        (child, member)
+    }
+
+    fn start_client(at: &Member, client: ClientId) -> (Child, String) {
+        let (node, path) = (at.node.0, at.shm.as_ref().unwrap());
+        Child::start(&format!("client {} {node} {} {path}", client.0, at.identity))
+    }
+
+    /// A shared-memory client in a process of its own, attached.
+    pub fn client(at: &Member, client: ClientId) -> Child {
+        let (child, line) = Child::start_client(at, client);
+        assert_eq!(line, "attached");
+        child
+    }
+
+    /// A shared-memory client that is not let in; gives its error.
+    pub fn refused_client(at: &Member, client: ClientId) -> String {
+        Child::start_client(at, client).1
+    }
+
+    /// Sends a command and waits for the answer.
+    pub fn ask(&self, command: &str) {
+        let mut pipes = self.pipes.lock().unwrap();
+        writeln!(pipes.0, "{command}").unwrap();
+        let mut line = String::new();
+        pipes.1.read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), "done", "answer to {command}");
+    }
+
+    /// Kills it.
+    pub fn kill(&self) {
+        let mut process = self.process.lock().unwrap();
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, name: &str) {
+        let pid = self.process.lock().unwrap().id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// The signal that ended it; waits for its end.
+    pub fn end_signal(&self) -> Option<i32> {
+        self.process.lock().unwrap().wait().unwrap().signal()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The child's side.
+pub fn run(role: &str) {
+    let words: Vec<&str> = role.split(' ').collect();
+    match words[..] {
+        ["node", bytes, path] => run_node(bytes.parse().unwrap(), path),
+        ["client", client, node, identity, path] => run_client(
+            ClientId(client.parse().unwrap()),
+            MnId(node.parse().unwrap()),
+            identity.parse().unwrap(),
+            path,
+        ),
+        _ => panic!("unknown role {role:?}"),
+    }
+}
+
+fn commands() -> impl Iterator<Item = String> {
+    std::io::stdin().lines().map(|line| line.unwrap())
+}
+
+fn run_node(pool_bytes: u64, path: &str) {
+    let served = node(pool_bytes, Some(path.into()));
+    println!("{} {}", served.identity, served.fabrics.tcp_addr().unwrap());
+    for command in commands() {
+        let client = command.strip_prefix("fence ").expect("the only command");
+        served.fabrics.fence(ClientId(client.parse().unwrap()));
+        println!("done");
+    }
+}
+
+fn run_client(client: ClientId, mn: MnId, identity: u64, path: &str) {
+    let at = Member {
+        node: mn,
+        identity,
+        control: String::new(),
+        tcp: None,
+        shm: Some(path.into()),
+        pool_bytes: 0,
+    };
+    let fabric = match attach_all(FabricKind::Shm, client, &[at]) {
+        Ok(fabric) => RefCell::new(Some(fabric)),
+        Err(error) => return println!("{error}"),
+    };
+    println!("attached");
+    static HAMMER: AtomicBool = AtomicBool::new(false);
+    std::thread::spawn(|| {
+        for command in commands() {
+            match &*command {
+                "hammer" => HAMMER.store(true, Ordering::Relaxed),
+                "detach" => DETACH.store(true, Ordering::Relaxed),
+                "ping" => {}
+                _ => panic!("unknown command {command:?}"),
+            }
+            println!("done");
+        }
+        std::process::exit(0);
+    });
+    static DETACH: AtomicBool = AtomicBool::new(false);
+    loop {
+        if DETACH.load(Ordering::Relaxed) {
+            fabric.take();
+        }
+        match &*fabric.borrow() {
+            Some(fabric) if HAMMER.load(Ordering::Relaxed) => {
+                let mut batch = Batch::new();
+                batch.faa(mn, u64::from(client.0) * 8, 1);
+                block_on(fabric, fabric.execute(batch)).check().unwrap();
+            }
+            _ => std::thread::sleep(std::time::Duration::from_millis(1)),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What the tests share: nodes on scratch sockets, a small executor, child processes.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+pub mod child;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use fusee_core::verbs::MnId;
+use fusee_core::view::Member;
+use fusee_fabric::{AnyFabric, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
+
+/// A number that no other test of this machine has at the moment.
+pub fn unique() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    (u64::from(std::process::id()) << 32) + NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A directory for sockets, removed on drop.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        let path = std::env::temp_dir().join(format!("fusee-{:x}", unique()));
+        std::fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    /// A path that has not been used.
+    pub fn socket(&self) -> PathBuf {
+        self.0.join(format!("{:x}", unique()))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Nothing is left behind.
+    pub fn assert_empty(&self) {
+        let left: Vec<_> = std::fs::read_dir(&self.0).unwrap().flatten().collect();
+        assert!(left.is_empty() || std::thread::panicking(), "left behind: {left:?}");
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// Any free port of this host.
+pub fn loopback() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 0).into()
+}
+
+/// A node of this process, and its identity.
+pub struct Served {
+    pub fabrics: NodeFabrics,
+    pub identity: u64,
+}
+
+/// Starts a node that offers TCP, and shared memory at a path.
+pub fn node(pool_bytes: u64, shm: Option<PathBuf>) -> Served {
+    let pool = Pool::new(PoolOptions { bytes: pool_bytes, huge_pages: false }).unwrap();
+    let (identity, tcp) = (unique(), Some(loopback()));
+    let fabrics = NodeFabrics::start(NodeFabricsOptions { pool, identity, tcp, shm }).unwrap();
+    Served { fabrics, identity }
+}
+
+/// A node as a view would show it.
+pub fn member(node: MnId, served: &Served) -> Member {
+    Member {
+        node,
+        identity: served.identity,
+        control: String::new(),
+        tcp: served.fabrics.tcp_addr().map(|addr| addr.to_string()),
+        shm: served.fabrics.shm_path().map(|path| path.display().to_string()),
+        pool_bytes: served.fabrics.pool().bytes(),
+    }
+}
+
+/// Runs one future on a session.
+pub fn block_on<T>(fabric: &AnyFabric, future: impl Future<Output = T>) -> T {
+    let (mut future, waker) = (pin!(future), fabric.waker());
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => fabric.turn(None),
+        }
+    }
+}

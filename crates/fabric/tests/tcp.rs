@@ -1,0 +1,411 @@
+//! What only TCP has to endure: bytes from anybody, peers that stall, ports that are taken.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbError};
+use fusee_fabric::tcp::frame::{
+    self, HEADER_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status, WELCOME_BYTES,
+    Welcome, WireOp, WireVerb,
+};
+use fusee_fabric::tcp::{TcpFabric, TcpNode, TcpOptions};
+use fusee_fabric::{AnyFabric, AttachCause, FabricKind, Pool, PoolOptions, ServeError, attach_all};
+use proptest::prelude::*;
+use support::{Served, block_on, loopback, member, node};
+
+const MN: MnId = MnId(0);
+const WAIT: Duration = Duration::from_secs(10);
+
+fn dial(served: &Served) -> TcpStream {
+    let stream = TcpStream::connect(served.fabrics.tcp_addr().unwrap()).unwrap();
+    stream.set_read_timeout(Some(WAIT)).unwrap();
+    stream
+}
+
+/// A connection that has said hello.
+fn greet(served: &Served, client: u32) -> TcpStream {
+    let mut stream = dial(served);
+    let hello = Hello { identity: served.identity, client: ClientId(client) };
+    stream.write_all(&hello.encode()).unwrap();
+    let mut bytes = [0; WELCOME_BYTES];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(Welcome::decode(&bytes).unwrap().status, Status::Welcome);
+    stream
+}
+
+fn request(id: u64, verbs: &[WireVerb<'_>]) -> Vec<u8> {
+    let mut body = Vec::new();
+    verbs.iter().for_each(|v| frame::encode_verb(*v, |bytes| body.extend_from_slice(bytes)));
+    let mut bytes = frame::request_header(body.len(), verbs.len() as u32, id).to_vec();
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+/// Whether the node closes the connection, with nothing but an end or a reset.
+fn is_closed(mut stream: TcpStream) -> bool {
+    let mut rest = Vec::new();
+    match stream.read_to_end(&mut rest) {
+        Ok(_) => rest.is_empty(),
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
+/// The word at offset 0, through a session of its own.
+fn probe(served: &Served) -> u64 {
+    let fabric = attach_all(FabricKind::Tcp, ClientId(999), &[member(MN, served)]).unwrap();
+    let mut batch = Batch::new();
+    let ticket = batch.faa(MN, 0, 0);
+    block_on(&fabric, fabric.execute(batch)).found(ticket).unwrap()
+}
+
+/// A well-formed verb in front of the bad one must not execute either.
+#[test]
+fn a_bad_frame_ends_its_connection_executes_nothing_and_leaves_the_node_alive() {
+    let served = node(4096, None);
+    let good = WireVerb { offset: 0, op: WireOp::Faa { add: 1 } };
+    let verb = |offset, op| request(1, &[good, WireVerb { offset, op }]);
+    let patched = |at: usize, byte: u8| {
+        let mut bytes = verb(0, WireOp::Read(8));
+        bytes[at] = byte;
+        bytes
+    };
+    let second = HEADER_BYTES + 24;
+    let bad: Vec<(&str, Vec<u8>)> = vec![
+        ("out of bounds", verb(4090, WireOp::Read(8))),
+        ("overflow", verb(u64::MAX - 3, WireOp::Write(&[1; 8]))),
+        ("misaligned", verb(4, WireOp::Cas { expected: 0, swap: 1 })),
+        ("misaligned", verb(1, WireOp::Faa { add: 1 })),
+        ("too long", verb(0, WireOp::Read(MAX_VERB_BYTES + 1))),
+        ("reply too long", {
+            let read = WireVerb { offset: 0, op: WireOp::Read(MAX_VERB_BYTES) };
+            request(1, &[good, read, read])
+        }),
+        ("opcode", patched(second, 9)),
+        ("reserved", patched(second + 1, 1)),
+        ("length of an atomic", patched(HEADER_BYTES + 4, 16)),
+        ("no verbs", patched(4, 0)),
+        ("fewer verbs than bytes", patched(4, 1)),
+        ("more verbs than bytes", patched(4, 3)),
+        ("too many verbs", patched(6, 1)),
+        ("huge body", patched(3, 0xff)),
+        ("odd body", patched(0, 41)),
+    ];
+    for (what, bytes) in bad {
+        let mut stream = greet(&served, 1);
+        stream.write_all(&bytes).unwrap();
+        assert!(is_closed(stream), "{what}");
+        assert_eq!(probe(&served), 0, "{what}: a verb in front has executed");
+    }
+}
+
+#[test]
+fn a_frame_that_is_cut_off_executes_nothing() {
+    let served = node(4096, None);
+    let bytes = request(1, &[WireVerb { offset: 0, op: WireOp::Faa { add: 1 } }; 3]);
+    for len in [1, HEADER_BYTES, HEADER_BYTES + 24, bytes.len() - 1] {
+        let mut stream = greet(&served, 1);
+        stream.write_all(&bytes[..len]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert!(is_closed(stream));
+    }
+    assert_eq!(probe(&served), 0);
+}
+
+#[test]
+fn strangers_are_sent_away() {
+    let served = node(4096, None);
+    let mut http = dial(&served);
+    http.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert!(is_closed(http));
+    let mut reserved = dial(&served);
+    let mut hello = Hello { identity: served.identity, client: ClientId(1) }.encode();
+    hello[20] = 1;
+    reserved.write_all(&hello).unwrap();
+    assert!(is_closed(reserved));
+    assert_eq!(served.fabrics.attached_clients(), 0);
+    probe(&served);
+}
+
+#[test]
+fn who_does_not_say_hello_is_sent_away_and_holds_up_nobody() {
+    let served = node(4096, None);
+    let silent = dial(&served);
+    let mut slow = dial(&served);
+    slow.write_all(&frame::MAGIC).unwrap();
+    let started = Instant::now();
+    probe(&served);
+    assert!(started.elapsed() < Duration::from_secs(1));
+    assert!(is_closed(silent) && is_closed(slow));
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+/// A client that posts READs and fetches nothing must not fill the node's memory; one that comes
+/// to its senses gets everything.
+#[test]
+fn a_client_that_does_not_fetch_its_replies_slows_down_itself_only() {
+    const LEN: u32 = 1 << 20;
+    const READS: u64 = 256;
+    let served = node(2 << 20, None);
+    let mut stream = greet(&served, 1);
+    let mut writer = stream.try_clone().unwrap();
+    let posting = std::thread::spawn(move || {
+        for id in 0..READS {
+            let read = WireVerb { offset: 0, op: WireOp::Read(LEN) };
+            let count = WireVerb { offset: 0, op: WireOp::Faa { add: 1 } };
+            writer.write_all(&request(id, &[count, read])).unwrap();
+        }
+    });
+    let (mut before, started) = (0, Instant::now());
+    // Until the node has stopped executing.
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = probe(&served);
+        if now == before && now > 0 {
+            break;
+        }
+        assert!(started.elapsed() < WAIT);
+        before = now;
+    }
+    assert!(before < 32, "the node has executed {before} MiB of READs that nobody fetches");
+    let mut bytes = vec![0; HEADER_BYTES + 8 + LEN as usize];
+    for id in 0..READS {
+        stream.read_exact(&mut bytes).unwrap();
+        assert_eq!(Reply::decode(&bytes).unwrap().unwrap().id, id);
+    }
+    posting.join().unwrap();
+    assert_eq!(probe(&served), READS);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let served = node(4096, None);
+    let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
+    let addr = served.fabrics.tcp_addr().unwrap();
+    let error = TcpNode::start(pool, 1, addr).unwrap_err();
+    assert!(matches!(&error, ServeError::AddressInUse { at } if *at == addr.to_string()));
+}
+
+#[test]
+fn a_node_that_is_dropped_frees_its_port() {
+    let served = node(4096, None);
+    let addr = served.fabrics.tcp_addr().unwrap();
+    probe(&served);
+    drop(served);
+    let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
+    TcpNode::start(pool, 1, addr).unwrap();
+}
+
+#[test]
+fn sessions_are_counted_until_they_leave() {
+    let served = node(4096, None);
+    let fabric = attach_all(FabricKind::Tcp, ClientId(1), &[member(MN, &served)]).unwrap();
+    assert_eq!(served.fabrics.attached_clients(), 1);
+    drop(fabric);
+    let started = Instant::now();
+    while served.fabrics.attached_clients() > 0 {
+        assert!(started.elapsed() < WAIT);
+        std::thread::yield_now();
+    }
+}
+
+fn quick() -> TcpFabric {
+    let options =
+        TcpOptions { connect: Duration::from_millis(300), silence: Duration::from_millis(300) };
+    TcpFabric::new(ClientId(1), options).unwrap()
+}
+
+#[test]
+fn who_cannot_be_attached_to_is_told_apart() {
+    let served = node(4096, None);
+    let addr = served.fabrics.tcp_addr().unwrap().to_string();
+    let error = quick().attach(MN, served.identity + 1, &addr).unwrap_err();
+    let found = served.identity;
+    assert!(matches!(error.cause, AttachCause::WrongIdentity { expected, found: f }
+        if expected == found + 1 && f == found));
+    assert!(error.to_string().contains(&addr), "{error}");
+    drop(served);
+    let error = quick().attach(MN, found, &addr).unwrap_err();
+    assert!(matches!(error.cause, AttachCause::Unreachable(_)), "{error}");
+}
+
+/// Starts a peer that does `act` with each connection; gives its address.
+fn peer(act: impl Fn(TcpStream) + Send + 'static) -> String {
+    let listener = TcpListener::bind(loopback()).unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || listener.incoming().flatten().for_each(act));
+    addr
+}
+
+#[test]
+fn other_services_are_no_memory_nodes() {
+    let talks = peer(|mut stream| drop(stream.write_all(b"220 smtp.example.org ESMTP\r\n")));
+    let hangs_up = peer(drop);
+    for addr in [talks, hangs_up] {
+        let error = quick().attach(MN, 1, &addr).unwrap_err();
+        assert!(matches!(error.cause, AttachCause::NotAMemoryNode), "{error}");
+    }
+    let silent = peer(std::mem::forget);
+    let started = Instant::now();
+    let error = quick().attach(MN, 1, &silent).unwrap_err();
+    assert!(matches!(error.cause, AttachCause::Unreachable(_)), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(3));
+}
+
+/// A peer that welcomes and then answers every request with `reply`.
+fn impostor(reply: Vec<u8>) -> String {
+    peer(move |mut stream| {
+        let mut bytes = [0; 1024];
+        let _hello = stream.read(&mut bytes).unwrap();
+        let welcome = Welcome { identity: 1, pool_bytes: 4096, status: Status::Welcome };
+        stream.write_all(&welcome.encode()).unwrap();
+        let _request = stream.read(&mut bytes).unwrap();
+        stream.write_all(&reply).unwrap();
+        std::mem::forget(stream);
+    })
+}
+
+#[test]
+fn garbage_and_silence_fail_the_verbs_in_flight_and_all_later_ones() {
+    let header = |len, id| frame::reply_header(len, ReplyKind::Results, id).to_vec();
+    let replies = [
+        (vec![0xff; 64], VerbError::Unreachable),
+        (header(0, 0), VerbError::Unreachable),
+        ([header(16, 0), vec![0; 16]].concat(), VerbError::Unreachable),
+        ([header(8, 7), vec![0; 8]].concat(), VerbError::Unreachable),
+        (vec![], VerbError::Unreachable),
+        (frame::reply_header(0, ReplyKind::Fenced, 0).to_vec(), VerbError::Fenced),
+    ];
+    for (reply, expected) in replies {
+        let what = format!("{:?}", &reply[..reply.len().min(16)]);
+        let fabric = quick();
+        fabric.attach(MN, 1, &impostor(reply)).unwrap();
+        let fabric = AnyFabric::Tcp(fabric);
+        for _ in 0..2 {
+            let mut batch = Batch::new();
+            batch.faa(MN, 0, 1);
+            let started = Instant::now();
+            let batch = block_on(&fabric, fabric.execute(batch));
+            assert_eq!(batch.verbs()[0].result, Err(expected), "{what}");
+            assert!(started.elapsed() < Duration::from_secs(3), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_session_is_woken_from_another_thread() {
+    let served = node(4096, Some(std::env::temp_dir().join(format!("{:x}", support::unique()))));
+    for kind in [FabricKind::Tcp, FabricKind::Shm] {
+        let fabric = attach_all(kind, ClientId(1), &[member(MN, &served)]).unwrap();
+        // Before the turn: it does not sleep.
+        fabric.waker().wake();
+        let started = Instant::now();
+        fabric.turn(Some(WAIT));
+        assert!(started.elapsed() < WAIT / 2, "{kind}");
+        // Used up: it sleeps, until its time is over.
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(50) {
+            fabric.turn(Some(Duration::from_millis(50)));
+        }
+        // During the turn.
+        let waker = fabric.waker();
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            waker.wake();
+        });
+        let started = Instant::now();
+        fabric.turn(Some(WAIT));
+        assert!(started.elapsed() < WAIT / 2, "{kind}");
+        other.join().unwrap();
+    }
+}
+
+fn any_verb() -> impl Strategy<Value = (u64, u8, u64, Vec<u8>)> {
+    let offset = prop_oneof![0..5000u64, any::<u64>()];
+    (offset, 0..4u8, any::<u64>(), prop::collection::vec(any::<u8>(), 0..64))
+}
+
+fn wire((offset, kind, number, data): &(u64, u8, u64, Vec<u8>)) -> WireVerb<'_> {
+    let op = match kind {
+        0 => WireOp::Read(*number as u32 % 256),
+        1 => WireOp::Write(data),
+        2 => WireOp::Cas { expected: *number, swap: !*number },
+        _ => WireOp::Faa { add: *number },
+    };
+    WireVerb { offset: *offset, op }
+}
+
+proptest! {
+    #[test]
+    fn requests_survive_the_wire(
+        id: u64,
+        verbs in prop::collection::vec(any_verb(), 1..20),
+        behind in prop::collection::vec(any::<u8>(), 0..20),
+    ) {
+        let verbs: Vec<WireVerb<'_>> = verbs.iter().map(wire).collect();
+        let mut bytes = request(id, &verbs);
+        let len = bytes.len();
+        for cut in [0, 1, len / 2, len - 1] {
+            prop_assert_eq!(Request::decode(&bytes[..cut]), Ok(None));
+        }
+        bytes.extend_from_slice(&behind);
+        let decoded = Request::decode(&bytes).unwrap().unwrap();
+        prop_assert_eq!((decoded.id, decoded.frame_bytes), (id, len));
+        prop_assert_eq!(decoded.verbs().collect::<Vec<_>>(), verbs);
+    }
+
+    #[test]
+    fn decoders_take_any_bytes(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..400),
+        plausible: bool,
+    ) {
+        if plausible && bytes.len() >= HEADER_BYTES {
+            let body = (bytes.len() - HEADER_BYTES) / 8 * 8;
+            let verbs = u32::from(bytes[4] % 8);
+            bytes[..HEADER_BYTES].copy_from_slice(&frame::request_header(body, verbs, 1));
+        }
+        if let Ok(Some(request)) = Request::decode(&bytes) {
+            prop_assert!(request.frame_bytes <= bytes.len());
+            prop_assert!(request.reply_bytes <= MAX_BODY_BYTES);
+            prop_assert!(request.verbs().count() >= 1);
+        }
+        if let Ok(Some(reply)) = Reply::decode(&bytes) {
+            prop_assert!(reply.frame_bytes <= bytes.len());
+        }
+        if let Ok(Some(hello)) = Hello::decode(&bytes) {
+            prop_assert_eq!(&hello.encode()[..], &bytes[..24]);
+        }
+    }
+}
+
+/// Frames with random verbs and random damage, thrown at a live node.
+#[test]
+fn a_live_node_survives_damaged_frames() {
+    let served = node(4096, None);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(300));
+    let strategy = (
+        prop::collection::vec(any_verb(), 1..6),
+        prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        any::<prop::sample::Index>(),
+        any::<bool>(),
+    );
+    let thrown = runner.run(&strategy, |(verbs, damage, cut, whole)| {
+        let verbs: Vec<WireVerb<'_>> = verbs.iter().map(wire).collect();
+        let mut bytes = request(1, &verbs);
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] ^= byte;
+        }
+        let len = if whole { bytes.len() } else { cut.index(bytes.len()) };
+        let mut stream = greet(&served, 1);
+        // The node may hang up at any point; that it lives shows below.
+        let _ = stream.write_all(&bytes[..len]);
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+        Ok(())
+    });
+    thrown.unwrap();
+    probe(&served);
+}
