@@ -5,9 +5,16 @@
 //! puts never come here: a cluster whose master is down goes on, and only new sessions wait.
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod logic;
 pub mod placement;
 pub mod plan;
 pub mod record;
+pub mod server;
 pub mod sessions;
 pub mod settings;
+pub mod store;
+
+pub use config::Config;
+pub use server::{FormError, MasterServer, StartError};
+pub use settings::Settings;

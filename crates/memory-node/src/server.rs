@@ -114,18 +114,22 @@ impl MemoryNode {
         Ok(MemoryNode { server, client, shared, joined, description, control, runtime })
     }
 
-    /// Starts a memory node for a cluster inside this process: no port, no socket, no master.
-    /// `name` stands for its address; [`MemoryNode::join_request`] is what to tell the master.
+    /// Starts a memory node for a cluster inside this process: no control port, no socket, no
+    /// master, and a software NIC only if `tcp` says where. `name` stands for its address;
+    /// [`MemoryNode::join_request`] is what to tell the master.
     pub fn start_local(
         runtime: &Runtime,
         name: &str,
         pool_bytes: u64,
         huge_pages: bool,
+        tcp: Option<SocketAddr>,
     ) -> Result<MemoryNode, StartError> {
         let identity: u64 = rand::random();
         let pool = make_pool(pool_bytes, huge_pages)?;
-        let options = NodeFabricsOptions { pool, identity, tcp: None, shm: None };
-        let (shared, description) = share(identity, NodeFabrics::start(options)?, None);
+        let options = NodeFabricsOptions { pool, identity, tcp, shm: None };
+        let fabrics = NodeFabrics::start(options)?;
+        let tcp = fabrics.tcp_addr().map(|at| at.to_string());
+        let (shared, description) = share(identity, fabrics, tcp);
         let service = Arc::clone(&shared);
         let (client, server) =
             rpc::serve_local::<NodeService, _, _>(runtime, name, move |request| {

@@ -1,0 +1,60 @@
+//! What a master is told when it starts.
+
+use std::path::PathBuf;
+
+use fusee_core::view::Geometry;
+use serde::{Deserialize, Serialize};
+
+use crate::settings::Settings;
+
+/// Settings of a master. The first three are the process's; the rest takes effect when a cluster
+/// is formed, and is a mistake to change afterwards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Host and port to listen at; `127.0.0.1:7170` by default.
+    pub listen: String,
+    /// Directory of the store; `fusee-master` in the working directory by default.
+    pub data_dir: PathBuf,
+    /// Forget the cluster in the store and form a new one. The old cluster's memory nodes have to
+    /// be restarted: they serve one cluster in their life.
+    pub format: bool,
+    /// The cluster is formed when so many memory nodes have joined; 2 by default.
+    pub memory_nodes: u32,
+    /// Replicas of the index, 1..=5 and at most `memory_nodes`; 2 by default.
+    pub index_replicas: u8,
+    /// Replicas of the data, 1..=5 and at most `memory_nodes`; 2 by default.
+    pub data_replicas: u8,
+    /// The number of keys to make the index for; 1,000,000 by default.
+    pub index_keys: u64,
+    /// Sizes.
+    pub geometry: Geometry,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            listen: "127.0.0.1:7170".into(),
+            data_dir: "fusee-master".into(),
+            format: false,
+            memory_nodes: 2,
+            index_replicas: 2,
+            data_replicas: 2,
+            index_keys: 1_000_000,
+            geometry: Geometry::default(),
+        }
+    }
+}
+
+impl Config {
+    /// What the cluster is formed for.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            memory_nodes: self.memory_nodes,
+            index_replicas: self.index_replicas,
+            data_replicas: self.data_replicas,
+            index_keys: self.index_keys,
+            geometry: self.geometry,
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! What the master remembers, durably: a map from [`Record::key`] to records.
+//!
+//! One redb file, `master.redb` in the data directory: transactions are atomic and durable when
+//! they return, and the file is locked, so that two masters never go on from one state. Values
+//! are postcard bytes. The key `format` holds the number of this layout; another number is
+//! somebody else's file and is left alone.
+//!
+//! Embedded clusters, which end with their process, use [`Store::memory`].
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+
+use crate::record::Record;
+
+/// The file's name in the data directory.
+pub const FILE_NAME: &str = "master.redb";
+
+const TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("fusee-master");
+const FORMAT_KEY: &str = "format";
+const FORMAT: &[u8] = b"fusee-master 1";
+
+/// Why the store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another master uses the file.
+    #[error(
+        "{} is in use by another process, probably another master; stop that one, or choose \
+         another data_dir",
+        path.display()
+    )]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is damaged or no store at all.
+    #[error(
+        "{} is damaged, or no store of a FUSEE master ({cause}); restore it from a copy, choose \
+         another data_dir, or start once with format = true, which loses the cluster",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        cause: String,
+    },
+    /// The file is another version's.
+    #[error(
+        "{} was written in the format {found:?}, this program knows {:?}; use the version that \
+         wrote it",
+        path.display(),
+        String::from_utf8_lossy(FORMAT)
+    )]
+    OtherFormat {
+        /// The file.
+        path: PathBuf,
+        /// The format's name in the file.
+        found: String,
+    },
+    /// The system refuses.
+    #[error("{}: {cause}; check that the directory can be written and has room", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the operating system says.
+        cause: String,
+    },
+}
+
+/// Durable records.
+#[derive(Debug)]
+pub struct Store {
+    kept: Kept,
+}
+
+#[derive(Debug)]
+enum Kept {
+    Memory(BTreeMap<String, Record>),
+    File { path: PathBuf, database: Database },
+}
+
+impl Store {
+    /// A store that is lost with the process.
+    pub fn memory() -> Store {
+        Store { kept: Kept::Memory(BTreeMap::new()) }
+    }
+
+    /// Opens the store in a directory, or makes both. With `discard`, what it remembers is
+    /// forgotten, whatever its state; but not while another process uses it.
+    pub fn open(dir: &Path, discard: bool) -> Result<Store, StoreError> {
+        let path = dir.join(FILE_NAME);
+        let io = |path: &Path, error: std::io::Error| StoreError::Io {
+            path: path.to_owned(),
+            cause: error.to_string(),
+        };
+        std::fs::create_dir_all(dir).map_err(|error| io(dir, error))?;
+        let opened = Store::open_file(&path).and_then(|store| {
+            if discard {
+                store.clear()?;
+            }
+            store.check_format()?;
+            Ok(store)
+        });
+        match opened {
+            Err(StoreError::Damaged { .. } | StoreError::OtherFormat { .. }) if discard => {
+                std::fs::remove_file(&path).map_err(|error| io(&path, error))?;
+                let store = Store::open_file(&path)?;
+                store.check_format()?;
+                Ok(store)
+            }
+            opened => opened,
+        }
+    }
+
+    fn open_file(path: &Path) -> Result<Store, StoreError> {
+        let path = path.to_owned();
+        let database = Database::create(&path).map_err(|error| match error {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path: path.clone() },
+            DatabaseError::UpgradeRequired(version) => StoreError::OtherFormat {
+                path: path.clone(),
+                found: format!("redb file format {version}"),
+            },
+            error => failed(&path, error),
+        })?;
+        Ok(Store { kept: Kept::File { path, database } })
+    }
+
+    /// Makes an empty file this format's; refuses another's.
+    fn check_format(&self) -> Result<(), StoreError> {
+        let Kept::File { path, database } = &self.kept else { return Ok(()) };
+        let failed = |error: redb::Error| failed(path, error);
+        let found = read(database).map_err(failed)?;
+        match found.get(FORMAT_KEY).map(Vec::as_slice) {
+            Some(FORMAT) => Ok(()),
+            None if found.is_empty() => {
+                write(database, [(FORMAT_KEY, Some(FORMAT.to_vec()))]).map_err(failed)
+            }
+            other => Err(StoreError::OtherFormat {
+                path: path.clone(),
+                found: String::from_utf8_lossy(other.unwrap_or_default()).into_owned(),
+            }),
+        }
+    }
+
+    fn clear(&self) -> Result<(), StoreError> {
+        let Kept::File { path, database } = &self.kept else { return Ok(()) };
+        let cleared = || -> Result<(), redb::Error> {
+            let transaction = database.begin_write()?;
+            transaction.delete_table(TABLE)?;
+            Ok(transaction.commit()?)
+        };
+        cleared().map_err(|error| failed(path, error))
+    }
+
+    /// All records.
+    pub fn load(&self) -> Result<Vec<Record>, StoreError> {
+        let (path, database) = match &self.kept {
+            Kept::Memory(records) => return Ok(records.values().cloned().collect()),
+            Kept::File { path, database } => (path, database),
+        };
+        let entries = read(database).map_err(|error| failed(path, error))?;
+        let records = entries.into_iter().filter(|(key, _)| key != FORMAT_KEY);
+        let decode = |(key, bytes): (String, Vec<u8>)| {
+            let damaged = |cause| StoreError::Damaged { path: path.clone(), cause };
+            match postcard::from_bytes::<Record>(&bytes) {
+                Ok(record) if record.key() == key => Ok(record),
+                Ok(record) => Err(damaged(format!("{key} holds {}", record.key()))),
+                Err(error) => Err(damaged(format!("{key}: {error}"))),
+            }
+        };
+        records.map(decode).collect()
+    }
+
+    /// Remembers these, all or none. They are durable when this returns.
+    pub fn persist(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        match &mut self.kept {
+            Kept::Memory(kept) => {
+                for record in records {
+                    match record {
+                        Record::Forgotten(_) => drop(kept.remove(&record.key())),
+                        _ => drop(kept.insert(record.key(), record.clone())),
+                    }
+                }
+                Ok(())
+            }
+            Kept::File { path, database } => {
+                let entries = records.iter().map(|record| (record.key(), encode(record)));
+                write(database, entries).map_err(|error| failed(path, error))
+            }
+        }
+    }
+}
+
+/// The bytes of a record; `None` if it stands for the absence of one.
+fn encode(record: &Record) -> Option<Vec<u8>> {
+    match record {
+        Record::Forgotten(_) => None,
+        _ => Some(postcard::to_stdvec(record).expect("records are plain data")),
+    }
+}
+
+fn read(database: &Database) -> Result<BTreeMap<String, Vec<u8>>, redb::Error> {
+    let table = match database.begin_read()?.open_table(TABLE) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
+        table => table?,
+    };
+    let mut entries = BTreeMap::new();
+    for entry in table.iter()? {
+        let (key, value) = entry?;
+        entries.insert(key.value().to_owned(), value.value().to_vec());
+    }
+    Ok(entries)
+}
+
+fn write<K: AsRef<str>>(
+    database: &Database,
+    entries: impl IntoIterator<Item = (K, Option<Vec<u8>>)>,
+) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut table = transaction.open_table(TABLE)?;
+        for (key, bytes) in entries {
+            match bytes {
+                Some(bytes) => table.insert(key.as_ref(), bytes.as_slice())?,
+                None => table.remove(key.as_ref())?,
+            };
+        }
+    }
+    // The default durability of a commit: it is on the disk when this returns.
+    Ok(transaction.commit()?)
+}
+
+fn failed(path: &Path, error: impl Into<redb::Error>) -> StoreError {
+    let path = path.to_owned();
+    match error.into() {
+        redb::Error::Io(error) if error.kind() != std::io::ErrorKind::InvalidData => {
+            StoreError::Io { path, cause: error.to_string() }
+        }
+        error => StoreError::Damaged { path, cause: error.to_string() },
+    }
+}

@@ -1,0 +1,300 @@
+//! Real masters and memory nodes over loopback, and the same inside one process.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fusee_control::master::{MasterReply, MasterRequest, Status};
+use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
+use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime, ServeError};
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::{Geometry, View};
+use fusee_master::store::StoreError;
+use fusee_master::{Config, FormError, MasterServer, StartError};
+use fusee_memory_node::{Config as NodeConfig, MemoryNode, StartError as NodeStartError};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Regions of 256 KiB, 15 blocks of 16 KiB each.
+fn geometry() -> Geometry {
+    Geometry {
+        region_bytes: 256 << 10,
+        block_bytes: 16 << 10,
+        groups_per_subtable: 2,
+        max_key_bytes: 64,
+        max_value_bytes: 4096,
+        ..Geometry::default()
+    }
+}
+
+fn config(dir: &Path) -> Config {
+    Config {
+        listen: "127.0.0.1:0".into(),
+        data_dir: dir.join("master"),
+        memory_nodes: 3,
+        index_keys: 100,
+        geometry: geometry(),
+        ..Config::default()
+    }
+}
+
+fn node_config(dir: &Path, master: &MasterServer) -> NodeConfig {
+    NodeConfig {
+        shm_dir: Some(dir.to_owned()),
+        master: master.addr().unwrap().to_string(),
+        pool_bytes: 2 << 20,
+        ..NodeConfig::default()
+    }
+}
+
+fn start_nodes(count: usize, config: &NodeConfig) -> Vec<MemoryNode> {
+    (0..count).map(|_| MemoryNode::start(config.clone()).unwrap()).collect()
+}
+
+fn open(master: &MasterClient) -> (ClientId, View) {
+    match master.call_blocking(MasterRequest::Open) {
+        Ok(MasterReply::Opened { client, view, .. }) => (client, view),
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
+fn status(master: &MasterClient) -> Status {
+    match master.call_blocking(MasterRequest::Status) {
+        Ok(MasterReply::Status(status)) => status,
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn alloc(node: &NodeClient, client: ClientId) -> Result<BlockId, NodeRefusal> {
+    match node.call_blocking(NodeRequest::Alloc { client }).unwrap() {
+        NodeReply::Allocated { block } => Ok(block),
+        NodeReply::Refused(refusal) => Err(refusal),
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
+/// Allocates until nothing is left; every block must be a primary's and be given once.
+fn exhaust(view: &View, nodes: &[(MnId, NodeClient)], client: ClientId) -> Vec<BlockId> {
+    let mut blocks = Vec::new();
+    for (name, node) in nodes {
+        loop {
+            match alloc(node, client) {
+                Ok(block) => {
+                    assert_eq!(view.regions[block.region as usize].places[0].node, *name);
+                    blocks.push(block);
+                }
+                Err(refusal) => break assert_eq!(refusal, NodeRefusal::NoFreeBlock),
+            }
+        }
+    }
+    let given = blocks.len();
+    blocks.sort_unstable();
+    blocks.dedup();
+    assert_eq!(blocks.len(), given, "a block was given twice");
+    let blocks_per_region = view.geometry.blocks_per_region() as usize;
+    assert_eq!(given, view.regions.len() * blocks_per_region);
+    blocks
+}
+
+#[test]
+fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = MasterServer::start(config(dir.path())).unwrap();
+    let early = master.client().call_blocking(MasterRequest::Open);
+    assert_eq!(early, Ok(MasterReply::NotReady { joined: 0, expected: 3 }));
+    let nodes = start_nodes(3, &node_config(dir.path(), &master));
+    let view = master.wait_formed(SOON).unwrap();
+    view.check().unwrap();
+    assert_eq!((view.number, view.members.len()), (1, 3));
+    assert_eq!(view.subtables.len().trailing_zeros(), view.depth());
+    // 2 MiB hold 7 regions beside the index, twice replicated over three nodes: 10 in all.
+    assert_eq!(view.regions.len(), 10);
+
+    let (first, opened) = open(&master.client());
+    let (second, _) = open(&master.client());
+    assert_eq!((first, second), (ClientId(1), ClientId(2)));
+    assert_eq!(opened, view);
+
+    wait_until("joining", || nodes.iter().all(|node| node.name().is_some()));
+    let clients: Vec<_> = nodes.iter().map(|node| (node.name().unwrap(), node.client())).collect();
+    let blocks = exhaust(&view, &clients, first);
+    let (primary, _) = (view.regions[blocks[0].region as usize].places[0].node, ());
+    let (_, node) = clients.iter().find(|(name, _)| *name == primary).unwrap();
+    let give = NodeRequest::SetOwner { block: blocks[0], from: first, to: second };
+    assert_eq!(node.call_blocking(give), Ok(NodeReply::Done));
+    let owned = node.call_blocking(NodeRequest::BlocksOf { client: second });
+    assert_eq!(owned, Ok(NodeReply::Blocks(vec![blocks[0]])));
+
+    // The copy of the table in the pool says the same.
+    let place = view.regions[blocks[0].region as usize].places[0];
+    let holder = nodes.iter().find(|node| node.name() == Some(primary)).unwrap();
+    let entry = place.offset + 4 * u64::from(blocks[0].block);
+    assert_eq!(holder.fabrics().pool().read_u32(entry), second.0);
+
+    assert_eq!(node.call_blocking(NodeRequest::Fence { client: second }), Ok(NodeReply::Done));
+    assert_eq!(alloc(node, second), Err(NodeRefusal::Fenced { client: second }));
+
+    let late = MemoryNode::start(node_config(dir.path(), &master)).unwrap();
+    wait_until("the fourth join", || late.name() == Some(MnId(3)));
+    let in_view: Vec<bool> =
+        status(&master.client()).members.iter().map(|member| member.in_view).collect();
+    assert_eq!(in_view, [true, true, true, false]);
+}
+
+#[test]
+fn the_wrong_service_and_a_port_in_use_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = MasterServer::start(config(dir.path())).unwrap();
+    let addr = master.addr().unwrap().to_string();
+    let runtime = Runtime::start("test").unwrap();
+
+    let wrong = NodeClient::new(&runtime, addr.clone()).call_blocking(NodeRequest::Describe);
+    assert!(matches!(wrong, Err(RpcError::WrongService { .. })), "{wrong:?}");
+    let node = MemoryNode::start(node_config(dir.path(), &master)).unwrap();
+    let wrong = MasterClient::new(&runtime, node.control()).call_blocking(MasterRequest::Open);
+    assert!(matches!(wrong, Err(RpcError::WrongService { .. })), "{wrong:?}");
+
+    let other = Config { data_dir: dir.path().join("other"), ..config(dir.path()) };
+    let taken = MasterServer::start(Config { listen: addr.clone(), ..other.clone() });
+    let in_use = ServeError::PortInUse { addr: addr.clone() };
+    assert!(matches!(taken, Err(StartError::Control(ref error)) if *error == in_use));
+    assert!(!other.data_dir.exists(), "a master that cannot listen leaves no store");
+    let taken = NodeConfig { listen: addr, ..node_config(dir.path(), &master) };
+    let taken = MemoryNode::start(taken);
+    assert!(matches!(taken, Err(NodeStartError::Control(ref error)) if *error == in_use));
+
+    let twice = MasterServer::start(config(dir.path()));
+    assert!(matches!(twice, Err(StartError::Store(StoreError::Locked { .. }))), "{twice:?}");
+    let few = Config { memory_nodes: 1, ..other };
+    let error = MasterServer::start(few).unwrap_err().to_string();
+    assert!(error.contains("start more memory nodes"), "{error}");
+}
+
+#[test]
+fn a_restarted_master_goes_on_with_the_same_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = MasterServer::start(config(dir.path())).unwrap();
+    let _nodes = start_nodes(3, &node_config(dir.path(), &master));
+    let view = master.wait_formed(SOON).unwrap();
+    let (before, _) = open(&master.client());
+    master.stop();
+
+    let master = MasterServer::start(config(dir.path())).unwrap();
+    let (after, same) = open(&master.client());
+    assert_eq!(same, view);
+    assert!(after > before, "{after} was used before");
+    assert_eq!(status(&master.client()).members.len(), 3);
+    master.stop();
+
+    // Formatting forgets the cluster; its nodes refuse to serve another one.
+    let again = Config { format: true, memory_nodes: 3, ..config(dir.path()) };
+    let master = MasterServer::start(again).unwrap();
+    let early = master.client().call_blocking(MasterRequest::Open);
+    assert_eq!(early, Ok(MasterReply::NotReady { joined: 0, expected: 3 }));
+}
+
+#[test]
+fn a_master_that_restarts_before_the_cluster_is_formed_finds_its_nodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = MasterServer::start(config(dir.path())).unwrap();
+    let nodes = start_nodes(2, &node_config(dir.path(), &master));
+    wait_until("two joins", || nodes.iter().all(|node| node.name().is_some()));
+    master.stop();
+    let master = MasterServer::start(config(dir.path())).unwrap();
+    let _third = MemoryNode::start(node_config(dir.path(), &master)).unwrap();
+    let view = master.wait_formed(SOON).unwrap();
+    let names: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
+    assert_eq!(names, [MnId(0), MnId(1), MnId(2)]);
+}
+
+#[test]
+fn a_node_that_died_before_the_cluster_formed_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = MasterServer::start(config(dir.path())).unwrap();
+    let mut nodes = start_nodes(2, &node_config(dir.path(), &master));
+    wait_until("two joins", || nodes.iter().all(|node| node.name().is_some()));
+    let dead = nodes.remove(0);
+    let dead_name = dead.name();
+    dead.stop();
+    nodes.extend(start_nodes(2, &node_config(dir.path(), &master)));
+    wait_until("forming without the dead one", || master.wait_formed(SOON).is_ok());
+    let view = master.wait_formed(SOON).unwrap();
+    assert!(view.members.iter().all(|member| Some(member.node) != dead_name));
+}
+
+#[test]
+fn pools_that_are_too_small_say_what_to_do_and_larger_ones_help() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = MasterServer::start(Config { memory_nodes: 2, ..config(dir.path()) }).unwrap();
+    let small = NodeConfig { pool_bytes: 128 << 10, ..node_config(dir.path(), &master) };
+    let _small = start_nodes(2, &small);
+    let told = |error: &FormError| error.to_string().contains("larger pools");
+    wait_until("the explanation", || master.wait_formed(Duration::ZERO).is_err_and(|e| told(&e)));
+    assert!(status(&master.client()).problem.is_some());
+}
+
+/// What this process has open that a cluster would open: sockets, memory, threads.
+fn traces() -> (usize, usize) {
+    let count = |dir: &str| std::fs::read_dir(dir).unwrap().count();
+    (count("/proc/self/fd"), count("/proc/self/task"))
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    // Threads and descriptors are the process's: count in a child that runs only this test.
+    if std::env::var_os("FUSEE_TEST_CHILD").is_none() {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "nothing_is_left_behind", "--test-threads=1"])
+            .env("FUSEE_TEST_CHILD", "1")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let before = traces();
+    for round in 0..2 {
+        let master = MasterServer::start(config(dir.path())).unwrap();
+        let nodes = start_nodes(3, &node_config(dir.path(), &master));
+        if round == 0 {
+            master.wait_formed(SOON).unwrap();
+            assert!(traces().0 > before.0, "the test looks at the wrong place");
+        }
+        nodes.into_iter().for_each(MemoryNode::stop);
+        master.stop();
+    }
+    assert_eq!(traces(), before);
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
+    assert_eq!(left, [dir.path().join("master")], "sockets are left");
+}
+
+#[test]
+fn an_embedded_cluster_needs_no_port_and_no_file() {
+    let runtime = Runtime::start("test").unwrap();
+    let local = |at: usize| {
+        let name = format!("memory node {at}");
+        MemoryNode::start_local(&runtime, &name, 2 << 20, false, None).unwrap()
+    };
+    let nodes: Vec<MemoryNode> = (0..3).map(local).collect();
+    let clients = nodes.iter().map(MemoryNode::client).collect();
+    let settings = config(Path::new("unused")).settings();
+    let master = MasterServer::start_local(&runtime, settings, clients).unwrap();
+    let mut named = Vec::new();
+    for node in &nodes {
+        match master.client().call_blocking(node.join_request()) {
+            Ok(MasterReply::Joined { node: name }) => named.push((name, node.client())),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    let view = master.wait_formed(SOON).unwrap();
+    let (client, _) = open(&master.client());
+    exhaust(&view, &named, client);
+    assert_eq!((master.addr(), view.members[0].tcp.clone()), (None, None));
+}
