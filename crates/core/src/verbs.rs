@@ -19,6 +19,7 @@
 //!
 //! Units: offsets and lengths are bytes; an offset counts from the start of a node's pool.
 
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::future::Future;
@@ -346,6 +347,12 @@ pub trait Fabric {
 }
 
 impl<F: Fabric> Fabric for &F {
+    fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
+        (**self).execute(batch)
+    }
+}
+
+impl<F: Fabric> Fabric for Rc<F> {
     fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
         (**self).execute(batch)
     }

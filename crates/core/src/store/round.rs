@@ -41,6 +41,7 @@ pub(super) struct Round {
 }
 
 /// How `contend` ended.
+#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 pub(super) enum Contended {
     /// Own value stands on all backups. With a look, if one was asked for: both buckets as the
     /// first backup showed them after the own value stood there.

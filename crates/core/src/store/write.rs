@@ -89,6 +89,7 @@ pub(super) enum Attempt {
 }
 
 /// Where the key was found to be.
+#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 enum Target {
     /// In this slot, which held this word.
     Slot(Hint),

@@ -1,0 +1,140 @@
+//! Where a session's blocks come from (P §4.4).
+//!
+//! First, rests of blocks that clients before us handed on, if one is of the right size class.
+//! Else ALLOC: the memory nodes are asked in turn, each session starting with another one, so that
+//! blocks spread. The block's primary records the owner as it answers; the session has it
+//! recorded on all backups before it uses the block, so that recovery finds every block of a
+//! client on any replica. Should the session crash in between, the block holds nothing yet.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fusee_control::master::Leftover;
+use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
+use fusee_control::rpc::NodeClient;
+use fusee_core::error::Error;
+use fusee_core::host::BlockGrant;
+use fusee_core::layout::SizeClass;
+use fusee_core::slab::Rest;
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::View;
+
+/// The blocks of one session.
+pub(crate) struct BlockSource {
+    client: ClientId,
+    view: Arc<View>,
+    nodes: Arc<HashMap<MnId, NodeClient>>,
+    leftovers: Mutex<Vec<Leftover>>,
+    /// The memory node to ask next.
+    turn: AtomicUsize,
+}
+
+impl BlockSource {
+    pub fn new(
+        client: ClientId,
+        view: Arc<View>,
+        nodes: Arc<HashMap<MnId, NodeClient>>,
+        leftovers: Vec<Leftover>,
+    ) -> BlockSource {
+        let turn = AtomicUsize::new(client.0 as usize);
+        BlockSource { client, view, nodes, leftovers: Mutex::new(leftovers), turn }
+    }
+
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// A block for objects of a class.
+    pub async fn grant(&self, class: SizeClass) -> Result<BlockGrant, Error> {
+        if let Some(leftover) = self.take_leftover(class) {
+            match self.adopt(&leftover).await {
+                Ok(()) => return Ok(self.granted(leftover.block, leftover.first)),
+                Err(error) => tracing::warn!(?leftover, %error, "a handed-on block is lost"),
+            }
+        }
+        let block = self.allocate().await?;
+        self.record_on_backups(block).await?;
+        Ok(self.granted(block, 0))
+    }
+
+    fn granted(&self, block: BlockId, first: u32) -> BlockGrant {
+        let address = self.view.geometry.block_address(block.region, block.block);
+        BlockGrant { address, first }
+    }
+
+    fn take_leftover(&self, class: SizeClass) -> Option<Leftover> {
+        let mut leftovers = self.leftovers.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = leftovers.iter().position(|l| l.class == class)?;
+        Some(leftovers.swap_remove(at))
+    }
+
+    /// What the session did not use: handed-on rests still in their old owner's name, and the
+    /// rests of its own blocks.
+    pub fn give_up(&self, rests: Vec<Rest>) -> Vec<Leftover> {
+        let mut leftovers = self.leftovers.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = rests.into_iter().filter_map(|rest| {
+            let (region, block) = self.view.geometry.block_at(rest.block)?;
+            let block = BlockId { region, block };
+            let Rest { class, first, .. } = rest;
+            Some(Leftover { block, owner: self.client, class, first })
+        });
+        leftovers.drain(..).chain(own).collect()
+    }
+
+    async fn allocate(&self) -> Result<BlockId, Error> {
+        let members = &self.view.members;
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        let mut last_failure = None;
+        for i in 0..members.len() {
+            let member = &members[(first + i) % members.len()];
+            match self.ask(member.node, NodeRequest::Alloc { client: self.client }).await {
+                Ok(NodeReply::Allocated { block }) if self.is_valid(block) => return Ok(block),
+                Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)) => {}
+                Ok(other) => last_failure = Some(format!("{}: {other:?}", member.node)),
+                Err(error) => last_failure = Some(error),
+            }
+        }
+        match last_failure {
+            Some(reason) => Err(Error::Allocation { reason }),
+            None => Err(Error::OutOfMemory),
+        }
+    }
+
+    fn is_valid(&self, block: BlockId) -> bool {
+        (block.region as usize) < self.view.regions.len()
+            && block.block < self.view.geometry.blocks_per_region()
+    }
+
+    async fn record_on_backups(&self, block: BlockId) -> Result<(), Error> {
+        let backups = self.view.regions[block.region as usize].places.iter().skip(1);
+        for place in backups {
+            self.set_owner(place.node, block, ClientId::NOBODY).await?;
+        }
+        Ok(())
+    }
+
+    async fn adopt(&self, leftover: &Leftover) -> Result<(), Error> {
+        if !self.is_valid(leftover.block) {
+            return Err(Error::Allocation { reason: "there is no such block".into() });
+        }
+        for place in &self.view.regions[leftover.block.region as usize].places {
+            self.set_owner(place.node, leftover.block, leftover.owner).await?;
+        }
+        Ok(())
+    }
+
+    async fn set_owner(&self, node: MnId, block: BlockId, from: ClientId) -> Result<(), Error> {
+        let request = NodeRequest::SetOwner { block, from, to: self.client };
+        match self.ask(node, request).await {
+            Ok(NodeReply::Done) => Ok(()),
+            Ok(other) => Err(Error::Allocation { reason: format!("{node}: {other:?}") }),
+            Err(reason) => Err(Error::Allocation { reason }),
+        }
+    }
+
+    async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
+        let client = self.nodes.get(&node).ok_or_else(|| format!("{node} is unknown"))?;
+        client.call(request).await.map_err(|error| format!("{node}: {error}"))
+    }
+}

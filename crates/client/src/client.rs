@@ -1,0 +1,405 @@
+//! The client: what every thread and task of a program shares.
+//!
+//! Blocking calls run on the calling thread, in a session that the thread gets with its first
+//! call and keeps until it ends or the client does. Async calls over TCP run on the client's
+//! driver thread, so that their futures may move between threads and be dropped at any time; over
+//! shared memory an operation takes about a microsecond and never waits for I/O, so it runs where
+//! it is awaited.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use fusee_control::master::{Leftover, MasterReply, MasterRequest, Status};
+use fusee_control::node::{NodeReply, NodeRequest, Usage};
+use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
+use fusee_core::Error;
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::{Member, View};
+use fusee_fabric::FabricKind;
+
+use crate::driver::Driver;
+use crate::embedded::Cluster;
+use crate::error::ConnectError;
+use crate::options::{EmbeddedOptions, FabricChoice, Options};
+use crate::session::Session;
+
+/// How often a cluster that is forming is asked whether it is ready.
+const READY_POLL: Duration = Duration::from_millis(20);
+
+static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The sessions that this thread got by itself, at most one per client.
+    static SESSIONS: RefCell<Vec<(u64, Rc<Session>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A store to get from and put into. Clones are cheap and share everything; use them from any
+/// thread or task.
+#[derive(Clone)]
+pub struct Client {
+    handle: Arc<Handle>,
+}
+
+/// What sessions need, from any thread.
+pub(crate) struct Shared {
+    number: u64,
+    pub runtime: Runtime,
+    pub master: MasterClient,
+    pub kind: FabricKind,
+    pub options: Options,
+    nodes: Mutex<Arc<HashMap<MnId, NodeClient>>>,
+    closed: AtomicBool,
+}
+
+/// Ends the client when the last clone is dropped.
+pub(crate) struct Handle {
+    shared: Arc<Shared>,
+    driver: Mutex<Option<Driver>>,
+    /// The view at the time of joining.
+    view: View,
+    cluster: Option<Cluster>,
+}
+
+impl Client {
+    /// Joins the cluster of the master at this address (host and port).
+    pub fn connect(master: &str) -> Result<Client, ConnectError> {
+        Client::connect_with(master, Options::default())
+    }
+
+    /// Joins the cluster of the master at this address (host and port).
+    pub fn connect_with(master: &str, options: Options) -> Result<Client, ConnectError> {
+        let runtime = Runtime::start("fusee-control")?;
+        let master = MasterClient::new(&runtime, master);
+        Client::join(runtime, master, options, HashMap::new(), None)
+    }
+
+    /// Starts a whole cluster inside this process, for tests and single-process use. It ends,
+    /// and its contents are gone, with the last clone.
+    pub fn embedded(options: EmbeddedOptions) -> Result<Client, ConnectError> {
+        let runtime = Runtime::start("fusee-control")?;
+        let cluster = Cluster::start(&runtime, &options)?;
+        let client_options =
+            Options { fabric: FabricChoice::Only(options.fabric), ..options.client };
+        let (master, nodes) = (cluster.master(), cluster.nodes());
+        Client::join(runtime, master, client_options, nodes, Some(cluster))
+    }
+
+    fn join(
+        runtime: Runtime,
+        master: MasterClient,
+        options: Options,
+        local_nodes: HashMap<MnId, NodeClient>,
+        cluster: Option<Cluster>,
+    ) -> Result<Client, ConnectError> {
+        let view = wait(&runtime, first_view(master.clone(), options.connect_timeout))?;
+        view.check()?;
+        let kind = match options.fabric {
+            FabricChoice::Only(kind) => kind,
+            FabricChoice::Auto => reachable_fabric(&view.members),
+        };
+        let shared = Arc::new(Shared {
+            number: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed),
+            runtime,
+            master,
+            kind,
+            options,
+            nodes: Mutex::new(Arc::new(local_nodes)),
+            closed: AtomicBool::new(false),
+        });
+        let handle = Handle { shared, driver: Mutex::default(), view, cluster };
+        let client = Client { handle: Arc::new(handle) };
+        // Whoever gets a client has reached every memory node once.
+        client.with_session(|_| ())?;
+        Ok(client)
+    }
+
+    /// A session for the calling thread to keep, for many operations at once.
+    pub fn session(&self) -> Result<Session, Error> {
+        Session::open(&self.handle.shared, Some(self.handle.clone())).map_err(no_session)
+    }
+
+    /// Runs `f` in the calling thread's own session.
+    fn with_session<R>(&self, f: impl FnOnce(&Session) -> R) -> Result<R, ConnectError> {
+        let shared = &self.handle.shared;
+        let session = SESSIONS.with_borrow(|sessions| {
+            sessions.iter().find(|(n, _)| *n == shared.number).map(|(_, s)| s.clone())
+        });
+        let session = match session {
+            Some(session) => session,
+            None => {
+                let session = Rc::new(Session::open(shared, None)?);
+                let ended = SESSIONS.with_borrow_mut(|sessions| {
+                    sessions.push((shared.number, session.clone()));
+                    sessions.extract_if(.., |(_, s)| s.is_over()).collect::<Vec<_>>()
+                });
+                // Dropped here: the end of a session may look at the list.
+                drop(ended);
+                session
+            }
+        };
+        Ok(f(&session))
+    }
+
+    fn run<R>(&self, f: impl AsyncFnOnce(&Session) -> Result<R, Error>) -> Result<R, Error> {
+        self.with_session(|session| session.block_on(f(session))).map_err(no_session)?
+    }
+
+    /// The value of a key; `None` if it does not exist.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.run(async |s| s.get(key).await)
+    }
+
+    /// The values of many keys, fetched together.
+    pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        self.run(async |s| s.get_many(keys).await)
+    }
+
+    /// Adds a key; [`Error::AlreadyExists`] if it exists.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.run(async |s| s.insert(key, value).await)
+    }
+
+    /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.run(async |s| s.update(key, value).await)
+    }
+
+    /// Adds a key, or replaces its value.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.run(async |s| s.put(key, value).await)
+    }
+
+    /// Removes a key; [`Error::NotFound`] if it does not exist.
+    pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
+        self.run(async |s| s.delete(key).await)
+    }
+
+    /// As [`Client::get`], awaited.
+    pub async fn get_async(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        if self.runs_inline() {
+            return self.get(key);
+        }
+        let key = key.to_vec();
+        self.drive(async move |s| s.get(&key).await).await
+    }
+
+    /// As [`Client::get_many`], awaited.
+    pub async fn get_many_async<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        if self.runs_inline() {
+            return self.get_many(keys);
+        }
+        let keys: Vec<Vec<u8>> = keys.iter().map(|k| k.as_ref().to_vec()).collect();
+        self.drive(async move |s| s.get_many(&keys).await).await
+    }
+
+    /// As [`Client::insert`], awaited. Dropping the future does not stop the write.
+    pub async fn insert_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        if self.runs_inline() {
+            return self.insert(key, value);
+        }
+        let (key, value) = (key.to_vec(), value.to_vec());
+        self.drive(async move |s| s.insert(&key, &value).await).await
+    }
+
+    /// As [`Client::update`], awaited. Dropping the future does not stop the write.
+    pub async fn update_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        if self.runs_inline() {
+            return self.update(key, value);
+        }
+        let (key, value) = (key.to_vec(), value.to_vec());
+        self.drive(async move |s| s.update(&key, &value).await).await
+    }
+
+    /// As [`Client::put`], awaited. Dropping the future does not stop the write.
+    pub async fn put_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        if self.runs_inline() {
+            return self.put(key, value);
+        }
+        let (key, value) = (key.to_vec(), value.to_vec());
+        self.drive(async move |s| s.put(&key, &value).await).await
+    }
+
+    /// As [`Client::delete`], awaited. Dropping the future does not stop the write.
+    pub async fn delete_async(&self, key: &[u8]) -> Result<(), Error> {
+        if self.runs_inline() {
+            return self.delete(key);
+        }
+        let key = key.to_vec();
+        self.drive(async move |s| s.delete(&key).await).await
+    }
+
+    fn runs_inline(&self) -> bool {
+        self.handle.shared.kind == FabricKind::Shm
+    }
+
+    /// Runs an operation on the driver thread, which starts with the first.
+    async fn drive<R: Send + 'static>(
+        &self,
+        operation: impl AsyncFnOnce(&Session) -> Result<R, Error> + Send + 'static,
+    ) -> Result<R, Error> {
+        let answer = {
+            let mut driver = self.handle.driver.lock().unwrap_or_else(PoisonError::into_inner);
+            if driver.is_none() {
+                *driver = Some(Driver::start(&self.handle.shared).map_err(no_session)?);
+            }
+            driver.as_ref().expect("just set").submit(operation)
+        };
+        answer.await.unwrap_or_else(|_| {
+            Err(Error::NoSession { reason: "the client's driver thread has ended".into() })
+        })
+    }
+
+    /// The view of the cluster when this client joined.
+    pub fn view(&self) -> &View {
+        &self.handle.view
+    }
+
+    /// Which fabric its sessions use.
+    pub fn fabric(&self) -> FabricKind {
+        self.handle.shared.kind
+    }
+
+    /// The master's picture of the cluster.
+    pub fn status(&self) -> Result<Status, ConnectError> {
+        let master = self.handle.shared.master.clone();
+        let asking = async move { master.call(MasterRequest::Status).await };
+        match self.handle.shared.wait(asking)? {
+            MasterReply::Status(status) => Ok(status),
+            MasterReply::Refused { reason } => Err(ConnectError::Refused(reason)),
+            _ => Err(ConnectError::Protocol("another answer than to Status")),
+        }
+    }
+
+    /// How full each memory node is.
+    pub fn usage(&self) -> Vec<(MnId, Result<Usage, String>)> {
+        let nodes = self.handle.shared.node_clients(&self.handle.view);
+        let ask = |member: &Member| {
+            let Some(node) = nodes.get(&member.node).cloned() else {
+                return Err("not in the view".into());
+            };
+            match self.handle.shared.wait(async move { node.call(NodeRequest::Usage).await }) {
+                Ok(NodeReply::Usage(usage)) => Ok(usage),
+                Ok(other) => Err(format!("{other:?}")),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        self.handle.view.members.iter().map(|m| (m.node, ask(m))).collect()
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shared = &self.handle.shared;
+        write!(f, "Client({} over {})", shared.master.addr(), shared.kind)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // First the driver, which finishes what was submitted; then this thread's session, which
+        // hands on its blocks; then the cluster. Sessions of other threads find it closed.
+        drop(self.driver.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let mine = |(n, _): &mut (u64, Rc<Session>)| *n == self.shared.number;
+        let own = SESSIONS.try_with(|sessions| {
+            sessions.borrow_mut().extract_if(.., mine).collect::<Vec<_>>()
+        });
+        drop(own);
+        // Release: whoever sees it must not use the cluster that ends next.
+        self.shared.closed.store(true, Ordering::Release);
+        drop(self.cluster.take());
+    }
+}
+
+impl Shared {
+    /// Whether the client has ended.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Waits for a future of the control plane on the calling thread, which may well be a thread
+    /// of somebody's async runtime.
+    pub fn wait<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
+        wait(&self.runtime, future)
+    }
+
+    /// Asks the master for a new session.
+    pub fn open_session(&self) -> Result<(ClientId, View, Vec<Leftover>), ConnectError> {
+        if self.is_closed() {
+            return Err(ConnectError::Refused("the client has ended".into()));
+        }
+        let master = self.master.clone();
+        match self.wait(async move { master.call(MasterRequest::Open).await })? {
+            MasterReply::Opened { client, view, leftovers } => {
+                view.check()?;
+                Ok((client, view, leftovers))
+            }
+            MasterReply::NotReady { joined, expected } => {
+                Err(ConnectError::NotReady { joined, expected })
+            }
+            MasterReply::Refused { reason } => Err(ConnectError::Refused(reason)),
+            _ => Err(ConnectError::Protocol("another answer than to Open")),
+        }
+    }
+
+    /// The control connections to a view's members, made as they are needed.
+    pub fn node_clients(&self, view: &View) -> Arc<HashMap<MnId, NodeClient>> {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        if view.members.iter().any(|m| !nodes.contains_key(&m.node)) {
+            let known = HashMap::clone(&nodes);
+            let new = view.members.iter().filter(|m| !known.contains_key(&m.node));
+            let new: HashMap<_, _> =
+                new.map(|m| (m.node, NodeClient::new(&self.runtime, &m.control))).collect();
+            *nodes = Arc::new(known.into_iter().chain(new).collect());
+        }
+        nodes.clone()
+    }
+}
+
+pub(crate) fn wait<T: Send + 'static>(
+    runtime: &Runtime,
+    future: impl Future<Output = T> + Send + 'static,
+) -> T {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    runtime.handle().spawn(async move { sender.send(future.await) });
+    receiver.recv().expect("the runtime lives as long as its clients")
+}
+
+fn no_session(error: ConnectError) -> Error {
+    Error::NoSession { reason: error.to_string() }
+}
+
+/// Waits until the cluster has formed.
+async fn first_view(master: MasterClient, patience: Duration) -> Result<View, ConnectError> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let error = match master.call(MasterRequest::GetView { newer_than: 0 }).await {
+            Ok(MasterReply::View(Some(view))) => return Ok(view),
+            Ok(MasterReply::NotReady { joined, expected }) => {
+                ConnectError::NotReady { joined, expected }
+            }
+            Ok(MasterReply::Refused { reason }) => return Err(ConnectError::Refused(reason)),
+            Ok(_) => return Err(ConnectError::Protocol("another answer than to GetView")),
+            Err(error @ RpcError::WrongService { .. }) => return Err(error.into()),
+            Err(error) => return Err(error.into()),
+        };
+        if Instant::now() >= deadline {
+            return Err(error);
+        }
+        tokio::time::sleep(READY_POLL).await;
+    }
+}
+
+/// Shared memory if this host is every node's, else TCP.
+fn reachable_fabric(members: &[Member]) -> FabricKind {
+    let here = |m: &Member| m.shm.as_deref().is_some_and(|path| Path::new(path).exists());
+    if members.iter().all(here) { FabricKind::Shm } else { FabricKind::Tcp }
+}

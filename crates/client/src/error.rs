@@ -1,0 +1,43 @@
+//! Why a client cannot join or start a cluster.
+
+use fusee_control::rpc::RpcError;
+use fusee_core::view::ViewError;
+use fusee_fabric::AttachError;
+
+/// Why a client cannot join or start a cluster.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The master cannot be asked.
+    #[error("the master cannot be reached: {0}")]
+    Master(#[from] RpcError),
+    /// The cluster waits for more memory nodes.
+    #[error(
+        "the cluster is not ready: {joined} of {expected} memory nodes have joined; start the \
+         others, or look at the master's log"
+    )]
+    NotReady {
+        /// Those that have joined.
+        joined: u32,
+        /// Those that the master waits for.
+        expected: u32,
+    },
+    /// The master said no.
+    #[error("the master refuses: {0}")]
+    Refused(String),
+    /// The master's answer makes no sense.
+    #[error("the master sent what it should not have: {0}")]
+    Protocol(&'static str),
+    /// The master's view breaks a rule.
+    #[error("the master sent an {0}")]
+    View(#[from] ViewError),
+    /// A memory node cannot be attached to.
+    #[error("cannot attach to memory node {0}")]
+    Attach(#[from] AttachError),
+    /// The embedded cluster did not start.
+    #[error("the embedded cluster did not start: {0}")]
+    Embedded(String),
+    /// The operating system refuses.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}

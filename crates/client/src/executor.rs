@@ -1,0 +1,115 @@
+//! Runs a session's futures on the calling thread.
+//!
+//! [`Reactor::block_on`] polls a future and, when it has to wait, lets the fabric make progress:
+//! send what was submitted, receive, wake. On shared memory verbs never wait, so most operations
+//! end in their first poll and this is a function call. Timers are a heap that is looked at only
+//! when the future waits; their clock is read only then.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use fusee_fabric::AnyFabric;
+
+/// The fabric of a session, and its timers.
+pub(crate) struct Reactor {
+    fabric: Rc<AnyFabric>,
+    waker: Waker,
+    timers: RefCell<BinaryHeap<Reverse<Timer>>>,
+    next_timer: Cell<u64>,
+}
+
+struct Timer {
+    at: Instant,
+    /// Makes the order total.
+    number: u64,
+    waker: Waker,
+}
+
+impl PartialEq for Timer {
+    fn eq(&self, other: &Timer) -> bool {
+        self.number == other.number
+    }
+}
+impl Eq for Timer {}
+impl PartialOrd for Timer {
+    fn partial_cmp(&self, other: &Timer) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Timer {
+    fn cmp(&self, other: &Timer) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl Reactor {
+    pub fn new(fabric: Rc<AnyFabric>) -> Reactor {
+        let waker = fabric.waker();
+        Reactor { fabric, waker, timers: RefCell::default(), next_timer: Cell::new(0) }
+    }
+
+    /// Runs the future to its end.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(&self.waker);
+        loop {
+            if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+                return result;
+            }
+            let wait = self.fire_timers();
+            self.fabric.turn(wait);
+            self.fire_timers();
+        }
+    }
+
+    /// Wakes what is due; returns how long until the next timer.
+    fn fire_timers(&self) -> Option<Duration> {
+        let mut timers = self.timers.borrow_mut();
+        timers.peek()?;
+        let now = Instant::now();
+        while let Some(Reverse(timer)) = timers.peek() {
+            if timer.at > now {
+                return Some(timer.at - now);
+            }
+            timers.pop().expect("just seen").0.waker.wake();
+        }
+        None
+    }
+
+    /// Waits for some time, while others run.
+    pub async fn sleep(&self, time: Duration) {
+        let at = Instant::now() + time;
+        poll_fn(|context| {
+            if Instant::now() >= at {
+                return Poll::Ready(());
+            }
+            let number = self.next_timer.get();
+            self.next_timer.set(number + 1);
+            let waker = context.waker().clone();
+            self.timers.borrow_mut().push(Reverse(Timer { at, number, waker }));
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Lets the session's other operations, and other threads, run once.
+    pub async fn yield_now(&self) {
+        let mut yielded = false;
+        poll_fn(|context| {
+            if yielded {
+                return Poll::Ready(());
+            }
+            yielded = true;
+            context.waker().wake_by_ref();
+            std::thread::yield_now();
+            Poll::Pending
+        })
+        .await;
+    }
+}

@@ -1,0 +1,325 @@
+//! The store as a program uses it, on both fabrics.
+
+mod common;
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use common::{on_both_fabrics, options};
+use fusee_client::{Client, EmbeddedOptions, Error, FabricKind, Geometry, OpKind};
+use futures_util::future::join_all;
+
+#[test]
+fn every_operation_does_what_it_says() {
+    on_both_fabrics(|client| {
+        assert_eq!(client.get(b"key"), Ok(None));
+        assert_eq!(client.update(b"key", b"x"), Err(Error::NotFound));
+        assert_eq!(client.delete(b"key"), Err(Error::NotFound));
+        assert_eq!(client.insert(b"key", b"1"), Ok(()));
+        assert_eq!(client.insert(b"key", b"2"), Err(Error::AlreadyExists));
+        assert_eq!(client.get(b"key"), Ok(Some(b"1".to_vec())));
+        assert_eq!(client.update(b"key", b""), Ok(()));
+        assert_eq!(client.get(b"key"), Ok(Some(vec![])));
+        assert_eq!(client.put(b"key", b"3"), Ok(()));
+        assert_eq!(client.put(b"new", b"4"), Ok(()));
+        let many = client.get_many(&["key", "absent", "new"]);
+        assert_eq!(many, Ok(vec![Some(b"3".to_vec()), None, Some(b"4".to_vec())]));
+        assert_eq!(client.delete(b"key"), Ok(()));
+        assert_eq!(client.get(b"key"), Ok(None));
+        assert_eq!(client.insert(b"key", b"5"), Ok(()));
+        assert_eq!(client.get(b"key"), Ok(Some(b"5".to_vec())));
+    });
+}
+
+#[test]
+fn keys_and_values_of_every_size_come_back() {
+    on_both_fabrics(|client| {
+        let sizes = [1usize, 7, 8, 24, 25, 63, 64, 1000, 4096, 65_536, 200_000, 512 << 10];
+        for size in sizes {
+            let value: Vec<u8> = (0..size).map(|i| (i * 31 % 251) as u8).collect();
+            let key = format!("key-{size}");
+            client.insert(key.as_bytes(), &value).unwrap();
+            assert_eq!(client.get(key.as_bytes()).unwrap(), Some(value));
+        }
+        for size in [1usize, 255, 4096, 64 << 10] {
+            let key: Vec<u8> = (0..size).map(|i| (255 - i % 256) as u8).collect();
+            client.insert(&key, b"of a long binary key").unwrap();
+            assert_eq!(client.get(&key).unwrap().as_deref(), Some(&b"of a long binary key"[..]));
+        }
+    });
+}
+
+#[test]
+fn bad_input_is_a_typed_error_and_loses_nothing() {
+    on_both_fabrics(|client| {
+        client.insert(b"key", b"value").unwrap();
+        let (max_key, max_value) = (64 << 10, 512 << 10);
+        let large_key = vec![1; max_key + 1];
+        let key_error = Error::KeyTooLarge { bytes: max_key + 1, max_bytes: max_key };
+        let large_value = vec![1; max_value + 1];
+        let value_error = Error::ValueTooLarge { bytes: max_value + 1, max_bytes: max_value };
+        assert_eq!(client.get(b""), Err(Error::KeyEmpty));
+        assert_eq!(client.insert(b"", b"x"), Err(Error::KeyEmpty));
+        assert_eq!(client.put(b"", b"x"), Err(Error::KeyEmpty));
+        assert_eq!(client.get_many(&["key", ""]), Err(Error::KeyEmpty));
+        assert_eq!(client.get(&large_key), Err(key_error.clone()));
+        assert_eq!(client.delete(&large_key), Err(key_error.clone()));
+        assert_eq!(client.put(&large_key, b"x"), Err(key_error));
+        assert_eq!(client.update(b"key", &large_value), Err(value_error.clone()));
+        assert_eq!(client.put(b"new", &large_value), Err(value_error));
+        assert_eq!(client.get(b"key"), Ok(Some(b"value".to_vec())));
+        assert_eq!(client.get(b"new"), Ok(None));
+    });
+}
+
+#[test]
+fn threads_and_tasks_share_a_client() {
+    on_both_fabrics(|client| {
+        thread::scope(|scope| {
+            for t in 0..4u32 {
+                let client = client.clone();
+                scope.spawn(move || {
+                    for i in 0..200u32 {
+                        let key = format!("{t}-{i}");
+                        client.insert(key.as_bytes(), key.as_bytes()).unwrap();
+                    }
+                });
+            }
+        });
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build();
+        runtime.unwrap().block_on(async {
+            let tasks: Vec<_> = (0..20u32)
+                .map(|n| {
+                    let client = client.clone();
+                    tokio::spawn(async move {
+                        for i in 0..10u32 {
+                            let key = format!("{}-{}", n % 4, n * 10 + i);
+                            let value = client.get_async(key.as_bytes()).await.unwrap();
+                            assert_eq!(value.as_deref(), Some(key.as_bytes()));
+                            client.put_async(key.as_bytes(), b"seen").await.unwrap();
+                            let many = client.get_many_async(&[&key]).await.unwrap();
+                            assert_eq!(many, [Some(b"seen".to_vec())]);
+                            client.delete_async(key.as_bytes()).await.unwrap();
+                            client.insert_async(key.as_bytes(), b"1").await.unwrap();
+                            client.update_async(key.as_bytes(), b"2").await.unwrap();
+                        }
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+        });
+    });
+}
+
+/// A caller that goes away does not crash the client in the middle of a write.
+#[test]
+fn dropped_async_calls_still_finish() {
+    let client = Client::embedded(options(FabricKind::Tcp)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        client.put_async(b"hot", b"0").await.unwrap();
+        for i in 0..200u32 {
+            let value = i.to_le_bytes();
+            let write = client.put_async(b"hot", &value);
+            tokio::select! { biased; _ = write => {} _ = tokio::task::yield_now() => {} }
+        }
+        // If one of them had stopped half-way, the slot would be blocked.
+        client.put_async(b"hot", b"last").await.unwrap();
+    });
+    assert_eq!(client.get(b"hot").unwrap().as_deref(), Some(&b"last"[..]));
+}
+
+#[test]
+fn of_threads_inserting_one_key_exactly_one_succeeds_and_deletes_alike() {
+    on_both_fabrics(|client| {
+        for round in 0..40u32 {
+            let key = round.to_le_bytes();
+            let (inserted, deleted) = (AtomicU32::new(0), AtomicU32::new(0));
+            let barrier = Barrier::new(4);
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        match client.insert(&key, b"x") {
+                            Ok(()) => inserted.fetch_add(1, Ordering::Relaxed),
+                            Err(error) => {
+                                assert_eq!(error, Error::AlreadyExists);
+                                0
+                            }
+                        };
+                        barrier.wait();
+                        match client.delete(&key) {
+                            Ok(()) => deleted.fetch_add(1, Ordering::Relaxed),
+                            Err(error) => {
+                                assert_eq!(error, Error::NotFound);
+                                0
+                            }
+                        };
+                    });
+                }
+            });
+            assert_eq!((inserted.into_inner(), deleted.into_inner()), (1, 1));
+            assert_eq!(client.get(&key), Ok(None));
+        }
+    });
+}
+
+/// Different keys race for the few slots of a tiny index; none is lost.
+#[test]
+fn keys_racing_for_slots_are_not_lost() {
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        let mut options = options(fabric);
+        options.geometry =
+            Geometry { slots_per_bucket: 2, groups_per_subtable: 16, ..options.geometry };
+        options.index_keys = 1;
+        let client = Client::embedded(options).unwrap();
+        let kept: Vec<Vec<u8>> = thread::scope(|scope| {
+            let insert = |t: u8| {
+                let client = client.clone();
+                move || {
+                    let mut kept = Vec::new();
+                    for i in 0..12u8 {
+                        match client.insert(&[t, i], &[t, i]) {
+                            Ok(()) if i % 3 == 0 => client.delete(&[t, i]).unwrap(),
+                            Ok(()) => kept.push(vec![t, i]),
+                            Err(error) => assert_eq!(error, Error::IndexFull),
+                        }
+                    }
+                    kept
+                }
+            };
+            let threads: Vec<_> = (0..4).map(|t| scope.spawn(insert(t))).collect();
+            threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
+        });
+        assert!(kept.len() > 16);
+        for key in kept {
+            assert_eq!(client.get(&key).unwrap().as_ref(), Some(&key));
+        }
+    }
+}
+
+/// The RTT budget on real fabrics, with coroutines side by side. (Without conflicts; what it is
+/// made of is asserted in the simulator.)
+#[test]
+fn phases_are_within_the_budget() {
+    on_both_fabrics(|client| {
+        let session = client.session().unwrap();
+        let keys: Vec<String> = (0..100).map(|i| format!("key {i}")).collect();
+        let each = async |op: OpKind, key: &String| match op {
+            OpKind::Insert => session.insert(key.as_bytes(), b"1").await.unwrap(),
+            OpKind::Update => session.update(key.as_bytes(), b"2").await.unwrap(),
+            OpKind::Delete => session.delete(key.as_bytes()).await.unwrap(),
+            _ => assert!(session.get(key.as_bytes()).await.unwrap().is_some()),
+        };
+        for op in [OpKind::Insert, OpKind::Search, OpKind::Update, OpKind::Delete] {
+            session.block_on(join_all(keys.iter().map(|key| each(op, key))));
+        }
+        let stats = session.stats();
+        let phases = |kind| {
+            let sums = stats.kind(kind);
+            (sums.phases as f64 / sums.operations as f64, sums.max_phases)
+        };
+        assert_eq!(phases(OpKind::Search), (1.0, 1));
+        assert_eq!(phases(OpKind::Update), (3.0, 3));
+        assert_eq!(phases(OpKind::Delete), (3.0, 3));
+        // A fingerprint in common with a neighbour costs a phase; 100 keys in 24,576 slots seldom
+        // have one. Side by side, two keys may meet in one free slot.
+        let (mean, _) = phases(OpKind::Insert);
+        assert!((4.0..4.3).contains(&mean), "{mean}");
+
+        let fresh = client.session().unwrap();
+        fresh.block_on(async {
+            for key in &keys {
+                fresh.insert(key.as_bytes(), b"1").await.unwrap();
+            }
+        });
+        let other = client.session().unwrap();
+        other.block_on(async {
+            for key in &keys[..50] {
+                other.get(key.as_bytes()).await.unwrap();
+            }
+            for key in &keys[50..75] {
+                other.update(key.as_bytes(), b"2").await.unwrap();
+            }
+            for key in &keys[75..] {
+                other.delete(key.as_bytes()).await.unwrap();
+            }
+        });
+        let stats = other.stats();
+        assert_eq!(stats.kind(OpKind::Search).max_phases, 2);
+        assert_eq!(stats.kind(OpKind::Update).max_phases, 4);
+        assert_eq!(stats.kind(OpKind::Delete).max_phases, 4);
+    });
+}
+
+/// Sessions come and go; the memory they did not use goes to the next ones.
+#[test]
+fn short_sessions_do_not_eat_the_pool() {
+    let mut options = options(FabricKind::Shm);
+    options.pool_bytes = 18 << 20;
+    let client = Client::embedded(options).unwrap();
+    let blocks: u64 =
+        client.usage().into_iter().map(|(_, usage)| usage.unwrap().primary_blocks).sum();
+    for i in 0..3 * blocks {
+        let session = client.session().unwrap();
+        session.block_on(session.put(&i.to_le_bytes(), b"value")).unwrap();
+    }
+    for i in 0..3 * blocks {
+        assert_eq!(client.get(&i.to_le_bytes()).unwrap().as_deref(), Some(&b"value"[..]));
+    }
+}
+
+#[test]
+fn a_full_pool_is_a_typed_error_and_loses_nothing() {
+    on_both_fabrics(|client| {
+        let value = vec![7; 400 << 10];
+        let mut n = 0u32;
+        let error = loop {
+            match client.insert(&n.to_le_bytes(), &value) {
+                Ok(()) => n += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, Error::OutOfMemory);
+        assert!(n > 50, "{n}");
+        for i in 0..n {
+            assert_eq!(client.get(&i.to_le_bytes()).unwrap().as_ref(), Some(&value));
+        }
+        assert_eq!(client.update(&0u32.to_le_bytes(), &value), Err(Error::OutOfMemory));
+        assert_eq!(client.get(&0u32.to_le_bytes()).unwrap().as_ref(), Some(&value));
+    });
+}
+
+#[test]
+fn every_replication_factor_works() {
+    for replicas in 1..=5 {
+        let options = EmbeddedOptions {
+            memory_nodes: 5,
+            index_replicas: replicas,
+            data_replicas: 6 - replicas,
+            ..options(FabricKind::Shm)
+        };
+        let client = Client::embedded(options).unwrap();
+        for i in 0..500u32 {
+            client.put(&i.to_le_bytes(), &i.to_be_bytes()).unwrap();
+        }
+        for i in 0..500u32 {
+            assert_eq!(client.get(&i.to_le_bytes()).unwrap(), Some(i.to_be_bytes().to_vec()));
+        }
+    }
+}
+
+#[test]
+fn impossible_clusters_are_refused() {
+    let too_many = EmbeddedOptions { memory_nodes: 2, ..options(FabricKind::Shm) };
+    let error = Client::embedded(too_many).unwrap_err().to_string();
+    assert!(error.contains("replica"), "{error}");
+    let too_small = EmbeddedOptions { pool_bytes: 1 << 20, ..options(FabricKind::Shm) };
+    let error = Client::embedded(too_small).unwrap_err().to_string();
+    assert!(error.contains("pool"), "{error}");
+    let unreachable = Client::connect("127.0.0.1:1").unwrap_err().to_string();
+    assert!(unreachable.contains("127.0.0.1:1"), "{unreachable}");
+}
