@@ -1,0 +1,491 @@
+//! The master's decisions against the memory nodes' decisions, without sockets, clocks or files:
+//! forming with every number of nodes and replicas, crashes after every single action, ids.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use fusee_control::master::{Leftover, MasterReply, MasterRequest};
+use fusee_control::node::{BlockId, Description, NodeReply, NodeRequest, Usage};
+use fusee_core::layout::SizeClass;
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::{Geometry, View};
+use fusee_master::logic::{Action, Event, Master};
+use fusee_master::record::Record;
+use fusee_master::settings::Settings;
+use fusee_memory_node::logic::Node;
+
+fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Settings {
+    let geometry = Geometry {
+        region_bytes: 256 << 10,
+        block_bytes: 16 << 10,
+        groups_per_subtable: 2,
+        max_key_bytes: 64,
+        max_value_bytes: 4096,
+        ..Geometry::default()
+    };
+    Settings { memory_nodes, index_replicas, data_replicas, index_keys: 300, geometry }
+}
+
+const POOL: u64 = 2 << 20;
+
+struct SimNode {
+    description: Description,
+    control: String,
+    logic: Node,
+    alive: bool,
+    /// The name that it knows it has.
+    name: Option<MnId>,
+}
+
+/// A master, its disk, its memory nodes; every action is carried out at once and in order.
+struct World {
+    settings: Settings,
+    master: Master,
+    /// What was persisted: survives the master.
+    disk: BTreeMap<String, Record>,
+    nodes: Vec<SimNode>,
+    now_ms: u64,
+    fresh: u64,
+    /// Actions carried out, and the number after which the master crashes.
+    actions: usize,
+    crash_after: Option<usize>,
+    crashes: usize,
+    replies: BTreeMap<u64, MasterReply>,
+    next_token: u64,
+    log: Vec<String>,
+}
+
+impl World {
+    fn new(settings: Settings, pools: &[u64]) -> World {
+        let master = Master::restore(settings.clone(), 1000, Vec::new()).unwrap();
+        let mut world = World {
+            settings,
+            master,
+            disk: BTreeMap::new(),
+            nodes: Vec::new(),
+            now_ms: 0,
+            fresh: 1000,
+            actions: 0,
+            crash_after: None,
+            crashes: 0,
+            replies: BTreeMap::new(),
+            next_token: 0,
+            log: Vec::new(),
+        };
+        for pool in pools {
+            world.add_node(*pool);
+        }
+        world
+    }
+
+    fn add_node(&mut self, pool_bytes: u64) -> usize {
+        let at = self.nodes.len();
+        let control = format!("node{at}:1");
+        self.nodes.push(sim_node(100 + at as u64, control, pool_bytes));
+        at
+    }
+
+    fn restart_master(&mut self) {
+        self.fresh += 1;
+        let records = self.disk.values().cloned().collect();
+        self.master = Master::restore(self.settings.clone(), self.fresh, records).unwrap();
+    }
+
+    /// Feeds an event and carries out all that follows from it, until a crash or silence.
+    fn feed(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for action in self.master.handle(self.now_ms, event) {
+                if self.crash_after == Some(self.actions) {
+                    self.crash_after = None;
+                    self.crashes += 1;
+                    self.restart_master();
+                    return;
+                }
+                self.actions += 1;
+                events.extend(self.perform(action));
+            }
+        }
+    }
+
+    fn perform(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Persist(records) => {
+                for record in records {
+                    match record {
+                        Record::Forgotten(_) => self.disk.remove(&record.key()),
+                        _ => self.disk.insert(record.key(), record),
+                    };
+                }
+                None
+            }
+            Action::Reply { token, reply } => {
+                assert!(self.replies.insert(token, reply).is_none(), "two replies");
+                None
+            }
+            Action::Call { node, control, token, request } => {
+                let alive = self.nodes.iter_mut().find(|n| n.alive && n.control == control);
+                let result = match alive {
+                    Some(found) => Ok(found.logic.handle(request).reply),
+                    None => Err("connection refused".to_owned()),
+                };
+                Some(Event::NodeAnswer { node, token, result })
+            }
+            Action::Log(_, text) => {
+                self.log.push(text);
+                None
+            }
+        }
+    }
+
+    /// Asks the master; `None` if it crashed before it replied.
+    fn ask(&mut self, request: MasterRequest) -> Option<MasterReply> {
+        let token = self.next_token;
+        self.next_token += 1;
+        self.feed(Event::Request { token, request });
+        self.replies.remove(&token)
+    }
+
+    fn join(&mut self, at: usize) -> Option<MasterReply> {
+        let node = &self.nodes[at];
+        let reply = self.ask(MasterRequest::Join {
+            identity: node.description.identity,
+            control: node.control.clone(),
+            tcp: None,
+            shm: None,
+            pool_bytes: node.description.pool_bytes,
+        });
+        if let Some(MasterReply::Joined { node }) = reply {
+            let before = self.nodes[at].name.replace(node);
+            assert!(before.is_none_or(|before| before == node), "renamed");
+        }
+        reply
+    }
+
+    /// Lets time pass; nodes that have no name yet ask for one.
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms / 50 {
+            self.now_ms += 50;
+            for at in 0..self.nodes.len() {
+                if self.nodes[at].alive && self.nodes[at].name.is_none() {
+                    self.join(at);
+                }
+            }
+            self.feed(Event::Tick);
+        }
+    }
+
+    fn form(&mut self) -> View {
+        for _ in 0..100 {
+            self.pass(500);
+            if let Some(view) = self.master.view() {
+                let view = view.clone();
+                self.check(&view);
+                return view;
+            }
+        }
+        panic!("not formed: {:#?}", self.log);
+    }
+
+    fn usage(&mut self, name: MnId) -> Usage {
+        let node = self.nodes.iter_mut().find(|node| node.name == Some(name)).unwrap();
+        match node.logic.handle(NodeRequest::Usage).reply {
+            NodeReply::Usage(usage) => usage,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// The view and the memory nodes agree, and nothing is reserved that the view does not use.
+    fn check(&mut self, view: &View) {
+        view.check().unwrap();
+        let geometry = view.geometry;
+        assert_eq!(view.members.len(), self.settings.memory_nodes as usize);
+        assert!(!view.regions.is_empty());
+        let replicas = usize::from(self.settings.index_replicas);
+        assert!(view.subtables.iter().all(|s| s.places.len() == replicas));
+        let replicas = usize::from(self.settings.data_replicas);
+        assert!(view.regions.iter().all(|r| r.places.len() == replicas));
+        assert_eq!(view.directory, (0..view.subtables.len() as u32).collect::<Vec<_>>());
+        assert!(view.subtables.iter().all(|s| u32::from(s.local_depth) == view.depth()));
+        for member in &view.members {
+            let regions = view.regions.iter().map(|r| (&r.places, geometry.region_bytes));
+            let tables = view.subtables.iter().map(|s| (&s.places, geometry.subtable_bytes()));
+            let mut ranges: Vec<(u64, u64)> = regions
+                .chain(tables)
+                .flat_map(|(places, bytes)| places.iter().map(move |p| (p, bytes)))
+                .filter(|(place, _)| place.node == member.node)
+                .map(|(place, bytes)| (place.offset, place.offset + bytes))
+                .collect();
+            ranges.sort_unstable();
+            assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "overlap");
+            assert!(ranges.last().is_none_or(|last| last.1 <= member.pool_bytes));
+            let bytes: u64 = ranges.iter().map(|(start, end)| end - start).sum();
+            let primary = |r: &&fusee_core::view::Region| r.places[0].node == member.node;
+            let primaries = view.regions.iter().filter(primary).count() as u64;
+            let usage = self.usage(member.node);
+            assert_eq!(usage.reserved_bytes, bytes, "reserved but not in the view");
+            let blocks = u64::from(geometry.blocks_per_region());
+            assert_eq!(usage.primary_blocks, primaries * blocks);
+        }
+    }
+
+    fn open(&mut self) -> Option<(ClientId, Vec<Leftover>)> {
+        match self.ask(MasterRequest::Open)? {
+            MasterReply::Opened { client, leftovers, .. } => Some((client, leftovers)),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+}
+
+fn sim_node(identity: u64, control: String, pool_bytes: u64) -> SimNode {
+    let description = Description { identity, pool_bytes, tcp: None, shm: None };
+    let logic = Node::new(description.clone());
+    SimNode { description, control, logic, alive: true, name: None }
+}
+
+#[test]
+fn a_cluster_forms_with_every_number_of_nodes_and_replicas() {
+    for nodes in 1..=5u32 {
+        for index in 1..=nodes as u8 {
+            for data in 1..=nodes as u8 {
+                let mut world =
+                    World::new(settings(nodes, index, data), &vec![POOL; nodes as usize]);
+                let view = world.form();
+                let primaries = |node: MnId| {
+                    view.regions.iter().filter(|region| region.places[0].node == node).count()
+                };
+                let counts: Vec<usize> = view.members.iter().map(|m| primaries(m.node)).collect();
+                let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+                assert!(most - least <= 2, "{nodes} {index} {data}: {counts:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pools_of_different_sizes_are_used_up() {
+    let mut world = World::new(settings(3, 2, 2), &[POOL, POOL / 2, POOL / 2]);
+    let view = world.form();
+    // Beside the index the pools hold 7, 3 and 3 regions: every small one is paired with the
+    // large one.
+    assert_eq!(view.regions.len(), 6);
+}
+
+#[test]
+fn nothing_is_answered_before_the_nodes_are_there() {
+    let mut world = World::new(settings(3, 2, 2), &[POOL, POOL]);
+    world.pass(1000);
+    let not_ready = Some(MasterReply::NotReady { joined: 2, expected: 3 });
+    assert_eq!(world.ask(MasterRequest::Open), not_ready);
+    assert_eq!(world.ask(MasterRequest::GetView { newer_than: 0 }), not_ready);
+    world.add_node(POOL);
+    let view = world.form();
+    let get = |newer_than| MasterRequest::GetView { newer_than };
+    assert_eq!(world.ask(get(0)), Some(MasterReply::View(Some(view))));
+    assert_eq!(world.ask(get(1)), Some(MasterReply::View(None)));
+}
+
+#[test]
+fn joins_are_idempotent_and_names_are_never_given_twice() {
+    let mut world = World::new(settings(3, 2, 2), &[POOL, POOL]);
+    for _ in 0..3 {
+        assert_eq!(world.join(0), Some(MasterReply::Joined { node: MnId(0) }));
+        assert_eq!(world.join(1), Some(MasterReply::Joined { node: MnId(1) }));
+        world.restart_master();
+    }
+    // A new process at the address of an old one takes its place, under another name.
+    world.nodes[0] = sim_node(900, world.nodes[0].control.clone(), POOL);
+    assert_eq!(world.join(0), Some(MasterReply::Joined { node: MnId(2) }));
+    world.restart_master();
+    world.add_node(POOL);
+    let view = world.form();
+    let names: Vec<u16> = view.members.iter().map(|member| member.node.0).collect();
+    assert_eq!(names, [1, 2, 3]);
+
+    // Part of the view, a node cannot move; a newcomer waits.
+    world.nodes[1].control = "elsewhere:1".into();
+    assert!(matches!(world.join(1), Some(MasterReply::Refused { .. })));
+    let late = world.add_node(POOL);
+    assert_eq!(world.join(late), Some(MasterReply::Joined { node: MnId(4) }));
+    let Some(MasterReply::Status(status)) = world.ask(MasterRequest::Status) else { panic!() };
+    let in_view: Vec<bool> = status.members.iter().map(|member| member.in_view).collect();
+    assert_eq!(in_view, [true, true, true, false]);
+}
+
+#[test]
+fn a_join_that_makes_no_sense_is_refused_and_leaves_no_trace() {
+    let mut world = World::new(settings(1, 1, 1), &[]);
+    let join = |control: &str, pool_bytes| MasterRequest::Join {
+        identity: 1,
+        control: control.into(),
+        tcp: None,
+        shm: None,
+        pool_bytes,
+    };
+    for request in [join("", POOL), join("a:1", 0), join(&"x".repeat(10_000), POOL)] {
+        assert!(matches!(world.ask(request), Some(MasterReply::Refused { .. })));
+    }
+    assert!(world.disk.is_empty());
+}
+
+#[test]
+fn a_crash_after_any_action_ends_in_a_formed_cluster() {
+    let mut longest = 0;
+    for crash_after in 0.. {
+        let mut world = World::new(settings(3, 2, 2), &[POOL; 3]);
+        world.crash_after = Some(crash_after);
+        let view = world.form();
+        assert_eq!(world.crashes, usize::from(world.crash_after.is_none()));
+        if world.crashes == 0 {
+            break;
+        }
+        longest = crash_after;
+        // What was formed stays, whatever comes.
+        world.restart_master();
+        world.pass(3000);
+        assert_eq!(world.master.view(), Some(&view));
+        assert!(world.open().is_some());
+    }
+    assert!(longest > 50, "only {longest} actions: the test does not reach the reservations");
+}
+
+#[test]
+fn a_node_that_dies_at_any_moment_of_the_forming_is_replaced() {
+    for dies_after in 0..60 {
+        let mut world = World::new(settings(3, 2, 2), &[POOL; 3]);
+        world.crash_after = Some(dies_after);
+        world.pass(50);
+        // Master and node are gone together; a new process starts at the same address.
+        if world.master.view().is_some() {
+            break;
+        }
+        world.nodes[1] = sim_node(900, world.nodes[1].control.clone(), POOL);
+        let view = world.form();
+        assert!(view.members.iter().any(|member| member.identity == 900));
+    }
+}
+
+#[test]
+fn a_dead_node_does_not_keep_a_spare_one_from_forming() {
+    let mut world = World::new(settings(3, 2, 2), &[POOL; 2]);
+    world.pass(100);
+    world.nodes[0].alive = false;
+    world.add_node(POOL);
+    world.add_node(POOL);
+    let view = world.form();
+    assert!(view.members.iter().all(|member| member.identity != 100));
+}
+
+#[test]
+fn a_node_of_another_cluster_is_named_until_it_is_restarted() {
+    let mut world = World::new(settings(2, 1, 1), &[POOL; 2]);
+    let foreign = NodeRequest::Format { cluster: 5, attempt: 1 };
+    world.nodes[0].logic.handle(foreign);
+    world.pass(5000);
+    assert!(world.master.view().is_none());
+    assert!(world.log.iter().any(|text| text.contains("restart it")), "{:?}", world.log);
+    world.nodes[0] = sim_node(900, world.nodes[0].control.clone(), POOL);
+    world.form();
+}
+
+#[test]
+fn pools_that_are_too_small_are_explained_and_larger_ones_help() {
+    let mut world = World::new(settings(2, 2, 2), &[64 << 10; 2]);
+    world.pass(1000);
+    let Some(MasterReply::Refused { reason }) = world.ask(MasterRequest::Open) else { panic!() };
+    assert!(reason.contains("larger pools"), "{reason}");
+    let logged = world.log.iter().filter(|text| text.contains("larger pools")).count();
+    assert_eq!(logged, 1, "said once");
+    for at in 0..2 {
+        world.nodes[at] = sim_node(900 + at as u64, world.nodes[at].control.clone(), POOL);
+    }
+    world.form();
+}
+
+#[test]
+fn client_ids_never_repeat_whenever_the_master_crashes() {
+    let mut world = World::new(settings(1, 1, 1), &[POOL]);
+    world.form();
+    let mut seen = BTreeSet::new();
+    for round in 0..300 {
+        // Crash now and then, before the record, between record and reply, or after.
+        if round % 7 == 0 {
+            world.crash_after = Some(world.actions + round % 3);
+        }
+        if let Some((client, _)) = world.open() {
+            assert!(client != ClientId::NOBODY && seen.insert(client), "{client} twice");
+        }
+    }
+    assert!(world.crashes > 20 && seen.len() > 250);
+    let records = world.disk.values().filter(|r| matches!(r, Record::ClientIds { .. })).count();
+    assert_eq!(records, 1);
+}
+
+fn leftover(block: u32, owner: ClientId, first: u32) -> Leftover {
+    let class = SizeClass::from_code(2).unwrap();
+    Leftover { block: BlockId { region: 0, block }, owner, class, first }
+}
+
+#[test]
+fn leftovers_pass_to_one_later_session_each() {
+    let mut world = World::new(settings(1, 1, 1), &[POOL]);
+    world.form();
+    let (first, _) = world.open().unwrap();
+    let mine = vec![leftover(3, first, 5), leftover(4, first, 0)];
+    let close = MasterRequest::Close { client: first, leftovers: mine.clone() };
+    assert_eq!(world.ask(close.clone()), Some(MasterReply::Done));
+    assert_eq!(world.ask(close), Some(MasterReply::Done), "repeated");
+    let (second, given) = world.open().unwrap();
+    assert_eq!(given, mine);
+    let (_, none) = world.open().unwrap();
+    assert_eq!(none, []);
+
+    // What was given may be handed on under the name that stands in the tables, further used.
+    let (used, taken_over) = (leftover(3, first, 9), leftover(4, second, 0));
+    let leftovers = vec![used, taken_over];
+    assert_eq!(
+        world.ask(MasterRequest::Close { client: second, leftovers }),
+        Some(MasterReply::Done)
+    );
+    let (third, given) = world.open().unwrap();
+    assert_eq!(given, [used, taken_over]);
+    // Not so what was never the session's, or makes no sense.
+    let wrong = [
+        leftover(5, second, 0),
+        Leftover { block: BlockId { region: 99, block: 0 }, ..leftover(0, third, 0) },
+        leftover(15, third, 0),
+        leftover(6, third, u32::MAX),
+    ];
+    for wrong in wrong {
+        let (client, _) = world.open().unwrap();
+        let wrong = Leftover { owner: if wrong.owner == third { client } else { second }, ..wrong };
+        let refused = world.ask(MasterRequest::Close { client, leftovers: vec![wrong] });
+        assert!(matches!(refused, Some(MasterReply::Refused { .. })), "{wrong:?}");
+    }
+    // Less used than it was given: its first objects are in use.
+    let leftovers = vec![leftover(3, first, 8)];
+    let refused = world.ask(MasterRequest::Close { client: third, leftovers });
+    assert!(matches!(refused, Some(MasterReply::Refused { .. })), "{refused:?}");
+    assert_eq!(world.open().unwrap().1, []);
+    let never = MasterRequest::Close { client: ClientId(4000), leftovers: vec![] };
+    assert!(matches!(world.ask(never), Some(MasterReply::Refused { .. })));
+}
+
+#[test]
+fn a_restart_forgets_leftovers_but_lets_old_sessions_close() {
+    let mut world = World::new(settings(1, 1, 1), &[POOL]);
+    world.form();
+    let (first, _) = world.open().unwrap();
+    let (second, _) = world.open().unwrap();
+    let close = |client, block| MasterRequest::Close {
+        client,
+        leftovers: vec![leftover(block, client, 0)],
+    };
+    assert_eq!(world.ask(close(first, 1)), Some(MasterReply::Done));
+    world.restart_master();
+    assert_eq!(world.open().unwrap().1, []);
+    assert_eq!(world.ask(close(second, 2)), Some(MasterReply::Done));
+    assert_eq!(world.open().unwrap().1, [leftover(2, second, 0)]);
+    // A repeated close after the leftover has gone to somebody else must not give it again.
+    assert_eq!(world.ask(close(second, 2)), Some(MasterReply::Done));
+    assert_eq!(world.open().unwrap().1, []);
+}

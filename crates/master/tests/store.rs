@@ -1,0 +1,133 @@
+//! The master's store: what was persisted is there again, and nothing else is taken for it.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use fusee_core::verbs::MnId;
+use fusee_core::view::Member;
+use fusee_master::record::Record;
+use fusee_master::store::{FILE_NAME, Store, StoreError};
+
+fn member(node: u16) -> Member {
+    Member {
+        node: MnId(node),
+        identity: 7 << 60,
+        control: "host:1".into(),
+        tcp: Some("host:2".into()),
+        shm: None,
+        pool_bytes: 1 << 40,
+    }
+}
+
+fn sorted(mut records: Vec<Record>) -> Vec<Record> {
+    records.sort_by_key(Record::key);
+    records
+}
+
+#[test]
+fn records_come_back_newest_first_forgotten_ones_do_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = [
+        Record::Cluster(9),
+        Record::NextNode(2),
+        Record::Member(member(0)),
+        Record::Member(member(1)),
+        Record::ClientIds { end: 65 },
+    ];
+    for mut store in [Store::open(dir.path(), false).unwrap(), Store::memory()] {
+        assert_eq!(store.load().unwrap(), []);
+        store.persist(&before).unwrap();
+        store.persist(&[Record::Forgotten(MnId(0)), Record::ClientIds { end: 129 }]).unwrap();
+        let now = vec![
+            Record::Cluster(9),
+            Record::NextNode(2),
+            Record::Member(member(1)),
+            Record::ClientIds { end: 129 },
+        ];
+        assert_eq!(sorted(store.load().unwrap()), sorted(now));
+    }
+    let again = Store::open(dir.path(), false).unwrap();
+    assert_eq!(again.load().unwrap().len(), 4);
+    drop(again);
+    let discarded = Store::open(dir.path(), true).unwrap();
+    assert_eq!(discarded.load().unwrap(), []);
+    drop(discarded);
+    assert_eq!(Store::open(dir.path(), false).unwrap().load().unwrap(), []);
+}
+
+#[test]
+fn the_bytes_of_records_stay_readable() {
+    // Written by the first version; a change that cannot read them needs another format number.
+    let bytes = b"\x03\x01\x80\x80\x80\x80\x80\x80\x80\x80\x70\x06host:1\x01\x06host:2\x00\x80\x80\x80\x80\x80\x20";
+    let record: Record = postcard::from_bytes(bytes).unwrap();
+    assert_eq!(record, Record::Member(member(1)));
+    assert_eq!(postcard::from_bytes::<Record>(b"\x06\x41").unwrap(), Record::ClientIds { end: 65 });
+}
+
+#[test]
+fn a_second_master_is_refused_even_if_it_wants_to_discard() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = Store::open(dir.path(), false).unwrap();
+    first.persist(&[Record::Cluster(9)]).unwrap();
+    for discard in [false, true] {
+        let error = Store::open(dir.path(), discard).unwrap_err();
+        assert!(matches!(error, StoreError::Locked { .. }), "{error}");
+        assert!(error.to_string().contains("another master"));
+    }
+    drop(first);
+    assert_eq!(Store::open(dir.path(), false).unwrap().load().unwrap(), [Record::Cluster(9)]);
+}
+
+fn file(dir: &tempfile::TempDir) -> PathBuf {
+    dir.path().join(FILE_NAME)
+}
+
+#[test]
+fn a_file_that_is_no_store_is_left_alone_until_discarded() {
+    let junk = vec![0x5a; 100_000];
+    let short = b"not a database".to_vec();
+    for bytes in [junk, short] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(file(&dir), &bytes).unwrap();
+        let error = Store::open(dir.path(), false).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+        assert_eq!(std::fs::read(file(&dir)).unwrap(), bytes, "it was changed");
+        let store = Store::open(dir.path(), true).unwrap();
+        assert_eq!(store.load().unwrap(), []);
+    }
+}
+
+#[test]
+fn a_truncated_store_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Store::open(dir.path(), false).unwrap();
+    store.persist(&[Record::Member(member(1))]).unwrap();
+    drop(store);
+    let whole = std::fs::read(file(&dir)).unwrap();
+    std::fs::File::create(file(&dir)).unwrap().write_all(&whole[..whole.len() / 3]).unwrap();
+    let opened = Store::open(dir.path(), false).and_then(|store| store.load());
+    assert!(matches!(opened, Err(StoreError::Damaged { .. })), "{opened:?}");
+}
+
+#[test]
+fn another_format_and_undecodable_records_are_named() {
+    const TABLE: redb::TableDefinition<&str, &[u8]> = redb::TableDefinition::new("fusee-master");
+    let overwrite = |dir: &tempfile::TempDir, key: &str, value: &[u8]| {
+        let database = redb::Database::create(file(dir)).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(TABLE).unwrap().insert(key, value).unwrap();
+        transaction.commit().unwrap();
+    };
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open(dir.path(), false).unwrap());
+    overwrite(&dir, "client-ids", b"\xff\xff");
+    let error = Store::open(dir.path(), false).unwrap().load().unwrap_err();
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    overwrite(&dir, "client-ids", b"\x00\x09");
+    let error = Store::open(dir.path(), false).unwrap().load().unwrap_err();
+    assert!(error.to_string().contains("client-ids holds cluster"), "{error}");
+    overwrite(&dir, "format", b"fusee-master 2");
+    let error = Store::open(dir.path(), false).unwrap_err();
+    assert!(matches!(error, StoreError::OtherFormat { .. }), "{error}");
+    assert!(error.to_string().contains("fusee-master 2"), "{error}");
+}
