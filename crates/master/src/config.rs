@@ -1,4 +1,11 @@
 //! What a master is told when it starts.
+//!
+//! One flat table, so that a file, the environment and flags can all set every field by its
+//! name; unknown names are errors. Every field has a default that fits a small cluster on one
+//! machine. What concerns the process takes effect at every start. What concerns the cluster
+//! ([`Settings`]) takes effect when it is formed, and stands in the view from then on.
+//!
+//! Sizes are bytes.
 
 use std::path::PathBuf;
 

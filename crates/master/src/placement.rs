@@ -1,8 +1,8 @@
 //! Which memory nodes hold which subtable and which region.
 //!
-//! Consistent hashing (P §4.4): every node stands at [`VIRTUAL_NODES`] points of a ring of 64-bit
-//! hashes, and an item goes to the first distinct nodes that follow its own hash. Two corrections
-//! make it usable with a handful of nodes:
+//! Consistent hashing (P §4.4): every node stands at 64 points of a ring of 64-bit hashes,
+//! and an item goes to the first distinct nodes that follow its own hash. Two corrections make it
+//! usable with a handful of nodes:
 //!
 //! * *Bounded load* (Mirrokni, Thorup, Zadimoghaddam, SODA '18): a node that has more than 5/4 of
 //!   its fair share so far is passed over while others follow. Shares are by room, so that a node

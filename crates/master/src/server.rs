@@ -239,7 +239,11 @@ fn drive<C>(
 where
     C: Fn(&str) -> NodeClient + Send + 'static,
 {
+    let geometry = settings.geometry;
     let logic = Master::restore(settings, rand::random(), store.load()?)?;
+    if logic.view().is_some_and(|view| view.geometry != geometry) {
+        tracing::warn!("the cluster was formed with another geometry, which stays in force");
+    }
     let (queue, messages) = channel();
     let driver = Driver {
         logic,
@@ -291,8 +295,9 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             Action::Persist(records) => self.store.persist(&records)?,
             Action::Reply { token, reply } => {
                 // Who asked may have gone; then nobody waits for the reply.
-                let waiting = self.waiting.remove(&token);
-                let _gone = waiting.map(|waiting| waiting.send(reply));
+                if let Some(waiting) = self.waiting.remove(&token) {
+                    let _gone = waiting.send(reply);
+                }
             }
             Action::Call { node, control, token, request } => {
                 self.call(node, control, token, request);

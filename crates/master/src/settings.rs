@@ -1,4 +1,11 @@
 //! What a cluster is formed for: numbers that an operator chooses once.
+//!
+//! They take effect when the cluster is formed; after that the view says what is. All that can
+//! be wrong with them is found before the first memory node joins, and every error says what to
+//! change. The limits here keep the view, which every session gets, within one control message.
+//!
+//! The index is made for a number of keys, at a planned load of 70 %: a full pair of buckets
+//! refuses a key, and the fuller the index the likelier that is.
 
 use fusee_core::view::{Geometry, MAX_REPLICAS, ViewError};
 

@@ -2,6 +2,10 @@
 //!
 //! Every field has a default that fits a cluster on one machine, where several memory nodes run
 //! side by side: ports are chosen by the system, and the master learns them when the node joins.
+//! Across machines, `listen` and `tcp` name an address of the network, and `advertise` a host
+//! name if others know the machine by one. Unknown fields are errors.
+//!
+//! Sizes are bytes.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;

@@ -5,7 +5,7 @@
 //! without any port, and the client of either is the same [`RpcClient`], so an embedded cluster
 //! and a real one differ in one line.
 //!
-//! * Every connection starts with a hello of 8 bytes each way (see [`hello`]), so that a wrong
+//! * Every connection starts with a hello of 8 bytes each way (module `hello`), so that a wrong
 //!   port or a master in place of a memory node is named as such.
 //! * Then come frames: length (4 bytes, big-endian), then one message in postcard encoding. A
 //!   frame is at most [`MAX_FRAME_BYTES`]; whatever cannot be decoded closes its connection, and

@@ -111,7 +111,7 @@ pub enum RestoreError {
 enum Phase {
     Forming {
         attempt: Option<Attempt>,
-        /// When to try next.
+        /// When to try next; `u64::MAX` if only another node can help.
         try_at_ms: u64,
         /// When to ask absent nodes next.
         look_at_ms: u64,
@@ -245,13 +245,15 @@ impl Master {
         }
     }
 
-    /// Not formed: because nodes are missing, or because it cannot be with those that came.
+    /// Not formed: because that takes time, or because it cannot be with the nodes that came.
     fn not_ready(&self) -> MasterReply {
-        let (joined, expected) = (self.present.len() as u32, self.settings.memory_nodes);
-        match &self.problem {
-            Some(problem) if joined >= expected => refused(problem.clone()),
-            _ => MasterReply::NotReady { joined, expected },
+        if let (Phase::Forming { try_at_ms: u64::MAX, .. }, Some(problem)) =
+            (&self.phase, &self.problem)
+        {
+            return refused(problem.clone());
         }
+        let joined = self.present.len() as u32;
+        MasterReply::NotReady { joined, expected: self.settings.memory_nodes }
     }
 
     fn open(&mut self, out: &mut Actions) -> MasterReply {

@@ -1,0 +1,86 @@
+//! A running memory node: what it refuses to start as, and its life without a master.
+
+use std::time::Duration;
+
+use fusee_control::master::MasterRequest;
+use fusee_control::node::{Extent, NodeReply, NodeRequest};
+use fusee_control::rpc::{MasterClient, RpcError, Runtime, bind};
+use fusee_core::verbs::ClientId;
+use fusee_memory_node::{Config, MemoryNode, StartError};
+
+fn config() -> Config {
+    // A port that nobody listens at: it was free a moment ago.
+    let master = bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    Config { master, shm_dir: None, pool_bytes: 1 << 20, ..Config::default() }
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_a_reason() {
+    let pool = MemoryNode::start(Config { pool_bytes: u64::MAX, ..config() });
+    assert!(matches!(pool, Err(StartError::Pool { bytes: u64::MAX, .. })), "{pool:?}");
+    let pool = MemoryNode::start(Config { pool_bytes: 0, ..config() });
+    assert!(matches!(pool, Err(StartError::Pool { bytes: 0, .. })), "{pool:?}");
+    let listen = MemoryNode::start(Config { listen: "nonsense".into(), ..config() });
+    assert!(matches!(listen, Err(StartError::Control(_))), "{listen:?}");
+    let tcp = MemoryNode::start(Config { tcp: Some("nonsense".into()), ..config() });
+    assert!(matches!(tcp, Err(StartError::Address { .. })), "{tcp:?}");
+    let everywhere = MemoryNode::start(Config { listen: "0.0.0.0:0".into(), ..config() });
+    let Err(error @ StartError::Advertise { .. }) = everywhere else { panic!("{everywhere:?}") };
+    assert!(error.to_string().contains("set advertise"));
+}
+
+#[test]
+fn a_node_without_a_master_answers_and_stops() {
+    let node = MemoryNode::start(config()).unwrap();
+    let client = node.client();
+    let described = client.call_blocking(NodeRequest::Describe);
+    assert_eq!(described, Ok(NodeReply::Description(node.description().clone())));
+    assert!(node.description().tcp.is_some() && node.description().shm.is_none());
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(node.name(), None);
+    let addr = node.control().to_owned();
+    node.stop();
+    assert_eq!(client.call_blocking(NodeRequest::Describe), Err(RpcError::Closed { addr }));
+}
+
+#[test]
+fn a_node_is_no_master() {
+    let node = MemoryNode::start(config()).unwrap();
+    let runtime = Runtime::start("test").unwrap();
+    let wrong = MasterClient::new(&runtime, node.control()).call_blocking(MasterRequest::Status);
+    assert!(matches!(wrong, Err(RpcError::WrongService { .. })), "{wrong:?}");
+}
+
+#[test]
+fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
+    let runtime = Runtime::start("test").unwrap();
+    let node = MemoryNode::start_local(&runtime, "node", 1 << 20, false, None).unwrap();
+    let ask = |request| node.client().call_blocking(request).unwrap();
+    let reserve = |attempt| NodeRequest::Reserve {
+        cluster: 1,
+        attempt,
+        extent: Extent::Region { region: 0, primary: true },
+        bytes: 64 << 10,
+        block_bytes: 4096,
+    };
+    assert_eq!(ask(NodeRequest::Format { cluster: 1, attempt: 1 }), NodeReply::Done);
+    assert_eq!(ask(reserve(1)), NodeReply::Reserved { offset: 0 });
+    // A stray write, as a session of some older cluster could do.
+    let pool = node.fabrics().pool();
+    pool.write_u32(40 << 10, 7);
+    assert_eq!(ask(NodeRequest::Format { cluster: 1, attempt: 2 }), NodeReply::Done);
+    assert_eq!(pool.read_u32(40 << 10), 0);
+
+    assert_eq!(ask(reserve(2)), NodeReply::Reserved { offset: 0 });
+    let client = ClientId(3);
+    let NodeReply::Allocated { block } = ask(NodeRequest::Alloc { client }) else {
+        panic!("a fresh region has free blocks");
+    };
+    assert_eq!(pool.read_u32(4 * u64::from(block.block)), 3);
+    assert_eq!(ask(NodeRequest::Fence { client }), NodeReply::Done);
+    let free = NodeRequest::SetOwner { block, from: client, to: ClientId::NOBODY };
+    assert_eq!(ask(free), NodeReply::Done);
+    assert_eq!(pool.read_u32(4 * u64::from(block.block)), 0);
+    let NodeReply::Usage(usage) = ask(NodeRequest::Usage) else { panic!("no usage") };
+    assert_eq!((usage.primary_blocks, usage.primary_blocks_owned), (15, 0));
+}
