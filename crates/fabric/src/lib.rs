@@ -9,23 +9,28 @@
 //! batches and drives the I/O. For memory nodes: [`serve::NodeFabrics`] starts and stops both
 //! servers and fences clients on them.
 //!
-//! All `unsafe` code of the project is in this crate, in the modules that touch shared memory or
-//! make raw system calls (`pool`, `copy`, `sys`); no other crate has any.
+//! All `unsafe` code of the project is in three modules of this crate: `copy` and `pool`, which
+//! touch shared memory, and `sys`, which makes raw system calls. The compiler holds the other
+//! modules, and the other crates, to that.
 //!
 //! This crate knows offsets, words and bytes. It does not know what a key or a slot is.
-// Memory that other processes change cannot be accessed through safe Rust.
-#![allow(unsafe_code)]
 #![warn(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
 pub mod any;
 pub mod conformance;
 pub mod error;
+// Memory that other processes change cannot be accessed through safe Rust.
+#[allow(unsafe_code)]
 pub mod pool;
 pub mod serve;
 pub mod shm;
 pub mod tcp;
 
+// As for `pool`.
+#[allow(unsafe_code)]
 mod copy;
+// Wraps system calls that no library of ours wraps.
+#[allow(unsafe_code)]
 mod sys;
 
 pub use any::{AnyFabric, FabricKind, attach_all};

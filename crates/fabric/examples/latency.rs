@@ -1,0 +1,85 @@
+//! Prints what one verb costs on each fabric: a batch of one, from posting to result.
+//!
+//! `cargo run --release -p fusee-fabric --example latency [rounds]`. Shared memory is measured on
+//! random places of a pool larger than most caches, TCP over loopback with the node's thread in
+//! this process. Times are per batch, so the clock is read once for all rounds.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::view::Member;
+use fusee_fabric::{
+    AnyFabric, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, attach_all,
+};
+
+const MN: MnId = MnId(0);
+const POOL_BYTES: u64 = 256 << 20;
+
+fn block_on<T>(fabric: &AnyFabric, waker: &Waker, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(waker)) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => fabric.turn(None),
+        }
+    }
+}
+
+/// Nanoseconds per round of `post`, which gets a cleared batch and a random offset.
+fn measure(
+    fabric: &AnyFabric,
+    rounds: u64,
+    span: u64,
+    mut post: impl FnMut(&mut Batch, u64),
+) -> f64 {
+    let mut batch = Batch::new();
+    let (mut random, waker) = (1u64, fabric.waker());
+    let started = Instant::now();
+    for _ in 0..rounds {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        batch.clear();
+        post(&mut batch, (random >> 33) * 64 % span);
+        batch = block_on(fabric, &waker, fabric.execute(batch));
+    }
+    batch.check().expect("verbs succeed");
+    started.elapsed().as_nanos() as f64 / rounds as f64
+}
+
+fn main() {
+    let rounds = std::env::args().nth(1).map_or(2_000_000, |n| n.parse().expect("a number"));
+    let pool = Pool::new(PoolOptions { bytes: POOL_BYTES, huge_pages: false }).expect("a pool");
+    pool.zero(0, POOL_BYTES);
+    let options =
+        NodeFabricsOptions { pool, identity: 1, tcp: Some(([127, 0, 0, 1], 0).into()), shm: None };
+    let node = NodeFabrics::start(options).expect("a node");
+    let member = Member {
+        node: MN,
+        identity: 1,
+        control: String::new(),
+        tcp: node.tcp_addr().map(|addr| addr.to_string()),
+        shm: None,
+        pool_bytes: POOL_BYTES,
+    };
+    for (kind, rounds) in [(FabricKind::Shm, rounds), (FabricKind::Tcp, rounds / 100)] {
+        let fabric =
+            attach_all(kind, ClientId(1), std::slice::from_ref(&member)).expect("attached");
+        for (place, span) in [("one page", 4096), ("random", POOL_BYTES - (64 << 10))] {
+            for len in [8, 64, 128, 256, 1024, 4096] {
+                let read = measure(&fabric, rounds, span, |b, at| {
+                    b.read(MN, at, len);
+                });
+                let write = measure(&fabric, rounds, span, |b, at| {
+                    let data = b.stage(len);
+                    b.write(MN, at, data);
+                });
+                println!("{kind} {place}: READ {len} B {read:.0} ns, WRITE {len} B {write:.0} ns");
+            }
+            let cas = measure(&fabric, rounds, span, |b, at| {
+                b.cas(MN, at, 1, 2);
+            });
+            println!("{kind} {place}: CAS {cas:.0} ns");
+        }
+    }
+}
