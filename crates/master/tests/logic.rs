@@ -49,6 +49,9 @@ struct World {
     actions: usize,
     crash_after: Option<usize>,
     crashes: usize,
+    /// The number of actions after which memory node 1 is another process.
+    replace_after: Option<usize>,
+    replaced: Option<SimNode>,
     replies: BTreeMap<u64, MasterReply>,
     next_token: u64,
     log: Vec<String>,
@@ -67,6 +70,8 @@ impl World {
             actions: 0,
             crash_after: None,
             crashes: 0,
+            replace_after: None,
+            replaced: None,
             replies: BTreeMap::new(),
             next_token: 0,
             log: Vec::new(),
@@ -100,6 +105,10 @@ impl World {
                     self.crashes += 1;
                     self.restart_master();
                     return;
+                }
+                if self.replace_after == Some(self.actions) {
+                    let new = sim_node(900, self.nodes[1].control.clone(), POOL);
+                    self.replaced = Some(std::mem::replace(&mut self.nodes[1], new));
                 }
                 self.actions += 1;
                 events.extend(self.perform(action));
@@ -147,14 +156,19 @@ impl World {
 
     fn join(&mut self, at: usize) -> Option<MasterReply> {
         let node = &self.nodes[at];
+        let identity = node.description.identity;
         let reply = self.ask(MasterRequest::Join {
-            identity: node.description.identity,
+            identity,
             control: node.control.clone(),
             tcp: None,
             shm: None,
             pool_bytes: node.description.pool_bytes,
         });
-        if let Some(MasterReply::Joined { node }) = reply {
+        // A process that took its place meanwhile does not hear the reply.
+        let same = self.nodes[at].description.identity == identity;
+        if let Some(MasterReply::Joined { node }) = reply
+            && same
+        {
             let before = self.nodes[at].name.replace(node);
             assert!(before.is_none_or(|before| before == node), "renamed");
         }
@@ -362,6 +376,33 @@ fn a_node_that_dies_at_any_moment_of_the_forming_is_replaced() {
         let view = world.form();
         assert!(view.members.iter().any(|member| member.identity == 900));
     }
+}
+
+#[test]
+fn a_process_that_takes_a_nodes_place_meanwhile_is_noticed() {
+    for replace_after in 0..200 {
+        let mut world = World::new(settings(3, 2, 2), &[POOL; 3]);
+        world.replace_after = Some(replace_after);
+        for _ in 0..400 {
+            world.pass(50);
+            if world.master.view().is_some() {
+                break;
+            }
+        }
+        let formed = world.master.view().cloned();
+        let view = formed.unwrap_or_else(|| panic!("{replace_after}: {:#?}", world.log));
+        let Some(old) = world.replaced.take() else {
+            assert!(replace_after > 50, "the test does not reach the reservations");
+            return;
+        };
+        // Whichever process the view names has lent all that the view says.
+        let member = view.members.iter().find(|member| member.control == "node1:1").unwrap();
+        if member.identity != 900 {
+            world.nodes[1] = SimNode { name: Some(member.node), ..old };
+        }
+        world.check(&view);
+    }
+    panic!("200 actions do not form a cluster");
 }
 
 #[test]
