@@ -1,0 +1,230 @@
+//! The cluster that a benchmark measures.
+//!
+//! An embedded cluster is sized from the workload: every write takes a new object, and what it
+//! replaces is not used again, so memory must do for all writes of a run. Pools are taken from
+//! the system as they are used; what a run cannot use up costs nothing. If what it will use up
+//! exceeds the memory of the machine, it is refused before it starts.
+
+use fusee_client::{Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options};
+use fusee_core::layout::{BlockShape, Object};
+use fusee_master::settings::Settings;
+
+use super::args::{ClusterArgs, LoadArgs};
+use super::workload::KEY_BYTES;
+use crate::failure::Failure;
+use crate::quantity::Bytes;
+
+/// Share of the available memory that a run may use, in percent.
+const USABLE_PERCENT: u64 = 85;
+/// Retries after conflicts write new objects: so much more than the writes that are asked for.
+const RETRIES_PERCENT: u64 = 25;
+
+/// The writes that a run may make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Keys that may exist at a time.
+    pub keys: u64,
+    /// Objects with a pair, for INSERTs and UPDATEs.
+    pub pairs: u64,
+    /// Objects with a key only, for DELETEs.
+    pub deletes: u64,
+}
+
+/// An embedded cluster that satisfies a demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Sizes.
+    pub geometry: Geometry,
+    /// Memory of each node, in bytes.
+    pub pool_bytes: u64,
+    /// Memory of all nodes that a run will really touch, in bytes.
+    pub touched_bytes: u64,
+}
+
+/// Bytes that one write takes on all memory nodes together.
+pub fn bytes_per_pair(pair_bytes: usize, data_replicas: u8) -> u64 {
+    let class = Object::class(KEY_BYTES, pair_bytes - KEY_BYTES);
+    class.map_or(u64::MAX, |class| class.bytes()).saturating_mul(data_replicas.into())
+}
+
+/// How many pairs a run may write without using more than the memory that is available.
+pub fn affordable_pairs(load: &LoadArgs, cluster: &ClusterArgs, available: Option<u64>) -> u64 {
+    let usable = available.unwrap_or(u64::MAX) / 100 * USABLE_PERCENT;
+    // Half a share for the index, the rests of blocks and the logs of the benchmark.
+    let objects = usable / 2 / bytes_per_pair(load.pair_bytes, cluster.data_replicas);
+    objects * 100 / (100 + RETRIES_PERCENT)
+}
+
+/// Sizes a cluster.
+pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Plan, Failure> {
+    let geometry = EmbeddedOptions::default().geometry;
+    let settings = Settings {
+        memory_nodes: cluster.memory_nodes.into(),
+        index_replicas: cluster.index_replicas,
+        data_replicas: cluster.data_replicas,
+        index_keys: demand.keys,
+        geometry,
+    };
+    settings.check().map_err(|error| Failure::usage(error.to_string()))?;
+    // One session per thread, the client's own and the verifier's, each with an open block.
+    let sessions = u64::from(load.threads) + 2;
+    let objects = |count: u64| count + count * RETRIES_PERCENT / 100;
+    let pair_blocks =
+        blocks(&geometry, objects(demand.pairs), load.pair_bytes - KEY_BYTES, sessions)?;
+    let delete_blocks = blocks(&geometry, objects(demand.deletes), 0, sessions)?;
+    let regions = (pair_blocks + delete_blocks).div_ceil(geometry.blocks_per_region().into()) + 1;
+    let replicas = u64::from(cluster.data_replicas);
+    let nodes = u64::from(cluster.memory_nodes);
+    let index_bytes = settings.subtables() * geometry.subtable_bytes();
+    // Regions spread over the nodes; of each subtable a node holds one replica at most. One
+    // region more, as extents are aligned.
+    let regions_per_node = (regions * replicas).div_ceil(nodes) + 1;
+    let pool_bytes = regions_per_node * geometry.region_bytes + index_bytes;
+    let touched_bytes = (pair_blocks + delete_blocks) * geometry.block_bytes * replicas
+        + index_bytes * u64::from(cluster.index_replicas);
+    Ok(Plan { geometry, pool_bytes, touched_bytes })
+}
+
+fn blocks(
+    geometry: &Geometry,
+    objects: u64,
+    value_bytes: usize,
+    sessions: u64,
+) -> Result<u64, Failure> {
+    if objects == 0 {
+        return Ok(0);
+    }
+    let fits = value_bytes <= geometry.max_value_bytes as usize;
+    let class = Object::class(KEY_BYTES, value_bytes).filter(|_| fits);
+    let shape = class.and_then(|class| BlockShape::new(geometry.block_bytes, class));
+    let Some(shape) = shape else {
+        return Err(Failure::usage(format!(
+            "--pair-bytes is {}; values have at most {} bytes",
+            KEY_BYTES + value_bytes,
+            geometry.max_value_bytes
+        )));
+    };
+    Ok(objects.div_ceil(shape.objects.into()) + sessions)
+}
+
+/// Refuses what does not fit into the memory.
+fn check_memory(touched_bytes: u64, available: Option<u64>) -> Result<(), Failure> {
+    let Some(available) = available else { return Ok(()) };
+    let usable = available / 100 * USABLE_PERCENT;
+    if touched_bytes <= usable {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "this benchmark writes up to {} of new objects and the machine has {} available, of which \
+         {USABLE_PERCENT} % may be used; lower --operations, --keys, --pair-bytes or \
+         --data-replicas",
+        Bytes(touched_bytes),
+        Bytes(available),
+    )))
+}
+
+/// Joins the cluster that is to be measured, or starts it.
+pub fn open(
+    demand: Demand,
+    load: &LoadArgs,
+    cluster: &ClusterArgs,
+    available: Option<u64>,
+) -> Result<Client, Failure> {
+    let options = Options {
+        fabric: cluster.fabric,
+        cache_entries: load.cache_entries,
+        cache_threshold: load.cache_threshold,
+        ..Options::default()
+    };
+    if let Some(master) = &cluster.master {
+        return Ok(Client::connect_with(master, options)?);
+    }
+    let plan = plan(demand, load, cluster)?;
+    let (pool_bytes, touched_bytes) = match cluster.pool {
+        None => (plan.pool_bytes, plan.touched_bytes),
+        Some(Bytes(pool)) => {
+            (pool, plan.touched_bytes.min(pool.saturating_mul(cluster.memory_nodes.into())))
+        }
+    };
+    check_memory(touched_bytes, available)?;
+    let fabric = match cluster.fabric {
+        FabricChoice::Auto => FabricKind::Shm,
+        FabricChoice::Only(kind) => kind,
+    };
+    let embedded = EmbeddedOptions {
+        memory_nodes: cluster.memory_nodes,
+        index_replicas: cluster.index_replicas,
+        data_replicas: cluster.data_replicas,
+        fabric,
+        pool_bytes,
+        geometry: plan.geometry,
+        index_keys: demand.keys,
+        client: options,
+        ..EmbeddedOptions::default()
+    };
+    Ok(Client::embedded(embedded)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Args {
+        #[command(flatten)]
+        cluster: ClusterArgs,
+        #[command(flatten)]
+        load: LoadArgs,
+    }
+
+    fn args(line: &str) -> Args {
+        Args::parse_from(["bench"].into_iter().chain(line.split_whitespace()))
+    }
+
+    #[test]
+    fn the_planned_pools_hold_all_writes_but_not_many_times_as_much() {
+        for line in ["", "--memory-nodes 5", "--data-replicas 3", "--pair-bytes 40", "--threads 1"]
+        {
+            let args = args(line);
+            let demand = Demand { keys: 100_000, pairs: 1_000_000, deletes: 1000 };
+            let plan = plan(demand, &args.load, &args.cluster).unwrap();
+            let needed =
+                1_000_000 * bytes_per_pair(args.load.pair_bytes, args.cluster.data_replicas);
+            let pools = plan.pool_bytes * u64::from(args.cluster.memory_nodes);
+            assert!(pools > needed * 5 / 4, "{line}: {plan:?}");
+            assert!(plan.touched_bytes >= needed, "{line}: {plan:?}");
+            let spare = plan.geometry.region_bytes * 4 * u64::from(args.cluster.memory_nodes);
+            assert!(pools < needed * 2 + spare, "{line}: {plan:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_a_way_out() {
+        let args = args("");
+        let demand = Demand { keys: 1, pairs: 1_000_000, deletes: 0 };
+        let plan = plan(demand, &args.load, &args.cluster).unwrap();
+        assert!(check_memory(plan.touched_bytes, Some(100 << 30)).is_ok());
+        let refused = check_memory(plan.touched_bytes, Some(1 << 30)).unwrap_err().to_string();
+        assert!(refused.contains("lower --operations"), "{refused}");
+        let pairs = affordable_pairs(&args.load, &args.cluster, Some(1 << 30));
+        let demand = Demand { keys: 1, pairs, deletes: 0 };
+        let plan = super::plan(demand, &args.load, &args.cluster).unwrap();
+        assert!(check_memory(plan.touched_bytes, Some(1 << 30)).is_ok());
+    }
+
+    #[test]
+    fn impossible_clusters_and_pairs_are_refused() {
+        let demand = Demand { keys: 1, pairs: 1, deletes: 0 };
+        for (line, says) in [
+            ("--memory-nodes 2", "index_replicas is 3"),
+            ("--data-replicas 0", "must be 1..=5"),
+            ("--pair-bytes 2000000", "values have at most 1048576"),
+        ] {
+            let args = args(line);
+            let refused = plan(demand, &args.load, &args.cluster).unwrap_err().to_string();
+            assert!(refused.contains(says), "{refused}");
+        }
+    }
+}

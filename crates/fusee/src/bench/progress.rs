@@ -1,0 +1,73 @@
+//! A progress bar on a terminal, and nothing elsewhere.
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::driver::Counter;
+use super::phase::{Job, Phase};
+
+/// How often the bar moves.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The bar of one phase.
+pub struct Progress<'a> {
+    bar: ProgressBar,
+    counters: &'a [Counter],
+    /// If the phase ends by time.
+    time: Option<Duration>,
+}
+
+impl<'a> Progress<'a> {
+    /// Draws an empty bar on standard error, if that is a terminal.
+    pub fn start(phase: &Phase, counters: &'a [Counter]) -> Progress<'a> {
+        let name = match &phase.job {
+            Job::Insert { .. } => "insert",
+            Job::Update => "update",
+            Job::Search => "search",
+            Job::Delete => "delete",
+            Job::Ycsb { .. } => "run",
+        };
+        let total = phase.time.map_or(phase.operations, |time| time.as_millis() as u64);
+        let target = ProgressDrawTarget::stderr();
+        let style = ProgressStyle::with_template("{prefix:7} {wide_bar} {percent:3} % {msg}");
+        let bar = ProgressBar::with_draw_target(Some(total), target)
+            .with_style(style.expect("the template is a constant"))
+            .with_prefix(name);
+        Progress { bar, counters, time: phase.time }
+    }
+
+    /// Moves the bar until `wait` returns.
+    pub fn watch<T>(&self, wait: impl FnOnce() -> T) -> T {
+        if self.bar.is_hidden() {
+            return wait();
+        }
+        let (stop, stopped) = channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let start = Instant::now();
+                while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                    self.tick(start.elapsed());
+                }
+            });
+            let result = wait();
+            drop(stop);
+            result
+        })
+    }
+
+    fn tick(&self, elapsed: Duration) {
+        let done: u64 = self.counters.iter().map(|c| c.0.load(Ordering::Relaxed)).sum();
+        let rate = done as f64 / elapsed.as_secs_f64() / 1000.0;
+        self.bar.set_message(format!("{rate:.0} kops/s"));
+        self.bar.set_position(self.time.map_or(done, |_| elapsed.as_millis() as u64));
+    }
+}
+
+impl Drop for Progress<'_> {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,135 @@
+//! Values that tell where they come from, and notice when they were mixed.
+//!
+//! ```text
+//! offset 0          8              16               24
+//!        | key no 8 | writer id 8  | sequence no 8  | fill words ... |
+//! ```
+//!
+//! The fill follows from the three numbers, every word another one. So a value that was put
+//! together from two writes, or cut short, or belongs to another key, is recognised by itself,
+//! without asking who wrote what.
+
+/// Bytes before the fill; a value has at least this many.
+pub const HEADER_BYTES: usize = 24;
+
+/// A number of 64 bits that looks random (the finalizer of SplitMix64).
+pub fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Which write a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The number of the key.
+    pub key: u64,
+    /// Who wrote.
+    pub writer: u64,
+    /// The number of the write among the writer's.
+    pub sequence: u64,
+}
+
+/// What is wrong with a value taken by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Torn;
+
+impl Origin {
+    fn header(&self) -> [u8; HEADER_BYTES] {
+        let mut header = [0; HEADER_BYTES];
+        for (bytes, word) in header.chunks_exact_mut(8).zip([self.key, self.writer, self.sequence])
+        {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        header
+    }
+
+    fn fill_seed(&self) -> u64 {
+        mix(mix(mix(self.key ^ 0x9e37_79b9_7f4a_7c15) ^ self.writer) ^ self.sequence)
+    }
+
+    /// Writes the value of this origin over all of `value`.
+    ///
+    /// # Panics
+    /// If the value is shorter than [`HEADER_BYTES`].
+    pub fn encode(&self, value: &mut [u8]) {
+        let (header, fill) = value.split_at_mut(HEADER_BYTES);
+        header.copy_from_slice(&self.header());
+        let mut word = self.fill_seed();
+        for bytes in fill.chunks_mut(8) {
+            word = next_word(word);
+            bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
+        }
+    }
+
+    /// Reads a value of `len` bytes and checks its fill.
+    pub fn decode(value: &[u8], len: usize) -> Result<Origin, Torn> {
+        if value.len() != len || len < HEADER_BYTES {
+            return Err(Torn);
+        }
+        let (header, fill) = value.split_at(HEADER_BYTES);
+        let mut words = header.chunks_exact(8).map(|bytes| {
+            u64::from_le_bytes(bytes.try_into().expect("chunks of 8 bytes have 8 bytes"))
+        });
+        let mut word = || words.next().expect("the header has three words");
+        let origin = Origin { key: word(), writer: word(), sequence: word() };
+        let mut word = origin.fill_seed();
+        for bytes in fill.chunks(8) {
+            word = next_word(word);
+            if bytes != &word.to_le_bytes()[..bytes.len()] {
+                return Err(Torn);
+            }
+        }
+        Ok(origin)
+    }
+}
+
+/// The next word of the fill; an odd step, so that no word comes twice in a value.
+fn next_word(word: u64) -> u64 {
+    word.wrapping_add(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(key: u64, writer: u64, sequence: u64, len: usize) -> Vec<u8> {
+        let mut value = vec![0; len];
+        Origin { key, writer, sequence }.encode(&mut value);
+        value
+    }
+
+    #[test]
+    fn values_of_all_lengths_come_back() {
+        for len in [24, 25, 31, 32, 33, 1008, 4096] {
+            let origin = Origin { key: 5, writer: u64::MAX, sequence: 1 << 40 };
+            let mut bytes = vec![0xaa; len];
+            origin.encode(&mut bytes);
+            assert_eq!(Origin::decode(&bytes, len), Ok(origin));
+            assert_eq!(Origin::decode(&bytes, len + 1), Err(Torn));
+        }
+        assert_eq!(Origin::decode(&[0; 23], 23), Err(Torn));
+    }
+
+    #[test]
+    fn any_changed_byte_is_noticed() {
+        let good = value(1, 2, 3, 100);
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            assert_eq!(Origin::decode(&bad, 100), Err(Torn), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_mixture_of_two_values_is_noticed_wherever_it_is_cut() {
+        let (one, two) = (value(1, 2, 3, 128), value(1, 2, 4, 128));
+        for cut in (8..128).step_by(8) {
+            let mixed = [&one[..cut], &two[cut..]].concat();
+            // Up to the sequence number both are the same: cut there, it is simply the second.
+            let expected =
+                if cut <= 16 { Ok(Origin { key: 1, writer: 2, sequence: 4 }) } else { Err(Torn) };
+            assert_eq!(Origin::decode(&mixed, 128), expected, "cut at {cut}");
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Did the store keep what it acknowledged? A check of the final state against all writes.
+//!
+//! Every writer logs its writes: which key, when the call began, when it returned, and how. Times
+//! are of one clock for all threads. Once everybody is done each key is read back, and its value
+//! names the write it comes from. That write is *admissible* if no write of the same key that was
+//! acknowledged began after it had ended: any such write came later in every order that respects
+//! real time, so its value, or a still later one, must be there instead. Writes that overlapped
+//! may have taken effect in either order.
+//!
+//! * A write with an unknown outcome may take effect at any time from its start on: it stays
+//!   admissible for ever, and excludes nothing, as it may never have taken effect.
+//! * A write that failed without effect is never admissible.
+//! * Loading a key is a write like any other. A delete is a write of nothing; before its first
+//!   write a key is as if deleted at time 0.
+//!
+//! This finds lost updates, values that came back after having been replaced, values of other
+//! keys, torn values, and keys that vanished or that survived their delete.
+
+use super::value::{Origin, Torn};
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was acknowledged at this time.
+    Acknowledged(u64),
+    /// It may have taken effect, or may still.
+    Unknown,
+    /// It had no effect.
+    NotApplied,
+}
+
+/// What a write leaves behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The value that its writer and sequence number make.
+    Value,
+    /// No key.
+    Absent,
+}
+
+/// A write in the log of its writer; its index there is its sequence number.
+#[derive(Clone, Copy, Debug)]
+pub struct Write {
+    /// The number of the key.
+    pub key: u64,
+    /// What it does.
+    pub effect: Effect,
+    /// When the call began.
+    pub start: u64,
+    /// How it ended.
+    pub fate: Fate,
+}
+
+/// The writes of one writer.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    writes: Vec<Write>,
+}
+
+impl Log {
+    /// The sequence number of the next write.
+    pub fn next_sequence(&self) -> u64 {
+        self.writes.len() as u64
+    }
+
+    /// Notes a write that has ended.
+    pub fn push(&mut self, write: Write) {
+        self.writes.push(write);
+    }
+}
+
+/// What is wrong with the final state of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// Length or fill are not those of any write.
+    #[error("the value is torn: its bytes do not come from one write")]
+    Torn,
+    /// Another key's value stands here.
+    #[error("the value belongs to key number {key}")]
+    ForeignKey {
+        /// Whose it is.
+        key: u64,
+    },
+    /// The value names a write that nobody made, or that had no effect.
+    #[error("the value of write {sequence} of writer {writer}, which had no effect")]
+    NeverWritten {
+        /// Who is said to have written it.
+        writer: u64,
+        /// The number of the write.
+        sequence: u64,
+    },
+    /// A newer acknowledged write is lost, or this value came back.
+    #[error("the value of write {sequence} of writer {writer}, although a newer one was confirmed")]
+    Overwritten {
+        /// Who wrote it.
+        writer: u64,
+        /// The number of the write.
+        sequence: u64,
+    },
+    /// There should be a value.
+    #[error("the key is missing")]
+    Missing,
+}
+
+impl Mismatch {
+    /// A short name for counting.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Mismatch::Torn => "torn",
+            Mismatch::ForeignKey { .. } => "foreign_key",
+            Mismatch::NeverWritten { .. } => "never_written",
+            Mismatch::Overwritten { .. } => "overwritten",
+            Mismatch::Missing => "missing",
+        }
+    }
+}
+
+/// What the writes of one key demand.
+#[derive(Clone, Copy, Debug, Default)]
+struct KeyState {
+    /// When the last acknowledged write began. Whatever ended before is excluded.
+    last_start: u64,
+    /// When the last write that removes the key ended.
+    absent_end: u64,
+}
+
+/// Judges final states.
+#[derive(Debug)]
+pub struct Verifier {
+    logs: Vec<Log>,
+    keys: Vec<KeyState>,
+}
+
+impl Verifier {
+    /// For the keys `0..keys`; the index of a log is the id of its writer.
+    ///
+    /// # Panics
+    /// If a log names a key that is out of range.
+    pub fn new(keys: u64, logs: Vec<Log>) -> Verifier {
+        let mut states = vec![KeyState::default(); keys as usize];
+        for write in logs.iter().flat_map(|log| &log.writes) {
+            let state = &mut states[write.key as usize];
+            let end = match write.fate {
+                Fate::Acknowledged(end) => {
+                    state.last_start = state.last_start.max(write.start);
+                    end
+                }
+                Fate::Unknown => u64::MAX,
+                Fate::NotApplied => continue,
+            };
+            if write.effect == Effect::Absent {
+                state.absent_end = state.absent_end.max(end);
+            }
+        }
+        Verifier { logs, keys: states }
+    }
+
+    /// Judges what a read of this key returned once all writes had ended. Values have
+    /// `value_len` bytes.
+    pub fn check(&self, key: u64, found: Option<&[u8]>, value_len: usize) -> Result<(), Mismatch> {
+        let state = self.keys[key as usize];
+        let Some(value) = found else {
+            let admissible = state.absent_end >= state.last_start;
+            return if admissible { Ok(()) } else { Err(Mismatch::Missing) };
+        };
+        let Origin { writer, sequence, .. } = self_check(key, value, value_len)?;
+        let write = usize::try_from(writer).ok().and_then(|w| self.logs.get(w));
+        let write = write.and_then(|log| log.writes.get(usize::try_from(sequence).ok()?));
+        let end = match write {
+            Some(Write { key: k, effect: Effect::Value, fate, .. }) if *k == key => match fate {
+                Fate::Acknowledged(end) => *end,
+                Fate::Unknown => u64::MAX,
+                Fate::NotApplied => return Err(Mismatch::NeverWritten { writer, sequence }),
+            },
+            _ => return Err(Mismatch::NeverWritten { writer, sequence }),
+        };
+        if end < state.last_start {
+            return Err(Mismatch::Overwritten { writer, sequence });
+        }
+        Ok(())
+    }
+}
+
+/// Judges a value by itself: it must be whole and belong to this key.
+pub fn self_check(key: u64, value: &[u8], value_len: usize) -> Result<Origin, Mismatch> {
+    let origin = Origin::decode(value, value_len).map_err(|Torn| Mismatch::Torn)?;
+    match origin.key == key {
+        true => Ok(origin),
+        false => Err(Mismatch::ForeignKey { key: origin.key }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 64;
+
+    /// A history by hand: each entry is (writer, key, effect, start, fate).
+    fn verifier(writes: &[(usize, u64, Effect, u64, Fate)]) -> Verifier {
+        let writers = writes.iter().map(|w| w.0 + 1).max().unwrap_or(0);
+        let mut logs = vec![Log::default(); writers];
+        for (writer, key, effect, start, fate) in writes.iter().copied() {
+            logs[writer].push(Write { key, effect, start, fate });
+        }
+        Verifier::new(10, logs)
+    }
+
+    fn value(key: u64, writer: u64, sequence: u64) -> Vec<u8> {
+        let mut bytes = vec![0; LEN];
+        Origin { key, writer, sequence }.encode(&mut bytes);
+        bytes
+    }
+
+    fn check(verifier: &Verifier, writer: u64, sequence: u64) -> Result<(), Mismatch> {
+        verifier.check(1, Some(&value(1, writer, sequence)), LEN)
+    }
+
+    use Effect::{Absent, Value};
+    use Fate::{Acknowledged as Ack, NotApplied, Unknown};
+
+    #[test]
+    fn the_last_of_one_writer_is_the_only_admissible_value() {
+        let v = verifier(&[(0, 1, Value, 10, Ack(20)), (0, 1, Value, 30, Ack(40))]);
+        assert_eq!(check(&v, 0, 1), Ok(()));
+        assert_eq!(check(&v, 0, 0), Err(Mismatch::Overwritten { writer: 0, sequence: 0 }));
+        assert_eq!(v.check(1, None, LEN), Err(Mismatch::Missing));
+    }
+
+    #[test]
+    fn a_lost_update_of_another_writer_is_noticed() {
+        // Loaded, then writer 1 updates; the loaded value is still there.
+        let v = verifier(&[(0, 1, Value, 10, Ack(20)), (1, 1, Value, 21, Ack(30))]);
+        assert_eq!(check(&v, 0, 0), Err(Mismatch::Overwritten { writer: 0, sequence: 0 }));
+        assert_eq!(check(&v, 1, 0), Ok(()));
+    }
+
+    #[test]
+    fn overlapping_writes_may_end_in_either_order() {
+        let v = verifier(&[
+            (0, 1, Value, 10, Ack(30)),
+            (1, 1, Value, 20, Ack(40)),
+            (2, 1, Value, 25, Ack(26)),
+        ]);
+        assert_eq!(check(&v, 0, 0), Ok(()));
+        assert_eq!(check(&v, 1, 0), Ok(()));
+        assert_eq!(check(&v, 2, 0), Ok(()));
+        // A fourth that begins when two of them have ended leaves the third admissible.
+        let v = verifier(&[
+            (0, 1, Value, 10, Ack(30)),
+            (1, 1, Value, 20, Ack(40)),
+            (2, 1, Value, 25, Ack(26)),
+            (3, 1, Value, 35, Ack(36)),
+        ]);
+        assert_eq!(check(&v, 0, 0), Err(Mismatch::Overwritten { writer: 0, sequence: 0 }));
+        assert_eq!(check(&v, 2, 0), Err(Mismatch::Overwritten { writer: 2, sequence: 0 }));
+        assert_eq!(check(&v, 1, 0), Ok(()));
+        assert_eq!(check(&v, 3, 0), Ok(()));
+    }
+
+    #[test]
+    fn an_older_value_that_came_back_is_noticed() {
+        // The two last writes overlap each other, but not the one that resurfaces.
+        let v = verifier(&[
+            (0, 1, Value, 10, Ack(20)),
+            (1, 1, Value, 30, Ack(50)),
+            (2, 1, Value, 40, Ack(60)),
+        ]);
+        assert_eq!(check(&v, 0, 0), Err(Mismatch::Overwritten { writer: 0, sequence: 0 }));
+    }
+
+    #[test]
+    fn torn_and_foreign_values_are_noticed() {
+        let v = verifier(&[(0, 1, Value, 10, Ack(20)), (0, 2, Value, 30, Ack(40))]);
+        let mixed = [&value(1, 0, 0)[..32], &value(2, 0, 1)[32..]].concat();
+        assert_eq!(v.check(1, Some(&mixed), LEN), Err(Mismatch::Torn));
+        assert_eq!(v.check(1, Some(&value(1, 0, 0)[..63]), LEN), Err(Mismatch::Torn));
+        let foreign = value(2, 0, 1);
+        assert_eq!(v.check(1, Some(&foreign), LEN), Err(Mismatch::ForeignKey { key: 2 }));
+        // Key 1 in the value, but that write went to key 2.
+        let never = Err(Mismatch::NeverWritten { writer: 0, sequence: 1 });
+        assert_eq!(check(&v, 0, 1), never);
+    }
+
+    #[test]
+    fn values_that_nobody_wrote_are_noticed() {
+        let v = verifier(&[(0, 1, Value, 10, Ack(20)), (0, 1, Value, 30, NotApplied)]);
+        assert_eq!(check(&v, 0, 0), Ok(()));
+        for (writer, sequence) in [(0, 1), (0, 2), (7, 0), (u64::MAX, u64::MAX)] {
+            let never = Err(Mismatch::NeverWritten { writer, sequence });
+            assert_eq!(check(&v, writer, sequence), never);
+        }
+    }
+
+    #[test]
+    fn an_unknown_outcome_stays_possible_and_excludes_nothing() {
+        let v = verifier(&[
+            (0, 1, Value, 10, Ack(20)),
+            (1, 1, Value, 30, Unknown),
+            (2, 1, Value, 22, Ack(25)),
+        ]);
+        assert_eq!(check(&v, 1, 0), Ok(()));
+        assert_eq!(check(&v, 2, 0), Ok(()));
+        assert_eq!(check(&v, 0, 0), Err(Mismatch::Overwritten { writer: 0, sequence: 0 }));
+        // Nor does a newer acknowledged write exclude it: it may take effect late.
+        let v = verifier(&[(1, 1, Value, 30, Unknown), (0, 1, Value, 90, Ack(95))]);
+        assert_eq!(check(&v, 1, 0), Ok(()));
+        assert_eq!(check(&v, 0, 0), Ok(()));
+        assert_eq!(v.check(1, None, LEN), Err(Mismatch::Missing));
+    }
+
+    #[test]
+    fn keys_are_absent_before_their_first_write_and_after_their_delete() {
+        let v = verifier(&[(0, 1, Value, 10, Ack(20)), (0, 1, Absent, 30, Ack(40))]);
+        assert_eq!(v.check(1, None, LEN), Ok(()));
+        assert_eq!(check(&v, 0, 0), Err(Mismatch::Overwritten { writer: 0, sequence: 0 }));
+        // The value of a delete does not exist.
+        assert_eq!(check(&v, 0, 1), Err(Mismatch::NeverWritten { writer: 0, sequence: 1 }));
+        assert_eq!(v.check(2, None, LEN), Ok(()));
+        // An insert of unknown outcome: both.
+        let v = verifier(&[(0, 1, Value, 10, Unknown)]);
+        assert_eq!(v.check(1, None, LEN), Ok(()));
+        assert_eq!(check(&v, 0, 0), Ok(()));
+        // Inserted again after the delete.
+        let v = verifier(&[(0, 1, Absent, 30, Ack(40)), (1, 1, Value, 41, Ack(50))]);
+        assert_eq!(v.check(1, None, LEN), Err(Mismatch::Missing));
+        assert_eq!(check(&v, 1, 0), Ok(()));
+    }
+}

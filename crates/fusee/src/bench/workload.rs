@@ -1,0 +1,242 @@
+//! What the YCSB workloads ask for: the mix of operations, and which keys exist.
+//!
+//! | workload | SEARCH | UPDATE | INSERT | requests |
+//! |---|---|---|---|---|
+//! | `a` | 50 % | 50 % | | Zipfian |
+//! | `b` | 95 % | 5 % | | Zipfian |
+//! | `c` | 100 % | | | Zipfian |
+//! | `d` | 95 % | | 5 % | latest |
+//! | `updX` | 100-X % | X % | | Zipfian |
+//!
+//! Key number n is `user` and n in 12 digits: 16 bytes.
+//!
+//! In workload D keys come into being during the run. A new key may be asked for once all keys
+//! below it have been inserted: the [`Frontier`] is what YCSB calls the acknowledged counter.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rand::{Rng, RngExt};
+
+use super::zipf::Distribution;
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 16;
+/// Key numbers are below this.
+pub const MAX_KEYS: u64 = 1_000_000_000_000;
+
+/// The bytes of key number `key`.
+pub fn key_bytes(key: u64) -> [u8; KEY_BYTES] {
+    let mut bytes = *b"user000000000000";
+    let mut rest = key;
+    for digit in bytes[4..].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    bytes
+}
+
+/// A YCSB workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// Session store: half reads, half updates.
+    A,
+    /// Photo tags: reads, and 5 % updates.
+    B,
+    /// Profiles: only reads.
+    C,
+    /// Status updates: reads of the latest, and 5 % inserts.
+    D,
+    /// This percentage of updates, the rest reads.
+    Updates(u8),
+}
+
+/// An operation of a YCSB workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Read a key.
+    Search,
+    /// Replace the value of a key.
+    Update,
+    /// Add a key.
+    Insert,
+}
+
+impl Workload {
+    /// Draws the next operation.
+    pub fn draw(self, rng: &mut impl Rng) -> Request {
+        let percent = rng.random_range(0..100);
+        if percent < self.updates_percent() {
+            Request::Update
+        } else if percent < self.updates_percent() + self.inserts_percent() {
+            Request::Insert
+        } else {
+            Request::Search
+        }
+    }
+
+    /// The share of updates.
+    pub fn updates_percent(self) -> u64 {
+        match self {
+            Workload::A => 50,
+            Workload::B => 5,
+            Workload::C | Workload::D => 0,
+            Workload::Updates(percent) => percent.into(),
+        }
+    }
+
+    /// The share of inserts.
+    pub fn inserts_percent(self) -> u64 {
+        if self == Workload::D { 5 } else { 0 }
+    }
+
+    /// The distribution of its requests, unless another is asked for.
+    pub fn distribution(self) -> Distribution {
+        if self == Workload::D { Distribution::Latest } else { Distribution::Zipfian }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Workload::A => f.write_str("a"),
+            Workload::B => f.write_str("b"),
+            Workload::C => f.write_str("c"),
+            Workload::D => f.write_str("d"),
+            Workload::Updates(percent) => write!(f, "upd{percent}"),
+        }
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Workload, String> {
+        let text = text.to_ascii_lowercase();
+        let unknown =
+            || format!("no workload is called `{text}`; there are a, b, c, d, upd0..upd100");
+        match text.strip_prefix("workload").unwrap_or(&text) {
+            "a" => Ok(Workload::A),
+            "b" => Ok(Workload::B),
+            "c" => Ok(Workload::C),
+            "d" => Ok(Workload::D),
+            other => {
+                let percent = other.strip_prefix("upd").and_then(|p| p.parse().ok());
+                percent.filter(|p| *p <= 100).map(Workload::Updates).ok_or_else(unknown)
+            }
+        }
+    }
+}
+
+/// Which keys exist: `0..acknowledged()` do.
+#[derive(Debug)]
+pub struct Frontier {
+    next: AtomicU64,
+    acknowledged: AtomicU64,
+    /// Inserted keys above the frontier.
+    beyond: Mutex<BTreeSet<u64>>,
+}
+
+impl Frontier {
+    /// The keys `0..keys` exist.
+    pub fn new(keys: u64) -> Frontier {
+        Frontier {
+            next: AtomicU64::new(keys),
+            acknowledged: AtomicU64::new(keys),
+            beyond: Mutex::default(),
+        }
+    }
+
+    /// Takes the next key to insert.
+    pub fn claim(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes the next key to insert, unless there are so many already.
+    pub fn claim_below(&self, keys: u64) -> Option<u64> {
+        let below = |next| (next < keys).then_some(next + 1);
+        self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).ok()
+    }
+
+    /// Notes that the insert of a claimed key has ended.
+    pub fn finish(&self, key: u64) {
+        let mut beyond = self.beyond.lock().unwrap_or_else(PoisonError::into_inner);
+        beyond.insert(key);
+        let mut acknowledged = self.acknowledged.load(Ordering::Relaxed);
+        while beyond.remove(&acknowledged) {
+            acknowledged += 1;
+        }
+        // Release: who sees the number also sees what happened before these inserts ended.
+        self.acknowledged.store(acknowledged, Ordering::Release);
+    }
+
+    /// The number of keys that may be asked for.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Acquire)
+    }
+
+    /// The number of keys ever claimed.
+    pub fn claimed(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    use super::*;
+
+    #[test]
+    fn names_are_understood_and_unknown_ones_refused() {
+        for name in ["a", "b", "c", "d", "upd0", "upd7", "upd100"] {
+            assert_eq!(name.parse::<Workload>().unwrap().to_string(), name);
+        }
+        assert_eq!("workloada".parse(), Ok(Workload::A));
+        assert_eq!("D".parse(), Ok(Workload::D));
+        for name in ["", "e", "upd", "upd101", "upd-1", "aa"] {
+            assert!(name.parse::<Workload>().unwrap_err().contains("upd0..upd100"), "{name}");
+        }
+    }
+
+    #[test]
+    fn mixes_have_the_promised_shares() {
+        let mut rng = StdRng::seed_from_u64(1);
+        let cases = [("a", 50, 0), ("b", 5, 0), ("c", 0, 0), ("d", 0, 5), ("upd100", 100, 0)];
+        for (name, updates, inserts) in cases {
+            let workload: Workload = name.parse().unwrap();
+            let mut counts = [0i64; 3];
+            for _ in 0..100_000 {
+                counts[workload.draw(&mut rng) as usize] += 1;
+            }
+            let expected = [100 - updates - inserts, updates, inserts];
+            for (count, percent) in counts.into_iter().zip(expected) {
+                assert!((count - percent * 1000).abs() < 1000, "{name}: {counts:?}");
+                assert!(percent > 0 || count == 0, "{name}: {counts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_have_16_bytes_and_differ() {
+        assert_eq!(&key_bytes(0), b"user000000000000");
+        assert_eq!(&key_bytes(12_345), b"user000000012345");
+        assert_eq!(&key_bytes(MAX_KEYS - 1), b"user999999999999");
+    }
+
+    #[test]
+    fn the_frontier_waits_for_the_slowest_insert() {
+        let frontier = Frontier::new(10);
+        let (first, second, third) = (frontier.claim(), frontier.claim(), frontier.claim());
+        frontier.finish(third);
+        frontier.finish(second);
+        assert_eq!(frontier.acknowledged(), 10);
+        frontier.finish(first);
+        assert_eq!((frontier.acknowledged(), frontier.claimed()), (13, 13));
+        assert_eq!((frontier.claim_below(13), frontier.claim_below(14)), (None, Some(13)));
+    }
+}

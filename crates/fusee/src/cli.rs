@@ -1,0 +1,103 @@
+//! The command line: which commands there are, and who carries them out.
+
+use clap::{ArgAction, Parser, Subcommand};
+
+use crate::bench::Benchmark;
+use crate::failure::{EXIT_CODES, Failure};
+use crate::{kv, server, shell, status, up};
+
+const EXAMPLES: &str = "Examples:\n  \
+    fusee up                          start a cluster on this machine to play with\n  \
+    fusee put greeting hello          in another terminal\n  \
+    fusee get greeting\n  \
+    fusee bench ycsb a                measure, without any server\n\n";
+
+/// FUSEE: a key-value store whose memory nodes only lend memory
+#[derive(Parser, Debug)]
+#[command(name = "fusee", version, arg_required_else_help = true, propagate_version = true)]
+#[command(after_help = format!("{EXAMPLES}{EXIT_CODES}"))]
+pub struct Cli {
+    /// Log more; twice for even more. RUST_LOG, if set, decides instead
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Start a master and memory nodes on this machine, to play with, until Ctrl-C
+    Up(up::Args),
+    /// Run a master
+    Master(server::master::Args),
+    /// Run a memory node
+    MemoryNode(server::memory_node::Args),
+    /// Print the value of a key
+    Get(kv::GetArgs),
+    /// Add a key that does not exist
+    Insert(kv::WriteArgs),
+    /// Replace the value of a key that exists
+    Update(kv::WriteArgs),
+    /// Add a key, or replace its value
+    Put(kv::WriteArgs),
+    /// Remove a key that exists
+    Delete(kv::DeleteArgs),
+    /// Type commands, one a line
+    Shell(shell::Args),
+    /// Show the cluster's memory nodes, addresses, usage and sessions
+    Status(status::Args),
+    /// Measure, and verify every value on the way
+    #[command(subcommand)]
+    Bench(Benchmark),
+}
+
+impl Command {
+    /// Whether this is a server, which tells what it does.
+    pub fn is_server(&self) -> bool {
+        matches!(self, Command::Master(_) | Command::MemoryNode(_))
+    }
+
+    /// Does it.
+    pub fn run(self, verbose: u8) -> Result<(), Failure> {
+        match self {
+            Command::Up(args) => up::run(&args, verbose),
+            Command::Master(args) => server::master::run(args),
+            Command::MemoryNode(args) => server::memory_node::run(args),
+            Command::Get(args) => kv::get(&args),
+            Command::Insert(args) => kv::write(kv::Write::Insert, &args),
+            Command::Update(args) => kv::write(kv::Write::Update, &args),
+            Command::Put(args) => kv::write(kv::Write::Put, &args),
+            Command::Delete(args) => kv::delete(&args),
+            Command::Shell(args) => shell::run(&args),
+            Command::Status(args) => status::run(&args),
+            Command::Bench(benchmark) => benchmark.run(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        fn check(command: &mut clap::Command) {
+            if command.get_subcommands().next().is_none() {
+                let help = command.render_long_help().to_string();
+                assert!(help.contains("Example"), "{}", command.get_name());
+            }
+            command.get_subcommands_mut().for_each(check);
+        }
+        check(&mut Cli::command());
+    }
+}

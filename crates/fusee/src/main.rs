@@ -1,0 +1,34 @@
+//! The one binary: servers, tools and benchmarks of FUSEE.
+//!
+//! Everything here parses, connects, prints and counts. The protocol is in `fusee-core`, what
+//! programs import is `fusee-client`, the servers are `fusee-master` and `fusee-memory-node`.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cli;
+mod connect;
+mod failure;
+mod kv;
+mod logging;
+mod output;
+mod quantity;
+mod server;
+mod shell;
+mod status;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    logging::start(cli.verbose, cli.command.is_server());
+    match cli.command.run(cli.verbose) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            failure.exit_code()
+        }
+    }
+}

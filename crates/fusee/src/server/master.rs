@@ -1,0 +1,194 @@
+//! `fusee master`.
+
+use std::path::PathBuf;
+
+use fusee_client::Geometry;
+use fusee_master::{Config, MasterServer};
+use serde::{Deserialize, Serialize};
+
+use super::{announce, read_file, stop};
+use crate::connect::DEFAULT_MASTER;
+use crate::failure::Failure;
+use crate::quantity::Bytes;
+
+/// How to run a master.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    fusee master --memory-nodes 3 --index-replicas 3\n  \
+    fusee master --config master.toml\n\n\
+    The file holds the same names, e.g. `memory-nodes = 3`. Flags beat the environment,\n\
+    the environment beats the file.")]
+pub struct Args {
+    /// Read settings from this TOML file
+    #[arg(long, env = "FUSEE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Print one JSON line with the address on standard output once the port is open
+    #[arg(long)]
+    announce: bool,
+
+    /// Stop at the end of standard input, too
+    #[arg(long)]
+    stop_with_stdin: bool,
+
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Settings, in whatever form.
+#[derive(clap::Args, Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct Settings {
+    /// Host and port to listen at [default: 127.0.0.1:7400]
+    #[arg(long, env = "FUSEE_LISTEN", value_name = "HOST:PORT")]
+    listen: Option<String>,
+
+    /// Directory of what the master must remember [default: fusee-master]
+    #[arg(long, env = "FUSEE_DATA_DIR", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// Forget the cluster in the data directory and form a new one [default: false]
+    #[arg(long, env = "FUSEE_FORMAT", num_args = 0..=1, default_missing_value = "true")]
+    format: Option<bool>,
+
+    /// The cluster is formed when so many memory nodes have joined [default: 3]
+    #[arg(long, env = "FUSEE_MEMORY_NODES", value_name = "N")]
+    memory_nodes: Option<u32>,
+
+    /// Replicas of the index, 1 to 5 [default: 3]
+    #[arg(long, env = "FUSEE_INDEX_REPLICAS", value_name = "N")]
+    index_replicas: Option<u8>,
+
+    /// Replicas of keys and values, 1 to 5 [default: 2]
+    #[arg(long, env = "FUSEE_DATA_REPLICAS", value_name = "N")]
+    data_replicas: Option<u8>,
+
+    /// The number of keys to make the index for [default: 1000000]
+    #[arg(long, env = "FUSEE_INDEX_KEYS", value_name = "N")]
+    index_keys: Option<u64>,
+
+    /// Size of a region, a power of two [default: 2GiB]
+    #[arg(long, env = "FUSEE_REGION_BYTES", value_name = "BYTES")]
+    region_bytes: Option<Bytes>,
+
+    /// Size of a block, a power of two up to 16MiB [default: 16MiB]
+    #[arg(long, env = "FUSEE_BLOCK_BYTES", value_name = "BYTES")]
+    block_bytes: Option<Bytes>,
+
+    /// Buckets of an index subtable, in groups of three; a power of two [default: 1024]
+    #[arg(long, env = "FUSEE_GROUPS_PER_SUBTABLE", value_name = "N")]
+    groups_per_subtable: Option<u32>,
+
+    /// The longest key [default: 64KiB]
+    #[arg(long, env = "FUSEE_MAX_KEY_BYTES", value_name = "BYTES")]
+    max_key_bytes: Option<Bytes>,
+
+    /// The longest value [default: 1MiB]
+    #[arg(long, env = "FUSEE_MAX_VALUE_BYTES", value_name = "BYTES")]
+    max_value_bytes: Option<Bytes>,
+}
+
+impl Settings {
+    fn or(self, other: Settings) -> Settings {
+        Settings {
+            listen: self.listen.or(other.listen),
+            data_dir: self.data_dir.or(other.data_dir),
+            format: self.format.or(other.format),
+            memory_nodes: self.memory_nodes.or(other.memory_nodes),
+            index_replicas: self.index_replicas.or(other.index_replicas),
+            data_replicas: self.data_replicas.or(other.data_replicas),
+            index_keys: self.index_keys.or(other.index_keys),
+            region_bytes: self.region_bytes.or(other.region_bytes),
+            block_bytes: self.block_bytes.or(other.block_bytes),
+            groups_per_subtable: self.groups_per_subtable.or(other.groups_per_subtable),
+            max_key_bytes: self.max_key_bytes.or(other.max_key_bytes),
+            max_value_bytes: self.max_value_bytes.or(other.max_value_bytes),
+        }
+    }
+
+    fn config(self) -> Result<Config, Failure> {
+        let geometry = Geometry::default();
+        let limit = |name: &str, bytes: Option<Bytes>, default: u32| match bytes {
+            None => Ok(default),
+            Some(Bytes(bytes)) => u32::try_from(bytes)
+                .map_err(|_| Failure::usage(format!("{name} must be less than 4GiB"))),
+        };
+        let config = Config {
+            listen: self.listen.unwrap_or_else(|| DEFAULT_MASTER.into()),
+            data_dir: self.data_dir.unwrap_or_else(|| "fusee-master".into()),
+            format: self.format.unwrap_or(false),
+            memory_nodes: self.memory_nodes.unwrap_or(3),
+            index_replicas: self.index_replicas.unwrap_or(3),
+            data_replicas: self.data_replicas.unwrap_or(2),
+            index_keys: self.index_keys.unwrap_or(1_000_000),
+            geometry: Geometry {
+                region_bytes: self.region_bytes.map_or(geometry.region_bytes, |b| b.0),
+                block_bytes: self.block_bytes.map_or(geometry.block_bytes, |b| b.0),
+                groups_per_subtable: self
+                    .groups_per_subtable
+                    .unwrap_or(geometry.groups_per_subtable),
+                max_key_bytes: limit("max-key-bytes", self.max_key_bytes, geometry.max_key_bytes)?,
+                max_value_bytes: limit(
+                    "max-value-bytes",
+                    self.max_value_bytes,
+                    geometry.max_value_bytes,
+                )?,
+                ..geometry
+            },
+        };
+        config.settings().check().map_err(|error| Failure::usage(error.to_string()))?;
+        Ok(config)
+    }
+}
+
+/// What a master announces.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Announcement {
+    /// Host and port that it listens at.
+    pub control: String,
+}
+
+/// Runs a master until it is told to stop.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let config = args.settings.or(read_file(args.config.as_deref())?).config()?;
+    let failed = |error: String| Failure::operation(format!("the master cannot start: {error}"));
+    let server = MasterServer::start(config).map_err(|error| failed(error.to_string()))?;
+    if args.announce {
+        let control = server.addr().map(|at| at.to_string()).unwrap_or_default();
+        announce(&Announcement { control })?;
+    }
+    stop::wait(args.stop_with_stdin)?;
+    server.stop();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_fills_what_flags_leave_open() {
+        let file: Settings =
+            toml::from_str("memory-nodes = 5\nindex-keys = 7\nregion-bytes = \"1GiB\"").unwrap();
+        let flags = Settings { index_keys: Some(9), ..Settings::default() };
+        let config = flags.or(file).config().unwrap();
+        assert_eq!((config.memory_nodes, config.index_keys), (5, 9));
+        assert_eq!(config.geometry.region_bytes, 1 << 30);
+        assert_eq!((config.index_replicas, config.data_replicas), (3, 2));
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_their_line() {
+        let error = toml::from_str::<Settings>("memory-nodes = 5\nmemorynodes = 3").unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("line 2") && text.contains("memorynodes"), "{text}");
+    }
+
+    #[test]
+    fn contradictions_are_refused_before_the_start() {
+        let settings = Settings { memory_nodes: Some(2), ..Settings::default() };
+        assert!(settings.config().unwrap_err().to_string().contains("lower index_replicas"));
+        let settings = Settings { max_value_bytes: Some(Bytes(1 << 40)), ..Settings::default() };
+        assert!(settings.config().unwrap_err().to_string().contains("less than 4GiB"));
+    }
+}

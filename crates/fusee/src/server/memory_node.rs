@@ -1,0 +1,171 @@
+//! `fusee memory-node`.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use fusee_memory_node::config::Config;
+use fusee_memory_node::server::MemoryNode;
+use serde::{Deserialize, Serialize};
+
+use super::{announce, read_file, stop};
+use crate::connect::DEFAULT_MASTER;
+use crate::failure::Failure;
+use crate::quantity::Bytes;
+
+/// How to run a memory node.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    fusee memory-node --master 10.0.0.1:7400 --listen 10.0.0.2:7401 --tcp 10.0.0.2:7402 \
+    --pool 64GiB\n  \
+    fusee memory-node --config node.toml\n\n\
+    The file holds the same names, e.g. `pool = \"64GiB\"`. Flags beat the environment,\n\
+    the environment beats the file.")]
+pub struct Args {
+    /// Read settings from this TOML file
+    #[arg(long, env = "FUSEE_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Print one JSON line with the addresses on standard output once the ports are open
+    #[arg(long)]
+    announce: bool,
+
+    /// Stop at the end of standard input, too
+    #[arg(long)]
+    stop_with_stdin: bool,
+
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// A way in which memory is lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Serve {
+    /// To processes of this host.
+    Shm,
+    /// To everybody, by the software NIC.
+    Tcp,
+}
+
+/// Settings, in whatever form.
+#[derive(clap::Args, Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct Settings {
+    /// Address of the master [default: 127.0.0.1:7400]
+    #[arg(long, env = "FUSEE_MASTER", value_name = "HOST:PORT")]
+    master: Option<String>,
+
+    /// Host and port of the control service; port 0 is any free one [default: 127.0.0.1:0]
+    #[arg(long, env = "FUSEE_LISTEN", value_name = "HOST:PORT")]
+    listen: Option<String>,
+
+    /// Fabrics to serve, separated by commas [default: shm,tcp]
+    #[arg(long, env = "FUSEE_SERVE", value_delimiter = ',', value_name = "FABRICS")]
+    serve: Option<Vec<Serve>>,
+
+    /// Host and port of the software NIC; port 0 is any free one [default: 127.0.0.1:0]
+    #[arg(long, env = "FUSEE_TCP", value_name = "HOST:PORT")]
+    tcp: Option<String>,
+
+    /// Directory for the socket that hands memory to processes of this host [default: the
+    /// system's directory for temporary files]
+    #[arg(long, env = "FUSEE_SHM_DIR", value_name = "DIR")]
+    shm_dir: Option<PathBuf>,
+
+    /// Host name or address under which others reach this node [default: as it listens]
+    #[arg(long, env = "FUSEE_ADVERTISE", value_name = "HOST")]
+    advertise: Option<String>,
+
+    /// Memory to lend; it is taken from the system as it is used [default: 4GiB]
+    #[arg(long, env = "FUSEE_POOL", value_name = "BYTES")]
+    pool: Option<Bytes>,
+
+    /// Ask for huge pages [default: false]
+    #[arg(long, env = "FUSEE_HUGE_PAGES", num_args = 0..=1, default_missing_value = "true")]
+    huge_pages: Option<bool>,
+}
+
+impl Settings {
+    fn or(self, other: Settings) -> Settings {
+        Settings {
+            master: self.master.or(other.master),
+            listen: self.listen.or(other.listen),
+            serve: self.serve.or(other.serve),
+            tcp: self.tcp.or(other.tcp),
+            shm_dir: self.shm_dir.or(other.shm_dir),
+            advertise: self.advertise.or(other.advertise),
+            pool: self.pool.or(other.pool),
+            huge_pages: self.huge_pages.or(other.huge_pages),
+        }
+    }
+
+    fn config(self) -> Result<Config, Failure> {
+        let serve = self.serve.unwrap_or_else(|| vec![Serve::Shm, Serve::Tcp]);
+        if serve.is_empty() {
+            return Err(Failure::usage("serve names no fabric; there are shm and tcp"));
+        }
+        let tcp = self.tcp.unwrap_or_else(|| "127.0.0.1:0".into());
+        let shm_dir = self.shm_dir.unwrap_or_else(std::env::temp_dir);
+        Ok(Config {
+            listen: self.listen.unwrap_or_else(|| "127.0.0.1:0".into()),
+            tcp: serve.contains(&Serve::Tcp).then_some(tcp),
+            shm_dir: serve.contains(&Serve::Shm).then_some(shm_dir),
+            advertise: self.advertise,
+            master: self.master.unwrap_or_else(|| DEFAULT_MASTER.into()),
+            pool_bytes: self.pool.map_or(4 << 30, |pool| pool.0),
+            huge_pages: self.huge_pages.unwrap_or(false),
+        })
+    }
+}
+
+/// What a memory node announces.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Announcement {
+    /// Host and port of its control service.
+    pub control: String,
+    /// Host and port of its software NIC.
+    pub tcp: Option<String>,
+    /// Path of its socket.
+    pub shm: Option<String>,
+}
+
+/// Runs a memory node until it is told to stop.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let config = args.settings.or(read_file(args.config.as_deref())?).config()?;
+    let node = MemoryNode::start(config)
+        .map_err(|error| Failure::operation(format!("the memory node cannot start: {error}")))?;
+    if args.announce {
+        let description = node.description();
+        announce(&Announcement {
+            control: node.control().to_string(),
+            tcp: description.tcp.clone(),
+            shm: description.shm.clone(),
+        })?;
+    }
+    stop::wait(args.stop_with_stdin)?;
+    node.stop();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_fills_what_flags_leave_open() {
+        let file: Settings =
+            toml::from_str("pool = 1024\nserve = [\"tcp\"]\nmaster = \"m:1\"").unwrap();
+        let flags = Settings { pool: Some(Bytes(4096)), ..Settings::default() };
+        let config = flags.or(file).config().unwrap();
+        assert_eq!((config.pool_bytes, config.master.as_str()), (4096, "m:1"));
+        assert_eq!((config.tcp.is_some(), config.shm_dir), (true, None));
+    }
+
+    #[test]
+    fn unknown_names_and_wrong_values_are_refused_with_their_line() {
+        for (text, line) in [("pool = 1\npol = 2", "line 2"), ("pool = \"much\"", "line 1")] {
+            let error = toml::from_str::<Settings>(text).unwrap_err().to_string();
+            assert!(error.contains(line), "{error}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The servers: `fusee master` and `fusee memory-node`.
+//!
+//! Every setting has one name, as a flag (`--index-keys`), in the file of `--config`
+//! (`index-keys = 5`) and in the environment (`FUSEE_INDEX_KEYS`). A flag beats the environment,
+//! the environment beats the file, and the file beats the default. One struct describes all
+//! three: clap fills it from flags and environment, serde from the file, and the gaps of the
+//! first are filled from the second.
+
+pub mod master;
+pub mod memory_node;
+mod stop;
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Settings of a file. Unknown names and wrong types are errors that name the line.
+fn read_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, Failure> {
+    let Some(path) = path else { return Ok(S::default()) };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+    toml::from_str(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+}
+
+/// Tells programs where the server is.
+fn announce(addresses: &impl serde::Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_string(addresses)
+        .map_err(|error| Failure::operation(format!("cannot announce: {error}")))?;
+    output::line(&json)
+}

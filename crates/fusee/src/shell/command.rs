@@ -1,0 +1,105 @@
+//! The commands of the shell.
+
+use super::line;
+
+/// For `help`.
+pub const HELP: &str = "\
+Commands:
+  get KEY             show the value
+  insert KEY VALUE    add a key that does not exist
+  update KEY VALUE    replace the value of a key that exists
+  put KEY VALUE       add a key, or replace its value
+  delete KEY          remove a key that exists
+  status              show the cluster
+  help                show this
+  quit                leave
+Quote what has blanks: put \"my key\" 'my value'. Bytes can be written like \\x00 and \\n.
+";
+
+/// Names that can be completed.
+pub const NAMES: [&str; 8] = ["get", "insert", "update", "put", "delete", "status", "help", "quit"];
+
+/// A command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Show a value.
+    Get(Vec<u8>),
+    /// Add a key.
+    Insert(Vec<u8>, Vec<u8>),
+    /// Replace a value.
+    Update(Vec<u8>, Vec<u8>),
+    /// Add a key or replace its value.
+    Put(Vec<u8>, Vec<u8>),
+    /// Remove a key.
+    Delete(Vec<u8>),
+    /// Show the cluster.
+    Status,
+    /// Show the commands.
+    Help,
+    /// Leave.
+    Quit,
+}
+
+impl Command {
+    /// Understands a line; nothing for an empty one, and for one that starts with `#`.
+    pub fn parse(text: &str) -> Result<Option<Command>, String> {
+        if text.trim_start().starts_with('#') {
+            return Ok(None);
+        }
+        let words = line::words(text)?;
+        let Some((name, arguments)) = words.split_first() else { return Ok(None) };
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        let command = match (name.as_str(), arguments) {
+            ("get", [key]) => Command::Get(key.clone()),
+            ("insert", [key, value]) => Command::Insert(key.clone(), value.clone()),
+            ("update", [key, value]) => Command::Update(key.clone(), value.clone()),
+            ("put", [key, value]) => Command::Put(key.clone(), value.clone()),
+            ("delete", [key]) => Command::Delete(key.clone()),
+            ("status", []) => Command::Status,
+            ("help" | "?", _) => Command::Help,
+            ("quit" | "exit", []) => Command::Quit,
+            ("get" | "delete", _) => return Err(format!("write it as: {name} KEY")),
+            ("insert" | "update" | "put", _) => {
+                return Err(format!("write it as: {name} KEY VALUE (quote what has blanks)"));
+            }
+            ("status" | "quit" | "exit", _) => return Err(format!("write it as: {name}")),
+            _ => return Err(format!("no command is called `{name}`; `help` shows them all")),
+        };
+        Ok(Some(command))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_commands() {
+        let put = Command::Put(b"a b".to_vec(), b"c".to_vec());
+        assert_eq!(Command::parse("PUT 'a b' c"), Ok(Some(put)));
+        assert_eq!(Command::parse("get k"), Ok(Some(Command::Get(b"k".to_vec()))));
+        assert_eq!(Command::parse("exit"), Ok(Some(Command::Quit)));
+        assert_eq!(Command::parse("  # a remark"), Ok(None));
+        assert_eq!(Command::parse("   "), Ok(None));
+    }
+
+    #[test]
+    fn wrong_lines_say_how_to_write_them() {
+        for (line, says) in [
+            ("put k", "put KEY VALUE"),
+            ("put k a b", "quote what has blanks"),
+            ("get", "get KEY"),
+            ("status x", "write it as: status"),
+            ("set k v", "`help` shows"),
+            ("get 'k", "not closed"),
+        ] {
+            let error = Command::parse(line).unwrap_err();
+            assert!(error.contains(says), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_command() {
+        assert!(NAMES.iter().all(|name| HELP.contains(&format!("\n  {name}"))));
+    }
+}

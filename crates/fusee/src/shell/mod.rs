@@ -1,0 +1,195 @@
+//! `fusee shell`: commands typed one a line.
+//!
+//! On a terminal it has a prompt, a history that is kept in the user's state directory, and
+//! completion of commands, and tells how long each command took. From a pipe it reads the same
+//! commands without any of that, goes on after a failed command, and fails in the end if one did.
+
+mod command;
+mod line;
+
+use std::fs;
+use std::io::{BufRead, IsTerminal, stdin};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use fusee_client::Client;
+use rustyline::completion::Completer;
+use rustyline::error::ReadlineError;
+use rustyline::history::DefaultHistory;
+use rustyline::{Context, Editor, Helper, Highlighter, Hinter, Validator};
+
+use self::command::{Command, HELP, NAMES};
+use crate::connect::ConnectArgs;
+use crate::failure::Failure;
+use crate::{kv, output, status};
+
+/// How to start a shell.
+#[derive(clap::Args, Debug)]
+#[command(after_help = format!(
+    "Examples:\n  fusee shell\n  printf 'put k \"a b\"\\nget k\\n' | fusee shell\n\n{HELP}\n\
+     Exit code 1 if a command from a pipe failed."
+))]
+pub struct Args {
+    #[command(flatten)]
+    connect: ConnectArgs,
+
+    /// Tell how long each command took, also when the commands come from a pipe
+    #[arg(long)]
+    timing: bool,
+}
+
+struct Shell {
+    client: Client,
+    master: String,
+    timing: bool,
+    failures: u64,
+}
+
+/// Reads and carries out commands until the end of the input.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let interactive = stdin().is_terminal();
+    let client = args.connect.connect()?;
+    let timing = args.timing || interactive;
+    let mut shell = Shell { client, master: args.connect.master.clone(), timing, failures: 0 };
+    if interactive {
+        return shell.interact();
+    }
+    for line in stdin().lock().lines() {
+        let line =
+            line.map_err(|e| Failure::operation(format!("cannot read standard input: {e}")))?;
+        if shell.execute(&line)? {
+            break;
+        }
+    }
+    match shell.failures {
+        0 => Ok(()),
+        1 => Err(Failure::operation("1 command failed")),
+        n => Err(Failure::operation(format!("{n} commands failed"))),
+    }
+}
+
+impl Shell {
+    fn interact(&mut self) -> Result<(), Failure> {
+        let broken = |error: ReadlineError| Failure::operation(format!("the terminal: {error}"));
+        let mut editor: Editor<Completion, DefaultHistory> = Editor::new().map_err(broken)?;
+        editor.set_helper(Some(Completion));
+        let history = history_file();
+        if let Some(path) = &history {
+            // There is none at first.
+            let _ = editor.load_history(path);
+        }
+        output::line("type `help` for the commands, Ctrl-D to leave")?;
+        loop {
+            match editor.readline("fusee> ") {
+                Ok(line) => {
+                    let _ = editor.add_history_entry(line.as_str());
+                    if self.execute(&line)? {
+                        break;
+                    }
+                }
+                Err(ReadlineError::Interrupted) => {}
+                Err(ReadlineError::Eof) => break,
+                Err(error) => return Err(broken(error)),
+            }
+        }
+        if let Some(path) = &history
+            && let Err(error) = editor.save_history(path)
+        {
+            tracing::warn!(path = %path.display(), %error, "cannot keep the history");
+        }
+        Ok(())
+    }
+
+    /// Carries out a line; true if it was the last.
+    fn execute(&mut self, line: &str) -> Result<bool, Failure> {
+        let start = Instant::now();
+        let result = match Command::parse(line) {
+            Ok(None) => return Ok(false),
+            Ok(Some(Command::Quit)) => return Ok(true),
+            Ok(Some(command)) => self.answer(&command),
+            Err(what) => Err(Failure::usage(what)),
+        };
+        let elapsed = start.elapsed();
+        match result {
+            Ok(text) => output::line(text.trim_end_matches('\n'))?,
+            Err(failure) => {
+                self.failures += 1;
+                eprintln!("error: {failure}");
+            }
+        }
+        if self.timing {
+            output::line(&format!("({:.1} us)", elapsed.as_nanos() as f64 / 1000.0))?;
+        }
+        Ok(false)
+    }
+
+    fn answer(&self, command: &Command) -> Result<String, Failure> {
+        let explain = |key: &[u8], error| kv::explain(&line::show(key), error);
+        let done = |()| "ok".to_string();
+        match command {
+            Command::Get(key) => match self.client.get(key).map_err(|e| explain(key, e))? {
+                Some(value) => Ok(line::show(&value)),
+                None => Err(kv::absent(&line::show(key))),
+            },
+            Command::Insert(key, value) => {
+                self.client.insert(key, value).map(done).map_err(|e| explain(key, e))
+            }
+            Command::Update(key, value) => {
+                self.client.update(key, value).map(done).map_err(|e| explain(key, e))
+            }
+            Command::Put(key, value) => {
+                self.client.put(key, value).map(done).map_err(|e| explain(key, e))
+            }
+            Command::Delete(key) => self.client.delete(key).map(done).map_err(|e| explain(key, e)),
+            Command::Status => status::table(&self.master),
+            Command::Help | Command::Quit => Ok(HELP.to_string()),
+        }
+    }
+}
+
+/// Where the history is kept; `None` if the user has no home.
+fn history_file() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;
+    let directory = state.join("fusee");
+    fs::create_dir_all(&directory).ok()?;
+    Some(directory.join("history"))
+}
+
+/// Completes the names of commands.
+#[derive(Helper, Hinter, Highlighter, Validator)]
+struct Completion;
+
+impl Completer for Completion {
+    type Candidate = String;
+
+    fn complete(
+        &self,
+        line: &str,
+        position: usize,
+        _: &Context<'_>,
+    ) -> rustyline::Result<(usize, Vec<String>)> {
+        let typed = line[..position].trim_start();
+        let start = position - typed.len();
+        let candidates = NAMES.iter().filter(|name| name.starts_with(typed));
+        Ok((start, candidates.map(|name| format!("{name} ")).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complete(line: &str) -> (usize, Vec<String>) {
+        let history = DefaultHistory::new();
+        Completion.complete(line, line.len(), &Context::new(&history)).unwrap()
+    }
+
+    #[test]
+    fn commands_are_completed_and_keys_are_not() {
+        assert_eq!(complete("g"), (0, vec!["get ".to_string()]));
+        assert_eq!(complete("  pu"), (2, vec!["put ".to_string()]));
+        assert_eq!(complete("").1.len(), NAMES.len());
+        assert_eq!(complete("get pu").1, Vec::<String>::new());
+    }
+}

@@ -1,0 +1,238 @@
+//! `fusee up`: a whole cluster on this machine, each server a process of its own.
+//!
+//! The servers are children that run this same executable, on loopback addresses, with their
+//! files in a fresh private directory. `up` waits until the cluster is formed, prints where
+//! everything is, and stays. Whatever ends `up` ends the servers: on SIGINT, SIGTERM or SIGHUP it
+//! closes their standard input, which tells them to stop, and kills those that do not; if `up`
+//! itself is killed the system closes that input. Then the directory is removed; one that a
+//! killed `up` left behind is removed by the next.
+//!
+//! Without its master `up` is of no use and ends; without a memory node it goes on.
+
+mod child;
+mod directory;
+mod report;
+
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use fusee_client::View;
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::rpc::{MasterClient, Runtime};
+use futures_util::future::select_all;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use self::child::Child;
+use self::directory::Directory;
+use self::report::Report;
+use crate::connect::DEFAULT_PORT;
+use crate::failure::Failure;
+use crate::output;
+use crate::quantity::Bytes;
+use crate::server::{master, memory_node};
+
+/// How long the cluster may take to form.
+const FORM_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the master is asked whether it has.
+const FORM_POLL: Duration = Duration::from_millis(20);
+/// Sizes that make small pools useful.
+const REGION_BYTES: u64 = 128 << 20;
+const BLOCK_BYTES: u64 = 4 << 20;
+
+/// What to start.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    fusee up\n  \
+    fusee up --memory-nodes 5 --pool 4GiB --port 7500\n  \
+    fusee up --json > cluster.json &")]
+pub struct Args {
+    /// Memory nodes
+    #[arg(long, default_value_t = 3, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=100))]
+    memory_nodes: u16,
+
+    /// Replicas of the index, 1 to 5 [default: 3, or as many as there are memory nodes]
+    #[arg(long, value_name = "N")]
+    index_replicas: Option<u8>,
+
+    /// Replicas of keys and values, 1 to 5 [default: 2, or as many as there are memory nodes]
+    #[arg(long, value_name = "N")]
+    data_replicas: Option<u8>,
+
+    /// Memory that each node lends; it is taken from the system as it is used
+    #[arg(long, default_value = "1GiB", value_name = "BYTES")]
+    pool: Bytes,
+
+    /// The number of keys to make the index for
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    index_keys: u64,
+
+    /// Port of the master; 0 is any free one
+    #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT")]
+    port: u16,
+
+    /// Fabrics that the memory nodes serve, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "shm,tcp", value_name = "FABRICS")]
+    fabric: Vec<memory_node::Serve>,
+
+    /// Print one JSON object with process ids and addresses when ready, instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs a cluster until it is told to stop.
+pub fn run(args: &Args, verbose: u8) -> Result<(), Failure> {
+    let cannot = |error| Failure::operation(format!("cannot start: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(cannot)?;
+    check_port(args.port)?;
+    let directory = Directory::create()?;
+    let result = runtime.block_on(async {
+        let mut end = End::new().map_err(cannot)?;
+        let mut children = Vec::new();
+        let result = tokio::select! {
+            () = end.asked() => Ok(()),
+            result = live(args, verbose, &directory, &mut children) => result,
+        };
+        child::stop_all(children).await;
+        result
+    });
+    drop(directory);
+    result
+}
+
+/// Tells early, and better than the master could, that its port is taken.
+fn check_port(port: u16) -> Result<(), Failure> {
+    match TcpListener::bind(("127.0.0.1", port)) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Err(Failure::operation(format!(
+            "port {port} is in use by another process, perhaps by another `fusee up`; stop that, \
+             or choose another port with --port"
+        ))),
+        Err(error) => {
+            Err(Failure::operation(format!("cannot listen at 127.0.0.1:{port}: {error}")))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Starts everything, tells about it, and watches it.
+async fn live(
+    args: &Args,
+    verbose: u8,
+    directory: &Directory,
+    children: &mut Vec<Child>,
+) -> Result<(), Failure> {
+    let log_level = verbose;
+    let mut master = Child::spawn("master", log_level, &master_arguments(args, directory))?;
+    let announced = master.announcement().await;
+    children.push(master);
+    let address = announced.and_then(child::parse::<master::Announcement>)?.control;
+    for number in 0..args.memory_nodes {
+        let arguments = node_arguments(args, directory, &address);
+        children.push(Child::spawn(&format!("memory node {number}"), log_level, &arguments)?);
+    }
+    let mut nodes = Vec::new();
+    for child in &mut children[1..] {
+        let announced = child.announcement().await;
+        nodes.push(announced.and_then(child::parse::<memory_node::Announcement>)?);
+    }
+    let view = tokio::select! {
+        view = formed(&address) => view?,
+        (name, status) = first_exit(children) => {
+            return Err(Failure::operation(format!("{name} ended with {status}; see above")));
+        }
+    };
+    let report = Report::new(directory, &address, children, nodes, &view);
+    output::text(&if args.json { report.json()? } else { report.table() })?;
+    watch(children).await
+}
+
+/// Waits until clients can join.
+async fn formed(address: &str) -> Result<View, Failure> {
+    let cannot = |what: String| Failure::operation(format!("the cluster cannot be formed: {what}"));
+    let runtime = Runtime::start("fusee-up").map_err(|error| cannot(error.to_string()))?;
+    let master = MasterClient::new(&runtime, address);
+    let start = Instant::now();
+    loop {
+        match master.call(MasterRequest::GetView { newer_than: 0 }).await {
+            Ok(MasterReply::View(Some(view))) => return Ok(view),
+            Ok(MasterReply::Refused { reason }) => return Err(cannot(reason)),
+            Ok(MasterReply::NotReady { joined, expected }) if start.elapsed() > FORM_TIMEOUT => {
+                let what = format!("{joined} of {expected} memory nodes joined in time");
+                return Err(cannot(what));
+            }
+            Ok(_) => {}
+            Err(error) => return Err(cannot(error.to_string())),
+        }
+        tokio::time::sleep(FORM_POLL).await;
+    }
+}
+
+/// Tells which servers die, until the master does.
+async fn watch(children: &mut Vec<Child>) -> Result<(), Failure> {
+    let master = children[0].pid();
+    loop {
+        let (name, status) = first_exit(children).await;
+        let dead = children.extract_if(.., |child| child.has_exited());
+        if dead.map(|child| child.pid()).any(|pid| pid == master) {
+            return Err(Failure::operation(format!("the master ended with {status}")));
+        }
+        eprintln!("{name} ended with {status}; the others go on");
+    }
+}
+
+async fn first_exit(children: &mut [Child]) -> (String, String) {
+    let exits = children.iter_mut().map(|child| Box::pin(child.exit()));
+    select_all(exits).await.0
+}
+
+fn master_arguments(args: &Args, directory: &Directory) -> Vec<String> {
+    let most = u8::try_from(args.memory_nodes).unwrap_or(u8::MAX);
+    let index_replicas = args.index_replicas.unwrap_or(most.min(3));
+    let data_replicas = args.data_replicas.unwrap_or(most.min(2));
+    let data_dir = directory.path().join("master");
+    vec![
+        "master".into(),
+        format!("--listen=127.0.0.1:{}", args.port),
+        format!("--data-dir={}", data_dir.display()),
+        format!("--memory-nodes={}", args.memory_nodes),
+        format!("--index-replicas={index_replicas}"),
+        format!("--data-replicas={data_replicas}"),
+        format!("--index-keys={}", args.index_keys),
+        format!("--region-bytes={REGION_BYTES}"),
+        format!("--block-bytes={BLOCK_BYTES}"),
+    ]
+}
+
+fn node_arguments(args: &Args, directory: &Directory, master: &str) -> Vec<String> {
+    let fabrics = args.fabric.iter().map(|fabric| match fabric {
+        memory_node::Serve::Shm => "shm",
+        memory_node::Serve::Tcp => "tcp",
+    });
+    vec![
+        "memory-node".into(),
+        format!("--master={master}"),
+        format!("--pool={}", args.pool.0),
+        format!("--serve={}", fabrics.collect::<Vec<_>>().join(",")),
+        format!("--shm-dir={}", directory.path().display()),
+    ]
+}
+
+/// The signals that end `up`.
+struct End {
+    signals: [Signal; 3],
+}
+
+impl End {
+    fn new() -> std::io::Result<End> {
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [interrupt, terminate, hangup] = kinds.map(signal);
+        Ok(End { signals: [interrupt?, terminate?, hangup?] })
+    }
+
+    async fn asked(&mut self) {
+        let any = self.signals.iter_mut().map(|signal| Box::pin(signal.recv()));
+        select_all(any).await;
+    }
+}

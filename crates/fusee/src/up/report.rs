@@ -1,0 +1,103 @@
+//! What `up` tells when the cluster is ready.
+
+use std::fmt::Write as _;
+
+use fusee_client::View;
+use serde::Serialize;
+
+use super::child::Child;
+use super::directory::Directory;
+use crate::connect::DEFAULT_MASTER;
+use crate::failure::Failure;
+use crate::server::memory_node::Announcement;
+
+/// Where everything is.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pid: u32,
+    directory: String,
+    master: Master,
+    memory_nodes: Vec<Node>,
+}
+
+#[derive(Debug, Serialize)]
+struct Master {
+    pid: u32,
+    control: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Node {
+    node: String,
+    pid: u32,
+    #[serde(flatten)]
+    addresses: Announcement,
+}
+
+impl Report {
+    /// The children are the master and the memory nodes, in the order of their announcements.
+    pub fn new(
+        directory: &Directory,
+        master: &str,
+        children: &[Child],
+        nodes: Vec<Announcement>,
+        view: &View,
+    ) -> Report {
+        let pids: Vec<u32> = children.iter().map(Child::pid).collect();
+        let mut memory_nodes: Vec<Node> = nodes
+            .into_iter()
+            .zip(&pids[1..])
+            .map(|(addresses, pid)| {
+                let member = view.members.iter().find(|m| m.control == addresses.control);
+                let node = member.map_or("?".into(), |member| member.node.to_string());
+                Node { node, pid: *pid, addresses }
+            })
+            .collect();
+        memory_nodes.sort_by(|a, b| a.node.cmp(&b.node));
+        Report {
+            pid: std::process::id(),
+            directory: directory.path().display().to_string(),
+            master: Master { pid: pids[0], control: master.to_string() },
+            memory_nodes,
+        }
+    }
+
+    /// For programs: one line.
+    pub fn json(&self) -> Result<String, Failure> {
+        let json = serde_json::to_string(self);
+        let json = json.map_err(|error| Failure::operation(format!("no report: {error}")))?;
+        Ok(json + "\n")
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut text = format!(
+            "{:<8}{:>8}  {:<22}{:<22}shared memory\n{:<8}{:>8}  {}\n",
+            "role", "pid", "control", "tcp", "master", self.master.pid, self.master.control
+        );
+        for node in &self.memory_nodes {
+            let addresses = &node.addresses;
+            let _ = writeln!(
+                text,
+                "{:<8}{:>8}  {:<22}{:<22}{}",
+                node.node,
+                node.pid,
+                addresses.control,
+                addresses.tcp.as_deref().unwrap_or("-"),
+                addresses.shm.as_deref().unwrap_or("-")
+            );
+        }
+        let at = &self.master.control;
+        let option = if at == DEFAULT_MASTER { String::new() } else { format!(" --master {at}") };
+        let _ = write!(
+            text,
+            "\nThe cluster is ready. In another terminal:\n\
+             \x20 fusee put{option} greeting hello\n\
+             \x20 fusee get{option} greeting\n\
+             \x20 fusee status{option}\n\
+             \x20 fusee shell{option}\n\
+             Ctrl-C here stops everything and leaves nothing behind.\n"
+        );
+        text
+    }
+}
