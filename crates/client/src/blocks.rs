@@ -1,18 +1,19 @@
 //! Where a session's blocks come from (P §4.4).
 //!
-//! First, rests of blocks that clients before us handed on, if one is of the right size class.
-//! Else ALLOC: the memory nodes are asked in turn, each session starting with another one, so that
+//! First, the rest of a block that another session handed on to the master, if there is one of the
+//! right size class. Else ALLOC: the memory nodes are asked in turn, each session starting with another one, so that
 //! blocks spread. The block's primary records the owner as it answers; the session has it
 //! recorded on all backups before it uses the block, so that recovery finds every block of a
 //! client on any replica. Should the session crash in between, the block holds nothing yet.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use fusee_control::master::Leftover;
+use fusee_control::master::{Leftover, MasterReply, MasterRequest};
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
-use fusee_control::rpc::NodeClient;
+use fusee_control::rpc::{MasterClient, NodeClient};
 use fusee_core::error::Error;
 use fusee_core::host::BlockGrant;
 use fusee_core::layout::SizeClass;
@@ -20,12 +21,15 @@ use fusee_core::slab::Rest;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
+/// How long a session that needs a block waits for the master's answer before it does without.
+const MASTER_DEADLINE: Duration = Duration::from_secs(1);
+
 /// The blocks of one session.
 pub(crate) struct BlockSource {
     client: ClientId,
     view: Arc<View>,
     nodes: Arc<HashMap<MnId, NodeClient>>,
-    leftovers: Mutex<Vec<Leftover>>,
+    master: MasterClient,
     /// The memory node to ask next.
     turn: AtomicUsize,
 }
@@ -35,10 +39,10 @@ impl BlockSource {
         client: ClientId,
         view: Arc<View>,
         nodes: Arc<HashMap<MnId, NodeClient>>,
-        leftovers: Vec<Leftover>,
+        master: MasterClient,
     ) -> BlockSource {
         let turn = AtomicUsize::new(client.0 as usize);
-        BlockSource { client, view, nodes, leftovers: Mutex::new(leftovers), turn }
+        BlockSource { client, view, nodes, master: master.with_deadline(MASTER_DEADLINE), turn }
     }
 
     pub fn client(&self) -> ClientId {
@@ -47,7 +51,7 @@ impl BlockSource {
 
     /// A block for objects of a class.
     pub async fn grant(&self, class: SizeClass) -> Result<BlockGrant, Error> {
-        if let Some(leftover) = self.take_leftover(class) {
+        if let Some(leftover) = self.take_leftover(class).await {
             match self.adopt(&leftover).await {
                 Ok(()) => return Ok(self.granted(leftover.block, leftover.first)),
                 Err(error) => tracing::warn!(?leftover, %error, "a handed-on block is lost"),
@@ -63,23 +67,23 @@ impl BlockSource {
         BlockGrant { address, first }
     }
 
-    fn take_leftover(&self, class: SizeClass) -> Option<Leftover> {
-        let mut leftovers = self.leftovers.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = leftovers.iter().position(|l| l.class == class)?;
-        Some(leftovers.swap_remove(at))
+    async fn take_leftover(&self, class: SizeClass) -> Option<Leftover> {
+        let request = MasterRequest::TakeLeftover { client: self.client, class };
+        match self.master.call(request).await {
+            Ok(MasterReply::Leftover(leftover)) => leftover.filter(|l| l.class == class),
+            // Memory nodes have blocks without the master's help.
+            Ok(_) | Err(_) => None,
+        }
     }
 
-    /// What the session did not use: handed-on rests still in their old owner's name, and the
-    /// rests of its own blocks.
+    /// The rests of this session's blocks, for others.
     pub fn give_up(&self, rests: Vec<Rest>) -> Vec<Leftover> {
-        let mut leftovers = self.leftovers.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = rests.into_iter().filter_map(|rest| {
-            let (region, block) = self.view.geometry.block_at(rest.block)?;
+        let leftover = |Rest { block, class, first }| {
+            let (region, block) = self.view.geometry.block_at(block)?;
             let block = BlockId { region, block };
-            let Rest { class, first, .. } = rest;
             Some(Leftover { block, owner: self.client, class, first })
-        });
-        leftovers.drain(..).chain(own).collect()
+        };
+        rests.into_iter().filter_map(leftover).collect()
     }
 
     async fn allocate(&self) -> Result<BlockId, Error> {

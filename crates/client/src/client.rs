@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use fusee_control::master::{Leftover, MasterReply, MasterRequest, Status};
+use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_control::node::{NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
 use fusee_core::Error;
@@ -309,9 +309,8 @@ impl Drop for Handle {
         // hands on its blocks; then the cluster. Sessions of other threads find it closed.
         drop(self.driver.lock().unwrap_or_else(PoisonError::into_inner).take());
         let mine = |(n, _): &mut (u64, Rc<Session>)| *n == self.shared.number;
-        let own = SESSIONS.try_with(|sessions| {
-            sessions.borrow_mut().extract_if(.., mine).collect::<Vec<_>>()
-        });
+        let own = SESSIONS
+            .try_with(|sessions| sessions.borrow_mut().extract_if(.., mine).collect::<Vec<_>>());
         drop(own);
         // Release: whoever sees it must not use the cluster that ends next.
         self.shared.closed.store(true, Ordering::Release);
@@ -332,15 +331,15 @@ impl Shared {
     }
 
     /// Asks the master for a new session.
-    pub fn open_session(&self) -> Result<(ClientId, View, Vec<Leftover>), ConnectError> {
+    pub fn open_session(&self) -> Result<(ClientId, View), ConnectError> {
         if self.is_closed() {
             return Err(ConnectError::Refused("the client has ended".into()));
         }
         let master = self.master.clone();
         match self.wait(async move { master.call(MasterRequest::Open).await })? {
-            MasterReply::Opened { client, view, leftovers } => {
+            MasterReply::Opened { client, view } => {
                 view.check()?;
-                Ok((client, view, leftovers))
+                Ok((client, view))
             }
             MasterReply::NotReady { joined, expected } => {
                 Err(ConnectError::NotReady { joined, expected })

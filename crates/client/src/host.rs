@@ -46,7 +46,8 @@ impl SessionHost {
         op_timeout: Duration,
     ) -> SessionHost {
         let sleeps = op_timeout.as_micros() / LONGEST_SLEEP.as_micros();
-        let random = Cell::new(u64::from(blocks.client().0).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let random =
+            Cell::new(u64::from(blocks.client().0).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         SessionHost {
             reactor,
             blocks,
@@ -109,9 +110,6 @@ fn pin_granting(
     Box::pin(async move { blocks.grant(class).await })
 }
 
-fn pin_sleep(
-    reactor: Rc<Reactor>,
-    time: Duration,
-) -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
+fn pin_sleep(reactor: Rc<Reactor>, time: Duration) -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
     Box::pin(async move { reactor.sleep(time).await })
 }

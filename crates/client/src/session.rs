@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fusee_control::master::{Leftover, MasterReply, MasterRequest};
+use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::stats::Stats;
 use fusee_core::store::{Hint, SearchKey};
 use fusee_core::verbs::ClientId;
@@ -49,8 +49,8 @@ impl Session {
         shared: &Arc<Shared>,
         handle: Option<Arc<Handle>>,
     ) -> Result<Session, ConnectError> {
-        let (client, view, leftovers) = shared.open_session()?;
-        Session::attach(shared, handle, client, view, leftovers)
+        let (client, view) = shared.open_session()?;
+        Session::attach(shared, handle, client, view)
     }
 
     fn attach(
@@ -58,13 +58,13 @@ impl Session {
         handle: Option<Arc<Handle>>,
         client: ClientId,
         view: View,
-        leftovers: Vec<Leftover>,
     ) -> Result<Session, ConnectError> {
         let fabric = Rc::new(attach_all(shared.kind, client, &view.members)?);
         let reactor = Rc::new(Reactor::new(fabric.clone()));
         let nodes = shared.node_clients(&view);
-        let blocks =
-            Arc::new(BlockSource::new(client, Arc::new(view.clone()), nodes, leftovers));
+        let master = shared.master.clone();
+        let blocks = BlockSource::new(client, Arc::new(view.clone()), nodes, master);
+        let blocks = Arc::new(blocks);
         let options = &shared.options;
         let host =
             SessionHost::new(reactor.clone(), blocks.clone(), shared.kind, options.op_timeout);

@@ -38,6 +38,14 @@ pub enum MasterRequest {
     },
     /// A session wants to start. Answer: `Opened`, or `NotReady` while the cluster forms.
     Open,
+    /// A session needs a block and would rather go on with one that another session left. Not
+    /// idempotent: a lost answer costs the rest of one block. Answer: `Leftover`.
+    TakeLeftover {
+        /// The session's id.
+        client: ClientId,
+        /// The class of the objects that it needs.
+        class: SizeClass,
+    },
     /// A session ends; it has no operation running. Answer: `Done`.
     Close {
         /// The session's id.
@@ -68,9 +76,9 @@ pub enum MasterReply {
         client: ClientId,
         /// The current view.
         view: View,
-        /// Rests of blocks that now belong to the session.
-        leftovers: Vec<Leftover>,
     },
+    /// To `TakeLeftover`: a rest that is now the session's, if there is one of this class.
+    Leftover(Option<Leftover>),
     /// To `GetView`; `None` if the asker's view is the newest.
     View(Option<View>),
     /// To `Status`.

@@ -81,6 +81,8 @@ struct Slab {
     /// The object allocated last, and the one before.
     last: Address,
     blocks_used: u64,
+    /// Whether an operation is asking for a block of this class.
+    asking: bool,
 }
 
 /// All slabs of one session.
@@ -106,10 +108,23 @@ impl Slabs {
                 waiting: VecDeque::new(),
                 last: Address::NONE,
                 blocks_used: 0,
+                asking: false,
             });
             self.slabs.len() - 1
         });
         &mut self.slabs[at]
+    }
+
+    /// Whether the caller is the one to ask for a block of this class; the others wait for it.
+    /// Without this, every operation that finds the slab empty would take a block of its own.
+    /// Ends with [`Slabs::end_ask`].
+    pub fn begin_ask(&mut self, class: SizeClass) -> bool {
+        !core::mem::replace(&mut self.slab(class).asking, true)
+    }
+
+    /// The block has come, or will not come.
+    pub fn end_ask(&mut self, class: SizeClass) {
+        self.slab(class).asking = false;
     }
 
     /// Adds a block to a class. Returns whether the class can use it.

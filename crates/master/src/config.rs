@@ -19,7 +19,7 @@ use crate::settings::Settings;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Host and port to listen at; `127.0.0.1:7170` by default.
+    /// Host and port to listen at; `127.0.0.1:7400` by default.
     pub listen: String,
     /// Directory of the store; `fusee-master` in the working directory by default.
     pub data_dir: PathBuf,
@@ -41,7 +41,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            listen: "127.0.0.1:7170".into(),
+            listen: "127.0.0.1:7400".into(),
             data_dir: "fusee-master".into(),
             format: false,
             memory_nodes: 2,

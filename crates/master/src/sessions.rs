@@ -18,8 +18,6 @@ use fusee_core::view::View;
 
 /// Ids per write to the store.
 pub const IDS_PER_RECORD: u32 = 64;
-/// Leftovers that one session gets at most.
-pub const LEFTOVERS_PER_SESSION: usize = 64;
 /// Leftovers kept at most; beyond, they are forgotten.
 const MAX_LEFTOVERS: usize = 1 << 16;
 
@@ -35,7 +33,9 @@ pub struct Sessions {
     open: BTreeMap<ClientId, Vec<Leftover>>,
     /// Sessions of an earlier process that have closed since.
     closed_earlier: BTreeSet<ClientId>,
-    leftovers: BTreeMap<BlockId, Leftover>,
+    leftovers: BTreeMap<SizeClass, Vec<Leftover>>,
+    /// The blocks of all leftovers.
+    left: BTreeSet<BlockId>,
 }
 
 /// A new session.
@@ -43,8 +43,6 @@ pub struct Sessions {
 pub struct Opened {
     /// Its id.
     pub client: ClientId,
-    /// What it may go on with.
-    pub leftovers: Vec<Leftover>,
     /// The end of the range of ids, if it has to be recorded first.
     pub record_end: Option<u32>,
 }
@@ -60,6 +58,7 @@ impl Sessions {
             open: BTreeMap::new(),
             closed_earlier: BTreeSet::new(),
             leftovers: BTreeMap::new(),
+            left: BTreeSet::new(),
         }
     }
 
@@ -82,11 +81,17 @@ impl Sessions {
         }
         let client = ClientId(self.next);
         self.next += 1;
-        let take = || self.leftovers.pop_first().map(|(_, leftover)| leftover);
-        let leftovers: Vec<Leftover> =
-            std::iter::from_fn(take).take(LEFTOVERS_PER_SESSION).collect();
-        self.open.insert(client, leftovers.clone());
-        Some(Opened { client, leftovers, record_end })
+        self.open.insert(client, Vec::new());
+        Some(Opened { client, record_end })
+    }
+
+    /// Gives an open session the rest of a block for objects of a class.
+    pub fn take_leftover(&mut self, client: ClientId, class: SizeClass) -> Option<Leftover> {
+        let given = self.open.get_mut(&client)?;
+        let leftover = self.leftovers.get_mut(&class)?.pop()?;
+        self.left.remove(&leftover.block);
+        given.push(leftover);
+        Some(leftover)
     }
 
     /// Closes a session and keeps the leftovers that it may hand on. Repeating it changes
@@ -140,13 +145,13 @@ impl Sessions {
             None if owner != client => return Err("the block is not the session's"),
             _ => {}
         }
-        if self.leftovers.contains_key(&block) {
-            return Err("it has been handed on already");
-        }
-        if self.leftovers.len() == MAX_LEFTOVERS {
+        if self.left.len() == MAX_LEFTOVERS {
             return Err("there are too many");
         }
-        self.leftovers.insert(block, *leftover);
+        if !self.left.insert(block) {
+            return Err("it has been handed on already");
+        }
+        self.leftovers.entry(class).or_default().push(*leftover);
         Ok(())
     }
 }

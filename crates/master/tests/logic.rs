@@ -242,11 +242,23 @@ impl World {
         }
     }
 
+    /// Opens a session, and takes all there is for it to go on with.
     fn open(&mut self) -> Option<(ClientId, Vec<Leftover>)> {
-        match self.ask(MasterRequest::Open)? {
-            MasterReply::Opened { client, leftovers, .. } => Some((client, leftovers)),
+        let client = match self.ask(MasterRequest::Open)? {
+            MasterReply::Opened { client, .. } => client,
             other => panic!("unexpected {other:?}"),
+        };
+        let class = SizeClass::from_code(2).unwrap();
+        let mut taken = Vec::new();
+        loop {
+            match self.ask(MasterRequest::TakeLeftover { client, class })? {
+                MasterReply::Leftover(Some(leftover)) => taken.push(leftover),
+                MasterReply::Leftover(None) => break,
+                other => panic!("unexpected {other:?}"),
+            }
         }
+        taken.sort_by_key(|leftover| leftover.block);
+        Some((client, taken))
     }
 }
 
@@ -487,6 +499,9 @@ fn leftovers_pass_to_one_later_session_each() {
         world.ask(MasterRequest::Close { client: second, leftovers }),
         Some(MasterReply::Done)
     );
+    let other_class = SizeClass::from_code(3).unwrap();
+    let request = MasterRequest::TakeLeftover { client: ClientId(3), class: other_class };
+    assert_eq!(world.ask(request), Some(MasterReply::Leftover(None)), "of another class");
     let (third, given) = world.open().unwrap();
     assert_eq!(given, [used, taken_over]);
     // Not so what was never the session's, or makes no sense.

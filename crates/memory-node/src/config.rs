@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::server::StartError;
 
 /// The port at which a master is looked for by default.
-pub const DEFAULT_MASTER_PORT: u16 = 7170;
+pub const DEFAULT_MASTER_PORT: u16 = 7400;
 
 /// Settings of a memory node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct Config {
     /// The host name or IP address under which others reach this node. Needed when it listens at
     /// all addresses (0.0.0.0); otherwise the host of `listen` and `tcp` by default.
     pub advertise: Option<String>,
-    /// Host and port of the master; `127.0.0.1:7170` by default.
+    /// Host and port of the master; `127.0.0.1:7400` by default.
     pub master: String,
     /// Bytes to lend; 4 GiB by default. They are taken from the system when they are first used.
     pub pool_bytes: u64,

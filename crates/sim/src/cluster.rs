@@ -127,6 +127,11 @@ impl Cluster {
         Store::new(SimFabric::new(&self.rng, &self.pools), host, ClientId(id), self.view.clone())
     }
 
+    /// Blocks that clients were given so far.
+    pub fn blocks_granted(&self) -> u32 {
+        self.next_block.get()
+    }
+
     /// Takes a memory node away: its verbs fail from now on.
     pub fn kill(&self, node: MnId) {
         self.pools.borrow_mut().remove(&node);
@@ -224,6 +229,8 @@ impl Host for SimHost {
     }
 
     async fn alloc_block(&self, _: SizeClass) -> Result<BlockGrant, Error> {
+        // It takes a while, as an RPC does.
+        let _ = self.pause(0).await;
         let block = self.next_block.get();
         if block == self.blocks {
             return Err(Error::OutOfMemory);

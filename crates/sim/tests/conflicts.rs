@@ -293,6 +293,22 @@ fn a_full_pool_is_an_error_and_loses_nothing() {
     }
 }
 
+/// The coroutines of one session share the block that the first of them asks for.
+#[test]
+fn operations_side_by_side_take_one_block() {
+    let rng = Rng::new(9);
+    let geometry = Geometry { groups_per_subtable: 64, ..ClusterOptions::default().geometry };
+    let cluster = Cluster::new(&rng, &ClusterOptions { geometry, ..ClusterOptions::default() });
+    let store = cluster.client();
+    let mut executor = Executor::new(&rng);
+    for i in 0..50u8 {
+        let store = &store;
+        executor.spawn(async move { store.insert(&[i], b"x").await.map(drop).unwrap() });
+    }
+    run(executor, &cluster);
+    assert_eq!(cluster.blocks_granted(), 1);
+}
+
 /// Failing UPDATEs and INSERTs do not eat memory: their objects were never visible.
 #[test]
 fn operations_that_find_nothing_to_do_leak_nothing() {

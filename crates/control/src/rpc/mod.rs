@@ -104,6 +104,7 @@ impl tarpc::RequestName for MasterRequest {
         match self {
             MasterRequest::Join { .. } => "Join",
             MasterRequest::Open => "Open",
+            MasterRequest::TakeLeftover { .. } => "TakeLeftover",
             MasterRequest::Close { .. } => "Close",
             MasterRequest::GetView { .. } => "GetView",
             MasterRequest::Status => "Status",

@@ -148,15 +148,36 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// An object of a class, from this session's slabs or from a new block.
     async fn allocate(&self, class: SizeClass) -> Result<Allocation, Error> {
-        loop {
+        for attempt in 0.. {
             if let Some(object) = self.slabs.borrow_mut().allocate(class) {
                 return Ok(object);
             }
-            let grant = self.host.alloc_block(class).await?;
-            if !self.slabs.borrow_mut().add_block(class, grant) {
-                return Err(Error::Corrupt { what: "a granted block has no room for one object" });
+            if self.slabs.borrow_mut().begin_ask(class) {
+                let asking = Asking { slabs: &self.slabs, class };
+                let grant = self.host.alloc_block(class).await?;
+                drop(asking);
+                if !self.slabs.borrow_mut().add_block(class, grant) {
+                    let what = "a granted block has no room for one object";
+                    return Err(Error::Corrupt { what });
+                }
+            } else if self.host.pause(attempt).await.is_err() {
+                let waiting_for = "a block that another operation asked for";
+                return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
             }
         }
+        unreachable!("the loop ends by return")
+    }
+}
+
+/// An operation asks for a block; also when it fails or is dropped, it has stopped asking.
+struct Asking<'s> {
+    slabs: &'s RefCell<Slabs>,
+    class: SizeClass,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.slabs.borrow_mut().end_ask(self.class);
     }
 }
 

@@ -227,6 +227,9 @@ impl Master {
                 self.join(now_ms, Member { node, identity, control, tcp, shm, pool_bytes }, out)
             }
             MasterRequest::Open => self.open(out),
+            MasterRequest::TakeLeftover { client, class } => {
+                MasterReply::Leftover(self.sessions.take_leftover(client, class))
+            }
             MasterRequest::Close { client, leftovers } => match &self.phase {
                 Phase::Forming { .. } => refused("no session has been opened yet"),
                 Phase::Formed(view) => match self.sessions.close(client, &leftovers, view) {
@@ -264,8 +267,7 @@ impl Master {
         if let Some(end) = opened.record_end {
             out.push(Action::Persist(vec![Record::ClientIds { end }]));
         }
-        let (client, leftovers) = (opened.client, opened.leftovers);
-        MasterReply::Opened { client, view: view.clone(), leftovers }
+        MasterReply::Opened { client: opened.client, view: view.clone() }
     }
 
     fn status(&self) -> Status {
