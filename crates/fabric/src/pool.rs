@@ -4,8 +4,8 @@
 //! same host map it too; the software NIC of the node works on it for everybody else. So verbs
 //! of all fabrics meet on the same words, and a CAS is atomic against all of them.
 //!
-//! Two kinds of rules hold for every access. *What*: only aligned 8-byte accesses, see
-//! [`copy`](crate::copy). *In which order*: verbs of one session execute in the order posted. A
+//! Two kinds of rules hold for every access. *What*: only aligned 8-byte accesses, see the
+//! module `copy`. *In which order*: verbs of one session execute in the order posted. A
 //! processor may let a later load pass an earlier store, and weaker ones let more pass. [`Order`]
 //! is each session's memory of which barrier is still owed; the primitives below take it along.
 //!

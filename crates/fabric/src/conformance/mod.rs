@@ -8,8 +8,8 @@
 //! [`checks`] run on any rig. [`fencing_checks`] fence clients that live in the caller's process,
 //! which is not for a fabric that fences by killing the process.
 //!
-//! Concurrent checks run for a bounded number of rounds: they find a race with some probability
-//! only. What they found before is in the comments.
+//! Concurrent checks run for a bounded time: they find a race with some probability only. Each was
+//! seen to fail when what it guards was taken out of the code, unless it says otherwise.
 
 mod atomics;
 mod basics;

@@ -12,12 +12,12 @@
 //! - Another process is killed, and the fence waits until its pidfd shows that all its threads
 //!   have exited. A pidfd names the process itself, not a number that may be used again. A
 //!   stopped process dies of this too, and one that the node may not kill is not let in. All
-//!   sessions of the process go with it. A process that the node shares with nobody else it
-//!   would miss is the right place for sessions over `shm`.
+//!   sessions of the process go with it, and whatever else it does: a process that must survive,
+//!   such as a memory node, should not attach to the nodes of other processes by shared memory.
 //! - A session says goodbye before it closes its connection, once it cannot execute verbs any
 //!   more. A connection that closes without it leaves the process a suspect until it has exited.
 //! - In the memory node's own process, killing is no option, but the scheduler and the memory
-//!   model are shared, and the code is trusted: sessions pass a [`Gate`](gate::Gate).
+//!   model are shared, and the code is trusted: sessions pass a gate.
 //!
 //! # Loss of the memory node
 //!

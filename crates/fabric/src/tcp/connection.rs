@@ -8,6 +8,7 @@
 //! itself, and costs the node a bounded amount of memory.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fusee_core::verbs::{ClientId, VerbError};
 use mio::net::TcpStream;
@@ -27,6 +28,8 @@ pub(super) struct Context<'a> {
     pub(super) identity: u64,
     pub(super) order: &'a mut Order,
     pub(super) is_fenced: &'a dyn Fn(ClientId) -> bool,
+    /// The number of connections with a client.
+    pub(super) sessions: &'a AtomicU64,
 }
 
 /// Why a connection is closed by the node.
@@ -161,16 +164,20 @@ impl Connection {
         self.output.append(&Welcome { identity, pool_bytes, status }.encode());
         match status {
             Status::Welcome => {
+                // Counted before the client can know that it is welcome.
+                context.sessions.fetch_add(1, Ordering::Relaxed);
                 self.client = Some(hello.client);
-                return Ok(true);
+                Ok(true)
             }
-            Status::WrongIdentity => self.last_words(),
-            Status::Fenced => self.last_words(),
+            Status::WrongIdentity => {
+                self.last_words();
+                Err(Misbehaved::WrongIdentity(hello.identity))
+            }
+            Status::Fenced => {
+                self.last_words();
+                Err(Misbehaved::Fenced(hello.client))
+            }
         }
-        Err(match status {
-            Status::Fenced => Misbehaved::Fenced(hello.client),
-            _ => Misbehaved::WrongIdentity(hello.identity),
-        })
     }
 
     /// Tells the client that it has been fenced, if it can be told without waiting.

@@ -268,19 +268,16 @@ impl Loop {
 
     fn serve(&mut self, token: usize) {
         let Some(connection) = self.open.get_mut(&token) else { return };
-        let greeted = connection.client.is_some();
         let fenced = &self.fenced;
         let mut context = Context {
             pool: &self.pool,
             identity: self.identity,
             order: &mut self.order,
             is_fenced: &|client| fenced.contains(&client),
+            sessions: &self.sessions,
         };
         let served = connection.serve(&mut context);
         let attached = connection.client.is_some();
-        if attached && !greeted {
-            self.sessions.fetch_add(1, Ordering::Relaxed);
-        }
         match served {
             Ok(Served::Idle) => return,
             Ok(Served::Again) => {
