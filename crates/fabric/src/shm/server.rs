@@ -259,9 +259,11 @@ impl Loop {
         if let Verdict::Forget = verdict {
             let connection = self.open.remove(&id).expect("found above");
             if let Stage::Attached(session) = connection.stage {
-                let process = SourceFd(&connection.process.as_raw_fd()).0.to_owned();
-                // It may be shared with a fence that still waits for it.
-                drop(self.poll.registry().deregister(&mut SourceFd(&process)));
+                // By hand: a fence that still waits for the process keeps the descriptor open.
+                let process = connection.process.as_raw_fd();
+                if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&process)) {
+                    tracing::warn!(%error, "cannot stop watching a client");
+                }
                 self.hub.leave(session);
             }
         }
@@ -343,7 +345,8 @@ impl Connection {
         if sys::send_with_fd(socket, &bytes, &file)? != bytes.len() {
             return Err(io::Error::other("it does not take its welcome"));
         }
-        tracing::debug!(client = %hello.client, pid = self.process.pid, "attached by shared memory");
+        let pid = self.process.pid;
+        tracing::debug!(client = %hello.client, pid, "attached by shared memory");
         Ok(())
     }
 }

@@ -208,7 +208,8 @@ impl Loop {
         self.open.retain(|_, connection| {
             let keep = connection.client != Some(client);
             if !keep {
-                tracing::warn!(%client, peer = %connection.peer, "fenced, its connection is closed");
+                let peer = connection.peer;
+                tracing::warn!(%client, %peer, "fenced, its connection is closed");
                 connection.say_fenced();
                 self.sessions.fetch_sub(1, Ordering::Relaxed);
             }
