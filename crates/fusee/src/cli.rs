@@ -15,6 +15,8 @@ const EXAMPLES: &str = "Examples:\n  \
 /// FUSEE: a key-value store whose memory nodes only lend memory
 #[derive(Parser, Debug)]
 #[command(name = "fusee", version, arg_required_else_help = true, propagate_version = true)]
+// The last of several counts, so that aliases and scripts can set defaults.
+#[command(args_override_self = true)]
 #[command(after_help = format!("{EXAMPLES}{EXIT_CODES}"))]
 pub struct Cli {
     /// Log more; twice for even more. RUST_LOG, if set, decides instead

@@ -59,6 +59,16 @@ impl Child {
         })
     }
 
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Calls it otherwise from now on.
+    pub fn rename(&mut self, name: String) {
+        self.name = name;
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.pid

@@ -123,14 +123,13 @@ async fn live(
     directory: &Directory,
     children: &mut Vec<Child>,
 ) -> Result<(), Failure> {
-    let log_level = verbose;
-    let mut master = Child::spawn("master", log_level, &master_arguments(args, directory))?;
+    let mut master = Child::spawn("master", verbose, &master_arguments(args, directory))?;
     let announced = master.announcement().await;
     children.push(master);
     let address = announced.and_then(child::parse::<master::Announcement>)?.control;
     for number in 0..args.memory_nodes {
         let arguments = node_arguments(args, directory, &address);
-        children.push(Child::spawn(&format!("memory node {number}"), log_level, &arguments)?);
+        children.push(Child::spawn(&format!("memory node {number}"), verbose, &arguments)?);
     }
     let mut nodes = Vec::new();
     for child in &mut children[1..] {
@@ -143,9 +142,37 @@ async fn live(
             return Err(Failure::operation(format!("{name} ended with {status}; see above")));
         }
     };
-    let report = Report::new(directory, &address, children, nodes, &view);
+    let nodes = name_nodes(children, nodes, &view);
+    let report = Report::new(directory, &address, children, nodes);
     output::text(&if args.json { report.json()? } else { report.table() })?;
     watch(children).await
+}
+
+/// Gives the memory nodes the names that they have in the cluster, and brings them into that
+/// order; they joined in any.
+fn name_nodes(
+    children: &mut Vec<Child>,
+    nodes: Vec<memory_node::Announcement>,
+    view: &View,
+) -> Vec<memory_node::Announcement> {
+    let mut named: Vec<_> = children
+        .drain(1..)
+        .zip(nodes)
+        .map(|(child, node)| {
+            let member = view.members.iter().find(|member| member.control == node.control);
+            (member.map(|member| member.node), child, node)
+        })
+        .collect();
+    named.sort_by_key(|(name, ..)| *name);
+    let mut nodes = Vec::new();
+    for (name, mut child, node) in named {
+        if let Some(name) = name {
+            child.rename(name.to_string());
+        }
+        children.push(child);
+        nodes.push(node);
+    }
+    nodes
 }
 
 /// Waits until clients can join.

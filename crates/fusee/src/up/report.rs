@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use fusee_client::View;
 use serde::Serialize;
 
 use super::child::Child;
@@ -35,30 +34,24 @@ struct Node {
 }
 
 impl Report {
-    /// The children are the master and the memory nodes, in the order of their announcements.
+    /// The children are the master and the memory nodes, these in the order of their names.
     pub fn new(
         directory: &Directory,
         master: &str,
         children: &[Child],
         nodes: Vec<Announcement>,
-        view: &View,
     ) -> Report {
-        let pids: Vec<u32> = children.iter().map(Child::pid).collect();
-        let mut memory_nodes: Vec<Node> = nodes
-            .into_iter()
-            .zip(&pids[1..])
-            .map(|(addresses, pid)| {
-                let member = view.members.iter().find(|m| m.control == addresses.control);
-                let node = member.map_or("?".into(), |member| member.node.to_string());
-                Node { node, pid: *pid, addresses }
-            })
-            .collect();
-        memory_nodes.sort_by(|a, b| a.node.cmp(&b.node));
+        let (first, others) = children.split_first().expect("there is a master");
+        let nodes = others.iter().zip(nodes).map(|(child, addresses)| Node {
+            node: child.name().to_string(),
+            pid: child.pid(),
+            addresses,
+        });
         Report {
             pid: std::process::id(),
             directory: directory.path().display().to_string(),
-            master: Master { pid: pids[0], control: master.to_string() },
-            memory_nodes,
+            master: Master { pid: first.pid(), control: master.to_string() },
+            memory_nodes: nodes.collect(),
         }
     }
 

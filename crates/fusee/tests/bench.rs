@@ -1,0 +1,235 @@
+//! The benchmarks: no errors, no mismatches, and a report of the promised shape.
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use common::{Output, Up, finish, fusee};
+
+/// Many clients on few keys, so that most operations meet another one.
+const HOT: [&str; 10] = [
+    "--keys",
+    "20",
+    "--operations",
+    "8000",
+    "--threads",
+    "4",
+    "--coroutines",
+    "4",
+    "--json",
+    "--seed=7",
+];
+
+fn ycsb(workload: &str, more: &[&str]) -> Value {
+    let output = finish(fusee(&["bench", "ycsb", workload]).args(HOT).args(more));
+    let report = output.expect_code(0).json();
+    assert_eq!(report["errors"]["total"], 0, "{report:#}");
+    assert_eq!(report["mismatches"], 0, "{report:#}");
+    assert!(report["verified_keys"].as_u64().unwrap() >= 20, "{report:#}");
+    assert_eq!(report["operations"], 8000, "{report:#}");
+    report
+}
+
+#[test]
+fn ycsb_keeps_every_acknowledged_write_on_shared_memory() {
+    for workload in ["a", "b", "c", "d", "upd100"] {
+        let report = ycsb(workload, &[]);
+        assert_eq!((&report["fabric"], &report["workload"]), (&"shm".into(), &workload.into()));
+    }
+}
+
+#[test]
+fn ycsb_keeps_every_acknowledged_write_over_tcp() {
+    for workload in ["a", "b", "c", "d"] {
+        assert_eq!(ycsb(workload, &["--fabric", "tcp"])["fabric"], "tcp");
+    }
+}
+
+#[test]
+fn ycsb_keeps_every_acknowledged_write_with_other_replication() {
+    for replicas in ["1", "2"] {
+        for workload in ["a", "d"] {
+            let report = ycsb(workload, &["--index-replicas", replicas, "--data-replicas", "1"]);
+            assert_eq!(report["cluster"]["index_replicas"].to_string(), replicas);
+        }
+    }
+    ycsb("a", &["--memory-nodes", "5", "--index-replicas", "5", "--data-replicas", "3"]);
+}
+
+#[test]
+fn ycsb_works_without_a_cache_and_with_other_distributions() {
+    ycsb("a", &["--cache-entries", "0", "--distribution", "uniform"]);
+    ycsb("upd30", &["--theta", "0.5", "--pair-bytes", "40"]);
+    ycsb("b", &["--distribution", "latest", "--pair-bytes", "9000", "--threads", "1"]);
+}
+
+#[track_caller]
+fn expect_fields(value: &Value, names: &[&str]) {
+    for name in names {
+        assert!(value.get(name).is_some(), "{name} is missing in {value:#}");
+    }
+}
+
+const OPERATION_FIELDS: [&str; 10] = [
+    "count",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "max_us",
+    "phases_mean",
+    "phases_max",
+    "verbs_mean",
+    "atomics_mean",
+    "bytes_mean",
+];
+
+#[test]
+fn the_ycsb_report_says_what_was_measured() {
+    let report = ycsb("a", &[]);
+    let fields = [
+        "benchmark",
+        "version",
+        "workload",
+        "settings",
+        "machine",
+        "fabric",
+        "cluster",
+        "load",
+        "ended_by",
+        "operations",
+        "duration_s",
+        "throughput_ops_per_s",
+        "per_operation",
+        "errors",
+        "verified_keys",
+        "mismatches",
+    ];
+    expect_fields(&report, &fields);
+    expect_fields(&report["machine"], &["cpu", "cores"]);
+    let settings = ["keys", "pair_bytes", "threads", "coroutines", "distribution", "theta", "seed"];
+    expect_fields(&report["settings"], &settings);
+    expect_fields(&report["errors"], &["total", "by_kind"]);
+    assert_eq!(report["ended_by"], "operations");
+    let mut count = 0;
+    for name in ["search", "update"] {
+        let operation = &report["per_operation"][name];
+        expect_fields(operation, &OPERATION_FIELDS);
+        count += operation["count"].as_u64().unwrap();
+        let us = |field: &str| operation[field].as_f64().unwrap();
+        assert!(us("p50_us") > 0.0 && us("p50_us") <= us("p99_us"), "{operation:#}");
+        assert!(us("p99_us") <= us("p999_us") && us("p999_us") <= us("max_us"), "{operation:#}");
+    }
+    assert_eq!(count, 8000);
+    // What an operation costs at least: one round trip to read, three to update.
+    assert!(report["per_operation"]["search"]["phases_mean"].as_f64().unwrap() >= 1.0);
+    assert!(report["per_operation"]["update"]["phases_mean"].as_f64().unwrap() >= 3.0);
+    assert_eq!(report["load"]["per_operation"]["insert"]["count"], 20);
+}
+
+#[test]
+fn a_run_by_time_ends_in_time() {
+    let line = ["bench", "ycsb", "c", "--keys", "100", "--seconds", "0.5", "--json"];
+    let report = finish(&mut fusee(&line)).expect_code(0).json();
+    assert_eq!(report["ended_by"], "seconds");
+    let seconds = report["duration_s"].as_f64().unwrap();
+    assert!((0.4..10.0).contains(&seconds), "{seconds}");
+}
+
+#[test]
+fn the_microbenchmark_measures_all_four_operations() {
+    let line = ["bench", "micro", "--operations", "300", "--seconds", "0.2", "--json"];
+    let report = finish(&mut fusee(&line)).expect_code(0).json();
+    assert_eq!((&report["mismatches"], &report["errors"]["total"]), (&0.into(), &0.into()));
+    for part in ["latency", "throughput"] {
+        let phases = report[part].as_array().unwrap();
+        let names: Vec<&str> = phases.iter().map(|p| p["operation"].as_str().unwrap()).collect();
+        assert_eq!(names, ["insert", "update", "search", "delete"]);
+        for (phase, name) in phases.iter().zip(names) {
+            expect_fields(phase, &["duration_s", "throughput_ops_per_s", "operations"]);
+            expect_fields(&phase["per_operation"][name], &OPERATION_FIELDS);
+        }
+    }
+    let latency = &report["latency"][0];
+    assert_eq!(latency["operations"], 300);
+    let cdf = latency["per_operation"]["insert"]["cdf"].as_array().unwrap();
+    assert_eq!(cdf.last().unwrap()[1], 1.0);
+    assert!(cdf.windows(2).all(|w| w[0][0].as_f64() <= w[1][0].as_f64()), "{cdf:?}");
+}
+
+#[test]
+fn tables_are_for_people() {
+    let line = ["bench", "ycsb", "b", "--keys", "50", "--operations", "500"];
+    let text = finish(&mut fusee(&line)).expect_code(0).text();
+    assert!(text.contains("50 keys read back, 0 mismatches, 0 errors"), "{text}");
+    assert!(text.contains("search") && text.contains("kops/s"), "{text}");
+}
+
+fn run_against(up: &Up, more: &[&str]) -> Output {
+    let line = ["bench", "ycsb", "--master", &up.master, "--keys", "50", "--json"];
+    finish(fusee(&line).args(more))
+}
+
+#[test]
+fn an_existing_cluster_is_measured_and_left_as_it_was() {
+    let up = Up::start(&["--pool", "512MiB"]);
+    up.run(&["put", "mine", "kept"]).expect_code(0);
+    for workload in ["a", "d", "a"] {
+        let report = run_against(&up, &[workload, "--operations", "2000"]).expect_code(0).json();
+        assert_eq!((&report["fabric"], &report["mismatches"]), (&"shm".into(), &0.into()));
+        assert_eq!(report["cluster"]["embedded"], false);
+    }
+    up.run(&["get", "user000000000001"]).expect_code(1);
+    assert_eq!(up.run(&["get", "mine"]).expect_code(0).stdout, b"kept");
+    run_against(&up, &["a", "--operations", "100", "--keep"]).expect_code(0);
+    assert_eq!(up.run(&["get", "user000000000001"]).expect_code(0).stdout.len(), 1008);
+    // What a run left behind does not disturb the next.
+    run_against(&up, &["a", "--operations", "100", "--fabric", "tcp"]).expect_code(0);
+}
+
+#[test]
+fn writes_of_others_are_noticed() {
+    let up = Up::start(&["--pool", "512MiB"]);
+    for (interference, kind) in [
+        (&["put", "user000000000007", "garbage"][..], "torn"),
+        (&["delete", "user000000000007"][..], "missing"),
+    ] {
+        let output = thread::scope(|scope| {
+            let running = scope.spawn(|| run_against(&up, &["c", "--seconds", "3"]));
+            thread::sleep(Duration::from_millis(1500));
+            up.run(interference).expect_code(0);
+            running.join().unwrap()
+        });
+        let report = output.expect_code(1).json();
+        assert!(report["mismatches"].as_u64().unwrap() > 0, "{report:#}");
+        assert!(report["mismatches_by_kind"][kind].as_u64().unwrap() > 0, "{report:#}");
+    }
+}
+
+#[test]
+fn impossible_benchmarks_are_refused_before_they_start() {
+    for (more, says) in [
+        (&["a", "--pair-bytes", "39"][..], "at least 40 bytes"),
+        (&["a", "--pair-bytes", "2000000"], "values have at most 1048576"),
+        (&["a", "--theta", "1"], "below 1"),
+        (&["a", "--seconds", "0"], "more than 0"),
+        (&["a", "--operations", "100000000000"], "lower --operations"),
+        (&["a", "--memory-nodes", "1"], "lower index_replicas"),
+        (&["e"], "upd0..upd100"),
+        (&["a", "--master", "x:1", "--memory-nodes", "3"], "cannot be used with"),
+    ] {
+        finish(fusee(&["bench", "ycsb"]).args(more)).expect_error(2, says);
+    }
+}
+
+#[test]
+fn a_pool_that_is_too_small_gives_errors_but_no_mismatch() {
+    let line = ["bench", "ycsb", "upd100", "--keys", "100", "--pool", "300MiB", "--json"];
+    let more = ["--pair-bytes", "50000", "--operations", "12000"];
+    let report = finish(fusee(&line).args(more)).expect_code(1).json();
+    assert!(report["errors"]["by_kind"]["out_of_memory"].as_u64().unwrap() > 0, "{report:#}");
+    assert_eq!(report["ended_by"], "errors");
+    assert_eq!((&report["mismatches"], &report["verified_keys"]), (&0.into(), &100.into()));
+}

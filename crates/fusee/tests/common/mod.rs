@@ -1,0 +1,216 @@
+//! Runs the real binary, with a time limit, and a cluster of `fusee up` in a directory of its own.
+#![allow(dead_code)] // Every test file uses a part.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longer than any command of these tests takes, on a loaded machine.
+pub const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The binary under test, without the caller's settings.
+pub fn fusee(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fusee"));
+    command.args(arguments).env_remove("RUST_LOG");
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FUSEE_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// How a command ended, and what it said.
+#[derive(Debug)]
+pub struct Output {
+    pub code: Option<i32>,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Output {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    #[track_caller]
+    pub fn expect_code(self, code: i32) -> Output {
+        assert_eq!(self.code, Some(code), "{}\n{}", self.text(), self.stderr);
+        self
+    }
+
+    #[track_caller]
+    pub fn expect_error(self, code: i32, says: &str) {
+        let output = self.expect_code(code);
+        assert!(output.stderr.contains(says), "{says} is not in: {}", output.stderr);
+    }
+}
+
+/// Runs a command to its end.
+pub fn finish(command: &mut Command) -> Output {
+    finish_with(command, b"")
+}
+
+/// Runs a command to its end, with this on its standard input.
+pub fn finish_with(command: &mut Command, input: &[u8]) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut stdin, mut out, mut err) =
+        (child.stdin.take().unwrap(), child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let input = input.to_vec();
+    // Whether the command reads all of it is its own business.
+    let writer = thread::spawn(move || drop(stdin.write_all(&input)));
+    let out = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        out.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let err = thread::spawn(move || {
+        let mut text = String::new();
+        err.read_to_string(&mut text).map(|_| text)
+    });
+    let status = wait(&mut child);
+    writer.join().unwrap();
+    Output {
+        code: status.code(),
+        stdout: out.join().unwrap().unwrap(),
+        stderr: err.join().unwrap().unwrap(),
+    }
+}
+
+/// Waits for a child; kills it when the time is over.
+pub fn wait(child: &mut Child) -> ExitStatus {
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if Instant::now() > end {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!("a command took longer than {TIMEOUT:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A directory that is gone with its value.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("fusee-cli-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn file(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_string()
+    }
+
+    pub fn entries(&self) -> Vec<PathBuf> {
+        fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A cluster of `fusee up`. Dropping it ends `up`, and with it the servers.
+pub struct Up {
+    pub child: Child,
+    pub scratch: Scratch,
+    pub report: Value,
+    pub master: String,
+}
+
+impl Up {
+    pub fn start(arguments: &[&str]) -> Up {
+        let scratch = Scratch::new();
+        let mut command = fusee(&["up", "--port", "0", "--json"]);
+        command.args(arguments).env("XDG_RUNTIME_DIR", scratch.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let report: Value = serde_json::from_str(&line).expect("up prints JSON when it is ready");
+        let master = report["master"]["control"].as_str().unwrap().to_string();
+        Up { child, scratch, report, master }
+    }
+
+    /// A command for this cluster.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = fusee(arguments);
+        command.env("FUSEE_MASTER", &self.master);
+        command
+    }
+
+    /// Runs a command for this cluster.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        finish(&mut self.command(arguments))
+    }
+
+    /// The processes of the servers, the master first.
+    pub fn pids(&self) -> Vec<u32> {
+        let pid = |server: &Value| server["pid"].as_u64().unwrap() as u32;
+        let nodes = self.report["memory_nodes"].as_array().unwrap();
+        std::iter::once(pid(&self.report["master"])).chain(nodes.iter().map(pid)).collect()
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // Not by a kill where it can be avoided: the servers would outlive it for a moment.
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        }
+        let end = Instant::now() + Duration::from_secs(20);
+        while self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            if Instant::now() > end {
+                let _ = self.child.kill();
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Sends a signal to a process that this test started.
+pub fn signal(name: &str, pid: u32) {
+    let status = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+/// Whether a process runs; one that nobody has waited for yet does not.
+pub fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}

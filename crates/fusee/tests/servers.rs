@@ -1,0 +1,128 @@
+//! `fusee master` and `fusee memory-node` by hand: settings from three places, and a clean stop.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use common::{Scratch, eventually, finish, fusee, signal, wait};
+
+/// A server that has announced its addresses.
+struct Server {
+    child: Child,
+    announced: Value,
+}
+
+impl Server {
+    fn start(command: &mut Command) -> Server {
+        command.arg("--announce").stdin(Stdio::null());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Ok(announced) = serde_json::from_str(&line) else {
+            let mut text = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+            panic!("no announcement: {text}");
+        };
+        Server { child, announced }
+    }
+
+    fn control(&self) -> &str {
+        self.announced["control"].as_str().unwrap()
+    }
+
+    fn stop(mut self, name: &str) {
+        signal(name, self.child.id());
+        assert_eq!(wait(&mut self.child).code(), Some(0));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn status(master: &str) -> Value {
+    finish(&mut fusee(&["status", "--json", "--master", master])).expect_code(0).json()
+}
+
+#[test]
+fn a_flag_beats_the_environment_and_the_environment_beats_the_file() {
+    let scratch = Scratch::new();
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\nmemory-nodes = 5\ndata-dir = \"{}\"\nregion-bytes = \"1GiB\"\n",
+        scratch.path().join("master").display()
+    );
+    let file = scratch.file("master.toml", text.as_bytes());
+    let expected = |command: &mut Command| {
+        let master = Server::start(command);
+        let expected = status(master.control())["expected_memory_nodes"].clone();
+        master.stop("TERM");
+        expected
+    };
+    let line = ["master", "--config", &file];
+    assert_eq!(expected(&mut fusee(&line)), 5);
+    assert_eq!(expected(fusee(&line).env("FUSEE_MEMORY_NODES", "4")), 4);
+    let both = &mut fusee(&line);
+    assert_eq!(expected(both.env("FUSEE_MEMORY_NODES", "4").args(["--memory-nodes", "3"])), 3);
+}
+
+#[test]
+fn mistakes_in_a_file_are_named_with_their_line() {
+    let scratch = Scratch::new();
+    for (server, text, says) in [
+        ("master", "memory-nodes = 3\nreplicas = 2\n", "unknown field `replicas`"),
+        ("master", "listen = 5\n", "line 1"),
+        ("memory-node", "\n\npol = \"1GiB\"\n", "line 3"),
+        ("memory-node", "pool = \"lots\"\n", "is no number of bytes"),
+        ("memory-node", "serve = [\"pigeon\"]\n", "pigeon"),
+    ] {
+        let file = scratch.file("bad.toml", text.as_bytes());
+        let output = finish(&mut fusee(&[server, "--config", &file]));
+        assert!(output.stderr.contains(&file), "{}", output.stderr);
+        output.expect_error(2, says);
+    }
+    finish(&mut fusee(&["master", "--config", "/nowhere"])).expect_error(2, "/nowhere");
+    finish(fusee(&["master"]).env("FUSEE_INDEX_REPLICAS", "many")).expect_error(2, "many");
+}
+
+#[test]
+fn servers_form_a_cluster_and_stop_cleanly() {
+    let scratch = Scratch::new();
+    let data_dir = format!("--data-dir={}", scratch.path().join("master").display());
+    let replicas = ["--memory-nodes=1", "--index-replicas=1", "--data-replicas=1"];
+    let sizes = ["--region-bytes=128MiB", "--block-bytes=4MiB", "--index-keys=1000"];
+    let line = ["master", "--listen=127.0.0.1:0", &data_dir];
+    let master = Server::start(fusee(&line).args(replicas).args(sizes));
+    let address = master.control().to_string();
+    let forming = status(&address);
+    assert_eq!((&forming["ready"], &forming["view"]), (&false.into(), &0.into()));
+    let file = scratch.file("node.toml", b"pool = \"256MiB\"\nserve = [\"shm\", \"tcp\"]\n");
+    let sockets = scratch.path().join("sockets");
+    std::fs::create_dir(&sockets).unwrap();
+    let mut node = fusee(&["memory-node", "--config", &file]);
+    node.env("FUSEE_MASTER", &address).env("FUSEE_SHM_DIR", &sockets);
+    let node = Server::start(&mut node);
+    eventually("the cluster is ready", || status(&address)["ready"] == true);
+    finish(&mut fusee(&["put", "k", "v", "--master", &address])).expect_code(0);
+    assert_eq!(std::fs::read_dir(&sockets).unwrap().count(), 1);
+    node.stop("INT");
+    assert_eq!(std::fs::read_dir(&sockets).unwrap().count(), 0, "its socket is left");
+    master.stop("INT");
+}
+
+#[test]
+fn a_server_can_be_bound_to_its_standard_input() {
+    let scratch = Scratch::new();
+    let data_dir = format!("--data-dir={}", scratch.path().display());
+    let mut command = fusee(&["master", "--listen=127.0.0.1:0", "--stop-with-stdin", &data_dir]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(child.try_wait().unwrap().is_none());
+    drop(child.stdin.take());
+    assert_eq!(wait(&mut child).code(), Some(0));
+}
