@@ -56,10 +56,13 @@ impl Origin {
         let (header, fill) = value.split_at_mut(HEADER_BYTES);
         header.copy_from_slice(&self.header());
         let mut word = self.fill_seed();
-        for bytes in fill.chunks_mut(8) {
+        let mut words = fill.chunks_exact_mut(8);
+        for bytes in &mut words {
             word = next_word(word);
-            bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
+            bytes.copy_from_slice(&word.to_le_bytes());
         }
+        let rest = words.into_remainder();
+        rest.copy_from_slice(&next_word(word).to_le_bytes()[..rest.len()]);
     }
 
     /// Reads a value of `len` bytes and checks its fill.
@@ -68,20 +71,25 @@ impl Origin {
             return Err(Torn);
         }
         let (header, fill) = value.split_at(HEADER_BYTES);
-        let mut words = header.chunks_exact(8).map(|bytes| {
-            u64::from_le_bytes(bytes.try_into().expect("chunks of 8 bytes have 8 bytes"))
-        });
-        let mut word = || words.next().expect("the header has three words");
-        let origin = Origin { key: word(), writer: word(), sequence: word() };
+        let mut words = header.chunks_exact(8).map(word_of);
+        let mut next = || words.next().expect("the header has three words");
+        let origin = Origin { key: next(), writer: next(), sequence: next() };
         let mut word = origin.fill_seed();
-        for bytes in fill.chunks(8) {
+        // Without branches in the loop, so that several words are compared at a time.
+        let mut differences = 0;
+        let words = fill.chunks_exact(8);
+        let rest = words.remainder();
+        for bytes in words {
             word = next_word(word);
-            if bytes != &word.to_le_bytes()[..bytes.len()] {
-                return Err(Torn);
-            }
+            differences |= word ^ word_of(bytes);
         }
-        Ok(origin)
+        let same_rest = rest == &next_word(word).to_le_bytes()[..rest.len()];
+        if differences == 0 && same_rest { Ok(origin) } else { Err(Torn) }
     }
+}
+
+fn word_of(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("chunks of 8 bytes have 8 bytes"))
 }
 
 /// The next word of the fill; an odd step, so that no word comes twice in a value.
