@@ -83,6 +83,11 @@ impl Buckets {
         Ok(words)
     }
 
+    /// Whether a slot is one of those that may hold the key.
+    pub fn covers(&self, slot: SlotRef) -> bool {
+        slot.subtable == self.subtable && (0..self.len()).any(|i| self.slot(i) == slot)
+    }
+
     fn len(&self) -> usize {
         4 * self.bucket_slots as usize
     }

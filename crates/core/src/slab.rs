@@ -30,8 +30,9 @@ pub struct Allocation {
     pub next: Address,
     /// See [`LogEntry::prev`].
     pub prev: Address,
-    /// The header of its block, with the block's address, if this is the first object that this
-    /// client takes from it: to be written in the same batch, before the object.
+    /// The header of its block, with the block's address, until it is known to be written: goes
+    /// into the same batch, before the object. So no object of a block can be visible before the
+    /// header by which recovery finds it, whichever operation comes first and whichever fails.
     pub header: Option<(Address, BlockHeader)>,
 }
 
@@ -62,9 +63,12 @@ struct Current {
     index: u32,
     /// The first object that this client took.
     first: u32,
+    /// Until it is known to be written.
     header: Option<BlockHeader>,
-    /// The generation of object `index`: above 0 if it was handed out and given back.
+    /// The generation of object `index`.
     generation: u8,
+    /// Whether object `index` was handed out before, and given back.
+    written: bool,
 }
 
 impl Current {
@@ -153,6 +157,7 @@ impl Slabs {
                 first,
                 header: Some(BlockHeader { class, owner, first, sequence }),
                 generation: 0,
+                written: false,
             });
         }
         let current = slab.current.as_mut().expect("just set");
@@ -164,12 +169,23 @@ impl Slabs {
             generation: current.generation,
             next: if next < current.shape.objects { current.object(next) } else { Address::NONE },
             prev: slab.last,
-            header: current.header.take().map(|header| (current.block, header)),
+            header: current.header.map(|header| (current.block, header)),
         };
         current.index = next;
         current.generation = 0;
+        current.written = false;
         slab.last = address;
         Some(allocation)
+    }
+
+    /// The header that came with an object stands on all replicas.
+    pub fn header_written(&mut self, object: &Allocation) {
+        let slab = self.slab(object.class);
+        if let (Some(current), Some((block, _))) = (&mut slab.current, &object.header)
+            && current.block == *block
+        {
+            current.header = None;
+        }
     }
 
     /// Takes back an object that was written but that no CAS ever mentioned. Does nothing if a
@@ -183,6 +199,7 @@ impl Slabs {
         debug_assert_eq!(current.object(current.index - 1), object.address);
         current.index -= 1;
         current.generation = (object.generation + 1) % Slot::GENERATIONS;
+        current.written = true;
         slab.last = object.prev;
     }
 
@@ -193,7 +210,7 @@ impl Slabs {
             let class = slab.class;
             if let Some(current) = slab.current.filter(|c| c.index < c.shape.objects) {
                 // An object that was given back was written once: leave it out.
-                let first = current.index + u32::from(current.generation > 0);
+                let first = current.index + u32::from(current.written);
                 if first < current.shape.objects {
                     rests.push(Rest { block: current.block, class, first });
                 }
@@ -228,7 +245,12 @@ mod tests {
         assert_eq!(slabs.allocate(class()), None);
         assert!(slabs.add_block(class(), grant(1, 0)));
         assert!(slabs.add_block(class(), grant(5, 1)));
-        let all: Vec<Allocation> = core::iter::from_fn(|| slabs.allocate(class())).collect();
+        let take = || {
+            let object = slabs.allocate(class())?;
+            slabs.header_written(&object);
+            Some(object)
+        };
+        let all: Vec<Allocation> = core::iter::from_fn(take).collect();
         assert_eq!(all.len(), 3 + 2);
         for pair in all.windows(2) {
             assert_eq!(pair[1].prev, pair[0].address);
@@ -253,6 +275,30 @@ mod tests {
         assert_eq!((again.prev, again.next), (second.prev, second.next));
         let third = slabs.allocate(class()).unwrap();
         assert_eq!(third.generation, 0);
+    }
+
+    #[test]
+    fn a_header_goes_with_every_object_until_it_is_written() {
+        let mut slabs = Slabs::new(ClientId(1), BLOCK);
+        slabs.add_block(class(), grant(1, 0));
+        let first = slabs.allocate(class()).unwrap();
+        let second = slabs.allocate(class()).unwrap();
+        assert_eq!(first.header, second.header);
+        assert!(second.header.is_some());
+        slabs.header_written(&second);
+        assert_eq!(slabs.allocate(class()).unwrap().header, None);
+    }
+
+    /// Also when its generation has come round.
+    #[test]
+    fn an_object_that_was_given_back_is_never_handed_on() {
+        let mut slabs = Slabs::new(ClientId(1), BLOCK);
+        slabs.add_block(class(), grant(1, 0));
+        for _ in 0..u32::from(Slot::GENERATIONS) {
+            let object = slabs.allocate(class()).unwrap();
+            slabs.give_back(&object);
+        }
+        assert_eq!(slabs.take_rests()[0].first, 1);
     }
 
     #[test]

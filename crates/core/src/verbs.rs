@@ -223,6 +223,16 @@ impl Batch {
         self.verbs.clear();
     }
 
+    /// Bytes of memory set aside since the last [`Batch::clear`].
+    pub fn staged_bytes(&self) -> usize {
+        self.used
+    }
+
+    /// Bytes of memory that this batch holds on to.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Sets `len` bytes of the batch's memory aside, 64-byte aligned. They hold arbitrary old
     /// bytes of this batch.
     pub fn stage(&mut self, len: u32) -> Span {

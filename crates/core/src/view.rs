@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{ADDRESS_BITS, Address, BlockShape, Object, UNIT_BYTES};
+use crate::layout::{ADDRESS_BITS, Address, BlockShape, Object, SizeClass, UNIT_BYTES};
 use crate::verbs::MnId;
 
 /// The largest replication factor, of index and of data (P Fig. 18 goes to 5).
@@ -76,12 +76,16 @@ impl Geometry {
         {
             return fail("groups_per_subtable must be a power of two in 2..=1048576");
         }
-        let largest = Object::class(self.max_key_bytes as usize, self.max_value_bytes as usize);
-        match largest.and_then(|class| BlockShape::new(self.block_bytes, class)) {
+        match self.largest_class().and_then(|class| BlockShape::new(self.block_bytes, class)) {
             Some(_) if self.max_key_bytes > 0 => Ok(()),
             Some(_) => fail("max_key_bytes must be at least 1"),
             None => fail("an object of the largest key and value must fit in a block"),
         }
+    }
+
+    /// The class of the largest object that the limits allow.
+    pub fn largest_class(&self) -> Option<SizeClass> {
+        Object::class(self.max_key_bytes as usize, self.max_value_bytes as usize)
     }
 
     /// Bytes of a region before its first block: the block allocation table.
@@ -243,7 +247,32 @@ impl View {
         for region in &self.regions {
             self.check_places(&region.places, self.geometry.region_bytes)?;
         }
-        Ok(())
+        if self.subtables.iter().any(|s| u32::from(s.local_depth) > self.depth()) {
+            return fail("a subtable is deeper than the directory");
+        }
+        let mut names: Vec<MnId> = self.members.iter().map(|m| m.node).collect();
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair[0] == pair[1]) {
+            return fail("two members have one name");
+        }
+        self.check_overlaps()
+    }
+
+    /// No byte of a pool may be two things.
+    fn check_overlaps(&self) -> Result<(), ViewError> {
+        let places = |places: &[Place], bytes: u64| -> Vec<(MnId, u64, u64)> {
+            places.iter().map(|p| (p.node, p.offset, p.offset + bytes)).collect()
+        };
+        let (subtable, region) = (self.geometry.subtable_bytes(), self.geometry.region_bytes);
+        let mut extents: Vec<(MnId, u64, u64)> = Vec::new();
+        extents.extend(self.subtables.iter().flat_map(|s| places(&s.places, subtable)));
+        extents.extend(self.regions.iter().flat_map(|r| places(&r.places, region)));
+        extents.sort_unstable();
+        let overlap = |pair: &[(MnId, u64, u64)]| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1;
+        match extents.windows(2).any(overlap) {
+            true => Err(ViewError { what: "two extents of a pool overlap" }),
+            false => Ok(()),
+        }
     }
 
     fn check_places(&self, places: &[Place], bytes: u64) -> Result<(), ViewError> {
@@ -296,6 +325,12 @@ impl View {
         inside.then(|| region.places.iter().map(at))
     }
 
+    /// Whether the view has this slot.
+    pub fn has_slot(&self, slot: SlotRef) -> bool {
+        (slot.subtable as usize) < self.subtables.len()
+            && u64::from(slot.slot) < self.geometry.subtable_slots()
+    }
+
     /// Where a slot stands on each replica of its subtable, the primary first.
     ///
     /// # Panics
@@ -322,6 +357,70 @@ mod tests {
         assert_eq!(geometry.block_at(geometry.block_address(3, 126)), Some((3, 126)));
         assert_eq!(geometry.block_at(Address::new(64)), None);
         assert_eq!(geometry.block_at(Address::new(geometry.table_bytes() + 64)), None);
+    }
+
+    fn small() -> View {
+        let geometry = Geometry {
+            region_bytes: 1 << 20,
+            block_bytes: 1 << 16,
+            groups_per_subtable: 64,
+            max_key_bytes: 64,
+            max_value_bytes: 1024,
+            ..Geometry::default()
+        };
+        let member = |n| Member {
+            node: MnId(n),
+            identity: n.into(),
+            control: String::new(),
+            tcp: None,
+            shm: None,
+            pool_bytes: 4 << 20,
+        };
+        let places = |offset| Vec::from([0, 1].map(|n| Place { node: MnId(n), offset }));
+        View {
+            number: 1,
+            cluster: 1,
+            geometry,
+            members: Vec::from([member(0), member(1)]),
+            regions: Vec::from(
+                [1 << 20, 2 << 20]
+                    .map(|at| Region { scheme: Scheme::Replicated, places: places(at) }),
+            ),
+            directory: Vec::from([0, 1]),
+            subtables: Vec::from(
+                [0, 1 << 16].map(|at| Subtable { local_depth: 1, places: places(at) }),
+            ),
+        }
+    }
+
+    /// A view comes from another process: whatever operations rely on is checked.
+    #[test]
+    fn bad_views_are_refused() {
+        small().check().unwrap();
+        let bad = |what: &str, change: fn(&mut View)| {
+            let mut view = small();
+            change(&mut view);
+            let error = view.check().unwrap_err();
+            assert!(error.what.contains(what), "{what}: {error}");
+        };
+        bad("2^n entries", |v| v.directory.clear());
+        bad("2^n entries", |v| v.directory.push(0));
+        bad("unknown subtable", |v| v.directory[1] = 2);
+        bad("deeper", |v| v.subtables[0].local_depth = 2);
+        bad("1..=5 replicas", |v| v.regions[0].places.clear());
+        bad("1..=5 replicas", |v| v.subtables[1].places.clear());
+        bad("unknown memory node", |v| v.regions[0].places[0].node = MnId(7));
+        bad("exceeds", |v| v.regions[1].places[0].offset = (4 << 20) - 64);
+        bad("exceeds", |v| v.regions[1].places[0].offset = u64::MAX - 63);
+        bad("misaligned", |v| v.subtables[0].places[0].offset = 8);
+        bad("on one memory node", |v| v.regions[0].places[1].node = MnId(0));
+        bad("one name", |v| v.members.push(v.members[0].clone()));
+        bad("overlap", |v| v.regions[1].places[0].offset = (1 << 20) + 64);
+        bad("overlap", |v| v.subtables[0].places[0].offset = 2 << 20);
+        bad("48-bit", |v| {
+            v.geometry.region_bytes = 1 << 40;
+            v.regions = Vec::from_iter((0..257).map(|_| v.regions[0].clone()));
+        });
     }
 
     #[test]

@@ -132,12 +132,25 @@ impl Cluster {
         self.next_block.get()
     }
 
+    /// The view that all clients follow.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Writes a word behind everybody's back, as a faulty or hostile process could.
+    pub fn overwrite(&self, place: Place, word: u64) {
+        let mut pools = self.pools.borrow_mut();
+        let pool = pools.get_mut(&place.node).expect("a living node");
+        pool[place.offset as usize..][..8].copy_from_slice(&word.to_le_bytes());
+    }
+
     /// Takes a memory node away: its verbs fail from now on.
     pub fn kill(&self, node: MnId) {
         self.pools.borrow_mut().remove(&node);
     }
 
-    fn word(&self, place: Place) -> Slot {
+    /// The slot that stands at a place.
+    pub fn word_at(&self, place: Place) -> Slot {
         let pools = self.pools.borrow();
         let at = place.offset as usize;
         let bytes = &pools[&place.node][at..at + 8];
@@ -166,7 +179,7 @@ impl Cluster {
     /// The keys that a reader of the primary could find now, one entry per live slot. Tentative
     /// slots do not count.
     pub fn live_keys(&self) -> Vec<Vec<u8>> {
-        let primary = |s| self.word(self.view.slot_places(s).next().expect("a primary"));
+        let primary = |s| self.word_at(self.view.slot_places(s).next().expect("a primary"));
         self.all_slots()
             .map(primary)
             .filter(|w| !w.is_free() && !w.is_tentative())
@@ -193,7 +206,7 @@ impl Cluster {
     /// If not.
     pub fn assert_replicas_agree(&self) {
         for slot in self.all_slots() {
-            let words: Vec<Slot> = self.view.slot_places(slot).map(|p| self.word(p)).collect();
+            let words: Vec<Slot> = self.view.slot_places(slot).map(|p| self.word_at(p)).collect();
             assert!(words.iter().all(|w| *w == words[0]), "{slot:?} differs: {words:?}");
             assert!(words[0].is_free() || !words[0].is_tentative(), "{slot:?}: {words:?}");
         }

@@ -27,8 +27,6 @@ pub use slot::{Identity, Slot};
 
 use core::fmt;
 
-use serde::{Deserialize, Serialize};
-
 /// The unit of object addresses and sizes, and the alignment of every object.
 pub const UNIT_BYTES: u64 = 64;
 
@@ -38,7 +36,7 @@ pub const ADDRESS_BITS: u32 = 48;
 /// A global address: 48 bits, `region * region_bytes + offset`, a multiple of 64.
 ///
 /// 0 is the start of region 0's block table, where no object lies: it stands for "none".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(u64);
 
 impl Address {

@@ -20,7 +20,22 @@ const STEPS: u8 = 8;
 
 /// A size class, 1..=128.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
 pub struct SizeClass(u8);
+
+impl TryFrom<u8> for SizeClass {
+    type Error = &'static str;
+
+    fn try_from(code: u8) -> Result<SizeClass, &'static str> {
+        SizeClass::from_code(code).ok_or("a size class is 1..=128")
+    }
+}
+
+impl From<SizeClass> for u8 {
+    fn from(class: SizeClass) -> u8 {
+        class.code()
+    }
+}
 
 impl SizeClass {
     /// The largest class: 16 MiB.

@@ -25,7 +25,7 @@
 use super::round::{Contended, Round};
 use super::write::{Attempt, Intent};
 use super::{Hint, Op};
-use crate::error::Error;
+use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::Slot;
 use crate::race::{Buckets, Words};
@@ -60,9 +60,17 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 return Ok(Attempt::Again);
             }
         };
-        if self.key_is_elsewhere(intent.key, slot, words, &look, &buckets).await? {
-            self.abort(winner, &round).await?;
-            return Ok(Attempt::Again);
+        match self.key_is_elsewhere(intent.key, slot, words, &look, &buckets).await {
+            Ok(false) => {}
+            Ok(true) => {
+                self.abort(winner, &round).await?;
+                return Ok(Attempt::Again);
+            }
+            Err(error) => {
+                // Not to leave a tentative entry behind that blocks the slot.
+                self.abort(winner, &round).await?;
+                return Err(withdrawn(error));
+            }
         }
         self.rewrite_backups(&winner, slot, own.tentative(), own).await?;
         let done = self.commit(winner, &round, old, own, object, intent.opcode).await?;
@@ -127,19 +135,30 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let Contended::Won(winner, _) = self.contend(&round, None).await? else {
             unreachable!("without backups nobody else can win");
         };
-        if self.has_other(&look, slot, words, intent.key).await? {
-            let withdrawn = own.tentative().aborted();
+        let other = self.has_other(&look, slot, words, intent.key).await;
+        if !matches!(other, Ok(false)) {
+            let tentative = own.tentative();
             self.batch.next_phase();
-            let cas = self.batch.cas(place.node, place.offset, own.tentative().0, withdrawn.0);
+            let cas = self.batch.cas(place.node, place.offset, tentative.0, tentative.aborted().0);
             self.phase().await;
-            return match self.batch.found(cas).map_err(|f| self.failed(f))? == own.tentative().0 {
-                true => Ok(Attempt::Again),
-                false => Err(Error::Interrupted { what: "a tentative slot changed" }),
-            };
+            if self.batch.found(cas).map_err(|f| self.failed(f))? != tentative.0 {
+                return Err(Error::Interrupted { what: "a tentative slot changed" });
+            }
+            return other.map(|_| Attempt::Again).map_err(withdrawn);
         }
         match self.commit(winner, &round, own.tentative(), own, object, intent.opcode).await? {
             true => Ok(Attempt::Done(Some(Hint { slot, word: own }))),
             false => Err(Error::Interrupted { what: "a tentative slot changed" }),
         }
+    }
+}
+
+/// What the failure of an INSERT that has withdrawn its entry means.
+fn withdrawn(error: Error) -> Error {
+    match error {
+        Error::Unreachable { node, error, .. } => {
+            Error::Unreachable { node, error, outcome: Outcome::NotApplied }
+        }
+        other => other,
     }
 }

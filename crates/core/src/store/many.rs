@@ -11,9 +11,13 @@ use super::search::Fetched;
 use super::{Hint, Op, Store};
 use crate::error::Error;
 use crate::host::Host;
+use crate::layout::Slot;
 use crate::race::Buckets;
 use crate::stats::OpKind;
-use crate::verbs::{Fabric, Ticket};
+use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
+
+/// Bytes that one batch fetches at most, beside the buckets.
+const MAX_BYTES: u64 = 2 << 20;
 
 /// A key to look up, with what the cache knows of it.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +48,8 @@ enum State {
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Looks up `keys` and calls `found` once for each, in any order, with its position, its value
     /// (`None` if it does not exist) and its place for the cache. 1 phase if all hints are right,
-    /// else 2. The caller limits the batch: at most 128 keys, fewer if their pairs are large.
+    /// else 2; keys whose pairs do
+    /// not fit in a batch of 2 MiB are looked up one by one. At most 256 keys.
     pub async fn search_many(
         &self,
         keys: &[SearchKey<'_>],
@@ -73,16 +78,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let mut firsts = Vec::with_capacity(keys.len());
         for key in keys {
             firsts.push(match key.hint {
-                Some(hint) => First::Hinted {
-                    hint,
-                    slot: self.read_slot(hint.slot),
-                    object: self.read_whole(hint.word)?,
-                },
-                None => {
+                Some(hint) if self.is_possible(hint, key.key) && self.has_room(hint.word) => {
+                    let slot = self.read_slot(hint.slot);
+                    let object = self.read_whole(hint.word).expect("is_possible checked it");
+                    First::Hinted { hint, slot, object }
+                }
+                _ => {
                     let buckets = Buckets::of(key.key, &self.view);
                     First::Buckets { buckets, tickets: self.read_buckets(&buckets) }
                 }
             });
+        }
+        if firsts.is_empty() {
+            return Ok(Vec::new());
         }
         self.phase().await;
         let mut wanted = Vec::with_capacity(keys.len());
@@ -95,13 +103,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             states.push(match wanted {
                 Wanted::Nothing => State::Answered,
                 Wanted::Search => State::Open,
-                Wanted::Objects { hints, certain } => {
-                    let mut reads = Vec::with_capacity(hints.len());
-                    for hint in hints {
-                        reads.push((hint, self.read_whole(hint.word)?));
-                    }
-                    State::Candidates { reads, certain }
-                }
+                Wanted::Objects { hints, certain } => self.read_candidates(hints, certain),
             });
         }
         if self.batch.verbs().is_empty() {
@@ -114,6 +116,29 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
         }
         Ok(open_positions(&states))
+    }
+
+    /// Whether the batch may take the object that a word refers to along.
+    fn has_room(&self, word: Slot) -> bool {
+        let bytes = word.class().map_or(0, |class| class.bytes());
+        self.batch.staged_bytes() as u64 + bytes <= MAX_BYTES
+            && self.batch.verbs().len() + 2 <= MAX_BATCH_VERBS
+    }
+
+    /// Posts the READs of one key's candidates; leaves the key open if they do not fit, or if one
+    /// of them can be nothing: looking it up alone says what is wrong.
+    fn read_candidates(&mut self, hints: Vec<Hint>, certain: bool) -> State {
+        let mut reads = Vec::with_capacity(hints.len());
+        for hint in hints {
+            if !self.has_room(hint.word) {
+                return State::Open;
+            }
+            match self.read_whole(hint.word) {
+                Some(ticket) => reads.push((hint, ticket)),
+                None => return State::Open,
+            }
+        }
+        State::Candidates { reads, certain }
     }
 
     fn after_first(

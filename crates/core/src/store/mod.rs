@@ -51,6 +51,9 @@ pub struct Hint {
     pub word: Slot,
 }
 
+/// A batch that holds more memory than this is not kept.
+const MAX_KEPT_BYTES: usize = 4 << 20;
+
 /// What a write that succeeded leaves for the index cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
@@ -143,6 +146,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
             cost: Cost::default(),
             visible: false,
             hint_held: false,
+            pauses: 0,
+        }
+    }
+
+    /// Keeps a batch for the next operation, unless it has grown out of proportion.
+    fn recycle(&self, batch: Batch) {
+        if batch.memory_bytes() <= MAX_KEPT_BYTES {
+            self.batches.borrow_mut().push(batch);
         }
     }
 
@@ -192,6 +203,9 @@ struct Op<'s, F, H> {
     visible: bool,
     /// Whether the slot of the hint held the hint's word.
     hint_held: bool,
+    /// How often it has waited. One count for the whole operation, so that the host's limit on
+    /// waiting is one on the operation.
+    pauses: u32,
 }
 
 /// What came of reading an object to compare its key.
@@ -214,7 +228,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Ends the operation: counts it and keeps its batch for the next one.
     fn finish(self, kind: OpKind) {
         self.store.stats.borrow_mut().add(kind, &self.cost);
-        self.store.batches.borrow_mut().push(self.batch);
+        self.store.recycle(self.batch);
     }
 
     /// A verb of this operation failed.
@@ -224,7 +238,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Error::Unreachable { node, error, outcome }
     }
 
-    async fn pause(&self, attempt: u32) -> Result<(), GiveUp> {
+    async fn pause(&mut self) -> Result<(), GiveUp> {
+        let attempt = self.pauses;
+        self.pauses += 1;
         self.store.host.pause(attempt).await
     }
 
@@ -255,26 +271,49 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         buckets.read(&mut self.batch, place)
     }
 
-    /// Posts a READ of the first `bytes` bytes of an object.
-    fn read_object(&mut self, address: Address, bytes: u64) -> Result<Ticket, Error> {
-        let what = "a slot refers to no object";
-        let place = self
-            .view
-            .object_places(address, bytes)
-            .and_then(|mut places| places.next())
-            .ok_or(Error::Corrupt { what })?;
-        let len = u32::try_from(bytes).map_err(|_| Error::Corrupt { what })?;
-        Ok(self.batch.read(place.node, place.offset, len))
+    /// The size class of the object that a word refers to, if it can be one that a client of this
+    /// cluster wrote. Words come from memory that others write: nothing about them is certain.
+    fn class_of(&self, word: Slot) -> Option<SizeClass> {
+        word.class().filter(|class| Some(*class) <= self.view.geometry.largest_class())
     }
 
-    /// Posts a READ of as much of a slot's object as comparing the key needs.
+    /// Posts a READ of the first `bytes` bytes of an object; `None` if there can be none.
+    fn read_object(&mut self, address: Address, bytes: u64) -> Option<Ticket> {
+        let place = self.view.object_places(address, bytes)?.next()?;
+        Some(self.batch.read(place.node, place.offset, u32::try_from(bytes).ok()?))
+    }
+
+    /// Posts a READ of the object that a word refers to; `None` if it refers to none.
+    fn read_whole(&mut self, word: Slot) -> Option<Ticket> {
+        let class = self.class_of(word)?;
+        self.read_object(word.address(), class.bytes())
+    }
+
+    /// Posts a READ of as much of a word's object as comparing the key needs; `None` if the word
+    /// refers to none.
     ///
     /// The CRC is not checked then, and need not be: the slot was read earlier in this operation,
     /// and an object that was live then stays untouched until the operation ends.
-    fn read_key_of(&mut self, word: Slot, key: &[u8]) -> Result<Ticket, Error> {
-        let class = word.class().ok_or(Error::Corrupt { what: "a slot has no valid class" })?;
+    fn read_key_of(&mut self, word: Slot, key: &[u8]) -> Option<Ticket> {
+        let class = self.class_of(word)?;
         let needed = (HEADER_BYTES + key.len() as u64).next_multiple_of(UNIT_BYTES);
         self.read_object(word.address(), needed.min(class.bytes()))
+    }
+
+    /// Whether a word of the primary may refer to the key.
+    fn may_hold(&self, word: Slot, key: &[u8]) -> bool {
+        !word.is_free()
+            && !word.is_tentative()
+            && word.fingerprint() == Buckets::of(key, &self.view).fingerprint
+    }
+
+    /// A hint is a guess from outside: whether it can be right at all.
+    fn is_possible(&self, hint: Hint, key: &[u8]) -> bool {
+        self.view.has_slot(hint.slot)
+            && self.may_hold(hint.word, key)
+            && self.class_of(hint.word).is_some_and(|class| {
+                self.view.object_places(hint.word.address(), class.bytes()).is_some()
+            })
     }
 
     fn check_key_of(&self, ticket: Ticket, word: Slot, key: &[u8]) -> Result<KeyCheck, Failure> {
@@ -287,7 +326,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// One phase, or none if there are no candidates: which of these slots refers to the key?
-    /// `Err(Stale)` if one of them led to an object that is not there any more.
+    /// `Err(Stale)` if one of them led to an object that is not there any more. A word that can
+    /// refer to nothing is an error only if no other one refers to the key.
     async fn find_key(
         &mut self,
         candidates: impl Iterator<Item = (SlotRef, Slot)>,
@@ -295,13 +335,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Result<Option<Hint>, Stale>, Error> {
         self.batch.next_phase();
         let mut reads = Candidates::new();
+        let mut broken = false;
         for (slot, word) in candidates {
-            reads.push((Hint { slot, word }, self.read_key_of(word, key)?));
+            match self.read_key_of(word, key) {
+                Some(ticket) => reads.push((Hint { slot, word }, ticket)),
+                None => broken = true,
+            }
         }
-        if reads.is_empty() {
-            return Ok(Ok(None));
+        if !reads.is_empty() {
+            self.phase().await;
         }
-        self.phase().await;
         let mut stale = false;
         for (hint, ticket) in reads {
             match self.check_key_of(ticket, hint.word, key).map_err(|f| self.failed(f))? {
@@ -310,9 +353,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 KeyCheck::Stale => stale = true,
             }
         }
-        Ok(if stale { Err(Stale) } else { Ok(None) })
+        match (broken, stale) {
+            (true, _) => Err(BROKEN_WORD),
+            (_, true) => Ok(Err(Stale)),
+            (_, false) => Ok(Ok(None)),
+        }
     }
 }
+
+/// A slot holds what no client of this cluster writes.
+const BROKEN_WORD: Error = Error::Corrupt { what: "a slot refers to no possible object" };
 
 /// Slots that may refer to a key, each with the READ of its object.
 type Candidates = ArrayVec<(Hint, Ticket), MAX_CANDIDATES>;

@@ -147,7 +147,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// One phase: the primary slot. For use after a CAS of this operation.
     pub(super) async fn fetch_slot(&mut self, slot: SlotRef) -> Result<Slot, Error> {
-        self.batch.next_phase();
+        // Nothing that was staged is needed any more, and a loser may come here many times.
+        self.batch.clear();
         let ticket = self.read_slot(slot);
         self.phase().await;
         self.slot_word(ticket).map_err(|f| self.failed(f))
@@ -215,8 +216,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// As a loser, waits until the round is over. Returns what the primary shows then.
     pub(super) async fn await_end(&mut self, slot: SlotRef, old: Slot) -> Result<Slot, Error> {
-        for attempt in 0.. {
-            if self.pause(attempt).await.is_err() {
+        loop {
+            if self.pause().await.is_err() {
                 let waiting_for = "the winner of a write conflict to finish";
                 return Err(Error::GaveUp { waiting_for, outcome: Outcome::Unknown });
             }
@@ -225,7 +226,6 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 return Ok(word);
             }
         }
-        unreachable!("the loop ends by return")
     }
 
     /// One phase, if any of these slots matches the key: does another slot than `own` refer to

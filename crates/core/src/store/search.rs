@@ -8,7 +8,7 @@
 //! Only the primary is ever read, and with one index replica tentative slots are skipped, so a
 //! reader never sees a key twice while two INSERTs of it are sorting themselves out.
 
-use super::{Candidates, Hint, Op, Store};
+use super::{BROKEN_WORD, Candidates, Hint, Op, Store};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Object, Slot};
@@ -37,7 +37,7 @@ impl<F: Fabric, H: Host> Searched<'_, F, H> {
 
 impl<F: Fabric, H: Host> Drop for Searched<'_, F, H> {
     fn drop(&mut self) {
-        self.store.batches.borrow_mut().push(core::mem::take(&mut self.batch));
+        self.store.recycle(core::mem::take(&mut self.batch));
     }
 }
 
@@ -62,13 +62,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut op = self.operation();
         op.batch.clear();
         let result = op.search(key, hint).await;
-        let mut batch = core::mem::take(&mut op.batch);
+        let batch = core::mem::take(&mut op.batch);
         self.stats.borrow_mut().add(OpKind::Search, &op.cost);
         match result {
             Ok(found) => Ok(Searched { store: self, batch, found }),
             Err(error) => {
-                batch.clear();
-                self.batches.borrow_mut().push(batch);
+                self.recycle(batch);
                 Err(error)
             }
         }
@@ -81,24 +80,27 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         key: &[u8],
         hint: Option<Hint>,
     ) -> Result<Option<(Hint, Span)>, Error> {
-        if let Some(hint) = hint
+        if let Some(hint) = hint.filter(|hint| self.is_possible(*hint, key))
             && let Some(found) = self.search_by_hint(key, hint).await?
         {
             return Ok(Some(found));
         }
         let buckets = Buckets::of(key, &self.view);
-        for attempt in 0.. {
+        loop {
             self.batch.clear();
             let words = self.fetch_words(&buckets).await.map_err(|f| self.failed(f))?;
             self.batch.next_phase();
             let mut reads = Candidates::new();
+            let mut broken = false;
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative()) {
-                reads.push((Hint { slot, word }, self.read_whole(word)?));
+                match self.read_whole(word) {
+                    Some(ticket) => reads.push((Hint { slot, word }, ticket)),
+                    None => broken = true,
+                }
             }
-            if reads.is_empty() {
-                return Ok(None);
+            if !reads.is_empty() {
+                self.phase().await;
             }
-            self.phase().await;
             let mut stale = false;
             for (hint, ticket) in reads {
                 match self.fetched(ticket, hint.word, key)? {
@@ -107,16 +109,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Fetched::Stale => stale = true,
                 }
             }
+            if broken {
+                return Err(BROKEN_WORD);
+            }
             if !stale {
                 return Ok(None);
             }
             // Every object that a slot of ours showed was replaced meanwhile: others made
             // progress, we look again.
-            if self.pause(attempt).await.is_err() {
+            if self.pause().await.is_err() {
                 return Err(Error::Corrupt { what: "a slot keeps leading to a broken object" });
             }
         }
-        unreachable!("the loop ends by return")
     }
 
     async fn search_by_hint(
@@ -126,7 +130,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Option<(Hint, Span)>, Error> {
         self.batch.next_phase();
         let slot = self.read_slot(hint.slot);
-        let object = self.read_whole(hint.word)?;
+        let Some(object) = self.read_whole(hint.word) else { return Ok(None) };
         self.phase().await;
         let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
         if word == hint.word {
@@ -139,24 +143,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return Ok(None);
         }
         self.batch.next_phase();
-        let object = self.read_whole(word)?;
+        let Some(object) = self.read_whole(word) else { return Ok(None) };
         self.phase().await;
         Ok(match self.fetched(object, word, key)? {
             Fetched::Value(span) => Some((Hint { slot: hint.slot, word }, span)),
             Fetched::OtherKey | Fetched::Stale => None,
         })
-    }
-
-    /// Whether a word of the primary may refer to the key.
-    pub(super) fn may_hold(&self, word: Slot, key: &[u8]) -> bool {
-        !word.is_free()
-            && !word.is_tentative()
-            && word.fingerprint() == Buckets::of(key, &self.view).fingerprint
-    }
-
-    pub(super) fn read_whole(&mut self, word: Slot) -> Result<Ticket, Error> {
-        let class = word.class().ok_or(Error::Corrupt { what: "a slot has no valid class" })?;
-        self.read_object(word.address(), class.bytes())
     }
 
     pub(super) fn fetched(&self, read: Ticket, word: Slot, key: &[u8]) -> Result<Fetched, Error> {

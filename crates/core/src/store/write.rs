@@ -108,7 +108,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             max_bytes: self.view.geometry.max_value_bytes as usize,
         };
         let class = Object::class(intent.key.len(), intent.value.len()).ok_or_else(too_large)?;
-        for attempt in 0.. {
+        loop {
             self.visible = false;
             let object = self.store.allocate(class).await?;
             match self.attempt(intent, hint.take(), &object).await? {
@@ -117,12 +117,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
                 Attempt::Again => {}
             }
-            if self.pause(attempt).await.is_err() {
+            if self.pause().await.is_err() {
                 let waiting_for = "a key or bucket that others keep changing";
                 return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
             }
         }
-        unreachable!("the loop ends by return")
     }
 
     async fn attempt(
@@ -162,10 +161,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let buckets = Buckets::of(intent.key, &self.view);
         self.batch.clear();
         self.post_object(intent, object)?;
-        if let Some(hint) = hint {
+        if let Some(hint) = hint.filter(|hint| self.is_possible(*hint, intent.key)) {
             let slot = self.read_slot(hint.slot);
-            self.phase().await;
-            self.batch.check().map_err(|f| self.failed(f))?;
+            self.object_phase(object).await?;
             let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
             if word == hint.word {
                 self.hint_held = true;
@@ -181,10 +179,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return self.find_in(words, intent.key).await;
         }
         let tickets = self.read_buckets(&buckets);
-        self.phase().await;
-        self.batch.check().map_err(|f| self.failed(f))?;
+        self.object_phase(object).await?;
         let words = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
         self.find_in(words, intent.key).await
+    }
+
+    /// The phase that writes the object: all replicas must have it before anybody can learn of it.
+    async fn object_phase(&mut self, object: &Allocation) -> Result<(), Error> {
+        self.phase().await;
+        self.batch.check().map_err(|f| self.failed(f))?;
+        if object.header.is_some() {
+            self.store.slabs.borrow_mut().header_written(object);
+        }
+        Ok(())
     }
 
     async fn find_in(&mut self, words: Words, key: &[u8]) -> Result<Result<Target, Stale>, Error> {
