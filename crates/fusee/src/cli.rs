@@ -10,7 +10,7 @@ const EXAMPLES: &str = "Examples:\n  \
     fusee up                          start a cluster on this machine to play with\n  \
     fusee put greeting hello          in another terminal\n  \
     fusee get greeting\n  \
-    fusee bench ycsb a                measure, without any server\n\n";
+    fusee bench ycsb --workload a     measure, without any server\n\n";
 
 /// FUSEE: a key-value store whose memory nodes only lend memory
 #[derive(Parser, Debug)]

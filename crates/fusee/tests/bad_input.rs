@@ -57,7 +57,7 @@ fn expect_unreachable(master: &str, says: &str) {
         assert!(output.stderr.contains(master), "{}", output.stderr);
         output.expect_error(3, says);
     }
-    let line = ["bench", "ycsb", "c", "--master", master];
+    let line = ["bench", "ycsb", "--workload", "c", "--master", master];
     finish(&mut fusee(&line)).expect_error(3, says);
     assert!(start.elapsed() < Duration::from_secs(60));
 }

@@ -24,7 +24,7 @@ const HOT: [&str; 10] = [
 ];
 
 fn ycsb(workload: &str, more: &[&str]) -> Value {
-    let output = finish(fusee(&["bench", "ycsb", workload]).args(HOT).args(more));
+    let output = finish(fusee(&["bench", "ycsb", "--workload", workload]).args(HOT).args(more));
     let report = output.expect_code(0).json();
     assert_eq!(report["errors"]["total"], 0, "{report:#}");
     assert_eq!(report["mismatches"], 0, "{report:#}");
@@ -131,7 +131,7 @@ fn the_ycsb_report_says_what_was_measured() {
 
 #[test]
 fn a_run_by_time_ends_in_time() {
-    let line = ["bench", "ycsb", "c", "--keys", "100", "--seconds", "0.5", "--json"];
+    let line = ["bench", "ycsb", "--workload", "c", "--keys", "100", "--seconds", "0.5", "--json"];
     let report = finish(&mut fusee(&line)).expect_code(0).json();
     assert_eq!(report["ended_by"], "seconds");
     let seconds = report["duration_s"].as_f64().unwrap();
@@ -161,7 +161,7 @@ fn the_microbenchmark_measures_all_four_operations() {
 
 #[test]
 fn tables_are_for_people() {
-    let line = ["bench", "ycsb", "b", "--keys", "50", "--operations", "500"];
+    let line = ["bench", "ycsb", "--workload", "b", "--keys", "50", "--operations", "500"];
     let text = finish(&mut fusee(&line)).expect_code(0).text();
     assert!(text.contains("50 keys read back, 0 mismatches, 0 errors"), "{text}");
     assert!(text.contains("search") && text.contains("kops/s"), "{text}");
@@ -177,16 +177,16 @@ fn an_existing_cluster_is_measured_and_left_as_it_was() {
     let up = Up::start(&["--pool", "512MiB"]);
     up.run(&["put", "mine", "kept"]).expect_code(0);
     for workload in ["a", "d", "a"] {
-        let report = run_against(&up, &[workload, "--operations", "2000"]).expect_code(0).json();
+        let report = run_against(&up, &["--workload", workload, "--operations", "2000"]).expect_code(0).json();
         assert_eq!((&report["fabric"], &report["mismatches"]), (&"shm".into(), &0.into()));
         assert_eq!(report["cluster"]["embedded"], false);
     }
     up.run(&["get", "user000000000001"]).expect_code(1);
     assert_eq!(up.run(&["get", "mine"]).expect_code(0).stdout, b"kept");
-    run_against(&up, &["a", "--operations", "100", "--keep"]).expect_code(0);
+    run_against(&up, &["--operations", "100", "--keep"]).expect_code(0);
     assert_eq!(up.run(&["get", "user000000000001"]).expect_code(0).stdout.len(), 1008);
     // What a run left behind does not disturb the next.
-    run_against(&up, &["a", "--operations", "100", "--fabric", "tcp"]).expect_code(0);
+    run_against(&up, &["--operations", "100", "--fabric", "tcp"]).expect_code(0);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn writes_of_others_are_noticed() {
         (&["delete", "user000000000007"][..], "missing"),
     ] {
         let output = thread::scope(|scope| {
-            let running = scope.spawn(|| run_against(&up, &["c", "--seconds", "3"]));
+            let running = scope.spawn(|| run_against(&up, &["--workload", "c", "--seconds", "3"]));
             thread::sleep(Duration::from_millis(1500));
             up.run(interference).expect_code(0);
             running.join().unwrap()
@@ -211,14 +211,14 @@ fn writes_of_others_are_noticed() {
 #[test]
 fn impossible_benchmarks_are_refused_before_they_start() {
     for (more, says) in [
-        (&["a", "--pair-bytes", "39"][..], "at least 40 bytes"),
-        (&["a", "--pair-bytes", "2000000"], "values have at most 1048576"),
-        (&["a", "--theta", "1"], "below 1"),
-        (&["a", "--seconds", "0"], "more than 0"),
-        (&["a", "--operations", "100000000000"], "lower --operations"),
-        (&["a", "--memory-nodes", "1"], "lower index_replicas"),
-        (&["e"], "upd0..upd100"),
-        (&["a", "--master", "x:1", "--memory-nodes", "3"], "cannot be used with"),
+        (&["--pair-bytes", "39"][..], "at least 40 bytes"),
+        (&["--pair-bytes", "2000000"], "values have at most 1048576"),
+        (&["--theta", "1"], "below 1"),
+        (&["--seconds", "0"], "more than 0"),
+        (&["--operations", "100000000000"], "lower --operations"),
+        (&["--memory-nodes", "1"], "lower index_replicas"),
+        (&["--workload", "e"], "upd0..upd100"),
+        (&["--master", "x:1", "--memory-nodes", "3"], "cannot be used with"),
     ] {
         finish(fusee(&["bench", "ycsb"]).args(more)).expect_error(2, says);
     }
@@ -226,7 +226,7 @@ fn impossible_benchmarks_are_refused_before_they_start() {
 
 #[test]
 fn a_pool_that_is_too_small_gives_errors_but_no_mismatch() {
-    let line = ["bench", "ycsb", "upd100", "--keys", "100", "--pool", "300MiB", "--json"];
+    let line = ["bench", "ycsb", "--workload", "upd100", "--keys", "100", "--pool", "300MiB", "--json"];
     let more = ["--pair-bytes", "50000", "--operations", "12000"];
     let report = finish(fusee(&line).args(more)).expect_code(1).json();
     assert!(report["errors"]["by_kind"]["out_of_memory"].as_u64().unwrap() > 0, "{report:#}");

@@ -26,9 +26,9 @@ pub struct Config {
     /// Forget the cluster in the store and form a new one. The old cluster's memory nodes have to
     /// be restarted: they serve one cluster in their life.
     pub format: bool,
-    /// The cluster is formed when so many memory nodes have joined; 2 by default.
+    /// The cluster is formed when so many memory nodes have joined; 3 by default.
     pub memory_nodes: u32,
-    /// Replicas of the index, 1..=5 and at most `memory_nodes`; 2 by default.
+    /// Replicas of the index, 1..=5 and at most `memory_nodes`; 3 by default.
     pub index_replicas: u8,
     /// Replicas of the data, 1..=5 and at most `memory_nodes`; 2 by default.
     pub data_replicas: u8,
@@ -44,8 +44,8 @@ impl Default for Config {
             listen: "127.0.0.1:7400".into(),
             data_dir: "fusee-master".into(),
             format: false,
-            memory_nodes: 2,
-            index_replicas: 2,
+            memory_nodes: 3,
+            index_replicas: 3,
             data_replicas: 2,
             index_keys: 1_000_000,
             geometry: Geometry::default(),

@@ -75,7 +75,10 @@ impl ShmServer {
 impl Drop for ShmServer {
     fn drop(&mut self) {
         // The file first: who connects from now on is told that nobody is there.
-        if let Err(error) = remove_own(&self.path, self.file) {
+        // Its directory may have gone before us: that is as good.
+        if let Err(error) = remove_own(&self.path, self.file)
+            && error.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!(%error, path = %self.path.display(), "cannot remove the socket file");
         }
         // Release: pairs with the acquire in the loop.

@@ -29,13 +29,14 @@ const OPERATIONS_PER_CORE_AND_SECOND: f64 = 600_000.0;
 /// How to run a YCSB workload.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
-    fusee bench ycsb a\n  \
-    fusee bench ycsb upd100 --fabric tcp --seconds 5 --json\n  \
-    fusee bench ycsb c --master 127.0.0.1:7400 --threads 2\n\n\
+    fusee bench ycsb --workload a\n  \
+    fusee bench ycsb --workload upd100 --fabric tcp --seconds 5 --json\n  \
+    fusee bench ycsb --workload c --master 127.0.0.1:7400 --threads 2\n\n\
     Exit code 1 if an operation failed or a value was not what it must be.")]
 pub struct Args {
     /// a (50 % updates), b (5 %), c (none), d (5 % inserts, reads of the latest), or upd0 to
     /// upd100 (that percentage of updates)
+    #[arg(long, default_value = "a", value_name = "NAME")]
     workload: Workload,
 
     /// Keys to load
