@@ -177,7 +177,9 @@ fn an_existing_cluster_is_measured_and_left_as_it_was() {
     let up = Up::start(&["--pool", "512MiB"]);
     up.run(&["put", "mine", "kept"]).expect_code(0);
     for workload in ["a", "d", "a"] {
-        let report = run_against(&up, &["--workload", workload, "--operations", "2000"]).expect_code(0).json();
+        let report = run_against(&up, &["--workload", workload, "--operations", "2000"])
+            .expect_code(0)
+            .json();
         assert_eq!((&report["fabric"], &report["mismatches"]), (&"shm".into(), &0.into()));
         assert_eq!(report["cluster"]["embedded"], false);
     }
@@ -226,7 +228,8 @@ fn impossible_benchmarks_are_refused_before_they_start() {
 
 #[test]
 fn a_pool_that_is_too_small_gives_errors_but_no_mismatch() {
-    let line = ["bench", "ycsb", "--workload", "upd100", "--keys", "100", "--pool", "300MiB", "--json"];
+    let line =
+        ["bench", "ycsb", "--workload", "upd100", "--keys", "100", "--pool", "300MiB", "--json"];
     let more = ["--pair-bytes", "50000", "--operations", "12000"];
     let report = finish(fusee(&line).args(more)).expect_code(1).json();
     assert!(report["errors"]["by_kind"]["out_of_memory"].as_u64().unwrap() > 0, "{report:#}");
