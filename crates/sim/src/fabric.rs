@@ -1,8 +1,13 @@
-//! The simulated fabric: memory nodes as byte vectors, verbs executed one run of words per step.
+//! The simulated fabric: memory nodes as byte vectors, verbs executed one piece per step.
+//!
+//! READs and WRITEs come in one piece or, every fourth, in up to five, cut between any two aligned
+//! words and executed in any order. That is all that a fabric promises, with one exception: the
+//! last piece of a WRITE, which holds its last word, comes last. CAS and FAA are one piece.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
+use std::ops::Range;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -23,9 +28,11 @@ pub struct SimFabric {
 /// How far the verbs of one node have come.
 struct Lane {
     node: MnId,
+    /// Verbs that are not finished, the current one last.
     verbs: Vec<usize>,
-    /// Bytes of the current verb that are done.
-    done: usize,
+    /// What is left of the current verb, in the order opposite to its execution; empty if it has
+    /// not begun.
+    pieces: Vec<Range<usize>>,
 }
 
 impl SimFabric {
@@ -33,8 +40,8 @@ impl SimFabric {
         SimFabric { rng: rng.clone(), pools: pools.clone() }
     }
 
-    /// One step of one lane. Returns whether its current verb is finished.
-    fn step(&self, verb: &mut Verb, bytes: &mut [u8], done: &mut usize) -> bool {
+    /// One step of one verb. Returns whether it is finished.
+    fn step(&self, verb: &mut Verb, bytes: &mut [u8], pieces: &mut Vec<Range<usize>>) -> bool {
         let mut pools = self.pools.borrow_mut();
         let Some(pool) = pools.get_mut(&verb.node) else {
             verb.result = Err(VerbError::Unreachable);
@@ -46,6 +53,7 @@ impl SimFabric {
         }
         let at = verb.offset as usize;
         let word = |pool: &[u8]| u64::from_le_bytes(pool[at..at + 8].try_into().expect("8 bytes"));
+        let is_write = matches!(verb.op, Op::Write { .. });
         match &mut verb.op {
             Op::Cas { expected, swap, found } => {
                 *found = word(pool);
@@ -61,29 +69,43 @@ impl SimFabric {
                 true
             }
             Op::Read { buf } | Op::Write { buf } => {
-                let len = buf.len as usize;
-                let run = self.run_bytes(verb.offset, len, *done);
-                let local = &mut bytes[buf.range()][*done..*done + run];
-                let remote = &mut pool[at + *done..at + *done + run];
-                match verb.op {
-                    Op::Read { .. } => local.copy_from_slice(remote),
-                    _ => remote.copy_from_slice(local),
+                if pieces.is_empty() {
+                    *pieces = self.pieces(verb.offset, buf.len as usize);
+                    if is_write {
+                        let last = pieces.iter().position(|p| p.end == buf.len as usize);
+                        pieces.swap(0, last.expect("some piece is the last"));
+                    }
                 }
-                *done += run;
-                *done == len
+                let piece = pieces.pop().expect("it has pieces");
+                let local = &mut bytes[buf.range()][piece.clone()];
+                let remote = &mut pool[at + piece.start..at + piece.end];
+                if is_write {
+                    remote.copy_from_slice(local);
+                } else {
+                    local.copy_from_slice(remote);
+                }
+                pieces.is_empty()
             }
         }
     }
 
-    /// How many bytes go in this step: up to a word boundary, and often everything, since tearing
-    /// matters mostly in the first few words.
-    fn run_bytes(&self, offset: u64, len: usize, done: usize) -> usize {
-        let left = len - done;
-        if self.rng.below(4) > 0 {
-            return left;
+    /// Cuts `len` bytes from pool offset `offset` on, in random order.
+    fn pieces(&self, offset: u64, len: usize) -> Vec<Range<usize>> {
+        let first_cut = 8 - (offset % 8) as usize;
+        let mut cuts = vec![0, len];
+        if first_cut < len && self.rng.below(4) == 0 {
+            let places = (len - first_cut).div_ceil(8);
+            // The first words matter more than the rest of a long value.
+            let near = [places, places.min(8)][self.rng.below(2)];
+            cuts.extend((0..1 + self.rng.below(4)).map(|_| first_cut + 8 * self.rng.below(near)));
         }
-        let head = 8 - (offset as usize + done) % 8;
-        (head + 8 * self.rng.below(4)).min(left)
+        cuts.sort_unstable();
+        let mut pieces: Vec<_> = cuts.windows(2).map(|pair| pair[0]..pair[1]).collect();
+        pieces.retain(|piece| !piece.is_empty() || len == 0);
+        for i in (1..pieces.len()).rev() {
+            pieces.swap(i, self.rng.below(i + 1));
+        }
+        pieces
     }
 }
 
@@ -93,7 +115,9 @@ impl Fabric for SimFabric {
         for (i, verb) in batch.verbs().iter().enumerate() {
             match lanes.iter_mut().find(|l| l.node == verb.node) {
                 Some(lane) => lane.verbs.push(i),
-                None => lanes.push(Lane { node: verb.node, verbs: vec![i], done: 0 }),
+                None => {
+                    lanes.push(Lane { node: verb.node, verbs: vec![i], pieces: Vec::new() });
+                }
             }
         }
         lanes.iter_mut().for_each(|l| l.verbs.reverse());
@@ -105,9 +129,9 @@ impl Fabric for SimFabric {
             let lane = &mut lanes[i];
             let current = *lane.verbs.last().expect("finished lanes are removed");
             let (verbs, bytes) = batch.parts_mut();
-            if self.step(&mut verbs[current], bytes, &mut lane.done) {
+            if self.step(&mut verbs[current], bytes, &mut lane.pieces) {
                 lane.verbs.pop();
-                lane.done = 0;
+                lane.pieces.clear();
                 if lane.verbs.is_empty() {
                     lanes.swap_remove(i);
                 }

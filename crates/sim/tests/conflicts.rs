@@ -242,7 +242,8 @@ fn a_full_index_is_an_error_and_loses_nothing() {
                     Err(error) => assert_eq!(error, Error::IndexFull),
                 }
             }
-            for key in inserted.borrow().iter() {
+            let keys = inserted.borrow().clone();
+            for key in &keys {
                 assert_eq!(store.search(key, None).await.unwrap().value(), Some(&key[..]));
             }
         });
