@@ -16,8 +16,12 @@ fn for_all(seeds: u64, replicas: &[usize], scenario: impl Fn(&mut Cluster, &Rng)
     for seed in replay.map_or(0..seeds, |seed| seed..seed + 1) {
         let rng = Rng::new(seed);
         let index_replicas = replicas[seed as usize % replicas.len()];
+        // Thousands of clusters are made: small ones.
         let geometry = Geometry {
+            region_bytes: 1 << 17,
+            block_bytes: 1 << 12,
             slots_per_bucket: 1 + rng.below(2) as u8,
+            max_value_bytes: 512,
             ..ClusterOptions::default().geometry
         };
         let options = ClusterOptions {
