@@ -9,17 +9,14 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_control::node::{NodeReply, NodeRequest, Usage};
-use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
+use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 use fusee_core::Error;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::MnId;
 use fusee_core::view::{Member, View};
 use fusee_fabric::FabricKind;
 
@@ -28,11 +25,7 @@ use crate::embedded::Cluster;
 use crate::error::ConnectError;
 use crate::options::{EmbeddedOptions, FabricChoice, Options};
 use crate::session::Session;
-
-/// How often a cluster that is forming is asked whether it is ready.
-const READY_POLL: Duration = Duration::from_millis(20);
-
-static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
+use crate::shared::{Shared, first_view, reachable_fabric, wait};
 
 thread_local! {
     /// The sessions that this thread got by itself, at most one per client.
@@ -46,19 +39,8 @@ pub struct Client {
     handle: Arc<Handle>,
 }
 
-/// What sessions need, from any thread.
-pub(crate) struct Shared {
-    number: u64,
-    pub runtime: Runtime,
-    pub master: MasterClient,
-    pub kind: FabricKind,
-    pub options: Options,
-    nodes: Mutex<Arc<HashMap<MnId, NodeClient>>>,
-    closed: AtomicBool,
-}
-
 /// Ends the client when the last clone is dropped.
-pub(crate) struct Handle {
+struct Handle {
     shared: Arc<Shared>,
     driver: Mutex<Option<Driver>>,
     /// The view at the time of joining.
@@ -103,15 +85,7 @@ impl Client {
             FabricChoice::Only(kind) => kind,
             FabricChoice::Auto => reachable_fabric(&view.members),
         };
-        let shared = Arc::new(Shared {
-            number: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed),
-            runtime,
-            master,
-            kind,
-            options,
-            nodes: Mutex::new(Arc::new(local_nodes)),
-            closed: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(runtime, master, kind, options, local_nodes));
         let handle = Handle { shared, driver: Mutex::default(), view, cluster };
         let client = Client { handle: Arc::new(handle) };
         // Whoever gets a client has reached every memory node once.
@@ -312,93 +286,11 @@ impl Drop for Handle {
         let own = SESSIONS
             .try_with(|sessions| sessions.borrow_mut().extract_if(.., mine).collect::<Vec<_>>());
         drop(own);
-        // Release: whoever sees it must not use the cluster that ends next.
-        self.shared.closed.store(true, Ordering::Release);
+        self.shared.close();
         drop(self.cluster.take());
     }
 }
 
-impl Shared {
-    /// Whether the client has ended.
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    /// Waits for a future of the control plane on the calling thread, which may well be a thread
-    /// of somebody's async runtime.
-    pub fn wait<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
-        wait(&self.runtime, future)
-    }
-
-    /// Asks the master for a new session.
-    pub fn open_session(&self) -> Result<(ClientId, View), ConnectError> {
-        if self.is_closed() {
-            return Err(ConnectError::Refused("the client has ended".into()));
-        }
-        let master = self.master.clone();
-        match self.wait(async move { master.call(MasterRequest::Open).await })? {
-            MasterReply::Opened { client, view } => {
-                view.check()?;
-                Ok((client, view))
-            }
-            MasterReply::NotReady { joined, expected } => {
-                Err(ConnectError::NotReady { joined, expected })
-            }
-            MasterReply::Refused { reason } => Err(ConnectError::Refused(reason)),
-            _ => Err(ConnectError::Protocol("another answer than to Open")),
-        }
-    }
-
-    /// The control connections to a view's members, made as they are needed.
-    pub fn node_clients(&self, view: &View) -> Arc<HashMap<MnId, NodeClient>> {
-        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        if view.members.iter().any(|m| !nodes.contains_key(&m.node)) {
-            let known = HashMap::clone(&nodes);
-            let new = view.members.iter().filter(|m| !known.contains_key(&m.node));
-            let new: HashMap<_, _> =
-                new.map(|m| (m.node, NodeClient::new(&self.runtime, &m.control))).collect();
-            *nodes = Arc::new(known.into_iter().chain(new).collect());
-        }
-        nodes.clone()
-    }
-}
-
-pub(crate) fn wait<T: Send + 'static>(
-    runtime: &Runtime,
-    future: impl Future<Output = T> + Send + 'static,
-) -> T {
-    let (sender, receiver) = mpsc::sync_channel(1);
-    runtime.handle().spawn(async move { sender.send(future.await) });
-    receiver.recv().expect("the runtime lives as long as its clients")
-}
-
 fn no_session(error: ConnectError) -> Error {
     Error::NoSession { reason: error.to_string() }
-}
-
-/// Waits until the cluster has formed.
-async fn first_view(master: MasterClient, patience: Duration) -> Result<View, ConnectError> {
-    let deadline = Instant::now() + patience;
-    loop {
-        let error = match master.call(MasterRequest::GetView { newer_than: 0 }).await {
-            Ok(MasterReply::View(Some(view))) => return Ok(view),
-            Ok(MasterReply::NotReady { joined, expected }) => {
-                ConnectError::NotReady { joined, expected }
-            }
-            Ok(MasterReply::Refused { reason }) => return Err(ConnectError::Refused(reason)),
-            Ok(_) => return Err(ConnectError::Protocol("another answer than to GetView")),
-            Err(error @ RpcError::WrongService { .. }) => return Err(error.into()),
-            Err(error) => return Err(error.into()),
-        };
-        if Instant::now() >= deadline {
-            return Err(error);
-        }
-        tokio::time::sleep(READY_POLL).await;
-    }
-}
-
-/// Shared memory if this host is every node's, else TCP.
-fn reachable_fabric(members: &[Member]) -> FabricKind {
-    let here = |m: &Member| m.shm.as_deref().is_some_and(|path| Path::new(path).exists());
-    if members.iter().all(here) { FabricKind::Shm } else { FabricKind::Tcp }
 }

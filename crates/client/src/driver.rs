@@ -15,9 +15,9 @@ use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::client::Shared;
 use crate::error::ConnectError;
 use crate::session::Session;
+use crate::shared::Shared;
 
 /// Operations that run at once; more wait in the queue.
 const MAX_RUNNING: usize = 256;

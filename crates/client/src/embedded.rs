@@ -14,9 +14,9 @@ use fusee_fabric::FabricKind;
 use fusee_master::{MasterServer, Settings};
 use fusee_memory_node::MemoryNode;
 
-use crate::client::wait;
 use crate::error::ConnectError;
 use crate::options::EmbeddedOptions;
+use crate::shared::wait;
 
 /// A running embedded cluster. Dropping it ends it.
 pub(crate) struct Cluster {

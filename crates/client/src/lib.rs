@@ -41,6 +41,7 @@ mod executor;
 mod host;
 mod options;
 mod session;
+mod shared;
 
 pub use client::Client;
 pub use error::ConnectError;

@@ -23,15 +23,18 @@ use fusee_fabric::{AnyFabric, FabricKind, attach_all};
 
 use crate::blocks::BlockSource;
 use crate::cache::IndexCache;
-use crate::client::{Handle, Shared};
 use crate::error::ConnectError;
 use crate::executor::Reactor;
 use crate::host::SessionHost;
+use crate::shared::Shared;
 
 /// How long the end of a session waits for the master to take note.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Keys that one batch of `get_many` asks for.
 const MANY_KEYS: usize = 64;
+
+/// What must not end before a session does.
+pub(crate) type KeepAlive = Arc<dyn Send + Sync>;
 
 /// One thread's own way into the store.
 pub struct Session {
@@ -41,21 +44,21 @@ pub struct Session {
     blocks: Arc<BlockSource>,
     shared: Arc<Shared>,
     /// Keeps an embedded cluster alive; not held by the sessions that threads get by themselves.
-    _handle: Option<Arc<Handle>>,
+    _keep_alive: Option<KeepAlive>,
 }
 
 impl Session {
     pub(crate) fn open(
         shared: &Arc<Shared>,
-        handle: Option<Arc<Handle>>,
+        keep_alive: Option<KeepAlive>,
     ) -> Result<Session, ConnectError> {
         let (client, view) = shared.open_session()?;
-        Session::attach(shared, handle, client, view)
+        Session::attach(shared, keep_alive, client, view)
     }
 
     fn attach(
         shared: &Arc<Shared>,
-        handle: Option<Arc<Handle>>,
+        keep_alive: Option<KeepAlive>,
         client: ClientId,
         view: View,
     ) -> Result<Session, ConnectError> {
@@ -75,7 +78,7 @@ impl Session {
             cache: RefCell::new(cache),
             blocks,
             shared: shared.clone(),
-            _handle: handle,
+            _keep_alive: keep_alive,
         })
     }
 
