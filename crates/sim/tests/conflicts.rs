@@ -1,4 +1,4 @@
-//! Clients in conflict, under every interleaving that some thousand seeds produce. The index is
+//! Clients in conflict, under the interleavings that a thousand seeds produce. The index is
 //! so small that its slots are fought for.
 
 use std::cell::{Cell, RefCell};
@@ -8,7 +8,7 @@ use fusee_core::error::Error;
 use fusee_core::view::Geometry;
 use fusee_sim::{Cluster, ClusterOptions, Executor, Rng};
 
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 200;
 const MAX_STEPS: u64 = 2_000_000;
 
 /// Runs `scenario` for many seeds and every replication factor of the index.

@@ -9,11 +9,15 @@ use fusee_sim::{Cluster, ClusterOptions, Executor, Rng, SimStore, Workload};
 
 const MAX_STEPS: u64 = 2_000_000;
 
+/// The one seed to run, if the environment names one.
+fn replay() -> Option<u64> {
+    let seed = std::env::var("FUSEE_SIM_SEED").ok()?;
+    Some(seed.parse().expect("FUSEE_SIM_SEED is a number"))
+}
+
 /// Runs `scenario` for every seed. Neighbouring seeds differ in the number of index replicas.
 fn for_all(seeds: u64, replicas: &[usize], scenario: impl Fn(&mut Cluster, &Rng)) {
-    let replay = std::env::var("FUSEE_SIM_SEED").ok();
-    let replay = replay.map(|s| s.parse::<u64>().expect("FUSEE_SIM_SEED is a number"));
-    for seed in replay.map_or(0..seeds, |seed| seed..seed + 1) {
+    for seed in replay().map_or(0..seeds, |seed| seed..seed + 1) {
         let rng = Rng::new(seed);
         let index_replicas = replicas[seed as usize % replicas.len()];
         // Thousands of clusters are made: small ones.
@@ -148,7 +152,7 @@ fn run(rng: &Rng, cluster: &Cluster, workload: &Workload, keys: usize, plans: Ve
 
 #[test]
 fn operations_of_all_kinds_are_linearizable() {
-    for_all(10_000, &[1, 2, 3, 4, 5], |cluster, rng| {
+    for_all(25_000, &[1, 2, 3, 4, 5], |cluster, rng| {
         let keys = few_keys(cluster, rng);
         let n = keys.len();
         let workload = Workload::new(rng, keys);
@@ -161,7 +165,7 @@ fn operations_of_all_kinds_are_linearizable() {
 /// and other keys keep changing which slots are free.
 #[test]
 fn inserts_of_one_key_among_moving_slots_are_linearizable() {
-    for_all(10_000, &[1, 2, 3, 4, 5], |cluster, rng| {
+    for_all(30_000, &[1, 2, 3, 4, 5], |cluster, rng| {
         let n = 3 + rng.below(4);
         let workload = Workload::new(rng, Workload::keys(cluster.view(), 1, n - 1));
         run(rng, cluster, &workload, n, fighting_plans(rng, n));
@@ -174,7 +178,7 @@ fn inserts_of_one_key_among_moving_slots_are_linearizable() {
 #[test]
 fn what_crashed_clients_leave_survives_the_loss_of_an_index_node() {
     let crashed = std::cell::Cell::new(0);
-    for_all(10_000, &[2, 3, 4, 5], |cluster, rng| {
+    for_all(15_000, &[2, 3, 4, 5], |cluster, rng| {
         let keys = few_keys(cluster, rng);
         let n = keys.len();
         let workload = Workload::new(rng, keys);
@@ -190,5 +194,6 @@ fn what_crashed_clients_leave_survives_the_loss_of_an_index_node() {
         run(rng, cluster, &workload, n, mixed_plans(rng, n));
         workload.assert_linearizable();
     });
-    assert!(crashed.get() > 0, "nobody was ever running when the node was lost");
+    let enough = crashed.get() > 7_000 || replay().is_some();
+    assert!(enough, "clients were running in {} crashes only", crashed.get());
 }
