@@ -266,6 +266,8 @@ fn nothing_is_left_behind() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
+    // What an async runtime opens once per process and keeps, such as its signal pipe.
+    drop(Runtime::start("warm-up").unwrap());
     let before = traces();
     for round in 0..2 {
         let master = MasterServer::start(config(dir.path())).unwrap();
@@ -276,11 +278,6 @@ fn nothing_is_left_behind() {
         }
         nodes.into_iter().for_each(MemoryNode::stop);
         master.stop();
-    }
-    // A task that holds the last clone of a runtime lets it end in the background.
-    let end = Instant::now() + SOON;
-    while traces() != before && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(traces(), before);
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path()).collect();
