@@ -30,6 +30,8 @@ pub(crate) struct BlockSource {
     view: Arc<View>,
     nodes: Arc<HashMap<MnId, NodeClient>>,
     master: MasterClient,
+    /// For one answer of a memory node: short enough to ask the others when one is silent.
+    node_deadline: Duration,
     /// The memory node to ask next.
     turn: AtomicUsize,
 }
@@ -40,9 +42,12 @@ impl BlockSource {
         view: Arc<View>,
         nodes: Arc<HashMap<MnId, NodeClient>>,
         master: MasterClient,
+        op_timeout: Duration,
     ) -> BlockSource {
         let turn = AtomicUsize::new(client.0 as usize);
-        BlockSource { client, view, nodes, master: master.with_deadline(MASTER_DEADLINE), turn }
+        let node_deadline = op_timeout / (view.members.len() as u32 + 2);
+        let master = master.with_deadline(MASTER_DEADLINE.min(node_deadline));
+        BlockSource { client, view, nodes, master, node_deadline, turn }
     }
 
     pub fn client(&self) -> ClientId {
@@ -57,9 +62,7 @@ impl BlockSource {
                 Err(error) => tracing::warn!(?leftover, %error, "a handed-on block is lost"),
             }
         }
-        let block = self.allocate().await?;
-        self.record_on_backups(block).await?;
-        Ok(self.granted(block, 0))
+        self.allocate().await
     }
 
     fn granted(&self, block: BlockId, first: u32) -> BlockGrant {
@@ -86,14 +89,21 @@ impl BlockSource {
         rests.into_iter().filter_map(leftover).collect()
     }
 
-    async fn allocate(&self) -> Result<BlockId, Error> {
+    /// ALLOC at one memory node after the other, until a block is recorded on all its replicas.
+    async fn allocate(&self) -> Result<BlockGrant, Error> {
         let members = &self.view.members;
         let first = self.turn.fetch_add(1, Ordering::Relaxed);
         let mut last_failure = None;
         for i in 0..members.len() {
             let member = &members[(first + i) % members.len()];
             match self.ask(member.node, NodeRequest::Alloc { client: self.client }).await {
-                Ok(NodeReply::Allocated { block }) if self.is_valid(block) => return Ok(block),
+                Ok(NodeReply::Allocated { block }) if self.is_valid(block) => {
+                    match self.record_on_backups(block).await {
+                        Ok(()) => return Ok(self.granted(block, 0)),
+                        Err(error) => last_failure = Some(error.to_string()),
+                    }
+                    self.give_back(block).await;
+                }
                 Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)) => {}
                 Ok(other) => last_failure = Some(format!("{}: {other:?}", member.node)),
                 Err(error) => last_failure = Some(error),
@@ -102,6 +112,17 @@ impl BlockSource {
         match last_failure {
             Some(reason) => Err(Error::Allocation { reason }),
             None => Err(Error::OutOfMemory),
+        }
+    }
+
+    /// Frees a block that could not be recorded everywhere, as far as its nodes can be reached.
+    async fn give_back(&self, block: BlockId) {
+        for place in &self.view.regions[block.region as usize].places {
+            let (from, to) = (self.client, ClientId::NOBODY);
+            let request = NodeRequest::SetOwner { block, from, to };
+            if let Err(error) = self.ask(place.node, request).await {
+                tracing::debug!(?block, %error, "a block is not given back");
+            }
         }
     }
 
@@ -139,6 +160,7 @@ impl BlockSource {
 
     async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
         let client = self.nodes.get(&node).ok_or_else(|| format!("{node} is unknown"))?;
+        let client = client.with_deadline(self.node_deadline);
         client.call(request).await.map_err(|error| format!("{node}: {error}"))
     }
 }

@@ -121,7 +121,13 @@ impl Client {
     }
 
     fn run<R>(&self, f: impl AsyncFnOnce(&Session) -> Result<R, Error>) -> Result<R, Error> {
-        self.with_session(|session| session.block_on(f(session))).map_err(no_session)?
+        let result = self.with_session(|session| session.block_on(f(session)));
+        let result = result.map_err(no_session)?;
+        if result.as_ref().is_err_and(has_lost_a_node) {
+            // A session does not find its way back to a node: the next call gets a new one.
+            drop(take_session_of_thread(self.handle.shared.number));
+        }
+        result
     }
 
     /// The value of a key; `None` if it does not exist.
@@ -222,7 +228,11 @@ impl Client {
     ) -> Result<R, Error> {
         let answer = {
             let mut driver = self.handle.driver.lock().unwrap_or_else(PoisonError::into_inner);
-            if driver.is_none() {
+            if driver.as_ref().is_none_or(Driver::is_over) {
+                // Its operations end by themselves; not to be waited for on an async thread.
+                if let Some(over) = driver.take() {
+                    over.detach();
+                }
                 *driver = Some(Driver::start(&self.handle.shared).map_err(no_session)?);
             }
             driver.as_ref().expect("just set").submit(operation)
@@ -270,6 +280,13 @@ impl Client {
     }
 }
 
+/// Takes the session that the calling thread got by itself from the client of this number.
+fn take_session_of_thread(number: u64) -> Vec<(u64, Rc<Session>)> {
+    let mine = |(n, _): &mut (u64, Rc<Session>)| *n == number;
+    let taken = SESSIONS.try_with(|sessions| sessions.borrow_mut().extract_if(.., mine).collect());
+    taken.unwrap_or_default()
+}
+
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shared = &self.handle.shared;
@@ -286,9 +303,15 @@ impl Drop for Handle {
         let own = SESSIONS
             .try_with(|sessions| sessions.borrow_mut().extract_if(.., mine).collect::<Vec<_>>());
         drop(own);
-        self.shared.close();
+        self.shared.close(self.cluster.is_some());
         drop(self.cluster.take());
     }
+}
+
+/// Whether a session that met this error has lost its way to a memory node, perhaps one that is
+/// there again.
+fn has_lost_a_node(error: &Error) -> bool {
+    matches!(error, Error::Unreachable { .. })
 }
 
 fn no_session(error: ConnectError) -> Error {

@@ -7,6 +7,7 @@
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc as blocking;
 use std::thread::JoinHandle;
 
@@ -29,6 +30,8 @@ type Job = Box<dyn FnOnce(Rc<Session>) -> Running + Send>;
 pub(crate) struct Driver {
     jobs: Option<mpsc::UnboundedSender<Job>>,
     thread: Option<JoinHandle<()>>,
+    /// The session has lost a memory node: what was submitted goes on, the rest needs another.
+    lost: Arc<AtomicBool>,
 }
 
 impl Driver {
@@ -48,7 +51,19 @@ impl Driver {
         })?;
         let ended = |_| ConnectError::Io(std::io::Error::other("the driver thread ended"));
         start.recv().map_err(ended)??;
-        Ok(Driver { jobs: Some(jobs), thread: Some(thread) })
+        Ok(Driver { jobs: Some(jobs), thread: Some(thread), lost: Arc::default() })
+    }
+
+    /// Whether another driver is needed.
+    pub fn is_over(&self) -> bool {
+        let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        // Relaxed: a call that does not see it yet fails as the one before it did.
+        ended || self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Lets it finish what was submitted, without waiting for it.
+    pub fn detach(mut self) {
+        drop(self.thread.take());
     }
 
     /// Hands an operation over. The answer fails only if the driver ends first.
@@ -57,8 +72,15 @@ impl Driver {
         operation: impl AsyncFnOnce(&Session) -> Result<R, Error> + Send + 'static,
     ) -> oneshot::Receiver<Result<R, Error>> {
         let (sender, receiver) = oneshot::channel();
+        let lost = self.lost.clone();
         let job: Job = Box::new(move |session| {
-            Box::pin(async move { drop(sender.send(operation(&session).await)) })
+            Box::pin(async move {
+                let result = operation(&session).await;
+                if matches!(result, Err(Error::Unreachable { .. })) {
+                    lost.store(true, Ordering::Relaxed);
+                }
+                drop(sender.send(result));
+            })
         });
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(job);

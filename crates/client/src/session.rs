@@ -11,9 +11,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::stats::Stats;
 use fusee_core::store::{Hint, SearchKey};
 use fusee_core::verbs::ClientId;
@@ -28,8 +26,6 @@ use crate::executor::Reactor;
 use crate::host::SessionHost;
 use crate::shared::Shared;
 
-/// How long the end of a session waits for the master to take note.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Keys that one batch of `get_many` asks for.
 const MANY_KEYS: usize = 64;
 
@@ -53,7 +49,10 @@ impl Session {
         keep_alive: Option<KeepAlive>,
     ) -> Result<Session, ConnectError> {
         let (client, view) = shared.open_session()?;
-        Session::attach(shared, keep_alive, client, view)
+        Session::attach(shared, keep_alive, client, view).inspect_err(|_| {
+            // The master need not count a session that never was.
+            shared.close_session(client, Vec::new());
+        })
     }
 
     fn attach(
@@ -65,8 +64,8 @@ impl Session {
         let fabric = Rc::new(attach_all(shared.kind, client, &view.members)?);
         let reactor = Rc::new(Reactor::new(fabric.clone()));
         let nodes = shared.node_clients(&view);
-        let master = shared.master.clone();
-        let blocks = BlockSource::new(client, Arc::new(view.clone()), nodes, master);
+        let (master, op_timeout) = (shared.master.clone(), shared.options.op_timeout);
+        let blocks = BlockSource::new(client, Arc::new(view.clone()), nodes, master, op_timeout);
         let blocks = Arc::new(blocks);
         let options = &shared.options;
         let host =
@@ -193,15 +192,11 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.shared.is_closed() {
+        // While panicking an operation may be half-way: that is a crash, not an end.
+        if self.shared.is_cluster_gone() || std::thread::panicking() {
             return;
         }
         let leftovers = self.blocks.give_up(self.store.take_rests());
-        let request = MasterRequest::Close { client: self.id(), leftovers };
-        let master = self.shared.master.with_deadline(CLOSE_TIMEOUT);
-        let closed = self.shared.wait(async move { master.call(request).await });
-        if !matches!(closed, Ok(MasterReply::Done)) {
-            tracing::debug!(client = %self.id(), ?closed, "the master took no note of the end");
-        }
+        self.shared.close_session(self.id(), leftovers);
     }
 }

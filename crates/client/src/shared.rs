@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::master::{Leftover, MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
@@ -22,6 +22,9 @@ use crate::options::Options;
 /// How often a cluster that is forming is asked whether it is ready.
 const READY_POLL: Duration = Duration::from_millis(20);
 
+/// How long the end of a session waits for the master to take note.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
 
 /// What sessions need, from any thread.
@@ -32,7 +35,10 @@ pub(crate) struct Shared {
     pub kind: FabricKind,
     pub options: Options,
     nodes: Mutex<Arc<HashMap<MnId, NodeClient>>>,
+    /// The last clone of the client is gone.
     closed: AtomicBool,
+    /// So is its embedded cluster.
+    cluster_gone: AtomicBool,
 }
 
 impl Shared {
@@ -51,13 +57,20 @@ impl Shared {
             options,
             nodes: Mutex::new(Arc::new(nodes)),
             closed: AtomicBool::new(false),
+            cluster_gone: AtomicBool::new(false),
         }
     }
 
-    /// The client ends: its sessions must not use the cluster any more.
-    pub fn close(&self) {
+    /// The client ends, and its embedded cluster with it, if it has one.
+    pub fn close(&self, with_cluster: bool) {
         // Release: whoever sees it also sees what came before the end.
+        self.cluster_gone.store(with_cluster, Ordering::Release);
         self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether there is nobody left to say goodbye to.
+    pub fn is_cluster_gone(&self) -> bool {
+        self.cluster_gone.load(Ordering::Acquire)
     }
 
     /// Whether the client has ended.
@@ -87,6 +100,16 @@ impl Shared {
             }
             MasterReply::Refused { reason } => Err(ConnectError::Refused(reason)),
             _ => Err(ConnectError::Protocol("another answer than to Open")),
+        }
+    }
+
+    /// Tells the master that a session has ended, and what it hands on.
+    pub fn close_session(&self, client: ClientId, leftovers: Vec<Leftover>) {
+        let request = MasterRequest::Close { client, leftovers };
+        let master = self.master.with_deadline(CLOSE_TIMEOUT);
+        let closed = self.wait(async move { master.call(request).await });
+        if !matches!(closed, Ok(MasterReply::Done)) {
+            tracing::debug!(%client, ?closed, "the master took no note of the end");
         }
     }
 

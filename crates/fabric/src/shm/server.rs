@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fusee_core::verbs::ClientId;
 use mio::net::{UnixListener, UnixStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -322,6 +323,10 @@ impl Connection {
             drop(io::Write::write(&mut &*socket, &welcome(status)));
             Err(io::Error::other(why))
         };
+        // "Nobody" cannot be fenced.
+        if hello.client == ClientId::NOBODY {
+            return Err(io::Error::other("it says hello without a client id"));
+        }
         if hello.identity != hub.identity() {
             return refuse(Status::WrongIdentity, "it expects another memory node");
         }

@@ -257,11 +257,12 @@ impl Inner {
     }
 
     fn poll(&mut self, wait: Option<Duration>) {
-        match self.poll.poll(&mut self.events, wait) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => self.events.clear(),
+        let mut wait = wait;
+        while let Err(error) = self.poll.poll(&mut self.events, wait) {
             // An epoll that fails is a bug, not a state of the world.
-            Err(error) => panic!("cannot poll: {error}"),
+            assert!(error.kind() == io::ErrorKind::Interrupted, "cannot poll: {error}");
+            // Interrupted, perhaps for long: look at what has come, do not wait again.
+            wait = Some(Duration::ZERO);
         }
         for event in &self.events {
             let Some(link) = self.links.get_mut(event.token().0) else { continue };
@@ -299,13 +300,24 @@ impl Inner {
         }
     }
 
+    /// Gives up nodes that have been silent for too long.
+    ///
+    /// Time passes also while this process is stopped, and a reply may have come meanwhile. So a
+    /// node is silent only if nothing is there to be read *after* its time was up.
     fn lose_silent(&mut self, silence: Duration) {
-        for at in 0..self.links.len() {
-            let link = &self.links[at];
-            if link.failed.is_none()
+        let now = Instant::now();
+        let overdue = |link: &Link| {
+            link.failed.is_none()
                 && link.is_waiting()
-                && link.silent_since.is_some_and(|since| since.elapsed() >= silence)
-            {
+                && link.silent_since.is_some_and(|since| now.duration_since(since) >= silence)
+        };
+        if !self.links.iter().any(overdue) {
+            return;
+        }
+        self.poll(Some(Duration::ZERO));
+        self.receive();
+        for at in 0..self.links.len() {
+            if overdue(&self.links[at]) {
                 self.fail(at, &LinkError::Silent(silence));
             }
         }

@@ -153,6 +153,10 @@ impl Connection {
     fn greet(&mut self, context: &Context<'_>) -> Result<bool, Misbehaved> {
         let Some(hello) = Hello::decode(self.input.filled())? else { return Ok(false) };
         self.input.consume(frame::HELLO_BYTES);
+        // "Nobody" cannot be fenced.
+        if hello.client == ClientId::NOBODY {
+            return Err(Misbehaved::Frame(FrameError::Malformed("a hello without a client")));
+        }
         let status = if hello.identity != context.identity {
             Status::WrongIdentity
         } else if (context.is_fenced)(hello.client) {

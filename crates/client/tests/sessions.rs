@@ -1,0 +1,129 @@
+//! Sessions with a real master and real memory nodes: they end when they should, and a failed
+//! start leaves nothing open.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fusee_client::{Client, FabricChoice, FabricKind, Geometry, Options};
+use fusee_master::{Config, MasterServer};
+use fusee_memory_node::{Config as NodeConfig, MemoryNode};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn master(dir: &Path) -> MasterServer {
+    let geometry = Geometry {
+        region_bytes: 4 << 20,
+        block_bytes: 1 << 20,
+        max_value_bytes: 64 << 10,
+        ..Geometry::default()
+    };
+    let config = Config {
+        listen: "127.0.0.1:0".into(),
+        data_dir: dir.join("master"),
+        memory_nodes: 2,
+        index_replicas: 2,
+        data_replicas: 2,
+        index_keys: 1000,
+        geometry,
+        ..Config::default()
+    };
+    MasterServer::start(config).unwrap()
+}
+
+fn node(dir: &Path, master: &MasterServer) -> MemoryNode {
+    let config = NodeConfig {
+        master: master.addr().unwrap().to_string(),
+        shm_dir: Some(dir.to_owned()),
+        pool_bytes: 32 << 20,
+        ..NodeConfig::default()
+    };
+    MemoryNode::start(config).unwrap()
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + SOON;
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not happen");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn blocks_owned(client: &Client) -> u64 {
+    client.usage().into_iter().filter_map(|(_, u)| u.ok()).map(|u| u.primary_blocks_owned).sum()
+}
+
+#[test]
+fn sessions_of_all_threads_end_with_the_client_or_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = master(dir.path());
+    let _nodes = [node(dir.path(), &master), node(dir.path(), &master)];
+    master.wait_formed(SOON).unwrap();
+    let addr = master.addr().unwrap().to_string();
+    let watcher = Client::connect(&addr).unwrap();
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        for round in 0..5u32 {
+            let options = Options { fabric: FabricChoice::Only(fabric), ..Options::default() };
+            let client = Client::connect_with(&addr, options).unwrap();
+            let (go, wait) = mpsc::channel::<()>();
+            let (done, written) = mpsc::channel();
+            let other = thread::spawn(move || {
+                client.put(&round.to_le_bytes(), b"value").unwrap();
+                let clone = client.clone();
+                done.send(client).unwrap();
+                drop(clone);
+                wait.recv().unwrap_err();
+            });
+            // The last clone goes on this thread, the other thread's session a little later.
+            drop(written.recv().unwrap());
+            drop(go);
+            other.join().unwrap();
+            let open = || watcher.status().unwrap().open_sessions;
+            wait_until("the end of the sessions", || open() == 1);
+        }
+    }
+    assert_eq!(blocks_owned(&watcher), 1, "each session went on with the block of the last one");
+}
+
+#[test]
+fn a_session_that_cannot_start_is_not_left_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = master(dir.path());
+    let kept = node(dir.path(), &master);
+    let lost = node(dir.path(), &master);
+    master.wait_formed(SOON).unwrap();
+    let addr = master.addr().unwrap().to_string();
+    lost.stop();
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        let options = Options { fabric: FabricChoice::Only(fabric), ..Options::default() };
+        let error = Client::connect_with(&addr, options).unwrap_err().to_string();
+        assert!(error.contains("cannot attach to memory node"), "{error}");
+    }
+    let status =
+        || match master.client().call_blocking(fusee_control::master::MasterRequest::Status) {
+            Ok(fusee_control::master::MasterReply::Status(status)) => status,
+            other => panic!("{other:?}"),
+        };
+    wait_until("the end of the sessions", || status().open_sessions == 0);
+    assert_eq!(status().sessions_opened, 2);
+    kept.stop();
+}
+
+/// A block whose backup cannot record it goes back, again and again.
+#[test]
+fn allocation_beside_a_dead_backup_does_not_eat_blocks() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = master(dir.path());
+    let kept = node(dir.path(), &master);
+    let lost = node(dir.path(), &master);
+    master.wait_formed(SOON).unwrap();
+    let client = Client::connect(&master.addr().unwrap().to_string()).unwrap();
+    lost.stop();
+    for i in 0..30u32 {
+        let error = client.put(&i.to_le_bytes(), b"value").unwrap_err();
+        drop(error);
+    }
+    assert_eq!(blocks_owned(&client), 0);
+    kept.stop();
+}
