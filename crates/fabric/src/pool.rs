@@ -106,6 +106,9 @@ impl Order {
     }
 }
 
+/// Pages are at least this large, and larger ones are refused by the system, not by us.
+const PAGE_BYTES: u64 = 4096;
+
 impl Pool {
     /// Makes a pool, all zeros.
     pub fn new(options: PoolOptions) -> io::Result<Pool> {
@@ -243,11 +246,27 @@ impl Pool {
         });
     }
 
-    /// Sets a range to zero.
+    /// Sets a range to zero. Whole pages go back to the system: a pool is as large in memory as
+    /// it is used, also after it has been emptied.
     ///
     /// # Panics
     /// If the range is not inside the pool.
     pub fn zero(&self, offset: u64, len: u64) {
+        let first = offset.next_multiple_of(PAGE_BYTES);
+        let pages = offset.saturating_add(len).saturating_sub(first) / PAGE_BYTES * PAGE_BYTES;
+        if pages > 0
+            && let Ok((word, _)) = self.word(first, pages)
+            // SAFETY: `word` has checked the range; a mapping starts at a page.
+            && unsafe { sys::discard_pages(word, pages as usize) }
+        {
+            self.overwrite_with_zeros(offset, first - offset);
+            self.overwrite_with_zeros(first + pages, offset + len - first - pages);
+        } else {
+            self.overwrite_with_zeros(offset, len);
+        }
+    }
+
+    fn overwrite_with_zeros(&self, offset: u64, len: u64) {
         let end = offset.checked_add(len).filter(|end| *end <= self.bytes());
         let end = end.expect("the range to zero must be inside the pool");
         let mut order = Order::default();
@@ -300,12 +319,16 @@ mod tests {
 
     #[test]
     fn zero_clears_exactly_its_range() {
-        for (offset, len) in [(0, 4096), (8, 16), (3, 2), (5, 100), (7, 9), (4000, 96), (9, 0)] {
-            let pool = pool(4096);
+        const ALL: usize = 5 * 4096;
+        let small = [(0, 4096), (8, 16), (3, 2), (5, 100), (7, 9), (4000, 96), (9, 0)];
+        let pages =
+            [(0, 20480), (4096, 8192), (4095, 8194), (1, 20000), (8191, 4098), (12288, 8192)];
+        for (offset, len) in small.into_iter().chain(pages) {
+            let pool = pool(ALL as u64);
             let mut order = Order::default();
-            pool.write(&mut order, 0, &[0xaa; 4096]).unwrap();
+            pool.write(&mut order, 0, &[0xaa; ALL]).unwrap();
             pool.zero(offset, len);
-            let mut bytes = [0; 4096];
+            let mut bytes = [0; ALL];
             pool.read(&mut order, 0, &mut bytes).unwrap();
             for (i, byte) in bytes.iter().enumerate() {
                 let inside = (offset..offset + len).contains(&(i as u64));

@@ -94,6 +94,16 @@ pub(crate) fn make_memfd(bytes: u64, huge: bool) -> io::Result<(OwnedFd, Mapping
     Ok((file, mapping))
 }
 
+/// Gives whole pages of a shared mapping back to the system; they read as zeros afterwards.
+/// Returns whether it did.
+///
+/// # Safety
+/// The range is in a live shared mapping, and its start is a multiple of the page size.
+pub(crate) unsafe fn discard_pages(start: *mut u64, bytes: usize) -> bool {
+    // SAFETY: by the caller. It changes the contents as a write of zeros would.
+    unsafe { libc::madvise(start.cast(), bytes, libc::MADV_REMOVE) == 0 }
+}
+
 /// Maps a memfd that another process made, if it is sealed and at least `bytes` long.
 pub(crate) fn map_sealed(file: &OwnedFd, bytes: u64) -> io::Result<Mapping> {
     // SAFETY: plain call on our descriptor.
