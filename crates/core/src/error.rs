@@ -41,7 +41,7 @@ pub enum Error {
         max_bytes: usize,
     },
     /// No memory node has a free block for an object of this size.
-    #[error("out of memory: no memory node has a free block; add memory nodes or delete keys")]
+    #[error("out of memory: no memory node has a free block; form a cluster with larger pools")]
     OutOfMemory,
     /// Both buckets of the key are full.
     #[error("index full: both buckets of the key are full; start the cluster with more index keys")]
@@ -57,7 +57,10 @@ pub enum Error {
         outcome: Outcome,
     },
     /// The host told the operation to stop waiting: for the winner of a conflict, or for a block.
-    #[error("gave up after waiting too long for {waiting_for} (write outcome: {outcome:?})")]
+    #[error(
+        "gave up after waiting too long for {waiting_for} (write outcome: {outcome:?}); if its client \
+         died, trying again does not help"
+    )]
     GaveUp {
         /// For what it waited.
         waiting_for: &'static str,

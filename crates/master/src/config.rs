@@ -34,7 +34,8 @@ pub struct Config {
     pub data_replicas: u8,
     /// The number of keys to make the index for; 1,000,000 by default.
     pub index_keys: u64,
-    /// Sizes.
+    /// Sizes; regions of 256 MiB by default instead of the paper's 2 GiB, so that pools of a few
+    /// GiB hold several and are used well.
     pub geometry: Geometry,
 }
 
@@ -48,7 +49,7 @@ impl Default for Config {
             index_replicas: 3,
             data_replicas: 2,
             index_keys: 1_000_000,
-            geometry: Geometry::default(),
+            geometry: Geometry { region_bytes: 256 << 20, ..Geometry::default() },
         }
     }
 }

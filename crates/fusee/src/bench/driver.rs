@@ -135,8 +135,9 @@ impl Stage<'_> {
                 counter.0.store(0, Ordering::Relaxed);
             }
             let progress = Progress::start(phase, &self.counters);
-            self.barrier.wait();
+            // Taken before the workers start: this thread may run again only after they ended.
             let start = Instant::now();
+            self.barrier.wait();
             progress.watch(|| self.barrier.wait());
             durations.push(start.elapsed());
         }

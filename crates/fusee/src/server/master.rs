@@ -67,7 +67,7 @@ struct Settings {
     #[arg(long, env = "FUSEE_INDEX_KEYS", value_name = "N")]
     index_keys: Option<u64>,
 
-    /// Size of a region, a power of two [default: 2GiB]
+    /// Size of a region, a power of two [default: 256MiB]
     #[arg(long, env = "FUSEE_REGION_BYTES", value_name = "BYTES")]
     region_bytes: Option<Bytes>,
 

@@ -120,7 +120,8 @@ impl Shell {
         if self.timing {
             output::line(&format!("({:.1} us)", elapsed.as_nanos() as f64 / 1000.0))?;
         }
-        Ok(false)
+        // Nobody reads the answers any more: what follows is not wanted either.
+        Ok(!output::is_read())
     }
 
     fn answer(&self, command: &Command) -> Result<String, Failure> {
