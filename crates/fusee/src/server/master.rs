@@ -107,7 +107,7 @@ impl Settings {
     }
 
     fn config(self) -> Result<Config, Failure> {
-        let geometry = Geometry::default();
+        let geometry = Config::default().geometry;
         let limit = |name: &str, bytes: Option<Bytes>, default: u32| match bytes {
             None => Ok(default),
             Some(Bytes(bytes)) => u32::try_from(bytes)
