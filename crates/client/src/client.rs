@@ -34,6 +34,9 @@ thread_local! {
 
 /// A store to get from and put into. Clones are cheap and share everything; use them from any
 /// thread or task.
+///
+/// When the last clone is dropped, the session of the thread that drops it ends. Sessions that
+/// other threads got end with those threads, or when they open a session of another client.
 #[derive(Clone)]
 pub struct Client {
     handle: Arc<Handle>,
