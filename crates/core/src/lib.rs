@@ -21,6 +21,7 @@ extern crate alloc;
 pub mod error;
 pub mod host;
 pub mod layout;
+pub mod mutant;
 pub mod race;
 pub mod slab;
 pub mod snapshot;

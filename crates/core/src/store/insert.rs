@@ -28,6 +28,7 @@ use super::{Hint, Op};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::Slot;
+use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Words};
 use crate::slab::Allocation;
 use crate::snapshot::Winner;
@@ -87,6 +88,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         look: &Words,
         buckets: &Buckets,
     ) -> Result<bool, Error> {
+        if removed(Mutant::InsertDoesNotLook) {
+            return Ok(false);
+        }
         if self.has_other(look, own, first, key).await? {
             return Ok(true);
         }
