@@ -31,14 +31,12 @@
 //! ([`Outcome`]).
 #![forbid(unsafe_code)]
 
-mod blocks;
-mod cache;
 mod client;
 mod driver;
 mod embedded;
 mod error;
 mod executor;
-mod host;
+pub mod logic;
 mod options;
 mod session;
 mod shared;

@@ -2,42 +2,39 @@
 //!
 //! It has its own client id, slabs, index cache and connections, so nothing is shared or locked
 //! on the path of an operation. It stays on its thread; the futures of its operations may be
-//! polled side by side there (the paper's coroutines).
+//! polled side by side there (the paper's coroutines). What it does is in
+//! [`logic`](crate::logic); here it gets a thread, timers and connections.
 //!
 //! A future of a session must be driven to its end: dropping it half-way leaves other clients
 //! where a crash of this client would. The calls of [`Client`](crate::Client) do not have this
 //! edge.
 
-use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::rpc::{MasterClient, NodeClient, RpcError};
+use fusee_core::Error;
 use fusee_core::stats::Stats;
-use fusee_core::store::{Hint, SearchKey};
-use fusee_core::verbs::ClientId;
+use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
-use fusee_core::{Error, Store};
 use fusee_fabric::{AnyFabric, FabricKind, attach_all};
 
-use crate::blocks::BlockSource;
-use crate::cache::IndexCache;
 use crate::error::ConnectError;
 use crate::executor::Reactor;
-use crate::host::SessionHost;
+use crate::logic::{self, Environment, LogicOptions};
 use crate::shared::Shared;
-
-/// Keys that one batch of `get_many` asks for.
-const MANY_KEYS: usize = 64;
 
 /// What must not end before a session does.
 pub(crate) type KeepAlive = Arc<dyn Send + Sync>;
 
 /// One thread's own way into the store.
 pub struct Session {
-    store: Store<Rc<AnyFabric>, SessionHost>,
+    logic: logic::Session<Rc<AnyFabric>, Surroundings>,
     reactor: Rc<Reactor>,
-    cache: RefCell<IndexCache>,
-    blocks: Arc<BlockSource>,
     shared: Arc<Shared>,
     /// Keeps an embedded cluster alive; not held by the sessions that threads get by themselves.
     _keep_alive: Option<KeepAlive>,
@@ -51,7 +48,7 @@ impl Session {
         let (client, view) = shared.open_session()?;
         Session::attach(shared, keep_alive, client, view).inspect_err(|_| {
             // The master need not count a session that never was.
-            shared.close_session(client, Vec::new());
+            shared.close_session(MasterRequest::Close { client, leftovers: Vec::new() });
         })
     }
 
@@ -63,22 +60,19 @@ impl Session {
     ) -> Result<Session, ConnectError> {
         let fabric = Rc::new(attach_all(shared.kind, client, &view.members)?);
         let reactor = Rc::new(Reactor::new(fabric.clone()));
-        let nodes = shared.node_clients(&view);
-        let (master, op_timeout) = (shared.master.clone(), shared.options.op_timeout);
-        let blocks = BlockSource::new(client, Arc::new(view.clone()), nodes, master, op_timeout);
-        let blocks = Arc::new(blocks);
-        let options = &shared.options;
-        let host =
-            SessionHost::new(reactor.clone(), blocks.clone(), shared.kind, options.op_timeout);
-        let cache = IndexCache::new(options.cache_entries, options.cache_threshold);
-        Ok(Session {
-            store: Store::new(fabric, host, client, view),
-            reactor,
-            cache: RefCell::new(cache),
-            blocks,
-            shared: shared.clone(),
-            _keep_alive: keep_alive,
-        })
+        let env = Rc::new(Surroundings {
+            reactor: reactor.clone(),
+            master: shared.master.clone(),
+            nodes: shared.node_clients(&view),
+        });
+        let options = LogicOptions {
+            cache_entries: shared.options.cache_entries,
+            cache_threshold: shared.options.cache_threshold,
+            op_timeout: shared.options.op_timeout,
+            spins: shared.kind == FabricKind::Shm,
+        };
+        let logic = logic::Session::new(fabric, env, client, view, options);
+        Ok(Session { logic, reactor, shared: shared.clone(), _keep_alive: keep_alive })
     }
 
     /// Runs a future that uses this session to its end, on the calling thread.
@@ -88,12 +82,12 @@ impl Session {
 
     /// The session's name in the cluster.
     pub fn id(&self) -> ClientId {
-        self.store.client()
+        self.logic.id()
     }
 
     /// What its operations cost so far.
     pub fn stats(&self) -> Stats {
-        self.store.stats()
+        self.logic.stats()
     }
 
     /// Whether its client has ended.
@@ -112,17 +106,12 @@ impl Session {
         key: &[u8],
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, Error> {
-        let guess = self.guess(key);
-        let found = self.store.search(key, guess).await?;
-        if guess.is_none() || found.hint() != guess {
-            self.cache.borrow_mut().found(key, guess, found.hint());
-        }
-        Ok(f(found.value()))
+        self.logic.get_with(key, f).await
     }
 
     /// The value of a key; `None` if it does not exist.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.get_with(key, |value| value.map(<[u8]>::to_vec)).await
+        self.logic.get(key).await
     }
 
     /// The values of many keys, in shared phases.
@@ -130,63 +119,27 @@ impl Session {
         &self,
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        let mut values = vec![None; keys.len()];
-        for (chunk, values) in keys.chunks(MANY_KEYS).zip(values.chunks_mut(MANY_KEYS)) {
-            let wanted: Vec<SearchKey<'_>> = chunk
-                .iter()
-                .map(|key| SearchKey { key: key.as_ref(), hint: self.guess(key.as_ref()) })
-                .collect();
-            let found = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
-                values[i] = value.map(<[u8]>::to_vec);
-                self.cache.borrow_mut().found(wanted[i].key, wanted[i].hint, place);
-            };
-            self.store.search_many(&wanted, found).await?;
-        }
-        Ok(values)
+        self.logic.get_many(keys).await
     }
 
     /// Adds a key; [`Error::AlreadyExists`] if it exists.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let written = self.store.insert(key, value).await?;
-        self.cache.borrow_mut().written(key, None, written);
-        Ok(())
+        self.logic.insert(key, value).await
     }
 
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let guess = self.guess(key);
-        let result = self.store.update(key, value, guess).await;
-        self.forget_if_absent(key, &result);
-        self.cache.borrow_mut().written(key, guess, result?);
-        Ok(())
+        self.logic.update(key, value).await
     }
 
     /// Adds a key, or replaces its value.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let guess = self.guess(key);
-        let written = self.store.upsert(key, value, guess).await?;
-        self.cache.borrow_mut().written(key, guess, written);
-        Ok(())
+        self.logic.put(key, value).await
     }
 
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
-        let guess = self.guess(key);
-        let result = self.store.delete(key, guess).await;
-        self.forget_if_absent(key, &result);
-        result?;
-        self.cache.borrow_mut().forget(key);
-        Ok(())
-    }
-
-    fn guess(&self, key: &[u8]) -> Option<Hint> {
-        self.cache.borrow_mut().guess(key)
-    }
-
-    fn forget_if_absent<T>(&self, key: &[u8], result: &Result<T, Error>) {
-        if matches!(result, Err(Error::NotFound)) {
-            self.cache.borrow_mut().forget(key);
-        }
+        self.logic.delete(key).await
     }
 }
 
@@ -196,7 +149,48 @@ impl Drop for Session {
         if self.shared.is_cluster_gone() || std::thread::panicking() {
             return;
         }
-        let leftovers = self.blocks.give_up(self.store.take_rests());
-        self.shared.close_session(self.id(), leftovers);
+        self.shared.close_session(self.logic.leave().request());
+    }
+}
+
+/// The thread's timers, and connections to the control services.
+struct Surroundings {
+    reactor: Rc<Reactor>,
+    master: MasterClient,
+    nodes: Arc<HashMap<MnId, NodeClient>>,
+}
+
+impl Environment for Surroundings {
+    async fn sleep(&self, time: Duration) {
+        self.reactor.sleep(time).await;
+    }
+
+    async fn yield_now(&self) {
+        self.reactor.yield_now().await;
+    }
+
+    fn spin(&self, turns: u64) {
+        for _ in 0..turns {
+            std::hint::spin_loop();
+        }
+    }
+
+    async fn ask_node(
+        &self,
+        node: MnId,
+        request: NodeRequest,
+        deadline: Duration,
+    ) -> Result<NodeReply, String> {
+        let client = self.nodes.get(&node).ok_or("not a member of the view")?;
+        let answer = client.with_deadline(deadline).call(request).await;
+        answer.map_err(|error| error.to_string())
+    }
+
+    async fn ask_master(
+        &self,
+        request: MasterRequest,
+        deadline: Duration,
+    ) -> Result<MasterReply, RpcError> {
+        self.master.with_deadline(deadline).call(request).await
     }
 }

@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use fusee_control::master::{Leftover, MasterReply, MasterRequest};
+use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
 use fusee_fabric::FabricKind;
 
 use crate::error::ConnectError;
+use crate::logic::opened;
 use crate::options::Options;
 
 /// How often a cluster that is forming is asked whether it is ready.
@@ -90,26 +91,15 @@ impl Shared {
             return Err(ConnectError::Refused("the client has ended".into()));
         }
         let master = self.master.clone();
-        match self.wait(async move { master.call(MasterRequest::Open).await })? {
-            MasterReply::Opened { client, view } => {
-                view.check()?;
-                Ok((client, view))
-            }
-            MasterReply::NotReady { joined, expected } => {
-                Err(ConnectError::NotReady { joined, expected })
-            }
-            MasterReply::Refused { reason } => Err(ConnectError::Refused(reason)),
-            _ => Err(ConnectError::Protocol("another answer than to Open")),
-        }
+        opened(self.wait(async move { master.call(MasterRequest::Open).await })?)
     }
 
     /// Tells the master that a session has ended, and what it hands on.
-    pub fn close_session(&self, client: ClientId, leftovers: Vec<Leftover>) {
-        let request = MasterRequest::Close { client, leftovers };
+    pub fn close_session(&self, request: MasterRequest) {
         let master = self.master.with_deadline(CLOSE_TIMEOUT);
         let closed = self.wait(async move { master.call(request).await });
         if !matches!(closed, Ok(MasterReply::Done)) {
-            tracing::debug!(%client, ?closed, "the master took no note of the end");
+            tracing::debug!(?closed, "the master took no note of the end");
         }
     }
 

@@ -24,7 +24,7 @@ struct Entry {
 }
 
 /// A session's index cache.
-pub(crate) struct IndexCache {
+pub(super) struct IndexCache {
     entries: Option<unsync::Cache<Box<[u8]>, Entry>>,
     threshold: f64,
 }

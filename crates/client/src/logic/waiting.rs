@@ -6,17 +6,17 @@
 //! client's `op_timeout`.
 
 use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_core::error::{Error, Outcome};
 use fusee_core::host::{BlockGrant, GiveUp, Host};
 use fusee_core::layout::SizeClass;
-use fusee_fabric::FabricKind;
+use futures_util::future::{Either, select};
 
-use crate::blocks::BlockSource;
-use crate::executor::Reactor;
+use super::Environment;
+use super::blocks::BlockSource;
 
 /// Attempts that spin, on shared memory.
 const SPINS: u32 = 16;
@@ -27,9 +27,9 @@ const FIRST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// A session's surroundings.
-pub(crate) struct SessionHost {
-    reactor: Rc<Reactor>,
-    blocks: Arc<BlockSource>,
+pub struct SessionHost<E> {
+    env: Rc<E>,
+    blocks: BlockSource<E>,
     /// Whether a phase is so short that spinning pays.
     spins: bool,
     /// Attempts after which an operation gives up.
@@ -38,24 +38,28 @@ pub(crate) struct SessionHost {
     random: Cell<u64>,
 }
 
-impl SessionHost {
-    pub fn new(
-        reactor: Rc<Reactor>,
-        blocks: Arc<BlockSource>,
-        kind: FabricKind,
+impl<E: Environment> SessionHost<E> {
+    pub(super) fn new(
+        env: Rc<E>,
+        blocks: BlockSource<E>,
+        spins: bool,
         op_timeout: Duration,
-    ) -> SessionHost {
+    ) -> SessionHost<E> {
         let sleeps = op_timeout.as_micros() / LONGEST_SLEEP.as_micros();
         let random =
             Cell::new(u64::from(blocks.client().0).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         SessionHost {
-            reactor,
+            env,
             blocks,
-            spins: kind == FabricKind::Shm,
+            spins,
             max_attempts: u32::try_from(sleeps).unwrap_or(u32::MAX / 2) + SPINS + YIELDS,
             op_timeout,
             random,
         }
+    }
+
+    pub(super) fn blocks(&self) -> &BlockSource<E> {
+        &self.blocks
     }
 
     /// A pseudo-random number (xorshift64); jitter needs no better.
@@ -69,47 +73,34 @@ impl SessionHost {
     }
 }
 
-impl Host for SessionHost {
+impl<E: Environment> Host for SessionHost<E> {
     async fn pause(&self, attempt: u32) -> Result<(), GiveUp> {
         if attempt >= self.max_attempts {
             return Err(GiveUp);
         }
         if self.spins && attempt < SPINS {
-            for _ in 0..self.random() % (8 << attempt.min(6)) {
-                std::hint::spin_loop();
-            }
+            self.env.spin(self.random() % (8 << attempt.min(6)));
         } else if attempt < SPINS + YIELDS {
-            self.reactor.yield_now().await;
+            self.env.yield_now().await;
         } else {
             let growth = 1.25f64.powi((attempt - SPINS - YIELDS).min(100) as i32);
             let longest = FIRST_SLEEP.mul_f64(growth).min(LONGEST_SLEEP);
             // Between half of it and one and a half: clients in conflict drift apart.
             let jitter = 0.5 + self.random() as f64 / u64::MAX as f64;
-            self.reactor.sleep(longest.mul_f64(jitter)).await;
+            self.env.sleep(longest.mul_f64(jitter)).await;
         }
         Ok(())
     }
 
     async fn alloc_block(&self, class: SizeClass) -> Result<BlockGrant, Error> {
-        let granting = pin_granting(self.blocks.clone(), class);
-        let timeout = pin_sleep(self.reactor.clone(), self.op_timeout);
-        match futures_util::future::select(granting, timeout).await {
-            futures_util::future::Either::Left((result, _)) => result,
-            futures_util::future::Either::Right(_) => Err(Error::GaveUp {
+        // On the heap: it is rare, and the futures of operations stay small.
+        let granting = Box::pin(self.blocks.grant(class));
+        match select(granting, pin!(self.env.sleep(self.op_timeout))).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(Error::GaveUp {
                 waiting_for: "a memory node to allocate a block",
                 outcome: Outcome::NotApplied,
             }),
         }
     }
-}
-
-fn pin_granting(
-    blocks: Arc<BlockSource>,
-    class: SizeClass,
-) -> std::pin::Pin<Box<dyn Future<Output = Result<BlockGrant, Error>>>> {
-    Box::pin(async move { blocks.grant(class).await })
-}
-
-fn pin_sleep(reactor: Rc<Reactor>, time: Duration) -> std::pin::Pin<Box<dyn Future<Output = ()>>> {
-    Box::pin(async move { reactor.sleep(time).await })
 }

@@ -6,14 +6,12 @@
 //! recorded on all backups before it uses the block, so that recovery finds every block of a
 //! client on any replica. Should the session crash in between, the block holds nothing yet.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use fusee_control::master::{Leftover, MasterReply, MasterRequest};
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
-use fusee_control::rpc::{MasterClient, NodeClient};
 use fusee_core::error::Error;
 use fusee_core::host::BlockGrant;
 use fusee_core::layout::SizeClass;
@@ -21,33 +19,32 @@ use fusee_core::slab::Rest;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
+use super::Environment;
+
 /// How long a session that needs a block waits for the master's answer before it does without.
 const MASTER_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The blocks of one session.
-pub(crate) struct BlockSource {
+pub(super) struct BlockSource<E> {
     client: ClientId,
-    view: Arc<View>,
-    nodes: Arc<HashMap<MnId, NodeClient>>,
-    master: MasterClient,
+    view: Rc<View>,
+    env: Rc<E>,
     /// For one answer of a memory node: short enough to ask the others when one is silent.
     node_deadline: Duration,
     /// The memory node to ask next.
-    turn: AtomicUsize,
+    turn: Cell<usize>,
 }
 
-impl BlockSource {
+impl<E: Environment> BlockSource<E> {
     pub fn new(
         client: ClientId,
-        view: Arc<View>,
-        nodes: Arc<HashMap<MnId, NodeClient>>,
-        master: MasterClient,
+        view: Rc<View>,
+        env: Rc<E>,
         op_timeout: Duration,
-    ) -> BlockSource {
-        let turn = AtomicUsize::new(client.0 as usize);
+    ) -> BlockSource<E> {
+        let turn = Cell::new(client.0 as usize);
         let node_deadline = op_timeout / (view.members.len() as u32 + 2);
-        let master = master.with_deadline(MASTER_DEADLINE.min(node_deadline));
-        BlockSource { client, view, nodes, master, node_deadline, turn }
+        BlockSource { client, view, env, node_deadline, turn }
     }
 
     pub fn client(&self) -> ClientId {
@@ -72,7 +69,8 @@ impl BlockSource {
 
     async fn take_leftover(&self, class: SizeClass) -> Option<Leftover> {
         let request = MasterRequest::TakeLeftover { client: self.client, class };
-        match self.master.call(request).await {
+        let deadline = MASTER_DEADLINE.min(self.node_deadline);
+        match self.env.ask_master(request, deadline).await {
             Ok(MasterReply::Leftover(leftover)) => leftover.filter(|l| l.class == class),
             // Memory nodes have blocks without the master's help.
             Ok(_) | Err(_) => None,
@@ -92,10 +90,11 @@ impl BlockSource {
     /// ALLOC at one memory node after the other, until a block is recorded on all its replicas.
     async fn allocate(&self) -> Result<BlockGrant, Error> {
         let members = &self.view.members;
-        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        let first = self.turn.get();
+        self.turn.set(first.wrapping_add(1));
         let mut last_failure = None;
         for i in 0..members.len() {
-            let member = &members[(first + i) % members.len()];
+            let member = &members[first.wrapping_add(i) % members.len()];
             match self.ask(member.node, NodeRequest::Alloc { client: self.client }).await {
                 Ok(NodeReply::Allocated { block }) if self.is_valid(block) => {
                     match self.record_on_backups(block).await {
@@ -159,8 +158,7 @@ impl BlockSource {
     }
 
     async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
-        let client = self.nodes.get(&node).ok_or_else(|| format!("{node} is unknown"))?;
-        let client = client.with_deadline(self.node_deadline);
-        client.call(request).await.map_err(|error| format!("{node}: {error}"))
+        let answer = self.env.ask_node(node, request, self.node_deadline).await;
+        answer.map_err(|error| format!("{node}: {error}"))
     }
 }

@@ -1,0 +1,36 @@
+//! What a session needs from outside, beside verbs: to wait, and to ask.
+
+use std::time::Duration;
+
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::rpc::RpcError;
+use fusee_core::verbs::MnId;
+
+/// Time and messages.
+pub trait Environment {
+    /// Waits for some time, while the session's other operations run.
+    fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
+
+    /// Lets others run once: the session's operations, and other threads.
+    fn yield_now(&self) -> impl Future<Output = ()>;
+
+    /// Waits very shortly without letting anybody run.
+    fn spin(&self, turns: u64);
+
+    /// Asks the control service of a memory node. An error, told in words, when no answer came
+    /// before the deadline; the request may have taken effect.
+    fn ask_node(
+        &self,
+        node: MnId,
+        request: NodeRequest,
+        deadline: Duration,
+    ) -> impl Future<Output = Result<NodeReply, String>>;
+
+    /// Asks the master, as [`Environment::ask_node`].
+    fn ask_master(
+        &self,
+        request: MasterRequest,
+        deadline: Duration,
+    ) -> impl Future<Output = Result<MasterReply, RpcError>>;
+}

@@ -1,0 +1,16 @@
+//! What a client decides, without sockets, clocks or threads: a session's operations and their
+//! index cache, where its blocks come from, how it waits.
+//!
+//! Time and messages come in through an [`Environment`], verbs go out through a
+//! [`Fabric`](fusee_core::verbs::Fabric). The real ones are threads, timers and sockets; the
+//! simulator brings virtual ones and runs this same code.
+
+mod blocks;
+mod cache;
+mod environment;
+mod session;
+mod waiting;
+
+pub use environment::Environment;
+pub use session::{Leaving, LogicOptions, Session, opened};
+pub use waiting::SessionHost;

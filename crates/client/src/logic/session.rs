@@ -1,0 +1,194 @@
+//! A session: the operations with their index cache, over any fabric and environment.
+//!
+//! A future of a session must be driven to its end: dropping it half-way leaves other clients
+//! where a crash of this client would.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fusee_control::master::{Leftover, MasterReply, MasterRequest};
+use fusee_core::stats::Stats;
+use fusee_core::store::{Hint, SearchKey};
+use fusee_core::verbs::{ClientId, Fabric};
+use fusee_core::view::View;
+use fusee_core::{Error, Store};
+
+use super::blocks::BlockSource;
+use super::cache::IndexCache;
+use super::{Environment, SessionHost};
+use crate::error::ConnectError;
+
+/// Keys that one batch of `get_many` asks for.
+const MANY_KEYS: usize = 64;
+
+/// How a session works.
+#[derive(Clone, Copy, Debug)]
+pub struct LogicOptions {
+    /// Keys whose place the session remembers; 0 turns the index cache off.
+    pub cache_entries: usize,
+    /// See [`Options::cache_threshold`](crate::Options::cache_threshold).
+    pub cache_threshold: f64,
+    /// See [`Options::op_timeout`](crate::Options::op_timeout).
+    pub op_timeout: Duration,
+    /// Whether a phase is so short that it pays to spin before yielding.
+    pub spins: bool,
+}
+
+/// What an answer to [`MasterRequest::Open`] means: a name, and a view that is fit for use.
+pub fn opened(reply: MasterReply) -> Result<(ClientId, View), ConnectError> {
+    match reply {
+        MasterReply::Opened { client, view } => {
+            view.check()?;
+            Ok((client, view))
+        }
+        MasterReply::NotReady { joined, expected } => {
+            Err(ConnectError::NotReady { joined, expected })
+        }
+        MasterReply::Refused { reason } => Err(ConnectError::Refused(reason)),
+        _ => Err(ConnectError::Protocol("another answer than to Open")),
+    }
+}
+
+/// What a session leaves to the master when it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaving {
+    /// The session.
+    pub client: ClientId,
+    /// The unused rests of its blocks.
+    pub leftovers: Vec<Leftover>,
+}
+
+impl Leaving {
+    /// What to tell the master.
+    pub fn request(self) -> MasterRequest {
+        MasterRequest::Close { client: self.client, leftovers: self.leftovers }
+    }
+}
+
+/// One way into the store.
+pub struct Session<F, E> {
+    store: Store<F, SessionHost<E>>,
+    cache: RefCell<IndexCache>,
+}
+
+impl<F: Fabric, E: Environment> Session<F, E> {
+    /// A session of `client`, which the master has just opened with this view.
+    pub fn new(
+        fabric: F,
+        env: Rc<E>,
+        client: ClientId,
+        view: View,
+        options: LogicOptions,
+    ) -> Session<F, E> {
+        let (of_blocks, timeout) = (Rc::new(view.clone()), options.op_timeout);
+        let blocks = BlockSource::new(client, of_blocks, env.clone(), timeout);
+        let host = SessionHost::new(env, blocks, options.spins, timeout);
+        let cache = IndexCache::new(options.cache_entries, options.cache_threshold);
+        Session { store: Store::new(fabric, host, client, view), cache: RefCell::new(cache) }
+    }
+
+    /// The session's name in the cluster.
+    pub fn id(&self) -> ClientId {
+        self.store.client()
+    }
+
+    /// What its operations cost so far.
+    pub fn stats(&self) -> Stats {
+        self.store.stats()
+    }
+
+    /// The operations without the cache.
+    pub fn store(&self) -> &Store<F, SessionHost<E>> {
+        &self.store
+    }
+
+    /// Ends the session: no operation runs, and none may be started any more.
+    pub fn leave(&self) -> Leaving {
+        let leftovers = self.store.host().blocks().give_up(self.store.take_rests());
+        Leaving { client: self.id(), leftovers }
+    }
+
+    /// Looks a key up and shows the value to `f` where it was fetched, without another copy.
+    pub async fn get_with<R>(
+        &self,
+        key: &[u8],
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R, Error> {
+        let guess = self.guess(key);
+        let found = self.store.search(key, guess).await?;
+        if guess.is_none() || found.hint() != guess {
+            self.cache.borrow_mut().found(key, guess, found.hint());
+        }
+        Ok(f(found.value()))
+    }
+
+    /// The value of a key; `None` if it does not exist.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.get_with(key, |value| value.map(<[u8]>::to_vec)).await
+    }
+
+    /// The values of many keys, in shared phases.
+    pub async fn get_many<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let mut values = vec![None; keys.len()];
+        for (chunk, values) in keys.chunks(MANY_KEYS).zip(values.chunks_mut(MANY_KEYS)) {
+            let wanted: Vec<SearchKey<'_>> = chunk
+                .iter()
+                .map(|key| SearchKey { key: key.as_ref(), hint: self.guess(key.as_ref()) })
+                .collect();
+            let found = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
+                values[i] = value.map(<[u8]>::to_vec);
+                self.cache.borrow_mut().found(wanted[i].key, wanted[i].hint, place);
+            };
+            self.store.search_many(&wanted, found).await?;
+        }
+        Ok(values)
+    }
+
+    /// Adds a key; [`Error::AlreadyExists`] if it exists.
+    pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let written = self.store.insert(key, value).await?;
+        self.cache.borrow_mut().written(key, None, written);
+        Ok(())
+    }
+
+    /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
+    pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let guess = self.guess(key);
+        let result = self.store.update(key, value, guess).await;
+        self.forget_if_absent(key, &result);
+        self.cache.borrow_mut().written(key, guess, result?);
+        Ok(())
+    }
+
+    /// Adds a key, or replaces its value.
+    pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let guess = self.guess(key);
+        let written = self.store.upsert(key, value, guess).await?;
+        self.cache.borrow_mut().written(key, guess, written);
+        Ok(())
+    }
+
+    /// Removes a key; [`Error::NotFound`] if it does not exist.
+    pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
+        let guess = self.guess(key);
+        let result = self.store.delete(key, guess).await;
+        self.forget_if_absent(key, &result);
+        result?;
+        self.cache.borrow_mut().forget(key);
+        Ok(())
+    }
+
+    fn guess(&self, key: &[u8]) -> Option<Hint> {
+        self.cache.borrow_mut().guess(key)
+    }
+
+    fn forget_if_absent<T>(&self, key: &[u8], result: &Result<T, Error>) {
+        if matches!(result, Err(Error::NotFound)) {
+            self.cache.borrow_mut().forget(key);
+        }
+    }
+}
