@@ -1,22 +1,31 @@
-//! A small cluster: memory, a view over it, and as many client sessions as a test wants.
+//! A whole cluster under simulation: memory nodes, a master, and clients.
+//!
+//! All of them run their unchanged logic. The cluster forms itself as a real one does: nodes join,
+//! the master plans and reserves, sessions open with the view that comes out of it.
 
-use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::cell::{Cell, Ref, RefCell};
+use std::ops::Deref;
 use std::rc::Rc;
-use std::task::Poll;
+use std::time::Duration;
 
+use fusee_client::ConnectError;
+use fusee_client::logic::{LogicOptions, Session, SessionHost, opened};
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::Store;
-use fusee_core::error::Error;
-use fusee_core::host::{BlockGrant, GiveUp, Host};
-use fusee_core::layout::{Address, Object, SizeClass, Slot};
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::{Geometry, Member, Place, Region, Scheme, SlotRef, Subtable, View};
+use fusee_core::view::{Geometry, Place, View};
+use fusee_master::Settings;
+use tokio::sync::oneshot;
 
-use crate::executor::Rng;
-use crate::fabric::{Pools, SimFabric};
-
-/// A session under simulation.
-pub type SimStore = Store<SimFabric, SimHost>;
+use crate::check::entries::Entries;
+use crate::control::{Control, NoAnswer};
+use crate::engine::{Nanos, ProcessId, Sim};
+use crate::environment::{SimEnvironment, SimSession};
+use crate::executor::Executor;
+use crate::fabric::SimFabric;
+use crate::network::{Network, NetworkOptions};
+use crate::servers::{MasterHost, NodeHost};
 
 /// What the cluster looks like. The defaults make conflicts the common case.
 #[derive(Clone, Copy, Debug)]
@@ -24,13 +33,17 @@ pub struct ClusterOptions {
     /// 1..=5.
     pub memory_nodes: u16,
     /// 1..=memory_nodes.
-    pub index_replicas: usize,
+    pub index_replicas: u8,
     /// 1..=memory_nodes.
-    pub data_replicas: usize,
+    pub data_replicas: u8,
+    /// Keys to make the index for.
+    pub index_keys: u64,
     /// Sizes. Small: a key's two buckets are half of the index.
     pub geometry: Geometry,
-    /// Regions.
-    pub regions: u32,
+    /// Bytes that each node lends.
+    pub pool_bytes: u64,
+    /// How sessions work.
+    pub session: LogicOptions,
 }
 
 impl Default for ClusterOptions {
@@ -39,244 +52,368 @@ impl Default for ClusterOptions {
             memory_nodes: 3,
             index_replicas: 3,
             data_replicas: 2,
+            index_keys: 1,
             geometry: Geometry {
-                region_bytes: 1 << 20,
-                block_bytes: 1 << 14,
+                region_bytes: 1 << 17,
+                block_bytes: 1 << 12,
                 slots_per_bucket: 2,
                 groups_per_subtable: 2,
                 max_key_bytes: 64,
-                max_value_bytes: 4096,
+                max_value_bytes: 1024,
             },
-            regions: 2,
+            pool_bytes: 1 << 20,
+            session: LogicOptions {
+                cache_entries: 100,
+                cache_threshold: 0.5,
+                op_timeout: Duration::from_secs(5),
+                spins: false,
+            },
         }
     }
 }
 
-/// Memory nodes and what every client knows of them.
-pub struct Cluster {
-    pub(crate) rng: Rng,
-    pools: Pools,
-    pub(crate) view: View,
-    next_block: Rc<Cell<u32>>,
-    next_client: Cell<u32>,
-    /// The index of the primary as it was when it was last checked for duplicates.
-    checked: RefCell<Vec<u8>>,
+/// A cluster. Clones share it, and are of no use any more when the first one is dropped.
+pub struct Cluster(Rc<Inner>, Role);
+
+/// Events to come hold clones of the cluster that holds the events. Whoever made it breaks the
+/// circle in the end.
+#[derive(PartialEq)]
+enum Role {
+    Owner,
+    Sharer,
 }
+
+impl Clone for Cluster {
+    fn clone(&self) -> Cluster {
+        Cluster(self.0.clone(), Role::Sharer)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.1 == Role::Owner {
+            self.0.sim.forget_events();
+            self.0.master.forget_requests();
+        }
+    }
+}
+
+struct Inner {
+    sim: Sim,
+    network: Network,
+    control: Control,
+    options: ClusterOptions,
+    master: MasterHost,
+    nodes: RefCell<Vec<Rc<NodeHost>>>,
+    /// The view that sessions follow.
+    view: RefCell<Option<View>>,
+    next_process: Cell<u32>,
+}
+
+/// How long a node waits before it asks the master again to let it join.
+const JOIN_PAUSE_NS: Nanos = 1_000_000;
+/// Events within which a cluster forms.
+const FORMING_EVENTS: u64 = 1_000_000;
 
 impl Cluster {
-    /// A formatted, empty cluster.
-    pub fn new(rng: &Rng, options: &ClusterOptions) -> Cluster {
-        let geometry = options.geometry;
-        let pool_bytes =
-            geometry.subtable_bytes() + u64::from(options.regions) * geometry.region_bytes;
-        let node = |i: usize| MnId(i as u16 % options.memory_nodes);
-        let subtable_room = geometry.subtable_bytes().next_multiple_of(4096);
-        let pool_bytes = pool_bytes + subtable_room;
-        let places = |start: usize, replicas: usize, offset: u64| -> Vec<Place> {
-            (start..start + replicas).map(|i| Place { node: node(i), offset }).collect()
+    /// A formed, empty cluster.
+    ///
+    /// # Panics
+    /// If the options contradict each other.
+    pub fn new(sim: &Sim, options: &ClusterOptions) -> Cluster {
+        Cluster::with_network(sim, options, NetworkOptions::default())
+    }
+
+    /// As [`Cluster::new`], on this network.
+    ///
+    /// # Panics
+    /// If the options contradict each other.
+    pub fn with_network(sim: &Sim, options: &ClusterOptions, network: NetworkOptions) -> Cluster {
+        let settings = Settings {
+            memory_nodes: options.memory_nodes.into(),
+            index_replicas: options.index_replicas,
+            data_replicas: options.data_replicas,
+            index_keys: options.index_keys,
+            geometry: options.geometry,
         };
-        let view = View {
-            number: 1,
-            cluster: 1,
-            geometry,
-            members: (0..options.memory_nodes)
-                .map(|i| Member {
-                    node: MnId(i),
-                    identity: u64::from(i),
-                    control: String::new(),
-                    tcp: None,
-                    shm: None,
-                    pool_bytes,
-                })
-                .collect(),
-            regions: (0..options.regions as usize)
-                .map(|i| Region {
-                    scheme: Scheme::Replicated,
-                    places: places(
-                        i,
-                        options.data_replicas,
-                        subtable_room + i as u64 * geometry.region_bytes,
-                    ),
-                })
-                .collect(),
-            directory: vec![0],
-            subtables: vec![Subtable {
-                local_depth: 0,
-                places: places(0, options.index_replicas, 0),
-            }],
+        settings.check().expect("the simulated cluster is possible");
+        let inner = Inner {
+            sim: sim.clone(),
+            network: Network::new(sim, network),
+            control: Control::new(sim),
+            options: *options,
+            master: MasterHost::new(settings, sim.process("master")),
+            nodes: RefCell::default(),
+            view: RefCell::default(),
+            next_process: Cell::new(0),
         };
-        view.check().expect("the simulated view is valid");
-        let pools = view.members.iter().map(|m| (m.node, vec![0; pool_bytes as usize])).collect();
-        Cluster {
-            rng: rng.clone(),
-            pools: Rc::new(RefCell::new(pools)),
-            view,
-            next_block: Rc::new(Cell::new(0)),
-            next_client: Cell::new(1),
-            checked: RefCell::default(),
+        let cluster = Cluster(Rc::new(inner), Role::Owner);
+        cluster.master().start(&cluster);
+        for _ in 0..options.memory_nodes {
+            cluster.start_node();
         }
+        sim.run_until(FORMING_EVENTS, || cluster.master().view().is_some());
+        cluster.set_view(cluster.master().view().expect("just seen"));
+        cluster
     }
 
-    /// A new client session.
-    pub fn client(&self) -> SimStore {
-        let id = self.next_client.get();
-        self.next_client.set(id + 1);
-        let host = SimHost {
-            rng: self.rng.clone(),
-            next_block: self.next_block.clone(),
-            geometry: self.view.geometry,
-            blocks: self.view.regions.len() as u32 * self.view.geometry.blocks_per_region(),
-        };
-        Store::new(SimFabric::new(&self.rng, &self.pools), host, ClientId(id), self.view.clone())
+    /// The run that it is part of.
+    pub fn sim(&self) -> &Sim {
+        &self.0.sim
     }
 
-    /// Blocks that clients were given so far.
-    pub fn blocks_granted(&self) -> u32 {
-        self.next_block.get()
+    /// The memory and the links to it.
+    pub fn network(&self) -> &Network {
+        &self.0.network
     }
 
-    /// The view that all clients follow.
-    pub fn view(&self) -> &View {
-        &self.view
+    pub(crate) fn control(&self) -> &Control {
+        &self.0.control
+    }
+
+    pub(crate) fn master(&self) -> &MasterHost {
+        &self.0.master
+    }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &ClusterOptions {
+        &self.0.options
+    }
+
+    /// The view that new sessions follow.
+    pub fn view(&self) -> Ref<'_, View> {
+        Ref::map(self.0.view.borrow(), |view| view.as_ref().expect("the cluster is formed"))
+    }
+
+    /// From now on, new sessions follow this view.
+    pub(crate) fn set_view(&self, view: View) {
+        self.0.network.watch(Entries::new(&self.0.network, &view));
+        *self.0.view.borrow_mut() = Some(view);
+    }
+
+    /// The keys that a reader of the primaries could find now, in order.
+    pub fn live_keys(&self) -> Vec<Vec<u8>> {
+        self.0.network.watched().keys()
     }
 
     /// Writes a word behind everybody's back, as a faulty or hostile process could.
     pub fn overwrite(&self, place: Place, word: u64) {
-        let mut pools = self.pools.borrow_mut();
-        let pool = pools.get_mut(&place.node).expect("a living node");
-        pool[place.offset as usize..][..8].copy_from_slice(&word.to_le_bytes());
-    }
-
-    /// Takes a memory node away: its verbs fail from now on.
-    pub fn kill(&self, node: MnId) {
-        self.pools.borrow_mut().remove(&node);
-    }
-
-    /// The slot that stands at a place.
-    pub fn word_at(&self, place: Place) -> Slot {
-        let pools = self.pools.borrow();
         let at = place.offset as usize;
-        let bytes = &pools[&place.node][at..at + 8];
-        Slot(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+        self.0
+            .network
+            .with(place.node, |m| m.pool[at..at + 8].copy_from_slice(&word.to_le_bytes()));
     }
 
-    pub(crate) fn all_slots(&self) -> impl Iterator<Item = SlotRef> + '_ {
-        let slots = self.view.geometry.subtable_slots() as u32;
-        (0..self.view.subtables.len() as u32)
-            .flat_map(move |subtable| (0..slots).map(move |slot| SlotRef { subtable, slot }))
+    /// A new client process.
+    pub fn client_process(&self) -> ProcessId {
+        let number = self.0.next_process.get();
+        self.0.next_process.set(number + 1);
+        self.0.sim.process(format!("client process {number}"))
     }
 
-    /// The key of the object that a slot refers to.
-    fn key_of(&self, word: Slot) -> Vec<u8> {
-        let bytes = word.class().expect("a live slot has a class").bytes();
-        let place = self.view.object_places(word.address(), bytes).expect("inside").next();
-        let place = place.expect("at least one replica");
-        let pools = self.pools.borrow();
-        let object = &pools[&place.node][place.offset as usize..][..bytes as usize];
-        Object::decode_generation(object, word.generation())
-            .expect("a live slot refers to a complete object")
-            .key()
-            .to_vec()
+    /// Starts a memory node, which joins.
+    fn start_node(&self) {
+        let number = self.0.nodes.borrow().len() as u64;
+        let process = self.0.sim.process(format!("memory node {number}"));
+        let host = Rc::new(NodeHost::new(process, number, self.0.options.pool_bytes));
+        self.0.nodes.borrow_mut().push(host.clone());
+        self.join(host);
     }
 
-    /// The keys that a reader of the primary could find now, one entry per live slot. Tentative
-    /// slots do not count.
-    pub fn live_keys(&self) -> Vec<Vec<u8>> {
-        let primary = |s| self.word_at(self.view.slot_places(s).next().expect("a primary"));
-        self.all_slots()
-            .map(primary)
-            .filter(|w| !w.is_free() && !w.is_tentative())
-            .map(|w| self.key_of(w))
-            .collect()
-    }
-
-    /// Checks, at any moment, that no key is live twice. Cheap when no slot of the primary has
-    /// changed since the last time, since the objects of live slots never change.
-    ///
-    /// # Panics
-    /// If one is.
-    pub fn assert_no_duplicates(&self) {
-        if self.primary_is_as_checked() {
+    fn join(&self, host: Rc<NodeHost>) {
+        if host.name.get().is_some() || self.0.sim.is_crashed(host.process) {
             return;
         }
-        let mut keys = self.live_keys();
-        let n = keys.len();
-        keys.sort();
-        keys.dedup();
-        assert_eq!(keys.len(), n, "a key is live in two slots of the primary");
-    }
-
-    /// Compares the primary's index with its state of the last check, and keeps it for the next.
-    fn primary_is_as_checked(&self) -> bool {
-        let pools = self.pools.borrow();
-        let bytes = self.view.geometry.subtable_bytes() as usize;
-        let mut checked = self.checked.borrow_mut();
-        let room = bytes * self.view.subtables.len();
-        let mut same = checked.len() == room;
-        checked.resize(room, 0);
-        for (old, subtable) in checked.chunks_mut(bytes).zip(&self.view.subtables) {
-            let place = subtable.places[0];
-            let new = &pools[&place.node][place.offset as usize..][..bytes];
-            if old != new {
-                old.copy_from_slice(new);
-                same = false;
+        let (of_reply, joining) = (self.clone(), host.clone());
+        self.call_master(host.process, host.join_request(), move |reply| {
+            if let MasterReply::Joined { node } = reply {
+                of_reply.named(&joining, node);
             }
-        }
-        same
+        });
+        let again = self.clone();
+        self.0.sim.after(JOIN_PAUSE_NS, move || again.join(host));
     }
 
-    /// Checks, when no operation runs, that every slot holds the same word on all replicas and
-    /// none is tentative.
+    /// A node has its name: from the answer to its join, or from the master's first call, if that
+    /// overtakes the answer.
+    pub(crate) fn named(&self, host: &NodeHost, node: MnId) {
+        if host.name.replace(Some(node)).is_none() {
+            let pool = vec![0; host.pool_bytes as usize];
+            self.0.network.add(node, host.process, pool);
+        }
+    }
+
+    pub(crate) fn node_at(&self, control: &str) -> Option<Rc<NodeHost>> {
+        self.0.nodes.borrow().iter().find(|host| host.control == control).cloned()
+    }
+
+    /// The memory nodes with their processes, also those that have crashed.
+    pub fn node_processes(&self) -> Vec<(MnId, ProcessId)> {
+        let nodes = self.0.nodes.borrow();
+        nodes.iter().filter_map(|host| Some((host.name.get()?, host.process))).collect()
+    }
+
+    fn host_of(&self, node: MnId) -> Option<Rc<NodeHost>> {
+        self.0.nodes.borrow().iter().find(|host| host.name.get() == Some(node)).cloned()
+    }
+
+    /// Takes a memory node away, with its memory.
+    pub fn crash_node(&self, node: MnId) {
+        if let Some(host) = self.host_of(node) {
+            self.0.sim.crash(host.process);
+            self.0.network.remove(node);
+        }
+    }
+
+    /// Asks a node's logic at once. For checks: it takes no time.
+    pub fn peek_node(&self, node: MnId, request: NodeRequest) -> Option<NodeReply> {
+        let host = self.host_of(node).filter(|h| !self.0.sim.is_crashed(h.process))?;
+        Some(host.handle(self, request))
+    }
+
+    /// The master's process ends and starts again from its store.
+    pub fn restart_master(&self, down: Nanos) {
+        if self.master().is_running() {
+            self.master().crash(self);
+        }
+        let again = self.clone();
+        self.0.sim.after(down, move || {
+            if !again.master().is_running() {
+                again.master().process.set(again.0.sim.process("master, restarted"));
+                again.master().start(&again);
+            }
+        });
+    }
+
+    /// Sends a request to a node; `answer` gets the reply at the asker's, or learns soon that the
+    /// node has crashed. If anything is lost, it never hears of it.
+    pub(crate) fn call_node(
+        &self,
+        to: ProcessId,
+        open: bool,
+        request: NodeRequest,
+        answer: impl FnOnce(Result<NodeReply, String>) + 'static,
+    ) {
+        let cluster = self.clone();
+        if self.0.sim.is_crashed(to) {
+            self.0.sim.after(20_000, move || answer(Err("connection refused".into())));
+            return;
+        }
+        self.0.control.send(to, open, move || {
+            let nodes = cluster.0.nodes.borrow();
+            let host = nodes.iter().find(|h| h.process == to).expect("a node's process").clone();
+            drop(nodes);
+            let reply = host.handle(&cluster, request);
+            cluster.0.control.send_back(open, move || answer(Ok(reply)));
+        });
+    }
+
+    fn call_master(
+        &self,
+        from: ProcessId,
+        request: MasterRequest,
+        answer: impl FnOnce(MasterReply) + 'static,
+    ) {
+        let cluster = self.clone();
+        let open = self.0.control.reaches_master(from);
+        let to = self.master().process.get();
+        self.0.control.send(to, open, move || {
+            let back = cluster.clone();
+            let reply = move |reply| {
+                let open = back.0.control.reaches_master(from);
+                back.0.control.send_back(open, move || answer(reply));
+            };
+            cluster.master().request(&cluster, request, Box::new(reply));
+        });
+    }
+
+    pub(crate) async fn ask_node(
+        &self,
+        node: MnId,
+        request: NodeRequest,
+        deadline: Nanos,
+    ) -> Result<NodeReply, NoAnswer> {
+        let Some(host) = self.host_of(node) else { return Err(NoAnswer::Closed) };
+        let (sender, answer) = oneshot::channel();
+        self.call_node(host.process, true, request, move |reply| {
+            drop(sender.send(reply));
+        });
+        self.0.control.wait(answer, deadline).await?.map_err(|_| NoAnswer::Closed)
+    }
+
+    pub(crate) async fn ask_master(
+        &self,
+        from: ProcessId,
+        request: MasterRequest,
+        deadline: Nanos,
+    ) -> Result<MasterReply, NoAnswer> {
+        let (sender, answer) = oneshot::channel();
+        self.call_master(from, request, move |reply| drop(sender.send(reply)));
+        self.0.control.wait(answer, deadline).await
+    }
+
+    /// Opens a session for a client process.
+    pub async fn open(
+        &self,
+        process: ProcessId,
+        options: LogicOptions,
+    ) -> Result<SimSession, ConnectError> {
+        let env = Rc::new(SimEnvironment::new(self, process));
+        let asked = self.ask_master(process, MasterRequest::Open, 1_000_000).await;
+        let reply = asked.map_err(|why| ConnectError::Embedded(format!("{why:?}")))?;
+        let (client, view) = opened(reply)?;
+        let newest = self.view().clone();
+        let view = if newest.number > view.number { newest } else { view };
+        let fabric = SimFabric::new(&self.0.network, client);
+        Ok(Session::new(fabric, env, client, view, options))
+    }
+
+    /// A client process with a session, for tests that run operations by hand.
     ///
     /// # Panics
-    /// If not.
-    pub fn assert_replicas_agree(&self) {
-        for slot in self.all_slots() {
-            let words: Vec<Slot> = self.view.slot_places(slot).map(|p| self.word_at(p)).collect();
-            assert!(words.iter().all(|w| *w == words[0]), "{slot:?} differs: {words:?}");
-            assert!(words[0].is_free() || !words[0].is_tentative(), "{slot:?}: {words:?}");
+    /// If the master does not open one.
+    pub fn client(&self) -> Client {
+        let process = self.client_process();
+        let session = self.block_on(process, self.open(process, self.0.options.session));
+        Client { process, session: session.expect("the master opens sessions") }
+    }
+
+    /// Runs a future of a process to its end, with nothing else running beside it.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub fn block_on<T>(&self, process: ProcessId, future: impl Future<Output = T>) -> T {
+        let result = Cell::new(None);
+        let mut executor = Executor::new(&self.0.sim);
+        executor.spawn(process, async { result.set(Some(future.await)) });
+        executor.run(10_000_000, || ());
+        drop(executor);
+        result.into_inner().expect("the process has not crashed")
+    }
+
+    /// No verb of the client executes any more, at any node.
+    pub fn fence(&self, client: ClientId) {
+        for (node, _) in self.node_processes() {
+            self.0.network.fence(node, client);
         }
     }
 }
 
-/// Waiting as a random number of steps, blocks from a counter.
-pub struct SimHost {
-    rng: Rng,
-    next_block: Rc<Cell<u32>>,
-    geometry: Geometry,
-    blocks: u32,
+/// The operations of a simulated session, without its cache.
+pub type SimStore = Store<SimFabric, SessionHost<SimEnvironment>>;
+
+/// A client process with one session. Stands for the session's [`SimStore`].
+pub struct Client {
+    /// To spawn tasks in.
+    pub process: ProcessId,
+    /// Its session.
+    pub session: SimSession,
 }
 
-/// Far more waits than any schedule of a test needs.
-const MAX_ATTEMPTS: u32 = 100_000;
+impl Deref for Client {
+    type Target = SimStore;
 
-impl Host for SimHost {
-    async fn pause(&self, attempt: u32) -> Result<(), GiveUp> {
-        if attempt >= MAX_ATTEMPTS {
-            return Err(GiveUp);
-        }
-        let mut steps = self.rng.below(8 << attempt.min(4));
-        poll_fn(|_| match steps {
-            0 => Poll::Ready(()),
-            _ => {
-                steps -= 1;
-                Poll::Pending
-            }
-        })
-        .await;
-        Ok(())
-    }
-
-    async fn alloc_block(&self, _: SizeClass) -> Result<BlockGrant, Error> {
-        // It takes a while, as an RPC does.
-        let _ = self.pause(0).await;
-        let block = self.next_block.get();
-        if block == self.blocks {
-            return Err(Error::OutOfMemory);
-        }
-        self.next_block.set(block + 1);
-        let per_region = self.geometry.blocks_per_region();
-        let address: Address = self.geometry.block_address(block / per_region, block % per_region);
-        Ok(BlockGrant { address, first: 0 })
+    fn deref(&self) -> &SimStore {
+        self.session.store()
     }
 }

@@ -1,112 +1,159 @@
-//! The schedule: tasks polled in an order drawn from the seed.
+//! Runs tasks in virtual time.
 //!
-//! Every task is always ready; a poll lets it take one small step. That is the whole trick: no
-//! wakers, no time, and every interleaving of steps has a seed.
-//!
-//! Some conflicts need one client to do a lot while another does nothing. Where every step is
-//! drawn from all tasks alike these hardly ever happen, so most runs have a *favourite*, a task
-//! that takes most of the steps until another one becomes it.
+//! A task belongs to a process. When it is woken it takes a step a little later, at the pace of
+//! its process, unless the process is stopped or has crashed by then. The tasks of a crashed
+//! process are dropped where they stand.
 
-use std::cell::RefCell;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use crate::engine::{Event, ProcessId, Sim};
 
-/// The one source of randomness of a run.
-#[derive(Clone)]
-pub struct Rng(Rc<RefCell<StdRng>>);
+type Future_<'t> = Pin<Box<dyn Future<Output = ()> + 't>>;
 
-impl Rng {
-    /// Starts a run.
-    pub fn new(seed: u64) -> Rng {
-        Rng(Rc::new(RefCell::new(StdRng::seed_from_u64(seed))))
-    }
-
-    /// A number below `n`, which is at least 1.
-    pub fn below(&self, n: usize) -> usize {
-        self.0.borrow_mut().random_range(0..n)
-    }
+struct Task<'t> {
+    process: ProcessId,
+    waker: Waker,
+    future: Future_<'t>,
+    /// A step of it is among the events to come.
+    scheduled: bool,
+    /// The run does not wait for its end.
+    background: bool,
 }
 
-type Task<'t> = Pin<Box<dyn Future<Output = ()> + 't>>;
-
-/// Runs tasks, one step at a time.
+/// Runs tasks until they have ended.
 pub struct Executor<'t> {
-    rng: Rng,
-    /// Each with its name, the number of tasks spawned before it.
-    tasks: Vec<(usize, Task<'t>)>,
-    spawned: usize,
-    favourite: usize,
-    /// Mean number of steps that a task remains the favourite; 0: there is none.
-    favourite_steps: usize,
+    sim: Sim,
+    /// By number, from `first` on.
+    tasks: Vec<Option<Task<'t>>>,
+    first: Option<usize>,
+    running: usize,
+    woken: Vec<usize>,
+    /// Crashes whose tasks have been dropped.
+    reaped: u64,
 }
 
 impl<'t> Executor<'t> {
-    /// An executor without tasks.
-    pub fn new(rng: &Rng) -> Executor<'t> {
+    /// An executor without tasks. One at a time runs the tasks of a run.
+    pub fn new(sim: &Sim) -> Executor<'t> {
         Executor {
-            rng: rng.clone(),
+            sim: sim.clone(),
             tasks: Vec::new(),
-            spawned: 0,
-            favourite: 0,
-            favourite_steps: [0, 12, 60][rng.below(3)],
+            first: None,
+            running: 0,
+            woken: Vec::new(),
+            reaped: sim.crashes(),
         }
     }
 
-    /// Adds a task.
-    pub fn spawn(&mut self, task: impl Future<Output = ()> + 't) {
-        self.tasks.push((self.spawned, Box::pin(task)));
-        self.spawned += 1;
+    /// Adds a task of a process.
+    pub fn spawn(&mut self, process: ProcessId, task: impl Future<Output = ()> + 't) {
+        self.add(process, Box::pin(task), false);
     }
 
-    /// Runs until every task has ended, calling `check` after every step. Returns the number of
-    /// steps.
+    /// Adds a task whose end nobody waits for.
+    pub fn spawn_background(&mut self, process: ProcessId, task: impl Future<Output = ()> + 't) {
+        self.add(process, Box::pin(task), true);
+    }
+
+    fn add(&mut self, process: ProcessId, future: Future_<'t>, background: bool) {
+        let (number, waker) = self.sim.new_task();
+        let first = *self.first.get_or_insert(number);
+        assert_eq!(first + self.tasks.len(), number, "one executor at a time");
+        self.running += usize::from(!background);
+        self.tasks.push(Some(Task { process, waker, future, scheduled: false, background }));
+    }
+
+    /// Runs until every task that is not in the background has ended or crashed. Calls `check`
+    /// after every event. Returns the number of events.
     ///
     /// # Panics
-    /// After `max_steps` steps: the tasks are stuck or starve each other.
-    pub fn run(mut self, max_steps: u64, mut check: impl FnMut()) -> u64 {
-        let mut steps = 0;
-        while !self.tasks.is_empty() {
-            assert!(steps < max_steps, "{} tasks still run", self.tasks.len());
-            steps += 1;
-            self.step();
-            check();
-        }
-        steps
-    }
-
-    /// Runs for some steps, calling `check` after each, and drops the tasks that still run then:
-    /// all their clients crash. Returns whether there was one.
-    pub fn run_and_crash(mut self, steps: u64, mut check: impl FnMut()) -> bool {
-        for _ in 0..steps {
-            if self.tasks.is_empty() {
-                return false;
+    /// After `limit` events: the tasks are stuck or starve each other.
+    pub fn run(&mut self, limit: u64, mut check: impl FnMut()) -> u64 {
+        let mut events = 0;
+        while self.running > 0 {
+            assert!(events < limit, "{} tasks still run after {limit} events", self.running);
+            if !self.step() {
+                panic!("{} tasks wait for ever", self.running);
             }
-            self.step();
+            events += 1;
             check();
         }
-        !self.tasks.is_empty()
+        events
     }
 
-    fn step(&mut self) {
-        let i = self.choose();
-        let mut context = Context::from_waker(Waker::noop());
-        if self.tasks[i].1.as_mut().poll(&mut context) == Poll::Ready(()) {
-            drop(self.tasks.swap_remove(i));
+    /// Lets one event happen, and with it a task's step perhaps. Returns whether there was one.
+    pub fn step(&mut self) -> bool {
+        self.schedule_woken();
+        let Some(event) = self.sim.next_event() else { return false };
+        match event {
+            Event::Poll(task) => self.poll(task),
+            event => event.happen(),
+        }
+        if self.sim.crashes() != self.reaped {
+            self.reap();
+        }
+        true
+    }
+
+    /// Whether a task that somebody waits for still runs.
+    pub fn is_running(&self) -> bool {
+        self.running > 0
+    }
+
+    fn schedule_woken(&mut self) {
+        let mut woken = std::mem::take(&mut self.woken);
+        self.sim.take_woken(&mut woken);
+        for number in woken.drain(..) {
+            // The waker of a task that has ended, or of an earlier executor's.
+            let Some(task) = self.task(number) else { continue };
+            if !std::mem::replace(&mut task.scheduled, true) {
+                let process = task.process;
+                let delay = self.sim.pace(process);
+                self.sim.schedule(delay, Event::Poll(number));
+            }
+        }
+        self.woken = woken;
+    }
+
+    fn task(&mut self, number: usize) -> Option<&mut Task<'t>> {
+        let at = number.checked_sub(self.first?)?;
+        self.tasks.get_mut(at)?.as_mut()
+    }
+
+    fn poll(&mut self, number: usize) {
+        let Some(task) = self.task(number) else { return };
+        let process = task.process;
+        if self.sim.reach(process, Event::Poll(number)).is_none() || self.sim.crash_is_due(process)
+        {
+            return;
+        }
+        self.sim.note(&[4, number as u64], || format!("step of task {number}"));
+        let task = self.task(number).expect("just seen");
+        task.scheduled = false;
+        let waker = task.waker.clone();
+        let done = task.future.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(());
+        if done {
+            self.end(number);
         }
     }
 
-    fn choose(&mut self) -> usize {
-        let any = self.rng.below(self.tasks.len());
-        if self.favourite_steps == 0 || self.rng.below(16) == 0 {
-            return any;
+    fn end(&mut self, number: usize) {
+        let at = number - self.first.expect("there are tasks");
+        if let Some(task) = self.tasks[at].take() {
+            self.running -= usize::from(!task.background);
         }
-        if self.rng.below(self.favourite_steps) == 0 {
-            self.favourite = self.rng.below(self.spawned);
+    }
+
+    /// Drops the tasks of crashed processes.
+    fn reap(&mut self) {
+        self.reaped = self.sim.crashes();
+        let Some(first) = self.first else { return };
+        for at in 0..self.tasks.len() {
+            let process = self.tasks[at].as_ref().map(|t| t.process);
+            if process.is_some_and(|p| self.sim.is_crashed(p)) {
+                self.end(first + at);
+            }
         }
-        self.tasks.iter().position(|(name, _)| *name == self.favourite).unwrap_or(any)
     }
 }

@@ -1,53 +1,57 @@
 //! Random operations on a few keys, recorded as one history per key.
 //!
-//! A [`Workload`] is shared by all clients of a run. It draws values (each names its write) and
-//! hints: the newest place where anybody saw the key, an older one, or none, so that operations
-//! meet hints that are wrong in every way. Each invocation and each return is an event with a time
-//! of its own, so what did not overlap is not taken for concurrent. An operation whose task is
-//! dropped stays in the history without an answer.
+//! Each value names its write. Each invocation and each return is an event with a time of its own,
+//! so what did not overlap is not taken for concurrent. An operation whose process crashed, or
+//! that failed with an unknown outcome, stays in the history without an answer; one that certainly
+//! had no effect is taken out.
 //!
-//! Answers that no history could contain are a panic at once: torn values, a SEARCH of many keys
-//! that answers for one of them twice or never, and every error but a full index.
+//! Answers that no history could contain are a panic at once: torn values, and errors that no
+//! fault excuses.
 
 use std::cell::{Cell, RefCell};
 
-use fusee_core::error::Error;
 use fusee_core::race::Buckets;
 use fusee_core::stats::OpKind;
-use fusee_core::store::{Hint, SearchKey};
 use fusee_core::view::View;
+use fusee_core::{Error, Outcome};
 
-use crate::cluster::SimStore;
-use crate::executor::Rng;
-use crate::linearizability::{Answer, Call, Operation, Value, check};
+use crate::check::linearizability::{Answer, Call, Operation, Value, Violation, check};
+use crate::environment::SimSession;
+use crate::rng::Rng;
 
-/// Keys, where they were seen, and what was done to them.
+/// Keys, and what was done to them.
 pub struct Workload {
-    rng: Rng,
     keys: Vec<Vec<u8>>,
-    /// By key, oldest first.
-    hints: RefCell<Vec<Vec<Hint>>>,
-    with_hints: bool,
     /// By key. `None`: an operation that certainly had no effect.
     history: RefCell<Vec<Vec<Option<Operation>>>>,
     time: Cell<u64>,
     values: Cell<Value>,
+    invoked: Cell<u64>,
 }
 
 /// An operation in the history: its key and its place among the operations of that key.
 type Entry = (usize, usize);
 
+/// What became of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Went {
+    /// It answered.
+    Well,
+    /// It failed, but the session can go on.
+    Failed,
+    /// The session has lost a memory node, or left something half-way.
+    Lost,
+}
+
 impl Workload {
-    /// A workload on `keys`. Half of all workloads use hints.
-    pub fn new(rng: &Rng, keys: Vec<Vec<u8>>) -> Workload {
+    /// A workload on `keys`.
+    pub fn new(keys: Vec<Vec<u8>>) -> Workload {
         Workload {
-            rng: rng.clone(),
-            hints: RefCell::new(vec![Vec::new(); keys.len()]),
-            with_hints: rng.below(2) == 0,
             history: RefCell::new(vec![Vec::new(); keys.len()]),
             keys,
             time: Cell::new(0),
             values: Cell::new(0),
+            invoked: Cell::new(0),
         }
     }
 
@@ -62,77 +66,81 @@ impl Workload {
         colliding.chain(others).map(key).collect()
     }
 
+    /// How many keys there are.
+    pub fn key_count(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Operations begun so far.
+    pub fn invoked(&self) -> u64 {
+        self.invoked.get()
+    }
+
     /// One operation on one key. A SEARCH of many keys takes them all, and some of them twice.
     ///
     /// # Panics
     /// If it answers what it never may.
-    pub async fn run(&self, store: &SimStore, kind: OpKind, key: usize) {
+    pub async fn run(&self, rng: &Rng, session: &SimSession, kind: OpKind, key: usize) -> Went {
         let value = self.values.get() + 1;
         self.values.set(value);
-        let (name, hint) = (&self.keys[key], self.hint(key));
-        let bytes = self.encode(value);
+        let (name, bytes) = (&self.keys[key], encode(rng, value));
         let begin = |call| self.invoke(key, call);
         let (entry, result) = match kind {
-            OpKind::Search => return self.search(store, key).await,
-            OpKind::SearchMany => return self.search_many(store).await,
-            OpKind::Insert => (begin(Call::Insert(value)), store.insert(name, &bytes).await),
-            OpKind::Update => (begin(Call::Update(value)), store.update(name, &bytes, hint).await),
-            OpKind::Upsert => (begin(Call::Upsert(value)), store.upsert(name, &bytes, hint).await),
-            OpKind::Delete => (begin(Call::Delete), store.delete(name, hint).await),
-        };
-        let answer = match result {
-            Ok(written) => {
-                self.hints.borrow_mut()[key].extend(written.place);
-                Answer::Done
+            OpKind::Search => {
+                let entry = begin(Call::Search);
+                let found = session.get(name).await;
+                return self.answered(entry, found.map(|value| decode(value.as_deref())));
             }
-            Err(Error::AlreadyExists) => Answer::Exists,
-            Err(Error::NotFound) => Answer::Absent,
-            Err(Error::IndexFull) => {
-                self.history.borrow_mut()[entry.0][entry.1] = None;
-                return;
-            }
-            Err(error) => panic!("{kind:?}: {error}"),
+            OpKind::SearchMany => return self.search_many(rng, session).await,
+            OpKind::Insert => (begin(Call::Insert(value)), session.insert(name, &bytes).await),
+            OpKind::Update => (begin(Call::Update(value)), session.update(name, &bytes).await),
+            OpKind::Upsert => (begin(Call::Upsert(value)), session.put(name, &bytes).await),
+            OpKind::Delete => (begin(Call::Delete), session.delete(name).await),
         };
-        self.answer(entry, answer);
+        self.answered(entry, result.map(|()| Answer::Done))
     }
 
-    async fn search(&self, store: &SimStore, key: usize) {
-        let hint = self.hint(key);
-        let entry = self.invoke(key, Call::Search);
-        let found = store.search(&self.keys[key], hint).await.expect("a SEARCH never fails");
-        self.hints.borrow_mut()[key].extend(found.hint());
-        self.answer(entry, decode(found.value()));
-    }
-
-    async fn search_many(&self, store: &SimStore) {
+    async fn search_many(&self, rng: &Rng, session: &SimSession) -> Went {
         let mut wanted: Vec<usize> = (0..self.keys.len()).collect();
-        wanted.extend((0..self.rng.below(2)).map(|_| self.rng.below(self.keys.len())));
-        let keys: Vec<SearchKey<'_>> = wanted
-            .iter()
-            .map(|key| SearchKey { key: &self.keys[*key], hint: self.hint(*key) })
-            .collect();
+        wanted.extend((0..rng.below(2)).map(|_| rng.below(self.keys.len())));
+        let names: Vec<&[u8]> = wanted.iter().map(|key| &self.keys[*key][..]).collect();
         let entries: Vec<Entry> = wanted.iter().map(|k| self.invoke(*k, Call::Search)).collect();
-        let mut answers = vec![None; wanted.len()];
-        let found = |i: usize, value: Option<&[u8]>, hint| {
-            let before = answers[i].replace(decode(value));
-            assert_eq!(before, None, "two answers for one key");
-            self.hints.borrow_mut()[wanted[i]].extend(hint);
-        };
-        store.search_many(&keys, found).await.expect("a SEARCH never fails");
-        for (entry, answer) in entries.into_iter().zip(answers) {
-            self.answer(entry, answer.expect("an answer for every key"));
+        let result = session.get_many(&names).await;
+        let mut went = Went::Well;
+        for (i, entry) in entries.into_iter().enumerate() {
+            let answer = result.as_ref().map(|found| decode(found[i].as_deref()));
+            went = self.answered(entry, answer.map_err(Clone::clone));
         }
+        went
     }
 
-    fn hint(&self, key: usize) -> Option<Hint> {
-        let hints = &self.hints.borrow()[key];
-        if !self.with_hints || hints.is_empty() || self.rng.below(4) == 0 {
-            return None;
+    fn answered(&self, entry: Entry, result: Result<Answer, Error>) -> Went {
+        let error = match result {
+            Ok(answer) => {
+                self.answer(entry, answer);
+                return Went::Well;
+            }
+            Err(error) => error,
+        };
+        let (outcome, went) = match error {
+            Error::AlreadyExists | Error::NotFound => {
+                let exists = error == Error::AlreadyExists;
+                self.answer(entry, if exists { Answer::Exists } else { Answer::Absent });
+                return Went::Well;
+            }
+            Error::IndexFull | Error::OutOfMemory | Error::Allocation { .. } => {
+                (Outcome::NotApplied, Went::Failed)
+            }
+            Error::GaveUp { outcome, .. } => (outcome, Went::Failed),
+            Error::Unreachable { outcome, .. } => (outcome, Went::Lost),
+            Error::Interrupted { .. } => (Outcome::Unknown, Went::Lost),
+            other => panic!("no fault excuses this answer: {other}"),
+        };
+        if outcome == Outcome::NotApplied {
+            self.history.borrow_mut()[entry.0][entry.1] = None;
+            return went;
         }
-        match self.rng.below(2) {
-            0 => hints.last().copied(),
-            _ => Some(hints[self.rng.below(hints.len())]),
-        }
+        Went::Lost
     }
 
     fn now(&self) -> u64 {
@@ -141,6 +149,7 @@ impl Workload {
     }
 
     fn invoke(&self, key: usize, call: Call) -> Entry {
+        self.invoked.set(self.invoked.get() + 1);
         let operation = Operation { call, invoked: self.now(), returned: None };
         let history = &mut self.history.borrow_mut()[key];
         history.push(Some(operation));
@@ -152,27 +161,25 @@ impl Workload {
         operation.as_mut().expect("it runs").returned = Some((self.now(), answer));
     }
 
-    /// The bytes of a value: its name, and a filler of random length.
-    fn encode(&self, value: Value) -> Vec<u8> {
-        let filler = [0, 10, 60, 300][self.rng.below(4)];
-        let mut bytes = value.to_le_bytes().to_vec();
-        bytes.resize(bytes.len() + filler, value as u8);
-        bytes
-    }
-
-    /// Checks every key's history.
-    ///
-    /// # Panics
-    /// If one is not linearizable.
-    pub fn assert_linearizable(&self) {
+    /// Checks every key's history: the number of operations, or the first violation with its key
+    /// and history.
+    pub fn check(&self) -> Result<u64, (usize, Violation, Vec<Operation>)> {
+        let mut operations = 0;
         for (key, history) in self.history.borrow().iter().enumerate() {
             let history: Vec<Operation> = history.iter().flatten().copied().collect();
-            if let Err(violation) = check(&history) {
-                let lines: Vec<String> = history.iter().map(|o| format!("  {o:?}\n")).collect();
-                panic!("key {key} is not linearizable: {violation}\n{}", lines.concat());
-            }
+            operations += history.len() as u64;
+            check(&history).map_err(|violation| (key, violation, history))?;
         }
+        Ok(operations)
     }
+}
+
+/// The bytes of a value: its name, and a filler of random length.
+fn encode(rng: &Rng, value: Value) -> Vec<u8> {
+    let filler = rng.pick(&[0, 10, 60, 300]);
+    let mut bytes = value.to_le_bytes().to_vec();
+    bytes.resize(bytes.len() + filler, value as u8);
+    bytes
 }
 
 fn decode(value: Option<&[u8]>) -> Answer {

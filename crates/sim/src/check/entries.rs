@@ -1,0 +1,108 @@
+//! At every step: no key is live twice in the primaries of the index, and every live entry refers
+//! to an object that is complete on all replicas.
+//!
+//! The live entries are kept in a map that every change of a primary's slot updates, so the check
+//! costs one object per change, whatever the size of the index.
+
+use std::collections::BTreeMap;
+
+use fusee_core::layout::{Object, Slot};
+use fusee_core::view::{Place, SlotRef, View};
+
+use crate::network::Network;
+
+/// The live entries of the index.
+#[derive(Default)]
+pub(crate) struct Entries {
+    view: Option<View>,
+    live: BTreeMap<Vec<u8>, SlotRef>,
+}
+
+impl Entries {
+    /// Those that stand in the primaries of a view now.
+    ///
+    /// # Panics
+    /// If a key is live twice, or an entry leads to no object.
+    pub fn new(network: &Network, view: &View) -> Entries {
+        let mut entries = Entries { view: Some(view.clone()), live: BTreeMap::new() };
+        for slot in all_slots(view) {
+            let primary = view.slot_places(slot).next().expect("a primary");
+            entries.add(network, slot, network.word_at(primary));
+        }
+        entries
+    }
+
+    /// The live keys, in order.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        self.live.keys().cloned().collect()
+    }
+
+    /// A word has changed.
+    ///
+    /// # Panics
+    /// If a key is live twice now, or the entry leads to no object.
+    pub fn changed(&mut self, network: &Network, place: Place, old: Slot, new: Slot) {
+        let Some(slot) = self.slot_at(place) else { return };
+        if is_live(old) {
+            self.live.retain(|_, at| *at != slot);
+        }
+        self.add(network, slot, new);
+    }
+
+    fn add(&mut self, network: &Network, slot: SlotRef, word: Slot) {
+        if !is_live(word) {
+            return;
+        }
+        let view = self.view.as_ref().expect("there are slots only with a view");
+        let key = key_of(network, view, word);
+        if let Some(other) = self.live.insert(key.clone(), slot) {
+            panic!("{key:02x?} is live twice, in {other:?} and in {slot:?} as {:#x}", word.0);
+        }
+    }
+
+    /// The slot whose primary is at this place.
+    fn slot_at(&self, place: Place) -> Option<SlotRef> {
+        let view = self.view.as_ref()?;
+        let bytes = view.geometry.subtable_bytes();
+        view.subtables.iter().zip(0u32..).find_map(|(subtable, number)| {
+            let primary = subtable.places[0];
+            let at = place.offset.checked_sub(primary.offset)?;
+            let hit = primary.node == place.node && at < bytes;
+            hit.then_some(SlotRef { subtable: number, slot: (at / 8) as u32 })
+        })
+    }
+}
+
+/// Whether readers may take a primary's word for an entry.
+fn is_live(word: Slot) -> bool {
+    !word.is_free() && !word.is_tentative()
+}
+
+/// Every slot of a view.
+pub(crate) fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
+    let slots = view.geometry.subtable_slots() as u32;
+    (0..view.subtables.len() as u32)
+        .flat_map(move |subtable| (0..slots).map(move |slot| SlotRef { subtable, slot }))
+}
+
+/// The key of the object that a live word refers to.
+///
+/// # Panics
+/// If it is not complete on every replica that is left.
+fn key_of(network: &Network, view: &View, word: Slot) -> Vec<u8> {
+    let bytes = word.class().map_or(0, |class| class.bytes());
+    let places = view.object_places(word.address(), bytes);
+    let places: Vec<Place> = places.expect("a live entry leads into a region").collect();
+    let mut keys = places.iter().filter_map(|place| {
+        network.with(place.node, |memory| {
+            let object = &memory.pool[place.offset as usize..][..bytes as usize];
+            match Object::decode_generation(object, word.generation()) {
+                Ok(object) => object.key().to_vec(),
+                Err(why) => panic!("the live entry {:#x} leads to no object: {why}", word.0),
+            }
+        })
+    });
+    let key = keys.next().expect("some replica is left");
+    assert!(keys.all(|k| k == key), "replicas of one object differ");
+    key
+}

@@ -1,0 +1,8 @@
+//! What must hold, apart from what goes wrong: each promise has a checker of its own, and none of
+//! them knows which faults were injected.
+
+pub(crate) mod entries;
+pub mod linearizability;
+mod rest;
+
+pub use rest::{at_rest, replicas_agree};

@@ -1,0 +1,102 @@
+//! Control messages: between clients, memory nodes and the master.
+//!
+//! A message takes some tens of microseconds, or is lost, or finds its receiver stopped, crashed
+//! or cut off. Who asks learns about all of that only by its own deadline; a crashed process is
+//! noticed sooner, since its connections break.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::pin::pin;
+
+use futures_util::future::{Either, select};
+use tokio::sync::oneshot;
+
+use crate::counts::count;
+use crate::engine::{Event, Nanos, ProcessId, Sim};
+
+/// The control network of a cluster.
+pub(crate) struct Control {
+    sim: Sim,
+    /// Processes that cannot reach the master, nor be reached by it.
+    cut_off: RefCell<BTreeSet<ProcessId>>,
+    /// One of so many messages is lost; 0: none is.
+    pub lost_one_in: Cell<usize>,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// The receiver has crashed.
+    Closed,
+    TimedOut,
+}
+
+impl Control {
+    pub fn new(sim: &Sim) -> Control {
+        let (cut_off, lost_one_in) = (RefCell::default(), Cell::new(0));
+        Control { sim: sim.clone(), cut_off, lost_one_in }
+    }
+
+    /// Cuts a process off from the master, or lets it reach it again.
+    pub fn cut_off(&self, process: ProcessId, yes: bool) {
+        let mut cut_off = self.cut_off.borrow_mut();
+        if yes {
+            cut_off.insert(process)
+        } else {
+            cut_off.remove(&process)
+        };
+    }
+
+    /// Whether the way between a process and the master is open.
+    pub fn reaches_master(&self, process: ProcessId) -> bool {
+        !self.cut_off.borrow().contains(&process)
+    }
+
+    /// Sends something to a process; `arrive` happens there, if it gets there.
+    pub fn send(&self, to: ProcessId, open: bool, arrive: impl FnOnce() + 'static) {
+        let lost = self.lost_one_in.get();
+        if !open || (lost > 0 && self.sim.rng().one_in(lost)) {
+            count(&self.sim.counts().lost_messages);
+            return;
+        }
+        let sim = self.sim.clone();
+        self.sim.after(self.latency(), move || {
+            if let Some(event) = sim.reach(to, Event::Call(Box::new(arrive))) {
+                event.happen();
+            }
+        });
+    }
+
+    /// Sends an answer back. Whoever asked may be gone, stopped or tired of waiting: that shows
+    /// when it takes its next step.
+    pub fn send_back(&self, open: bool, arrive: impl FnOnce() + 'static) {
+        let lost = self.lost_one_in.get();
+        if !open || (lost > 0 && self.sim.rng().one_in(lost)) {
+            count(&self.sim.counts().lost_messages);
+            return;
+        }
+        self.sim.after(self.latency(), arrive);
+    }
+
+    fn latency(&self) -> Nanos {
+        let rng = self.sim.rng();
+        5_000 + rng.below_u64(rng.pick(&[10_000, 100_000]))
+    }
+
+    /// Waits for an answer.
+    pub async fn wait<T>(
+        &self,
+        answer: oneshot::Receiver<T>,
+        deadline: Nanos,
+    ) -> Result<T, NoAnswer> {
+        match select(answer, pin!(self.sim.sleep(deadline))).await {
+            Either::Left((Ok(answer), _)) => Ok(answer),
+            // Dropped on the way: lost, or by a receiver that crashed.
+            Either::Left((Err(_), rest)) => {
+                rest.await;
+                Err(NoAnswer::TimedOut)
+            }
+            Either::Right(_) => Err(NoAnswer::TimedOut),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What happened in a run, counted: a fault that never happens proves nothing.
+
+use std::cell::Cell;
+
+macro_rules! counts {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// Counters of a run.
+        #[derive(Debug, Default)]
+        pub struct Counts {
+            $($(#[doc = $doc])+ pub $name: Cell<u64>,)+
+        }
+
+        impl Counts {
+            /// Name and value of each.
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.get()),)+]
+            }
+        }
+    };
+}
+
+counts! {
+    /// Verbs that executed.
+    verbs,
+    /// READs and WRITEs that executed in several pieces.
+    torn_verbs,
+    /// Lanes of a batch that arrived after one of a later batch of the same client.
+    reordered_batches,
+    /// Lanes of a batch that took at least 16 times the usual.
+    long_delays,
+    /// Batches that executed but whose completions never came.
+    lost_completions,
+    /// Client processes that crashed.
+    client_crashes,
+    /// Batches of a crashed client that executed in part.
+    cut_batches,
+    /// Verbs that a memory node refused because it had fenced the client.
+    fenced_verbs,
+    /// Memory nodes that crashed.
+    node_crashes,
+    /// Clients, memory nodes or masters stopped, and resumed later.
+    stops,
+    /// Processes cut off from the master for a while.
+    partitions,
+    /// Control messages lost.
+    lost_messages,
+    /// Masters that crashed and were restarted from their store.
+    master_restarts,
+    /// Recoveries of clients.
+    client_recoveries,
+    /// Recoveries of clients that crashed themselves.
+    recovery_crashes,
+    /// Sessions that ended in an orderly way.
+    sessions_closed,
+}
+
+/// Adds one.
+pub(crate) fn count(counter: &Cell<u64>) {
+    counter.set(counter.get() + 1);
+}

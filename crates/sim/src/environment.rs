@@ -1,0 +1,67 @@
+//! The surroundings of a client's session: virtual timers, simulated messages.
+
+use std::time::Duration;
+
+use fusee_client::logic::{Environment, Session};
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::rpc::RpcError;
+use fusee_core::verbs::MnId;
+
+use crate::cluster::Cluster;
+use crate::control::NoAnswer;
+use crate::engine::{Nanos, ProcessId};
+use crate::fabric::SimFabric;
+
+/// A client's session under simulation.
+pub type SimSession = Session<SimFabric, SimEnvironment>;
+
+/// What a simulated session has around it.
+pub struct SimEnvironment {
+    cluster: Cluster,
+    process: ProcessId,
+}
+
+impl SimEnvironment {
+    pub(crate) fn new(cluster: &Cluster, process: ProcessId) -> SimEnvironment {
+        SimEnvironment { cluster: cluster.clone(), process }
+    }
+}
+
+fn nanos(time: Duration) -> Nanos {
+    Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX / 4)
+}
+
+impl Environment for SimEnvironment {
+    async fn sleep(&self, time: Duration) {
+        self.cluster.sim().sleep(nanos(time)).await;
+    }
+
+    async fn yield_now(&self) {
+        self.cluster.sim().sleep(1).await;
+    }
+
+    fn spin(&self, _: u64) {}
+
+    async fn ask_node(
+        &self,
+        node: MnId,
+        request: NodeRequest,
+        deadline: Duration,
+    ) -> Result<NodeReply, String> {
+        let answer = self.cluster.ask_node(node, request, nanos(deadline)).await;
+        answer.map_err(|why| format!("{why:?}"))
+    }
+
+    async fn ask_master(
+        &self,
+        request: MasterRequest,
+        deadline: Duration,
+    ) -> Result<MasterReply, RpcError> {
+        let answer = self.cluster.ask_master(self.process, request, nanos(deadline)).await;
+        answer.map_err(|why| match why {
+            NoAnswer::Closed => RpcError::Closed { addr: "master".into() },
+            NoAnswer::TimedOut => RpcError::TimedOut { addr: "master".into() },
+        })
+    }
+}

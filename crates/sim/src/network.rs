@@ -1,0 +1,265 @@
+//! Memory nodes' memory, the links to it, and how long verbs take.
+//!
+//! Two things decide the time of a verb. *Delays* are random and adversarial: each link between a
+//! client and a node has a pace that changes now and then by up to a factor of 64. The *RNICs* have
+//! a latency, a bandwidth and two rates, at the client and at the node; where these are given,
+//! verbs queue up for them, and throughput in virtual time means something.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use fusee_core::layout::Slot;
+use fusee_core::verbs::{ClientId, MnId, Verb};
+use fusee_core::view::Place;
+
+use crate::check::entries::Entries;
+use crate::counts::count;
+use crate::engine::{Nanos, Pace, ProcessId, Sim};
+
+/// What an RNIC can do. The defaults are no limits: chance alone decides.
+#[derive(Clone, Copy, Debug)]
+pub struct Nic {
+    /// Time on the wire, one way, in nanoseconds.
+    pub latency_ns: Nanos,
+    /// Bits per second, in each direction; 0: no limit.
+    pub bandwidth_bps: u64,
+    /// Verbs per second; 0: no limit.
+    pub messages_per_s: u64,
+    /// CAS and FAA per second; 0: no limit. RNICs execute them one after the other.
+    pub atomics_per_s: u64,
+}
+
+impl Nic {
+    /// No limits.
+    pub const UNLIMITED: Nic =
+        Nic { latency_ns: 800, bandwidth_bps: 0, messages_per_s: 0, atomics_per_s: 0 };
+
+    /// Of the generation that the paper measured on: 56 Gbps ConnectX-3 (P §6.1). The rates are
+    /// those that Kalia, Kaminsky and Andersen measured for such cards ("Design Guidelines for
+    /// High Performance RDMA Systems", ATC '16).
+    pub const CONNECTX_3: Nic = Nic {
+        latency_ns: 800,
+        bandwidth_bps: 56_000_000_000,
+        messages_per_s: 26_000_000,
+        atomics_per_s: 2_700_000,
+    };
+
+    /// How long a verb keeps it busy.
+    fn busy_ns(&self, verb: &Verb) -> Nanos {
+        let per = |rate: u64| 1_000_000_000u64.checked_div(rate).unwrap_or(0);
+        let bits = u64::from(verb.bytes()) * 8;
+        let wire = (bits * 1_000_000_000).checked_div(self.bandwidth_bps).unwrap_or(0);
+        let atomic = if verb.is_atomic() { per(self.atomics_per_s) } else { 0 };
+        wire.max(per(self.messages_per_s)).max(atomic)
+    }
+}
+
+/// How the network behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct NetworkOptions {
+    /// Of all clients and memory nodes.
+    pub nic: Nic,
+    /// Whether latencies vary at random; else they are the NIC's.
+    pub delays: bool,
+    /// Whether READs and WRITEs are cut into pieces now and then.
+    pub tearing: bool,
+    /// Whether a stopped memory node stops executing verbs, as a software NIC does; a real one,
+    /// and shared memory, go on.
+    pub nic_in_process: bool,
+    /// How long a client waits for a completion before it takes the node for unreachable.
+    pub verb_timeout_ns: Nanos,
+    /// One of so many batches loses a completion; 0: none does.
+    pub lost_completions_one_in: usize,
+}
+
+impl Default for NetworkOptions {
+    fn default() -> NetworkOptions {
+        NetworkOptions {
+            nic: Nic::UNLIMITED,
+            delays: true,
+            tearing: true,
+            nic_in_process: false,
+            verb_timeout_ns: 1_000_000,
+            lost_completions_one_in: 0,
+        }
+    }
+}
+
+/// A memory node's memory.
+pub(crate) struct Memory {
+    pub pool: Vec<u8>,
+    pub process: ProcessId,
+    pub fenced: BTreeSet<ClientId>,
+    /// When its NIC is free again.
+    nic_free: Nanos,
+}
+
+/// The way from one client to one memory node.
+#[derive(Default)]
+struct Link {
+    pace: Pace,
+    /// When the latest lane arrived.
+    last_arrival: Nanos,
+    /// A completion was lost: the queue pair is in error, as RC's is then.
+    broken: bool,
+    /// Nothing gets through before.
+    held_until: Nanos,
+}
+
+/// Memory nodes and the links to them. Clones share them.
+#[derive(Clone)]
+pub struct Network(Rc<Inner>);
+
+struct Inner {
+    sim: Sim,
+    options: Cell<NetworkOptions>,
+    memories: RefCell<BTreeMap<MnId, Memory>>,
+    links: RefCell<HashMap<(ClientId, MnId), Link>>,
+    client_nics: RefCell<HashMap<ClientId, Nanos>>,
+    /// The live entries of the index, checked at every change.
+    entries: RefCell<Entries>,
+}
+
+impl Network {
+    pub(crate) fn new(sim: &Sim, options: NetworkOptions) -> Network {
+        Network(Rc::new(Inner {
+            sim: sim.clone(),
+            options: Cell::new(options),
+            memories: RefCell::default(),
+            links: RefCell::default(),
+            client_nics: RefCell::default(),
+            entries: RefCell::default(),
+        }))
+    }
+
+    pub(crate) fn sim(&self) -> &Sim {
+        &self.0.sim
+    }
+
+    /// How it behaves now.
+    pub fn options(&self) -> NetworkOptions {
+        self.0.options.get()
+    }
+
+    /// From now on it behaves so.
+    pub fn set_options(&self, options: NetworkOptions) {
+        self.0.options.set(options);
+    }
+
+    /// From now on these entries are kept up to date.
+    pub(crate) fn watch(&self, entries: Entries) {
+        *self.0.entries.borrow_mut() = entries;
+    }
+
+    pub(crate) fn watched(&self) -> Ref<'_, Entries> {
+        self.0.entries.borrow()
+    }
+
+    pub(crate) fn add(&self, node: MnId, process: ProcessId, pool: Vec<u8>) {
+        let memory = Memory { pool, process, fenced: BTreeSet::new(), nic_free: 0 };
+        self.0.memories.borrow_mut().insert(node, memory);
+    }
+
+    /// The node and its memory are gone.
+    pub(crate) fn remove(&self, node: MnId) {
+        self.0.memories.borrow_mut().remove(&node);
+    }
+
+    /// Whether the node is there.
+    pub fn has(&self, node: MnId) -> bool {
+        self.0.memories.borrow().contains_key(&node)
+    }
+
+    /// Looks at a node's memory, or changes it behind everybody's back. `None` if it is gone.
+    pub(crate) fn with<R>(&self, node: MnId, f: impl FnOnce(&mut Memory) -> R) -> Option<R> {
+        self.0.memories.borrow_mut().get_mut(&node).map(f)
+    }
+
+    /// The word at a place. For checks: it takes no time.
+    ///
+    /// # Panics
+    /// If the node is gone.
+    pub fn word_at(&self, place: Place) -> Slot {
+        let at = place.offset as usize;
+        let bytes = self.with(place.node, |m| m.pool[at..at + 8].try_into().expect("8 bytes"));
+        Slot(u64::from_le_bytes(bytes.expect("a living node")))
+    }
+
+    /// No verb of the client executes at the node any more.
+    pub fn fence(&self, node: MnId, client: ClientId) {
+        self.with(node, |memory| memory.fenced.insert(client));
+    }
+
+    /// Nothing of the client gets through to the node for some time.
+    pub fn hold(&self, client: ClientId, node: MnId, time: Nanos) {
+        let until = self.0.sim.now() + time;
+        self.0.links.borrow_mut().entry((client, node)).or_default().held_until = until;
+    }
+
+    /// Lets everything through again.
+    pub fn release(&self, client: ClientId, node: MnId) {
+        self.0.links.borrow_mut().entry((client, node)).or_default().held_until = 0;
+    }
+
+    pub(crate) fn held_until(&self, client: ClientId, node: MnId) -> Nanos {
+        self.0.links.borrow().get(&(client, node)).map_or(0, |link| link.held_until)
+    }
+
+    pub(crate) fn break_link(&self, client: ClientId, node: MnId) {
+        self.0.links.borrow_mut().entry((client, node)).or_default().broken = true;
+    }
+
+    pub(crate) fn is_broken(&self, client: ClientId, node: MnId) -> bool {
+        self.0.links.borrow().get(&(client, node)).is_some_and(|link| link.broken)
+    }
+
+    /// How long one way over a link takes now.
+    pub(crate) fn wire(&self, client: ClientId, node: MnId) -> Nanos {
+        let options = self.options();
+        let base = options.nic.latency_ns;
+        if !options.delays {
+            return base;
+        }
+        let mut links = self.0.links.borrow_mut();
+        let delay = links.entry((client, node)).or_default().pace.draw(&self.0.sim.rng(), base);
+        if delay >= 16 * base {
+            count(&self.0.sim.counts().long_delays);
+        }
+        delay
+    }
+
+    /// A lane will arrive then: notes whether it overtakes or is overtaken.
+    pub(crate) fn arrival(&self, client: ClientId, node: MnId, at: Nanos) {
+        let mut links = self.0.links.borrow_mut();
+        let link = links.entry((client, node)).or_default();
+        if at < link.last_arrival {
+            count(&self.0.sim.counts().reordered_batches);
+        }
+        link.last_arrival = link.last_arrival.max(at);
+    }
+
+    /// A client posts a verb: when it leaves its NIC.
+    pub(crate) fn departure(&self, client: ClientId, verb: &Verb) -> Nanos {
+        let busy = self.options().nic.busy_ns(verb);
+        let mut nics = self.0.client_nics.borrow_mut();
+        let free = nics.entry(client).or_insert(0);
+        *free = self.0.sim.now().max(*free) + busy;
+        *free
+    }
+
+    /// A verb arrives at a node: when its NIC has executed it.
+    pub(crate) fn service(&self, verb: &Verb) -> Nanos {
+        let (busy, now) = (self.options().nic.busy_ns(verb), self.0.sim.now());
+        self.with(verb.node, |memory| {
+            memory.nic_free = now.max(memory.nic_free) + busy;
+            memory.nic_free
+        })
+        .unwrap_or(now)
+    }
+
+    /// A verb has changed a word.
+    pub(crate) fn changed(&self, place: Place, old: u64, new: u64) {
+        self.0.entries.borrow_mut().changed(self, place, Slot(old), Slot(new));
+    }
+}

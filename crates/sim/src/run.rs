@@ -1,0 +1,280 @@
+//! One run: a scenario, a seed, and what came of it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fusee_core::stats::OpKind;
+use fusee_core::verbs::ClientId;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use crate::adversary;
+use crate::check::at_rest;
+use crate::check::linearizability::{Operation, Violation};
+use crate::cluster::Cluster;
+use crate::counts::count;
+use crate::engine::{Nanos, ProcessId, Sim};
+use crate::environment::SimSession;
+use crate::executor::Executor;
+use crate::rng::Rng;
+use crate::scenario::{Fault, Mix, Scenario, Shape};
+use crate::trace::Trace;
+use crate::workload::{Went, Workload};
+
+/// Which run, and how much of it.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// What kind of run.
+    pub scenario: Scenario,
+    /// Decides everything else.
+    pub seed: u64,
+    /// Operations, instead of the scenario's number.
+    pub operations: Option<usize>,
+    /// Client processes, instead of the number that the seed draws.
+    pub clients: Option<usize>,
+    /// Faults of the scenario that are left out.
+    pub without: BTreeSet<Fault>,
+    /// Whether to keep the text of the trace.
+    pub trace: bool,
+}
+
+impl RunOptions {
+    /// All of a seed's run.
+    pub fn new(scenario: Scenario, seed: u64) -> RunOptions {
+        let (operations, clients, without) = (None, None, BTreeSet::new());
+        RunOptions { scenario, seed, operations, clients, without, trace: false }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Operations in the histories that were checked.
+    pub operations: u64,
+    /// Events that happened.
+    pub events: u64,
+    /// Virtual time that passed.
+    pub virtual_ns: Nanos,
+    /// See [`Counts`](crate::Counts).
+    pub counts: Vec<(&'static str, u64)>,
+    /// What happened.
+    pub trace: Trace,
+    /// The promise that was broken, if one was.
+    pub failure: Option<Failure>,
+}
+
+/// A broken promise.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// In words.
+    pub what: String,
+    /// The history of the key, if its order is what cannot be explained.
+    pub history: Vec<Operation>,
+}
+
+/// Events after which a run counts as stuck, per operation.
+const EVENTS_PER_OPERATION: u64 = 20_000;
+
+/// Runs a scenario.
+pub fn run(options: &RunOptions) -> Outcome {
+    let sim = Sim::new(options.seed);
+    if options.trace {
+        sim.record_trace();
+    }
+    let events = Cell::new(0);
+    let result = catch_unwind(AssertUnwindSafe(|| Run::new(&sim, options).run(&events)));
+    let (operations, failure) = match result {
+        Ok(Ok(operations)) => (operations, None),
+        Ok(Err(failure)) => (0, Some(failure)),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+            let what = text.unwrap_or_else(|| "a panic without words".into());
+            (0, Some(Failure { what, history: Vec::new() }))
+        }
+    };
+    Outcome {
+        operations,
+        events: events.get(),
+        virtual_ns: sim.now(),
+        counts: sim.counts().all(),
+        trace: sim.trace(),
+        failure,
+    }
+}
+
+/// The state of a run that its tasks share.
+pub(crate) struct Run {
+    pub sim: Sim,
+    pub cluster: Cluster,
+    pub shape: Shape,
+    pub faults: BTreeSet<Fault>,
+    pub fault_rng: Rng,
+    op_rng: Rng,
+    workload: Workload,
+    /// Client processes that live, and their sessions.
+    pub clients: RefCell<BTreeMap<ProcessId, Option<ClientId>>>,
+    /// Sessions that ended without saying goodbye, for the operator to recover.
+    pub torn: RefCell<Vec<ClientId>>,
+    /// All sessions that did.
+    pub dead: RefCell<BTreeSet<ClientId>>,
+    /// Processes to start.
+    births: Cell<usize>,
+}
+
+impl Run {
+    fn new(sim: &Sim, options: &RunOptions) -> Run {
+        let named = |name| Rng::named(options.seed, name);
+        let faults: BTreeSet<Fault> = options.scenario.faults().iter().copied().collect();
+        let faults = &faults - &options.without;
+        let mut shape = Shape::draw(options.scenario, &named("shape"), |f| faults.contains(&f));
+        shape.operations = options.operations.unwrap_or(shape.operations);
+        shape.processes = options.clients.unwrap_or(shape.processes);
+        let cluster = Cluster::with_network(sim, &shape.cluster, shape.network);
+        cluster.control().lost_one_in.set(shape.lost_messages_one_in);
+        let keys = Workload::keys(&cluster.view(), shape.colliding_keys, shape.other_keys);
+        Run {
+            sim: sim.clone(),
+            workload: Workload::new(keys),
+            births: Cell::new(shape.processes),
+            cluster,
+            shape,
+            faults,
+            fault_rng: named("faults"),
+            op_rng: named("operations"),
+            clients: RefCell::default(),
+            torn: RefCell::default(),
+            dead: RefCell::default(),
+        }
+    }
+
+    /// Returns the number of operations checked.
+    fn run(&self, events: &Cell<u64>) -> Result<u64, Failure> {
+        let limit = (self.shape.operations as u64 + 200) * EVENTS_PER_OPERATION;
+        let mut executor = Executor::new(&self.sim);
+        let adversary = self.sim.process("adversary");
+        executor.spawn_background(adversary, adversary::run(self));
+        loop {
+            for _ in 0..self.births.take() {
+                let process = self.cluster.client_process();
+                self.clients.borrow_mut().insert(process, None);
+                executor.spawn(process, self.client(process));
+            }
+            if !executor.is_running() {
+                break;
+            }
+            assert!(executor.step(), "everything waits for ever");
+            events.set(events.get() + 1);
+            assert!(events.get() < limit, "stuck after {limit} events");
+        }
+        drop(executor);
+        self.sim.settle();
+        self.final_reads();
+        at_rest(&self.cluster, &self.dead.borrow());
+        self.workload.check().map_err(|(key, violation, history)| Failure {
+            what: format!("key {key} is not linearizable: {}", show(&violation)),
+            history,
+        })
+    }
+
+    /// Whether there are operations left to do.
+    pub fn goes_on(&self) -> bool {
+        self.workload.invoked() < self.shape.operations as u64
+    }
+
+    /// A client process has crashed: its session is torn, and another process takes its place.
+    pub fn client_crashed(&self, process: ProcessId) {
+        count(&self.sim.counts().client_crashes);
+        let client = self.clients.borrow_mut().remove(&process).flatten();
+        if let Some(client) = client {
+            self.tear(client);
+        }
+        self.births.set(self.births.get() + 1);
+    }
+
+    fn tear(&self, client: ClientId) {
+        self.torn.borrow_mut().push(client);
+        self.dead.borrow_mut().insert(client);
+    }
+
+    /// What a client process does: one session after the other, until there is nothing to do.
+    async fn client(&self, process: ProcessId) {
+        while self.goes_on() {
+            let options = self.shape.cluster.session;
+            let Ok(session) = self.cluster.open(process, options).await else {
+                self.sim.sleep(20_000).await;
+                continue;
+            };
+            self.clients.borrow_mut().insert(process, Some(session.id()));
+            let lost = self.use_session(&session).await;
+            self.clients.borrow_mut().insert(process, None);
+            if lost {
+                self.tear(session.id());
+            } else {
+                let leaving = session.leave().request();
+                // The master may not hear of it; then it counts the session as open.
+                let _told = self.cluster.ask_master(process, leaving, 500_000).await;
+                count(&self.sim.counts().sessions_closed);
+            }
+        }
+        self.clients.borrow_mut().remove(&process);
+    }
+
+    /// Runs operations on a session. Returns whether it was lost on the way.
+    async fn use_session(&self, session: &SimSession) -> bool {
+        let lost = Cell::new(false);
+        let left = Cell::new(1 + self.op_rng.below(2 * self.shape.session_operations));
+        let coroutine = async || {
+            while self.goes_on() && !lost.get() && left.get() > 0 {
+                left.set(left.get() - 1);
+                let (kind, key) = self.draw();
+                if self.workload.run(&self.op_rng, session, kind, key).await == Went::Lost {
+                    lost.set(true);
+                }
+                if self.op_rng.one_in(8) {
+                    self.sim.sleep(self.op_rng.below_u64(20_000)).await;
+                }
+            }
+        };
+        let mut running: FuturesUnordered<_> =
+            (0..self.shape.coroutines).map(|_| Box::pin(coroutine())).collect();
+        while running.next().await.is_some() {}
+        lost.get()
+    }
+
+    fn draw(&self) -> (OpKind, usize) {
+        let key = match self.op_rng.one_in(self.shape.first_key_one_in) {
+            true => 0,
+            false => self.op_rng.below(self.workload.key_count()),
+        };
+        let mix = if key == 0 { &self.shape.first_mix } else { &self.shape.other_mix };
+        (draw_kind(&self.op_rng, mix), key)
+    }
+
+    /// A new client reads every key.
+    fn final_reads(&self) {
+        let process = self.cluster.client_process();
+        self.cluster.block_on(process, async {
+            let session = self.cluster.open(process, self.shape.cluster.session).await;
+            let session = session.expect("nothing fails any more");
+            for key in 0..self.workload.key_count() {
+                let went = self.workload.run(&self.op_rng, &session, OpKind::Search, key).await;
+                assert_eq!(went, Went::Well, "the last SEARCH of key {key}");
+            }
+        });
+    }
+}
+
+fn draw_kind(rng: &Rng, mix: &Mix) -> OpKind {
+    let mut left = rng.below(mix.iter().map(|(_, weight)| weight).sum());
+    let drawn = mix.iter().find(|(_, weight)| {
+        let here = left < *weight;
+        left = left.saturating_sub(*weight);
+        here
+    });
+    drawn.expect("the weights cover what was drawn").0
+}
+
+fn show(violation: &Violation) -> String {
+    violation.to_string()
+}

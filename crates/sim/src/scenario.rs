@@ -1,0 +1,259 @@
+//! Scenarios: what a cluster looks like, what clients do to it, and what goes wrong.
+//!
+//! A scenario is a distribution; a seed draws one [`Shape`] from it. Everything is small: a few
+//! keys that share buckets and fingerprints, an index of a dozen slots, blocks of a few objects.
+//! So what is rare in production happens all the time.
+
+use std::time::Duration;
+
+use fusee_client::logic::LogicOptions;
+use fusee_core::stats::OpKind;
+use fusee_core::view::Geometry;
+
+use crate::cluster::ClusterOptions;
+use crate::network::NetworkOptions;
+use crate::rng::Rng;
+
+/// Something that goes wrong, and that can be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// Latencies vary by up to a factor of 64.
+    Delay,
+    /// READs and WRITEs are cut into pieces.
+    Tear,
+    /// Client processes crash, at any await point.
+    ClientCrash,
+    /// Memory nodes crash.
+    NodeCrash,
+    /// Clients, memory nodes and the master are stopped and resumed.
+    Stop,
+    /// Processes cannot reach the master for a while.
+    Partition,
+    /// Control messages are lost.
+    LostMessage,
+    /// Completions of verbs are lost; the verbs have executed.
+    LostCompletion,
+    /// The master crashes between two actions, and is restarted.
+    MasterRestart,
+    /// Whoever recovers a client crashes too.
+    RecoveryCrash,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Fault; 10] = [
+        Fault::Delay,
+        Fault::Tear,
+        Fault::ClientCrash,
+        Fault::NodeCrash,
+        Fault::Stop,
+        Fault::Partition,
+        Fault::LostMessage,
+        Fault::LostCompletion,
+        Fault::MasterRestart,
+        Fault::RecoveryCrash,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::Delay => "delay",
+            Fault::Tear => "tear",
+            Fault::ClientCrash => "client-crash",
+            Fault::NodeCrash => "node-crash",
+            Fault::Stop => "stop",
+            Fault::Partition => "partition",
+            Fault::LostMessage => "lost-message",
+            Fault::LostCompletion => "lost-completion",
+            Fault::MasterRestart => "master-restart",
+            Fault::RecoveryCrash => "recovery-crash",
+        }
+    }
+
+    /// The fault of this name.
+    pub fn named(name: &str) -> Option<Fault> {
+        Fault::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+}
+
+/// What kind of run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scenario {
+    /// Everything mixed on a few keys; nothing fails.
+    Mixed,
+    /// INSERTs and DELETEs of one key, while other keys keep the slots around it moving.
+    Inserts,
+    /// Processes stop and resume, messages and completions get lost, the master restarts.
+    Unsteady,
+    /// Client processes crash, and are recovered beside the others.
+    Crashes,
+    /// Memory nodes are lost, up to all replicas but one, under running clients.
+    Losses,
+    /// All of it.
+    Storm,
+}
+
+impl Scenario {
+    /// All of them, in the order in which seeds take turns.
+    pub const ALL: [Scenario; 6] = [
+        Scenario::Mixed,
+        Scenario::Inserts,
+        Scenario::Unsteady,
+        Scenario::Crashes,
+        Scenario::Losses,
+        Scenario::Storm,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scenario::Mixed => "mixed",
+            Scenario::Inserts => "inserts",
+            Scenario::Unsteady => "unsteady",
+            Scenario::Crashes => "crashes",
+            Scenario::Losses => "losses",
+            Scenario::Storm => "storm",
+        }
+    }
+
+    /// What it is about.
+    pub fn about(self) -> &'static str {
+        match self {
+            Scenario::Mixed => "all operations on a few keys; delays, reordering and tearing only",
+            Scenario::Inserts => "INSERT and DELETE of one key among slots that keep moving",
+            Scenario::Unsteady => {
+                "stops, partitions, lost messages and completions, master restarts"
+            }
+            Scenario::Crashes => "client crashes at any await point, recovered beside the others",
+            Scenario::Losses => "memory nodes lost under running clients",
+            Scenario::Storm => "every fault there is",
+        }
+    }
+
+    /// The scenario of this name.
+    pub fn named(name: &str) -> Option<Scenario> {
+        Scenario::ALL.into_iter().find(|scenario| scenario.name() == name)
+    }
+
+    /// The faults that it injects.
+    pub fn faults(self) -> &'static [Fault] {
+        use Fault::*;
+        match self {
+            Scenario::Mixed | Scenario::Inserts => &[Delay, Tear],
+            Scenario::Unsteady => {
+                &[Delay, Tear, Stop, Partition, LostMessage, LostCompletion, MasterRestart]
+            }
+            Scenario::Crashes => &[Delay, Tear, ClientCrash, RecoveryCrash],
+            Scenario::Losses => &[Delay, Tear, NodeCrash],
+            Scenario::Storm => &Fault::ALL,
+        }
+    }
+}
+
+/// How often each kind of operation is drawn.
+pub(crate) type Mix = [(OpKind, usize); 6];
+
+/// What a seed makes of a scenario.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub cluster: ClusterOptions,
+    pub network: NetworkOptions,
+    /// Client processes at any time.
+    pub processes: usize,
+    /// Operations that each of them has running at once.
+    pub coroutines: usize,
+    /// Keys with the same two buckets and the same fingerprint.
+    pub colliding_keys: usize,
+    /// Keys without any such relation.
+    pub other_keys: usize,
+    /// What is done to key 0, and to the others.
+    pub first_mix: Mix,
+    pub other_mix: Mix,
+    /// One of so many operations is on key 0; else any.
+    pub first_key_one_in: usize,
+    /// Operations of the whole run.
+    pub operations: usize,
+    /// A process leaves its session for a new one after about so many operations.
+    pub session_operations: usize,
+    /// Mean time between two faults, in nanoseconds.
+    pub fault_every_ns: u64,
+    /// One of so many control messages is lost; 0: none.
+    pub lost_messages_one_in: usize,
+}
+
+fn mix(weights: [usize; 6]) -> Mix {
+    use OpKind::{Delete, Insert, Search, SearchMany, Update, Upsert};
+    let kinds = [Insert, Update, Upsert, Delete, Search, SearchMany];
+    std::array::from_fn(|i| (kinds[i], weights[i]))
+}
+
+/// Operations of a run, unless the caller wants another number.
+const OPERATIONS: usize = 1_500;
+
+impl Shape {
+    /// Draws one.
+    pub fn draw(scenario: Scenario, rng: &Rng, has: impl Fn(Fault) -> bool) -> Shape {
+        let fights =
+            scenario == Scenario::Inserts || (scenario > Scenario::Inserts && rng.one_in(3));
+        let first_mix = match fights {
+            true => mix([2, 0, 0, 2, 1, 0]),
+            false => mix(rng.pick(&[
+                [3, 2, 1, 3, 2, 1],
+                [4, 0, 0, 4, 1, 0],
+                [2, 1, 2, 3, 1, 0],
+                [0, 3, 3, 2, 2, 1],
+                [1, 4, 1, 1, 3, 0],
+            ])),
+        };
+        let other_mix = if fights { mix([1, 0, 0, 1, 0, 0]) } else { first_mix };
+        let losses = has(Fault::NodeCrash);
+        let index_replicas = if losses { 2 + rng.below(4) } else { 1 + rng.below(5) } as u8;
+        let data_replicas = if losses { 2 + rng.below(2) } else { 1 + rng.below(3) } as u8;
+        let memory_nodes = index_replicas.max(data_replicas).max(rng.pick(&[2, 3, 5]));
+        let geometry = Geometry {
+            slots_per_bucket: 1 + rng.below(3) as u8,
+            ..ClusterOptions::default().geometry
+        };
+        let session = LogicOptions {
+            cache_entries: rng.pick(&[0, 2, 100]),
+            cache_threshold: rng.pick(&[0.1, 0.5, 1.0]),
+            op_timeout: Duration::from_millis(if scenario < Scenario::Unsteady {
+                5_000
+            } else {
+                8
+            }),
+            spins: false,
+        };
+        let cluster = ClusterOptions {
+            memory_nodes: memory_nodes.into(),
+            index_replicas,
+            data_replicas,
+            index_keys: rng.pick(&[1, 1, 1, 40]),
+            geometry,
+            pool_bytes: 3 << 19,
+            session,
+        };
+        let network = NetworkOptions {
+            delays: has(Fault::Delay),
+            tearing: has(Fault::Tear),
+            nic_in_process: rng.one_in(2),
+            lost_completions_one_in: if has(Fault::LostCompletion) { 3_000 } else { 0 },
+            ..NetworkOptions::default()
+        };
+        Shape {
+            cluster,
+            network,
+            processes: 2 + rng.below(4),
+            coroutines: 1 + rng.below(3),
+            colliding_keys: rng.pick(&[0, 1, 3]),
+            other_keys: 1 + rng.below(if fights { 6 } else { 3 }),
+            first_mix,
+            other_mix,
+            first_key_one_in: if fights { 2 } else { 1 + rng.below(4) },
+            operations: OPERATIONS,
+            session_operations: rng.pick(&[40, 200, 100_000]),
+            fault_every_ns: rng.pick(&[20_000, 60_000, 200_000]),
+            lost_messages_one_in: if has(Fault::LostMessage) { 20 } else { 0 },
+        }
+    }
+}

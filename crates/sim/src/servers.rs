@@ -1,0 +1,215 @@
+//! The hosts of the unchanged memory-node and master logic.
+//!
+//! They do what the real servers do around it: carry effects and actions out in their order, and
+//! keep what the master persists through its crashes. A master may crash between any two actions.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::{Description, NodeReply, NodeRequest};
+use fusee_core::verbs::MnId;
+use fusee_core::view::View;
+use fusee_master::Settings;
+use fusee_master::logic::{Action, Event, Master};
+use fusee_master::record::Record;
+use fusee_memory_node::logic::{Effect, Node};
+
+use crate::cluster::Cluster;
+use crate::counts::count;
+use crate::engine::{Nanos, ProcessId};
+
+/// A memory node.
+pub(crate) struct NodeHost {
+    pub process: ProcessId,
+    pub control: String,
+    pub identity: u64,
+    pub pool_bytes: u64,
+    pub name: Cell<Option<MnId>>,
+    logic: RefCell<Node>,
+}
+
+impl NodeHost {
+    pub fn new(process: ProcessId, number: u64, pool_bytes: u64) -> NodeHost {
+        let identity = 1000 + number;
+        let description = Description { identity, pool_bytes, tcp: None, shm: None };
+        NodeHost {
+            process,
+            control: format!("node-{number}"),
+            identity,
+            pool_bytes,
+            name: Cell::new(None),
+            logic: RefCell::new(Node::new(description)),
+        }
+    }
+
+    pub fn join_request(&self) -> MasterRequest {
+        MasterRequest::Join {
+            identity: self.identity,
+            control: self.control.clone(),
+            tcp: None,
+            shm: None,
+            pool_bytes: self.pool_bytes,
+        }
+    }
+
+    /// Decides about a request and carries the effects out.
+    pub fn handle(&self, cluster: &Cluster, request: NodeRequest) -> NodeReply {
+        let step = self.logic.borrow_mut().handle(request);
+        let node = self.name.get().expect("nobody knows a node before it has joined");
+        for effect in step.effects {
+            let network = cluster.network();
+            match effect {
+                Effect::ZeroPool { offset, bytes } => {
+                    let range = offset as usize..(offset + bytes) as usize;
+                    network.with(node, |memory| memory.pool[range].fill(0));
+                }
+                Effect::WriteTable { offset, value } => {
+                    let at = offset as usize;
+                    let value = value.to_le_bytes();
+                    network.with(node, |memory| memory.pool[at..at + 4].copy_from_slice(&value));
+                }
+                Effect::Fence { client } => network.fence(node, client),
+            }
+        }
+        step.reply
+    }
+}
+
+/// What happens with a reply.
+type ReplyTo = Box<dyn FnOnce(MasterReply)>;
+
+/// The master, with its store.
+pub(crate) struct MasterHost {
+    settings: Settings,
+    logic: RefCell<Option<Master>>,
+    store: RefCell<BTreeMap<String, Record>>,
+    pub process: Cell<ProcessId>,
+    /// Restarts so far: answers to an earlier process are lost.
+    incarnation: Cell<u64>,
+    waiting: RefCell<HashMap<u64, ReplyTo>>,
+    next_token: Cell<u64>,
+    /// Actions until it crashes.
+    crash_in: Cell<Option<u32>>,
+}
+
+/// How often the logic hears that time passes.
+const TICK_NS: Nanos = 50_000_000;
+
+impl MasterHost {
+    pub fn new(settings: Settings, process: ProcessId) -> MasterHost {
+        MasterHost {
+            settings,
+            logic: RefCell::new(None),
+            store: RefCell::default(),
+            process: Cell::new(process),
+            incarnation: Cell::new(0),
+            waiting: RefCell::default(),
+            next_token: Cell::new(0),
+            crash_in: Cell::new(None),
+        }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.logic.borrow().is_some()
+    }
+
+    /// The view that it knows.
+    pub fn view(&self) -> Option<View> {
+        self.logic.borrow().as_ref()?.view().cloned()
+    }
+
+    /// Lets it crash between two of its next actions.
+    pub fn crash_in(&self, actions: u32) {
+        self.crash_in.set(Some(actions));
+    }
+
+    /// Starts it from what its store remembers.
+    pub fn start(&self, cluster: &Cluster) {
+        let records = self.store.borrow().values().cloned().collect();
+        let fresh = cluster.sim().rng().below_u64(u64::MAX);
+        let logic = Master::restore(self.settings.clone(), fresh, records);
+        *self.logic.borrow_mut() = Some(logic.expect("the store holds what the logic persisted"));
+        self.handle(cluster, Event::Tick);
+        self.tick(cluster, self.incarnation.get());
+    }
+
+    fn tick(&self, cluster: &Cluster, incarnation: u64) {
+        let again = cluster.clone();
+        cluster.sim().after(TICK_NS, move || {
+            let master = again.master();
+            if master.incarnation.get() == incarnation && master.is_running() {
+                master.handle(&again, Event::Tick);
+                master.tick(&again, incarnation);
+            }
+        });
+    }
+
+    /// Ends it where it stands.
+    pub fn crash(&self, cluster: &Cluster) {
+        *self.logic.borrow_mut() = None;
+        self.incarnation.set(self.incarnation.get() + 1);
+        self.waiting.borrow_mut().clear();
+        self.crash_in.set(None);
+        cluster.sim().crash(self.process.get());
+    }
+
+    pub fn forget_requests(&self) {
+        self.waiting.borrow_mut().clear();
+    }
+
+    /// A request has arrived.
+    pub fn request(&self, cluster: &Cluster, request: MasterRequest, reply: ReplyTo) {
+        let token = self.next_token.get();
+        self.next_token.set(token + 1);
+        self.waiting.borrow_mut().insert(token, reply);
+        self.handle(cluster, Event::Request { token, request });
+    }
+
+    fn handle(&self, cluster: &Cluster, event: Event) {
+        let now_ms = cluster.sim().now() / 1_000_000;
+        let Some(actions) = self.logic.borrow_mut().as_mut().map(|l| l.handle(now_ms, event))
+        else {
+            return;
+        };
+        for action in actions {
+            match self.crash_in.get() {
+                Some(0) => {
+                    count(&cluster.sim().counts().master_restarts);
+                    return self.crash(cluster);
+                }
+                Some(n) => self.crash_in.set(Some(n - 1)),
+                None => {}
+            }
+            self.perform(cluster, action);
+        }
+    }
+
+    fn perform(&self, cluster: &Cluster, action: Action) {
+        match action {
+            Action::Persist(records) => {
+                let mut store = self.store.borrow_mut();
+                store.extend(records.into_iter().map(|record| (record.key(), record)));
+            }
+            Action::Reply { token, reply } => {
+                if let Some(waiting) = self.waiting.borrow_mut().remove(&token) {
+                    waiting(reply);
+                }
+            }
+            Action::Call { node, control, token, request } => {
+                let Some(host) = cluster.node_at(&control) else { return };
+                cluster.named(&host, node);
+                let open = cluster.control().reaches_master(host.process);
+                let (incarnation, again) = (self.incarnation.get(), cluster.clone());
+                let answer = move |result: Result<NodeReply, String>| {
+                    let master = again.master();
+                    if master.incarnation.get() == incarnation {
+                        master.handle(&again, Event::NodeAnswer { node, token, result });
+                    }
+                };
+                cluster.call_node(host.process, open, request, answer);
+            }
+            Action::Log(..) => {}
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The trace of a run: a digest of everything that happened, and its text on demand.
+
+use std::fmt;
+
+/// What happened, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    digest: u64,
+    events: u64,
+    text: Option<String>,
+}
+
+impl Trace {
+    pub(crate) fn record(&mut self) {
+        self.text.get_or_insert_default();
+    }
+
+    pub(crate) fn note(&mut self, now: u64, words: &[u64], text: impl FnOnce() -> String) {
+        self.events += 1;
+        // FNV-1a on whole words: it need not withstand anybody, only tell runs apart.
+        for word in std::iter::once(&now).chain(words) {
+            self.digest = (self.digest ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
+        }
+        if let Some(all) = &mut self.text {
+            use fmt::Write;
+            writeln!(all, "{now:>12} {}", text()).expect("a String takes everything");
+        }
+    }
+
+    /// Differs between two runs that differ, almost certainly.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// One line per event, if it was recorded.
+    pub fn text(&self) -> Option<&str> {
+        self.text.as_deref()
+    }
+}
