@@ -4,7 +4,7 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use crate::bench::Benchmark;
 use crate::failure::{EXIT_CODES, Failure};
-use crate::{kv, server, shell, status, up};
+use crate::{kv, server, shell, sim, status, up};
 
 const EXAMPLES: &str = "Examples:\n  \
     fusee up                          start a cluster on this machine to play with\n  \
@@ -54,6 +54,8 @@ pub enum Command {
     /// Measure, and verify every value on the way
     #[command(subcommand)]
     Bench(Benchmark),
+    /// Attack the protocol: whole clusters under simulated faults, from one seed each
+    Sim(sim::Args),
 }
 
 impl Command {
@@ -76,6 +78,7 @@ impl Command {
             Command::Shell(args) => shell::run(&args),
             Command::Status(args) => status::run(&args),
             Command::Bench(benchmark) => benchmark.run(),
+            Command::Sim(args) => sim::run(&args),
         }
     }
 }

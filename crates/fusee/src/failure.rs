@@ -6,6 +6,7 @@
 //! | 1 | the operation failed, or had nothing to find |
 //! | 2 | the command line, a configuration file or the environment makes no sense |
 //! | 3 | the cluster cannot be reached |
+//! | 130 | interrupted, with a result that is not whole |
 //!
 //! A message names the cause and the next step, on standard error.
 
@@ -39,6 +40,11 @@ impl Failure {
     /// The cluster cannot be reached.
     pub fn unreachable(message: impl Into<String>) -> Failure {
         Failure { code: 3, message: message.into() }
+    }
+
+    /// Ctrl-C came before the end.
+    pub fn interrupted(message: impl Into<String>) -> Failure {
+        Failure { code: 130, message: message.into() }
     }
 
     /// What the process ends with.

@@ -14,6 +14,7 @@ mod output;
 mod quantity;
 mod server;
 mod shell;
+mod sim;
 mod status;
 mod up;
 

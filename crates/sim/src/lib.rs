@@ -15,6 +15,7 @@ mod rng;
 mod run;
 mod scenario;
 mod servers;
+mod shrink;
 mod trace;
 mod workload;
 
@@ -29,5 +30,6 @@ pub use network::{Network, NetworkOptions, Nic};
 pub use rng::Rng;
 pub use run::{Failure, Outcome, RunOptions, run};
 pub use scenario::{Fault, Scenario};
+pub use shrink::shrink;
 pub use trace::Trace;
 pub use workload::{Went, Workload};

@@ -1,0 +1,151 @@
+//! Many runs on a few threads.
+
+use std::collections::BTreeMap;
+use std::panic;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use fusee_sim::{Outcome, RunOptions, Scenario, run, shrink};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::args::Plan;
+
+/// Runs that a shortening may take.
+const SHRINK_RUNS: usize = 200;
+/// Failures that are shortened; more are only counted.
+const MAX_SHRUNK: usize = 3;
+
+/// Sums over runs.
+#[derive(Clone, Debug, Default)]
+pub struct Sums {
+    /// Runs.
+    pub runs: u64,
+    /// Operations checked.
+    pub operations: u64,
+    /// Events.
+    pub events: u64,
+    /// Virtual nanoseconds.
+    pub virtual_ns: u64,
+}
+
+/// A run that broke a promise.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    /// As it was found.
+    pub found: RunOptions,
+    /// Shortened.
+    pub short: RunOptions,
+    /// What came of the shortened one.
+    pub outcome: Outcome,
+}
+
+/// What came of many runs.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Runs done.
+    pub runs: u64,
+    /// By scenario.
+    pub scenarios: BTreeMap<Scenario, Sums>,
+    /// Faults and events, by name.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// Digest of all traces, whatever the order of the runs.
+    pub digest: u64,
+    /// What failed.
+    pub failures: Vec<Broken>,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// Ctrl-C came.
+    pub interrupted: bool,
+}
+
+impl Batch {
+    /// Runs what the plan says, and stops at Ctrl-C.
+    pub fn run(plan: &Plan) -> Batch {
+        let begun = Instant::now();
+        let stop = interruption();
+        let bar = progress(plan);
+        let next = AtomicU64::new(0);
+        let batch = Mutex::new(Batch::default());
+        // A run that panics has broken a promise, which is reported; the hook need not.
+        let hook = panic::take_hook();
+        panic::set_hook(Box::new(|_| ()));
+        std::thread::scope(|scope| {
+            for _ in 0..plan.jobs {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        let over = plan.time.is_some_and(|time| begun.elapsed() >= time);
+                        if over || plan.seeds.is_some_and(|seeds| number >= seeds) {
+                            return;
+                        }
+                        let options = plan.options(plan.first.wrapping_add(number));
+                        let outcome = run(&options);
+                        let locked = || batch.lock().unwrap_or_else(PoisonError::into_inner);
+                        let failed = locked().add(&options, &outcome);
+                        if failed {
+                            let few = locked().failures.len() < MAX_SHRUNK;
+                            let (short, outcome) = if few {
+                                shrink(&options, SHRINK_RUNS)
+                            } else {
+                                (options.clone(), outcome)
+                            };
+                            locked().failures.push(Broken { found: options, short, outcome });
+                        }
+                        bar.set_position(match plan.time {
+                            Some(_) => begun.elapsed().as_secs(),
+                            None => bar.position() + 1,
+                        });
+                    }
+                });
+            }
+        });
+        panic::set_hook(hook);
+        bar.finish_and_clear();
+        let mut batch = batch.into_inner().unwrap_or_else(PoisonError::into_inner);
+        batch.failures.sort_by_key(|broken| broken.found.seed);
+        batch.elapsed = begun.elapsed();
+        batch.interrupted = stop.load(Ordering::Relaxed);
+        batch
+    }
+
+    /// Adds a run. Returns whether it failed.
+    fn add(&mut self, options: &RunOptions, outcome: &Outcome) -> bool {
+        self.runs += 1;
+        let sums = self.scenarios.entry(options.scenario).or_default();
+        sums.runs += 1;
+        sums.operations += outcome.operations;
+        sums.events += outcome.events;
+        sums.virtual_ns += outcome.virtual_ns;
+        for (name, n) in &outcome.counts {
+            *self.counts.entry(name).or_default() += n;
+        }
+        self.digest = self.digest.wrapping_add(outcome.trace.digest() ^ options.seed);
+        outcome.failure.is_some()
+    }
+}
+
+fn progress(plan: &Plan) -> ProgressBar {
+    let (total, unit) = match (plan.time, plan.seeds) {
+        (Some(time), _) => (time.as_secs(), "s"),
+        (None, seeds) => (seeds.unwrap_or(0), "runs"),
+    };
+    let template = format!("sim {{wide_bar}} {{pos}}/{{len}} {unit}");
+    let style = ProgressStyle::with_template(&template).expect("the template is a constant");
+    ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr()).with_style(style)
+}
+
+/// Becomes true at Ctrl-C.
+fn interruption() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = stop.clone();
+    // Nobody joins it: it waits for a signal that may never come.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(runtime) = runtime else { return };
+        if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
+            flag.store(true, Ordering::Relaxed);
+        }
+    });
+    stop
+}

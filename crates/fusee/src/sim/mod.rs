@@ -1,0 +1,57 @@
+//! `fusee sim`: whole clusters under simulated faults, one seed after the other.
+//!
+//! A seed is a run of a scenario (`fusee-sim`). Runs are independent, so each thread takes the
+//! next seed. A run that breaks a promise is shortened and printed with the command that replays
+//! it; the same seed of the same program gives the same run, bit for bit.
+
+mod args;
+mod batch;
+mod report;
+
+pub use args::Args;
+
+use std::fs;
+
+use fusee_sim::RunOptions;
+
+use crate::failure::Failure;
+use crate::output;
+use batch::Batch;
+use report::Report;
+
+/// Runs the seeds that the arguments name.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.list {
+        return list();
+    }
+    let plan = args.plan()?;
+    if let Some(path) = &args.trace {
+        let mut options: RunOptions = plan.options(plan.first);
+        options.trace = true;
+        let outcome = fusee_sim::run(&options);
+        let text = outcome.trace.text().unwrap_or_default();
+        fs::write(path, text)
+            .map_err(|e| Failure::operation(format!("cannot write {}: {e}", path.display())))?;
+    }
+    let batch = Batch::run(&plan);
+    let report = Report::new(&plan, &batch);
+    output::text(&if args.json { report.json() } else { report.text() })?;
+    match (batch.failures.len(), batch.interrupted) {
+        (0, false) => Ok(()),
+        (0, true) => Err(Failure::interrupted("stopped before all seeds were run")),
+        (n, _) => Err(Failure::operation(format!("{n} of {} runs broke a promise", batch.runs))),
+    }
+}
+
+fn list() -> Result<(), Failure> {
+    for scenario in fusee_sim::Scenario::ALL {
+        let faults: Vec<&str> = scenario.faults().iter().map(|f| f.name()).collect();
+        let about = scenario.about();
+        output::line(&format!(
+            "{:9} {about}\n          faults: {}",
+            scenario.name(),
+            faults.join(", ")
+        ))?;
+    }
+    Ok(())
+}

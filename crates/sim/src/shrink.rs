@@ -1,0 +1,78 @@
+//! From a run that fails to a shorter one that fails too.
+//!
+//! Faults are left out kind by kind, clients and operations one by one, as long as the run still
+//! breaks a promise (not necessarily the same one). Everything is decided by streams of its own,
+//! and a run with fewer operations begins exactly as the longer one, so a good deal can go. What
+//! is left is again a run with a seed: the command that replays it needs a few flags more.
+
+use crate::run::{Outcome, RunOptions, run};
+
+/// Shortens a run that fails, with at most `budget` runs. Returns it, and what comes of it.
+pub fn shrink(options: &RunOptions, budget: usize) -> (RunOptions, Outcome) {
+    let mut shrinking = Shrinking { options: options.clone(), outcome: run(options), left: budget };
+    while shrinking.left > 0 && shrinking.outcome.failure.is_some() {
+        let before = shrinking.left;
+        let shorter = shrinking.fewer_operations() | shrinking.fewer_faults();
+        if !(shorter | shrinking.fewer_clients()) || before == shrinking.left {
+            break;
+        }
+    }
+    (shrinking.options, shrinking.outcome)
+}
+
+struct Shrinking {
+    options: RunOptions,
+    outcome: Outcome,
+    left: usize,
+}
+
+impl Shrinking {
+    /// Takes these options if their run fails too.
+    fn try_out(&mut self, options: RunOptions) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        let outcome = run(&options);
+        let fails = outcome.failure.is_some();
+        if fails {
+            (self.options, self.outcome) = (options, outcome);
+        }
+        fails
+    }
+
+    /// The smallest number of operations, by bisection: fewer operations are a prefix.
+    fn fewer_operations(&mut self) -> bool {
+        let (mut low, mut high) = (0, self.options.operations.unwrap_or(1 << 11));
+        let begun = high;
+        while low + 1 < high && self.left > 0 {
+            let middle = low + (high - low) / 2;
+            let options = RunOptions { operations: Some(middle), ..self.options.clone() };
+            match self.try_out(options) {
+                true => high = middle,
+                false => low = middle,
+            }
+        }
+        high < begun
+    }
+
+    fn fewer_faults(&mut self) -> bool {
+        let mut fewer = false;
+        for fault in self.options.scenario.faults() {
+            if !self.options.without.contains(fault) {
+                let mut options = self.options.clone();
+                options.without.insert(*fault);
+                fewer |= self.try_out(options);
+            }
+        }
+        fewer
+    }
+
+    fn fewer_clients(&mut self) -> bool {
+        let clients = self.options.clients.unwrap_or(5);
+        (1..clients).any(|n| {
+            let options = RunOptions { clients: Some(n), ..self.options.clone() };
+            self.try_out(options)
+        })
+    }
+}
