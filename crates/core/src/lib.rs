@@ -9,7 +9,8 @@
 //!
 //! Reading order: [`verbs`] (what a memory node can do), [`layout`] (every shared byte),
 //! [`view`] (where things are), [`race`] (where a key may be), [`snapshot`] (who wins a
-//! conflict), [`slab`] (where new objects come from), [`store`] (the operations).
+//! conflict), [`slab`] (where new objects come from), [`store`] (the operations), [`recovery`]
+//! (what becomes of a dead client's), [`repair`] (what becomes of the index when a node is lost).
 //!
 //! "P §n" in comments cites section n of the FUSEE paper (Shen et al., FAST '23, extended
 //! version).
@@ -23,6 +24,8 @@ pub mod host;
 pub mod layout;
 pub mod mutant;
 pub mod race;
+pub mod recovery;
+pub mod repair;
 pub mod slab;
 pub mod snapshot;
 pub mod stats;

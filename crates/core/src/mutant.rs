@@ -34,6 +34,32 @@ macro_rules! mutants {
 mutants! {
     /// INSERT commits without having looked for another entry of its key.
     InsertDoesNotLook,
+
+    // Recovery of clients, and settling after the loss of a memory node.
+    /// Recovery reads the backups' slots before the primary's.
+    RecoveryReadsBackupsFirst,
+    /// Recovery commits an INSERT that may have been about to find a duplicate.
+    RecoveryCommitsTentative,
+    /// Recovery takes an INSERT that was withdrawing for one that has withdrawn.
+    RecoveryIgnoresAbortedCopies,
+    /// Recovery confirms or withdraws an INSERT on the primary, and not on all backups before.
+    RecoveryLeavesOwnBackups,
+    /// Recovery commits while a backup holds the word of a writer that lost.
+    RecoveryLeavesForeignBackups,
+    /// Recovery decides by Rule 3 without having read the primary again.
+    RecoverySkipsTheReadOfRule3,
+    /// Recovery takes an object whose log entry has an old value for committed.
+    RecoveryTrustsTheLog,
+    /// Recovery examines only the last object of every size class.
+    RecoveryExaminesLastObjectsOnly,
+    /// Recovery hands an object on that the dead client has used.
+    RecoveryHandsOnTheLastObject,
+    /// Settling takes the word of a primary that is left, not that of a backup.
+    SettleTakesThePrimary,
+    /// Settling keeps a tentative word.
+    SettleKeepsTentative,
+    /// Settling keeps a word that its INSERT had begun to withdraw.
+    SettleIgnoresWithdrawal,
 }
 
 #[cfg(feature = "mutants")]

@@ -1,0 +1,266 @@
+//! How far a write of the dead client came: a look at the slots that may hold its key.
+//!
+//! The primary's slots are read first. If the identity of the object stands there, its round is
+//! over. If it does not, the backups' slots are read, and if it stands on one of these, then it
+//! stood there all the time since the primary was read. So the round had not ended then: what the
+//! primary showed is the round's old value.
+//!
+//! A round leaves these traces, and no others:
+//!
+//! | primary | backups | it was |
+//! |---|---|---|
+//! | own word | – | committed |
+//! | own identity, size class 0 | – | a DELETE committed, or an INSERT withdrawn |
+//! | tentative | – | an INSERT with one index replica, before its commit |
+//! | – | – | not begun, lost, or replaced since |
+//! | occupied | own word on some | UPDATE or UPSERT, or with size class 0 a DELETE, anywhere before the commit |
+//! | free | size class 0 on some | an INSERT that was withdrawing |
+//! | free | own word on some, tentative on the others | an INSERT that was confirming |
+//! | free | tentative on some | an INSERT, anywhere before |
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use arrayvec::ArrayVec;
+
+use super::{Candidate, GROUP, Recovery, RecoveryError};
+use crate::layout::{Opcode, Slot};
+use crate::mutant::{Mutant, removed};
+use crate::race::Words;
+use crate::verbs::{Fabric, Ticket};
+use crate::view::{MAX_REPLICAS, SlotRef};
+
+const _: () = assert!(GROUP * 2 * (MAX_REPLICAS - 1) <= crate::verbs::MAX_BATCH_VERBS);
+
+/// Something per backup, without touching the heap.
+pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
+
+/// A slot with the identity of an object.
+#[derive(Clone, Debug)]
+pub(super) struct Sighting {
+    pub slot: SlotRef,
+    /// Read first.
+    pub primary: Slot,
+    /// Read after that; empty if the primary has shown what there is to know.
+    pub backups: PerBackup<Slot>,
+}
+
+/// What is left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The primary shows the end of the round.
+    Done,
+    /// Go on with the round with this word, and commit it if it wins.
+    Commit(Slot),
+    /// Go on with the round with this tentative word, and withdraw if it wins.
+    Withdraw(Slot),
+    /// Replace the tentative words on the backups by this one, then commit it.
+    Confirm(Slot),
+    /// Replace the own words on the backups, and then the primary, by this one of size class 0.
+    Abort(Slot),
+    /// No correct client leaves this.
+    Strange,
+}
+
+/// Decides by the table above.
+pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting) -> Step {
+    let identity = own.identity();
+    let is_own = |word: &&Slot| word.identity() == identity;
+    let (tentative, aborted) = (own.tentative(), own.aborted());
+    let inserts = matches!(opcode, Opcode::Insert | Opcode::Upsert);
+    let possible = |word: &Slot| match opcode {
+        Opcode::Delete => *word == aborted,
+        Opcode::Update => *word == own,
+        Opcode::Insert | Opcode::Upsert => [own, tentative, aborted].contains(word),
+    };
+    let mut all = seen.backups.iter().chain([&seen.primary]).filter(is_own);
+    if !all.all(possible) {
+        return Step::Strange;
+    }
+    let old = seen.primary;
+    if old.identity() == identity {
+        return if old.is_tentative() { Step::Abort(aborted) } else { Step::Done };
+    }
+    let shows = |word: Slot| seen.backups.contains(&word);
+    match opcode {
+        _ if old.is_tentative() => Step::Strange,
+        Opcode::Delete if !old.is_free() => Step::Commit(aborted),
+        Opcode::Update if !old.is_free() => Step::Commit(own),
+        Opcode::Upsert if !old.is_free() && !shows(tentative) && !shows(aborted) => {
+            Step::Commit(own)
+        }
+        _ if !inserts || !old.is_free() => Step::Strange,
+        _ if shows(aborted) && removed(Mutant::RecoveryIgnoresAbortedCopies) => Step::Done,
+        _ if shows(aborted) => Step::Abort(aborted),
+        _ if shows(own) => Step::Confirm(own),
+        _ => Step::Withdraw(tentative),
+    }
+}
+
+/// The slots of one object's key, as some replicas show them.
+type Replicas = ArrayVec<Words, MAX_REPLICAS>;
+
+impl<F: Fabric> Recovery<'_, F> {
+    /// Looks at the slots of up to [`GROUP`] objects, and does what is left to do.
+    pub(super) async fn examine(&mut self, group: &[Candidate]) -> Result<(), RecoveryError> {
+        self.report.examined += group.len() as u64;
+        let backups_first = removed(Mutant::RecoveryReadsBackupsFirst);
+        let mut early = Vec::new();
+        if backups_first {
+            early = self.read_slots(group, 1..MAX_REPLICAS).await?;
+        }
+        let primaries = self.read_slots(group, 0..1).await?;
+        let mut unsettled = Vec::new();
+        let mut shown = Vec::new();
+        for (i, (found, words)) in group.iter().zip(&primaries).enumerate() {
+            let on_primary = words.iter().find_map(|w| sightings(found, w).next());
+            if on_primary.is_some_and(|(_, word)| !word.is_tentative()) {
+                self.report.on_primary += 1;
+                continue;
+            }
+            unsettled.push(*found);
+            let from = if backups_first { core::mem::take(&mut early[i]) } else { Replicas::new() };
+            shown.push((*words.first().expect("the primary"), from));
+        }
+        if !backups_first {
+            let backups = self.read_slots(&unsettled, 1..MAX_REPLICAS).await?;
+            shown.iter_mut().zip(backups).for_each(|((_, later), b)| *later = b);
+        }
+        for (found, (primary, backups)) in unsettled.iter().zip(&shown) {
+            match sighting(found, primary, backups) {
+                Ok(Some(seen)) => self.finish(found, &seen).await?,
+                Ok(None) => self.report.nowhere += 1,
+                Err(TwoSlots) => self.report.strange += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// One phase: the slots of all these objects from those of their subtables' replicas whose
+    /// numbers lie in `replicas`.
+    async fn read_slots(
+        &mut self,
+        group: &[Candidate],
+        replicas: Range<usize>,
+    ) -> Result<Vec<Replicas>, RecoveryError> {
+        self.batch.clear();
+        let mut tickets: Vec<ArrayVec<[Ticket; 2], MAX_REPLICAS>> = Vec::new();
+        for found in group {
+            let places = &self.view.subtables[found.buckets.subtable as usize].places;
+            let range = replicas.start.min(places.len())..replicas.end.min(places.len());
+            let reads = places[range].iter().map(|p| found.buckets.read(&mut self.batch, *p));
+            tickets.push(reads.collect());
+        }
+        if !self.batch.verbs().is_empty() {
+            self.phase().await;
+        }
+        let mut all = Vec::new();
+        for (found, tickets) in group.iter().zip(tickets) {
+            let mut words = Replicas::new();
+            for ticket in tickets {
+                words.push(found.buckets.words(&self.batch, ticket)?);
+            }
+            all.push(words);
+        }
+        Ok(all)
+    }
+}
+
+/// One attempt of a write touches one slot: its identity stands in two.
+struct TwoSlots;
+
+/// Where the identity of an object stands.
+fn sightings<'w>(
+    found: &Candidate,
+    words: &'w Words,
+) -> impl Iterator<Item = (SlotRef, Slot)> + 'w {
+    let identity = found.own.identity();
+    words.iter().filter(move |(_, word)| word.identity() == identity)
+}
+
+/// All that was seen of an object; `None` if its identity stands nowhere.
+fn sighting(
+    found: &Candidate,
+    primary: &Words,
+    backups: &[Words],
+) -> Result<Option<Sighting>, TwoSlots> {
+    let replicas = || core::iter::once(primary).chain(backups);
+    let mut slots = replicas().flat_map(|words| sightings(found, words)).map(|(slot, _)| slot);
+    let Some(slot) = slots.next() else { return Ok(None) };
+    if slots.any(|other| other != slot) {
+        return Err(TwoSlots);
+    }
+    let word = |words: &Words| words.word(slot).expect("all replicas show the same slots");
+    Ok(Some(Sighting { slot, primary: word(primary), backups: backups.iter().map(word).collect() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Address, SizeClass};
+
+    fn slot(n: u64) -> Slot {
+        Slot::new(1, SizeClass::from_code(1).unwrap(), Address::new(n * 64), 0)
+    }
+
+    fn judged(opcode: Opcode, own: Slot, primary: Slot, backups: &[Slot]) -> Step {
+        let slot = SlotRef { subtable: 0, slot: 0 };
+        judge(opcode, own, &Sighting { slot, primary, backups: backups.iter().copied().collect() })
+    }
+
+    #[test]
+    fn a_word_on_the_primary_is_the_end_of_its_round() {
+        let own = slot(2);
+        for opcode in [Opcode::Insert, Opcode::Update, Opcode::Upsert] {
+            assert_eq!(judged(opcode, own, own, &[]), Step::Done);
+        }
+        assert_eq!(judged(Opcode::Insert, own, own.aborted(), &[]), Step::Done);
+        assert_eq!(judged(Opcode::Delete, own, own.aborted(), &[]), Step::Done);
+        let tentative = judged(Opcode::Upsert, own, own.tentative(), &[]);
+        assert_eq!(tentative, Step::Abort(own.aborted()));
+    }
+
+    #[test]
+    fn rounds_on_occupied_slots_go_on_with_the_word_they_began_with() {
+        let (old, own, other) = (slot(1), slot(2), slot(3));
+        for opcode in [Opcode::Update, Opcode::Upsert] {
+            assert_eq!(judged(opcode, own, old, &[other, own]), Step::Commit(own));
+        }
+        let delete = judged(Opcode::Delete, own, old, &[own.aborted(), old]);
+        assert_eq!(delete, Step::Commit(own.aborted()));
+    }
+
+    #[test]
+    fn inserts_are_finished_as_far_as_they_had_decided() {
+        let (old, own, other) = (slot(1).aborted(), slot(2), slot(3));
+        let (tentative, aborted) = (own.tentative(), own.aborted());
+        for opcode in [Opcode::Insert, Opcode::Upsert] {
+            let step = |backups: &[Slot]| judged(opcode, own, old, backups);
+            assert_eq!(step(&[tentative, tentative]), Step::Withdraw(tentative));
+            assert_eq!(step(&[other.tentative(), tentative]), Step::Withdraw(tentative));
+            assert_eq!(step(&[tentative, own, tentative]), Step::Confirm(own));
+            assert_eq!(step(&[tentative, aborted]), Step::Abort(aborted));
+            assert_eq!(step(&[aborted, aborted]), Step::Abort(aborted));
+        }
+    }
+
+    #[test]
+    fn what_no_client_leaves_is_left_alone() {
+        let (old, own) = (slot(1), slot(2));
+        let free = old.aborted();
+        let strange = |opcode, primary, backup: Slot| {
+            assert_eq!(judged(opcode, own, primary, &[backup]), Step::Strange, "{backup:?}");
+        };
+        strange(Opcode::Update, free, own);
+        strange(Opcode::Delete, free, own.aborted());
+        strange(Opcode::Delete, old, own);
+        strange(Opcode::Insert, old, own.tentative());
+        strange(Opcode::Upsert, old, own.tentative());
+        strange(Opcode::Update, old, own.aborted());
+        strange(Opcode::Update, old.tentative(), own);
+        let other_class = SizeClass::from_code(2).unwrap();
+        let misshapen = Slot::new(1, other_class, own.address(), own.generation());
+        strange(Opcode::Insert, free, misshapen);
+        strange(Opcode::Insert, misshapen, misshapen);
+    }
+}

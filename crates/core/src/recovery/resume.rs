@@ -1,0 +1,249 @@
+//! To finish a write round of a dead client.
+//!
+//! The own word stands on a backup and the primary shows the round's old value. From here recovery
+//! does what the client would have done: the same CASes with the same words, so that to other
+//! writers of the round nothing is new. A copy that the client left counts as a CAS that it won.
+//!
+//! ```text
+//! contend   CAS old -> own on the backups that showed old; the rules name the winner
+//!           no majority: READ the primary for Rule 3
+//!           won by Rule 2 or 3: CAS own onto the backups that others took
+//! rewrite   INSERT: tentative -> own, or own identity -> size class 0, on all backups
+//! commit    CAS old -> own on the primary
+//! ```
+//!
+//! All of it may be cut off and done again: a CAS that finds the word that it was to write is one
+//! that an earlier recovery did.
+//!
+//! If recovery loses, it has nothing to do: the winner replaces its words, or the winner's own
+//! recovery does.
+
+use super::examine::{PerBackup, Sighting, Step, judge};
+use super::{Candidate, Recovery, RecoveryError};
+use crate::layout::{LogEntry, Slot, TRAILER_BYTES, trailer_bytes};
+use crate::mutant::{Mutant, removed};
+use crate::snapshot::{Verdict, Winner, evaluate};
+use crate::verbs::{Fabric, Ticket};
+use crate::view::Place;
+
+/// Who won.
+enum Contended {
+    /// The dead client, and the slot as it is now: an own word stands on every backup.
+    Won(Winner, Sighting),
+    Lost,
+    /// What no round leaves.
+    Strange,
+}
+
+impl<F: Fabric> Recovery<'_, F> {
+    /// Does what is left to do about one object.
+    pub(super) async fn finish(
+        &mut self,
+        found: &Candidate,
+        seen: &Sighting,
+    ) -> Result<(), RecoveryError> {
+        let own = found.own;
+        let trusted = removed(Mutant::RecoveryTrustsTheLog) && found.entry.old.is_some();
+        let step = if trusted { Step::Done } else { judge(found.entry.opcode, own, seen) };
+        let contended = match step {
+            Step::Done => {
+                self.report.on_primary += 1;
+                return Ok(());
+            }
+            Step::Strange => Contended::Strange,
+            Step::Commit(word) | Step::Withdraw(word) => self.contend(own, word, seen).await?,
+            Step::Confirm(_) | Step::Abort(_) => had_won(own, seen),
+        };
+        let done = match (contended, step) {
+            (Contended::Lost, _) => {
+                self.report.dropped += 1;
+                return Ok(());
+            }
+            (Contended::Won(winner, now), Step::Commit(word)) => {
+                self.commit(winner, found, &now, word).await?
+            }
+            (Contended::Won(winner, now), Step::Confirm(word)) => {
+                self.rewrite(&winner, &now, word).await?
+                    && self.commit(winner, found, &now, word).await?
+            }
+            (Contended::Won(winner, now), Step::Withdraw(_))
+                if removed(Mutant::RecoveryCommitsTentative) =>
+            {
+                self.rewrite(&winner, &now, own).await?
+                    && self.commit(winner, found, &now, own).await?
+            }
+            (Contended::Won(winner, now), Step::Withdraw(_) | Step::Abort(_)) => {
+                self.abort(winner, own, &now).await?
+            }
+            (Contended::Won(..), Step::Done | Step::Strange) | (Contended::Strange, _) => false,
+        };
+        let count = match (done, step) {
+            (false, _) => &mut self.report.strange,
+            (true, Step::Withdraw(_) | Step::Abort(_)) => &mut self.report.aborted,
+            (true, _) => &mut self.report.committed,
+        };
+        *count += 1;
+        Ok(())
+    }
+
+    /// The slot's place on each backup, in order.
+    fn backups(&self, seen: &Sighting) -> PerBackup<Place> {
+        self.view.slot_places(seen.slot).skip(1).collect()
+    }
+
+    fn primary(&self, seen: &Sighting) -> Place {
+        self.view.slot_places(seen.slot).next().expect("a subtable has at least one place")
+    }
+
+    /// One phase, or none: at each of these places a CAS to `to` from the word given with it.
+    /// Returns what each found.
+    async fn swap(
+        &mut self,
+        from: &[(Place, Slot)],
+        to: Slot,
+    ) -> Result<PerBackup<Slot>, RecoveryError> {
+        self.batch.clear();
+        let tickets: PerBackup<Ticket> = from
+            .iter()
+            .map(|(place, word)| self.batch.cas(place.node, place.offset, word.0, to.0))
+            .collect();
+        if !tickets.is_empty() {
+            self.phase().await;
+        }
+        let mut found = PerBackup::new();
+        for ticket in tickets {
+            found.push(Slot(self.batch.found(ticket)?));
+        }
+        Ok(found)
+    }
+
+    /// As the only writer: the same, for places that nobody else changes. Returns whether all
+    /// hold `to` now.
+    async fn replace(&mut self, from: &[(Place, Slot)], to: Slot) -> Result<bool, RecoveryError> {
+        let found = self.swap(from, to).await?;
+        Ok(from.iter().zip(found).all(|((_, word), found)| found == *word || found == to))
+    }
+
+    /// Algorithm 1 up to where all backups hold `word`.
+    async fn contend(
+        &mut self,
+        own: Slot,
+        word: Slot,
+        seen: &Sighting,
+    ) -> Result<Contended, RecoveryError> {
+        let old = seen.primary;
+        let mut shown: PerBackup<(Place, Slot)> =
+            self.backups(seen).into_iter().zip(seen.backups.iter().copied()).collect();
+        let untaken: PerBackup<(Place, Slot)> =
+            shown.iter().copied().filter(|(_, w)| *w == old).collect();
+        let found = self.swap(&untaken, word).await?;
+        let still_old = shown.iter_mut().filter(|(_, w)| *w == old);
+        for ((_, shown), found) in still_old.zip(found) {
+            *shown = if found == old { word } else { found };
+        }
+        let verdict = evaluate(own.identity(), shown.iter().map(|(_, w)| w.identity()));
+        let winner = match verdict {
+            Verdict::Won(winner) => winner,
+            Verdict::Lost => return Ok(Contended::Lost),
+            Verdict::Undecided(undecided) => {
+                let primary = match removed(Mutant::RecoverySkipsTheReadOfRule3) {
+                    true => old,
+                    false => self.read_primary(seen).await?,
+                };
+                match undecided.decide(primary, old) {
+                    Some(winner) => winner,
+                    None => return Ok(Contended::Lost),
+                }
+            }
+        };
+        shown.retain(|(_, w)| *w != word);
+        if removed(Mutant::RecoveryLeavesForeignBackups) {
+            shown.clear();
+        }
+        if !self.replace(&shown, word).await? {
+            return Ok(Contended::Strange);
+        }
+        let backups = seen.backups.iter().map(|_| word).collect();
+        Ok(Contended::Won(winner, Sighting { backups, ..seen.clone() }))
+    }
+
+    /// One phase: the slot's word on the primary.
+    async fn read_primary(&mut self, seen: &Sighting) -> Result<Slot, RecoveryError> {
+        let place = self.primary(seen);
+        self.batch.clear();
+        let ticket = self.batch.read(place.node, place.offset, 8);
+        self.phase().await;
+        let bytes = self.batch.data(ticket)?.try_into().expect("a slot has 8 bytes");
+        Ok(Slot(u64::from_le_bytes(bytes)))
+    }
+
+    /// As the winner, gives all backups another word of the same identity. Returns whether they
+    /// hold it.
+    async fn rewrite(
+        &mut self,
+        _winner: &Winner,
+        seen: &Sighting,
+        to: Slot,
+    ) -> Result<bool, RecoveryError> {
+        if removed(Mutant::RecoveryLeavesOwnBackups) {
+            return Ok(true);
+        }
+        let mut from: PerBackup<(Place, Slot)> =
+            self.backups(seen).into_iter().zip(seen.backups.iter().copied()).collect();
+        from.retain(|(_, word)| *word != to);
+        self.replace(&from, to).await
+    }
+
+    /// As the winner, withdraws an INSERT: the backups, then the primary.
+    async fn abort(
+        &mut self,
+        winner: Winner,
+        own: Slot,
+        seen: &Sighting,
+    ) -> Result<bool, RecoveryError> {
+        let aborted = own.aborted();
+        let primary = [(self.primary(seen), seen.primary)];
+        Ok(self.rewrite(&winner, seen, aborted).await? && self.replace(&primary, aborted).await?)
+    }
+
+    /// As the winner, commits. In the same phase the old value goes into the log entry, as in the
+    /// client's own commit: it only helps freeing, so that it does not matter if it fails.
+    async fn commit(
+        &mut self,
+        _winner: Winner,
+        found: &Candidate,
+        seen: &Sighting,
+        word: Slot,
+    ) -> Result<bool, RecoveryError> {
+        let (view, old) = (self.view, seen.primary);
+        self.batch.clear();
+        if found.entry.old.is_none() {
+            let trailer = self.batch.stage(TRAILER_BYTES as u32);
+            let entry = LogEntry { old: Some(old.0), ..found.entry };
+            self.batch.bytes_mut(trailer).copy_from_slice(&trailer_bytes(&entry));
+            let at = found.class.bytes() - TRAILER_BYTES;
+            let places = view.object_places(found.own.address(), found.class.bytes());
+            for place in places.expect("it was read there") {
+                self.batch.write(place.node, place.offset + at, trailer);
+            }
+        }
+        let primary = self.primary(seen);
+        let cas = self.batch.cas(primary.node, primary.offset, old.0, word.0);
+        self.phase().await;
+        let shown = Slot(self.batch.found(cas)?);
+        Ok(shown == old || shown == word)
+    }
+}
+
+/// A copy that is confirmed, or withdrawn, proves that the round was won: the own identity then
+/// stands on every backup.
+fn had_won(own: Slot, seen: &Sighting) -> Contended {
+    let identities = seen.backups.iter().map(|w| w.identity());
+    if identities.clone().any(|i| i != own.identity()) {
+        return Contended::Strange;
+    }
+    match evaluate(own.identity(), identities) {
+        Verdict::Won(winner) => Contended::Won(winner, seen.clone()),
+        Verdict::Lost | Verdict::Undecided(_) => Contended::Strange,
+    }
+}

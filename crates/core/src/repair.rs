@@ -1,0 +1,265 @@
+//! What becomes of an index subtable that lost a replica: one word per slot, the same on all
+//! survivors (P §5.2).
+//!
+//! Writers have stopped anywhere inside of their rounds, so the survivors of a slot may differ.
+//! [`settled`] names the word that all of them get:
+//!
+//! * the word of any backup that is left; of the primary if there is none. Whatever has been
+//!   acknowledged or read stands on all backups, so any one of them has it;
+//! * a tentative word becomes the free slot of the same identity: its INSERT may have been about
+//!   to find a duplicate, and was not acknowledged;
+//! * so does a word whose INSERT had begun to withdraw on another backup.
+//!
+//! [`settle_subtable`] does it to a whole subtable, by bulk READs and a CAS where a word must
+//! change. The backups first, the primary last: readers use the primary, so what they see changes
+//! at most once, to a word that by then stands on every backup, which a second run would choose
+//! again. If the primary is lost, readers may use the first backup meanwhile: its word is the one
+//! that is chosen. So it may stop anywhere and be run again.
+//!
+//! Preconditions: the subtable is *frozen and drained*, i.e. no operation that touches it runs, and
+//! clients that did not acknowledge that are fenced. Dead clients are recovered afterwards, in the
+//! new view (P §5.4); they then find their words on all replicas or on none.
+
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+
+use crate::layout::Slot;
+use crate::mutant::{Mutant, removed};
+use crate::stats::Cost;
+use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, MnId, Ticket};
+use crate::view::{MAX_REPLICAS, Place, View};
+
+/// Slots that are read from each survivor in one phase.
+const CHUNK_SLOTS: u64 = 8192;
+
+/// Why a subtable could not be settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RepairError {
+    /// All its replicas are lost.
+    #[error("subtable {subtable} has no replica left")]
+    NoReplicaLeft {
+        /// Which.
+        subtable: u32,
+    },
+    /// Another memory node failed: to be run again with that one among the lost.
+    #[error("repair stopped: {0}")]
+    Unreachable(#[from] Failure),
+    /// A slot changed meanwhile.
+    #[error("slot {slot} of subtable {subtable} changed during its repair: it was not frozen")]
+    NotFrozen {
+        /// The subtable.
+        subtable: u32,
+        /// The slot.
+        slot: u64,
+    },
+}
+
+/// What settling a subtable came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Slots of which at least one survivor changed.
+    pub slots_changed: u64,
+    /// What it cost.
+    pub cost: Cost,
+}
+
+/// The word that all surviving replicas of a slot get. `primary` is `None` if it was lost; at
+/// least one replica is left. `chosen` says which of the surviving backups to trust, counted from
+/// 0 and round again: every choice is right, tests try them all.
+pub fn settled(primary: Option<Slot>, backups: &[Slot], chosen: usize) -> Slot {
+    let word = match (backups, primary) {
+        ([], primary) => primary.expect("at least one replica is left"),
+        (_, Some(primary)) if removed(Mutant::SettleTakesThePrimary) => primary,
+        (_, Some(primary)) if backups.iter().all(|b| *b == primary) => primary,
+        _ => backups[chosen % backups.len()],
+    };
+    let withdrawn = backups.iter().any(|b| b.is_free() && b.identity() == word.identity())
+        && !removed(Mutant::SettleIgnoresWithdrawal);
+    let tentative = word.is_tentative() && !removed(Mutant::SettleKeepsTentative);
+    if tentative || withdrawn { word.aborted() } else { word }
+}
+
+/// Makes the surviving replicas of a frozen and drained subtable equal. `view` still names the
+/// lost nodes, and has passed [`View::check`].
+///
+/// # Panics
+/// If the view has no such subtable.
+pub async fn settle_subtable<F: Fabric>(
+    fabric: &F,
+    view: &View,
+    subtable: u32,
+    lost: &[MnId],
+) -> Result<Settled, RepairError> {
+    let places = &view.subtables[subtable as usize].places;
+    let mut survivors: Survivors =
+        places.iter().copied().filter(|p| !lost.contains(&p.node)).collect();
+    let has_primary = survivors.first() == places.first();
+    if survivors.is_empty() {
+        return Err(RepairError::NoReplicaLeft { subtable });
+    }
+    // In the order in which they are written.
+    survivors.rotate_left(usize::from(has_primary));
+    let mut repair = Repair {
+        fabric,
+        subtable,
+        survivors,
+        has_primary,
+        batch: Batch::new(),
+        result: Settled::default(),
+    };
+    let slots = view.geometry.subtable_slots();
+    let mut from = 0;
+    while from < slots {
+        let count = CHUNK_SLOTS.min(slots - from);
+        repair.settle(from, count).await?;
+        from += count;
+    }
+    Ok(repair.result)
+}
+
+/// Something per survivor: the backups in order, then the primary.
+type PerSurvivor<T> = ArrayVec<T, MAX_REPLICAS>;
+type Survivors = PerSurvivor<Place>;
+
+/// A slot to change.
+struct Change {
+    /// Its number in the subtable.
+    slot: u64,
+    /// What each survivor holds.
+    words: PerSurvivor<Slot>,
+    to: Slot,
+}
+
+struct Repair<'r, F> {
+    fabric: &'r F,
+    subtable: u32,
+    survivors: Survivors,
+    has_primary: bool,
+    batch: Batch,
+    result: Settled,
+}
+
+impl<F: Fabric> Repair<'_, F> {
+    async fn phase(&mut self) {
+        let batch = core::mem::take(&mut self.batch);
+        self.batch = self.fabric.execute(batch).await;
+        self.result.cost.add_batch(&self.batch);
+    }
+
+    /// Reads a range of slots from all survivors and makes them equal.
+    async fn settle(&mut self, from: u64, count: u64) -> Result<(), RepairError> {
+        self.batch.clear();
+        let mut reads = PerSurvivor::new();
+        for place in &self.survivors {
+            reads.push(self.batch.read(place.node, place.offset + from * 8, count as u32 * 8));
+        }
+        self.phase().await;
+        let changes = self.changes(from, count, &reads)?;
+        self.result.slots_changed += changes.len() as u64;
+        for changes in changes.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
+            let backups = self.survivors.len() - usize::from(self.has_primary);
+            self.write(changes, 0..backups).await?;
+            self.write(changes, backups..self.survivors.len()).await?;
+        }
+        Ok(())
+    }
+
+    /// The slots of which a survivor holds another word than it will.
+    fn changes(&self, from: u64, count: u64, reads: &[Ticket]) -> Result<Vec<Change>, Failure> {
+        let mut replicas = PerSurvivor::<&[u8]>::new();
+        for read in reads {
+            replicas.push(self.batch.data(*read)?);
+        }
+        let word = |bytes: &[u8], i: usize| {
+            Slot(u64::from_le_bytes(bytes[i * 8..][..8].try_into().expect("8 bytes")))
+        };
+        let mut changes = Vec::new();
+        for i in 0..count as usize {
+            let words: PerSurvivor<Slot> = replicas.iter().map(|bytes| word(bytes, i)).collect();
+            let (backups, primary) = match (self.has_primary, words.split_last()) {
+                (true, Some((primary, backups))) => (backups, Some(*primary)),
+                _ => (&words[..], None),
+            };
+            let to = settled(primary, backups, 0);
+            if words.iter().any(|w| *w != to) {
+                changes.push(Change { slot: from + i as u64, words, to });
+            }
+        }
+        Ok(changes)
+    }
+
+    /// One phase, or none: changes these slots on some of the survivors.
+    async fn write(
+        &mut self,
+        changes: &[Change],
+        survivors: core::ops::Range<usize>,
+    ) -> Result<(), RepairError> {
+        self.batch.clear();
+        let mut cases = Vec::new();
+        for change in changes {
+            for i in survivors.clone().filter(|i| change.words[*i] != change.to) {
+                let (place, word) = (self.survivors[i], change.words[i]);
+                let at = place.offset + change.slot * 8;
+                cases.push((change, word, self.batch.cas(place.node, at, word.0, change.to.0)));
+            }
+        }
+        if cases.is_empty() {
+            return Ok(());
+        }
+        self.phase().await;
+        for (change, word, ticket) in cases {
+            if self.batch.found(ticket)? != word.0 {
+                let (subtable, slot) = (self.subtable, change.slot);
+                return Err(RepairError::NotFrozen { subtable, slot });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Address, SizeClass};
+
+    fn slot(n: u64) -> Slot {
+        Slot::new(1, SizeClass::from_code(1).unwrap(), Address::new(n * 64), 0)
+    }
+
+    #[test]
+    fn slots_are_settled_by_the_rules() {
+        let (old, own, other) = (slot(1), slot(2), slot(3));
+        let word = |primary, backups: &[Slot]| settled(primary, backups, 0);
+        assert_eq!(word(Some(old), &[old, old]), old, "untouched");
+        assert_eq!(word(Some(old), &[]), old, "only the primary is left");
+        assert_eq!(word(Some(old), &[own, other]), own, "a backup");
+        assert_eq!(settled(Some(old), &[own, other], 1), other, "any backup");
+        assert_eq!(word(None, &[own, old]), own);
+        assert_eq!(word(None, &[own.tentative(), old]), own.aborted());
+        assert_eq!(word(Some(old), &[own.tentative()]), own.aborted());
+        assert_eq!(word(Some(old.tentative()), &[]), old.aborted(), "of one replica");
+        assert_eq!(word(None, &[own.tentative(), own]), own.aborted(), "not confirmed everywhere");
+        assert_eq!(word(None, &[own, own.tentative()]), own, "confirmed somewhere");
+        assert_eq!(word(None, &[own, own.aborted()]), own.aborted(), "withdrawn somewhere");
+        assert_eq!(word(None, &[Slot::default(); 2]), Slot::default());
+    }
+
+    /// A run that was cut off anywhere between its writes is followed by one that comes to the
+    /// same word: whatever part of the backups has been written, or all of them and the primary.
+    #[test]
+    fn settling_again_comes_to_the_same_word() {
+        let (old, own, other) = (slot(1), slot(2), slot(3));
+        let words = [old, own, own.tentative(), own.aborted(), other];
+        let all = (0..125).map(|n| [n % 5, n / 5 % 5, n / 25].map(|i| words[i]));
+        for [primary, first, second] in all {
+            for primary in [Some(primary), None] {
+                let to = settled(primary, &[first, second], 0);
+                assert_eq!(settled(primary, &[to, second], 0), to);
+                assert_eq!(settled(primary, &[first, to], 0), to);
+                assert_eq!(settled(primary, &[to, to], 0), to);
+                assert_eq!(settled(primary.map(|_| to), &[to, to], 0), to);
+            }
+        }
+    }
+}
