@@ -93,3 +93,14 @@ pub enum Error {
         reason: alloc::string::String,
     },
 }
+
+impl Error {
+    /// What is known about the write that failed.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Error::Unreachable { outcome, .. } | Error::GaveUp { outcome, .. } => *outcome,
+            Error::Interrupted { .. } => Outcome::Unknown,
+            _ => Outcome::NotApplied,
+        }
+    }
+}

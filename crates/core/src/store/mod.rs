@@ -25,7 +25,7 @@ mod write;
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::mem;
 
 use arrayvec::ArrayVec;
@@ -72,6 +72,8 @@ pub struct Store<F, H> {
     slabs: RefCell<Slabs>,
     batches: RefCell<Vec<Batch>>,
     stats: RefCell<Stats>,
+    /// Whether an operation left a write round half-way.
+    half_way: Cell<bool>,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -86,6 +88,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             slabs: RefCell::new(slabs),
             batches: RefCell::default(),
             stats: RefCell::default(),
+            half_way: Cell::new(false),
         }
     }
 
@@ -112,6 +115,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// The counters so far.
     pub fn stats(&self) -> Stats {
         *self.stats.borrow()
+    }
+
+    /// Whether a write of this session ended with an unknown outcome, or was dropped after its
+    /// first CAS: something of it may stand in a slot, and others wait for its end. Such a session
+    /// must not leave as one that has finished; it is to be recovered like one that died
+    /// ([`recovery`](crate::recovery)).
+    pub fn needs_recovery(&self) -> bool {
+        self.half_way.get()
     }
 
     /// Gives up the unused rests of this session's blocks, for others to use. To be called when
@@ -144,7 +155,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             view: self.view(),
             batch,
             cost: Cost::default(),
-            visible: false,
+            visible: Visible { posted: false, half_way: &self.half_way },
             hint_held: false,
             pauses: 0,
         }
@@ -192,6 +203,21 @@ impl Drop for Asking<'_> {
     }
 }
 
+/// Whether others may have seen something of the running attempt. If it is dropped while they
+/// may, the attempt did not come to its end.
+struct Visible<'s> {
+    posted: bool,
+    half_way: &'s Cell<bool>,
+}
+
+impl Drop for Visible<'_> {
+    fn drop(&mut self) {
+        if self.posted {
+            self.half_way.set(true);
+        }
+    }
+}
+
 /// One running operation: its batch, and what it has cost.
 struct Op<'s, F, H> {
     store: &'s Store<F, H>,
@@ -200,7 +226,7 @@ struct Op<'s, F, H> {
     cost: Cost,
     /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
     /// recovery can still finish.
-    visible: bool,
+    visible: Visible<'s>,
     /// Whether the slot of the hint held the hint's word.
     hint_held: bool,
     /// How often it has waited. One count for the whole operation, so that the host's limit on
@@ -220,7 +246,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Executes the batch: one phase.
     async fn phase(&mut self) {
         let batch = mem::take(&mut self.batch);
-        self.visible |= batch.verbs().iter().any(|v| v.is_atomic());
+        self.visible.posted |= batch.verbs().iter().any(|v| v.is_atomic());
         self.batch = self.store.fabric.execute(batch).await;
         self.cost.add_batch(&self.batch);
     }
@@ -234,7 +260,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// A verb of this operation failed.
     fn failed(&self, failure: Failure) -> Error {
         let Failure { node, error } = failure;
-        let outcome = if self.visible { Outcome::Unknown } else { Outcome::NotApplied };
+        let outcome = if self.visible.posted { Outcome::Unknown } else { Outcome::NotApplied };
         Error::Unreachable { node, error, outcome }
     }
 

@@ -68,6 +68,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.check_value(value)?;
         let mut op = self.operation();
         let result = op.write(&Intent { opcode, key, value }, hint).await;
+        let is_known = |error: &Error| error.outcome() == Outcome::NotApplied;
+        if result.as_ref().err().is_none_or(is_known) {
+            op.visible.posted = false;
+        }
         op.finish(kind);
         result
     }
@@ -109,9 +113,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         };
         let class = Object::class(intent.key.len(), intent.value.len()).ok_or_else(too_large)?;
         loop {
-            self.visible = false;
             let object = self.store.allocate(class).await?;
-            match self.attempt(intent, hint.take(), &object).await? {
+            let attempt = self.attempt(intent, hint.take(), &object).await?;
+            self.visible.posted = false;
+            match attempt {
                 Attempt::Done(place) => {
                     return Ok(Written { place, hint_held: self.hint_held });
                 }
