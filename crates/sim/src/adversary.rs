@@ -1,5 +1,7 @@
 //! Whoever makes things go wrong: takes a fault of the run's kinds every now and then.
 
+use fusee_core::view::Place;
+
 use crate::counts::count;
 use crate::engine::{Nanos, ProcessId};
 use crate::run::Run;
@@ -7,7 +9,14 @@ use crate::scenario::Fault;
 
 /// Injects faults until there is nothing left to disturb.
 pub(crate) async fn run(run: &Run) {
-    let sudden = [Fault::ClientCrash, Fault::Stop, Fault::Partition, Fault::MasterRestart];
+    let sudden = [
+        Fault::ClientCrash,
+        Fault::NodeCrash,
+        Fault::Stop,
+        Fault::Partition,
+        Fault::MasterRestart,
+        Fault::RecoveryCrash,
+    ];
     let kinds: Vec<Fault> = sudden.into_iter().filter(|f| run.faults.contains(f)).collect();
     if kinds.is_empty() {
         return;
@@ -17,6 +26,8 @@ pub(crate) async fn run(run: &Run) {
         run.sim.sleep(rng.below_u64(2 * run.shape.fault_every_ns)).await;
         match rng.pick(&kinds) {
             Fault::ClientCrash => crash_client(run),
+            Fault::NodeCrash => crash_node(run),
+            Fault::RecoveryCrash => crash_operator(run),
             Fault::Stop => stop(run),
             Fault::Partition => partition(run),
             Fault::MasterRestart => restart_master(run),
@@ -34,6 +45,30 @@ fn crash_client(run: &Run) {
     let Some(process) = some_client(run) else { return };
     run.sim.crash(process);
     run.client_crashed(process);
+}
+
+/// Seldom, and never the last replica of anything.
+fn crash_node(run: &Run) {
+    if !run.fault_rng.one_in(8) {
+        return;
+    }
+    let view = run.cluster.view().clone();
+    let nodes = run.living_nodes();
+    let node = run.fault_rng.pick(&nodes);
+    let left = |places: &[Place]| places.iter().any(|p| p.node != node && nodes.contains(&p.node));
+    let survives = view.subtables.iter().all(|s| left(&s.places))
+        && view.regions.iter().all(|r| left(&r.places));
+    if survives {
+        count(&run.sim.counts().node_crashes);
+        run.cluster.crash_node(node);
+    }
+}
+
+/// While there is something to recover.
+fn crash_operator(run: &Run) {
+    if run.next_torn().is_some() && run.fault_rng.one_in(2) {
+        run.crash_operator();
+    }
 }
 
 /// How long a disturbance lasts: mostly some phases, at times longer than operations wait.
@@ -74,11 +109,5 @@ fn restart_master(run: &Run) {
     if !master.is_running() {
         return;
     }
-    master.crash_in(run.fault_rng.below(6) as u32);
-    let (cluster, down) = (run.cluster.clone(), duration(run));
-    run.sim.after(down, move || {
-        if !cluster.master().is_running() {
-            cluster.restart_master(0);
-        }
-    });
+    master.crash_in(run.fault_rng.below(6) as u32, duration(run));
 }

@@ -11,6 +11,7 @@ mod environment;
 mod executor;
 mod fabric;
 mod network;
+mod operator;
 mod rng;
 mod run;
 mod scenario;

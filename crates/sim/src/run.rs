@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fusee_core::stats::OpKind;
-use fusee_core::verbs::ClientId;
+use fusee_core::verbs::{ClientId, MnId};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::adversary;
@@ -16,6 +16,7 @@ use crate::counts::count;
 use crate::engine::{Nanos, ProcessId, Sim};
 use crate::environment::SimSession;
 use crate::executor::Executor;
+use crate::operator;
 use crate::rng::Rng;
 use crate::scenario::{Fault, Mix, Scenario, Shape};
 use crate::trace::Trace;
@@ -73,7 +74,7 @@ pub struct Failure {
 }
 
 /// Events after which a run counts as stuck, per operation.
-const EVENTS_PER_OPERATION: u64 = 20_000;
+const EVENTS_PER_OPERATION: u64 = 1_000;
 
 /// Runs a scenario.
 pub fn run(options: &RunOptions) -> Outcome {
@@ -116,10 +117,14 @@ pub(crate) struct Run {
     pub clients: RefCell<BTreeMap<ProcessId, Option<ClientId>>>,
     /// Sessions that ended without saying goodbye, for the operator to recover.
     pub torn: RefCell<Vec<ClientId>>,
-    /// All sessions that did.
-    pub dead: RefCell<BTreeSet<ClientId>>,
-    /// Processes to start.
+    /// Client processes to start.
     births: Cell<usize>,
+    /// Whether an operator has to be started.
+    needs_operator: Cell<bool>,
+    operator: Cell<Option<ProcessId>>,
+    operators: Cell<u32>,
+    /// Clients stop, and wait.
+    frozen: Cell<bool>,
 }
 
 impl Run {
@@ -144,7 +149,10 @@ impl Run {
             op_rng: named("operations"),
             clients: RefCell::default(),
             torn: RefCell::default(),
-            dead: RefCell::default(),
+            needs_operator: Cell::new(true),
+            operator: Cell::new(None),
+            operators: Cell::new(0),
+            frozen: Cell::new(false),
         }
     }
 
@@ -160,6 +168,11 @@ impl Run {
                 self.clients.borrow_mut().insert(process, None);
                 executor.spawn(process, self.client(process));
             }
+            if self.needs_operator.take() {
+                let process = self.sim.process("operator");
+                self.operator.set(Some(process));
+                executor.spawn(process, operator::run(self, process));
+            }
             if !executor.is_running() {
                 break;
             }
@@ -170,7 +183,7 @@ impl Run {
         drop(executor);
         self.sim.settle();
         self.final_reads();
-        at_rest(&self.cluster, &self.dead.borrow());
+        at_rest(&self.cluster);
         self.workload.check().map_err(|(key, violation, history)| Failure {
             what: format!("key {key} is not linearizable: {}", show(&violation)),
             history,
@@ -192,26 +205,91 @@ impl Run {
         self.births.set(self.births.get() + 1);
     }
 
+    /// The operator crashes, and another one takes its place.
+    pub fn crash_operator(&self) {
+        if let Some(process) = self.operator.take() {
+            count(&self.sim.counts().recovery_crashes);
+            self.sim.crash(process);
+            self.needs_operator.set(true);
+        }
+    }
+
+    /// Whether all clients have ended and all that they left is put right.
+    pub fn is_over(&self) -> bool {
+        let alive = !self.clients.borrow().is_empty() || self.births.get() > 0;
+        !alive && self.torn.borrow().is_empty() && self.lost_nodes().is_empty()
+    }
+
+    /// A name that nobody has had, for the verbs of an operator.
+    pub fn operator_id(&self) -> ClientId {
+        self.operators.set(self.operators.get() + 1);
+        ClientId(u32::MAX - self.operators.get())
+    }
+
+    /// The nodes of the view that have crashed.
+    pub fn lost_nodes(&self) -> Vec<MnId> {
+        let view = self.cluster.view();
+        let nodes = view.members.iter().map(|m| m.node);
+        nodes.filter(|node| !self.cluster.network().has(*node)).collect()
+    }
+
+    /// Those that have not.
+    pub fn living_nodes(&self) -> Vec<MnId> {
+        let view = self.cluster.view();
+        let nodes = view.members.iter().map(|m| m.node);
+        nodes.filter(|node| self.cluster.network().has(*node)).collect()
+    }
+
+    /// The session to recover next: any of them.
+    pub fn next_torn(&self) -> Option<ClientId> {
+        let torn = self.torn.borrow();
+        (!torn.is_empty()).then(|| self.fault_rng.pick(&torn))
+    }
+
+    /// All sessions that are to be recovered.
+    pub fn all_torn(&self) -> Vec<ClientId> {
+        self.torn.borrow().clone()
+    }
+
+    /// A session has been recovered.
+    pub fn recovered(&self, client: ClientId) {
+        self.torn.borrow_mut().retain(|c| *c != client);
+    }
+
+    /// Stops the clients, or lets them go on.
+    pub fn freeze(&self, yes: bool) {
+        self.frozen.set(yes);
+    }
+
+    /// Whether a living client still has a session.
+    pub fn sessions_are_open(&self) -> bool {
+        self.clients.borrow().values().any(Option::is_some)
+    }
+
     fn tear(&self, client: ClientId) {
         self.torn.borrow_mut().push(client);
-        self.dead.borrow_mut().insert(client);
     }
 
     /// What a client process does: one session after the other, until there is nothing to do.
     async fn client(&self, process: ProcessId) {
         while self.goes_on() {
+            if self.frozen.get() {
+                self.sim.sleep(20_000).await;
+                continue;
+            }
             let options = self.shape.cluster.session;
             let Ok(session) = self.cluster.open(process, options).await else {
                 self.sim.sleep(20_000).await;
                 continue;
             };
             self.clients.borrow_mut().insert(process, Some(session.id()));
-            let lost = self.use_session(&session).await;
-            self.clients.borrow_mut().insert(process, None);
-            if lost {
+            self.use_session(&session).await;
+            if session.store().needs_recovery() {
                 self.tear(session.id());
+                self.clients.borrow_mut().insert(process, None);
             } else {
                 let leaving = session.leave().request();
+                self.clients.borrow_mut().insert(process, None);
                 // The master may not hear of it; then it counts the session as open.
                 let _told = self.cluster.ask_master(process, leaving, 500_000).await;
                 count(&self.sim.counts().sessions_closed);
@@ -220,12 +298,12 @@ impl Run {
         self.clients.borrow_mut().remove(&process);
     }
 
-    /// Runs operations on a session. Returns whether it was lost on the way.
-    async fn use_session(&self, session: &SimSession) -> bool {
+    /// Runs operations on a session, until it is lost, has done its share or has to stop.
+    async fn use_session(&self, session: &SimSession) {
         let lost = Cell::new(false);
         let left = Cell::new(1 + self.op_rng.below(2 * self.shape.session_operations));
         let coroutine = async || {
-            while self.goes_on() && !lost.get() && left.get() > 0 {
+            while self.goes_on() && !self.frozen.get() && !lost.get() && left.get() > 0 {
                 left.set(left.get() - 1);
                 let (kind, key) = self.draw();
                 if self.workload.run(&self.op_rng, session, kind, key).await == Went::Lost {
@@ -239,7 +317,6 @@ impl Run {
         let mut running: FuturesUnordered<_> =
             (0..self.shape.coroutines).map(|_| Box::pin(coroutine())).collect();
         while running.next().await.is_some() {}
-        lost.get()
     }
 
     fn draw(&self) -> (OpKind, usize) {

@@ -89,8 +89,8 @@ pub(crate) struct MasterHost {
     incarnation: Cell<u64>,
     waiting: RefCell<HashMap<u64, ReplyTo>>,
     next_token: Cell<u64>,
-    /// Actions until it crashes.
-    crash_in: Cell<Option<u32>>,
+    /// Actions until it crashes, and how long it will be down then.
+    crash_in: Cell<Option<(u32, Nanos)>>,
 }
 
 /// How often the logic hears that time passes.
@@ -119,9 +119,9 @@ impl MasterHost {
         self.logic.borrow().as_ref()?.view().cloned()
     }
 
-    /// Lets it crash between two of its next actions.
-    pub fn crash_in(&self, actions: u32) {
-        self.crash_in.set(Some(actions));
+    /// Lets it crash between two of its next actions, and start again after some time.
+    pub fn crash_in(&self, actions: u32, down: Nanos) {
+        self.crash_in.set(Some((actions, down)));
     }
 
     /// Starts it from what its store remembers.
@@ -174,11 +174,11 @@ impl MasterHost {
         };
         for action in actions {
             match self.crash_in.get() {
-                Some(0) => {
+                Some((0, down)) => {
                     count(&cluster.sim().counts().master_restarts);
-                    return self.crash(cluster);
+                    return cluster.restart_master(down);
                 }
-                Some(n) => self.crash_in.set(Some(n - 1)),
+                Some((n, down)) => self.crash_in.set(Some((n - 1, down))),
                 None => {}
             }
             self.perform(cluster, action);
