@@ -43,6 +43,14 @@ fn some_client(run: &Run) -> Option<ProcessId> {
 
 fn crash_client(run: &Run) {
     let Some(process) = some_client(run) else { return };
+    // Its last verbs are on the way for a long time, at times: what if they come too late?
+    if let Some(client) = run.clients.borrow().get(&process).copied().flatten()
+        && run.fault_rng.one_in(3)
+    {
+        let network = run.cluster.network();
+        let node = run.fault_rng.pick(&run.living_nodes());
+        network.hold(client, node, run.fault_rng.below_u64(network.options().verb_timeout_ns));
+    }
     run.sim.crash(process);
     run.client_crashed(process);
 }

@@ -110,6 +110,8 @@ struct Inner {
     next_process: Cell<u32>,
 }
 
+/// Where no time passes, a message takes fewer steps than this.
+const MESSAGE_STEPS: usize = 8;
 /// How long a node waits before it asks the master again to let it join.
 const JOIN_PAUSE_NS: Nanos = 1_000_000;
 /// Events within which a cluster forms.
@@ -154,6 +156,14 @@ impl Cluster {
         }
         sim.run_until(FORMING_EVENTS, || cluster.master().view().is_some());
         cluster.set_view(cluster.master().view().expect("just seen"));
+        cluster
+    }
+
+    /// A formed, empty cluster in which no time passes: [`NetworkOptions::stepwise`].
+    pub fn stepwise(sim: &Sim, options: &ClusterOptions) -> Cluster {
+        let cluster = Cluster::new(sim, options);
+        let network = &cluster.0.network;
+        network.set_options(NetworkOptions { stepwise: true, ..network.options() });
         cluster
     }
 
@@ -334,6 +344,11 @@ impl Cluster {
         deadline: Nanos,
     ) -> Result<NodeReply, NoAnswer> {
         let Some(host) = self.host_of(node) else { return Err(NoAnswer::Closed) };
+        if self.0.network.options().stepwise {
+            self.0.sim.idle(MESSAGE_STEPS).await;
+            let crashed = self.0.sim.is_crashed(host.process);
+            return if crashed { Err(NoAnswer::Closed) } else { Ok(host.handle(self, request)) };
+        }
         let (sender, answer) = oneshot::channel();
         self.call_node(host.process, true, request, move |reply| {
             drop(sender.send(reply));
@@ -348,6 +363,11 @@ impl Cluster {
         deadline: Nanos,
     ) -> Result<MasterReply, NoAnswer> {
         let (sender, answer) = oneshot::channel();
+        if self.0.network.options().stepwise {
+            self.0.sim.idle(MESSAGE_STEPS).await;
+            self.master().request(self, request, Box::new(|reply| drop(sender.send(reply))));
+            return answer.await.map_err(|_| NoAnswer::Closed);
+        }
         self.call_master(from, request, move |reply| drop(sender.send(reply)));
         self.0.control.wait(answer, deadline).await
     }

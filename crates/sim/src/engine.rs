@@ -250,6 +250,20 @@ impl Sim {
         .await;
     }
 
+    /// Takes fewer than `steps` steps without doing anything.
+    pub async fn idle(&self, steps: usize) {
+        let mut left = self.rng().below(steps);
+        poll_fn(|context| {
+            if left == 0 {
+                return Poll::Ready(());
+            }
+            left -= 1;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
     pub(crate) fn new_task(&self) -> (usize, Waker) {
         let task = self.0.next_task.get();
         self.0.next_task.set(task + 1);

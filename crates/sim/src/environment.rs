@@ -28,17 +28,27 @@ impl SimEnvironment {
     }
 }
 
+/// Where no time passes, waiting takes up to so many steps.
+const SHORT_STEPS: usize = 32;
+const LONG_STEPS: usize = 128;
+
 fn nanos(time: Duration) -> Nanos {
     Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX / 4)
 }
 
 impl Environment for SimEnvironment {
     async fn sleep(&self, time: Duration) {
-        self.cluster.sim().sleep(nanos(time)).await;
+        match self.cluster.network().options().stepwise {
+            true => self.cluster.sim().idle(LONG_STEPS).await,
+            false => self.cluster.sim().sleep(nanos(time)).await,
+        }
     }
 
     async fn yield_now(&self) {
-        self.cluster.sim().sleep(1).await;
+        match self.cluster.network().options().stepwise {
+            true => self.cluster.sim().idle(SHORT_STEPS).await,
+            false => self.cluster.sim().sleep(1).await,
+        }
     }
 
     fn spin(&self, _: u64) {}

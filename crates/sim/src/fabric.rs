@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::ops::Range;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Verb, VerbError};
 use fusee_core::view::Place;
@@ -56,6 +56,8 @@ struct Lane {
     /// not begun.
     pieces: Vec<Range<usize>>,
     posted: Nanos,
+    /// When its first verb leaves the client's NIC.
+    departure: Nanos,
     state: State,
 }
 
@@ -72,7 +74,12 @@ enum State {
 
 impl Fabric for SimFabric {
     async fn execute(&self, batch: Batch) -> Batch {
-        let flight = Flight::launch(&self.network, self.client, batch);
+        let flight = Flight::new(&self.network, self.client, batch);
+        if self.network.options().stepwise {
+            poll_fn(|context| flight.step_any(context)).await;
+            return flight.batch.take();
+        }
+        flight.launch();
         let guard = InFlight(&flight);
         poll_fn(|context| {
             if flight.left.get() == 0 {
@@ -97,25 +104,24 @@ impl Drop for InFlight<'_> {
 }
 
 impl Flight {
-    fn launch(network: &Network, client: ClientId, batch: Batch) -> Rc<Flight> {
-        let sim = network.sim();
+    fn new(network: &Network, client: ClientId, batch: Batch) -> Rc<Flight> {
         let mut lanes: Vec<Lane> = Vec::new();
-        let mut departures: Vec<Nanos> = Vec::new();
         for (i, verb) in batch.verbs().iter().enumerate() {
             let departure = network.departure(client, verb);
             match lanes.iter_mut().find(|l| l.node == verb.node) {
                 Some(lane) => lane.verbs.push(i),
-                None => {
-                    let (node, posted) = (verb.node, sim.now());
-                    let (verbs, pieces) = (vec![i], Vec::new());
-                    lanes.push(Lane { node, verbs, pieces, posted, state: State::Waiting });
-                    departures.push(departure);
-                }
+                None => lanes.push(Lane {
+                    node: verb.node,
+                    verbs: vec![i],
+                    pieces: Vec::new(),
+                    posted: network.sim().now(),
+                    departure,
+                    state: State::Waiting,
+                }),
             }
         }
-        let nodes: Vec<MnId> = lanes.iter().map(|l| l.node).collect();
         lanes.iter_mut().for_each(|l| l.verbs.reverse());
-        let flight = Rc::new(Flight {
+        Rc::new(Flight {
             network: network.clone(),
             client,
             batch: RefCell::new(batch),
@@ -123,13 +129,35 @@ impl Flight {
             lanes: RefCell::new(lanes),
             waker: RefCell::default(),
             orphaned: Cell::new(false),
-        });
-        for (lane, (node, departure)) in nodes.into_iter().zip(departures).enumerate() {
-            let delay = departure - sim.now() + network.wire(client, node);
-            network.arrival(client, node, sim.now() + delay);
-            sim.schedule(delay, Event::Lane(flight.clone(), lane));
+        })
+    }
+
+    /// The lanes go on their ways.
+    fn launch(self: &Rc<Flight>) {
+        let (sim, client) = (self.sim(), self.client);
+        for (number, lane) in self.lanes.borrow().iter().enumerate() {
+            let delay = lane.departure - sim.now() + self.network.wire(client, lane.node);
+            self.network.arrival(client, lane.node, sim.now() + delay);
+            sim.schedule(delay, Event::Lane(self.clone(), number));
         }
-        flight
+    }
+
+    /// One step of any lane; ready when all are done.
+    fn step_any(&self, context: &Context<'_>) -> Poll<()> {
+        if self.left.get() == 0 {
+            return Poll::Ready(());
+        }
+        let mut lanes = self.lanes.borrow_mut();
+        let open = lanes.iter_mut().filter(|l| l.state != State::Done);
+        let lane = open.into_iter().nth(self.sim().rng().below(self.left.get()));
+        let lane = lane.expect("as many as are left");
+        self.advance(lane);
+        if lane.state == State::Returning {
+            lane.state = State::Done;
+            self.left.set(self.left.get() - 1);
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 
     fn sim(&self) -> &Sim {

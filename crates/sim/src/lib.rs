@@ -17,6 +17,7 @@ mod run;
 mod scenario;
 mod servers;
 mod shrink;
+mod stepper;
 mod trace;
 mod workload;
 
@@ -32,5 +33,6 @@ pub use rng::Rng;
 pub use run::{Failure, Outcome, RunOptions, run};
 pub use scenario::{Fault, Scenario};
 pub use shrink::shrink;
+pub use stepper::Stepper;
 pub use trace::Trace;
 pub use workload::{Went, Workload};

@@ -71,6 +71,9 @@ pub struct NetworkOptions {
     pub verb_timeout_ns: Nanos,
     /// One of so many batches loses a completion; 0: none does.
     pub lost_completions_one_in: usize,
+    /// No time passes: each poll of a waiting operation lets one piece of one of its verbs happen,
+    /// and messages arrive at once. For tests that count steps ([`Stepper`](crate::Stepper)).
+    pub stepwise: bool,
 }
 
 impl Default for NetworkOptions {
@@ -82,6 +85,7 @@ impl Default for NetworkOptions {
             nic_in_process: false,
             verb_timeout_ns: 1_000_000,
             lost_completions_one_in: 0,
+            stepwise: false,
         }
     }
 }

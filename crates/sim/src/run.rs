@@ -10,12 +10,12 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::adversary;
 use crate::check::at_rest;
-use crate::check::linearizability::{Operation, Violation};
 use crate::cluster::Cluster;
 use crate::counts::count;
 use crate::engine::{Nanos, ProcessId, Sim};
 use crate::environment::SimSession;
 use crate::executor::Executor;
+use crate::network::NetworkOptions;
 use crate::operator;
 use crate::rng::Rng;
 use crate::scenario::{Fault, Mix, Scenario, Shape};
@@ -69,12 +69,12 @@ pub struct Outcome {
 pub struct Failure {
     /// In words.
     pub what: String,
-    /// The history of the key, if its order is what cannot be explained.
-    pub history: Vec<Operation>,
+    /// The operations that cannot be explained, for people, if that is what it is about.
+    pub history: Vec<String>,
 }
 
 /// Events after which a run counts as stuck, per operation.
-const EVENTS_PER_OPERATION: u64 = 1_000;
+const EVENTS_PER_OPERATION: u64 = 3_000;
 
 /// Runs a scenario.
 pub fn run(options: &RunOptions) -> Outcome {
@@ -181,13 +181,28 @@ impl Run {
             assert!(events.get() < limit, "stuck after {limit} events");
         }
         drop(executor);
-        self.sim.settle();
+        self.calm();
         self.final_reads();
         at_rest(&self.cluster);
-        self.workload.check().map_err(|(key, violation, history)| Failure {
-            what: format!("key {key} is not linearizable: {}", show(&violation)),
-            history,
-        })
+        let findings = self.workload.check();
+        if let Some(refutation) = findings.refutation {
+            let what = format!("the operations on key {} have no order", refutation.key);
+            let text = refutation.render(|value| value.to_string());
+            return Err(Failure { what, history: text.lines().map(str::to_string).collect() });
+        }
+        assert_eq!(findings.undecided_keys, 0, "too many operations overlap to tell");
+        Ok(findings.operations)
+    }
+
+    /// Nothing goes wrong any more, and what is on its way arrives.
+    fn calm(&self) {
+        let options = self.cluster.network().options();
+        self.cluster
+            .network()
+            .set_options(NetworkOptions { lost_completions_one_in: 0, ..options });
+        self.cluster.control().lost_one_in.set(0);
+        self.cluster.master().spare();
+        self.sim.settle();
     }
 
     /// Whether there are operations left to do.
@@ -350,8 +365,4 @@ fn draw_kind(rng: &Rng, mix: &Mix) -> OpKind {
         here
     });
     drawn.expect("the weights cover what was drawn").0
-}
-
-fn show(violation: &Violation) -> String {
-    violation.to_string()
 }

@@ -252,7 +252,8 @@ impl Shape {
             first_key_one_in: if fights { 2 } else { 1 + rng.below(4) },
             operations: OPERATIONS,
             session_operations: rng.pick(&[40, 200, 100_000]),
-            fault_every_ns: rng.pick(&[20_000, 60_000, 200_000]),
+            fault_every_ns: if scenario == Scenario::Storm { 3 } else { 1 }
+                * rng.pick(&[100_000, 300_000, 1_000_000]),
             lost_messages_one_in: if has(Fault::LostMessage) { 20 } else { 0 },
         }
     }

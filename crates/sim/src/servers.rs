@@ -124,6 +124,11 @@ impl MasterHost {
         self.crash_in.set(Some((actions, down)));
     }
 
+    /// It does not crash after all.
+    pub fn spare(&self) {
+        self.crash_in.set(None);
+    }
+
     /// Starts it from what its store remembers.
     pub fn start(&self, cluster: &Cluster) {
         let records = self.store.borrow().values().cloned().collect();

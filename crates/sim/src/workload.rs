@@ -15,22 +15,22 @@ use fusee_core::stats::OpKind;
 use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
 
-use crate::check::linearizability::{Answer, Call, Operation, Value, Violation, check};
+use crate::check::linearizability::{Answer, Call, Findings, History, Operation, Record, Value};
 use crate::environment::SimSession;
 use crate::rng::Rng;
 
 /// Keys, and what was done to them.
 pub struct Workload {
     keys: Vec<Vec<u8>>,
-    /// By key. `None`: an operation that certainly had no effect.
-    history: RefCell<Vec<Vec<Option<Operation>>>>,
+    /// `None`: an operation that certainly had no effect.
+    history: RefCell<Vec<Option<Record>>>,
     time: Cell<u64>,
     values: Cell<Value>,
     invoked: Cell<u64>,
 }
 
-/// An operation in the history: its key and its place among the operations of that key.
-type Entry = (usize, usize);
+/// The place of an operation in the history.
+type Entry = usize;
 
 /// What became of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Workload {
     /// A workload on `keys`.
     pub fn new(keys: Vec<Vec<u8>>) -> Workload {
         Workload {
-            history: RefCell::new(vec![Vec::new(); keys.len()]),
+            history: RefCell::default(),
             keys,
             time: Cell::new(0),
             values: Cell::new(0),
@@ -84,7 +84,7 @@ impl Workload {
         let value = self.values.get() + 1;
         self.values.set(value);
         let (name, bytes) = (&self.keys[key], encode(rng, value));
-        let begin = |call| self.invoke(key, call);
+        let begin = |call| self.invoke(session, key, call);
         let (entry, result) = match kind {
             OpKind::Search => {
                 let entry = begin(Call::Search);
@@ -104,7 +104,8 @@ impl Workload {
         let mut wanted: Vec<usize> = (0..self.keys.len()).collect();
         wanted.extend((0..rng.below(2)).map(|_| rng.below(self.keys.len())));
         let names: Vec<&[u8]> = wanted.iter().map(|key| &self.keys[*key][..]).collect();
-        let entries: Vec<Entry> = wanted.iter().map(|k| self.invoke(*k, Call::Search)).collect();
+        let entries: Vec<Entry> =
+            wanted.iter().map(|k| self.invoke(session, *k, Call::Search)).collect();
         let result = session.get_many(&names).await;
         let mut went = Went::Well;
         for (i, entry) in entries.into_iter().enumerate() {
@@ -137,7 +138,7 @@ impl Workload {
             other => panic!("no fault excuses this answer: {other}"),
         };
         if outcome == Outcome::NotApplied {
-            self.history.borrow_mut()[entry.0][entry.1] = None;
+            self.history.borrow_mut()[entry] = None;
             return went;
         }
         Went::Lost
@@ -148,29 +149,25 @@ impl Workload {
         self.time.get()
     }
 
-    fn invoke(&self, key: usize, call: Call) -> Entry {
+    fn invoke(&self, session: &SimSession, key: usize, call: Call) -> Entry {
         self.invoked.set(self.invoked.get() + 1);
         let operation = Operation { call, invoked: self.now(), returned: None };
-        let history = &mut self.history.borrow_mut()[key];
-        history.push(Some(operation));
-        (key, history.len() - 1)
+        let mut history = self.history.borrow_mut();
+        history.push(Some(Record { key: key as u64, client: session.id().0, operation }));
+        history.len() - 1
     }
 
     fn answer(&self, entry: Entry, answer: Answer) {
-        let operation = &mut self.history.borrow_mut()[entry.0][entry.1];
-        operation.as_mut().expect("it runs").returned = Some((self.now(), answer));
+        let record = &mut self.history.borrow_mut()[entry];
+        let operation = &mut record.as_mut().expect("it runs").operation;
+        operation.returned = Some((self.now(), answer));
     }
 
-    /// Checks every key's history: the number of operations, or the first violation with its key
-    /// and history.
-    pub fn check(&self) -> Result<u64, (usize, Violation, Vec<Operation>)> {
-        let mut operations = 0;
-        for (key, history) in self.history.borrow().iter().enumerate() {
-            let history: Vec<Operation> = history.iter().flatten().copied().collect();
-            operations += history.len() as u64;
-            check(&history).map_err(|violation| (key, violation, history))?;
-        }
-        Ok(operations)
+    /// Checks every key's history.
+    pub fn check(&self) -> Findings {
+        let mut history = History::new();
+        self.history.borrow().iter().flatten().for_each(|record| history.push(*record));
+        history.check()
     }
 }
 

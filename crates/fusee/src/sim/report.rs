@@ -93,9 +93,8 @@ fn what(broken: &Broken) -> &str {
     broken.outcome.failure.as_ref().map_or("it does not happen again", |f| &f.what)
 }
 
-fn history(broken: &Broken) -> Vec<String> {
-    let failure = broken.outcome.failure.as_ref();
-    failure.map_or(Vec::new(), |f| f.history.iter().map(|o| format!("{o:?}")).collect())
+fn history(broken: &Broken) -> &[String] {
+    broken.outcome.failure.as_ref().map_or(&[], |f| &f.history)
 }
 
 fn show(broken: &Broken) -> String {

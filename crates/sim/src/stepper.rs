@@ -1,0 +1,94 @@
+//! A schedule without time: tasks polled in an order drawn from the seed.
+//!
+//! Every task is always ready; a poll lets it take one small step. No wakers, no time: every
+//! interleaving of steps has a seed, and tests that steer count steps. It needs a cluster that is
+//! [stepwise](crate::NetworkOptions::stepwise).
+//!
+//! Some conflicts need one client to do a lot while another does nothing. Where every step is
+//! drawn from all tasks alike these hardly ever happen, so most runs have a *favourite*, a task
+//! that takes most of the steps until another one becomes it.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use crate::rng::Rng;
+
+type Task<'t> = Pin<Box<dyn Future<Output = ()> + 't>>;
+
+/// Runs tasks, one step at a time.
+pub struct Stepper<'t> {
+    rng: Rng,
+    /// Each with its name, the number of tasks spawned before it.
+    tasks: Vec<(usize, Task<'t>)>,
+    spawned: usize,
+    favourite: usize,
+    /// Mean number of steps that a task remains the favourite; 0: there is none.
+    favourite_steps: usize,
+}
+
+impl<'t> Stepper<'t> {
+    /// A stepper without tasks.
+    pub fn new(rng: &Rng) -> Stepper<'t> {
+        Stepper {
+            rng: rng.clone(),
+            tasks: Vec::new(),
+            spawned: 0,
+            favourite: 0,
+            favourite_steps: rng.pick(&[0, 12, 60]),
+        }
+    }
+
+    /// Adds a task.
+    pub fn spawn(&mut self, task: impl Future<Output = ()> + 't) {
+        self.tasks.push((self.spawned, Box::pin(task)));
+        self.spawned += 1;
+    }
+
+    /// Runs until every task has ended, calling `check` after every step. Returns the number of
+    /// steps.
+    ///
+    /// # Panics
+    /// After `max_steps` steps: the tasks are stuck or starve each other.
+    pub fn run(mut self, max_steps: u64, mut check: impl FnMut()) -> u64 {
+        let mut steps = 0;
+        while !self.tasks.is_empty() {
+            assert!(steps < max_steps, "{} tasks still run", self.tasks.len());
+            steps += 1;
+            self.step();
+            check();
+        }
+        steps
+    }
+
+    /// Runs for some steps, calling `check` after each, and drops the tasks that still run then:
+    /// all their clients crash. Returns whether there was one.
+    pub fn run_and_crash(mut self, steps: u64, mut check: impl FnMut()) -> bool {
+        for _ in 0..steps {
+            if self.tasks.is_empty() {
+                return false;
+            }
+            self.step();
+            check();
+        }
+        !self.tasks.is_empty()
+    }
+
+    fn step(&mut self) {
+        let i = self.choose();
+        let mut context = Context::from_waker(Waker::noop());
+        if self.tasks[i].1.as_mut().poll(&mut context) == Poll::Ready(()) {
+            drop(self.tasks.swap_remove(i));
+        }
+    }
+
+    fn choose(&mut self) -> usize {
+        let any = self.rng.below(self.tasks.len());
+        if self.favourite_steps == 0 || self.rng.one_in(16) {
+            return any;
+        }
+        if self.rng.one_in(self.favourite_steps) {
+            self.favourite = self.rng.below(self.spawned);
+        }
+        self.tasks.iter().position(|(name, _)| *name == self.favourite).unwrap_or(any)
+    }
+}
