@@ -82,6 +82,24 @@ impl<'t> Executor<'t> {
         events
     }
 
+    /// Runs until `done`, which is asked after every event, or until no task runs that somebody
+    /// waits for. Returns whether it is done. For tests that steer a history by hand.
+    ///
+    /// # Panics
+    /// As [`Executor::run`].
+    pub fn run_until(&mut self, limit: u64, mut done: impl FnMut() -> bool) -> bool {
+        for _ in 0..limit {
+            if done() {
+                return true;
+            }
+            if self.running == 0 {
+                return false;
+            }
+            assert!(self.step(), "{} tasks wait for ever", self.running);
+        }
+        panic!("{} tasks still run after {limit} events", self.running);
+    }
+
     /// Lets one event happen, and with it a task's step perhaps. Returns whether there was one.
     pub fn step(&mut self) -> bool {
         self.schedule_woken();

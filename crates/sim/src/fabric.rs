@@ -57,6 +57,10 @@ struct Lane {
     pieces: Vec<Range<usize>>,
     posted: Nanos,
     state: State,
+    /// Which of its events is the one that counts: a released link gives it an earlier one.
+    turn: u32,
+    /// It stands before a link that is held.
+    parked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,7 +112,8 @@ impl Flight {
                 None => {
                     let (node, posted) = (verb.node, sim.now());
                     let (verbs, pieces) = (vec![i], Vec::new());
-                    lanes.push(Lane { node, verbs, pieces, posted, state: State::Waiting });
+                    let (state, turn, parked) = (State::Waiting, 0, false);
+                    lanes.push(Lane { node, verbs, pieces, posted, state, turn, parked });
                     departures.push(departure);
                 }
             }
@@ -127,7 +132,7 @@ impl Flight {
         for (lane, (node, departure)) in nodes.into_iter().zip(departures).enumerate() {
             let delay = departure - sim.now() + network.wire(client, node);
             network.arrival(client, node, sim.now() + delay);
-            sim.schedule(delay, Event::Lane(flight.clone(), lane));
+            sim.schedule(delay, Event::Lane { flight: flight.clone(), lane, turn: 0 });
         }
         flight
     }
@@ -152,13 +157,32 @@ impl Flight {
         }
     }
 
+    /// A link that a lane stood before has changed: the lane tries again now.
+    pub(crate) fn unpark(self: Rc<Flight>, lane: usize) {
+        let turn = {
+            let lane = &mut self.lanes.borrow_mut()[lane];
+            if !std::mem::take(&mut lane.parked) {
+                return;
+            }
+            lane.turn += 1;
+            lane.turn
+        };
+        self.sim().schedule(1, Event::Lane { flight: self.clone(), lane, turn });
+    }
+
     /// One step of a lane.
-    pub(crate) fn step(self: Rc<Flight>, lane: usize) {
+    pub(crate) fn step(self: Rc<Flight>, lane: usize, turn: u32) {
         let mut lanes = self.lanes.borrow_mut();
+        if lanes[lane].turn != turn {
+            return;
+        }
         let next = self.advance(&mut lanes[lane]);
+        if lanes[lane].parked {
+            self.network.park(self.client, lanes[lane].node, Rc::downgrade(&self), lane);
+        }
         drop(lanes);
         if let Some(delay) = next {
-            self.sim().schedule(delay, Event::Lane(self.clone(), lane));
+            self.sim().schedule(delay, Event::Lane { flight: self.clone(), lane, turn });
         } else if self.left.replace(self.left.get() - 1) == 1
             && let Some(waker) = self.waker.take()
         {
@@ -202,6 +226,7 @@ impl Flight {
 
     /// What keeps the lane from going on: returns when to try again.
     fn obstacle(&self, lane: &mut Lane, now: Nanos) -> Option<Nanos> {
+        lane.parked = false;
         let (client, node) = (self.client, lane.node);
         let options = self.network.options();
         let overdue = lane.posted + options.verb_timeout_ns;
@@ -228,6 +253,7 @@ impl Flight {
             self.network.break_link(client, node);
             return Some(self.fail(lane, VerbError::Unreachable, 0));
         }
+        lane.parked = held > now;
         Some((overdue - now).min(if stopped { 10_000 } else { held - now }).max(1))
     }
 
