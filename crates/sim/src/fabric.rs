@@ -388,7 +388,7 @@ impl Flight {
         let rng = self.sim().rng();
         let first_cut = 8 - (offset % 8) as usize;
         if !self.network.options().tearing || first_cut >= len || !rng.one_in(4) {
-            return vec![0..len];
+            return std::iter::once(0..len).collect();
         }
         let mut cuts = vec![0, len];
         let places = (len - first_cut).div_ceil(8);

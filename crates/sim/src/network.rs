@@ -243,7 +243,7 @@ impl Network {
             return base;
         }
         let mut links = self.0.links.borrow_mut();
-        let delay = links.entry((client, node)).or_default().pace.draw(&self.0.sim.rng(), base);
+        let delay = links.entry((client, node)).or_default().pace.draw(self.0.sim.rng(), base);
         if delay >= 16 * base {
             count(&self.0.sim.counts().long_delays);
         }
