@@ -115,7 +115,8 @@ fn partition(run: &Run) {
 fn restart_master(run: &Run) {
     let master = run.cluster.master();
     if !master.is_running() {
-        return;
+        // It crashed later than the restart of that time had reckoned with.
+        return run.cluster.restart_master(0);
     }
     master.crash_in(run.fault_rng.below(6) as u32, duration(run));
 }

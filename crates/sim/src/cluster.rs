@@ -202,8 +202,14 @@ impl Cluster {
     }
 
     /// The keys that a reader of the primaries could find now, in order.
+    ///
+    /// # Panics
+    /// If one is live twice, an entry leads to no object, or memory is not what the changes that
+    /// were watched made of it.
     pub fn live_keys(&self) -> Vec<Vec<u8>> {
-        self.0.network.watched().keys()
+        let keys = Entries::new(&self.0.network, &self.view()).keys();
+        assert_eq!(keys, self.0.network.watched().keys(), "an entry changed behind its slot");
+        keys
     }
 
     /// Writes a word behind everybody's back, as a faulty or hostile process could.

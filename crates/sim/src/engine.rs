@@ -40,8 +40,8 @@ pub(crate) enum Event {
     Poll(usize),
     /// A timer ends.
     Wake(Waker),
-    /// A verb of one lane of a batch takes a step.
-    Lane(Rc<Flight>, usize),
+    /// A lane of a batch takes a step, if it has not been given another turn since.
+    Lane { flight: Rc<Flight>, lane: usize, turn: u32 },
     /// A message arrives, or whatever else.
     Call(Box<dyn FnOnce()>),
 }
@@ -227,10 +227,15 @@ impl Sim {
         }
     }
 
-    /// Nothing is going to happen any more.
+    /// Nothing is going to happen any more: neither what is to come nor what waits for a stopped
+    /// process.
     pub(crate) fn forget_events(&self) {
         let events = std::mem::take(&mut *self.0.queue.borrow_mut());
-        drop(events);
+        let mut processes = self.0.processes.borrow_mut();
+        let waiting: Vec<_> =
+            processes.iter_mut().map(|p| std::mem::take(&mut p.waiting)).collect();
+        drop(processes);
+        drop((events, waiting));
     }
 
     /// Waits for some time. Stopped processes wake up late.
@@ -283,7 +288,7 @@ impl Event {
         match self {
             Event::Poll(_) => unreachable!("the executor's"),
             Event::Wake(waker) => waker.wake(),
-            Event::Lane(flight, lane) => flight.step(lane),
+            Event::Lane { flight, lane, turn } => flight.step(lane, turn),
             Event::Call(call) => call(),
         }
     }
@@ -351,8 +356,9 @@ impl Sim {
         let mut processes = self.0.processes.borrow_mut();
         let dead = &mut processes[process.0];
         dead.crashed = true;
-        dead.waiting.clear();
+        let lost = std::mem::take(&mut dead.waiting);
         drop(processes);
+        drop(lost);
         self.0.crashes.set(self.0.crashes.get() + 1);
         self.note(&[3, process.0 as u64], || format!("crash {}", self.process_name(process)));
     }

@@ -4,6 +4,7 @@
 //! its process, unless the process is stopped or has crashed by then. The tasks of a crashed
 //! process are dropped where they stand.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -24,9 +25,10 @@ struct Task<'t> {
 /// Runs tasks until they have ended.
 pub struct Executor<'t> {
     sim: Sim,
-    /// By number, from `first` on.
-    tasks: Vec<Option<Task<'t>>>,
-    first: Option<usize>,
+    /// Those that have not ended, by number.
+    tasks: BTreeMap<usize, Task<'t>>,
+    /// The number of the next one, once there was one.
+    next: Option<usize>,
     running: usize,
     woken: Vec<usize>,
     /// Crashes whose tasks have been dropped.
@@ -38,8 +40,8 @@ impl<'t> Executor<'t> {
     pub fn new(sim: &Sim) -> Executor<'t> {
         Executor {
             sim: sim.clone(),
-            tasks: Vec::new(),
-            first: None,
+            tasks: BTreeMap::new(),
+            next: None,
             running: 0,
             woken: Vec::new(),
             reaped: sim.crashes(),
@@ -58,10 +60,10 @@ impl<'t> Executor<'t> {
 
     fn add(&mut self, process: ProcessId, future: Future_<'t>, background: bool) {
         let (number, waker) = self.sim.new_task();
-        let first = *self.first.get_or_insert(number);
-        assert_eq!(first + self.tasks.len(), number, "one executor at a time");
+        let next = self.next.replace(number + 1);
+        assert!(next.is_none_or(|next| next == number), "one executor at a time");
         self.running += usize::from(!background);
-        self.tasks.push(Some(Task { process, waker, future, scheduled: false, background }));
+        self.tasks.insert(number, Task { process, waker, future, scheduled: false, background });
     }
 
     /// Runs until every task that is not in the background has ended or crashed. Calls `check`
@@ -80,6 +82,24 @@ impl<'t> Executor<'t> {
             check();
         }
         events
+    }
+
+    /// Runs until `done`, which is asked after every event, or until no task runs that somebody
+    /// waits for. Returns whether it is done. For tests that steer a history by hand.
+    ///
+    /// # Panics
+    /// As [`Executor::run`].
+    pub fn run_until(&mut self, limit: u64, mut done: impl FnMut() -> bool) -> bool {
+        for _ in 0..limit {
+            if done() {
+                return true;
+            }
+            if self.running == 0 {
+                return false;
+            }
+            assert!(self.step(), "{} tasks wait for ever", self.running);
+        }
+        panic!("{} tasks still run after {limit} events", self.running);
     }
 
     /// Lets one event happen, and with it a task's step perhaps. Returns whether there was one.
@@ -106,7 +126,7 @@ impl<'t> Executor<'t> {
         self.sim.take_woken(&mut woken);
         for number in woken.drain(..) {
             // The waker of a task that has ended, or of an earlier executor's.
-            let Some(task) = self.task(number) else { continue };
+            let Some(task) = self.tasks.get_mut(&number) else { continue };
             if !std::mem::replace(&mut task.scheduled, true) {
                 let process = task.process;
                 let delay = self.sim.pace(process);
@@ -116,20 +136,15 @@ impl<'t> Executor<'t> {
         self.woken = woken;
     }
 
-    fn task(&mut self, number: usize) -> Option<&mut Task<'t>> {
-        let at = number.checked_sub(self.first?)?;
-        self.tasks.get_mut(at)?.as_mut()
-    }
-
     fn poll(&mut self, number: usize) {
-        let Some(task) = self.task(number) else { return };
+        let Some(task) = self.tasks.get(&number) else { return };
         let process = task.process;
         if self.sim.reach(process, Event::Poll(number)).is_none() || self.sim.crash_is_due(process)
         {
             return;
         }
         self.sim.note(&[4, number as u64], || format!("step of task {number}"));
-        let task = self.task(number).expect("just seen");
+        let task = self.tasks.get_mut(&number).expect("just seen");
         task.scheduled = false;
         let waker = task.waker.clone();
         let done = task.future.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Ready(());
@@ -139,8 +154,7 @@ impl<'t> Executor<'t> {
     }
 
     fn end(&mut self, number: usize) {
-        let at = number - self.first.expect("there are tasks");
-        if let Some(task) = self.tasks[at].take() {
+        if let Some(task) = self.tasks.remove(&number) {
             self.running -= usize::from(!task.background);
         }
     }
@@ -148,12 +162,10 @@ impl<'t> Executor<'t> {
     /// Drops the tasks of crashed processes.
     fn reap(&mut self) {
         self.reaped = self.sim.crashes();
-        let Some(first) = self.first else { return };
-        for at in 0..self.tasks.len() {
-            let process = self.tasks[at].as_ref().map(|t| t.process);
-            if process.is_some_and(|p| self.sim.is_crashed(p)) {
-                self.end(first + at);
-            }
+        let crashed = self.tasks.iter().filter(|(_, task)| self.sim.is_crashed(task.process));
+        let crashed: Vec<usize> = crashed.map(|(number, _)| *number).collect();
+        for number in crashed {
+            self.end(number);
         }
     }
 }

@@ -59,6 +59,10 @@ struct Lane {
     /// When its first verb leaves the client's NIC.
     departure: Nanos,
     state: State,
+    /// Which of its events is the one that counts: a released link gives it an earlier one.
+    turn: u32,
+    /// It stands before a link that is held.
+    parked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -117,6 +121,8 @@ impl Flight {
                     posted: network.sim().now(),
                     departure,
                     state: State::Waiting,
+                    turn: 0,
+                    parked: false,
                 }),
             }
         }
@@ -138,7 +144,7 @@ impl Flight {
         for (number, lane) in self.lanes.borrow().iter().enumerate() {
             let delay = lane.departure - sim.now() + self.network.wire(client, lane.node);
             self.network.arrival(client, lane.node, sim.now() + delay);
-            sim.schedule(delay, Event::Lane(self.clone(), number));
+            sim.schedule(delay, Event::Lane { flight: self.clone(), lane: number, turn: 0 });
         }
     }
 
@@ -180,13 +186,32 @@ impl Flight {
         }
     }
 
+    /// A link that a lane stood before has changed: the lane tries again now.
+    pub(crate) fn unpark(self: Rc<Flight>, lane: usize) {
+        let turn = {
+            let lane = &mut self.lanes.borrow_mut()[lane];
+            if !std::mem::take(&mut lane.parked) {
+                return;
+            }
+            lane.turn += 1;
+            lane.turn
+        };
+        self.sim().schedule(1, Event::Lane { flight: self.clone(), lane, turn });
+    }
+
     /// One step of a lane.
-    pub(crate) fn step(self: Rc<Flight>, lane: usize) {
+    pub(crate) fn step(self: Rc<Flight>, lane: usize, turn: u32) {
         let mut lanes = self.lanes.borrow_mut();
+        if lanes[lane].turn != turn {
+            return;
+        }
         let next = self.advance(&mut lanes[lane]);
+        if lanes[lane].parked {
+            self.network.park(self.client, lanes[lane].node, Rc::downgrade(&self), lane);
+        }
         drop(lanes);
         if let Some(delay) = next {
-            self.sim().schedule(delay, Event::Lane(self.clone(), lane));
+            self.sim().schedule(delay, Event::Lane { flight: self.clone(), lane, turn });
         } else if self.left.replace(self.left.get() - 1) == 1
             && let Some(waker) = self.waker.take()
         {
@@ -230,6 +255,7 @@ impl Flight {
 
     /// What keeps the lane from going on: returns when to try again.
     fn obstacle(&self, lane: &mut Lane, now: Nanos) -> Option<Nanos> {
+        lane.parked = false;
         let (client, node) = (self.client, lane.node);
         let options = self.network.options();
         let overdue = lane.posted + options.verb_timeout_ns;
@@ -256,6 +282,7 @@ impl Flight {
             self.network.break_link(client, node);
             return Some(self.fail(lane, VerbError::Unreachable, 0));
         }
+        lane.parked = held > now;
         Some((overdue - now).min(if stopped { 10_000 } else { held - now }).max(1))
     }
 
@@ -390,7 +417,7 @@ impl Flight {
         let rng = self.sim().rng();
         let first_cut = 8 - (offset % 8) as usize;
         if !self.network.options().tearing || first_cut >= len || !rng.one_in(4) {
-            return vec![0..len];
+            return std::iter::once(0..len).collect();
         }
         let mut cuts = vec![0, len];
         let places = (len - first_cut).div_ceil(8);

@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use fusee_core::layout::Slot;
 use fusee_core::verbs::{ClientId, MnId, Verb};
@@ -16,6 +16,7 @@ use fusee_core::view::Place;
 use crate::check::entries::Entries;
 use crate::counts::count;
 use crate::engine::{Nanos, Pace, ProcessId, Sim};
+use crate::fabric::Flight;
 
 /// What an RNIC can do. The defaults are no limits: chance alone decides.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +110,8 @@ struct Link {
     broken: bool,
     /// Nothing gets through before.
     held_until: Nanos,
+    /// Lanes that wait for that.
+    parked: Vec<(Weak<Flight>, usize)>,
 }
 
 /// Memory nodes and the links to them. Clones share them.
@@ -197,13 +200,31 @@ impl Network {
 
     /// Nothing of the client gets through to the node for some time.
     pub fn hold(&self, client: ClientId, node: MnId, time: Nanos) {
-        let until = self.0.sim.now() + time;
-        self.0.links.borrow_mut().entry((client, node)).or_default().held_until = until;
+        self.hold_until(client, node, self.0.sim.now() + time);
     }
 
     /// Lets everything through again.
     pub fn release(&self, client: ClientId, node: MnId) {
-        self.0.links.borrow_mut().entry((client, node)).or_default().held_until = 0;
+        self.hold_until(client, node, 0);
+    }
+
+    fn hold_until(&self, client: ClientId, node: MnId, until: Nanos) {
+        let parked = {
+            let mut links = self.0.links.borrow_mut();
+            let link = links.entry((client, node)).or_default();
+            link.held_until = until;
+            std::mem::take(&mut link.parked)
+        };
+        for (flight, lane) in parked {
+            if let Some(flight) = flight.upgrade() {
+                flight.unpark(lane);
+            }
+        }
+    }
+
+    /// A lane waits for the end of a hold.
+    pub(crate) fn park(&self, client: ClientId, node: MnId, flight: Weak<Flight>, lane: usize) {
+        self.0.links.borrow_mut().entry((client, node)).or_default().parked.push((flight, lane));
     }
 
     pub(crate) fn held_until(&self, client: ClientId, node: MnId) -> Nanos {
@@ -226,7 +247,7 @@ impl Network {
             return base;
         }
         let mut links = self.0.links.borrow_mut();
-        let delay = links.entry((client, node)).or_default().pace.draw(&self.0.sim.rng(), base);
+        let delay = links.entry((client, node)).or_default().pace.draw(self.0.sim.rng(), base);
         if delay >= 16 * base {
             count(&self.0.sim.counts().long_delays);
         }

@@ -4,7 +4,7 @@
 //! keep what the master persists through its crashes. A master may crash between any two actions.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
@@ -87,7 +87,9 @@ pub(crate) struct MasterHost {
     pub process: Cell<ProcessId>,
     /// Restarts so far: answers to an earlier process are lost.
     incarnation: Cell<u64>,
-    waiting: RefCell<HashMap<u64, ReplyTo>>,
+    /// In order: replies that are dropped wake who waits for them, and the run depends on the
+    /// order in which that happens.
+    waiting: RefCell<BTreeMap<u64, ReplyTo>>,
     next_token: Cell<u64>,
     /// Actions until it crashes, and how long it will be down then.
     crash_in: Cell<Option<(u32, Nanos)>>,

@@ -3,41 +3,34 @@
 
 use std::cell::Cell;
 
+use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::error::{Error, Outcome};
 use fusee_core::layout::{Address, SizeClass, Slot};
 use fusee_core::race::Buckets;
 use fusee_core::store::{Hint, SearchKey};
 use fusee_core::verbs::MnId;
-use fusee_core::view::SlotRef;
-use fusee_sim::{Cluster, ClusterOptions, Executor, Rng, SimStore};
+use fusee_core::view::{SlotRef, View};
+use fusee_sim::{Client, Cluster, ClusterOptions, Sim, SimStore};
 
 const SLOTS: u32 = 12;
 
 /// Runs a scenario on a cluster that holds `key`, in which every free slot of the index then
 /// shows `word` with the key's fingerprint, on all replicas.
 fn with_bad_words(word: u64, scenario: impl AsyncFnOnce(&SimStore, Hint)) {
-    let rng = Rng::new(1);
-    let cluster = Cluster::new(&rng, &ClusterOptions::default());
+    let sim = Sim::new(1);
+    let cluster = Cluster::new(&sim, &ClusterOptions::default());
     let store = cluster.client();
-    let hint = Cell::new(None);
-    let mut executor = Executor::new(&rng);
-    executor.spawn(async { hint.set(store.insert(b"key", b"value").await.unwrap().place) });
-    executor.run(100_000, || ());
-    let hint = hint.get().unwrap();
-    let fingerprint = u64::from(Buckets::of(b"key", cluster.view()).fingerprint);
+    let inserted = cluster.block_on(store.process, store.insert(b"key", b"value"));
+    let hint = inserted.unwrap().place.unwrap();
+    let view = cluster.view().clone();
+    let fingerprint = u64::from(Buckets::of(b"key", &view).fingerprint);
+    assert_eq!(view.geometry.subtable_slots(), u64::from(SLOTS));
     for slot in (0..SLOTS).filter(|s| *s != hint.slot.slot) {
-        for place in cluster.view().slot_places(SlotRef { subtable: 0, slot }) {
+        for place in view.slot_places(SlotRef { subtable: 0, slot }) {
             cluster.overwrite(place, fingerprint << 56 | word);
         }
     }
-    let finished = Cell::new(false);
-    let mut executor = Executor::new(&rng);
-    executor.spawn(async {
-        scenario(&store, hint).await;
-        finished.set(true);
-    });
-    executor.run(10_000_000, || ());
-    assert!(finished.get());
+    cluster.block_on(store.process, scenario(&store, hint));
 }
 
 /// Words that lead nowhere: an impossible class, an address outside of every region, an object of
@@ -103,7 +96,10 @@ fn a_hint_that_makes_no_sense_is_ignored() {
 /// A slot that leads to an object which is not there is looked at again, and then reported.
 #[test]
 fn a_dangling_slot_is_an_error() {
-    let missing = Slot::new(0, SizeClass::from_code(1).unwrap(), Address::new(1 << 19), 3);
+    // In the last block of region 0, which nobody has.
+    let geometry = ClusterOptions::default().geometry;
+    let address = Address::new(geometry.region_bytes - geometry.block_bytes);
+    let missing = Slot::new(0, SizeClass::from_code(1).unwrap(), address, 3);
     with_bad_words(missing.0, async |store, _| {
         assert!(store.search(b"key", None).await.unwrap().value().is_some());
         store.delete(b"key", None).await.unwrap();
@@ -114,42 +110,54 @@ fn a_dangling_slot_is_an_error() {
 
 /// Which slot the first INSERT of the key takes.
 fn slot_of_first_insert(options: &ClusterOptions) -> SlotRef {
-    let rng = Rng::new(3);
-    let cluster = Cluster::new(&rng, options);
+    let cluster = Cluster::new(&Sim::new(3), options);
     let store = cluster.client();
-    let place = Cell::new(None);
-    let mut executor = Executor::new(&rng);
-    executor.spawn(async { place.set(store.insert(b"key", b"x").await.unwrap().place) });
-    executor.run(100_000, || ());
-    place.get().unwrap().slot
+    let inserted = cluster.block_on(store.process, store.insert(b"key", b"x"));
+    inserted.unwrap().place.unwrap().slot
+}
+
+/// A region whose only replica lies on a node that neither the index nor the session's block is
+/// on, with that node.
+fn region_out_of_the_way(cluster: &Cluster, view: &View, store: &Client) -> (u64, MnId) {
+    let has_block = |node| {
+        let blocks = cluster.peek_node(node, NodeRequest::BlocksOf { client: store.client() });
+        !matches!(blocks, Some(NodeReply::Blocks(blocks)) if blocks.is_empty())
+    };
+    let has_index = |node| view.subtables[0].places.iter().any(|place| place.node == node);
+    let mut regions = (0u64..).zip(&view.regions).map(|(number, r)| (number, r.places[0].node));
+    let found = regions.find(|(_, node)| !has_index(*node) && !has_block(*node));
+    found.expect("two nodes are without an index, and one of them without the block")
 }
 
 /// An INSERT whose look fails half-way takes its entry back.
 #[test]
 fn an_insert_that_cannot_look_withdraws() {
     for index_replicas in [1, 3] {
-        let rng = Rng::new(2);
-        // Region 0 lies on nodes 0 and 1, region 1 on 1 and 2; index on 0, or on 0..=2.
         let options = ClusterOptions {
             memory_nodes: 5,
             index_replicas,
             data_replicas: 1,
-            regions: 5,
             ..ClusterOptions::default()
         };
         let chosen = slot_of_first_insert(&options);
-        let cluster = Cluster::new(&rng, &options);
+        let sim = Sim::new(2);
+        let cluster = Cluster::new(&sim, &options);
         let store = cluster.client();
-        let fingerprint = Buckets::of(b"key", cluster.view()).fingerprint;
-        // A twin of the fingerprint whose object lies on node 4, which is gone. The primary does
+        let view = cluster.view().clone();
+        // Takes the block that the INSERT will need.
+        let nothing = cluster.block_on(store.process, store.update(b"none", b"x", None));
+        assert_eq!(nothing, Err(Error::NotFound));
+        let (region, lost) = region_out_of_the_way(&cluster, &view, &store);
+        let buckets = Buckets::of(b"key", &view);
+        // A twin of the fingerprint whose object lies on a node that is gone. The primary does
         // not show it yet at first; with one replica it stands there as tentative.
-        let address = Address::new(4 * options.geometry.region_bytes + (1 << 16));
-        let twin = Slot::new(fingerprint, SizeClass::from_code(1).unwrap(), address, 0);
-        let buckets = Buckets::of(b"key", cluster.view());
-        let reads = (0..SLOTS).map(|slot| SlotRef { subtable: 0, slot });
+        let address = Address::new((region + 1) * options.geometry.region_bytes - (1 << 12));
+        let class = SizeClass::from_code(1).unwrap();
+        let twin = Slot::new(buckets.fingerprint, class, address, 0);
+        let slots = (0..SLOTS).map(|slot| SlotRef { subtable: 0, slot });
         let mut places = 0;
-        for slot in reads.filter(|s| buckets.covers(*s) && *s != chosen) {
-            for (i, place) in cluster.view().slot_places(slot).enumerate() {
+        for slot in slots.filter(|s| buckets.covers(*s) && *s != chosen) {
+            for (i, place) in view.slot_places(slot).enumerate() {
                 match (index_replicas, i) {
                     (1, _) => cluster.overwrite(place, twin.tentative().0),
                     (_, 0) => {}
@@ -159,17 +167,14 @@ fn an_insert_that_cannot_look_withdraws() {
             places += 1;
         }
         assert!(places > 0);
-        cluster.kill(MnId(4));
-        let result = Cell::new(None);
-        let mut executor = Executor::new(&rng);
-        executor.spawn(async { result.set(Some(store.insert(b"key", b"x").await)) });
-        executor.run(1_000_000, || ());
-        let error = result.into_inner().unwrap().unwrap_err();
+        cluster.crash_node(lost);
+        let result = cluster.block_on(store.process, store.insert(b"key", b"x"));
+        let error = result.unwrap_err();
         let Error::Unreachable { node, outcome, .. } = error else { panic!("{error}") };
-        assert_eq!((node, outcome), (MnId(4), Outcome::NotApplied));
+        assert_eq!((node, outcome), (lost, Outcome::NotApplied));
         for slot in 0..SLOTS {
-            let mut places = cluster.view().slot_places(SlotRef { subtable: 0, slot });
-            let word = cluster.word_at(places.next().unwrap());
+            let mut places = view.slot_places(SlotRef { subtable: 0, slot });
+            let word = cluster.network().word_at(places.next().unwrap());
             assert!(word.is_free() || word == twin.tentative(), "{word:?}");
         }
     }

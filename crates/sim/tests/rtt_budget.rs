@@ -1,15 +1,13 @@
 //! The RTT budget: how many phases each operation takes without conflicts. A phase is a network
 //! round trip, so this table is the store's latency (P §4.3, §4.6).
 
-use std::cell::Cell;
-
 use fusee_core::error::Error;
 use fusee_core::stats::{OpKind, Stats};
 use fusee_core::view::Geometry;
-use fusee_sim::{Cluster, ClusterOptions, Executor, Rng, SimStore};
+use fusee_sim::{Cluster, ClusterOptions, Sim, SimStore};
 
 /// A table large enough that fingerprints hardly collide.
-fn options(index_replicas: usize) -> ClusterOptions {
+fn options(index_replicas: u8) -> ClusterOptions {
     let geometry = Geometry {
         slots_per_bucket: 8,
         groups_per_subtable: 64,
@@ -18,18 +16,11 @@ fn options(index_replicas: usize) -> ClusterOptions {
     ClusterOptions { memory_nodes: 5, index_replicas, geometry, ..ClusterOptions::default() }
 }
 
-fn run(index_replicas: usize, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
-    let rng = Rng::new(1);
-    let cluster = Cluster::new(&rng, &options(index_replicas));
+fn run(index_replicas: u8, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
+    let sim = Sim::new(1);
+    let cluster = Cluster::new(&sim, &options(index_replicas));
     let store = cluster.client();
-    let finished = Cell::new(false);
-    let mut executor = Executor::new(&rng);
-    executor.spawn(async {
-        scenario(&store).await;
-        finished.set(true);
-    });
-    executor.run(1_000_000, || ());
-    assert!(finished.get());
+    cluster.block_on(store.process, scenario(&store));
     store.stats()
 }
 

@@ -1,0 +1,97 @@
+//! A run is its seed: a failure that is found once can be looked at as often as anybody likes.
+//!
+//! Two runs of one seed are compared event by event, in two threads: what hash maps are seeded
+//! with, and where memory lies, differs between them. Whether a run's promises hold does not
+//! matter here; a broken one must break in the same way.
+
+use std::collections::BTreeSet;
+use std::thread;
+
+use fusee_sim::{Outcome, RunOptions, Scenario, run};
+
+const SEEDS: u64 = 6;
+const OPERATIONS: usize = 400;
+
+fn run_once(scenario: Scenario, seed: u64) -> Outcome {
+    let mut options = RunOptions::new(scenario, seed);
+    (options.trace, options.operations) = (true, Some(OPERATIONS));
+    // As large as the stack of a main thread, since checks recurse as they like.
+    let thread = thread::Builder::new().stack_size(8 << 20);
+    let running = thread.spawn(move || run(&options)).expect("a thread starts");
+    running.join().expect("a run answers, also when a promise is broken")
+}
+
+fn text(outcome: &Outcome) -> &str {
+    outcome.trace.text().expect("the trace was asked for")
+}
+
+/// The first line in which two traces differ, for people.
+fn assert_same_text(first: &str, second: &str, which: &str) {
+    let lines = first.lines().zip(second.lines()).enumerate();
+    for (n, (a, b)) in lines {
+        assert_eq!(a, b, "{which}: line {n} differs");
+    }
+    assert_eq!(first.len(), second.len(), "{which}: one trace goes on");
+}
+
+fn check(scenario: Scenario) {
+    let mut digests = BTreeSet::new();
+    let mut texts = BTreeSet::new();
+    for seed in 0..SEEDS {
+        let which = format!("{}, seed {seed}", scenario.name());
+        let (first, second) = (run_once(scenario, seed), run_once(scenario, seed));
+        assert!(text(&first).lines().count() > OPERATIONS, "{which}: hardly anything happened");
+        assert_same_text(text(&first), text(&second), &which);
+        assert_eq!(first.trace, second.trace, "{which}: the digests differ");
+        assert_eq!(first.counts, second.counts, "{which}");
+        assert_eq!(first.operations, second.operations, "{which}");
+        assert_eq!((first.events, first.virtual_ns), (second.events, second.virtual_ns), "{which}");
+        let failure = |outcome: &Outcome| outcome.failure.clone().map(|f| (f.what, f.history));
+        assert_eq!(failure(&first), failure(&second), "{which}");
+        digests.insert(first.trace.digest());
+        texts.insert(text(&first).to_owned());
+    }
+    assert_eq!((digests.len(), texts.len()), (SEEDS as usize, SEEDS as usize), "seeds differ");
+}
+
+#[test]
+fn mixed_runs_can_be_repeated() {
+    check(Scenario::Mixed);
+}
+
+#[test]
+fn inserts_can_be_repeated() {
+    check(Scenario::Inserts);
+}
+
+#[test]
+fn unsteady_runs_can_be_repeated() {
+    check(Scenario::Unsteady);
+}
+
+#[test]
+fn crashes_can_be_repeated() {
+    check(Scenario::Crashes);
+}
+
+#[test]
+fn losses_can_be_repeated() {
+    check(Scenario::Losses);
+}
+
+#[test]
+fn storms_can_be_repeated() {
+    check(Scenario::Storm);
+}
+
+/// The digest alone tells runs apart as the text does, and recording the text changes nothing.
+#[test]
+fn recording_changes_nothing() {
+    for scenario in Scenario::ALL {
+        let mut options = RunOptions::new(scenario, 3);
+        options.operations = Some(OPERATIONS);
+        let silent = run(&options);
+        assert!(silent.trace.text().is_none());
+        assert_eq!(silent.trace.digest(), run_once(scenario, 3).trace.digest(), "{scenario:?}");
+    }
+}
