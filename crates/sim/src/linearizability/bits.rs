@@ -1,0 +1,81 @@
+//! Sets of small numbers: which of the open operations have had their instant.
+//!
+//! Nearly always few operations on a key are open at a time, and a set is one word. The other
+//! form has no limit; it allocates.
+
+use std::hash::Hash;
+
+/// A set of numbers below the one that it was made for.
+pub trait Bits: Clone + Ord + Hash {
+    /// The empty set, for numbers below `bound`.
+    fn none(bound: usize) -> Self;
+    /// Whether `i` is in it.
+    fn has(&self, i: usize) -> bool;
+    /// Puts `i` into it.
+    fn set(&mut self, i: usize);
+    /// Takes `i` out.
+    fn clear(&mut self, i: usize);
+}
+
+/// Numbers below 128.
+impl Bits for u128 {
+    fn none(bound: usize) -> u128 {
+        assert!(bound <= u128::BITS as usize, "{bound} numbers do not fit into a word");
+        0
+    }
+
+    fn has(&self, i: usize) -> bool {
+        self >> i & 1 != 0
+    }
+
+    fn set(&mut self, i: usize) {
+        *self |= 1 << i;
+    }
+
+    fn clear(&mut self, i: usize) {
+        *self &= !(1 << i);
+    }
+}
+
+/// Any numbers.
+impl Bits for Box<[u64]> {
+    fn none(bound: usize) -> Box<[u64]> {
+        vec![0; bound.div_ceil(64)].into()
+    }
+
+    fn has(&self, i: usize) -> bool {
+        self[i / 64] >> (i % 64) & 1 != 0
+    }
+
+    fn set(&mut self, i: usize) {
+        self[i / 64] |= 1 << (i % 64);
+    }
+
+    fn clear(&mut self, i: usize) {
+        self[i / 64] &= !(1 << (i % 64));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers_go_in_and_out<B: Bits>(bound: usize) {
+        let mut set = B::none(bound);
+        for i in (0..bound).step_by(3) {
+            set.set(i);
+        }
+        set.clear(0);
+        for i in 0..bound {
+            assert_eq!(set.has(i), i % 3 == 0 && i > 0, "{i}");
+        }
+    }
+
+    #[test]
+    fn both_forms_are_sets() {
+        numbers_go_in_and_out::<u128>(128);
+        for bound in [1, 64, 65, 1000] {
+            numbers_go_in_and_out::<Box<[u64]>>(bound);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! From a verdict to something that a person can follow.
+//!
+//! A history that is not linearizable has a first return that nobody can explain: up to the event
+//! before it there is an order, with it there is none. Of the operations up to there we keep as
+//! few as possible. What is left is an *explanation*: without the answer of the last operation it
+//! is linearizable, with it it is not, and the write of every value that is read is there.
+//!
+//! Whether operations may go is tried with halves of the history first, then with ever smaller
+//! pieces (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002).
+
+use std::collections::HashSet;
+use std::fmt;
+
+use super::history::Record;
+use super::search::{Verdict, search};
+use super::{Answer, Call, Operation, Value};
+
+/// Operations that are searched while a history is made smaller, counted each time: bounds the
+/// time to some ten seconds.
+const MAX_EFFORT: usize = 20_000_000;
+/// Situations after which an attempt does not count as an explanation.
+const MAX_SITUATIONS: usize = 1 << 16;
+/// Of an explanation not longer than this any two operations are tried.
+const SHORT: usize = 100;
+
+/// The index of the first operation, by the time of its return, that nothing explains.
+///
+/// # Panics
+/// If the history is linearizable.
+pub fn first_unexplained(history: &[Operation]) -> usize {
+    let mut returns: Vec<(u64, usize)> = history
+        .iter()
+        .enumerate()
+        .filter_map(|(i, operation)| Some((operation.returned?.0, i)))
+        .collect();
+    returns.sort_unstable();
+    let explained = |end: &(u64, usize)| {
+        let until: Vec<Operation> = until(history, *end).map(|(_, o)| o).collect();
+        search(&until, usize::MAX).verdict == Verdict::Explained
+    };
+    let first = returns.partition_point(explained);
+    returns.get(first).expect("the history is not linearizable").1
+}
+
+/// The history as it stood right after the return at this time of this operation.
+fn until(
+    history: &[Operation],
+    (end, last): (u64, usize),
+) -> impl Iterator<Item = (usize, Operation)> {
+    let begun = history.iter().copied().enumerate().filter(move |(_, o)| o.invoked <= end);
+    begun.map(move |(i, operation)| {
+        let returned = operation.returned.filter(|(time, _)| (*time, i) <= (end, last));
+        (i, Operation { returned, ..operation })
+    })
+}
+
+/// A key whose history is not linearizable, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refutation {
+    /// The key.
+    pub key: u64,
+    /// Operations on the key that were checked.
+    pub operations: usize,
+    /// The first operation, by the time of its return, whose answer cannot be explained.
+    pub unexplained: Record,
+    /// A history that shows it, by the time of invocation, with as few operations as possible.
+    pub explanation: Vec<Record>,
+}
+
+impl Refutation {
+    /// Of a history of one key that is not linearizable.
+    pub(super) fn new(records: &[Record]) -> Refutation {
+        let operations: Vec<Operation> = records.iter().map(|r| r.operation).collect();
+        let first = first_unexplained(&operations);
+        let returned = operations[first].returned.expect("only what returns is unexplained");
+        let mut rest: Vec<Record> = until(&operations, (returned.0, first))
+            .filter(|(i, _)| *i != first)
+            .map(|(i, operation)| Record { operation, ..records[i] })
+            .collect();
+        rest.sort_by_key(|record| record.operation.invoked);
+        let mut attempt = Attempt { rest, unexplained: records[first], effort: 0 };
+        attempt.shrink();
+        let mut explanation = attempt.rest;
+        let at = explanation
+            .partition_point(|r| r.operation.invoked <= attempt.unexplained.operation.invoked);
+        explanation.insert(at, attempt.unexplained);
+        Refutation {
+            key: records[first].key,
+            operations: records.len(),
+            unexplained: records[first],
+            explanation,
+        }
+    }
+
+    /// The explanation, one line per operation, with values as `name` writes them. Times count
+    /// from the first invocation.
+    pub fn render(&self, name: impl Fn(Value) -> String) -> String {
+        let start = self.explanation.iter().map(|r| r.operation.invoked).min().unwrap_or(0);
+        let lines = self.explanation.iter().map(|record| {
+            let Operation { call, invoked, returned } = record.operation;
+            let call = match call {
+                Call::Insert(value) => format!("INSERT {}", name(value)),
+                Call::Update(value) => format!("UPDATE {}", name(value)),
+                Call::Upsert(value) => format!("UPSERT {}", name(value)),
+                Call::Delete => "DELETE".to_string(),
+                Call::Search => "SEARCH".to_string(),
+            };
+            let (until, answer) = match returned {
+                None => ("-".to_string(), "no answer yet".to_string()),
+                Some((time, answer)) => (
+                    (time - start).to_string(),
+                    match answer {
+                        Answer::Done => "done".to_string(),
+                        Answer::Exists => "the key exists".to_string(),
+                        Answer::Absent => "no such key".to_string(),
+                        Answer::Found(value) => name(value),
+                    },
+                ),
+            };
+            let mark = if *record == self.unexplained { "   <- cannot be explained" } else { "" };
+            format!(
+                "client {:<4} from {:>10} to {until:>10}   {call:<16} -> {answer}{mark}\n",
+                record.client,
+                invoked - start
+            )
+        });
+        lines.collect()
+    }
+}
+
+impl fmt::Display for Refutation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "key {} is not linearizable; of its {} operations these show it:",
+            self.key, self.operations
+        )?;
+        f.write_str(&self.render(|value| value.to_string()))
+    }
+}
+
+/// An explanation that becomes smaller.
+struct Attempt {
+    /// Without the operation that cannot be explained.
+    rest: Vec<Record>,
+    unexplained: Record,
+    /// Operations searched so far.
+    effort: usize,
+}
+
+impl Attempt {
+    fn shrink(&mut self) {
+        self.keep(|record| changes_something(&record.operation));
+        self.keep(|record| record.operation.returned.is_some());
+        let mut size = self.rest.len() / 2;
+        while size > 0 {
+            let mut start = 0;
+            while start < self.rest.len() {
+                // What follows moves up when the piece goes.
+                if !self.drop_where(|i| (start..start + size).contains(&i)) {
+                    start += size;
+                }
+            }
+            size /= 2;
+        }
+        // An INSERT and its DELETE can only go together, as can a value and its SEARCH.
+        while self.rest.len() <= SHORT && self.effort < MAX_EFFORT && self.drop_any_two() {}
+    }
+
+    fn drop_any_two(&mut self) -> bool {
+        let n = self.rest.len();
+        (0..n).any(|i| (i..n).any(|j| self.drop_where(|k| k == i || k == j)))
+    }
+
+    fn keep(&mut self, keeps: impl Fn(&Record) -> bool) {
+        let drops: Vec<bool> = self.rest.iter().map(|record| !keeps(record)).collect();
+        self.drop_where(|i| drops[i]);
+    }
+
+    /// Drops these operations, but not the writes of what is read; returns whether anything went.
+    fn drop_where(&mut self, drops: impl Fn(usize) -> bool) -> bool {
+        if self.effort > MAX_EFFORT {
+            return false;
+        }
+        let stays = |i: &usize| !drops(*i);
+        let kept = (0..self.rest.len()).filter(stays).map(|i| &self.rest[i]);
+        let read: HashSet<Value> =
+            kept.chain([&self.unexplained]).filter_map(|r| found(&r.operation)).collect();
+        let is_read = |r: &Record| written(&r.operation).is_some_and(|v| read.contains(&v));
+        let fewer: Vec<Record> = (0..self.rest.len())
+            .filter(|i| stays(i) || is_read(&self.rest[*i]))
+            .map(|i| self.rest[i])
+            .collect();
+        if fewer.len() == self.rest.len() {
+            return false;
+        }
+        self.effort += 2 * fewer.len();
+        let explains = is_explanation(&fewer, &self.unexplained);
+        if explains {
+            self.rest = fewer;
+        }
+        explains
+    }
+}
+
+/// Whether it is the answer of the last operation, and nothing else, that has no order.
+fn is_explanation(rest: &[Record], unexplained: &Record) -> bool {
+    let mut history: Vec<Operation> = rest.iter().map(|r| r.operation).collect();
+    history.push(unexplained.operation);
+    if search(&history, MAX_SITUATIONS).verdict != Verdict::Unexplained {
+        return false;
+    }
+    history.last_mut().expect("just added").returned = None;
+    search(&history, MAX_SITUATIONS).verdict == Verdict::Explained
+}
+
+fn written(operation: &Operation) -> Option<Value> {
+    match operation.call {
+        Call::Insert(value) | Call::Update(value) | Call::Upsert(value) => Some(value),
+        Call::Delete | Call::Search => None,
+    }
+}
+
+fn found(operation: &Operation) -> Option<Value> {
+    match operation.returned {
+        Some((_, Answer::Found(value))) => Some(value),
+        _ => None,
+    }
+}
+
+fn changes_something(operation: &Operation) -> bool {
+    let took_effect = matches!(operation.returned, None | Some((_, Answer::Done)));
+    operation.call != Call::Search && took_effect
+}

@@ -1,0 +1,597 @@
+//! The search for an order of the operations.
+//!
+//! It is Wing and Gong's ("Testing and verifying concurrent objects", 1993), done *just in time*
+//! as Lowe does ("Testing for linearizability", 2017): walk through the history and keep the
+//! frontier, the set of all situations the key may be in. A situation is a state and the set of
+//! open operations that have had their instant. Only when an operation returns must it have had
+//! one: that is when the frontier is extended. What keeps it small loses no order that matters:
+//!
+//! * An operation that changes nothing has its instant as soon as the state allows it.
+//! * Values that no later SEARCH returns are one and the same value, which we call *unread*.
+//! * A value that only one operation writes stays until the last SEARCH that returns it has been
+//!   invoked: overwritten it could not come back. (Gibbons and Korach, "Testing shared memories",
+//!   1997, decide histories of reads and such writes in polynomial time.)
+//! * An UPDATE whose readers have all been invoked has its instant, and so have they, as soon as
+//!   the key exists and its value is unread: what follows cannot tell. So has an UPSERT if the
+//!   key will not be deleted any more.
+//! * Of open operations that do the same, the one that returns first goes first.
+//! * Operations that never return and write an unread value, or none, are only counted: so many
+//!   may create the key, so many may remove it. Situations that differ in nothing but that they
+//!   used more of them are dropped. One whose value is read joins the counted ones when its last
+//!   reader has returned. So what clients leave behind when they crash costs nothing.
+//!
+//! The cost grows linearly with the length of the history, and exponentially only with the number
+//! of *open* operations that create or remove the key with values that are read.
+
+use std::collections::HashMap;
+
+use super::bits::Bits;
+use super::{Answer, Call, Operation, Value};
+
+/// What came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The history is linearizable.
+    Explained,
+    /// It is not.
+    Unexplained,
+    /// The search was given up.
+    Undecided,
+}
+
+/// What came out, and how hard it was.
+#[derive(Clone, Copy, Debug)]
+pub struct Search {
+    pub verdict: Verdict,
+    /// The most situations that the key was in at a time.
+    pub peak_frontier: usize,
+}
+
+/// Searches for an order. Gives up when one return needs more than `limit` situations.
+///
+/// # Panics
+/// If an operation returns before it is invoked.
+pub fn search(history: &[Operation], limit: usize) -> Search {
+    let plan = Plan::new(history);
+    if plan.most_open <= u128::BITS as usize {
+        Searcher::<u128>::new(&plan, limit).run()
+    } else {
+        Searcher::<Box<[u64]>>::new(&plan, limit).run()
+    }
+}
+
+/// A place in the order of all invocations and returns.
+type Rank = usize;
+/// A value: its index in [`Plan::values`].
+type ValueId = u32;
+
+/// Who writes and reads a value.
+#[derive(Clone, Copy, Default)]
+struct ValueUse {
+    /// Operations that write it or may have done so.
+    writers: u32,
+    /// Where the last SEARCH that returns it is invoked, and where the last one returns.
+    last_invoked: Rank,
+    last_returned: Rank,
+}
+
+/// The key; its value is `None` if it is unread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum State {
+    Absent,
+    Present(Option<ValueId>),
+}
+
+/// What an operation does, with a value of `None` if it is unread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// Only if absent.
+    Create(Option<ValueId>),
+    /// Only if present.
+    Replace(Option<ValueId>),
+    /// In any state.
+    Set(Option<ValueId>),
+    /// Only if present.
+    Remove,
+    /// Nothing; only if absent.
+    SeeNothing,
+    /// Nothing; only if present.
+    SeeSomething,
+    /// Nothing; only if this is the value.
+    See(ValueId),
+    /// No call ever answers this: there is no instant for it.
+    Never,
+}
+
+impl Effect {
+    /// The state afterwards; `None` if the operation cannot have its instant in `state`.
+    fn apply(self, state: State) -> Option<State> {
+        let absent = state == State::Absent;
+        match self {
+            Effect::Create(value) => absent.then_some(State::Present(value)),
+            Effect::Replace(value) => (!absent).then_some(State::Present(value)),
+            Effect::Set(value) => Some(State::Present(value)),
+            Effect::Remove => (!absent).then_some(State::Absent),
+            Effect::SeeSomething => (!absent).then_some(state),
+            Effect::SeeNothing => absent.then_some(state),
+            Effect::See(value) => (state == State::Present(Some(value))).then_some(state),
+            Effect::Never => None,
+        }
+    }
+
+    fn changes_nothing(self) -> bool {
+        use Effect::{Never, See, SeeNothing, SeeSomething};
+        matches!(self, See(_) | SeeNothing | SeeSomething | Never)
+    }
+
+    fn written(self) -> Option<ValueId> {
+        match self {
+            Effect::Create(value) | Effect::Replace(value) | Effect::Set(value) => value,
+            _ => None,
+        }
+    }
+}
+
+/// An invocation or a return.
+struct Event {
+    returns: bool,
+    /// Of the operation in the history.
+    index: usize,
+}
+
+/// The history, prepared.
+struct Plan<'a> {
+    history: &'a [Operation],
+    events: Vec<Event>,
+    values: Vec<ValueUse>,
+    /// By operation: the value that it writes or returns.
+    value_of: Vec<Option<ValueId>>,
+    /// By operation: what it does; `None` if it need not be considered.
+    effects: Vec<Option<Effect>>,
+    /// No more operations have a place in [`Searcher::open`] at a time.
+    most_open: usize,
+    /// DELETEs that took effect or may have.
+    removals: usize,
+}
+
+impl<'a> Plan<'a> {
+    fn new(history: &'a [Operation]) -> Plan<'a> {
+        let mut times = Vec::with_capacity(2 * history.len());
+        for (index, operation) in history.iter().enumerate() {
+            // At equal times invocations come first: what touches is concurrent.
+            times.push((operation.invoked, false, index));
+            if let Some((time, _)) = operation.returned {
+                assert!(time >= operation.invoked, "{operation:?} returns before it is invoked");
+                times.push((time, true, index));
+            }
+        }
+        times.sort_unstable();
+        let events = times.into_iter().map(|(_, returns, index)| Event { returns, index });
+        let mut plan = Plan {
+            history,
+            events: events.collect(),
+            values: Vec::new(),
+            value_of: vec![None; history.len()],
+            effects: vec![None; history.len()],
+            most_open: 0,
+            removals: 0,
+        };
+        plan.find_uses();
+        plan.find_effects();
+        plan
+    }
+
+    fn find_uses(&mut self) {
+        let mut ids: HashMap<Value, ValueId> = HashMap::new();
+        for (rank, event) in self.events.iter().enumerate() {
+            let Operation { call, returned, .. } = self.history[event.index];
+            let answer = returned.map(|(_, answer)| answer);
+            if event.returns {
+                if let (Some(Answer::Found(_)), Some(id)) = (answer, self.value_of[event.index]) {
+                    self.values[id as usize].last_returned = rank;
+                }
+                continue;
+            }
+            let took_effect = matches!(answer, None | Some(Answer::Done));
+            let (value, writes) = match (call, answer) {
+                (_, Some(Answer::Found(value))) => (value, false),
+                (Call::Insert(value) | Call::Update(value) | Call::Upsert(value), _) => {
+                    (value, took_effect)
+                }
+                (Call::Delete, _) => {
+                    self.removals += usize::from(took_effect);
+                    continue;
+                }
+                (Call::Search, _) => continue,
+            };
+            let next = self.values.len() as ValueId;
+            let id = *ids.entry(value).or_insert(next);
+            if id == next {
+                self.values.push(ValueUse::default());
+            }
+            self.value_of[event.index] = Some(id);
+            match writes {
+                true => self.values[id as usize].writers += 1,
+                false if matches!(answer, Some(Answer::Found(_))) => {
+                    self.values[id as usize].last_invoked = rank;
+                }
+                false => {}
+            }
+        }
+    }
+
+    fn find_effects(&mut self) {
+        let mut open = 0;
+        for (rank, event) in self.events.iter().enumerate() {
+            if event.returns {
+                open -= 1;
+                continue;
+            }
+            let effect = self.effect(event.index, rank);
+            let returns = self.history[event.index].returned.is_some();
+            open += usize::from(effect.is_some_and(|e| returns || e.written().is_some()));
+            self.most_open = self.most_open.max(open);
+            self.effects[event.index] = effect;
+        }
+    }
+
+    /// What an operation that is invoked at `rank` does; `None` if it never answered and changes
+    /// nothing that anybody can tell.
+    fn effect(&self, index: usize, rank: Rank) -> Option<Effect> {
+        let Operation { call, returned, .. } = self.history[index];
+        let id = self.value_of[index];
+        let read = id.filter(|id| self.values[*id as usize].last_returned > rank);
+        Some(match (call, returned.map(|(_, answer)| answer)) {
+            (Call::Insert(_), None | Some(Answer::Done)) => Effect::Create(read),
+            (Call::Update(_), None) if read.is_none() => return None,
+            (Call::Update(_), None | Some(Answer::Done)) => Effect::Replace(read),
+            (Call::Upsert(_), None) if read.is_none() => Effect::Create(None),
+            (Call::Upsert(_), None | Some(Answer::Done)) => Effect::Set(read),
+            (Call::Delete, None | Some(Answer::Done)) => Effect::Remove,
+            (Call::Search, None) => return None,
+            (Call::Insert(_), Some(Answer::Exists)) => Effect::SeeSomething,
+            (Call::Update(_) | Call::Delete | Call::Search, Some(Answer::Absent)) => {
+                Effect::SeeNothing
+            }
+            (Call::Search, Some(Answer::Found(_))) => id.map_or(Effect::Never, Effect::See),
+            _ => Effect::Never,
+        })
+    }
+}
+
+/// One situation that the key may be in.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Situation<B> {
+    state: State,
+    /// The open operations that have had their instant, by their place in `open`.
+    done: B,
+    /// How many of the counted operations, which never return, have had their instant.
+    removed: u32,
+    created: u32,
+}
+
+impl<B: Bits> Situation<B> {
+    /// Whether whatever may follow the other may follow this.
+    fn covers(&self, other: &Situation<B>) -> bool {
+        self.state == other.state
+            && self.removed <= other.removed
+            && self.created <= other.created
+            && self.done == other.done
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Open {
+    effect: Effect,
+    /// `u64::MAX` if never.
+    returns: u64,
+}
+
+struct Searcher<'a, B> {
+    plan: &'a Plan<'a>,
+    limit: usize,
+    open: Vec<Option<Open>>,
+    frontier: Vec<Situation<B>>,
+    seen: Seen<B>,
+    now: Rank,
+    /// Counted operations, which never return, that have been invoked.
+    removers: u32,
+    creators: u32,
+    /// DELETEs that have not returned yet, or not even been invoked.
+    removals_left: usize,
+    /// Operations that never return and whose value is read, by value.
+    writers: HashMap<ValueId, Vec<usize>>,
+}
+
+impl<'a, B: Bits> Searcher<'a, B> {
+    fn new(plan: &'a Plan<'a>, limit: usize) -> Searcher<'a, B> {
+        let done = B::none(plan.most_open);
+        Searcher {
+            plan,
+            limit,
+            open: Vec::new(),
+            frontier: vec![Situation { state: State::Absent, done, removed: 0, created: 0 }],
+            seen: Seen::default(),
+            now: 0,
+            removers: 0,
+            creators: 0,
+            removals_left: plan.removals,
+            writers: HashMap::new(),
+        }
+    }
+
+    fn run(mut self) -> Search {
+        let mut peak_frontier = 1;
+        // By operation.
+        let mut places = vec![usize::MAX; self.plan.history.len()];
+        for (rank, event) in self.plan.events.iter().enumerate() {
+            self.now = rank;
+            if !event.returns {
+                if let Some(place) = self.invoke(event.index) {
+                    places[event.index] = place;
+                }
+                continue;
+            }
+            let verdict = self.settle_return(places[event.index]);
+            if verdict != Verdict::Explained {
+                return Search { verdict, peak_frontier };
+            }
+            peak_frontier = peak_frontier.max(self.frontier.len());
+        }
+        Search { verdict: Verdict::Explained, peak_frontier }
+    }
+
+    /// Returns the place of the operation if it is one to keep track of.
+    fn invoke(&mut self, index: usize) -> Option<usize> {
+        let effect = self.plan.effects[index]?;
+        let returned = self.plan.history[index].returned;
+        if returned.is_none() && effect.written().is_none() {
+            match effect {
+                Effect::Remove => self.removers += 1,
+                _ => self.creators += 1,
+            }
+            return None;
+        }
+        let returns = returned.map_or(u64::MAX, |(time, _)| time);
+        let open = Some(Open { effect, returns });
+        let place = self.open.iter().position(Option::is_none).unwrap_or(self.open.len());
+        match self.open.get_mut(place) {
+            Some(free) => *free = open,
+            None => self.open.push(open),
+        }
+        if returned.is_none()
+            && let Some(value) = effect.written()
+        {
+            self.writers.entry(value).or_default().push(place);
+        }
+        if effect.changes_nothing() || matches!(effect, Effect::Replace(_) | Effect::Set(_)) {
+            let mut frontier = std::mem::take(&mut self.frontier);
+            frontier.iter_mut().for_each(|situation| self.settle(situation));
+            self.frontier = reduced(frontier);
+        }
+        Some(place)
+    }
+
+    /// Whether a SEARCH that returns this value has yet to be invoked.
+    fn will_be_read(&self, value: ValueId) -> bool {
+        self.plan.values[value as usize].last_invoked > self.now
+    }
+
+    /// The open operations that have not had their instant, each with its place.
+    fn undone(&self, situation: &Situation<B>) -> impl Iterator<Item = (usize, &Open)> {
+        let open = self.open.iter().enumerate().filter_map(|(i, o)| Some((i, o.as_ref()?)));
+        open.filter(|(place, _)| !situation.done.has(*place))
+    }
+
+    /// Gives all operations their instant for which there is no better one, and forgets a value
+    /// that nobody will ask for.
+    fn settle(&self, situation: &mut Situation<B>) {
+        self.see(situation);
+        if let State::Present(Some(value)) = situation.state
+            && !self.will_be_read(value)
+        {
+            situation.state = State::Present(None);
+        }
+        if situation.state != State::Present(None) {
+            return;
+        }
+        for place in 0..self.open.len() {
+            let Some(Open { effect, .. }) = self.open[place] else { continue };
+            let nobody_can_tell = match effect {
+                Effect::Replace(value) => value.is_none_or(|v| !self.will_be_read(v)),
+                Effect::Set(value) => {
+                    let stays = self.removals_left == 0;
+                    stays && value.is_none_or(|v| !self.will_be_read(v))
+                }
+                _ => false,
+            };
+            if nobody_can_tell && !situation.done.has(place) {
+                situation.done.set(place);
+                if let Some(value) = effect.written() {
+                    situation.state = State::Present(Some(value));
+                    self.see(situation);
+                    situation.state = State::Present(None);
+                }
+            }
+        }
+    }
+
+    /// Gives all operations their instant that change nothing and are possible now.
+    fn see(&self, situation: &mut Situation<B>) {
+        for (place, open) in self.open.iter().enumerate() {
+            if let Some(Open { effect, .. }) = open
+                && effect.changes_nothing()
+                && effect.apply(situation.state).is_some()
+            {
+                situation.done.set(place);
+            }
+        }
+    }
+
+    /// An operation returns: what remains are the situations in which it has had its instant.
+    fn settle_return(&mut self, own: usize) -> Verdict {
+        let returning = self.open[own].expect("what returns has been open");
+        let mut frontier = Vec::new();
+        let mut left = std::mem::take(&mut self.frontier);
+        let mut seen = std::mem::take(&mut self.seen);
+        seen.clear();
+        let mut next = Vec::new();
+        while let Some(mut situation) = left.pop() {
+            if situation.done.has(own) {
+                situation.done.clear(own);
+                frontier.push(situation);
+                continue;
+            }
+            if !seen.insert(&situation) {
+                continue;
+            }
+            if seen.len() > self.limit {
+                return Verdict::Undecided;
+            }
+            self.successors(&situation, &mut next);
+            left.append(&mut next);
+        }
+        self.seen = seen;
+        self.frontier = reduced(frontier);
+        self.open[own] = None;
+        match returning.effect {
+            Effect::Remove => self.removals_left -= 1,
+            Effect::See(value) => self.retire_writers(value),
+            _ => {}
+        }
+        if self.frontier.is_empty() { Verdict::Unexplained } else { Verdict::Explained }
+    }
+
+    /// Appends the situations after one more instant.
+    fn successors(&self, situation: &Situation<B>, next: &mut Vec<Situation<B>>) {
+        if let State::Present(Some(value)) = situation.state
+            && self.plan.values[value as usize].writers <= 1
+        {
+            // Settled and still with its value: somebody will ask for it, and it would be gone.
+            return;
+        }
+        let (mut creates, mut removes) = (false, false);
+        for (place, open) in self.undone(situation) {
+            if open.effect.changes_nothing() || !self.goes_first(situation, place, open) {
+                continue;
+            }
+            creates |= open.effect == Effect::Create(None);
+            removes |= open.effect == Effect::Remove;
+            let Some(state) = open.effect.apply(situation.state) else { continue };
+            let mut after = Situation { state, ..situation.clone() };
+            after.done.set(place);
+            next.push(after);
+        }
+        // Those that never return go after those that do the same and return.
+        let absent = situation.state == State::Absent;
+        if absent && !creates && situation.created < self.creators {
+            let created = situation.created + 1;
+            let state = State::Present(None);
+            next.push(Situation { state, created, ..situation.clone() });
+        }
+        if !absent && !removes && situation.removed < self.removers {
+            let removed = situation.removed + 1;
+            next.push(Situation { state: State::Absent, removed, ..situation.clone() });
+        }
+        next.iter_mut().for_each(|after| self.settle(after));
+    }
+
+    /// Whether no other operation does the same and returns earlier.
+    fn goes_first(&self, situation: &Situation<B>, place: usize, open: &Open) -> bool {
+        if open.effect.written().is_some_and(|v| self.plan.values[v as usize].writers <= 1) {
+            return true;
+        }
+        let own = (open.returns, place);
+        let mut others = self.undone(situation).filter(|(_, other)| other.effect == open.effect);
+        others.all(|(place, other)| own <= (other.returns, place))
+    }
+
+    /// The last SEARCH that returns `value` has returned: who wrote it and never returns is one
+    /// of the counted.
+    fn retire_writers(&mut self, value: ValueId) {
+        if self.plan.values[value as usize].last_returned > self.now {
+            return;
+        }
+        for place in self.writers.remove(&value).unwrap_or_default() {
+            let Some(open) = self.open[place].take() else { continue };
+            let creates = u32::from(!matches!(open.effect, Effect::Replace(_)));
+            self.creators += creates;
+            for situation in &mut self.frontier {
+                if situation.done.has(place) {
+                    situation.done.clear(place);
+                    situation.created += creates;
+                }
+            }
+        }
+        self.frontier = reduced(std::mem::take(&mut self.frontier));
+    }
+}
+
+/// Without the situations that others cover.
+fn reduced<B: Bits>(mut situations: Vec<Situation<B>>) -> Vec<Situation<B>> {
+    if situations.len() < 2 {
+        return situations;
+    }
+    situations.sort_unstable();
+    // By the number removed, so that of those kept the last has created least.
+    situations.dedup_by(|next, kept| {
+        next.state == kept.state && next.done == kept.done && kept.created <= next.created
+    });
+    situations
+}
+
+/// The situations of one search.
+struct Seen<B> {
+    few: Vec<Situation<B>>,
+    /// Once they are many.
+    many: HashMap<(State, B), Vec<(u32, u32)>>,
+    len: usize,
+}
+
+/// So many situations are found faster by looking at each.
+const FEW: usize = 16;
+
+impl<B> Default for Seen<B> {
+    fn default() -> Seen<B> {
+        Seen { few: Vec::new(), many: HashMap::new(), len: 0 }
+    }
+}
+
+impl<B: Bits> Seen<B> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn clear(&mut self) {
+        self.few.clear();
+        if !self.many.is_empty() {
+            self.many = HashMap::new();
+        }
+        self.len = 0;
+    }
+
+    /// Returns whether it is new: no other covers it.
+    fn insert(&mut self, situation: &Situation<B>) -> bool {
+        if self.many.is_empty() && self.few.len() < FEW {
+            if self.few.iter().any(|other| other.covers(situation)) {
+                return false;
+            }
+            self.few.push(situation.clone());
+        } else {
+            for situation in self.few.drain(..) {
+                let used = (situation.removed, situation.created);
+                self.many.entry((situation.state, situation.done)).or_default().push(used);
+            }
+            let key = (situation.state, situation.done.clone());
+            let used = self.many.entry(key).or_default();
+            let covers =
+                |other: &(u32, u32)| other.0 <= situation.removed && other.1 <= situation.created;
+            if used.iter().any(covers) {
+                return false;
+            }
+            used.push((situation.removed, situation.created));
+        }
+        self.len += 1;
+        true
+    }
+}
