@@ -12,7 +12,9 @@
 
 mod bits;
 mod explain;
+mod frontier;
 mod history;
+mod plan;
 mod search;
 
 pub use explain::Refutation;

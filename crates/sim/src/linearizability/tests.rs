@@ -1,6 +1,9 @@
 //! The checker against histories whose verdict is known: by hand, by construction, and by trying
 //! every order.
 
+use std::collections::HashSet;
+use std::time::Instant;
+
 use super::*;
 use crate::Rng;
 
@@ -249,5 +252,362 @@ fn long_histories_of_many_clients_are_checked() {
         late.returned = Some((time, old.1));
         let operation = *late;
         assert_eq!(check(&history), Err(Violation { operation }));
+    }
+}
+
+/// What [`brute_force`] does, for longer histories: no set of operations is tried twice in the
+/// same state.
+fn any_order(
+    history: &[Operation],
+    had: u32,
+    key: Option<Value>,
+    seen: &mut HashSet<(u32, Option<Value>)>,
+) -> bool {
+    let left = || (0..history.len()).filter(|i| had >> i & 1 == 0);
+    if left().all(|i| history[i].returned.is_none()) {
+        return true;
+    }
+    if !seen.insert((had, key)) {
+        return false;
+    }
+    left().any(|i| {
+        let returned = |i: usize| history[i].returned.map_or(u64::MAX, |(time, _)| time);
+        let mut key = key;
+        let may_be_next = left().all(|j| returned(j) >= history[i].invoked);
+        let answer = execute(history[i].call, &mut key);
+        let explained = history[i].returned.is_none_or(|(_, given)| given == answer);
+        may_be_next && explained && any_order(history, had | 1 << i, key, seen)
+    })
+}
+
+/// What kind of histories to draw.
+struct Shape {
+    operations: usize,
+    /// `None`: every write has its own.
+    values: Option<usize>,
+    duration: usize,
+    /// Percent of operations that never return.
+    pending: usize,
+    /// Percent that search.
+    reads: usize,
+}
+
+/// Linearizable, and then with one other answer, half of the time each.
+fn shaped_history(rng: &Rng, shape: &Shape) -> Vec<Operation> {
+    let mut operations: Vec<(u64, Operation)> = (0..2 + rng.below(shape.operations - 1))
+        .map(|i| {
+            let invoked = rng.below(2 * shape.operations) as u64;
+            let instant = invoked + rng.below(shape.duration) as u64;
+            let returned = Some((instant + rng.below(shape.duration) as u64, Answer::Done));
+            let value = shape.values.map_or(i, |values| rng.below(values)) as u64;
+            let call = match rng.below(5) {
+                _ if rng.below(100) < shape.reads => Call::Search,
+                0 => Call::Insert(value),
+                1 | 2 => Call::Update(value),
+                3 => Call::Upsert(value),
+                _ => Call::Delete,
+            };
+            (instant, Operation { call, invoked, returned })
+        })
+        .collect();
+    operations.sort_by_key(|(instant, _)| *instant);
+    let mut key = None;
+    let mut values = vec![None];
+    for (_, operation) in &mut operations {
+        // Without an answer, and with or without an effect.
+        let pending = rng.below(100) < shape.pending;
+        if pending && rng.below(2) == 0 {
+            operation.returned = None;
+            continue;
+        }
+        let answer = execute(operation.call, &mut key);
+        values.push(key);
+        operation.returned = operation.returned.map(|(time, _)| (time, answer));
+        if pending {
+            operation.returned = None;
+        }
+    }
+    let mut operations: Vec<Operation> = operations.into_iter().map(|(_, o)| o).collect();
+    let i = rng.below(operations.len());
+    let Operation { call, returned, .. } = &mut operations[i];
+    if rng.below(2) == 0
+        && let Some((_, answer)) = returned
+    {
+        *answer = execute(*call, &mut values[rng.below(values.len())].clone());
+    }
+    operations
+}
+
+#[test]
+fn the_verdict_is_right_for_many_pending_operations_and_for_values_of_their_own() {
+    let shape =
+        |values, pending, reads| Shape { operations: 12, values, duration: 6, pending, reads };
+    let shapes = [
+        shape(None, 0, 40),
+        shape(None, 60, 20),
+        shape(Some(2), 60, 30),
+        shape(Some(6), 30, 40),
+        Shape { duration: 30, ..shape(None, 40, 30) },
+    ];
+    for (number, shape) in shapes.iter().enumerate() {
+        let rng = Rng::new(number as u64);
+        let mut counts = [0, 0];
+        for _ in 0..6_000 {
+            let history = shaped_history(&rng, shape);
+            let expected = any_order(&history, 0, None, &mut HashSet::new());
+            let found = search::search(&history, usize::MAX).verdict;
+            assert_eq!(found == search::Verdict::Explained, expected, "{history:#?}");
+            assert_eq!(search::search_without_limit_of_places(&history), found, "{history:#?}");
+            if !expected {
+                let mut until = history.clone();
+                let first = explain::first_unexplained(&history);
+                let end = history[first].returned.expect("it returned");
+                until.retain(|o| o.invoked <= end.0);
+                for operation in &mut until {
+                    operation.returned = operation.returned.filter(|(time, _)| *time < end.0);
+                }
+                let before = any_order(&until, 0, None, &mut HashSet::new());
+                assert!(before, "{:?} is not the first: {history:#?}", history[first]);
+            }
+            counts[usize::from(expected)] += 1;
+        }
+        assert!(counts.iter().all(|n| *n > 50), "too few of a kind: {counts:?}");
+    }
+}
+
+/// Hundreds of clients crash in the middle of their write of one key. Some of the values are
+/// there nevertheless, sooner or later.
+#[test]
+fn what_crashed_clients_leave_behind_costs_nothing() {
+    for crashed in [20, 200, 2_000] {
+        let rng = Rng::new(crashed);
+        let mut history = long_history(&rng, 8, 20_000, 50);
+        let end = history.iter().map(|o| o.invoked).max().expect("not empty");
+        for i in 0..crashed {
+            let value = 1_000_000 + i;
+            let calls = [
+                Call::Insert(value),
+                Call::Update(value),
+                Call::Upsert(value),
+                Call::Delete,
+                Call::Search,
+            ];
+            history.push(pending(calls[rng.below(5)], rng.below(end as usize) as u64));
+        }
+        // Two of them took effect after the end, one after the other.
+        history.push(pending(Call::Upsert(2_000_000), 1));
+        history.push(pending(Call::Upsert(2_000_001), 1));
+        for (at, value) in [(1, 2_000_000), (3, 2_000_001), (5, 2_000_001)] {
+            let returned = Some((end + at + 1, Answer::Found(value)));
+            history.push(Operation { call: Call::Search, invoked: end + at, returned });
+        }
+        let start = Instant::now();
+        let found = search::search(&history, 1 << 20);
+        assert_eq!(found.verdict, search::Verdict::Explained);
+        assert!(found.peak_frontier < 1_000, "{found:?}");
+        assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
+        let returned = Some((end + 8, Answer::Found(2_000_000)));
+        let back = Operation { call: Call::Search, invoked: end + 7, returned };
+        history.push(back);
+        assert_eq!(check(&history), Err(Violation { operation: back }));
+    }
+}
+
+#[test]
+fn more_than_128_operations_may_be_open_and_return() {
+    let open = 300;
+    let mut history: Vec<Operation> = (0..open)
+        .map(|i| Operation {
+            call: if i % 3 == 0 { Call::Update(i) } else { Call::Search },
+            invoked: 10 + i,
+            returned: Some((1_000 + i, Answer::Done)),
+        })
+        .collect();
+    for (i, operation) in history.iter_mut().enumerate() {
+        if operation.call == Call::Search {
+            operation.returned = Some((1_000 + i as u64, Answer::Found(i as u64 / 3 * 3)));
+        }
+    }
+    history.push(Operation {
+        call: Call::Insert(9_999),
+        invoked: 1,
+        returned: Some((2, Answer::Done)),
+    });
+    assert_eq!(check(&history), Ok(()));
+    // A second read of a value that others have replaced, after all have returned.
+    let returned = Some((3_001, Answer::Found(0)));
+    history.push(Operation { call: Call::Search, invoked: 3_000, returned });
+    assert_eq!(check(&history), Ok(()), "it may have been the last");
+    let returned = Some((3_003, Answer::Found(3)));
+    let other = Operation { call: Call::Search, invoked: 3_002, returned };
+    history.push(other);
+    assert_eq!(check(&history), Err(Violation { operation: other }));
+}
+
+fn record(client: u32, key: u64, operation: Operation) -> Record {
+    Record { key, client, operation }
+}
+
+#[test]
+fn a_history_is_checked_key_by_key() {
+    let good = history(&[
+        (Call::Insert(1), 1, 2, Answer::Done),
+        (Call::Update(2), 3, 4, Answer::Done),
+        (Call::Search, 5, 6, Answer::Found(2)),
+    ]);
+    let mut records: Vec<Record> =
+        (0..9).map(|i| record(i as u32, i % 3, good[i as usize / 3])).collect();
+    records.push(record(7, 1, pending(Call::Delete, 6)));
+    records.reverse();
+    let mut all: History = records.iter().copied().collect();
+    let findings = all.check();
+    assert!(findings.is_clean(), "{findings:?}");
+    assert_eq!((findings.operations, findings.keys, findings.pending), (10, 3, 1));
+    // Key 1 was deleted at the earliest at 6.
+    let returned = Some((9, Answer::Absent));
+    all.push(record(8, 1, Operation { call: Call::Search, invoked: 8, returned }));
+    assert!(all.check().is_clean());
+    all.push(record(8, 2, Operation { call: Call::Search, invoked: 8, returned }));
+    let findings = all.check();
+    let refutation = findings.refutation.expect("key 2 is gone");
+    assert_eq!((findings.violations, refutation.key, refutation.operations), (1, 2, 4));
+}
+
+/// Of thousands of operations those few remain that show what is wrong.
+#[test]
+fn an_explanation_is_short_and_readable() {
+    for reads in [20, 80] {
+        let rng = Rng::new(reads as u64);
+        let clients = 8;
+        let mut records: Vec<Record> = long_history(&rng, clients, 4_000, reads)
+            .into_iter()
+            .map(|operation| record(3, 5, operation))
+            .collect();
+        let end = 2 + records.iter().map(|r| r.operation.invoked).max().expect("not empty");
+        // Whoever is still at it deletes, so that only the last three count.
+        let last = history(&[
+            (Call::Upsert(1_000_001), end, end + 1, Answer::Done),
+            (Call::Update(1_000_002), end + 2, end + 3, Answer::Done),
+            (Call::Search, end + 4, end + 9, Answer::Found(1_000_001)),
+        ]);
+        records.extend(last.iter().map(|operation| record(4, 5, *operation)));
+        let mut all: History = records.into_iter().collect();
+        let refutation = all.check().refutation.expect("an update is lost");
+        assert_eq!(refutation.unexplained.operation, last[2]);
+        let kept: Vec<Operation> = refutation.explanation.iter().map(|r| r.operation).collect();
+        assert_eq!(kept, last, "{refutation}");
+        let text = refutation.render(|value| format!("v{}", value - 1_000_000));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        for (line, parts) in lines.iter().zip([
+            ["client 4", "from          0 to          1", "UPSERT v1", "-> done"],
+            ["client 4", "from          2 to          3", "UPDATE v2", "-> done"],
+            ["client 4", "from          4 to          9", "SEARCH", "-> v1   <- cannot be"],
+        ]) {
+            assert!(parts.iter().all(|part| line.contains(part)), "{line}");
+        }
+        assert!(refutation.to_string().starts_with("key 5 is not linearizable; of its 4"));
+    }
+}
+
+/// An explanation keeps what makes all the rest possible, and only this.
+#[test]
+fn an_explanation_does_not_blame_others() {
+    let mut churn = Vec::new();
+    for turn in 0..40 {
+        let at = turn * 10;
+        churn.push((Call::Insert(turn), at + 1, at + 2, Answer::Done));
+        churn.push((Call::Search, at + 3, at + 4, Answer::Found(turn)));
+        churn.push((Call::Delete, at + 5, at + 6, Answer::Done));
+    }
+    churn.push((Call::Insert(100), 500, 501, Answer::Done));
+    churn.push((Call::Insert(101), 502, 503, Answer::Done));
+    let all: Vec<Operation> = history(&churn);
+    let mut all: History = all.into_iter().map(|operation| record(1, 1, operation)).collect();
+    let refutation = all.check().refutation.expect("inserted twice");
+    let kept: Vec<Call> = refutation.explanation.iter().map(|r| r.operation.call).collect();
+    assert_eq!(kept, [Call::Insert(100), Call::Insert(101)], "{refutation}");
+}
+
+/// Operations of 32 clients on keys with Zipfian popularity, linearizable by construction. Now and
+/// then a client crashes on the way and leaves its operation without an answer.
+fn zipfian_history(rng: &Rng, operations: usize, keys: usize, reads: usize) -> History {
+    let mut sum = 0.0;
+    let weights = (1..=keys).map(|i| 1.0 / (i as f64).powf(0.99));
+    let weights: Vec<f64> = weights
+        .map(|w| {
+            sum += w;
+            sum
+        })
+        .collect();
+    let mut state = vec![None; keys];
+    let mut open: Vec<Option<(Record, Option<Answer>)>> = vec![None; 32];
+    let mut all = History::new();
+    let (mut now, mut value) = (0, 0);
+    while all.len() < operations {
+        now += 1;
+        value += 1;
+        let client = rng.below(open.len());
+        let slot = &mut open[client];
+        match slot {
+            None => {
+                let at = rng.below(1 << 30) as f64 / (1 << 30) as f64 * sum;
+                let key = weights.partition_point(|w| *w < at).min(keys - 1);
+                let writes = [
+                    Call::Insert(value),
+                    Call::Update(value),
+                    Call::Update(value),
+                    Call::Upsert(value),
+                    Call::Delete,
+                ];
+                let write = writes[rng.below(5)];
+                let call = if rng.below(100) < reads { Call::Search } else { write };
+                let operation = Operation { call, invoked: now, returned: None };
+                *slot = Some((record(client as u32, key as u64, operation), None));
+            }
+            Some((record, _)) if rng.below(5_000) == 0 => {
+                all.push(*record);
+                *slot = None;
+            }
+            Some((record, answer @ None)) => {
+                *answer = Some(execute(record.operation.call, &mut state[record.key as usize]));
+            }
+            Some((record, Some(answer))) => {
+                record.operation.returned = Some((now, *answer));
+                all.push(*record);
+                *slot = None;
+            }
+        }
+    }
+    all.extend(open.into_iter().flatten().map(|(record, _)| record));
+    all
+}
+
+fn time_a_check(operations: usize, keys: usize, reads: usize) {
+    let mut all = zipfian_history(&Rng::new(1), operations, keys, reads);
+    let start = Instant::now();
+    let findings = all.check();
+    println!("{keys} keys, {reads} % reads: {:?}, {findings:?}", start.elapsed());
+    assert!(findings.is_clean() && findings.operations >= operations as u64, "{findings:?}");
+    assert!(findings.pending > operations as u64 / 10_000, "{findings:?}");
+}
+
+#[test]
+fn histories_of_many_keys_are_checked_in_little_time() {
+    for (keys, reads) in [(1, 50), (1000, 50), (1000, 0)] {
+        time_a_check(20_000, keys, reads);
+    }
+}
+
+/// `cargo test --release -p fusee-sim --lib -- --ignored --nocapture a_million`
+#[test]
+#[ignore = "takes seconds, and is for the figures"]
+fn a_million_operations_are_checked_in_seconds() {
+    for (keys, reads) in [(100_000, 50), (1000, 50), (1000, 95), (10, 50), (1, 90)] {
+        time_a_check(1_000_000, keys, reads);
+    }
+    // 32 clients that never let go of one key: as hard as it gets.
+    for reads in [50, 0] {
+        time_a_check(100_000, 1, reads);
     }
 }

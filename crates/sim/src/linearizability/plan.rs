@@ -1,0 +1,212 @@
+//! A history of one key, prepared for the search: the order of its events, who writes and reads
+//! each value, and what each operation does.
+//!
+//! A value that no later SEARCH returns is *unread*, and all such values are one. Looking ahead
+//! like this is what keeps the search small, and it is sound: the whole history is there.
+
+use std::collections::HashMap;
+
+use super::{Answer, Call, Operation, Value};
+
+/// A place in the order of all invocations and returns.
+pub type Rank = usize;
+/// A value: its index in [`Plan::values`].
+pub type ValueId = u32;
+
+/// Who writes and reads a value.
+#[derive(Clone, Copy, Default)]
+pub struct ValueUse {
+    /// Operations that write it or may have done so.
+    pub writers: u32,
+    /// Where the last SEARCH that returns it is invoked, and where the last one returns.
+    pub last_invoked: Rank,
+    pub last_returned: Rank,
+}
+
+/// The key; its value is `None` if it is unread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    Absent,
+    Present(Option<ValueId>),
+}
+
+/// What an operation does, with a value of `None` if it is unread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Only if absent.
+    Create(Option<ValueId>),
+    /// Only if present.
+    Replace(Option<ValueId>),
+    /// In any state.
+    Set(Option<ValueId>),
+    /// Only if present.
+    Remove,
+    /// Nothing; only if absent.
+    SeeNothing,
+    /// Nothing; only if present.
+    SeeSomething,
+    /// Nothing; only if this is the value.
+    See(ValueId),
+    /// No call ever answers this: there is no instant for it.
+    Never,
+}
+
+impl Effect {
+    /// The state afterwards; `None` if the operation cannot have its instant in `state`.
+    pub fn apply(self, state: State) -> Option<State> {
+        let absent = state == State::Absent;
+        match self {
+            Effect::Create(value) => absent.then_some(State::Present(value)),
+            Effect::Replace(value) => (!absent).then_some(State::Present(value)),
+            Effect::Set(value) => Some(State::Present(value)),
+            Effect::Remove => (!absent).then_some(State::Absent),
+            Effect::SeeSomething => (!absent).then_some(state),
+            Effect::SeeNothing => absent.then_some(state),
+            Effect::See(value) => (state == State::Present(Some(value))).then_some(state),
+            Effect::Never => None,
+        }
+    }
+
+    /// Whether it leaves every state as it is.
+    pub fn changes_nothing(self) -> bool {
+        use Effect::{Never, See, SeeNothing, SeeSomething};
+        matches!(self, See(_) | SeeNothing | SeeSomething | Never)
+    }
+
+    /// The value that it writes, if that is read.
+    pub fn written(self) -> Option<ValueId> {
+        match self {
+            Effect::Create(value) | Effect::Replace(value) | Effect::Set(value) => value,
+            _ => None,
+        }
+    }
+}
+
+/// An invocation or a return.
+pub struct Event {
+    pub returns: bool,
+    /// Of the operation in the history.
+    pub index: usize,
+}
+
+/// The history, prepared.
+pub struct Plan<'a> {
+    pub history: &'a [Operation],
+    pub events: Vec<Event>,
+    pub values: Vec<ValueUse>,
+    /// By operation: the value that it writes or returns.
+    value_of: Vec<Option<ValueId>>,
+    /// By operation: what it does; `None` if it need not be considered.
+    pub effects: Vec<Option<Effect>>,
+    /// No more operations have a place in [`Searcher::open`] at a time.
+    pub most_open: usize,
+    /// DELETEs that took effect or may have.
+    pub removals: usize,
+}
+
+impl<'a> Plan<'a> {
+    /// # Panics
+    /// If an operation returns before it is invoked.
+    pub fn new(history: &'a [Operation]) -> Plan<'a> {
+        let mut times = Vec::with_capacity(2 * history.len());
+        for (index, operation) in history.iter().enumerate() {
+            // At equal times invocations come first: what touches is concurrent.
+            times.push((operation.invoked, false, index));
+            if let Some((time, _)) = operation.returned {
+                assert!(time >= operation.invoked, "{operation:?} returns before it is invoked");
+                times.push((time, true, index));
+            }
+        }
+        times.sort_unstable();
+        let events = times.into_iter().map(|(_, returns, index)| Event { returns, index });
+        let mut plan = Plan {
+            history,
+            events: events.collect(),
+            values: Vec::new(),
+            value_of: vec![None; history.len()],
+            effects: vec![None; history.len()],
+            most_open: 0,
+            removals: 0,
+        };
+        plan.find_uses();
+        plan.find_effects();
+        plan
+    }
+
+    fn find_uses(&mut self) {
+        let mut ids: HashMap<Value, ValueId> = HashMap::new();
+        for (rank, event) in self.events.iter().enumerate() {
+            let Operation { call, returned, .. } = self.history[event.index];
+            let answer = returned.map(|(_, answer)| answer);
+            if event.returns {
+                if let (Some(Answer::Found(_)), Some(id)) = (answer, self.value_of[event.index]) {
+                    self.values[id as usize].last_returned = rank;
+                }
+                continue;
+            }
+            let took_effect = matches!(answer, None | Some(Answer::Done));
+            let (value, writes) = match (call, answer) {
+                (_, Some(Answer::Found(value))) => (value, false),
+                (Call::Insert(value) | Call::Update(value) | Call::Upsert(value), _) => {
+                    (value, took_effect)
+                }
+                (Call::Delete, _) => {
+                    self.removals += usize::from(took_effect);
+                    continue;
+                }
+                (Call::Search, _) => continue,
+            };
+            let next = self.values.len() as ValueId;
+            let id = *ids.entry(value).or_insert(next);
+            if id == next {
+                self.values.push(ValueUse::default());
+            }
+            self.value_of[event.index] = Some(id);
+            match writes {
+                true => self.values[id as usize].writers += 1,
+                false if matches!(answer, Some(Answer::Found(_))) => {
+                    self.values[id as usize].last_invoked = rank;
+                }
+                false => {}
+            }
+        }
+    }
+
+    fn find_effects(&mut self) {
+        let mut open = 0;
+        for (rank, event) in self.events.iter().enumerate() {
+            if event.returns {
+                open -= 1;
+                continue;
+            }
+            let effect = self.effect(event.index, rank);
+            let returns = self.history[event.index].returned.is_some();
+            open += usize::from(effect.is_some_and(|e| returns || e.written().is_some()));
+            self.most_open = self.most_open.max(open);
+            self.effects[event.index] = effect;
+        }
+    }
+
+    /// What an operation that is invoked at `rank` does; `None` if it never answered and changes
+    /// nothing that anybody can tell.
+    fn effect(&self, index: usize, rank: Rank) -> Option<Effect> {
+        let Operation { call, returned, .. } = self.history[index];
+        let id = self.value_of[index];
+        let read = id.filter(|id| self.values[*id as usize].last_returned > rank);
+        Some(match (call, returned.map(|(_, answer)| answer)) {
+            (Call::Insert(_), None | Some(Answer::Done)) => Effect::Create(read),
+            (Call::Update(_), None) if read.is_none() => return None,
+            (Call::Update(_), None | Some(Answer::Done)) => Effect::Replace(read),
+            (Call::Upsert(_), None) if read.is_none() => Effect::Create(None),
+            (Call::Upsert(_), None | Some(Answer::Done)) => Effect::Set(read),
+            (Call::Delete, None | Some(Answer::Done)) => Effect::Remove,
+            (Call::Search, None) => return None,
+            (Call::Insert(_), Some(Answer::Exists)) => Effect::SeeSomething,
+            (Call::Update(_) | Call::Delete | Call::Search, Some(Answer::Absent)) => {
+                Effect::SeeNothing
+            }
+            (Call::Search, Some(Answer::Found(_))) => id.map_or(Effect::Never, Effect::See),
+            _ => Effect::Never,
+        })
+    }
+}
