@@ -8,6 +8,7 @@ mod bench;
 mod cli;
 mod connect;
 mod failure;
+mod flags;
 mod kv;
 mod logging;
 mod output;
