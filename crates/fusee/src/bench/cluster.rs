@@ -45,6 +45,8 @@ pub struct Plan {
     pub pool_bytes: u64,
     /// Memory of all nodes that a run will really touch, in bytes.
     pub touched_bytes: u64,
+    /// With less memory a node cannot hold one region and its part of the index.
+    pub least_pool_bytes: u64,
 }
 
 /// Bytes that one write takes on all memory nodes together.
@@ -88,7 +90,8 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
     let pool_bytes = regions_per_node * geometry.region_bytes + index_bytes;
     let touched_bytes = (pair_blocks + delete_blocks) * geometry.block_bytes * replicas
         + index_bytes * u64::from(cluster.index_replicas());
-    Ok(Plan { geometry, pool_bytes, touched_bytes })
+    let least_pool_bytes = geometry.region_bytes + index_bytes;
+    Ok(Plan { geometry, pool_bytes, touched_bytes, least_pool_bytes })
 }
 
 fn blocks(
@@ -161,7 +164,7 @@ pub fn open(
             (pool, plan.touched_bytes.min(pool.saturating_mul(cluster.memory_nodes.into())))
         }
     };
-    check_pool(pool_bytes, &plan.geometry)?;
+    check_pool(pool_bytes, plan.least_pool_bytes)?;
     check_memory(touched_bytes, available)?;
     let fabric = match cluster.fabric {
         FabricChoice::Auto => FabricKind::Shm,
@@ -197,13 +200,16 @@ pub fn open(
         client: options,
         ..EmbeddedOptions::default()
     };
-    Ok(Target { client: Client::embedded(embedded)?, servers: None })
+    let client = Client::embedded(embedded).map_err(|error| match cluster.pool {
+        // Everything else has been checked.
+        Some(_) => Failure::usage(flags::in_text(&error.to_string())),
+        None => error.into(),
+    })?;
+    Ok(Target { client, servers: None })
 }
 
 /// Refuses a pool that cannot hold anything: that of --pool.
-fn check_pool(pool_bytes: u64, geometry: &Geometry) -> Result<(), Failure> {
-    // A region, aligned, besides some of the index.
-    let least = 2 * geometry.region_bytes;
+fn check_pool(pool_bytes: u64, least: u64) -> Result<(), Failure> {
     if pool_bytes >= least {
         return Ok(());
     }

@@ -5,6 +5,7 @@
 //! through the phases in step; then their counts are added up, and their records put together.
 //! A process that ends early ends the benchmark: its records are lost with it.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -42,7 +43,7 @@ pub fn run(specs: &[Spec], workers: usize) -> Result<Gathered, Failure> {
             Heard::Said(Said::Ready) => Some(()),
             _ => None,
         })?;
-        crew.tell(GO)?;
+        crew.tell(GO);
         let times = crew.each(|_, heard| match heard {
             Heard::Said(Said::Ended { from_ns, to_ns }) => Some((from_ns, to_ns)),
             _ => None,
@@ -86,6 +87,8 @@ type Message = (usize, Result<Heard, String>);
 struct Processes {
     children: Vec<(Child, Option<ChildStdin>)>,
     heard: Receiver<Message>,
+    /// By process: what it told and nobody has asked for yet. One may be ahead of the others.
+    told: Vec<VecDeque<Result<Heard, String>>>,
     stopped: bool,
 }
 
@@ -102,7 +105,8 @@ impl Drop for Processes {
 impl Processes {
     fn start(specs: &[Spec]) -> Result<Processes, Failure> {
         let (tell, heard) = channel();
-        let mut processes = Processes { children: Vec::new(), heard, stopped: false };
+        let told = specs.iter().map(|_| VecDeque::new()).collect();
+        let mut processes = Processes { children: Vec::new(), heard, told, stopped: false };
         for (number, spec) in specs.iter().enumerate() {
             let cannot = |error: String| {
                 Failure::operation(format!("cannot start client process {number}: {error}"))
@@ -115,7 +119,7 @@ impl Processes {
             let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
             processes.children.push((child, stdin));
             let json = serde_json::to_string(spec).map_err(|error| cannot(error.to_string()))?;
-            processes.tell_one(number, &json)?;
+            processes.tell_one(number, &json);
             if let Some(stdout) = stdout {
                 let tell = tell.clone();
                 std::thread::spawn(move || listen(number, stdout, &tell));
@@ -124,51 +128,62 @@ impl Processes {
         Ok(processes)
     }
 
-    fn tell_one(&mut self, number: usize, line: &str) -> Result<(), Failure> {
-        let Some(stdin) = &mut self.children[number].1 else { return Ok(()) };
-        // One that is gone says so itself, or the end of its output does.
-        let _ = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
-        Ok(())
+    fn tell_one(&mut self, number: usize, line: &str) {
+        if let Some(stdin) = &mut self.children[number].1 {
+            // One that is gone is noticed by the end of its output.
+            let _ = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
+        }
     }
 
-    fn tell(&mut self, line: &str) -> Result<(), Failure> {
-        (0..self.children.len()).try_for_each(|number| self.tell_one(number, line))
+    fn tell(&mut self, line: &str) {
+        (0..self.children.len()).for_each(|number| self.tell_one(number, line));
     }
 
-    /// Waits until every process has told what `wanted` wants; gives it by process.
+    /// Waits for what every process tells next, which must be what is wanted; gives it by process.
     fn each<T>(&mut self, wanted: impl Fn(usize, Heard) -> Option<T>) -> Result<Vec<T>, Failure> {
-        let mut got: Vec<Option<T>> = self.children.iter().map(|_| None).collect();
-        while got.iter().any(Option::is_none) {
-            if interrupt::requested() && !self.stopped {
-                self.stopped = true;
-                self.tell(STOP)?;
-            }
-            let (number, heard) = match self.heard.recv_timeout(TICK) {
-                Ok(message) => message,
-                Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::operation("all client processes ended early"));
-                }
-            };
+        let mut got = Vec::new();
+        for number in 0..self.children.len() {
+            let heard = self.next(number)?;
             let name = format!("client process {number} (pid {})", self.children[number].0.id());
-            match heard {
+            let value = match heard {
                 Ok(Heard::Said(Said::Failed { code, message })) => {
                     return Err(Failure::of(code, format!("{name}: {message}")));
                 }
-                Ok(heard) => match wanted(number, heard) {
-                    Some(value) => got[number] = Some(value),
-                    None => {
-                        let what = "told something else than was expected";
-                        return Err(Failure::operation(format!("{name} {what}")));
-                    }
-                },
-                Err(_) if got[number].is_some() => {}
+                Ok(heard) => wanted(number, heard).ok_or("told something else than was expected"),
                 Err(problem) => {
                     return Err(Failure::operation(format!("{name} ended early: {problem}")));
                 }
+            };
+            got.push(value.map_err(|what| Failure::operation(format!("{name} {what}")))?);
+        }
+        Ok(got)
+    }
+
+    /// What a process tells next. Ends as soon as any of them has ended early.
+    fn next(&mut self, number: usize) -> Result<Result<Heard, String>, Failure> {
+        loop {
+            if let Some(heard) = self.told[number].pop_front() {
+                return Ok(heard);
+            }
+            let ended = |told: &VecDeque<_>| matches!(told.front(), Some(Err(_)));
+            if let Some(other) = self.told.iter().position(ended) {
+                let pid = self.children[other].0.id();
+                return Err(Failure::operation(format!(
+                    "client process {other} (pid {pid}) ended early"
+                )));
+            }
+            if interrupt::requested() && !self.stopped {
+                self.stopped = true;
+                self.tell(STOP);
+            }
+            match self.heard.recv_timeout(TICK) {
+                Ok((from, heard)) => self.told[from].push_back(heard),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::operation("all client processes ended early"));
+                }
             }
         }
-        Ok(got.into_iter().flatten().collect())
     }
 
     /// Lets them end.

@@ -97,6 +97,7 @@ pub fn run(args: &Args, verbose: u8) -> Result<(), Failure> {
     let cannot = |error| Failure::operation(format!("cannot start: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(cannot)?;
+    args.plan().check()?;
     check_port(args.port)?;
     let directory = Directory::create()?;
     let result = runtime.block_on(async {

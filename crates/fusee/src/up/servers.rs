@@ -6,14 +6,16 @@
 
 use std::time::{Duration, Instant};
 
-use fusee_client::View;
+use fusee_client::{Geometry, View};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, Runtime};
+use fusee_master::{Config, Settings};
 use futures_util::future::select_all;
 
 use super::child::{self, Child};
 use super::directory::Directory;
 use crate::failure::Failure;
+use crate::flags;
 use crate::server::{master, memory_node};
 
 /// How long the cluster may take to form.
@@ -42,6 +44,24 @@ pub struct Plan {
     pub region_bytes: u64,
     /// Size of a block, in bytes.
     pub block_bytes: u64,
+}
+
+impl Plan {
+    /// Refuses what the master would refuse.
+    pub fn check(&self) -> Result<(), Failure> {
+        let settings = Settings {
+            memory_nodes: self.memory_nodes.into(),
+            index_replicas: self.index_replicas,
+            data_replicas: self.data_replicas,
+            index_keys: self.index_keys,
+            geometry: Geometry {
+                region_bytes: self.region_bytes,
+                block_bytes: self.block_bytes,
+                ..Config::default().geometry
+            },
+        };
+        settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
+    }
 }
 
 /// A cluster that clients can join.
