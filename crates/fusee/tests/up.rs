@@ -186,16 +186,17 @@ fn a_second_up_at_the_same_port_says_what_to_do() {
 #[test]
 fn clusters_that_cannot_be_are_refused_and_leave_nothing() {
     let scratch = common::Scratch::new();
-    for (line, says) in [
-        (&["--memory-nodes", "1", "--index-replicas", "2"][..], "lower index_replicas"),
-        (&["--memory-nodes", "0"], "1..=100"),
-        (&["--pool", "1MiB", "--memory-nodes", "1"], "cannot be formed"),
-        (&["--pool", "lots"], "512MiB"),
-        (&["--fabric", "pigeon"], "possible values: shm, tcp"),
+    for (line, code, says) in [
+        (&["--memory-nodes", "1", "--index-replicas", "2"][..], 2, "lower --index-replicas"),
+        (&["--data-replicas", "6"], 2, "--data-replicas is 6"),
+        (&["--memory-nodes", "0"], 2, "1..=100"),
+        (&["--pool", "1MiB", "--memory-nodes", "1"], 1, "cannot be formed"),
+        (&["--pool", "lots"], 2, "512MiB"),
+        (&["--fabric", "pigeon"], 2, "possible values: shm, tcp"),
     ] {
         let mut command = fusee(&["up", "--port", "0"]);
         let output = finish(command.args(line).env("XDG_RUNTIME_DIR", scratch.path()));
-        assert!(matches!(output.code, Some(1 | 2)), "{output:?}");
+        assert_eq!(output.code, Some(code), "{output:?}");
         assert!(output.stderr.contains(says), "{}", output.stderr);
         assert!(scratch.entries().is_empty());
     }

@@ -19,6 +19,8 @@ pub struct CheckReport {
     pub operations: u64,
     /// Keys that were checked.
     pub keys: u64,
+    /// Those that began before an earlier one on the same key had ended.
+    pub overlapping: u64,
     /// Writes of unknown outcome among the operations.
     pub pending: u64,
     /// How long the check took.
@@ -41,6 +43,7 @@ pub fn check(entries: &[Packed]) -> CheckReport {
     CheckReport {
         operations: findings.operations,
         keys: findings.keys,
+        overlapping: findings.overlapping,
         pending: findings.pending,
         duration_s: start.elapsed().as_secs_f64(),
         peak_frontier: findings.peak_frontier,
@@ -69,9 +72,15 @@ impl CheckReport {
     /// For people.
     pub fn table(&self) -> String {
         let mut text = format!(
-            "checked     {} operations on {} keys, {} pending: {} violations ({:.2} s)\n\
+            "checked     {} operations on {} keys, {} overlapped earlier ones, {} pending: {} \
+             violations ({:.2} s)\n\
              \x20           recording costs throughput: do not quote the figures of this run\n",
-            self.operations, self.keys, self.pending, self.violations, self.duration_s
+            self.operations,
+            self.keys,
+            self.overlapping,
+            self.pending,
+            self.violations,
+            self.duration_s
         );
         if self.undecided_keys > 0 {
             let _ = writeln!(text, "            {} keys undecided", self.undecided_keys);
@@ -119,7 +128,8 @@ mod tests {
         let report = check(&good);
         assert!(report.is_clean(), "{report:?}");
         assert_eq!((report.operations, report.keys, report.pending), (200, 1, 1));
-        assert!(report.table().contains("200 operations on 1 keys, 1 pending: 0 violations"));
+        let table = report.table();
+        assert!(table.contains("200 operations on 1 keys, 0 overlapped earlier ones, 1 pending"));
         assert!(report.table().contains("do not quote"));
     }
 

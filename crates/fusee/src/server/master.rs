@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn contradictions_are_refused_before_the_start() {
         let settings = Settings { memory_nodes: Some(2), ..Settings::default() };
-        assert!(settings.config().unwrap_err().to_string().contains("lower index_replicas"));
+        assert!(settings.config().unwrap_err().to_string().contains("lower --index-replicas"));
         let settings = Settings { max_value_bytes: Some(Bytes(1 << 40)), ..Settings::default() };
         assert!(settings.config().unwrap_err().to_string().contains("less than 4GiB"));
     }

@@ -203,7 +203,7 @@ impl Servers {
             runtime.map_err(|error| Failure::operation(format!("cannot start: {error}")))?;
         let directory = Directory::create()?;
         let mut servers =
-            Servers { runtime, children: Vec::new(), master: String::new(), directory: directory };
+            Servers { runtime, children: Vec::new(), master: String::new(), directory };
         let Servers { runtime, children, directory, .. } = &mut servers;
         servers.master = runtime.block_on(start(plan, 0, directory, children))?.master;
         Ok(servers)
