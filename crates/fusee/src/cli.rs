@@ -4,6 +4,7 @@ use clap::{ArgAction, Parser, Subcommand};
 
 use crate::bench::Benchmark;
 use crate::failure::{EXIT_CODES, Failure};
+use crate::logging::Usual;
 use crate::{kv, server, shell, sim, status, up};
 
 const EXAMPLES: &str = "Examples:\n  \
@@ -59,9 +60,13 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether this is a server, which tells what it does.
-    pub fn is_server(&self) -> bool {
-        matches!(self, Command::Master(_) | Command::MemoryNode(_))
+    /// What it logs by itself.
+    pub fn usual_log(&self) -> Usual {
+        match self {
+            Command::Master(_) | Command::MemoryNode(_) => Usual::Everything,
+            Command::Sim(_) => Usual::Nothing,
+            _ => Usual::Problems,
+        }
     }
 
     /// Does it.

@@ -1,7 +1,7 @@
 //! How the tools reach a cluster.
 
 use clap::Args;
-use fusee_client::{Client, FabricChoice, Options};
+use fusee_client::{Client, ConnectError, FabricChoice, Options};
 
 use crate::failure::Failure;
 
@@ -26,8 +26,27 @@ impl ConnectArgs {
     /// Joins the cluster.
     pub fn connect(&self) -> Result<Client, Failure> {
         let options = Options { fabric: self.fabric, ..Options::default() };
-        Client::connect_with(&self.master, options)
-            .map_err(|error| explain(&self.master, &error.to_string()))
+        join(&self.master, options)
+    }
+}
+
+/// Joins the cluster of the master at this address.
+pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
+    check_address(master)?;
+    Client::connect_with(master, options).map_err(|error| match error {
+        ConnectError::Master(_) => explain(master, &error.to_string()),
+        other => other.into(),
+    })
+}
+
+/// Refuses what is no address: host and port.
+pub fn check_address(master: &str) -> Result<(), Failure> {
+    let port = master.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match port.map(|(_, port)| port.parse::<u16>()) {
+        Some(Ok(_)) => Ok(()),
+        _ => Err(Failure::usage(format!(
+            "`{master}` is no address of a master; write it like {DEFAULT_MASTER}"
+        ))),
     }
 }
 

@@ -6,7 +6,7 @@
 //! | 1 | the operation failed, or had nothing to find |
 //! | 2 | the command line, a configuration file or the environment makes no sense |
 //! | 3 | the cluster cannot be reached |
-//! | 130 | interrupted, with a result that is not whole |
+//! | 130 | interrupted; 128 and the number of the signal |
 //!
 //! A message names the cause and the next step, on standard error.
 
@@ -17,7 +17,7 @@ use fusee_client::{ConnectError, Error};
 
 /// For `--help`.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 the operation failed or found nothing; \
-2 wrong usage or configuration; 3 the cluster cannot be reached.";
+2 wrong usage or configuration; 3 the cluster cannot be reached; 130 interrupted.";
 
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,9 +42,19 @@ impl Failure {
         Failure { code: 3, message: message.into() }
     }
 
-    /// Ctrl-C came before the end.
-    pub fn interrupted(message: impl Into<String>) -> Failure {
-        Failure { code: 130, message: message.into() }
+    /// A signal asked the process to end, with this code.
+    pub fn interrupted(code: u8) -> Failure {
+        Failure { code, message: "interrupted".into() }
+    }
+
+    /// A failure that another process of this executable ended with.
+    pub fn of(code: u8, message: impl Into<String>) -> Failure {
+        Failure { code, message: message.into() }
+    }
+
+    /// The number that the process ends with.
+    pub fn code(&self) -> u8 {
+        self.code
     }
 
     /// What the process ends with.

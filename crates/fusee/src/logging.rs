@@ -1,18 +1,31 @@
 //! Logs, on standard error.
 //!
-//! Servers tell what they do (`info`), other commands only what goes wrong (`warn`). `-v` shows
-//! more, `RUST_LOG` decides if it is set.
+//! Servers tell what they do (`info`), other commands only what goes wrong (`warn`), and the
+//! simulator nothing, since things go wrong there all the time. `-v` shows more, `RUST_LOG` decides
+//! if it is set.
 
 use std::io::{IsTerminal, stderr};
 
 use tracing_subscriber::EnvFilter;
 
+/// What a command logs by itself.
+#[derive(Clone, Copy, Debug)]
+pub enum Usual {
+    /// Nothing.
+    Nothing,
+    /// What goes wrong.
+    Problems,
+    /// What it does.
+    Everything,
+}
+
 /// Starts to log.
-pub fn start(verbose: u8, is_server: bool) {
-    let level = match (verbose, is_server) {
-        (0, false) => "warn",
-        (0, true) | (1, false) => "info",
-        (1, true) | (2, false) => "debug",
+pub fn start(verbose: u8, usual: Usual) {
+    let level = match (verbose, usual) {
+        (0, Usual::Nothing) => "off",
+        (0, Usual::Problems) | (1, Usual::Nothing) => "warn",
+        (0, Usual::Everything) | (1, Usual::Problems) => "info",
+        (1, Usual::Everything) | (2, Usual::Problems) => "debug",
         _ => "trace",
     };
     // The libraries beneath tell a lot; what they do is of interest only when asked for.

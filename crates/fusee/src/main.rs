@@ -8,6 +8,8 @@ mod bench;
 mod cli;
 mod connect;
 mod failure;
+mod flags;
+mod interrupt;
 mod kv;
 mod logging;
 mod output;
@@ -24,7 +26,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
-    logging::start(cli.verbose, cli.command.is_server());
+    logging::start(cli.verbose, cli.command.usual_log());
     match cli.command.run(cli.verbose) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -1,7 +1,7 @@
 //! `fusee status`: the cluster as the master and the memory nodes see it.
 //!
 //! Asks them directly, without joining: it works while the cluster is still forming, and when a
-//! memory node does not answer.
+//! memory node does not answer. What only that node knows is then unknown, and the exit code is 1.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +23,8 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What to show.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  fusee status\n  fusee status --json | jq .memory_nodes")]
+#[command(after_help = "Examples:\n  fusee status\n  fusee status --json | jq .memory_nodes\n\n\
+    Exit code 1 if a memory node does not answer.")]
 pub struct Args {
     /// Address of the master
     #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT")]
@@ -46,18 +47,19 @@ struct NodeReport {
     /// Why it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
-    pool_bytes: u64,
-    reserved_bytes: u64,
-    primary_blocks: u64,
-    primary_blocks_owned: u64,
-    attached_clients: u64,
+    // What is not known is `None`.
+    pool_bytes: Option<u64>,
+    reserved_bytes: Option<u64>,
+    primary_blocks: Option<u64>,
+    primary_blocks_owned: Option<u64>,
+    attached_clients: Option<u64>,
 }
 
 /// The cluster.
 #[derive(Debug, Serialize)]
 struct Report {
     master: String,
-    /// Whether clients can join.
+    /// Whether clients can join: the cluster is formed, and all its memory nodes answer.
     ready: bool,
     expected_memory_nodes: u32,
     /// 0 while the cluster forms.
@@ -68,30 +70,57 @@ struct Report {
     regions: usize,
     open_sessions: u64,
     sessions_opened: u64,
+    /// What keeps the cluster from forming.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
     memory_nodes: Vec<NodeReport>,
 }
 
 /// Prints the status.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let text = if args.json { json(&args.master)? } else { table(&args.master)? };
-    output::text(&text)
+    let report = ask(&args.master)?;
+    output::text(&if args.json { json(&report)? } else { show(&report) })?;
+    let silent = report.memory_nodes.iter().filter(|node| !node.reachable);
+    let silent: Vec<&str> = silent.map(|node| node.node.as_str()).collect();
+    if silent.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::operation(format!("no answer from {}", silent.join(", "))))
 }
 
-fn json(master: &str) -> Result<String, Failure> {
-    let json = serde_json::to_string_pretty(&ask(master)?);
+fn json(report: &Report) -> Result<String, Failure> {
+    let json = serde_json::to_string_pretty(report);
     let json = json.map_err(|e| Failure::operation(format!("cannot write the status: {e}")))?;
     Ok(json + "\n")
 }
 
 /// For people.
 pub fn table(master: &str) -> Result<String, Failure> {
-    let report = ask(master)?;
-    let state = if report.ready {
-        format!("ready, view {}", report.view)
-    } else {
+    Ok(show(&ask(master)?))
+}
+
+/// In one word and the numbers that it needs.
+fn state(report: &Report) -> String {
+    if report.view == 0 {
         let joined = report.memory_nodes.len();
-        format!("forming, {joined} of {} memory nodes joined", report.expected_memory_nodes)
-    };
+        let expected = report.expected_memory_nodes;
+        let problem = report.problem.as_ref().map(|p| format!(": {p}")).unwrap_or_default();
+        return format!("forming, {joined} of {expected} memory nodes joined{problem}");
+    }
+    let members = report.memory_nodes.iter().filter(|node| node.in_view);
+    let silent = members.clone().filter(|node| !node.reachable).count();
+    match silent {
+        0 => format!("ready, view {}", report.view),
+        _ => format!(
+            "view {}, {silent} of {} memory nodes do not answer",
+            report.view,
+            members.count()
+        ),
+    }
+}
+
+fn show(report: &Report) -> String {
+    let state = state(report);
     let mut text = format!(
         "master {}: {state}\n{} index replicas of {} subtables, {} data replicas of {} regions\n\
          {} sessions open, {} ever\n\n",
@@ -108,12 +137,17 @@ pub fn table(master: &str) -> Result<String, Failure> {
         "{:<6}{:<22}{:<22}{:>10}{:>10}{:>14}{:>9}  state",
         "node", "control", "tcp", "pool", "reserved", "blocks used", "clients"
     );
+    let bytes = |bytes: Option<u64>| bytes.map_or("-".into(), |bytes| Bytes(bytes).to_string());
+    let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
     for node in &report.memory_nodes {
-        let blocks = format!("{}/{}", node.primary_blocks_owned, node.primary_blocks);
+        let blocks = match (node.primary_blocks_owned, node.primary_blocks) {
+            (Some(owned), Some(blocks)) => format!("{owned}/{blocks}"),
+            _ => "-".into(),
+        };
         let state = match (&node.problem, node.in_view) {
-            (Some(problem), _) => problem,
-            (None, true) => "ok",
-            (None, false) => "waits, not in the view",
+            (Some(problem), _) => format!("no answer: {problem}"),
+            (None, true) => "ok".into(),
+            (None, false) => "waits, not in the view".into(),
         };
         let _ = writeln!(
             text,
@@ -121,9 +155,9 @@ pub fn table(master: &str) -> Result<String, Failure> {
             node.node,
             node.control,
             node.tcp.as_deref().unwrap_or("-"),
-            Bytes(node.pool_bytes).to_string(),
-            Bytes(node.reserved_bytes).to_string(),
-            node.attached_clients
+            bytes(node.pool_bytes),
+            bytes(node.reserved_bytes),
+            number(node.attached_clients)
         );
     }
     for node in &report.memory_nodes {
@@ -131,10 +165,11 @@ pub fn table(master: &str) -> Result<String, Failure> {
             let _ = writeln!(text, "{:<6}shared memory at {shm}", node.node);
         }
     }
-    Ok(text)
+    text
 }
 
 fn ask(master: &str) -> Result<Report, Failure> {
+    connect::check_address(master)?;
     let runtime = Runtime::start("fusee-status")
         .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
     let client = MasterClient::new(&runtime, master).with_deadline(TIMEOUT);
@@ -172,29 +207,27 @@ fn report(
     let nodes = status.members.iter().map(|member| {
         let place = view.and_then(|view| view.members.iter().find(|m| m.node == member.node));
         let usage = usages.remove(&member.node.0).unwrap_or(Err("not asked".into()));
-        let (usage, problem) = match usage {
-            Ok(usage) => (usage, None),
-            Err(problem) => (Usage::default(), Some(problem)),
-        };
+        let known = |of: fn(&Usage) -> u64| usage.as_ref().ok().map(of);
         NodeReport {
             node: member.node.to_string(),
             control: member.control.clone(),
             tcp: place.and_then(|place| place.tcp.clone()),
             shm: place.and_then(|place| place.shm.clone()),
             in_view: member.in_view,
-            reachable: problem.is_none(),
-            problem,
-            pool_bytes: place.map_or(usage.pool_bytes, |place| place.pool_bytes),
-            reserved_bytes: usage.reserved_bytes,
-            primary_blocks: usage.primary_blocks,
-            primary_blocks_owned: usage.primary_blocks_owned,
-            attached_clients: usage.attached_clients,
+            reachable: usage.is_ok(),
+            problem: usage.as_ref().err().cloned(),
+            pool_bytes: place.map(|p| p.pool_bytes).or(known(|usage| usage.pool_bytes)),
+            reserved_bytes: known(|usage| usage.reserved_bytes),
+            primary_blocks: known(|usage| usage.primary_blocks),
+            primary_blocks_owned: known(|usage| usage.primary_blocks_owned),
+            attached_clients: known(|usage| usage.attached_clients),
         }
     });
+    let nodes: Vec<NodeReport> = nodes.collect();
     let count = |of: fn(&View) -> usize| view.map_or(0, of);
     Report {
         master: master.to_string(),
-        ready: view.is_some(),
+        ready: view.is_some() && nodes.iter().all(|node| node.reachable || !node.in_view),
         expected_memory_nodes: status.expected_memory_nodes,
         view: view.map_or(0, |view| view.number),
         index_replicas: status.index_replicas,
@@ -203,6 +236,7 @@ fn report(
         regions: count(|view| view.regions.len()),
         open_sessions: status.open_sessions,
         sessions_opened: status.sessions_opened,
-        memory_nodes: nodes.collect(),
+        problem: status.problem.clone(),
+        memory_nodes: nodes,
     }
 }

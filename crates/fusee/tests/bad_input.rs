@@ -68,7 +68,12 @@ fn a_master_that_is_not_there_is_named() {
     expect_unreachable(&free.to_string(), "refused");
     finish(&mut fusee(&["get", "k", "--master", "no.such.host.invalid:7400"]))
         .expect_error(3, "no.such.host.invalid");
-    finish(&mut fusee(&["get", "k", "--master", "nonsense"])).expect_error(3, "nonsense");
+    for line in [&["get", "k"][..], &["status"], &["shell"], &["bench", "micro"]] {
+        for address in ["nonsense", "host:", ":7400", "host:70000"] {
+            let output = finish(fusee(line).args(["--master", address]));
+            output.expect_error(2, &format!("`{address}` is no address of a master"));
+        }
+    }
 }
 
 #[test]
@@ -120,6 +125,12 @@ fn wrong_command_lines_are_usage_errors() {
         finish(&mut fusee(line)).expect_error(2, "Usage");
     }
     finish(&mut fusee(&["up", "--port", "70000"])).expect_error(2, "0..=65535");
+    for (more, says) in [
+        (&["--index-replicas", "6"][..], "--index-replicas is 6"),
+        (&["--data-replicas", "4", "--memory-nodes", "3"], "lower --data-replicas"),
+    ] {
+        finish(fusee(&["up", "--port", "0"]).args(more)).expect_error(2, says);
+    }
     finish(&mut fusee(&["get", "k", "--fabric", "pigeon"])).expect_error(2, "auto, shm or tcp");
     finish(&mut fusee(&[])).expect_code(2);
     let help = finish(&mut fusee(&["--help"])).expect_code(0).text();

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
@@ -57,6 +58,12 @@ fn ycsb_keeps_every_acknowledged_write_with_other_replication() {
         }
     }
     ycsb("a", &["--memory-nodes", "5", "--index-replicas", "5", "--data-replicas", "3"]);
+    // As many replicas as there can be.
+    for nodes in [1, 2] {
+        let report = ycsb("a", &["--memory-nodes", &nodes.to_string()]);
+        assert_eq!(report["cluster"]["index_replicas"], nodes);
+        assert_eq!(report["cluster"]["data_replicas"], nodes);
+    }
 }
 
 #[test]
@@ -218,12 +225,51 @@ fn impossible_benchmarks_are_refused_before_they_start() {
         (&["--theta", "1"], "below 1"),
         (&["--seconds", "0"], "more than 0"),
         (&["--operations", "100000000000"], "lower --operations"),
-        (&["--memory-nodes", "1"], "lower index_replicas"),
+        (&["--memory-nodes", "1", "--index-replicas", "2"], "lower --index-replicas"),
+        (&["--pool", "10MiB"], "--pool is 10.0 MiB"),
+        (&["--master", "nonsense"], "`nonsense` is no address"),
         (&["--workload", "e"], "upd0..upd100"),
         (&["--master", "x:1", "--memory-nodes", "3"], "cannot be used with"),
     ] {
         finish(fusee(&["bench", "ycsb"]).args(more)).expect_error(2, says);
     }
+}
+
+/// A memory node dies in the middle: nothing can be verified or removed any more, but what was
+/// measured is still told.
+#[test]
+fn a_memory_node_that_dies_does_not_take_the_report_with_it() {
+    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
+    let output = thread::scope(|scope| {
+        let more = ["--workload", "c", "--seconds", "3", "--threads", "1", "--coroutines", "1"];
+        let more = [&more[..], &["--fabric", "tcp"]].concat();
+        let up = &up;
+        let running = scope.spawn(move || run_against(up, &more));
+        thread::sleep(Duration::from_millis(1500));
+        common::signal("KILL", up.pids()[1]);
+        running.join().unwrap()
+    });
+    let output = output.expect_code(1);
+    let report = output.json();
+    assert!(report["operations"].as_u64().unwrap() > 0, "{report:#}");
+    let problems = report["problems"].as_array().unwrap();
+    let says = |what: &str| problems.iter().any(|p| p.as_str().unwrap().contains(what));
+    assert!(says("cannot start a session to verify"), "{report:#}");
+    assert!(says("cannot remove the benchmark's keys"), "{report:#}");
+    assert!(output.stderr.contains("the benchmark failed"), "{}", output.stderr);
+}
+
+#[test]
+fn ctrl_c_ends_the_microbenchmark_with_its_report() {
+    let mut command = fusee(&["bench", "micro", "--operations", "300", "--seconds", "100"]);
+    command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    thread::sleep(Duration::from_secs(3));
+    common::signal("INT", child.id());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["interrupted"], &report["mismatches"]), (&true.into(), &0.into()));
 }
 
 #[test]

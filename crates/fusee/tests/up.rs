@@ -83,9 +83,19 @@ fn status_shows_the_cluster() {
     // A memory node that has gone is shown as such.
     signal("KILL", up.pids()[2]);
     eventually("mn1 is unreachable", || {
-        let status = up.run(&["status", "--json"]).expect_code(0).json();
+        let status = up.run(&["status", "--json"]).json();
         status["memory_nodes"][1]["reachable"] == false
     });
+    let output = up.run(&["status", "--json"]).expect_code(1);
+    assert!(output.stderr.contains("no answer from mn1"), "{}", output.stderr);
+    let status = output.json();
+    assert_eq!(status["ready"], false);
+    assert!(status["memory_nodes"][1]["attached_clients"].is_null());
+    assert!(status["memory_nodes"][0]["attached_clients"].is_u64());
+    let table = up.run(&["status"]).expect_code(1).text();
+    assert!(table.contains("view 1, 1 of 2 memory nodes do not answer"), "{table}");
+    let line = table.lines().find(|line| line.starts_with("mn1 ")).unwrap();
+    assert!(line.contains(" - ") && line.contains("no answer"), "{table}");
 }
 
 #[test]
@@ -176,16 +186,17 @@ fn a_second_up_at_the_same_port_says_what_to_do() {
 #[test]
 fn clusters_that_cannot_be_are_refused_and_leave_nothing() {
     let scratch = common::Scratch::new();
-    for (line, says) in [
-        (&["--memory-nodes", "1", "--index-replicas", "2"][..], "lower index_replicas"),
-        (&["--memory-nodes", "0"], "1..=100"),
-        (&["--pool", "1MiB", "--memory-nodes", "1"], "cannot be formed"),
-        (&["--pool", "lots"], "512MiB"),
-        (&["--fabric", "pigeon"], "possible values: shm, tcp"),
+    for (line, code, says) in [
+        (&["--memory-nodes", "1", "--index-replicas", "2"][..], 2, "lower --index-replicas"),
+        (&["--data-replicas", "6"], 2, "--data-replicas is 6"),
+        (&["--memory-nodes", "0"], 2, "1..=100"),
+        (&["--pool", "1MiB", "--memory-nodes", "1"], 1, "cannot be formed"),
+        (&["--pool", "lots"], 2, "512MiB"),
+        (&["--fabric", "pigeon"], 2, "possible values: shm, tcp"),
     ] {
         let mut command = fusee(&["up", "--port", "0"]);
         let output = finish(command.args(line).env("XDG_RUNTIME_DIR", scratch.path()));
-        assert!(matches!(output.code, Some(1 | 2)), "{output:?}");
+        assert_eq!(output.code, Some(code), "{output:?}");
         assert!(output.stderr.contains(says), "{}", output.stderr);
         assert!(scratch.entries().is_empty());
     }

@@ -15,7 +15,7 @@ pub const MIN_PAIR_BYTES: usize = KEY_BYTES + HEADER_BYTES;
 #[derive(Args, Clone, Debug)]
 pub struct ClusterArgs {
     /// Measure the cluster of the master at this address; without it, a cluster is started
-    /// inside this process and ends with it
+    /// inside this process and ends with it (for several client processes, as processes)
     #[arg(long, value_name = "HOST:PORT")]
     pub master: Option<String>,
 
@@ -27,18 +27,36 @@ pub struct ClusterArgs {
     #[arg(long, default_value_t = 3, conflicts_with = "master", value_name = "N")]
     pub memory_nodes: u16,
 
-    /// Replicas of the index in the embedded cluster, 1 to 5
-    #[arg(long, default_value_t = 3, conflicts_with = "master", value_name = "N")]
-    pub index_replicas: u8,
+    /// Replicas of the index in the embedded cluster, 1 to 5 [default: 3, or as many as there are
+    /// memory nodes]
+    #[arg(long, conflicts_with = "master", value_name = "N")]
+    pub index_replicas: Option<u8>,
 
-    /// Replicas of keys and values in the embedded cluster, 1 to 5
-    #[arg(long, default_value_t = 2, conflicts_with = "master", value_name = "N")]
-    pub data_replicas: u8,
+    /// Replicas of keys and values in the embedded cluster, 1 to 5 [default: 2, or as many as
+    /// there are memory nodes]
+    #[arg(long, conflicts_with = "master", value_name = "N")]
+    pub data_replicas: Option<u8>,
 
     /// Memory of each node of the embedded cluster, like 1GiB; without it, as much as the
     /// benchmark may need (every write takes new memory; what is replaced is not used again)
     #[arg(long, conflicts_with = "master", value_name = "BYTES")]
     pub pool: Option<Bytes>,
+}
+
+impl ClusterArgs {
+    fn at_most_nodes(&self, replicas: u8) -> u8 {
+        replicas.min(u8::try_from(self.memory_nodes).unwrap_or(u8::MAX))
+    }
+
+    /// Replicas of the index.
+    pub fn index_replicas(&self) -> u8 {
+        self.index_replicas.unwrap_or_else(|| self.at_most_nodes(3))
+    }
+
+    /// Replicas of keys and values.
+    pub fn data_replicas(&self) -> u8 {
+        self.data_replicas.unwrap_or_else(|| self.at_most_nodes(2))
+    }
 }
 
 /// The load to put on it.
@@ -48,7 +66,7 @@ pub struct LoadArgs {
     #[arg(long, default_value_t = 1024, value_name = "BYTES")]
     pub pair_bytes: usize,
 
-    /// Threads, each with a session of its own
+    /// Threads of all processes together, each with a session of its own
     #[arg(long, default_value_t = 4, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,

@@ -1,22 +1,43 @@
-//! The clock of the benchmarks: the processor's time-stamp counter, in nanoseconds.
+//! The clocks of the benchmarks, in nanoseconds.
 //!
-//! Reading it costs about 10 ns, a third of `Instant::now`; an operation on shared memory takes
-//! about a microsecond. Where the counter is unusable, `quanta` falls back to the system's clock.
+//! *Alone*, the processor's time-stamp counter: reading it costs about 10 ns, a third of
+//! `Instant::now`; an operation on shared memory takes about a microsecond. Where the counter is
+//! unusable, `quanta` falls back to the system's clock.
+//!
+//! *Shared*, for times that are compared between processes: the system's monotonic clock, which
+//! is one for all processes of a host and costs twice as much.
 //!
 //! The counter is read out of order: the processor may read it while earlier instructions are
 //! still under way, or later ones already. Latencies do not suffer from tens of nanoseconds, but
 //! a verdict on which of two writes of two threads came first could be wrong. So a write counts
 //! as begun [`SLACK_NS`] before it was seen to begin; that is more than a full reorder buffer of
-//! cache misses, and than the offset between the counters of two cores.
+//! cache misses, and than the offset between the counters of two cores. The monotonic clock waits
+//! for earlier instructions and is corrected for the offset; what remains is that the first few
+//! of the later ones may overtake it: [`SHARED_SLACK_NS`].
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// How much earlier than measured a write may have begun, for the verifier.
 pub const SLACK_NS: u64 = 1000;
+/// The same of the shared clock, for the check of the whole history. The longer, the more is
+/// taken for concurrent that was not.
+pub const SHARED_SLACK_NS: u64 = 100;
 
 /// Nanoseconds since it was made; the same for all its clones.
 #[derive(Clone, Debug)]
-pub struct Clock {
-    clock: quanta::Clock,
-    origin: u64,
+pub enum Clock {
+    /// For this process.
+    Alone {
+        /// Counts.
+        clock: quanta::Clock,
+        /// What it said in the beginning.
+        origin: u64,
+    },
+    /// For all processes of this host.
+    Shared {
+        /// What the monotonic clock said in the beginning.
+        origin_ns: u64,
+    },
 }
 
 impl Clock {
@@ -24,11 +45,26 @@ impl Clock {
     pub fn start() -> Clock {
         let clock = quanta::Clock::new();
         let origin = clock.raw();
-        Clock { clock, origin }
+        Clock::Alone { clock, origin }
+    }
+
+    /// The same time in all processes that are told the same [`monotonic_ns`].
+    pub fn shared(origin_ns: u64) -> Clock {
+        Clock::Shared { origin_ns }
     }
 
     /// Nanoseconds.
     pub fn now(&self) -> u64 {
-        self.clock.delta_as_nanos(self.origin, self.clock.raw()) + SLACK_NS
+        let since = match self {
+            Clock::Alone { clock, origin } => clock.delta_as_nanos(*origin, clock.raw()),
+            Clock::Shared { origin_ns } => monotonic_ns().saturating_sub(*origin_ns),
+        };
+        since + SLACK_NS
     }
+}
+
+/// The system's monotonic clock.
+pub fn monotonic_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -11,8 +11,12 @@ use fusee_master::settings::Settings;
 
 use super::args::{ClusterArgs, LoadArgs};
 use super::workload::KEY_BYTES;
+use crate::connect;
 use crate::failure::Failure;
+use crate::flags;
 use crate::quantity::Bytes;
+use crate::server::memory_node::Serve;
+use crate::up::{self, Servers};
 
 /// Share of the available memory that a run may use, in percent.
 const USABLE_PERCENT: u64 = 85;
@@ -28,6 +32,8 @@ pub struct Demand {
     pub pairs: u64,
     /// Objects with a key only, for DELETEs.
     pub deletes: u64,
+    /// Processes with clients, this one not counted.
+    pub processes: u64,
 }
 
 /// An embedded cluster that satisfies a demand.
@@ -39,6 +45,8 @@ pub struct Plan {
     pub pool_bytes: u64,
     /// Memory of all nodes that a run will really touch, in bytes.
     pub touched_bytes: u64,
+    /// With less memory a node cannot hold one region and its part of the index.
+    pub least_pool_bytes: u64,
 }
 
 /// Bytes that one write takes on all memory nodes together.
@@ -51,7 +59,7 @@ pub fn bytes_per_pair(pair_bytes: usize, data_replicas: u8) -> u64 {
 pub fn affordable_pairs(load: &LoadArgs, cluster: &ClusterArgs, available: Option<u64>) -> u64 {
     let usable = available.unwrap_or(u64::MAX) / 100 * USABLE_PERCENT;
     // Half a share for the index, the rests of blocks and the logs of the benchmark.
-    let objects = usable / 2 / bytes_per_pair(load.pair_bytes, cluster.data_replicas);
+    let objects = usable / 2 / bytes_per_pair(load.pair_bytes, cluster.data_replicas());
     objects * 100 / (100 + RETRIES_PERCENT)
 }
 
@@ -60,20 +68,20 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
     let geometry = EmbeddedOptions::default().geometry;
     let settings = Settings {
         memory_nodes: cluster.memory_nodes.into(),
-        index_replicas: cluster.index_replicas,
-        data_replicas: cluster.data_replicas,
+        index_replicas: cluster.index_replicas(),
+        data_replicas: cluster.data_replicas(),
         index_keys: demand.keys,
         geometry,
     };
-    settings.check().map_err(|error| Failure::usage(error.to_string()))?;
-    // One session per thread, the client's own and the verifier's, each with an open block.
-    let sessions = u64::from(load.threads) + 2;
+    settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
+    // One session per thread, the clients' own and the verifier's, each with an open block.
+    let sessions = u64::from(load.threads) + demand.processes + 2;
     let objects = |count: u64| count + count * RETRIES_PERCENT / 100;
     let pair_blocks =
         blocks(&geometry, objects(demand.pairs), load.pair_bytes - KEY_BYTES, sessions)?;
     let delete_blocks = blocks(&geometry, objects(demand.deletes), 0, sessions)?;
     let regions = (pair_blocks + delete_blocks).div_ceil(geometry.blocks_per_region().into()) + 1;
-    let replicas = u64::from(cluster.data_replicas);
+    let replicas = u64::from(cluster.data_replicas());
     let nodes = u64::from(cluster.memory_nodes);
     let index_bytes = settings.subtables() * geometry.subtable_bytes();
     // Regions spread over the nodes; of each subtable a node holds one replica at most. One
@@ -81,8 +89,9 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
     let regions_per_node = (regions * replicas).div_ceil(nodes) + 1;
     let pool_bytes = regions_per_node * geometry.region_bytes + index_bytes;
     let touched_bytes = (pair_blocks + delete_blocks) * geometry.block_bytes * replicas
-        + index_bytes * u64::from(cluster.index_replicas);
-    Ok(Plan { geometry, pool_bytes, touched_bytes })
+        + index_bytes * u64::from(cluster.index_replicas());
+    let least_pool_bytes = geometry.region_bytes + index_bytes;
+    Ok(Plan { geometry, pool_bytes, touched_bytes, least_pool_bytes })
 }
 
 fn blocks(
@@ -123,13 +132,21 @@ fn check_memory(touched_bytes: u64, available: Option<u64>) -> Result<(), Failur
     )))
 }
 
+/// The cluster that is measured.
+pub struct Target {
+    /// A member of it. Leaves before the servers end.
+    pub client: Client,
+    /// Its processes, if they were started for the purpose.
+    pub servers: Option<Servers>,
+}
+
 /// Joins the cluster that is to be measured, or starts it.
 pub fn open(
     demand: Demand,
     load: &LoadArgs,
     cluster: &ClusterArgs,
     available: Option<u64>,
-) -> Result<Client, Failure> {
+) -> Result<Target, Failure> {
     let options = Options {
         fabric: cluster.fabric,
         cache_entries: load.cache_entries,
@@ -137,7 +154,8 @@ pub fn open(
         ..Options::default()
     };
     if let Some(master) = &cluster.master {
-        return Ok(Client::connect_with(master, options)?);
+        let client = connect::join(master, options)?;
+        return Ok(Target { client, servers: None });
     }
     let plan = plan(demand, load, cluster)?;
     let (pool_bytes, touched_bytes) = match cluster.pool {
@@ -146,15 +164,35 @@ pub fn open(
             (pool, plan.touched_bytes.min(pool.saturating_mul(cluster.memory_nodes.into())))
         }
     };
+    check_pool(pool_bytes, plan.least_pool_bytes)?;
     check_memory(touched_bytes, available)?;
     let fabric = match cluster.fabric {
         FabricChoice::Auto => FabricKind::Shm,
         FabricChoice::Only(kind) => kind,
     };
+    if demand.processes > 0 {
+        let servers = Servers::start(&up::Plan {
+            memory_nodes: cluster.memory_nodes,
+            index_replicas: cluster.index_replicas(),
+            data_replicas: cluster.data_replicas(),
+            pool_bytes,
+            index_keys: demand.keys,
+            port: 0,
+            fabrics: vec![match fabric {
+                FabricKind::Tcp => Serve::Tcp,
+                _ => Serve::Shm,
+            }],
+            region_bytes: plan.geometry.region_bytes,
+            block_bytes: plan.geometry.block_bytes,
+        })?;
+        let options = Options { fabric: FabricChoice::Only(fabric), ..options };
+        let client = Client::connect_with(servers.master(), options)?;
+        return Ok(Target { client, servers: Some(servers) });
+    }
     let embedded = EmbeddedOptions {
         memory_nodes: cluster.memory_nodes,
-        index_replicas: cluster.index_replicas,
-        data_replicas: cluster.data_replicas,
+        index_replicas: cluster.index_replicas(),
+        data_replicas: cluster.data_replicas(),
         fabric,
         pool_bytes,
         geometry: plan.geometry,
@@ -162,7 +200,24 @@ pub fn open(
         client: options,
         ..EmbeddedOptions::default()
     };
-    Ok(Client::embedded(embedded)?)
+    let client = Client::embedded(embedded).map_err(|error| match cluster.pool {
+        // Everything else has been checked.
+        Some(_) => Failure::usage(flags::in_text(&error.to_string())),
+        None => error.into(),
+    })?;
+    Ok(Target { client, servers: None })
+}
+
+/// Refuses a pool that cannot hold anything: that of --pool.
+fn check_pool(pool_bytes: u64, least: u64) -> Result<(), Failure> {
+    if pool_bytes >= least {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "--pool is {}; a memory node of this cluster needs at least {}",
+        Bytes(pool_bytes),
+        Bytes(least)
+    )))
 }
 
 #[cfg(test)]
@@ -188,10 +243,10 @@ mod tests {
         for line in ["", "--memory-nodes 5", "--data-replicas 3", "--pair-bytes 40", "--threads 1"]
         {
             let args = args(line);
-            let demand = Demand { keys: 100_000, pairs: 1_000_000, deletes: 1000 };
+            let demand = Demand { keys: 100_000, pairs: 1_000_000, deletes: 1000, processes: 0 };
             let plan = plan(demand, &args.load, &args.cluster).unwrap();
             let needed =
-                1_000_000 * bytes_per_pair(args.load.pair_bytes, args.cluster.data_replicas);
+                1_000_000 * bytes_per_pair(args.load.pair_bytes, args.cluster.data_replicas());
             let pools = plan.pool_bytes * u64::from(args.cluster.memory_nodes);
             assert!(pools > needed * 5 / 4, "{line}: {plan:?}");
             assert!(plan.touched_bytes >= needed, "{line}: {plan:?}");
@@ -203,23 +258,23 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_a_way_out() {
         let args = args("");
-        let demand = Demand { keys: 1, pairs: 1_000_000, deletes: 0 };
+        let demand = Demand { keys: 1, pairs: 1_000_000, deletes: 0, processes: 0 };
         let plan = plan(demand, &args.load, &args.cluster).unwrap();
         assert!(check_memory(plan.touched_bytes, Some(100 << 30)).is_ok());
         let refused = check_memory(plan.touched_bytes, Some(1 << 30)).unwrap_err().to_string();
         assert!(refused.contains("lower --operations"), "{refused}");
         let pairs = affordable_pairs(&args.load, &args.cluster, Some(1 << 30));
-        let demand = Demand { keys: 1, pairs, deletes: 0 };
+        let demand = Demand { keys: 1, pairs, deletes: 0, processes: 0 };
         let plan = super::plan(demand, &args.load, &args.cluster).unwrap();
         assert!(check_memory(plan.touched_bytes, Some(1 << 30)).is_ok());
     }
 
     #[test]
     fn impossible_clusters_and_pairs_are_refused() {
-        let demand = Demand { keys: 1, pairs: 1, deletes: 0 };
+        let demand = Demand { keys: 1, pairs: 1, deletes: 0, processes: 0 };
         for (line, says) in [
-            ("--memory-nodes 2", "index_replicas is 3"),
-            ("--data-replicas 0", "must be 1..=5"),
+            ("--memory-nodes 2 --index-replicas 3", "--index-replicas is 3"),
+            ("--data-replicas 0", "--data-replicas is 0; it must be 1..=5"),
             ("--pair-bytes 2000000", "values have at most 1048576"),
         ] {
             let args = args(line);

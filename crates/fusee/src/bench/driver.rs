@@ -11,15 +11,19 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, Error, KindStats, OpKind, Session, Stats};
+use fusee_sim::linearizability::{Answer, Call};
 use futures_util::future::join_all;
 
+use super::clock::monotonic_ns;
 use super::phase::{Budget, Phase, Share};
 use super::progress::Progress;
+use super::record::{End, Entry, Keep, Packed};
 use super::tally::Tally;
-use super::verify::{Log, Verifier};
+use super::verify::{Log, Mismatch, Verifier, self_check};
 use super::worker::{Board, Worker};
 use super::workload::key_bytes;
 use crate::failure::Failure;
+use crate::interrupt;
 
 /// Reads that verification has under way at a time.
 const VERIFY_COROUTINES: u64 = 16;
@@ -31,6 +35,35 @@ pub struct Crew {
     pub threads: usize,
     /// Workers of a thread.
     pub coroutines: usize,
+    /// Threads of other processes that come before these.
+    pub first_thread: usize,
+}
+
+/// Takes part in the phases, from outside of the threads.
+pub trait Steps {
+    /// Whether to draw the progress.
+    fn shows_progress(&self) -> bool {
+        true
+    }
+
+    /// Everybody is ready for the next phase, which begins when this returns.
+    fn begin(&mut self) {}
+
+    /// A phase has ended; it took this time of the monotonic clock.
+    fn ended(&mut self, _from_ns: u64, _to_ns: u64) {}
+}
+
+/// Nobody does.
+impl Steps for () {}
+
+/// What all phases gave.
+pub struct Outcome {
+    /// By phase.
+    pub results: Vec<PhaseResult>,
+    /// By worker.
+    pub logs: Vec<Log>,
+    /// What was kept of the operations, by worker and in the order of their ends.
+    pub entries: Vec<Packed>,
 }
 
 /// The costs of a phase, by kind of operation.
@@ -64,16 +97,17 @@ struct Stage<'a> {
     failed: AtomicBool,
     failure: Mutex<Option<Failure>>,
     results: Mutex<Vec<PhaseResult>>,
-    logs: Mutex<Vec<(u64, Log)>>,
+    logs: Mutex<Vec<(u64, Log, Vec<Packed>)>>,
 }
 
-/// Runs all phases; gives their results, and the logs of all workers by number.
+/// Runs all phases.
 pub fn run(
     client: &Client,
     board: &Board,
     crew: Crew,
     phases: &[Phase],
-) -> Result<(Vec<PhaseResult>, Vec<Log>), Failure> {
+    steps: &mut dyn Steps,
+) -> Result<Outcome, Failure> {
     let stage = Stage {
         client,
         board,
@@ -93,7 +127,7 @@ pub fn run(
             let stage = &stage;
             scope.spawn(move || stage.thread(thread));
         }
-        stage.conduct()
+        stage.conduct(steps)
     });
     if let Some(failure) = into_inner(stage.failure) {
         return Err(failure);
@@ -103,8 +137,13 @@ pub fn run(
         result.duration = duration;
     }
     let mut logs = into_inner(stage.logs);
-    logs.sort_by_key(|(writer, _)| *writer);
-    Ok((results, logs.into_iter().map(|(_, log)| log).collect()))
+    logs.sort_by_key(|(writer, ..)| *writer);
+    let (mut all_logs, mut entries) = (Vec::new(), Vec::new());
+    for (_, log, mut kept) in logs {
+        all_logs.push(log);
+        entries.append(&mut kept);
+    }
+    Ok(Outcome { results, logs: all_logs, entries })
 }
 
 fn into_inner<T>(mutex: Mutex<T>) -> T {
@@ -124,7 +163,7 @@ impl Drop for NobodyWaitsForever {
 
 impl Stage<'_> {
     /// Leads the threads through the phases, from the main thread.
-    fn conduct(&self) -> Vec<Duration> {
+    fn conduct(&self, steps: &mut dyn Steps) -> Vec<Duration> {
         self.barrier.wait();
         let mut durations = Vec::new();
         if self.failed.load(Ordering::Acquire) {
@@ -134,12 +173,14 @@ impl Stage<'_> {
             for counter in &self.counters {
                 counter.0.store(0, Ordering::Relaxed);
             }
-            let progress = Progress::start(phase, &self.counters);
+            let progress = Progress::start(phase, &self.counters, steps.shows_progress());
+            steps.begin();
             // Taken before the workers start: this thread may run again only after they ended.
-            let start = Instant::now();
+            let (start, from_ns) = (Instant::now(), monotonic_ns());
             self.barrier.wait();
             progress.watch(|| self.barrier.wait());
             durations.push(start.elapsed());
+            steps.ended(from_ns, monotonic_ns());
         }
         durations
     }
@@ -159,7 +200,7 @@ impl Stage<'_> {
         let tally = RefCell::new(Tally::default());
         let coroutines = self.crew.coroutines;
         let mut workers: Vec<Worker<'_>> = (0..coroutines)
-            .map(|c| (thread * coroutines + c) as u64)
+            .map(|c| ((self.crew.first_thread + thread) * coroutines + c) as u64)
             .map(|writer| Worker::new(self.board, &session, &tally, writer, coroutines > 1))
             .collect();
         for (number, phase) in self.phases.iter().enumerate() {
@@ -206,39 +247,69 @@ fn add_costs(costs: &mut Costs, before: &Stats, after: &Stats) {
     }
 }
 
+/// What reading all keys back gave.
+#[derive(Default)]
+pub struct Verified {
+    /// Errors and mismatches.
+    pub tally: Tally,
+    /// Keys that were read.
+    pub keys: u64,
+    /// The reads, if the board keeps all operations.
+    pub entries: Vec<Packed>,
+}
+
 /// Reads every key that was ever inserted through a new session, which remembers nothing, and
-/// compares it with the logs. Returns errors and mismatches, and the number of keys that were
-/// read.
-pub fn verify(client: &Client, board: &Board, logs: Vec<Log>) -> Result<(Tally, u64), Failure> {
+/// compares it with the logs. Ends at the first error, or when somebody asks meanwhile.
+pub fn verify(client: &Client, board: &Board, logs: Vec<Log>) -> Result<Verified, Failure> {
     let keys = board.frontier.claimed();
+    let reader = logs.len() as u64;
     let verifier = Verifier::new(keys, logs);
     let session = client
         .session()
         .map_err(|e| Failure::unreachable(format!("cannot start a session to verify: {e}")))?;
-    let tally = RefCell::new(Tally::default());
+    let verified = RefCell::new(Verified::default());
     let next = AtomicU64::new(0);
     let len = board.value_bytes();
-    let reader = async || {
-        let mut read = 0;
+    let was_interrupted = interrupt::requested();
+    let read = async || {
         loop {
             let key = next.fetch_add(1, Ordering::Relaxed);
-            if key >= keys || tally.borrow().error_count() > 0 {
-                return read;
+            let failed = verified.borrow().tally.error_count() > 0;
+            if key >= keys || failed || interrupt::requested() != was_interrupted {
+                return;
             }
-            let check = |found: Option<&[u8]>| verifier.check(key, found, len);
-            match session.get_with(&key_bytes(key), check).await {
-                Ok(Ok(())) => read += 1,
-                Ok(Err(mismatch)) => {
-                    read += 1;
-                    tally.borrow_mut().mismatch(key, &mismatch);
+            let invoked = board.clock.now();
+            let check = |found: Option<&[u8]>| {
+                let value = found.map_or(Err(Mismatch::Missing), |v| self_check(key, v, len));
+                (verifier.check(key, found, len), value)
+            };
+            let found = session.get_with(&key_bytes(key), check).await;
+            let verified = &mut *verified.borrow_mut();
+            let (verdict, value) = match found {
+                Ok(found) => found,
+                Err(error) => {
+                    verified.tally.error(OpKind::Search, key, &error);
+                    return;
                 }
-                Err(error) => tally.borrow_mut().error(OpKind::Search, key, &error),
+            };
+            verified.keys += 1;
+            if let Err(mismatch) = verdict {
+                verified.tally.mismatch(key, &mismatch);
+            }
+            let answer = match value {
+                Ok(origin) => Answer::from(origin),
+                Err(Mismatch::Missing) => Answer::Absent,
+                Err(_) => continue,
+            };
+            if board.keep == Keep::All {
+                let end = End::Answered(board.clock.now(), answer);
+                let entry = Entry { key, worker: reader, call: Call::Search, invoked, end };
+                verified.entries.push(entry.into());
             }
         }
     };
-    let readers = (0..VERIFY_COROUTINES).map(|_| reader());
-    let read = session.block_on(join_all(readers)).into_iter().sum();
-    Ok((tally.into_inner(), read))
+    session.block_on(join_all((0..VERIFY_COROUTINES).map(|_| read())));
+    Ok(verified.into_inner())
 }
 
 /// Removes keys `0..keys` as far as they exist, and those that follow up to the first that does

@@ -19,8 +19,9 @@ use super::phase::{Job, Phase};
 use super::report::{ClusterReport, OperationReport, PhaseReport, Verdict, operations_table};
 use super::tally::Tally;
 use super::worker::Board;
-use super::{describe, judge, print_json};
+use super::{attempt, describe, judge, print_json};
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output;
 
 /// How long keys are inserted, and deleted.
@@ -79,6 +80,7 @@ impl Args {
             keys: limits.keys.max(self.operations),
             pairs: limits.keys + limits.updates.min(1 << 40) + 2 * self.operations,
             deletes: limits.keys + self.operations,
+            processes: 0,
         }
     }
 
@@ -124,6 +126,8 @@ struct Report {
     machine: Machine,
     fabric: String,
     cluster: ClusterReport,
+    /// Whether the user ended it: what was not measured yet counts 0 operations.
+    interrupted: bool,
     /// By phase, in the order in which they ran.
     latency: Vec<NamedPhase>,
     throughput: Vec<NamedPhase>,
@@ -142,10 +146,11 @@ impl Report {
     fn table(&self) -> String {
         let settings = &self.settings;
         format!(
-            "microbenchmark: pairs of {} bytes\n\n{}{}\n\
+            "microbenchmark: pairs of {} bytes{}\n\n{}{}\n\
              latency, 1 client\n{}\n\
              throughput, {} threads x {} coroutines\n{}",
             settings.pair_bytes,
+            if self.interrupted { ", interrupted" } else { "" },
             self.cluster.line(&self.fabric, &self.machine),
             self.verdict.table(),
             operations_table(rows(&self.latency)),
@@ -169,24 +174,34 @@ fn part(
     args: &Args,
     crew: Crew,
     phases: &[Phase],
-    total: &mut Tally,
+    total: &mut Total,
     with_cdf: bool,
-) -> Result<(Vec<NamedPhase>, u64), Failure> {
+) -> Result<Vec<NamedPhase>, Failure> {
     if args.cluster.master.is_some() {
         driver::clean_up(client, args.operations)?;
     }
     let board = Board::new(args.load.pair_bytes, args.load.seed);
-    let (results, logs) = driver::run(client, &board, crew, phases)?;
-    let (verified, keys) = driver::verify(client, &board, logs)?;
-    total.merge_failures(&verified);
+    let outcome = driver::run(client, &board, crew, phases, &mut ())?;
+    let problems = &mut total.problems;
+    let verified = attempt(problems, driver::verify(client, &board, outcome.logs));
+    total.tally.merge_failures(&verified.tally);
+    total.verified_keys += verified.keys;
     // Whatever the time did not suffice to delete.
-    driver::clean_up(client, board.frontier.claimed())?;
+    attempt(problems, driver::clean_up(client, board.frontier.claimed()));
     let mut named = Vec::new();
-    for (operation, result) in NAMES.into_iter().zip(&results) {
-        total.merge_failures(&result.tally);
+    for (operation, result) in NAMES.into_iter().zip(&outcome.results) {
+        total.tally.merge_failures(&result.tally);
         named.push(NamedPhase { operation, phase: PhaseReport::new(result, with_cdf) });
     }
-    Ok((named, keys))
+    Ok(named)
+}
+
+/// What both parts gave, beside their measurements.
+#[derive(Default)]
+struct Total {
+    tally: Tally,
+    verified_keys: u64,
+    problems: Vec<String>,
 }
 
 /// Runs the benchmark and prints its report.
@@ -198,13 +213,19 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let machine = Machine::here();
     let limits = args.limits(&machine);
     let available = machine.available_memory_bytes;
-    let client = cluster::open(args.demand(&limits), &args.load, &args.cluster, available)?;
-    let mut tally = Tally::default();
-    let one = Crew { threads: 1, coroutines: 1 };
-    let (latency, first_keys) = part(&client, args, one, &args.latency_phases(), &mut tally, true)?;
-    let all = Crew { threads: args.load.threads.into(), coroutines: args.load.coroutines.into() };
-    let (throughput, second_keys) =
-        part(&client, args, all, &args.throughput_phases(&limits), &mut tally, false)?;
+    interrupt::watch()?;
+    let target = cluster::open(args.demand(&limits), &args.load, &args.cluster, available)?;
+    let client = &target.client;
+    let mut total = Total::default();
+    let one = Crew { threads: 1, coroutines: 1, first_thread: 0 };
+    let latency = part(client, args, one, &args.latency_phases(), &mut total, true)?;
+    let all = Crew {
+        threads: args.load.threads.into(),
+        coroutines: args.load.coroutines.into(),
+        first_thread: 0,
+    };
+    let phases = args.throughput_phases(&limits);
+    let throughput = part(client, args, all, &phases, &mut total, false)?;
     let report = Report {
         benchmark: "micro",
         version: env!("CARGO_PKG_VERSION"),
@@ -219,16 +240,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             cache_threshold: args.load.cache_threshold,
         },
         fabric: client.fabric().to_string(),
-        cluster: describe(&client, &args.cluster),
+        cluster: describe(&target, &args.cluster),
         machine,
+        interrupted: interrupt::requested(),
         latency,
         throughput,
-        verdict: Verdict::new(&tally, first_keys + second_keys),
+        verdict: Verdict::new(&total.tally, total.verified_keys, total.problems),
     };
     if args.load.json {
         print_json(&report)?;
     } else {
         output::text(&report.table())?;
     }
-    judge(&report.verdict)
+    judge(&report.verdict, None)
 }

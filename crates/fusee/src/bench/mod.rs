@@ -6,17 +6,24 @@
 //! what was acknowledged; a run with a single error or mismatch fails.
 //!
 //! Reading order: [`workload`] and [`zipf`] (what is asked), [`value`] and [`verify`] (how it is
-//! checked), [`worker`], [`phase`] and [`driver`] (how it is done), [`cluster`] (on what),
-//! [`tally`] and [`report`] (what comes out).
+//! checked), [`worker`], [`phase`] and [`driver`] (how it is done), [`message`], [`client_process`]
+//! and [`processes`] (the same in several processes), [`cluster`] (on what), [`record`] and
+//! [`check`] (whether the history is linearizable), [`tally`] and [`report`] (what comes out).
 
 mod args;
+mod check;
+mod client_process;
 mod clock;
 mod cluster;
 mod driver;
+
 mod machine;
+mod message;
 pub mod micro;
 mod phase;
+mod processes;
 mod progress;
+mod record;
 mod report;
 mod tally;
 mod value;
@@ -24,13 +31,14 @@ mod verify;
 mod worker;
 mod workload;
 pub mod ycsb;
+mod ycsb_report;
 mod zipf;
-
-use clap::Subcommand;
-use fusee_client::Client;
 
 use crate::failure::Failure;
 use args::ClusterArgs;
+use check::CheckReport;
+use clap::Subcommand;
+use cluster::Target;
 use report::{ClusterReport, Verdict};
 
 /// A benchmark.
@@ -40,6 +48,9 @@ pub enum Benchmark {
     Ycsb(ycsb::Args),
     /// Measure INSERT, UPDATE, SEARCH and DELETE one by one: latency, then throughput
     Micro(micro::Args),
+    /// One of the processes of `--processes`; not for people
+    #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
+    Client,
 }
 
 impl Benchmark {
@@ -48,15 +59,17 @@ impl Benchmark {
         match self {
             Benchmark::Ycsb(args) => ycsb::run(&args),
             Benchmark::Micro(args) => micro::run(&args),
+            Benchmark::Client => client_process::run(),
         }
     }
 }
 
 /// Describes the cluster that was measured.
-fn describe(client: &Client, args: &ClusterArgs) -> ClusterReport {
-    let view = client.view();
+fn describe(target: &Target, args: &ClusterArgs) -> ClusterReport {
+    let view = target.client.view();
     ClusterReport {
-        embedded: args.master.is_none(),
+        embedded: args.master.is_none() && target.servers.is_none(),
+        started: target.servers.is_some(),
         memory_nodes: view.members.len(),
         index_replicas: view.subtables.first().map_or(0, |s| s.places.len()),
         data_replicas: view.regions.first().map_or(0, |r| r.places.len()),
@@ -64,15 +77,37 @@ fn describe(client: &Client, args: &ClusterArgs) -> ClusterReport {
     }
 }
 
-/// Fails if anything went wrong.
-fn judge(verdict: &Verdict) -> Result<(), Failure> {
-    if verdict.is_clean() {
-        return Ok(());
+/// Fails if anything went wrong, or the run is not whole.
+fn judge(verdict: &Verdict, check: Option<&CheckReport>) -> Result<(), Failure> {
+    let mut wrong = Vec::new();
+    if verdict.errors.total > 0 || verdict.mismatches > 0 {
+        wrong.push(format!("{} errors, {} mismatches", verdict.errors.total, verdict.mismatches));
     }
-    Err(Failure::operation(format!(
-        "the benchmark failed: {} errors, {} mismatches",
-        verdict.errors.total, verdict.mismatches
-    )))
+    wrong.extend(verdict.problems.iter().cloned());
+    if let Some(check) = check.filter(|check| !check.is_clean()) {
+        wrong.push(format!(
+            "{} keys are not linearizable, {} undecided\n{}",
+            check.violations,
+            check.undecided_keys,
+            check.explanation.as_deref().unwrap_or_default()
+        ));
+    }
+    match crate::interrupt::failure() {
+        _ if !wrong.is_empty() => {
+            Err(Failure::operation(format!("the benchmark failed: {}", wrong.join("; "))))
+        }
+        Some(interrupted) => Err(interrupted),
+        None => Ok(()),
+    }
+}
+
+/// What is left to do once the measurement is over. A step that fails does not take the report
+/// with it.
+fn attempt<T: Default>(problems: &mut Vec<String>, step: Result<T, Failure>) -> T {
+    step.unwrap_or_else(|failure| {
+        problems.push(failure.to_string());
+        T::default()
+    })
 }
 
 /// Prints one JSON object on standard output.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::worker::{Board, Worker};
 use super::workload::{Request, Workload};
 use super::zipf::Chooser;
+use crate::interrupt;
 
 /// Operations that a thread takes from the common budget at a time.
 const CHUNK: u64 = 32;
@@ -14,7 +15,7 @@ const CHUNK: u64 = 32;
 /// What the workers do.
 #[derive(Clone, Debug)]
 pub enum Job {
-    /// Insert new keys, up to this number of keys in all.
+    /// Insert new keys, up to this number of the process's own keys.
     Insert {
         /// Keys there will be at most.
         keys: u64,
@@ -31,6 +32,8 @@ pub enum Job {
         workload: Workload,
         /// On which keys.
         chooser: Chooser,
+        /// The keys that all processes loaded.
+        keys: u64,
     },
 }
 
@@ -100,7 +103,8 @@ impl Phase {
             _ => None,
         };
         let mut turn = 0;
-        while now < deadline && !board.is_broken() && share.take() {
+        let goes_on = || !board.is_broken() && !interrupt::requested();
+        while now < deadline && goes_on() && share.take() {
             match self.step(board, worker, &mut chooser, turn).await {
                 Some(end) => now = end,
                 None => break,
@@ -122,22 +126,31 @@ impl Phase {
     ) -> Option<u64> {
         let own = |keys: &[u64]| (!keys.is_empty()).then(|| keys[turn % keys.len()]);
         let end = match (&self.job, chooser) {
-            (Job::Ycsb { workload, .. }, Some(chooser)) => match workload.draw(&mut worker.rng) {
-                Request::Insert => worker.insert(board.frontier.claim()).await,
-                request => {
-                    let limit = board.frontier.acknowledged();
-                    let key = chooser.next(&mut worker.rng, limit);
-                    match request {
-                        Request::Update => worker.update(key).await,
-                        _ => worker.search(key).await,
-                    }
+            (Job::Ycsb { workload, keys, .. }, Some(chooser)) => {
+                let request = workload.draw(&mut worker.rng);
+                if request == Request::Insert && workload.adds_keys() {
+                    let key = board.part.key(board.frontier.claim());
+                    return Some(worker.insert_new(key).await);
                 }
-            },
+                let loaded = board.part.count(*keys);
+                // Of the keys that came later a process knows its own.
+                let more = board.frontier.acknowledged().saturating_sub(loaded);
+                let key = match chooser.next(&mut worker.rng, keys + more) {
+                    key if key < *keys => key,
+                    later => board.part.key(loaded + later - keys),
+                };
+                match request {
+                    Request::Search => worker.search(key).await,
+                    Request::Update => worker.update(key).await,
+                    Request::Insert => worker.insert(key).await,
+                    Request::Delete => worker.delete(key).await,
+                }
+            }
             (Job::Ycsb { .. }, None) => unreachable!("a YCSB phase has a chooser"),
             (Job::Insert { keys }, _) => {
-                let key = board.frontier.claim_below(*keys)?;
+                let key = board.part.key(board.frontier.claim_below(*keys)?);
                 worker.own_keys.push(key);
-                worker.insert(key).await
+                worker.insert_new(key).await
             }
             (Job::Update, _) => worker.update(own(&worker.own_keys)?).await,
             (Job::Search, _) => worker.search(own(&worker.own_keys)?).await,

@@ -21,8 +21,8 @@ pub struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Draws an empty bar on standard error, if that is a terminal.
-    pub fn start(phase: &Phase, counters: &'a [Counter]) -> Progress<'a> {
+    /// Draws an empty bar on standard error, if that is wanted and a terminal.
+    pub fn start(phase: &Phase, counters: &'a [Counter], shown: bool) -> Progress<'a> {
         let name = match &phase.job {
             Job::Insert { .. } => "insert",
             Job::Update => "update",
@@ -31,7 +31,8 @@ impl<'a> Progress<'a> {
             Job::Ycsb { .. } => "run",
         };
         let total = phase.time.map_or(phase.operations, |time| time.as_millis() as u64);
-        let target = ProgressDrawTarget::stderr();
+        let target =
+            if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let style = ProgressStyle::with_template("{prefix:7} {wide_bar} {percent:3} % {msg}");
         let bar = ProgressBar::with_draw_target(Some(total), target)
             .with_style(style.expect("the template is a constant"))

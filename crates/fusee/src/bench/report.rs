@@ -105,7 +105,7 @@ pub struct Errors {
     /// Operations that failed.
     pub total: u64,
     /// By the kind of error.
-    pub by_kind: BTreeMap<&'static str, u64>,
+    pub by_kind: BTreeMap<String, u64>,
 }
 
 /// Whether the store kept what it acknowledged.
@@ -118,26 +118,24 @@ pub struct Verdict {
     /// Values that must not be there, during the run or at the end.
     pub mismatches: u64,
     /// By what was wrong.
-    pub mismatches_by_kind: BTreeMap<&'static str, u64>,
+    pub mismatches_by_kind: BTreeMap<String, u64>,
     /// Some errors and mismatches in words.
     pub examples: Vec<String>,
+    /// Steps after the measurement that could not be done: reading all keys back, removing them.
+    pub problems: Vec<String>,
 }
 
 impl Verdict {
     /// Of a tally of everything.
-    pub fn new(tally: &Tally, verified_keys: u64) -> Verdict {
+    pub fn new(tally: &Tally, verified_keys: u64, problems: Vec<String>) -> Verdict {
         Verdict {
             errors: Errors { total: tally.error_count(), by_kind: tally.errors.clone() },
             verified_keys,
             mismatches: tally.mismatch_count(),
             mismatches_by_kind: tally.mismatches.clone(),
             examples: tally.examples.clone(),
+            problems,
         }
-    }
-
-    /// Whether nothing went wrong.
-    pub fn is_clean(&self) -> bool {
-        self.errors.total == 0 && self.mismatches == 0
     }
 
     /// For people.
@@ -149,7 +147,7 @@ impl Verdict {
         for (kind, count) in self.errors.by_kind.iter().chain(&self.mismatches_by_kind) {
             let _ = writeln!(text, "            {count} x {kind}");
         }
-        for example in &self.examples {
+        for example in self.problems.iter().chain(&self.examples) {
             let _ = writeln!(text, "            {example}");
         }
         text
@@ -161,6 +159,8 @@ impl Verdict {
 pub struct ClusterReport {
     /// Whether it ran inside the benchmark's process.
     pub embedded: bool,
+    /// Whether the benchmark started its processes.
+    pub started: bool,
     /// Memory nodes.
     pub memory_nodes: usize,
     /// Replicas of the index.
@@ -180,7 +180,11 @@ impl ClusterReport {
             self.memory_nodes,
             self.index_replicas,
             self.data_replicas,
-            if self.embedded { ", in this process" } else { "" },
+            match (self.embedded, self.started) {
+                (true, _) => ", in this process",
+                (_, true) => ", started for this run",
+                _ => "",
+            },
             machine.cores,
             machine.cpu
         )

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use fusee_core::error::{Error, Outcome};
 use fusee_core::stats::OpKind;
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 use super::verify::Mismatch;
 
@@ -29,13 +30,14 @@ fn new_histogram() -> Latencies {
 }
 
 /// Counts of one thread, or of all.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Tally {
+    #[serde(with = "recorded")]
     latencies: [Option<Latencies>; OpKind::ALL.len()],
     /// Failed operations by the kind of error.
-    pub errors: BTreeMap<&'static str, u64>,
+    pub errors: BTreeMap<String, u64>,
     /// Wrong reads by what was wrong.
-    pub mismatches: BTreeMap<&'static str, u64>,
+    pub mismatches: BTreeMap<String, u64>,
     /// A few of them in words.
     pub examples: Vec<String>,
 }
@@ -50,13 +52,13 @@ impl Tally {
 
     /// Counts an operation that failed.
     pub fn error(&mut self, kind: OpKind, key: u64, error: &Error) {
-        *self.errors.entry(error_kind(error)).or_default() += 1;
+        *self.errors.entry(error_kind(error).to_string()).or_default() += 1;
         self.example(|| format!("{} of key number {key}: {error}", kind.name()));
     }
 
     /// Counts a read that returned what it must not.
     pub fn mismatch(&mut self, key: u64, mismatch: &Mismatch) {
-        *self.mismatches.entry(mismatch.kind()).or_default() += 1;
+        *self.mismatches.entry(mismatch.kind().to_string()).or_default() += 1;
         self.example(|| format!("mismatch at key number {key}: {mismatch}"));
     }
 
@@ -80,10 +82,10 @@ impl Tally {
     /// Adds errors and mismatches of another thread or phase, but not its latencies.
     pub fn merge_failures(&mut self, other: &Tally) {
         for (kind, count) in &other.errors {
-            *self.errors.entry(kind).or_default() += count;
+            *self.errors.entry(kind.clone()).or_default() += count;
         }
         for (kind, count) in &other.mismatches {
-            *self.mismatches.entry(kind).or_default() += count;
+            *self.mismatches.entry(kind.clone()).or_default() += count;
         }
         let room = MAX_EXAMPLES - self.examples.len();
         self.examples.extend(other.examples.iter().take(room).cloned());
@@ -107,6 +109,36 @@ impl Tally {
     /// The number of wrong reads.
     pub fn mismatch_count(&self) -> u64 {
         self.mismatches.values().sum()
+    }
+}
+
+/// Histograms as `(latency, count)`, from process to process.
+mod recorded {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{Latencies, OpKind, new_histogram};
+
+    type All = [Option<Latencies>; OpKind::ALL.len()];
+
+    pub fn serialize<S: Serializer>(all: &All, serializer: S) -> Result<S::Ok, S::Error> {
+        let counts = |latencies: &Latencies| -> Vec<(u64, u64)> {
+            latencies.iter_recorded().map(|i| (i.value_iterated_to(), i.count_at_value())).collect()
+        };
+        let all: Vec<Option<Vec<(u64, u64)>>> =
+            all.iter().map(|latencies| latencies.as_ref().map(counts)).collect();
+        all.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<All, D::Error> {
+        let read = Vec::<Option<Vec<(u64, u64)>>>::deserialize(deserializer)?;
+        let mut all = All::default();
+        for (latencies, counts) in all.iter_mut().zip(read) {
+            for (latency_ns, count) in counts.into_iter().flatten() {
+                let latencies = latencies.get_or_insert_with(new_histogram);
+                latencies.saturating_record_n(latency_ns, count);
+            }
+        }
+        Ok(all)
     }
 }
 
@@ -172,6 +204,22 @@ mod tests {
             one.merge(&two);
         }
         assert_eq!(one.examples.len(), MAX_EXAMPLES);
+    }
+
+    #[test]
+    fn tallies_go_from_process_to_process() {
+        let mut tally = Tally::default();
+        for latency_ns in [1, 900, 1_234_567, MAX_LATENCY_NS] {
+            tally.record(OpKind::Search, latency_ns);
+            tally.record(OpKind::Search, latency_ns);
+        }
+        tally.error(OpKind::Update, 4, &Error::OutOfMemory);
+        tally.mismatch(9, &Mismatch::Torn);
+        let json = serde_json::to_string(&tally).unwrap();
+        let back: Tally = serde_json::from_str(&json).unwrap();
+        assert_eq!(back.latencies, tally.latencies);
+        assert_eq!((back.errors, back.mismatches), (tally.errors, tally.mismatches));
+        assert_eq!(back.examples, tally.examples);
     }
 
     #[test]

@@ -12,14 +12,16 @@ use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 
 use fusee_client::{Error, FabricKind, OpKind, Session};
+use fusee_sim::linearizability::{Answer, Call};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::clock::{Clock, SLACK_NS};
+use super::record::{End, Entry, Keep, Packed, value_of};
 use super::tally::{Tally, may_have_effect};
 use super::value::{HEADER_BYTES, Origin, mix};
 use super::verify::{Effect, Fate, Log, Mismatch, Write, self_check};
-use super::workload::{Frontier, KEY_BYTES, key_bytes};
+use super::workload::{Frontier, KEY_BYTES, Part, key_bytes};
 
 /// A run stops early after so many failed operations: something is broken, and with a timeout
 /// for each it could take for ever.
@@ -29,8 +31,14 @@ const MAX_ERRORS: u64 = 1000;
 pub struct Board {
     /// For times that are compared across threads.
     pub clock: Clock,
-    /// Which keys exist.
+    /// Which of the process's own keys exist.
     pub frontier: Frontier,
+    /// Which process of those that share the workload this is.
+    pub part: Part,
+    /// What to keep of every operation, beside the logs.
+    pub keep: Keep,
+    /// Whether keys may be there or not: then both answers are right.
+    pub keys_come_and_go: bool,
     /// Bytes of key and value together.
     pub pair_bytes: usize,
     /// Start of all random sequences.
@@ -48,6 +56,9 @@ impl Board {
         Board {
             clock: Clock::start(),
             frontier: Frontier::new(0),
+            part: Part::WHOLE,
+            keep: Keep::Nothing,
+            keys_come_and_go: false,
             pair_bytes,
             seed,
             errors: AtomicU64::new(0),
@@ -82,6 +93,7 @@ pub struct Worker<'a> {
     tally: &'a RefCell<Tally>,
     writer: u64,
     log: Log,
+    entries: Vec<Packed>,
     value: Vec<u8>,
     /// For its choices.
     pub rng: SmallRng,
@@ -105,6 +117,7 @@ impl<'a> Worker<'a> {
             tally,
             writer,
             log: Log::default(),
+            entries: Vec::new(),
             value: vec![0; board.value_bytes()],
             rng: SmallRng::seed_from_u64(mix(board.seed ^ mix(writer))),
             own_keys: Vec::new(),
@@ -113,9 +126,9 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Its number and its writes.
-    pub fn into_log(self) -> (u64, Log) {
-        (self.writer, self.log)
+    /// Its number, its writes, and what is kept of what it did.
+    pub fn into_log(self) -> (u64, Log, Vec<Packed>) {
+        (self.writer, self.log, self.entries)
     }
 
     /// Lets the other workers of the session run: on shared memory an operation may end without
@@ -148,7 +161,7 @@ impl<'a> Worker<'a> {
                 // The operation has ended; the check is not a part of it.
                 end = clock.now();
                 match found {
-                    Some(value) => self_check(key, value, len).map(|_| ()),
+                    Some(value) => self_check(key, value, len).map(Answer::from),
                     None => Err(Mismatch::Missing),
                 }
             })
@@ -156,10 +169,21 @@ impl<'a> Worker<'a> {
         match result {
             Ok(checked) => {
                 self.tally.borrow_mut().record(OpKind::Search, end - start);
-                match checked {
-                    Ok(()) => {}
-                    Err(Mismatch::Missing) if self.board.is_doubtful(key) => {}
-                    Err(mismatch) => self.tally.borrow_mut().mismatch(key, &mismatch),
+                let answer = match checked {
+                    Ok(answer) => Some(answer),
+                    Err(Mismatch::Missing) => {
+                        if !self.board.keys_come_and_go && !self.board.is_doubtful(key) {
+                            self.tally.borrow_mut().mismatch(key, &Mismatch::Missing);
+                        }
+                        Some(Answer::Absent)
+                    }
+                    Err(mismatch) => {
+                        self.tally.borrow_mut().mismatch(key, &mismatch);
+                        None
+                    }
+                };
+                if let Some(answer) = answer {
+                    self.keep(key, Call::Search, start, End::Answered(end, answer));
                 }
             }
             Err(error) => {
@@ -170,54 +194,90 @@ impl<'a> Worker<'a> {
         end
     }
 
+    /// Adds a key that the worker has claimed. Returns the time of the end.
+    pub async fn insert_new(&mut self, key: u64) -> u64 {
+        let end = self.insert(key).await;
+        self.board.frontier.finish(self.board.part.index(key));
+        end
+    }
+
     /// Adds a key that does not exist. Returns the time of the end.
     pub async fn insert(&mut self, key: u64) -> u64 {
-        self.next_value(key);
+        let value = self.next_value(key);
         let start = self.board.clock.now();
         let result = self.session.insert(&key_bytes(key), &self.value).await;
-        if result.is_err() {
+        if result.is_err() && !self.board.keys_come_and_go {
             self.board.doubt(key);
         }
-        let end = self.wrote(OpKind::Insert, key, start, result);
-        self.board.frontier.finish(key);
-        end
+        self.wrote(OpKind::Insert, key, Call::Insert(value), start, result)
     }
 
     /// Replaces the value of a key that exists. Returns the time of the end.
     pub async fn update(&mut self, key: u64) -> u64 {
-        self.next_value(key);
+        let value = self.next_value(key);
         let start = self.board.clock.now();
         let result = self.session.update(&key_bytes(key), &self.value).await;
-        self.wrote(OpKind::Update, key, start, result)
+        self.wrote(OpKind::Update, key, Call::Update(value), start, result)
     }
 
     /// Removes a key that exists. Returns the time of the end.
     pub async fn delete(&mut self, key: u64) -> u64 {
         let start = self.board.clock.now();
         let result = self.session.delete(&key_bytes(key)).await;
-        self.wrote(OpKind::Delete, key, start, result)
+        self.wrote(OpKind::Delete, key, Call::Delete, start, result)
     }
 
-    fn next_value(&mut self, key: u64) {
+    /// Makes the next value; returns what it is known by.
+    fn next_value(&mut self, key: u64) -> u64 {
         let sequence = self.log.next_sequence();
         Origin { key, writer: self.writer, sequence }.encode(&mut self.value);
+        value_of(self.writer, sequence)
     }
 
-    fn wrote(&mut self, kind: OpKind, key: u64, start: u64, result: Result<(), Error>) -> u64 {
-        let end = self.board.clock.now();
-        let fate = match result {
-            Ok(()) => {
-                self.tally.borrow_mut().record(kind, end - start);
-                Fate::Acknowledged(end)
+    fn wrote(
+        &mut self,
+        kind: OpKind,
+        key: u64,
+        call: Call,
+        start: u64,
+        result: Result<(), Error>,
+    ) -> u64 {
+        let time = self.board.clock.now();
+        let answer = match &result {
+            Ok(()) => Some(Answer::Done),
+            Err(Error::AlreadyExists) => Some(Answer::Exists),
+            Err(Error::NotFound) => Some(Answer::Absent),
+            Err(_) => None,
+        };
+        match &result {
+            Err(error) if answer.is_none() || !self.board.keys_come_and_go => {
+                self.fail(kind, key, error);
             }
-            Err(error) => {
-                self.fail(kind, key, &error);
-                if may_have_effect(&error) { Fate::Unknown } else { Fate::NotApplied }
+            _ => self.tally.borrow_mut().record(kind, time - start),
+        }
+        let (fate, end) = match (answer, result) {
+            (Some(answer @ Answer::Done), _) => {
+                (Fate::Acknowledged(time), End::Answered(time, answer))
             }
+            (Some(answer), _) => (Fate::NotApplied, End::Answered(time, answer)),
+            (None, Err(error)) if may_have_effect(&error) => (Fate::Unknown, End::Unknown),
+            (None, _) => (Fate::NotApplied, End::NotApplied),
         };
         let effect = if kind == OpKind::Delete { Effect::Absent } else { Effect::Value };
         self.log.push(Write { key, effect, start: start - SLACK_NS, fate });
-        end
+        self.keep(key, call, start, end);
+        time
+    }
+
+    fn keep(&mut self, key: u64, call: Call, invoked: u64, end: End) {
+        let wanted = match self.board.keep {
+            Keep::Nothing => false,
+            Keep::Writes => call != Call::Search,
+            Keep::All => true,
+        };
+        if wanted {
+            self.entries.push(Entry { key, worker: self.writer, call, invoked, end }.into());
+        }
     }
 
     fn fail(&self, kind: OpKind, key: u64, error: &Error) {

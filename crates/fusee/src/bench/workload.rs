@@ -7,6 +7,10 @@
 //! | `c` | 100 % | | | Zipfian |
 //! | `d` | 95 % | | 5 % | latest |
 //! | `updX` | 100-X % | X % | | Zipfian |
+//! | `churn` | 30 % | 20 % | 25 % | Zipfian |
+//!
+//! `churn` is not YCSB's: its INSERTs, and as many DELETEs, are of the keys that were loaded, so
+//! a key may be there or not, and both are right.
 //!
 //! Key number n is `user` and n in 12 digits: 16 bytes.
 //!
@@ -52,6 +56,8 @@ pub enum Workload {
     D,
     /// This percentage of updates, the rest reads.
     Updates(u8),
+    /// Keys come and go.
+    Churn,
 }
 
 /// An operation of a YCSB workload.
@@ -63,16 +69,21 @@ pub enum Request {
     Update,
     /// Add a key.
     Insert,
+    /// Remove a key.
+    Delete,
 }
 
 impl Workload {
     /// Draws the next operation.
     pub fn draw(self, rng: &mut impl Rng) -> Request {
         let percent = rng.random_range(0..100);
+        let until_insert = self.updates_percent() + self.inserts_percent();
         if percent < self.updates_percent() {
             Request::Update
-        } else if percent < self.updates_percent() + self.inserts_percent() {
+        } else if percent < until_insert {
             Request::Insert
+        } else if percent < until_insert + self.deletes_percent() {
+            Request::Delete
         } else {
             Request::Search
         }
@@ -85,12 +96,32 @@ impl Workload {
             Workload::B => 5,
             Workload::C | Workload::D => 0,
             Workload::Updates(percent) => percent.into(),
+            Workload::Churn => 20,
         }
     }
 
     /// The share of inserts.
     pub fn inserts_percent(self) -> u64 {
-        if self == Workload::D { 5 } else { 0 }
+        match self {
+            Workload::D => 5,
+            Workload::Churn => 25,
+            _ => 0,
+        }
+    }
+
+    /// The share of deletes.
+    pub fn deletes_percent(self) -> u64 {
+        if self == Workload::Churn { 25 } else { 0 }
+    }
+
+    /// Whether inserts are of new keys.
+    pub fn adds_keys(self) -> bool {
+        self == Workload::D
+    }
+
+    /// Whether keys that were loaded may be gone.
+    pub fn removes_keys(self) -> bool {
+        self == Workload::Churn
     }
 
     /// The distribution of its requests, unless another is asked for.
@@ -107,7 +138,21 @@ impl fmt::Display for Workload {
             Workload::C => f.write_str("c"),
             Workload::D => f.write_str("d"),
             Workload::Updates(percent) => write!(f, "upd{percent}"),
+            Workload::Churn => f.write_str("churn"),
         }
+    }
+}
+
+impl serde::Serialize for Workload {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Workload {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Workload, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        name.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -117,17 +162,48 @@ impl FromStr for Workload {
     fn from_str(text: &str) -> Result<Workload, String> {
         let text = text.to_ascii_lowercase();
         let unknown =
-            || format!("no workload is called `{text}`; there are a, b, c, d, upd0..upd100");
+            || format!("no workload is called `{text}`; there are a, b, c, d, upd0..upd100, churn");
         match text.strip_prefix("workload").unwrap_or(&text) {
             "a" => Ok(Workload::A),
             "b" => Ok(Workload::B),
             "c" => Ok(Workload::C),
             "d" => Ok(Workload::D),
+            "churn" => Ok(Workload::Churn),
             other => {
                 let percent = other.strip_prefix("upd").and_then(|p| p.parse().ok());
                 percent.filter(|p| *p <= 100).map(Workload::Updates).ok_or_else(unknown)
             }
         }
+    }
+}
+
+/// One of the processes that share a workload. Of the keys it inserts every so many-th: its own
+/// keys are `0, 1, 2, ..` to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+pub struct Part {
+    /// Which, from 0.
+    pub number: u64,
+    /// Of how many.
+    pub of: u64,
+}
+
+impl Part {
+    /// The only one.
+    pub const WHOLE: Part = Part { number: 0, of: 1 };
+
+    /// The number of its own `index`-th key.
+    pub fn key(self, index: u64) -> u64 {
+        index * self.of + self.number
+    }
+
+    /// Which of its own keys this is.
+    pub fn index(self, key: u64) -> u64 {
+        key / self.of
+    }
+
+    /// How many of the keys `0..keys` are its own.
+    pub fn count(self, keys: u64) -> u64 {
+        (keys + self.of - 1 - self.number) / self.of
     }
 }
 
@@ -193,7 +269,7 @@ mod tests {
 
     #[test]
     fn names_are_understood_and_unknown_ones_refused() {
-        for name in ["a", "b", "c", "d", "upd0", "upd7", "upd100"] {
+        for name in ["a", "b", "c", "d", "upd0", "upd7", "upd100", "churn"] {
             assert_eq!(name.parse::<Workload>().unwrap().to_string(), name);
         }
         assert_eq!("workloada".parse(), Ok(Workload::A));
@@ -206,14 +282,21 @@ mod tests {
     #[test]
     fn mixes_have_the_promised_shares() {
         let mut rng = StdRng::seed_from_u64(1);
-        let cases = [("a", 50, 0), ("b", 5, 0), ("c", 0, 0), ("d", 0, 5), ("upd100", 100, 0)];
-        for (name, updates, inserts) in cases {
+        let cases = [
+            ("a", 50, 0, 0),
+            ("b", 5, 0, 0),
+            ("c", 0, 0, 0),
+            ("d", 0, 5, 0),
+            ("upd100", 100, 0, 0),
+            ("churn", 20, 25, 25),
+        ];
+        for (name, updates, inserts, deletes) in cases {
             let workload: Workload = name.parse().unwrap();
-            let mut counts = [0i64; 3];
+            let mut counts = [0i64; 4];
             for _ in 0..100_000 {
                 counts[workload.draw(&mut rng) as usize] += 1;
             }
-            let expected = [100 - updates - inserts, updates, inserts];
+            let expected = [100 - updates - inserts - deletes, updates, inserts, deletes];
             for (count, percent) in counts.into_iter().zip(expected) {
                 assert!((count - percent * 1000).abs() < 1000, "{name}: {counts:?}");
                 assert!(percent > 0 || count == 0, "{name}: {counts:?}");
@@ -226,6 +309,21 @@ mod tests {
         assert_eq!(&key_bytes(0), b"user000000000000");
         assert_eq!(&key_bytes(12_345), b"user000000012345");
         assert_eq!(&key_bytes(MAX_KEYS - 1), b"user999999999999");
+    }
+
+    #[test]
+    fn every_key_belongs_to_one_part() {
+        for of in 1..5 {
+            for keys in 0..20 {
+                let parts = (0..of).map(|number| Part { number, of });
+                let all = parts.flat_map(|p| (0..p.count(keys)).map(move |i| (p, p.key(i), i)));
+                let mut numbers = BTreeSet::new();
+                for (part, key, index) in all {
+                    assert!(key < keys && part.index(key) == index && numbers.insert(key));
+                }
+                assert_eq!(numbers.len() as u64, keys);
+            }
+        }
     }
 
     #[test]

@@ -4,21 +4,24 @@
 //! operations or the seconds are used up. Then all keys are read back and judged. Settings are
 //! those of the paper by default: 100,000 keys, pairs of 1024 bytes, Zipfian with theta 0.99.
 
-use std::time::Duration;
-
-use serde::Serialize;
-
 use super::args::{ClusterArgs, LoadArgs};
-use super::cluster::{self, Demand};
-use super::driver::{self, Crew, PhaseResult};
+use super::check::check;
+use super::clock::{Clock, monotonic_ns};
+use super::cluster::{self, Demand, Target};
+use super::driver::{self, Crew, Outcome, PhaseResult};
 use super::machine::Machine;
-use super::phase::{Job, Phase};
-use super::report::{ClusterReport, OperationReport, PhaseReport, Verdict, operations_table};
+use super::message::{Run, Spec};
+use super::processes;
+use super::record::{self, Keep};
+use super::report::{PhaseReport, Verdict};
+use super::tally::Tally;
 use super::worker::Board;
-use super::workload::{MAX_KEYS, Workload};
-use super::zipf::{Chooser, Distribution};
-use super::{describe, judge, print_json};
+use super::workload::{Frontier, MAX_KEYS, Part, Workload};
+use super::ycsb_report::{Report, Settings};
+use super::zipf::Distribution;
+use super::{attempt, describe, judge, print_json};
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output;
 
 /// Operations of a run that is not limited by time.
@@ -31,11 +34,14 @@ const OPERATIONS_PER_CORE_AND_SECOND: f64 = 600_000.0;
 #[command(after_help = "Examples:\n  \
     fusee bench ycsb --workload a\n  \
     fusee bench ycsb --workload upd100 --fabric tcp --seconds 5 --json\n  \
-    fusee bench ycsb --workload c --master 127.0.0.1:7400 --threads 2\n\n\
-    Exit code 1 if an operation failed or a value was not what it must be.")]
+    fusee bench ycsb --workload c --master 127.0.0.1:7400 --threads 2\n  \
+    fusee bench ycsb --workload churn --keys 4 --check --processes 2\n\n\
+    Exit code 1 if an operation failed, a value was not what it must be, or the history is not\n\
+    linearizable.")]
 pub struct Args {
-    /// a (50 % updates), b (5 %), c (none), d (5 % inserts, reads of the latest), or upd0 to
-    /// upd100 (that percentage of updates)
+    /// a (50 % updates), b (5 %), c (none), d (5 % inserts, reads of the latest), upd0 to upd100
+    /// (that percentage of updates), or churn (20 % updates, 25 % inserts and 25 % deletes of the
+    /// same keys)
     #[arg(long, default_value = "a", value_name = "NAME")]
     workload: Workload,
 
@@ -64,6 +70,20 @@ pub struct Args {
     #[arg(long, requires = "master")]
     keep: bool,
 
+    /// Client processes, which share the threads
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    processes: u16,
+
+    /// Record every operation, and check in the end that the history of every key is
+    /// linearizable. This costs throughput: the figures of such a run are not to be quoted
+    #[arg(long)]
+    check: bool,
+
+    /// Operations that are recorded at most, loading included; the run ends there
+    #[arg(long, default_value_t = 2_000_000, requires = "check", value_name = "N")]
+    check_ops: u64,
+
     #[command(flatten)]
     load: LoadArgs,
 
@@ -77,6 +97,27 @@ impl Args {
         if !(0.0..1.0).contains(&self.theta) {
             return Err(Failure::usage("--theta must be at least 0 and below 1"));
         }
+        if self.processes > self.load.threads {
+            return Err(Failure::usage(format!(
+                "--processes is {}, but there are only {} --threads to share",
+                self.processes, self.load.threads
+            )));
+        }
+        let workers = u64::from(self.load.threads) * u64::from(self.load.coroutines);
+        let recorded = self.keep() != Keep::Nothing;
+        if recorded && (self.keys >= record::MAX_KEYS / 2 || workers >= record::MAX_WORKERS) {
+            return Err(Failure::usage(format!(
+                "--check and --processes take less than {} --keys and {} clients",
+                record::MAX_KEYS / 2,
+                record::MAX_WORKERS
+            )));
+        }
+        if self.check && self.checked_operations() == 0 {
+            return Err(Failure::usage(format!(
+                "--check-ops is {}; loading and reading back {} --keys takes all of them",
+                self.check_ops, self.keys
+            )));
+        }
         match self.seconds {
             Some(seconds) if !(seconds > 0.0 && seconds < 1e9) => {
                 Err(Failure::usage("--seconds must be more than 0"))
@@ -89,9 +130,29 @@ impl Args {
         self.distribution.unwrap_or(self.workload.distribution())
     }
 
-    /// The most operations that the run may take. A run that is limited by time alone also ends
-    /// when it has used up the memory of an embedded cluster.
+    /// What to record. Whoever puts the logs of several processes together needs the writes.
+    fn keep(&self) -> Keep {
+        match (self.check, self.processes) {
+            (true, _) => Keep::All,
+            (false, 1) => Keep::Nothing,
+            (false, _) => Keep::Writes,
+        }
+    }
+
+    /// Operations of the run that are recorded at most; the rest is for loading and reading back.
+    fn checked_operations(&self) -> u64 {
+        self.check_ops.saturating_sub(2 * self.keys)
+    }
+
+    /// The most operations that the run may take.
     fn operations(&self, machine: &Machine) -> u64 {
+        let operations = self.unrecorded_operations(machine);
+        if self.check { operations.min(self.checked_operations()) } else { operations }
+    }
+
+    /// The same without a check. A run that is limited by time alone also ends
+    /// when it has used up the memory of an embedded cluster.
+    fn unrecorded_operations(&self, machine: &Machine) -> u64 {
         let Some(seconds) = self.seconds else {
             return self.operations.unwrap_or(DEFAULT_OPERATIONS);
         };
@@ -104,7 +165,9 @@ impl Args {
         let possible = seconds * OPERATIONS_PER_CORE_AND_SECOND * machine.cores as f64;
         let pairs =
             cluster::affordable_pairs(&self.load, &self.cluster, machine.available_memory_bytes);
-        let writes_percent = self.workload.updates_percent() + self.workload.inserts_percent();
+        let writes_percent = self.workload.updates_percent()
+            + self.workload.inserts_percent()
+            + self.workload.deletes_percent();
         let affordable = (pairs.saturating_sub(self.keys)).saturating_mul(100);
         let affordable = affordable.checked_div(writes_percent).unwrap_or(u64::MAX);
         (possible as u64).min(affordable).max(1)
@@ -118,83 +181,97 @@ impl Args {
         };
         let inserts = drawn(self.workload.inserts_percent());
         let updates = drawn(self.workload.updates_percent());
-        Demand { keys: self.keys + inserts, pairs: self.keys + inserts + updates, deletes: 0 }
+        let deletes = drawn(self.workload.deletes_percent());
+        let new_keys = if self.workload.adds_keys() { inserts } else { 0 };
+        let processes = if self.processes > 1 { self.processes.into() } else { 0 };
+        let pairs = self.keys + inserts + updates;
+        Demand { keys: self.keys + new_keys, pairs, deletes, processes }
     }
 
-    fn phases(&self, operations: u64) -> [Phase; 2] {
-        let chooser = Chooser::new(self.distribution(), self.keys, self.theta, self.load.seed);
-        let run = Job::Ycsb { workload: self.workload, chooser };
-        let time = self.seconds.map(Duration::from_secs_f64);
-        [
-            Phase { job: Job::Insert { keys: self.keys }, operations: u64::MAX, time: None },
-            Phase { job: run, operations, time },
-        ]
+    fn run(&self, operations: u64) -> Run {
+        Run {
+            workload: self.workload,
+            keys: self.keys,
+            distribution: self.distribution(),
+            theta: self.theta,
+            seed: self.load.seed,
+            operations,
+            seconds: self.seconds,
+        }
     }
-}
 
-#[derive(Serialize)]
-struct Settings {
-    keys: u64,
-    pair_bytes: usize,
-    operations: Option<u64>,
-    seconds: Option<f64>,
-    threads: u16,
-    coroutines: u16,
-    distribution: Distribution,
-    theta: f64,
-    seed: u64,
-    cache_entries: usize,
-    cache_threshold: f64,
-}
-
-#[derive(Serialize)]
-struct Report {
-    benchmark: &'static str,
-    version: &'static str,
-    workload: String,
-    settings: Settings,
-    machine: Machine,
-    fabric: String,
-    cluster: ClusterReport,
-    load: PhaseReport,
-    /// `operations`, `seconds`, `memory` (of an embedded cluster) or `errors`.
-    ended_by: &'static str,
-    #[serde(flatten)]
-    run: PhaseReport,
-    #[serde(flatten)]
-    verdict: Verdict,
-}
-
-impl Report {
-    fn table(&self) -> String {
-        let settings = &self.settings;
-        let ended = match self.ended_by {
-            "memory" => ", ended early: the memory for writes was used up",
-            "errors" => ", ended early: too many errors",
-            _ => "",
+    /// What each process does.
+    fn specs(&self, run: &Run, master: &str, fabric: String, origin_ns: u64) -> Vec<Spec> {
+        let (processes, threads) = (u64::from(self.processes), u64::from(self.load.threads));
+        let share =
+            |of: u64, number: u64| of / processes * number + of % processes * number / processes;
+        let spec = |number: u64| {
+            let part = Part { number, of: processes };
+            let between = |of: u64| share(of, number + 1) - share(of, number);
+            Spec {
+                master: master.to_string(),
+                fabric: fabric.clone(),
+                cache_entries: self.load.cache_entries,
+                cache_threshold: self.load.cache_threshold,
+                pair_bytes: self.load.pair_bytes,
+                threads: between(threads) as usize,
+                first_thread: share(threads, number) as usize,
+                coroutines: self.load.coroutines.into(),
+                part,
+                run: Run { operations: between(run.operations), ..run.clone() },
+                keep: self.keep(),
+                origin_ns,
+            }
         };
-        let rows = self.run.per_operation.iter();
-        let rows = rows.map(|(name, op)| (*name, op, Some(op.count as f64 / self.run.duration_s)));
-        let rows: Vec<(&str, &OperationReport, Option<f64>)> = rows.collect();
-        format!(
-            "YCSB {}: {} keys, pairs of {} bytes, {} threads x {} coroutines\n\n{}\
-             load        {} keys in {:.2} s\n\
-             run         {} operations in {:.2} s: {:.1} kops/s{ended}\n{}\n{}",
-            self.workload,
-            settings.keys,
-            settings.pair_bytes,
-            settings.threads,
-            settings.coroutines,
-            self.cluster.line(&self.fabric, &self.machine),
-            self.load.operations,
-            self.load.duration_s,
-            self.run.operations,
-            self.run.duration_s,
-            self.run.throughput_ops_per_s / 1000.0,
-            self.verdict.table(),
-            operations_table(rows),
-        )
+        (0..processes).map(spec).collect()
     }
+
+    fn settings(&self, operations: u64) -> Settings {
+        Settings {
+            keys: self.keys,
+            pair_bytes: self.load.pair_bytes,
+            operations: self.operations.or(self.seconds.is_none().then_some(operations)),
+            seconds: self.seconds,
+            processes: self.processes,
+            threads: self.load.threads,
+            coroutines: self.load.coroutines,
+            distribution: self.distribution(),
+            theta: self.theta,
+            seed: self.load.seed,
+            cache_entries: self.load.cache_entries,
+            cache_threshold: self.load.cache_threshold,
+            check_ops: self.check.then_some(self.check_ops),
+        }
+    }
+}
+
+/// Runs the workload, in this process or in others. Returns what came of it, the board with the
+/// keys that there are, and whether it ended early because of errors.
+fn measure(args: &Args, target: &Target, run: &Run) -> Result<(Outcome, Board, bool), Failure> {
+    let mut board = Board::new(args.load.pair_bytes, args.load.seed);
+    let origin_ns = monotonic_ns();
+    if args.keep() != Keep::Nothing {
+        board.clock = Clock::shared(origin_ns);
+    }
+    board.keep = args.keep();
+    board.keys_come_and_go = args.workload.removes_keys();
+    let crew = Crew {
+        threads: args.load.threads.into(),
+        coroutines: args.load.coroutines.into(),
+        first_thread: 0,
+    };
+    if args.processes == 1 {
+        let phases = run.phases(Part::WHOLE);
+        let outcome = driver::run(&target.client, &board, crew, &phases, &mut ())?;
+        let broken = board.is_broken();
+        return Ok((outcome, board, broken));
+    }
+    let started = target.servers.as_ref().map(|servers| servers.master());
+    let master = started.or(args.cluster.master.as_deref()).unwrap_or_default();
+    let specs = args.specs(run, master, target.client.fabric().to_string(), origin_ns);
+    let gathered = processes::run(&specs, crew.threads * crew.coroutines)?;
+    board.frontier = Frontier::new(gathered.keys);
+    Ok((gathered.outcome, board, gathered.broken))
 }
 
 /// Runs the benchmark and prints its report.
@@ -203,59 +280,58 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let machine = Machine::here();
     let operations = args.operations(&machine);
     let available = machine.available_memory_bytes;
-    let client = cluster::open(args.demand(operations), &args.load, &args.cluster, available)?;
+    interrupt::watch()?;
+    let target = cluster::open(args.demand(operations), &args.load, &args.cluster, available)?;
+    let client = &target.client;
     if args.cluster.master.is_some() {
-        driver::clean_up(&client, args.keys)?;
+        driver::clean_up(client, args.keys)?;
     }
-    let board = Board::new(args.load.pair_bytes, args.load.seed);
-    let crew = Crew { threads: args.load.threads.into(), coroutines: args.load.coroutines.into() };
-    let (results, logs) = driver::run(&client, &board, crew, &args.phases(operations))?;
-    let (mut tally, verified_keys) = driver::verify(&client, &board, logs)?;
+    let (outcome, board, broken) = measure(args, &target, &args.run(operations))?;
+    let Outcome { results, logs, mut entries } = outcome;
+    let mut problems = Vec::new();
+    let verified = attempt(&mut problems, driver::verify(client, &board, logs));
+    entries.extend(verified.entries);
+    let mut tally: Tally = verified.tally;
     for result in &results {
         tally.merge_failures(&result.tally);
     }
     if args.cluster.master.is_some() && !args.keep {
-        driver::clean_up(&client, board.frontier.claimed())?;
+        attempt(&mut problems, driver::clean_up(client, board.frontier.claimed()));
     }
+    let check = args.check.then(|| check(&entries));
     let [load, run] = &results[..] else { unreachable!("two phases give two results") };
     let report = Report {
         benchmark: "ycsb",
         version: env!("CARGO_PKG_VERSION"),
         workload: args.workload.to_string(),
-        settings: Settings {
-            keys: args.keys,
-            pair_bytes: args.load.pair_bytes,
-            operations: args.operations.or(args.seconds.is_none().then_some(operations)),
-            seconds: args.seconds,
-            threads: args.load.threads,
-            coroutines: args.load.coroutines,
-            distribution: args.distribution(),
-            theta: args.theta,
-            seed: args.load.seed,
-            cache_entries: args.load.cache_entries,
-            cache_threshold: args.load.cache_threshold,
-        },
+        settings: args.settings(operations),
         fabric: client.fabric().to_string(),
-        cluster: describe(&client, &args.cluster),
+        cluster: describe(&target, &args.cluster),
+        ended_by: ended_by(args, run, operations, broken),
         machine,
         load: PhaseReport::new(load, false),
-        ended_by: ended_by(args, run, operations, board.is_broken()),
         run: PhaseReport::new(run, false),
-        verdict: Verdict::new(&tally, verified_keys),
+        verdict: Verdict::new(&tally, verified.keys, problems),
+        check,
     };
     if args.load.json {
         print_json(&report)?;
     } else {
         output::text(&report.table())?;
     }
-    judge(&report.verdict)
+    judge(&report.verdict, report.check.as_ref())
 }
 
 fn ended_by(args: &Args, run: &PhaseResult, operations: u64, broken: bool) -> &'static str {
     let done = run.tally.operations() + run.tally.error_count();
     match (broken, done < operations, args.operations) {
         (true, ..) => "errors",
+        _ if interrupt::requested() => "interrupted",
         (false, true, _) => "seconds",
+        (false, false, wanted) if args.check && wanted.is_none_or(|n| n > operations) => {
+            let limit = operations == args.checked_operations();
+            if limit { "check_ops" } else { "operations" }
+        }
         (false, false, None) if args.seconds.is_some() => "memory",
         (false, false, _) => "operations",
     }

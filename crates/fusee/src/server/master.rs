@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{announce, read_file, stop};
 use crate::connect::DEFAULT_MASTER;
 use crate::failure::Failure;
+use crate::flags;
 use crate::quantity::Bytes;
 
 /// How to run a master.
@@ -111,7 +112,7 @@ impl Settings {
         let limit = |name: &str, bytes: Option<Bytes>, default: u32| match bytes {
             None => Ok(default),
             Some(Bytes(bytes)) => u32::try_from(bytes)
-                .map_err(|_| Failure::usage(format!("{name} must be less than 4GiB"))),
+                .map_err(|_| Failure::usage(format!("--{name} must be less than 4GiB"))),
         };
         let config = Config {
             listen: self.listen.unwrap_or_else(|| DEFAULT_MASTER.into()),
@@ -136,7 +137,10 @@ impl Settings {
                 ..geometry
             },
         };
-        config.settings().check().map_err(|error| Failure::usage(error.to_string()))?;
+        config
+            .settings()
+            .check()
+            .map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
         Ok(config)
     }
 }
@@ -187,7 +191,7 @@ mod tests {
     #[test]
     fn contradictions_are_refused_before_the_start() {
         let settings = Settings { memory_nodes: Some(2), ..Settings::default() };
-        assert!(settings.config().unwrap_err().to_string().contains("lower index_replicas"));
+        assert!(settings.config().unwrap_err().to_string().contains("lower --index-replicas"));
         let settings = Settings { max_value_bytes: Some(Bytes(1 << 40)), ..Settings::default() };
         assert!(settings.config().unwrap_err().to_string().contains("less than 4GiB"));
     }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::panic;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fusee_sim::{Outcome, RunOptions, Scenario, run, shrink};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::Plan;
+use crate::interrupt;
 
 /// Runs that a shortening may take.
 const SHRINK_RUNS: usize = 200;
@@ -55,15 +56,14 @@ pub struct Batch {
     pub failures: Vec<Broken>,
     /// How long it took.
     pub elapsed: Duration,
-    /// Ctrl-C came.
+    /// A signal asked to stop.
     pub interrupted: bool,
 }
 
 impl Batch {
-    /// Runs what the plan says, and stops at Ctrl-C.
+    /// Runs what the plan says, until a signal asks to stop.
     pub fn run(plan: &Plan) -> Batch {
         let begun = Instant::now();
-        let stop = interruption();
         let bar = progress(plan);
         let next = AtomicU64::new(0);
         let batch = Mutex::new(Batch::default());
@@ -73,7 +73,7 @@ impl Batch {
         std::thread::scope(|scope| {
             for _ in 0..plan.jobs {
                 scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
+                    while !interrupt::requested() {
                         let number = next.fetch_add(1, Ordering::Relaxed);
                         let over = plan.time.is_some_and(|time| begun.elapsed() >= time);
                         if over || plan.seeds.is_some_and(|seeds| number >= seeds) {
@@ -105,7 +105,7 @@ impl Batch {
         let mut batch = batch.into_inner().unwrap_or_else(PoisonError::into_inner);
         batch.failures.sort_by_key(|broken| broken.found.seed);
         batch.elapsed = begun.elapsed();
-        batch.interrupted = stop.load(Ordering::Relaxed);
+        batch.interrupted = interrupt::requested();
         batch
     }
 
@@ -133,19 +133,4 @@ fn progress(plan: &Plan) -> ProgressBar {
     let template = format!("sim {{wide_bar}} {{pos}}/{{len}} {unit}");
     let style = ProgressStyle::with_template(&template).expect("the template is a constant");
     ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr()).with_style(style)
-}
-
-/// Becomes true at Ctrl-C.
-fn interruption() -> Arc<AtomicBool> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let flag = stop.clone();
-    // Nobody joins it: it waits for a signal that may never come.
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let Ok(runtime) = runtime else { return };
-        if runtime.block_on(tokio::signal::ctrl_c()).is_ok() {
-            flag.store(true, Ordering::Relaxed);
-        }
-    });
-    stop
 }

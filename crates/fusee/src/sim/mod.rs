@@ -15,7 +15,7 @@ use std::fs;
 use fusee_sim::RunOptions;
 
 use crate::failure::Failure;
-use crate::output;
+use crate::{interrupt, output};
 use batch::Batch;
 use report::Report;
 
@@ -33,12 +33,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         fs::write(path, text)
             .map_err(|e| Failure::operation(format!("cannot write {}: {e}", path.display())))?;
     }
+    interrupt::watch()?;
     let batch = Batch::run(&plan);
     let report = Report::new(&plan, &batch);
     output::text(&if args.json { report.json() } else { report.text() })?;
-    match (batch.failures.len(), batch.interrupted) {
-        (0, false) => Ok(()),
-        (0, true) => Err(Failure::interrupted("stopped before all seeds were run")),
+    match (batch.failures.len(), interrupt::failure()) {
+        (0, None) => Ok(()),
+        (0, Some(interrupted)) => Err(interrupted),
         (n, _) => Err(Failure::operation(format!("{n} of {} runs broke a promise", batch.runs))),
     }
 }

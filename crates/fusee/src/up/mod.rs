@@ -12,30 +12,24 @@
 mod child;
 mod directory;
 mod report;
+mod servers;
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
 
-use fusee_client::View;
-use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::rpc::{MasterClient, Runtime};
 use futures_util::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::child::Child;
 use self::directory::Directory;
 use self::report::Report;
+pub use self::servers::{Plan, Servers};
 use crate::connect::DEFAULT_PORT;
 use crate::failure::Failure;
 use crate::output;
 use crate::quantity::Bytes;
-use crate::server::{master, memory_node};
+use crate::server::memory_node;
 
-/// How long the cluster may take to form.
-const FORM_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often the master is asked whether it has.
-const FORM_POLL: Duration = Duration::from_millis(20);
 /// Sizes that make small pools useful.
 const REGION_BYTES: u64 = 128 << 20;
 const BLOCK_BYTES: u64 = 4 << 20;
@@ -81,11 +75,29 @@ pub struct Args {
     json: bool,
 }
 
+impl Args {
+    fn plan(&self) -> Plan {
+        let most = u8::try_from(self.memory_nodes).unwrap_or(u8::MAX);
+        Plan {
+            memory_nodes: self.memory_nodes,
+            index_replicas: self.index_replicas.unwrap_or(most.min(3)),
+            data_replicas: self.data_replicas.unwrap_or(most.min(2)),
+            pool_bytes: self.pool.0,
+            index_keys: self.index_keys,
+            port: self.port,
+            fabrics: self.fabric.clone(),
+            region_bytes: REGION_BYTES,
+            block_bytes: BLOCK_BYTES,
+        }
+    }
+}
+
 /// Runs a cluster until it is told to stop.
 pub fn run(args: &Args, verbose: u8) -> Result<(), Failure> {
     let cannot = |error| Failure::operation(format!("cannot start: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(cannot)?;
+    args.plan().check()?;
     check_port(args.port)?;
     let directory = Directory::create()?;
     let result = runtime.block_on(async {
@@ -123,127 +135,23 @@ async fn live(
     directory: &Directory,
     children: &mut Vec<Child>,
 ) -> Result<(), Failure> {
-    let mut master = Child::spawn("master", verbose, &master_arguments(args, directory))?;
-    let announced = master.announcement().await;
-    children.push(master);
-    let address = announced.and_then(child::parse::<master::Announcement>)?.control;
-    for number in 0..args.memory_nodes {
-        let arguments = node_arguments(args, directory, &address);
-        children.push(Child::spawn(&format!("memory node {number}"), verbose, &arguments)?);
-    }
-    let mut nodes = Vec::new();
-    for child in &mut children[1..] {
-        let announced = child.announcement().await;
-        nodes.push(announced.and_then(child::parse::<memory_node::Announcement>)?);
-    }
-    let view = tokio::select! {
-        view = formed(&address) => view?,
-        (name, status) = first_exit(children) => {
-            return Err(Failure::operation(format!("{name} ended with {status}; see above")));
-        }
-    };
-    let nodes = name_nodes(children, nodes, &view);
-    let report = Report::new(directory, &address, children, nodes);
+    let started = servers::start(&args.plan(), verbose, directory, children).await?;
+    let report = Report::new(directory, &started.master, children, started.nodes);
     output::text(&if args.json { report.json()? } else { report.table() })?;
     watch(children).await
-}
-
-/// Gives the memory nodes the names that they have in the cluster, and brings them into that
-/// order; they joined in any.
-fn name_nodes(
-    children: &mut Vec<Child>,
-    nodes: Vec<memory_node::Announcement>,
-    view: &View,
-) -> Vec<memory_node::Announcement> {
-    let mut named: Vec<_> = children
-        .drain(1..)
-        .zip(nodes)
-        .map(|(child, node)| {
-            let member = view.members.iter().find(|member| member.control == node.control);
-            (member.map(|member| member.node), child, node)
-        })
-        .collect();
-    named.sort_by_key(|(name, ..)| *name);
-    let mut nodes = Vec::new();
-    for (name, mut child, node) in named {
-        if let Some(name) = name {
-            child.rename(name.to_string());
-        }
-        children.push(child);
-        nodes.push(node);
-    }
-    nodes
-}
-
-/// Waits until clients can join.
-async fn formed(address: &str) -> Result<View, Failure> {
-    let cannot = |what: String| Failure::operation(format!("the cluster cannot be formed: {what}"));
-    let runtime = Runtime::start("fusee-up").map_err(|error| cannot(error.to_string()))?;
-    let master = MasterClient::new(&runtime, address);
-    let start = Instant::now();
-    loop {
-        match master.call(MasterRequest::GetView { newer_than: 0 }).await {
-            Ok(MasterReply::View(Some(view))) => return Ok(view),
-            Ok(MasterReply::Refused { reason }) => return Err(cannot(reason)),
-            Ok(MasterReply::NotReady { joined, expected }) if start.elapsed() > FORM_TIMEOUT => {
-                let what = format!("{joined} of {expected} memory nodes joined in time");
-                return Err(cannot(what));
-            }
-            Ok(_) => {}
-            Err(error) => return Err(cannot(error.to_string())),
-        }
-        tokio::time::sleep(FORM_POLL).await;
-    }
 }
 
 /// Tells which servers die, until the master does.
 async fn watch(children: &mut Vec<Child>) -> Result<(), Failure> {
     let master = children[0].pid();
     loop {
-        let (name, status) = first_exit(children).await;
+        let (name, status) = servers::first_exit(children).await;
         let dead = children.extract_if(.., |child| child.has_exited());
         if dead.map(|child| child.pid()).any(|pid| pid == master) {
             return Err(Failure::operation(format!("the master ended with {status}")));
         }
         eprintln!("{name} ended with {status}; the others go on");
     }
-}
-
-async fn first_exit(children: &mut [Child]) -> (String, String) {
-    let exits = children.iter_mut().map(|child| Box::pin(child.exit()));
-    select_all(exits).await.0
-}
-
-fn master_arguments(args: &Args, directory: &Directory) -> Vec<String> {
-    let most = u8::try_from(args.memory_nodes).unwrap_or(u8::MAX);
-    let index_replicas = args.index_replicas.unwrap_or(most.min(3));
-    let data_replicas = args.data_replicas.unwrap_or(most.min(2));
-    let data_dir = directory.path().join("master");
-    vec![
-        "master".into(),
-        format!("--listen=127.0.0.1:{}", args.port),
-        format!("--data-dir={}", data_dir.display()),
-        format!("--memory-nodes={}", args.memory_nodes),
-        format!("--index-replicas={index_replicas}"),
-        format!("--data-replicas={data_replicas}"),
-        format!("--index-keys={}", args.index_keys),
-        format!("--region-bytes={REGION_BYTES}"),
-        format!("--block-bytes={BLOCK_BYTES}"),
-    ]
-}
-
-fn node_arguments(args: &Args, directory: &Directory, master: &str) -> Vec<String> {
-    let fabrics = args.fabric.iter().map(|fabric| match fabric {
-        memory_node::Serve::Shm => "shm",
-        memory_node::Serve::Tcp => "tcp",
-    });
-    vec![
-        "memory-node".into(),
-        format!("--master={master}"),
-        format!("--pool={}", args.pool.0),
-        format!("--serve={}", fabrics.collect::<Vec<_>>().join(",")),
-        format!("--shm-dir={}", directory.path().display()),
-    ]
 }
 
 /// The signals that end `up`.

@@ -36,6 +36,8 @@ pub struct Findings {
     pub operations: u64,
     /// Of these, those that never returned.
     pub pending: u64,
+    /// Of these, those that began before an earlier one on the same key had returned.
+    pub overlapping: u64,
     /// Keys that were checked.
     pub keys: u64,
     /// The most situations that a key was in at a time: what the check cost.
@@ -91,6 +93,7 @@ impl History {
             findings.keys += 1;
             findings.operations += records.len() as u64;
             findings.pending += operations.iter().filter(|o| o.returned.is_none()).count() as u64;
+            findings.overlapping += overlapping(&operations);
             findings.peak_frontier = findings.peak_frontier.max(found.peak_frontier);
             match found.verdict {
                 Verdict::Explained => {}
@@ -105,6 +108,18 @@ impl History {
         }
         findings
     }
+}
+
+/// How many operations begin before an earlier one has returned; ordered by their beginning.
+fn overlapping(operations: &[Operation]) -> u64 {
+    let mut open_until = None;
+    let mut count = 0;
+    for operation in operations {
+        count += u64::from(open_until.is_some_and(|time| operation.invoked <= time));
+        let returned = operation.returned.map_or(u64::MAX, |(time, _)| time);
+        open_until = open_until.max(Some(returned));
+    }
+    count
 }
 
 impl FromIterator<Record> for History {

@@ -463,6 +463,8 @@ fn a_history_is_checked_key_by_key() {
     let findings = all.check();
     assert!(findings.is_clean(), "{findings:?}");
     assert_eq!((findings.operations, findings.keys, findings.pending), (10, 3, 1));
+    // The DELETE began at the time when the SEARCH returned.
+    assert_eq!(findings.overlapping, 1);
     // Key 1 was deleted at the earliest at 6.
     let returned = Some((9, Answer::Absent));
     all.push(record(8, 1, Operation { call: Call::Search, invoked: 8, returned }));

@@ -1,0 +1,156 @@
+//! What the benchmark and its client processes say to each other.
+//!
+//! On the client's standard input: its [`Spec`], one line of JSON; then `go` once for every phase,
+//! and `stop` if it is to end early. On its standard output one line of JSON for every [`Said`],
+//! and after `Results` so many packed entries. The end of its input ends a client, so none
+//! outlives the benchmark; nothing is left on disk.
+
+use std::time::Duration;
+
+use fusee_client::{KindStats, OpKind};
+use serde::{Deserialize, Serialize};
+
+use super::driver::{Costs, PhaseResult};
+use super::phase::{Job, Phase};
+use super::record::Keep;
+use super::tally::Tally;
+use super::workload::{Part, Workload};
+use super::zipf::{Chooser, Distribution};
+
+/// The line that starts a phase.
+pub const GO: &str = "go";
+/// The line that ends one early.
+pub const STOP: &str = "stop";
+
+/// Which operations to run; the same for all processes but for the share.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Run {
+    /// The name of the workload.
+    pub workload: Workload,
+    /// Keys that are loaded, by all.
+    pub keys: u64,
+    /// Which of them are asked for.
+    pub distribution: Distribution,
+    /// Its skew.
+    pub theta: f64,
+    /// Start of all random sequences.
+    pub seed: u64,
+    /// Operations of the run phase.
+    pub operations: u64,
+    /// Its length, if it is limited.
+    pub seconds: Option<f64>,
+}
+
+impl Run {
+    /// Loading and running.
+    pub fn phases(&self, part: Part) -> [Phase; 2] {
+        let chooser = Chooser::new(self.distribution, self.keys, self.theta, self.seed);
+        let run = Job::Ycsb { workload: self.workload, chooser, keys: self.keys };
+        let time = self.seconds.map(Duration::from_secs_f64);
+        let load = Job::Insert { keys: part.count(self.keys) };
+        [
+            Phase { job: load, operations: u64::MAX, time: None },
+            Phase { job: run, operations: self.operations, time },
+        ]
+    }
+}
+
+/// What a client process is to do.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Spec {
+    /// Address of the master.
+    pub master: String,
+    /// shm, tcp or auto.
+    pub fabric: String,
+    /// Keys whose place a session remembers.
+    pub cache_entries: usize,
+    /// When the cache is bypassed.
+    pub cache_threshold: f64,
+    /// Bytes of key and value together.
+    pub pair_bytes: usize,
+    /// Its own threads.
+    pub threads: usize,
+    /// Those of the processes before it.
+    pub first_thread: usize,
+    /// Workers of a thread.
+    pub coroutines: usize,
+    /// Which process it is.
+    pub part: Part,
+    /// With its own share of the operations.
+    pub run: Run,
+    /// What to hand over in the end.
+    pub keep: Keep,
+    /// Where all their times begin.
+    pub origin_ns: u64,
+}
+
+/// What a client process tells.
+#[derive(Debug, Deserialize, Serialize)]
+pub enum Said {
+    /// The next phase may begin.
+    Ready,
+    /// It has ended, and took this time of the monotonic clock.
+    Ended {
+        /// When it began.
+        from_ns: u64,
+        /// When it ended.
+        to_ns: u64,
+    },
+    /// All have ended.
+    Results(Results),
+    /// The process ends with this code.
+    Failed {
+        /// The exit code.
+        code: u8,
+        /// Why.
+        message: String,
+    },
+}
+
+/// What all phases gave.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Results {
+    /// By phase.
+    pub phases: Vec<PhaseCounts>,
+    /// Keys that it has claimed, of its own.
+    pub claimed: u64,
+    /// Whether it ended early, because of errors.
+    pub broken: bool,
+    /// How many packed entries follow.
+    pub entries: u64,
+}
+
+/// What a phase gave.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct PhaseCounts {
+    tally: Tally,
+    /// By kind, the fields of [`KindStats`] in their order.
+    costs: [[u64; 6]; OpKind::ALL.len()],
+}
+
+impl PhaseCounts {
+    /// Of a phase of this process.
+    pub fn new(result: &PhaseResult) -> PhaseCounts {
+        let costs = result
+            .costs
+            .map(|c| [c.operations, c.phases, c.max_phases.into(), c.verbs, c.atomics, c.bytes]);
+        PhaseCounts { tally: result.tally.clone(), costs }
+    }
+
+    /// Adds it to those of other processes.
+    pub fn add_to(self, sum: &mut PhaseResult) {
+        sum.tally.merge(&self.tally);
+        let costs: &mut Costs = &mut sum.costs;
+        for (sum, cost) in costs.iter_mut().zip(self.costs) {
+            let [operations, phases, max_phases, verbs, atomics, bytes] = cost;
+            *sum = KindStats {
+                operations: sum.operations + operations,
+                phases: sum.phases + phases,
+                max_phases: sum.max_phases.max(max_phases as u32),
+                verbs: sum.verbs + verbs,
+                atomics: sum.atomics + atomics,
+                bytes: sum.bytes + bytes,
+            };
+        }
+    }
+}

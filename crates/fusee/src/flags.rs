@@ -1,0 +1,41 @@
+//! Settings as the user knows them.
+//!
+//! The crates below name a setting by its field, `geometry.region_bytes`; on the command line it
+//! is a flag, `--region-bytes`.
+
+/// Fields that are flags.
+const FIELDS: [&str; 9] = [
+    "memory_nodes",
+    "index_replicas",
+    "data_replicas",
+    "index_keys",
+    "region_bytes",
+    "block_bytes",
+    "groups_per_subtable",
+    "max_key_bytes",
+    "max_value_bytes",
+];
+
+/// The text with flags in place of fields.
+pub fn in_text(text: &str) -> String {
+    let mut text = text.replace("geometry: geometry", "geometry").replace("geometry.", "");
+    for field in FIELDS {
+        text = text.replace(field, &format!("--{}", field.replace('_', "-")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_become_flags() {
+        for (text, flags) in [
+            ("geometry.region_bytes is 5", "--region-bytes is 5"),
+            ("lower index_replicas to 2 memory nodes", "lower --index-replicas to 2 memory nodes"),
+        ] {
+            assert_eq!(in_text(text), flags);
+        }
+    }
+}

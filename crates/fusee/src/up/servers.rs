@@ -1,0 +1,222 @@
+//! A master and memory nodes as child processes that form a cluster.
+//!
+//! [`start`] does it, [`Servers`] also owns what it started: for whoever needs a cluster of real
+//! processes that ends with them. Each server is this same executable; it ends when its standard
+//! input does, so none outlives its parent, whatever that died of.
+
+use std::time::{Duration, Instant};
+
+use fusee_client::{Geometry, View};
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::rpc::{MasterClient, Runtime};
+use fusee_master::{Config, Settings};
+use futures_util::future::select_all;
+
+use super::child::{self, Child};
+use super::directory::Directory;
+use crate::failure::Failure;
+use crate::flags;
+use crate::server::{master, memory_node};
+
+/// How long the cluster may take to form.
+const FORM_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the master is asked whether it has.
+const FORM_POLL: Duration = Duration::from_millis(20);
+
+/// The cluster to form.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Memory nodes.
+    pub memory_nodes: u16,
+    /// Replicas of the index.
+    pub index_replicas: u8,
+    /// Replicas of keys and values.
+    pub data_replicas: u8,
+    /// Memory that each node lends, in bytes.
+    pub pool_bytes: u64,
+    /// The number of keys to make the index for.
+    pub index_keys: u64,
+    /// Port of the master on 127.0.0.1; 0 is any free one.
+    pub port: u16,
+    /// Fabrics that the memory nodes serve.
+    pub fabrics: Vec<memory_node::Serve>,
+    /// Size of a region, in bytes.
+    pub region_bytes: u64,
+    /// Size of a block, in bytes.
+    pub block_bytes: u64,
+}
+
+impl Plan {
+    /// Refuses what the master would refuse.
+    pub fn check(&self) -> Result<(), Failure> {
+        let settings = Settings {
+            memory_nodes: self.memory_nodes.into(),
+            index_replicas: self.index_replicas,
+            data_replicas: self.data_replicas,
+            index_keys: self.index_keys,
+            geometry: Geometry {
+                region_bytes: self.region_bytes,
+                block_bytes: self.block_bytes,
+                ..Config::default().geometry
+            },
+        };
+        settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
+    }
+}
+
+/// A cluster that clients can join.
+pub struct Started {
+    /// Host and port of the master.
+    pub master: String,
+    /// The memory nodes, in the order of their names.
+    pub nodes: Vec<memory_node::Announcement>,
+}
+
+/// Starts the servers. `children` are the master and then the memory nodes, in the order of their
+/// names; also after an error, for the caller to stop them.
+pub async fn start(
+    plan: &Plan,
+    verbose: u8,
+    directory: &Directory,
+    children: &mut Vec<Child>,
+) -> Result<Started, Failure> {
+    let mut master = Child::spawn("master", verbose, &master_arguments(plan, directory))?;
+    let announced = master.announcement().await;
+    children.push(master);
+    let address = announced.and_then(child::parse::<master::Announcement>)?.control;
+    for number in 0..plan.memory_nodes {
+        let arguments = node_arguments(plan, directory, &address);
+        children.push(Child::spawn(&format!("memory node {number}"), verbose, &arguments)?);
+    }
+    let mut nodes = Vec::new();
+    for child in &mut children[1..] {
+        let announced = child.announcement().await;
+        nodes.push(announced.and_then(child::parse::<memory_node::Announcement>)?);
+    }
+    let view = tokio::select! {
+        view = formed(&address) => view?,
+        (name, status) = first_exit(children) => {
+            return Err(Failure::operation(format!("{name} ended with {status}; see above")));
+        }
+    };
+    let nodes = name_nodes(children, nodes, &view);
+    Ok(Started { master: address, nodes })
+}
+
+/// Waits for the end of any of them; gives its name and how it ended.
+pub async fn first_exit(children: &mut [Child]) -> (String, String) {
+    let exits = children.iter_mut().map(|child| Box::pin(child.exit()));
+    select_all(exits).await.0
+}
+
+/// Gives the memory nodes the names that they have in the cluster, and brings them into that
+/// order; they joined in any.
+fn name_nodes(
+    children: &mut Vec<Child>,
+    nodes: Vec<memory_node::Announcement>,
+    view: &View,
+) -> Vec<memory_node::Announcement> {
+    let mut named: Vec<_> = children
+        .drain(1..)
+        .zip(nodes)
+        .map(|(child, node)| {
+            let member = view.members.iter().find(|member| member.control == node.control);
+            (member.map(|member| member.node), child, node)
+        })
+        .collect();
+    named.sort_by_key(|(name, ..)| *name);
+    let mut nodes = Vec::new();
+    for (name, mut child, node) in named {
+        if let Some(name) = name {
+            child.rename(name.to_string());
+        }
+        children.push(child);
+        nodes.push(node);
+    }
+    nodes
+}
+
+/// Waits until clients can join.
+async fn formed(address: &str) -> Result<View, Failure> {
+    let cannot = |what: String| Failure::operation(format!("the cluster cannot be formed: {what}"));
+    let runtime = Runtime::start("fusee-up").map_err(|error| cannot(error.to_string()))?;
+    let master = MasterClient::new(&runtime, address);
+    let start = Instant::now();
+    loop {
+        match master.call(MasterRequest::GetView { newer_than: 0 }).await {
+            Ok(MasterReply::View(Some(view))) => return Ok(view),
+            Ok(MasterReply::Refused { reason }) => return Err(cannot(reason)),
+            Ok(MasterReply::NotReady { joined, expected }) if start.elapsed() > FORM_TIMEOUT => {
+                let what = format!("{joined} of {expected} memory nodes joined in time");
+                return Err(cannot(what));
+            }
+            Ok(_) => {}
+            Err(error) => return Err(cannot(error.to_string())),
+        }
+        tokio::time::sleep(FORM_POLL).await;
+    }
+}
+
+fn master_arguments(plan: &Plan, directory: &Directory) -> Vec<String> {
+    let data_dir = directory.path().join("master");
+    vec![
+        "master".into(),
+        format!("--listen=127.0.0.1:{}", plan.port),
+        format!("--data-dir={}", data_dir.display()),
+        format!("--memory-nodes={}", plan.memory_nodes),
+        format!("--index-replicas={}", plan.index_replicas),
+        format!("--data-replicas={}", plan.data_replicas),
+        format!("--index-keys={}", plan.index_keys),
+        format!("--region-bytes={}", plan.region_bytes),
+        format!("--block-bytes={}", plan.block_bytes),
+    ]
+}
+
+fn node_arguments(plan: &Plan, directory: &Directory, master: &str) -> Vec<String> {
+    let fabrics = plan.fabrics.iter().map(|fabric| match fabric {
+        memory_node::Serve::Shm => "shm",
+        memory_node::Serve::Tcp => "tcp",
+    });
+    vec![
+        "memory-node".into(),
+        format!("--master={master}"),
+        format!("--pool={}", plan.pool_bytes),
+        format!("--serve={}", fabrics.collect::<Vec<_>>().join(",")),
+        format!("--shm-dir={}", directory.path().display()),
+    ]
+}
+
+/// A cluster of child processes, which ends with its value.
+pub struct Servers {
+    runtime: tokio::runtime::Runtime,
+    children: Vec<Child>,
+    master: String,
+    /// Removed after the children have ended.
+    directory: Directory,
+}
+
+impl Servers {
+    /// Starts the servers and waits until clients can join.
+    pub fn start(plan: &Plan) -> Result<Servers, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime =
+            runtime.map_err(|error| Failure::operation(format!("cannot start: {error}")))?;
+        let directory = Directory::create()?;
+        let mut servers =
+            Servers { runtime, children: Vec::new(), master: String::new(), directory };
+        let Servers { runtime, children, directory, .. } = &mut servers;
+        servers.master = runtime.block_on(start(plan, 0, directory, children))?.master;
+        Ok(servers)
+    }
+
+    /// Host and port of the master.
+    pub fn master(&self) -> &str {
+        &self.master
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        self.runtime.block_on(child::stop_all(std::mem::take(&mut self.children)));
+    }
+}
