@@ -4,6 +4,7 @@
 //! the master plans and reserves, sessions open with the view that comes out of it.
 
 use std::cell::{Cell, Ref, RefCell};
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,8 +12,9 @@ use std::time::Duration;
 use fusee_client::ConnectError;
 use fusee_client::logic::{LogicOptions, Session, SessionHost, opened};
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
+use fusee_core::layout::SizeClass;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, Place, View};
 use fusee_master::Settings;
@@ -392,6 +394,32 @@ impl Cluster {
         let view = if newest.number > view.number { newest } else { view };
         let fabric = SimFabric::new(&self.0.network, client);
         Ok(Session::new(fabric, env, client, view, options))
+    }
+
+    /// Takes the rests of blocks that the master knows: of each its first free object.
+    ///
+    /// # Panics
+    /// If the master is not there.
+    pub fn take_rests(&self) -> BTreeMap<BlockId, u32> {
+        let ask = |request| {
+            let reply = Rc::new(Cell::new(None));
+            let to = reply.clone();
+            self.master().request(self, request, Box::new(move |reply| to.set(Some(reply))));
+            reply.take().expect("the master answers at once")
+        };
+        let MasterReply::Opened { client, .. } = ask(MasterRequest::Open) else {
+            panic!("the master does not open a session");
+        };
+        let mut rests = BTreeMap::new();
+        for class in (0..=u8::MAX).filter_map(SizeClass::from_code) {
+            while let MasterReply::Leftover(Some(leftover)) =
+                ask(MasterRequest::TakeLeftover { client, class })
+            {
+                let before = rests.insert(leftover.block, leftover.first);
+                assert_eq!(before, None, "{leftover:?} is there twice");
+            }
+        }
+        rests
     }
 
     /// A client process with a session, for tests that run operations by hand.

@@ -397,6 +397,9 @@ impl Flight {
 
     fn copy(&self, node: MnId, offset: u64, local: &mut [u8], is_write: bool) {
         let at = offset as usize;
+        if is_write {
+            self.network.watched().written(node, offset, local.len() as u64);
+        }
         self.network.with(node, |memory| {
             let remote = &mut memory.pool[at..at + local.len()];
             if is_write {

@@ -9,7 +9,7 @@ use fusee_core::verbs::{ClientId, MnId};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::adversary;
-use crate::check::at_rest;
+use crate::check::{at_rest, nothing_is_lost};
 use crate::cluster::Cluster;
 use crate::counts::count;
 use crate::engine::{Nanos, ProcessId, Sim};
@@ -183,7 +183,11 @@ impl Run {
         drop(executor);
         self.calm();
         self.final_reads();
-        at_rest(&self.cluster);
+        let rests = self.cluster.take_rests();
+        at_rest(&self.cluster, &rests);
+        if self.faults.iter().all(|fault| [Fault::Delay, Fault::Tear].contains(fault)) {
+            nothing_is_lost(&self.cluster, &rests);
+        }
         let findings = self.workload.check();
         if let Some(refutation) = findings.refutation {
             let what = format!("the operations on key {} have no order", refutation.key);

@@ -42,7 +42,7 @@ fn clients(cluster: &Cluster, n: usize) -> Vec<Client> {
 fn run(mut executor: Executor<'_>, cluster: &Cluster) {
     executor.run(MAX_EVENTS, || ());
     drop(executor);
-    at_rest(cluster);
+    at_rest(cluster, &BTreeMap::new());
     cluster.live_keys();
 }
 

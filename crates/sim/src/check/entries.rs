@@ -1,12 +1,14 @@
-//! At every step: no key is live twice in the primaries of the index, and every live entry refers
-//! to an object that is complete on all replicas.
+//! At every step: no key is live twice in the primaries of the index, every live entry refers to an
+//! object that is complete on all replicas, and nobody writes to such an object.
 //!
 //! The live entries are kept in a map that every change of a primary's slot updates, so the check
-//! costs one object per change, whatever the size of the index.
+//! costs one object per change, whatever the size of the index. What may still be written to a live
+//! object is its log entry: its old value is, while the entry goes live.
 
 use std::collections::BTreeMap;
 
-use fusee_core::layout::{Object, Slot};
+use fusee_core::layout::{Object, Slot, TRAILER_BYTES};
+use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, SlotRef, View};
 
 use crate::network::Network;
@@ -16,6 +18,8 @@ use crate::network::Network;
 pub(crate) struct Entries {
     view: Option<View>,
     live: BTreeMap<Vec<u8>, SlotRef>,
+    /// Where the replicas of live objects begin, and how long they are without the log entry.
+    objects: BTreeMap<(MnId, u64), (u64, SlotRef)>,
 }
 
 impl Entries {
@@ -24,7 +28,7 @@ impl Entries {
     /// # Panics
     /// If a key is live twice, or an entry leads to no object.
     pub fn new(network: &Network, view: &View) -> Entries {
-        let mut entries = Entries { view: Some(view.clone()), live: BTreeMap::new() };
+        let mut entries = Entries { view: Some(view.clone()), ..Entries::default() };
         for slot in all_slots(view) {
             let primary = view.slot_places(slot).next().expect("a primary");
             entries.add(network, slot, network.word_at(primary));
@@ -45,6 +49,7 @@ impl Entries {
         let Some(slot) = self.slot_at(place) else { return };
         if is_live(old) {
             self.live.retain(|_, at| *at != slot);
+            self.objects.retain(|_, (_, at)| *at != slot);
         }
         self.add(network, slot, new);
     }
@@ -57,6 +62,26 @@ impl Entries {
         let key = key_of(network, view, word);
         if let Some(other) = self.live.insert(key.clone(), slot) {
             panic!("{key:02x?} is live twice, in {other:?} and in {slot:?} as {:#x}", word.0);
+        }
+        let bytes = word.class().expect("it led to an object").bytes();
+        for place in view.object_places(word.address(), bytes).expect("it led to an object") {
+            self.objects.insert((place.node, place.offset), (bytes - TRAILER_BYTES, slot));
+        }
+    }
+
+    /// Somebody writes to a node's memory.
+    ///
+    /// # Panics
+    /// If a live object is there.
+    pub fn written(&self, node: MnId, offset: u64, bytes: u64) {
+        let before = self.objects.range(..(node, offset + bytes)).next_back();
+        if let Some(((on, start), (body, slot))) = before
+            && *on == node
+            && start + body > offset
+        {
+            panic!(
+                "{bytes} bytes are written to {node}+{offset:#x}, to the live object of {slot:?}"
+            );
         }
     }
 

@@ -5,4 +5,4 @@ pub(crate) mod entries;
 pub mod linearizability;
 mod rest;
 
-pub use rest::{at_rest, replicas_agree};
+pub use rest::{at_rest, nothing_is_lost, replicas_agree};

@@ -1,23 +1,30 @@
 //! When nothing runs: replicas are equal, free memory is not referenced, nothing is lost.
 //!
+//! Nothing is free and referenced: a live object lies before the first free one of its block, if
+//! somebody may go on there. And where nothing went wrong, nothing is lost: every block that has an
+//! owner is full, or its rest is known to the master. (What updates and deletes replace is garbage
+//! by design until it can be reclaimed.)
+//!
 //! A block that live entries refer into has one owner, the same in the tables of all replicas of
 //! its region. Other blocks may be half-way between owners, where a message got lost or a client
 //! crashed on the way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_core::layout::{Address, Slot};
+use fusee_control::node::BlockId;
+use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, Slot};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{Place, TABLE_ENTRY_BYTES, View};
 
 use super::entries::all_slots;
 use crate::cluster::Cluster;
 
-/// Checks a cluster in which nothing runs.
+/// Checks a cluster in which nothing runs, and in which every session has ended, by `rests`: the
+/// first free object of each block that somebody may go on with.
 ///
 /// # Panics
 /// If a promise is broken.
-pub fn at_rest(cluster: &Cluster) {
+pub fn at_rest(cluster: &Cluster, rests: &BTreeMap<BlockId, u32>) {
     let view = cluster.view().clone();
     replicas_agree(cluster);
     for slot in all_slots(&view) {
@@ -28,6 +35,47 @@ pub fn at_rest(cluster: &Cluster) {
             let owners = owners_of(cluster, &view, region, block);
             let owned = owners.len() == 1 && !owners.contains(&ClientId::NOBODY);
             assert!(owned, "{slot:?} refers into block {block} of region {region} of {owners:?}");
+            let class = word.class().expect("a live entry has one");
+            let shape = BlockShape::new(view.geometry.block_bytes, class).expect("it fits");
+            let start = view.geometry.block_address(region, block).bytes() + shape.offset(0);
+            let number = (word.address().bytes() - start) / shape.object_bytes;
+            let free = rests.get(&BlockId { region, block });
+            assert!(
+                free.is_none_or(|first| number < u64::from(*first)),
+                "{slot:?} refers to object {number} of a block that is free from {free:?} on"
+            );
+        }
+    }
+}
+
+/// Checks that every block with an owner is full, or has its rest among `rests`. To be asked where
+/// no message was lost and nobody crashed.
+///
+/// # Panics
+/// If one is lost.
+pub fn nothing_is_lost(cluster: &Cluster, rests: &BTreeMap<BlockId, u32>) {
+    let view = cluster.view().clone();
+    let geometry = &view.geometry;
+    for (number, region) in view.regions.iter().enumerate() {
+        for block in 0..geometry.blocks_per_region() {
+            let id = BlockId { region: number as u32, block };
+            let owners = owners_of(cluster, &view, id.region, block);
+            assert_eq!(owners.len(), 1, "{id:?} is half-way between {owners:?}");
+            if owners.contains(&ClientId::NOBODY) || rests.contains_key(&id) {
+                continue;
+            }
+            let place = region.places[0];
+            let at = (place.offset + geometry.block_offset(block)) as usize;
+            cluster.network().with(place.node, |memory| {
+                let bytes = &memory.pool[at..][..geometry.block_bytes as usize];
+                let header = bytes[..BLOCK_HEADER_BYTES as usize].try_into().expect("so long");
+                let header = BlockHeader::decode(header);
+                let header = header.unwrap_or_else(|| panic!("{id:?} of {owners:?} is lost"));
+                let shape = BlockShape::new(geometry.block_bytes, header.class).expect("it fits");
+                let last = shape.offset(shape.objects - 1) as usize;
+                let last = &bytes[last..][..shape.object_bytes as usize];
+                assert!(Object::decode(last).is_ok(), "the rest of {id:?} of {owners:?} is lost");
+            });
         }
     }
 }
