@@ -149,7 +149,10 @@ impl Drop for Session {
         if self.shared.is_cluster_gone() || std::thread::panicking() {
             return;
         }
-        self.shared.close_session(self.logic.leave().request());
+        match self.logic.leave() {
+            Some(leaving) => self.shared.close_session(leaving.request()),
+            None => tracing::warn!(client = %self.id(), "a session ends with a write half-way"),
+        }
     }
 }
 

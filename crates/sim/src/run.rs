@@ -303,16 +303,15 @@ impl Run {
             };
             self.clients.borrow_mut().insert(process, Some(session.id()));
             self.use_session(&session).await;
-            if session.store().needs_recovery() {
+            let leaving = session.leave();
+            self.clients.borrow_mut().insert(process, None);
+            let Some(leaving) = leaving else {
                 self.tear(session.id());
-                self.clients.borrow_mut().insert(process, None);
-            } else {
-                let leaving = session.leave().request();
-                self.clients.borrow_mut().insert(process, None);
-                // The master may not hear of it; then it counts the session as open.
-                let _told = self.cluster.ask_master(process, leaving, 500_000).await;
-                count(&self.sim.counts().sessions_closed);
-            }
+                continue;
+            };
+            // The master may not hear of it; then it counts the session as open.
+            let _told = self.cluster.ask_master(process, leaving.request(), 500_000).await;
+            count(&self.sim.counts().sessions_closed);
         }
         self.clients.borrow_mut().remove(&process);
     }

@@ -103,10 +103,14 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         &self.store
     }
 
-    /// Ends the session: no operation runs, and none may be started any more.
-    pub fn leave(&self) -> Leaving {
+    /// Ends the session: no operation runs, and none may be started any more. `None` if it left a
+    /// write half-way: then it must not say goodbye, and is to be recovered as if it had crashed.
+    pub fn leave(&self) -> Option<Leaving> {
+        if self.store.needs_recovery() {
+            return None;
+        }
         let leftovers = self.store.host().blocks().give_up(self.store.take_rests());
-        Leaving { client: self.id(), leftovers }
+        Some(Leaving { client: self.id(), leftovers })
     }
 
     /// Looks a key up and shows the value to `f` where it was fetched, without another copy.
