@@ -1,0 +1,76 @@
+//! `fusee sim` from the command line.
+
+mod common;
+
+use std::fs;
+
+use serde_json::Value;
+
+use common::{Output, Scratch, finish, fusee};
+
+fn sim(args: &[&str]) -> Output {
+    finish(fusee(&["sim"]).args(args))
+}
+
+fn json(args: &[&str]) -> Value {
+    sim(args).expect_code(0).json()
+}
+
+#[test]
+fn seeds_of_all_scenarios_keep_every_promise() {
+    let report = json(&["--seeds", "60", "--json"]);
+    assert_eq!(report["violations"], 0);
+    assert_eq!(report["runs"], 60);
+    assert!(report["operations"].as_u64().unwrap() > 60_000);
+    for (what, count) in report["happened"].as_object().unwrap() {
+        assert!(count.as_u64().unwrap() > 0, "{what} never happened");
+    }
+    for scenario in ["mixed", "inserts", "unsteady", "crashes", "losses", "storm"] {
+        assert_eq!(report["scenarios"][scenario]["runs"], 10, "{scenario}");
+    }
+}
+
+#[test]
+fn a_seed_is_the_same_run_every_time_whatever_runs_beside_it() {
+    let digest = |args: &[&str]| json(args)["digest"].as_str().unwrap().to_string();
+    let alone = digest(&["--seeds", "12", "--seed", "5", "--jobs", "1", "--json"]);
+    let side_by_side = digest(&["--seeds", "12", "--seed", "5", "--jobs", "4", "--json"]);
+    assert_eq!(alone, side_by_side);
+    assert_ne!(alone, digest(&["--seeds", "12", "--seed", "6", "--json"]));
+}
+
+#[test]
+fn a_trace_is_written_and_repeats_byte_for_byte() {
+    let scratch = Scratch::new();
+    let trace = |name: &str| {
+        let path = scratch.path().join(name);
+        let file = path.to_str().unwrap();
+        let args = ["--scenario", "storm", "--seed", "3", "--ops", "100", "--trace", file];
+        sim(&args).expect_code(0);
+        fs::read(&path).unwrap()
+    };
+    let (first, second) = (trace("first"), trace("second"));
+    assert!(first.len() > 10_000);
+    assert!(first == second, "two traces of one seed differ");
+}
+
+#[test]
+fn mistakes_are_told_with_what_would_be_right() {
+    for (args, says) in [
+        (&["--scenario", "calm"][..], "use one of mixed, inserts"),
+        (&["--without", "rain"], "use one of delay, tear"),
+        (&["--minutes", "0"], "--minutes"),
+        (&["--clients", "0"], "--clients"),
+        (&["--seeds", "5", "--minutes", "1"], "cannot be used with"),
+    ] {
+        sim(args).expect_error(2, says);
+    }
+}
+
+#[test]
+fn the_scenarios_are_listed_with_their_faults() {
+    let text = sim(&["--list"]).expect_code(0).text();
+    for name in ["mixed", "inserts", "unsteady", "crashes", "losses", "storm", "lost-completion"] {
+        assert!(text.contains(name), "{text}");
+    }
+}
