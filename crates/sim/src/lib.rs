@@ -1,4 +1,43 @@
-//! Deterministic simulation
+//! Deterministic simulation: whole clusters in one thread, from one seed.
+//!
+//! Clients, memory nodes and the master run their unchanged logic (`fusee_core`,
+//! `fusee_client::logic`, `fusee_memory_node::logic`, `fusee_master::logic`) in virtual time. The
+//! same seed of the same program gives the same run, bit for bit.
+//!
+//! # Fault model
+//!
+//! What may happen, and why it must be survived:
+//!
+//! * *Order.* Verbs of one batch to one node execute in order; batches and nodes know no order
+//!   among each other, even those of one client. Each way over a link takes a random time that
+//!   changes now and then by a factor of 64. A process takes its steps at a pace that changes alike,
+//!   as one does that is preempted.
+//! * *Tearing.* READ and WRITE are cut between any two aligned words, and other verbs execute in
+//!   between; only the last word of a WRITE comes last. CAS and FAA are whole.
+//! * *Time.* A verb executes within [`NetworkOptions::verb_timeout_ns`] of being posted, or never.
+//! * *Client crash*, at any await point. Verbs that were posted are out of its hands: of each
+//!   lane some prefix executes, perhaps much later, unless the node has fenced the client.
+//! * *Memory-node crash*, with its memory; up to all replicas but one of anything.
+//! * *Stop and resume* of any client, memory node or master, for longer than others wait. A stopped
+//!   node's NIC goes on (RDMA, shared memory) or stops as well (software NIC): both are drawn.
+//! * *Lost completions.* The verbs have executed, the client takes the node for unreachable, and its
+//!   queue pair is of no use any more.
+//! * *Lost control messages*, and *partitions* that cut a client off from the master.
+//! * *Master crash*, between any two actions; it restarts from what it persisted.
+//! * *Crash of whoever recovers*, anywhere.
+//!
+//! What does not happen: memory that changes by itself, verbs that execute twice, words of eight
+//! bytes that tear, forged messages (hostile bytes have tests of their own), the loss of the last
+//! replica, a store of the master that forgets.
+//!
+//! # Where to look
+//!
+//! [`run`] does one [`Scenario`] with one seed: `scenario.rs` draws what the cluster looks like and
+//! what goes wrong, `workload.rs` what clients do, `adversary.rs` injects, `operator.rs` repairs.
+//! [`check`] judges, without knowing what was injected. Underneath are virtual time (`engine.rs`),
+//! tasks ([`Executor`]), memory and links (`network.rs`), the [`Fabric`](fusee_core::verbs::Fabric),
+//! control messages (`control.rs`) and the hosts of the servers' logic (`servers.rs`). [`Stepper`] is
+//! a second schedule over the same cluster, without time, for tests that count steps.
 #![forbid(unsafe_code)]
 
 mod adversary;
