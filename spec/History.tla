@@ -2,9 +2,9 @@
 (***************************************************************************)
 (* Is the history so far linearizable?  A monitor that forgets the past.   *)
 (*                                                                         *)
-(* For each key it keeps the *frontier*: the set of all assignments, to    *)
-(* every open operation, of "not yet" or of the answer it got at its       *)
-(* instant, that explain everything seen so far.  An operation may have    *)
+(* For each key it keeps the *frontier*: all pairs of a value (0: absent)  *)
+(* and an assignment, to every open operation, of "not yet" or of the      *)
+(* answer it got at its instant, that explain everything seen so far.  An operation may have    *)
 (* its instant anywhere between its invocation and its return; one that    *)
 (* never returns (its client crashed) may have one later, or never.  An    *)
 (* empty frontier means: no order explains this history.  This is the      *)
@@ -15,9 +15,10 @@
 (* It is shown more than the answers: in every state somebody could read   *)
 (* the primary in an instant, so the primary's value of a key is taken to  *)
 (* be the answer of such a SEARCH, in every state.  That makes the value   *)
-(* of the key a known quantity, keeps the frontier small, and checks more  *)
-(* than any number of SEARCHes whose READs do not tear.  SEARCHes with     *)
-(* torn READs are operations of the models.                                *)
+(* of the key a known quantity while the primary lives, keeps the frontier *)
+(* small, and checks more than any number of SEARCHes whose READs do not   *)
+(* tear.  SEARCHes with torn READs, of an old view, or of backups while    *)
+(* the primary is dead are operations of the models.                       *)
 (*                                                                         *)
 (* Invocations are as late and answers as early as the code allows, which  *)
 (* makes the check as strict as possible.                                  *)
@@ -50,17 +51,15 @@ Closure(S, ctx) ==
       T == S \cup UNION {{after(p, c) : c \in {c \in DOMAIN p[2] : p[2][c] = Open}} : p \in S}
   IN  IF T = S THEN S ELSE Closure(T, ctx)
 
-\* The frontier after the primary's value went from v to w.
-Observe(F, v, w, ctx) ==
-  {p[2] : p \in {p \in Closure({<<v, f>> : f \in F}, ctx) : p[1] = w}}
+Observed(F, v) == {p \in F : p[1] = v}
 
-Invoked(F, c) == {[f EXCEPT ![c] = Open] : f \in F}
+Invoked(F, c) == {<<p[1], [p[2] EXCEPT ![c] = Open]>> : p \in F}
 
 \* "Not applied" claims that the operation never took effect.  A crashed one has taken effect by
 \* the end of its recovery, or never will.
 Answered(F, c, ans) ==
-  LET fits(f) == CASE ans = NotApplied -> f[c] = Open
+  LET fits(p) == CASE ans = NotApplied -> p[2][c] = Open
                    [] ans = Buried     -> TRUE
-                   [] OTHER            -> f[c] = ans
-  IN  {[f EXCEPT ![c] = NoAns] : f \in {f \in F : fits(f)}}
+                   [] OTHER            -> p[2][c] = ans
+  IN  {<<p[1], [p[2] EXCEPT ![c] = NoAns]>> : p \in {p \in F : fits(p)}}
 =============================================================================

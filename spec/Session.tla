@@ -20,10 +20,12 @@ CONSTANTS
   Slots,        \* the slots of both combined buckets; every key may be in each of them
   NoSlot,
   Backups0,     \* number of backups at the start; nodes are 0 (primary), 1, 2, ...
+  Spares,       \* more nodes, that may join
   Programs,     \* client -> sequence of sets of [op, key]: what it may do next
   MaxAttempts   \* an operation gives up after so many tries (all of them were in vain)
 
-Nodes == 0..Backups0
+Nodes0 == 0..Backups0
+Nodes  == Nodes0 \cup Spares
 
 Primary(r) == Head(r.reps)
 Backups(r) == {r.reps[i] : i \in 2..Len(r.reps)}
@@ -51,6 +53,7 @@ Rest(c, ip, seq, reps) ==
    look |-> NoWords, looked |-> FALSE,
    seen |-> NoGot,                 \* what the backups hold, as far as known
    net |-> NoNet, got |-> NoGot, data |-> NoData,    \* the batch and its results
+   asked |-> {},                   \* the backups that a SEARCH without primary reads
    fail |-> FALSE,                 \* a node did not answer
    bad |-> FALSE,                  \* a CAS of a winner failed
    rec |-> FALSE]                  \* the client has crashed, recovery works for it
@@ -76,6 +79,17 @@ Retry(r) ==
 Post(r, pc, net) == [r EXCEPT !.pc = pc, !.net = net, !.got = NoGot, !.data = NoData]
 To(r, n, verbs)  == [NoNet EXCEPT ![n] = verbs]
 ToBackups(r, verbs(_)) == [n \in Nodes |-> IF n \in Backups(r) THEN verbs(n) ELSE <<>>]
+
+\* An operation stops where it is until the view has changed.
+Park(r) ==
+  CASE r.rec     -> [Rest(r.c, r.ip, r.seq, r.reps)       \* recovery looks again from the start
+                       EXCEPT !.pc = "crashed", !.op = r.op, !.key = r.key, !.rec = TRUE,
+                              !.own = r.own, !.vis = TRUE]
+    [] ~r.rec /\ r.vis -> [Rest(r.c, r.ip, r.seq, r.reps)
+                       EXCEPT !.pc = "parked", !.op = r.op, !.key = r.key, !.tries = r.tries,
+                              !.vis = TRUE, !.slot = r.slot, !.old = r.old, !.own = r.own]
+    [] OTHER     -> [Rest(r.c, r.ip, r.seq, r.reps)       \* nobody knows of it
+                       EXCEPT !.op = r.op, !.key = r.key, !.tries = r.tries]
 
 RECURSIVE After(_)
 \* A batch without verbs takes no time.
@@ -185,6 +199,16 @@ AfterRead(r0) ==
         [] OTHER -> IF frees = {} THEN Answer(r, NotApplied)    \* the index is full
                     ELSE UNION {install(s) : s \in frees}
 
+\* The primary is dead, and this SEARCH has read all backups that are left (P section 5.2).  Where
+\* they agree, what they say is what the master will settle on.
+AfterDegraded(r) ==
+  LET agree == "backups agree" \in Removed
+               \/ \A s \in Slots, x, y \in r.asked : r.data[x][s] = r.data[y][s]
+      holders(x) == {s \in Slots : r.data[x][s].st = "live" /\ r.data[x][s].key = r.key}
+      said(x) == IF holders(x) = {} THEN Answer(r, Absent)
+                 ELSE UNION {Answer(r, Found(r.data[x][s].id)) : s \in holders(x)}
+  IN  IF agree THEN UNION {said(x) : x \in r.asked} ELSE {Cont(Park(r))}
+
 AfterContend(r0) ==
   LET seen    == [b \in Backups(r0) |-> IF r0.got[b] = r0.old THEN r0.own ELSE r0.got[b]]
       looked  == OnFree(r0) /\ ~r0.rec
@@ -286,6 +310,7 @@ AfterInspectBackups(r) ==
 
 After(r) ==
   CASE r.pc = "read"            -> AfterRead(r)
+    [] r.pc = "degraded"        -> AfterDegraded(r)
     [] r.pc = "contend"         -> AfterContend(r)
     [] r.pc = "rule3"           -> AfterRule3(r)
     [] r.pc = "fix"             -> AfterFix(r)
@@ -301,17 +326,6 @@ After(r) ==
 ---------------------------------------------------------------------------
 (* Views.  Code: none yet; the rules of the repair are those of             *)
 (* crates/sim/src/repair.rs.                                                *)
-
-\* An operation stops where it is until the view has changed.
-Park(r) ==
-  CASE r.rec     -> [Rest(r.c, r.ip, r.seq, r.reps)       \* recovery looks again from the start
-                       EXCEPT !.pc = "crashed", !.op = r.op, !.key = r.key, !.rec = TRUE,
-                              !.own = r.own, !.vis = TRUE]
-    [] ~r.rec /\ r.vis -> [Rest(r.c, r.ip, r.seq, r.reps)
-                       EXCEPT !.pc = "parked", !.op = r.op, !.key = r.key, !.tries = r.tries,
-                              !.vis = TRUE, !.slot = r.slot, !.old = r.old, !.own = r.own]
-    [] OTHER     -> [Rest(r.c, r.ip, r.seq, r.reps)       \* nobody knows of it
-                       EXCEPT !.op = r.op, !.key = r.key, !.tries = r.tries]
 
 \* What a writer that was parked makes of what its slot shows in the new view.
 Resolve(r, w) ==

@@ -22,18 +22,19 @@ CONSTANTS
   Init0,        \* slot contents at the start: a set of functions Slots -> key or NoKey
   Tear,         \* READs of several slots take them one by one
   MaxCrashes,   \* how many clients may crash
-  CanLose,      \* nodes of which one may be lost ...
-  CanRetire     \* ... or taken out of the view while it is alive
+  CanLose,      \* nodes that may be lost
+  CanRetire,    \* nodes that may be taken out of the view while they are alive
+  MaxChanges,   \* how many nodes may be lost or retired, one after another or at once
+  MaxRestarts   \* how often a master may die in the middle of settling or of a recovery
 
 VARIABLES
   mem,     \* node -> slot -> word
   sess,    \* client -> session
   stray,   \* verbs of a crashed client that nobody fenced (a mutant)
-  master,  \* the change of the view: stage, dead nodes, leaving nodes, slots to settle, replicas
-  val,     \* ghost: key -> identity that the primary shows, 0 if none
+  master,  \* the view and its change, see Init
   front    \* ghost: key -> frontier (History.tla)
 
-vars == <<mem, sess, stray, master, val, front>>
+vars == <<mem, sess, stray, master, front>>
 
 ---------------------------------------------------------------------------
 (* Ghosts. *)
@@ -44,25 +45,32 @@ Shown(words, k) ==
       ids     == {words[s].id : s \in holders}
   IN  IF ids = {} THEN 0 ELSE CHOOSE i \in ids : \A j \in ids : i >= j
 
-\* In the next state; while the primary is dead nobody sees anything.
+Nobody == 99   \* while the primary is dead nobody sees anything
+
+ShownNow(k)  == LET p == Head(master.reps)
+                IN  IF p \in master.dead THEN Nobody ELSE Shown(mem[p], k)
 ShownNext(k) == LET p == Head(master'.reps)
-                IN  IF p \in master'.dead THEN val[k] ELSE Shown(mem'[p], k)
+                IN  IF p \in master'.dead THEN Nobody ELSE Shown(mem'[p], k)
 
 Context(ses) == [c \in Clients |-> [op |-> ses[c].op, id |-> CurrentId(ses[c])]]
 
 \* The history grows by one step of client c on key key: an invocation (inv), an answer, neither
 \* or both, and whatever the primary shows from now on.  ctx: the operations before the answer.
 Ghost(c, key, inv, ans, ctx) ==
-  /\ val' = [k \in Keys |-> ShownNext(k)]
-  /\ front' = [k \in Keys |->
-       LET mine == k = key /\ (inv \/ ans # NoAns)
-           f1   == IF k = key /\ inv THEN Invoked(front[k], c) ELSE front[k]
-           f2   == IF mine \/ val'[k] # val[k] THEN Observe(f1, val[k], val'[k], ctx) ELSE f1
-       IN  IF mine /\ ans # NoAns THEN Answered(f2, c, ans) ELSE f2]
+  front' = [k \in Keys |->
+    LET mine == k = key /\ (inv \/ ans # NoAns)
+        sees == ShownNext(k)
+        f1   == IF k = key /\ inv THEN Invoked(front[k], c) ELSE front[k]
+        f2   == IF ~mine /\ sees = ShownNow(k) THEN f1
+                ELSE IF sees = Nobody THEN Closure(f1, ctx)
+                ELSE Observed(Closure(f1, ctx), sees)
+    IN  IF mine /\ ans # NoAns THEN Answered(f2, c, ans) ELSE f2]
 
 OnlyMemory == Ghost(0, NoKey, FALSE, NoAns, Context(sess))
 
 ---------------------------------------------------------------------------
+
+InitReps == [i \in 1..(Backups0 + 1) |-> i - 1]
 
 NoStray == [slot |-> NoSlot, net |-> NoNet]
 
@@ -71,12 +79,17 @@ Init ==
     LET \* the identities of pairs that are there at the start: one for each key
         word(s) == IF f[s] = NoKey THEN Never ELSE Live(1, f[s])
     IN /\ mem = [n \in Nodes |-> [s \in Slots |-> word(s)]]
-       /\ sess = [c \in Clients |-> Rest(c, 1, 0, [i \in 1..(Backups0 + 1) |-> i - 1])]
+       /\ sess = [c \in Clients |-> Rest(c, 1, 0, InitReps)]
        /\ stray = NoStray
-       /\ master = [stage |-> "ok", dead |-> {}, leaving |-> {}, todo |-> {},
-                    reps |-> [i \in 1..(Backups0 + 1) |-> i - 1]]
-       /\ val = [k \in Keys |-> IF \E s \in Slots : f[s] = k THEN 1 ELSE 0]
-       /\ front = [k \in Keys |-> {[c \in Clients |-> NoAns]}]
+       /\ master = [stage |-> "ok",          \* "lost", "frozen", "switched", "ok"
+                    reps |-> InitReps,       \* the view: the primary, then the backups
+                    dead |-> {},
+                    leaving |-> {},          \* dead or not, not in the next view
+                    joining |-> {},          \* not in this view, but in the next
+                    todo |-> {},             \* slots to settle
+                    restarts |-> 0]
+       /\ front = [k \in Keys |-> {<<IF \E s \in Slots : f[s] = k THEN 1 ELSE 0,
+                                     [c \in Clients |-> NoAns]>>}]
 
 ---------------------------------------------------------------------------
 (* The fabric. *)
@@ -127,6 +140,19 @@ Begin(c) ==
                           To(r, Primary(r), <<Read(Slots)>>)),
                   Primary(r), r.op = "none")
 
+\* The primary is dead: a SEARCH asks all backups that are left.
+SearchBackups(c) ==
+  LET r    == sess[c]
+      asks == Backups(r) \ master.dead
+      verbs(n) == IF n \in asks THEN <<Read(Slots)>> ELSE <<>>
+  IN
+  /\ r.pc = "ready" /\ Primary(r) \in master.dead /\ asks # {}
+  /\ \E o \in (IF r.op = "none" THEN Programs[c][r.ip] ELSE {[op |-> r.op, key |-> r.key]}) :
+       /\ o.op = "SEARCH"
+       /\ LET q == Post([r EXCEPT !.op = o.op, !.key = o.key, !.asked = asks], "degraded",
+                        ToBackups(r, verbs))
+          IN  \E n \in asks : Execute(c, q, n, r.op = "none")
+
 \* A loser sees that the round is over.
 AwaitEnd(c) ==
   LET r == sess[c] IN
@@ -174,6 +200,16 @@ Recover(c) ==
   /\ UNCHANGED <<mem, stray, master>>
   /\ OnlyMemory
 
+\* The master that recovers dies (and is fenced); another one looks again.
+RestartRecovery(c) ==
+  LET r == sess[c] IN
+  /\ r.rec /\ r.pc # "crashed"
+  /\ master.restarts < MaxRestarts
+  /\ master' = [master EXCEPT !.restarts = @ + 1]
+  /\ sess' = [sess EXCEPT ![c] = Park(r)]
+  /\ UNCHANGED <<mem, stray>>
+  /\ OnlyMemory
+
 \* Mutant: a verb that nobody fenced.
 Stray(n) ==
   /\ stray.net[n] # <<>>
@@ -190,11 +226,20 @@ Stray(n) ==
 Alive     == Nodes \ master.dead
 Active(c) == sess[c].pc \notin {"done", "gone"}
 
+\* Whatever the stage: if the scope is frozen already, it is settled once more.  A spare node that
+\* comes instead is filled by the settling.
 Leave(n, dead) ==
-  /\ master.stage = "ok" /\ master.leaving = {}
-  /\ n \in {master.reps[i] : i \in 1..Len(master.reps)} /\ Len(master.reps) > 1
+  LET again == master.stage \in {"frozen", "switched"} IN
+  /\ n \in {master.reps[i] : i \in 1..Len(master.reps)} \ master.leaving
+  /\ Cardinality({master.reps[i] : i \in 1..Len(master.reps)} \ master.leaving) > 1
+  /\ Cardinality(Nodes0) - Cardinality({master.reps[i] : i \in 1..Len(master.reps)}
+                                          \ (master.leaving \cup Spares)) < MaxChanges
   /\ \E c \in Clients : Active(c)
-  /\ master' = [master EXCEPT !.stage = "lost", !.leaving = {n}, !.dead = dead]
+  /\ \E spare \in {{}} \cup {{m} : m \in Spares \ {master.reps[i] : i \in 1..Len(master.reps)}} :
+       master' = [master EXCEPT !.stage = IF again THEN "frozen" ELSE "lost",
+                                !.todo = IF again THEN Slots ELSE {},
+                                !.leaving = @ \cup {n}, !.dead = @ \cup dead,
+                                !.joining = IF @ = {} THEN spare ELSE @]
   /\ UNCHANGED <<mem, sess, stray>>
   /\ OnlyMemory
 
@@ -217,29 +262,41 @@ Settled(pick, backups) ==
      \/ ("aborts win" \notin Removed /\ \E b \in backups : b.st = "free" /\ b.id = pick.id)
   THEN Aborted(pick) ELSE Confirmed(pick)
 
+\* The master writes a slot's word to the backups first, to the primary last: if it dies half-way,
+\* the next master may choose another word, and nobody has seen the first.
+SettleOrder ==
+  LET old      == master.reps
+      alive(n) == n \in Alive
+      backups  == SelectSeq(Tail(old), alive) \o SetToSeq(master.joining \ master.dead)
+      primary  == SelectSeq(<<Head(old)>>, alive)
+  IN  IF "settle primary last" \in Removed THEN primary \o backups ELSE backups \o primary
+
 Settle(s) ==
   LET old      == master.reps
       primary  == Head(old)
       backups  == {old[i] : i \in 2..Len(old)} \cap Alive
       words    == {mem[b][s] : b \in backups}
       settled  == primary \in Alive /\ \A b \in backups : mem[b][s] = mem[primary][s]
-      choices  == CASE settled                     -> {mem[primary][s]}
-                    [] ~settled /\ backups = {}    -> {mem[primary][s]}
-                    [] ~settled /\ backups # {}    ->
-                         {IF w.st = "free" THEN w ELSE Settled(w, words) : w \in words}
+      choices  == IF settled \/ backups = {} THEN {mem[primary][s]}
+                  ELSE {IF w.st = "free" THEN w ELSE Settled(w, words) : w \in words}
+      order    == SettleOrder
+      first(i) == {order[j] : j \in 1..i}
   IN
   /\ master.stage = "frozen" /\ s \in master.todo
   /\ Drained \/ "drain" \in Removed
-  /\ \E w \in choices : mem' = [n \in Nodes |-> IF n \in Alive THEN [mem[n] EXCEPT ![s] = w]
-                                                ELSE mem[n]]
-  /\ master' = [master EXCEPT !.todo = @ \ {s}]
+  /\ \E w \in choices, i \in (IF master.restarts < MaxRestarts THEN 1..Len(order)
+                               ELSE {Len(order)}) :
+       /\ mem' = [n \in Nodes |-> IF n \in first(i) THEN [mem[n] EXCEPT ![s] = w] ELSE mem[n]]
+       /\ master' = IF i = Len(order) THEN [master EXCEPT !.todo = @ \ {s}]
+                    ELSE [master EXCEPT !.todo = Slots, !.restarts = @ + 1]
   /\ UNCHANGED <<sess, stray>>
   /\ OnlyMemory
 
 Switch ==
   /\ master.stage = "frozen" /\ master.todo = {}
   /\ LET stays(n) == n \notin master.leaving
-     IN  master' = [master EXCEPT !.stage = "switched", !.reps = SelectSeq(@, stays)]
+     IN  master' = [master EXCEPT !.stage = "switched", !.leaving = {}, !.joining = {},
+                      !.reps = SelectSeq(@, stays) \o SetToSeq(master.joining)]
   /\ UNCHANGED <<mem, sess, stray>>
   /\ OnlyMemory
 
@@ -281,8 +338,8 @@ AtRest == /\ \A c \in Clients : ~Active(c)
 Terminated == AtRest /\ UNCHANGED vars
 
 Next ==
-  \/ \E c \in Clients : \/ Begin(c) \/ Verb(c) \/ AwaitEnd(c) \/ StopWaiting(c)
-                        \/ Crash(c) \/ Recover(c) \/ Acknowledge(c) \/ ReadAgain(c)
+  \/ \E c \in Clients : \/ Begin(c) \/ SearchBackups(c) \/ Verb(c) \/ AwaitEnd(c) \/ StopWaiting(c)
+                        \/ Crash(c) \/ Recover(c) \/ RestartRecovery(c) \/ Acknowledge(c) \/ ReadAgain(c)
   \/ \E n \in Nodes : Lose(n) \/ Retire(n) \/ Stray(n)
   \/ \E s \in Slots : Settle(s)
   \/ Freeze \/ Switch \/ Unfreeze

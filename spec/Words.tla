@@ -12,7 +12,7 @@
 (*                                                                         *)
 (* `Removed` names countermeasures that a mutant takes out.                *)
 (***************************************************************************)
-EXTENDS Naturals, FiniteSets
+EXTENDS Naturals, FiniteSets, Sequences
 
 CONSTANTS NoKey, Removed
 
@@ -42,4 +42,9 @@ Evaluate(own, seen) ==
 
 \* Rule 3, once the primary is known to show the old value.
 IsSmallest(own, seen) == \A b \in DOMAIN seen : own.id <= seen[b].id
+
+\* For sets of at most one element, and for sets whose order does not matter.
+RECURSIVE SetToSeq(_)
+SetToSeq(S) == IF S = {} THEN <<>> ELSE LET x == CHOOSE x \in S : TRUE
+                                        IN  <<x>> \o SetToSeq(S \ {x})
 =============================================================================
