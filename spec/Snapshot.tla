@@ -338,8 +338,9 @@ AtRest == /\ \A c \in Clients : ~Active(c)
 Terminated == AtRest /\ UNCHANGED vars
 
 Next ==
-  \/ \E c \in Clients : \/ Begin(c) \/ SearchBackups(c) \/ Verb(c) \/ AwaitEnd(c) \/ StopWaiting(c)
-                        \/ Crash(c) \/ Recover(c) \/ RestartRecovery(c) \/ Acknowledge(c) \/ ReadAgain(c)
+  \/ \E c \in Clients : \/ Begin(c) \/ SearchBackups(c) \/ Verb(c) \/ AwaitEnd(c)
+                        \/ Crash(c) \/ Recover(c) \/ RestartRecovery(c)
+                        \/ StopWaiting(c) \/ Acknowledge(c) \/ ReadAgain(c)
   \/ \E n \in Nodes : Lose(n) \/ Retire(n) \/ Stray(n)
   \/ \E s \in Slots : Settle(s)
   \/ Freeze \/ Switch \/ Unfreeze
