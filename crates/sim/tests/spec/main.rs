@@ -1,0 +1,137 @@
+//! The protocol's TLA+ specification (`spec/`), checked by TLC.
+//!
+//! A model is a file in `spec/small` or `spec/large`. One whose name begins with `without-` takes
+//! a countermeasure out, and TLC must find what goes wrong; all others must hold.
+//!
+//! `cargo test` runs the small models, in about a minute on two cores. The large ones:
+//!
+//! ```text
+//! cargo test -p fusee-sim --test spec -- --ignored --nocapture
+//! FUSEE_SPEC_MODELS=crash       only models with this in their name (small and large)
+//! FUSEE_SPEC_SECONDS=480        the time for each large model
+//! FUSEE_SPEC_REQUIRED=1         fail where TLC cannot be had, instead of skipping
+//! ```
+//!
+//! Without `java`, or without `mvn` to fetch TLC, there is nothing to run: the test says SKIPPED
+//! and passes. What it prints goes past the test harness's capture, so that it is always seen.
+
+mod sha256;
+mod tlc;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tlc::{Limits, Tlc, Verdict};
+
+/// What a model says when it takes nothing out.
+const NOTHING: &str = "Removed = {}";
+
+/// Prints past the capture of the test harness.
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+fn spec() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../spec")
+}
+
+/// The files of a directory of `spec/` with this extension, in order.
+fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(spec().join(dir)).expect("the specification is in spec/");
+    let paths = entries.map(|entry| entry.expect("a directory can be read").path());
+    let mut files: Vec<_> =
+        paths.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
+    files.sort();
+    files
+}
+
+fn name(model: &Path) -> String {
+    model.file_stem().expect("a model has a name").to_string_lossy().into_owned()
+}
+
+fn is_mutant(model: &Path) -> bool {
+    name(model).starts_with("without-")
+}
+
+/// Runs the models of a directory; returns what was not as it must be.
+fn run(dir: &str, limits: &Limits) -> Vec<String> {
+    let tlc = match Tlc::get() {
+        Ok(tlc) => tlc,
+        Err(why) => {
+            assert!(std::env::var_os("FUSEE_SPEC_REQUIRED").is_none(), "no TLC: {why}");
+            say(&format!("SKIPPED: the models in spec/{dir} were not checked: {why}"));
+            return Vec::new();
+        }
+    };
+    let only = std::env::var("FUSEE_SPEC_MODELS").unwrap_or_default();
+    let started = Instant::now();
+    let mut wrong = Vec::new();
+    let mut checked = 0;
+    for model in files(dir, "cfg") {
+        let name = name(&model);
+        if !name.contains(&only) {
+            continue;
+        }
+        let run = tlc.check(&spec(), &model, limits);
+        say(&format!("spec/{dir}/{name:<28}{run}"));
+        checked += 1;
+        let as_it_must_be = match &run.verdict {
+            Verdict::Holds => !is_mutant(&model),
+            Verdict::Violated(_) => is_mutant(&model),
+            // A small model must end; how far a large one came is printed.
+            Verdict::Unfinished => !limits.short,
+        };
+        if !as_it_must_be {
+            wrong.push(format!("{name}: {run}"));
+        }
+    }
+    assert!(checked > 0, "no model in spec/{dir} has {only:?} in its name");
+    say(&format!("spec/{dir}: {checked} models in {:.0} s", started.elapsed().as_secs_f64()));
+    wrong
+}
+
+#[test]
+fn small_models_hold_and_their_mutants_do_not() {
+    // On two free cores no model takes 15 s; machines may be busy.
+    let limits = Limits { time: Duration::from_secs(240), heap_mib: 1024, short: true };
+    let wrong = run("small", &limits);
+    assert!(wrong.is_empty(), "not as they must be:\n{}", wrong.join("\n"));
+}
+
+#[test]
+#[ignore = "takes an hour; the models of spec/README.md that are not small"]
+fn large_models_hold_and_their_mutants_do_not() {
+    let seconds = std::env::var("FUSEE_SPEC_SECONDS").map(|s| s.parse().expect("a number"));
+    let time = Duration::from_secs(seconds.unwrap_or(480));
+    let wrong = run("large", &Limits { time, heap_mib: 4096, short: false });
+    assert!(wrong.is_empty(), "not as they must be:\n{}", wrong.join("\n"));
+}
+
+/// Quoted words in these texts, left of `\in Removed` or `\notin Removed`.
+fn switches(text: &str) -> BTreeSet<String> {
+    let before = |end: &'static str| text.match_indices(end).map(|(at, _)| &text[..at]);
+    let quoted =
+        |before: &str| before.trim_end().strip_suffix('"')?.rsplit('"').next().map(str::to_owned);
+    before("\\in Removed").chain(before("\\notin Removed")).filter_map(quoted).collect()
+}
+
+/// A mutant that is misspelt would take nothing out, and a switch that no model uses proves
+/// nothing.
+#[test]
+fn every_countermeasure_is_taken_out_by_a_model() {
+    let read = |path: &PathBuf| fs::read_to_string(path).expect("the specification is text");
+    let known: BTreeSet<String> =
+        files("", "tla").iter().flat_map(|path| switches(&read(path))).collect();
+    let mut used = BTreeSet::new();
+    for model in files("small", "cfg").iter().chain(&files("large", "cfg")) {
+        let text = read(model);
+        let line = text.lines().map(str::trim).find(|line| line.starts_with("Removed = "));
+        let line = line.unwrap_or_else(|| panic!("{model:?} does not say what it takes out"));
+        assert!(!is_mutant(model) || line != NOTHING, "{model:?} takes nothing out");
+        used.extend(line.split('"').skip(1).step_by(2).map(str::to_owned));
+    }
+    assert_eq!(known, used, "switches in the modules, and those that models use");
+}

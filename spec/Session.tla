@@ -1,0 +1,336 @@
+------------------------------ MODULE Session ------------------------------
+(***************************************************************************)
+(* What a client does between two batches.                                 *)
+(* Code: crates/core/src/store/{write,round,insert,search}.rs.             *)
+(*                                                                         *)
+(* A session is a record.  Its field `net` holds the verbs of the batch    *)
+(* that is under way, one queue per memory node: verbs to one node run in  *)
+(* order, nothing is ordered across nodes (Snapshot.tla runs them).  When  *)
+(* all queues are empty the phase is over, and `After` says what comes     *)
+(* next: a set of outcomes, each a new record and an answer (or NoAns).    *)
+(* A session touches the memory by verbs alone, so everything here is a    *)
+(* function of the record.                                                 *)
+(*                                                                         *)
+(* The recovery of a crashed client (field `rec`) continues in the same    *)
+(* record: it is one more writer that resumes the same round.              *)
+(***************************************************************************)
+EXTENDS Words, History, Sequences
+
+CONSTANTS
+  Slots,        \* the slots of both combined buckets; every key may be in each of them
+  NoSlot,
+  Backups0,     \* number of backups at the start; nodes are 0 (primary), 1, 2, ...
+  Spares,       \* more nodes, that may join
+  Programs,     \* client -> sequence of sets of [op, key]: what it may do next
+  MaxAttempts   \* an operation gives up after so many tries (all of them were in vain)
+
+Nodes0 == 0..Backups0
+Nodes  == Nodes0 \cup Spares
+
+Primary(r) == Head(r.reps)
+Backups(r) == {r.reps[i] : i \in 2..Len(r.reps)}
+First(r)   == r.reps[2]
+
+NoNet   == [n \in Nodes |-> <<>>]
+NoWords == [s \in Slots |-> Never]
+NoGot   == [n \in Nodes |-> Never]
+NoData  == [n \in Nodes |-> NoWords]
+
+\* Verbs.  A `must` CAS is one of a winner: it cannot fail, or this client is not alone.
+Cas(e, w)     == [t |-> "cas", e |-> e, w |-> w, must |-> FALSE]
+MustCas(e, w) == [t |-> "cas", e |-> e, w |-> w, must |-> TRUE]
+Read(S)       == [t |-> "read", left |-> S]
+
+\* A session between two operations.  Fields that are not in use hold fillers, so that states
+\* that differ only in what nobody will look at are the same state.
+Rest(c, ip, seq, reps) ==
+  [c |-> c, ip |-> ip, seq |-> seq, reps |-> reps,
+   pc |-> IF ip > Len(Programs[c]) THEN "done" ELSE "ready",
+   op |-> "none", key |-> NoKey, tries |-> 0,
+   vis |-> FALSE,                  \* has this attempt posted a CAS?
+   slot |-> NoSlot, old |-> Never, own |-> Never,    \* the round
+   words |-> NoWords,              \* what the primary showed at first
+   look |-> NoWords, looked |-> FALSE,
+   seen |-> NoGot,                 \* what the backups hold, as far as known
+   net |-> NoNet, got |-> NoGot, data |-> NoData,    \* the batch and its results
+   asked |-> {},                   \* the backups that a SEARCH without primary reads
+   fail |-> FALSE,                 \* a node did not answer
+   bad |-> FALSE,                  \* a CAS of a winner failed
+   rec |-> FALSE]                  \* the client has crashed, recovery works for it
+
+\* Unique, and the order that Rule 3 goes by.
+Id(c, seq) == c * 10 + seq
+\* The identity that the current attempt has used or will use.
+CurrentId(r) == Id(r.c, IF r.vis THEN r.seq ELSE r.seq + 1)
+
+\* A round on a free slot: nobody knows whose key the others write.
+OnFree(r) == r.old.st = "free" /\ r.op # "DELETE"
+
+Cont(r)        == [r |-> r, ans |-> NoAns]
+Answer(r, ans) == {[r |-> Rest(r.c, r.ip + 1, r.seq, r.reps), ans |-> ans]}
+Gone(r)        == {[r |-> [Rest(r.c, r.ip, r.seq, r.reps) EXCEPT !.pc = "gone"],
+                    ans |-> Buried]}
+\* Attempt::Again: the next one writes a new object.  Without effect so far.
+Retry(r) ==
+  IF r.tries + 1 >= MaxAttempts THEN Answer(r, NotApplied)
+  ELSE {Cont([Rest(r.c, r.ip, r.seq, r.reps)
+                EXCEPT !.op = r.op, !.key = r.key, !.tries = r.tries + 1])}
+
+Post(r, pc, net) == [r EXCEPT !.pc = pc, !.net = net, !.got = NoGot, !.data = NoData]
+To(r, n, verbs)  == [NoNet EXCEPT ![n] = verbs]
+ToBackups(r, verbs(_)) == [n \in Nodes |-> IF n \in Backups(r) THEN verbs(n) ELSE <<>>]
+
+\* An operation stops where it is until the view has changed.
+Park(r) ==
+  CASE r.rec     -> [Rest(r.c, r.ip, r.seq, r.reps)       \* recovery looks again from the start
+                       EXCEPT !.pc = "crashed", !.op = r.op, !.key = r.key, !.rec = TRUE,
+                              !.own = r.own, !.vis = TRUE]
+    [] ~r.rec /\ r.vis -> [Rest(r.c, r.ip, r.seq, r.reps)
+                       EXCEPT !.pc = "parked", !.op = r.op, !.key = r.key, !.tries = r.tries,
+                              !.vis = TRUE, !.slot = r.slot, !.old = r.old, !.own = r.own]
+    [] OTHER     -> [Rest(r.c, r.ip, r.seq, r.reps)       \* nobody knows of it
+                       EXCEPT !.op = r.op, !.key = r.key, !.tries = r.tries]
+
+RECURSIVE After(_)
+\* A batch without verbs takes no time.
+Go(r) == IF r.net = NoNet THEN After(r) ELSE {Cont(r)}
+
+---------------------------------------------------------------------------
+(* Commit, abort, and what a loser does. *)
+
+Commit(r, expected) ==
+  Go(Post(r, "commit", To(r, Primary(r), <<IF Backups(r) = {} /\ expected.st # "tentative"
+                                           THEN Cas(expected, r.own)
+                                           ELSE MustCas(expected, r.own)>>)))
+
+\* held: what each backup holds of this writer.
+Confirm(r, held) ==
+  LET own == Confirmed(r.own)
+      verbs(b) == IF held[b] = own THEN <<>> ELSE <<MustCas(held[b], own)>>
+  IN  Go(Post([r EXCEPT !.own = own, !.look = NoWords, !.words = NoWords, !.looked = FALSE,
+                        !.seen = NoGot],
+              "confirm", ToBackups(r, verbs)))
+
+Abort(r, held) ==
+  LET gone == Aborted(r.own)
+      verbs(b) == IF held[b] = gone THEN <<>> ELSE <<MustCas(held[b], gone)>>
+  IN  Go(Post([r EXCEPT !.look = NoWords, !.words = NoWords, !.looked = FALSE, !.seen = NoGot],
+              "abort", ToBackups(r, verbs)))
+
+\* The round was somebody else's, and it is over.
+LoserEnds(r) ==
+  CASE OnFree(r) ->                       \* perhaps to another key
+         IF "insert losers retry" \in Removed THEN Answer(r, Done) ELSE Retry(r)
+    [] ~OnFree(r) /\ r.op = "DELETE" ->   \* perhaps to an UPDATE: the key is alive
+         IF "delete losers retry" \in Removed THEN Answer(r, Done) ELSE Retry(r)
+    [] OTHER -> Answer(r, Done)           \* took effect right before the winner
+
+Lost(r) ==
+  IF r.rec THEN Gone(r)
+  ELSE {Cont([r EXCEPT !.pc = "await", !.words = NoWords, !.look = NoWords, !.looked = FALSE,
+                       !.seen = NoGot, !.got = NoGot, !.data = NoData])}
+
+---------------------------------------------------------------------------
+(* A winner whose value stands on all backups. *)
+
+OthersIn(r, w)  == {s \in Slots \ {r.slot} : w[s].st # "free" /\ w[s].key = r.key}
+InDoubt(r)      == \E s \in Slots \ {r.slot} : r.look[s].st = "free" /\ r.look[s] # r.words[s]
+HeldByAll(r)    == [n \in Nodes |-> r.own]
+
+HasLooked(r) ==
+  CASE "look" \in Removed             -> Confirm(r, HeldByAll(r))
+    [] "look" \notin Removed /\ OthersIn(r, r.look) # {} -> Abort(r, HeldByAll(r))
+    [] OTHER ->
+         IF InDoubt(r) /\ "second READ" \notin Removed
+         THEN Go(Post([r EXCEPT !.look = NoWords, !.words = NoWords],
+                      "doubt", To(r, Primary(r), <<Read(Slots)>>)))
+         ELSE Confirm(r, HeldByAll(r))
+
+HasWon(r0) ==
+  LET r == [r0 EXCEPT !.seen = NoGot]
+  IN CASE ~OnFree(r)        -> Commit(r, r.old)
+       [] OnFree(r) /\ r.rec ->   \* tentative copies only: it may have been about to withdraw
+            IF "recovery aborts" \in Removed THEN Confirm(r, HeldByAll(r))
+            ELSE Abort(r, HeldByAll(r))
+       [] OTHER -> HasLooked(r)
+
+\* By Rule 2 or 3 the winner puts its word over those of the others; a look counts only after
+\* the own word stands on the first backup.
+Fix(r) ==
+  LET again(b) == b = First(r) /\ OnFree(r) /\ ~r.rec /\ ~r.looked
+      verbs(b) == IF r.seen[b] = r.own THEN <<>>
+                  ELSE <<MustCas(r.seen[b], r.own)>> \o (IF again(b) THEN <<Read(Slots)>> ELSE <<>>)
+      net      == ToBackups(r, verbs)
+  IN  IF net = NoNet THEN HasWon(r) ELSE Go(Post(r, "fix", net))
+
+---------------------------------------------------------------------------
+(* The phases of a write. *)
+
+\* WRITE of the object, READ of both buckets of the primary.
+AfterRead(r0) ==
+  LET w       == r0.data[Primary(r0)]
+      r       == [r0 EXCEPT !.data = NoData]
+      holders == {s \in Slots : w[s].st = "live" /\ w[s].key = r.key}
+      frees   == {s \in Slots : w[s].st = "free"}
+      id      == Id(r.c, r.seq + 1)
+      round(s, own) == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.slot = s, !.old = w[s],
+                                 !.own = own]
+      replace(s) ==
+        LET marker == IF "unique markers" \in Removed THEN Never ELSE Marker(id)
+            q == round(s, IF r.op = "DELETE" THEN marker ELSE Live(id, r.key))
+            verbs(b) == <<Cas(q.old, q.own)>>
+        IN  IF Backups(r) = {} THEN Commit(q, q.old)
+            ELSE Go(Post(q, "contend", ToBackups(q, verbs)))
+      install(s) ==
+        LET q == [round(s, IF "confirm" \in Removed THEN Live(id, r.key) ELSE Tentative(id, r.key))
+                    EXCEPT !.words = w]
+            verbs(b) == IF b = First(q) THEN <<Cas(q.old, q.own), Read(Slots)>>
+                        ELSE <<Cas(q.old, q.own)>>
+        IN  IF Backups(r) = {}
+            THEN Go(Post(q, "alone", To(q, Primary(q), <<Cas(q.old, q.own), Read(Slots)>>)))
+            ELSE Go(Post(q, "contend", ToBackups(q, verbs)))
+  IN  CASE r.op = "SEARCH" ->
+             IF holders = {} THEN Answer(r, Absent)
+             ELSE UNION {Answer(r, Found(w[s].id)) : s \in holders}
+        [] r.op = "INSERT" /\ holders # {} -> Answer(r, Exists)
+        [] r.op \in {"UPDATE", "DELETE"} /\ holders = {} -> Answer(r, Absent)
+        [] r.op \in {"UPDATE", "DELETE", "UPSERT"} /\ holders # {} ->
+             UNION {replace(s) : s \in holders}
+        [] OTHER -> IF frees = {} THEN Answer(r, NotApplied)    \* the index is full
+                    ELSE UNION {install(s) : s \in frees}
+
+\* The primary is dead, and this SEARCH has read all backups that are left (P section 5.2).  Where
+\* they agree, what they say is what the master will settle on.
+AfterDegraded(r) ==
+  LET agree == "backups agree" \in Removed
+               \/ \A s \in Slots, x, y \in r.asked : r.data[x][s] = r.data[y][s]
+      holders(x) == {s \in Slots : r.data[x][s].st = "live" /\ r.data[x][s].key = r.key}
+      said(x) == IF holders(x) = {} THEN Answer(r, Absent)
+                 ELSE UNION {Answer(r, Found(r.data[x][s].id)) : s \in holders(x)}
+  IN  IF agree THEN UNION {said(x) : x \in r.asked} ELSE {Cont(Park(r))}
+
+AfterContend(r0) ==
+  LET seen    == [b \in Backups(r0) |-> IF r0.got[b] = r0.old THEN r0.own ELSE r0.got[b]]
+      looked  == OnFree(r0) /\ ~r0.rec
+                 /\ (seen[First(r0)] = r0.own \/ "look behind the own word" \in Removed)
+      r       == [r0 EXCEPT !.seen = [n \in Nodes |-> IF n \in Backups(r0) THEN seen[n] ELSE Never],
+                            !.looked = looked,
+                            !.look = IF looked THEN r0.data[First(r0)] ELSE NoWords,
+                            !.got = NoGot, !.data = NoData]
+      verdict == Evaluate(r.own, seen)
+  IN  CASE verdict = "won"  -> Fix(r)
+        [] verdict = "lost" -> Lost(r)
+        [] verdict = "undecided" ->
+             IF "rule 3 looks" \in Removed
+             THEN IF IsSmallest(r.own, seen) THEN Fix(r) ELSE Lost(r)
+             ELSE Go(Post(r, "rule3", To(r, Primary(r), <<Read({r.slot})>>)))
+
+AfterRule3(r) ==
+  LET seen == [b \in Backups(r) |-> r.seen[b]]
+  IN  IF r.data[Primary(r)][r.slot] = r.old /\ IsSmallest(r.own, seen)
+      THEN Fix([r EXCEPT !.data = NoData]) ELSE Lost(r)
+
+AfterFix(r) ==
+  HasWon([r EXCEPT !.look = IF OnFree(r) /\ ~r.rec /\ ~r.looked THEN r.data[First(r)] ELSE @,
+                   !.looked = TRUE, !.got = NoGot, !.data = NoData])
+
+AfterDoubt(r) ==
+  IF OthersIn(r, r.data[Primary(r)]) # {} THEN Abort(r, HeldByAll(r)) ELSE Confirm(r, HeldByAll(r))
+
+AfterCommit(r) ==
+  IF r.rec THEN Gone(r)
+  ELSE IF Backups(r) = {} /\ ~OnFree(r) /\ r.got[Primary(r)] # r.old THEN LoserEnds(r)
+  ELSE Answer(r, Done)
+
+AfterAbort(r) ==   \* of the backups: now the primary, which ends the round
+  Go(Post(r, "abort primary", To(r, Primary(r), <<MustCas(r.old, Aborted(r.own))>>)))
+
+Withdrawn(r) == IF r.rec THEN Gone(r) ELSE Retry(r)
+
+\* One index replica: the tentative word stands on the primary.
+AfterAlone(r) ==
+  LET w == r.data[Primary(r)]
+      q == [r EXCEPT !.words = NoWords, !.data = NoData, !.got = NoGot]
+  IN  CASE r.got[Primary(r)] # r.old -> Retry(r)
+        [] r.got[Primary(r)] = r.old /\ OthersIn(r, w) # {} /\ "look" \notin Removed ->
+             Go(Post(q, "abort primary", To(q, Primary(q), <<MustCas(q.own, Aborted(q.own))>>)))
+        [] OTHER -> Commit([q EXCEPT !.own = Confirmed(q.own)], q.own)
+
+---------------------------------------------------------------------------
+(* Recovery by inspection.  It knows the object that was being written (the *)
+(* log's last one): key, operation, identity; not how far the round came.   *)
+
+\* The primary first, then the backups: if the own word stands on a backup *after* the primary
+\* was read, the round was still open when it was, so the primary's word is the round's old one.
+InspectPrimary(r) == Go(Post(r, "inspect primary", To(r, Primary(r), <<Read(Slots)>>)))
+InspectBackups(r) ==
+  LET verbs(b) == <<Read(Slots)>> IN Go(Post(r, "inspect backups", ToBackups(r, verbs)))
+
+BackupsFirst == "primary first" \in Removed
+
+Inspect(r) == IF BackupsFirst /\ Backups(r) # {} THEN InspectBackups(r) ELSE InspectPrimary(r)
+
+Inspected(r0, w, copies) ==
+  LET r    == [r0 EXCEPT !.words = NoWords, !.data = NoData, !.got = NoGot]
+      mine(s) == {b \in Backups(r) : copies[b][s].id = r.own.id}
+      inPrimary == {s \in Slots : w[s].id = r.own.id}
+      inBackups == {s \in Slots : mine(s) # {}}
+      resume(s) ==
+        LET q     == [r EXCEPT !.slot = s, !.old = w[s]]
+            held  == [n \in Nodes |-> IF n \in Backups(r) THEN copies[n][s] ELSE Never]
+            has(st) == \E b \in mine(s) : held[b].st = st
+            own   == IF OnFree(q) THEN Tentative(r.own.id, r.key) ELSE r.own
+            verbs(b) == IF held[b] = own THEN <<>> ELSE <<Cas(q.old, own)>>
+            posted == Post([q EXCEPT !.own = own], "contend", ToBackups(q, verbs))
+        IN  CASE OnFree(q) /\ has("free") -> Abort(q, held)
+              [] OnFree(q) /\ ~has("free") /\ has("live") ->
+                   Confirm([q EXCEPT !.own = Live(r.own.id, r.key)], held)
+              [] OTHER ->
+                   Go([posted EXCEPT !.got = [n \in Nodes |-> IF n \in Backups(r) /\ held[n] = own
+                                                              THEN own ELSE Never]])
+  IN  CASE \E s \in inPrimary : w[s].st = "tentative" ->     \* one index replica
+             LET s == CHOOSE s \in inPrimary : TRUE
+                 q == [r EXCEPT !.slot = s]
+             IN  Go(Post(q, "abort primary", To(q, Primary(q), <<MustCas(w[s], Aborted(w[s]))>>)))
+        [] inPrimary # {} /\ ~(\E s \in inPrimary : w[s].st = "tentative") -> Gone(r)
+        [] inPrimary = {} /\ inBackups = {} -> Gone(r)
+        [] OTHER -> UNION {resume(s) : s \in inBackups}
+
+AfterInspectPrimary(r) ==
+  LET w == r.data[Primary(r)]
+  IN  IF BackupsFirst \/ Backups(r) = {}
+      THEN Inspected(r, w, [n \in Nodes |-> IF n \in Backups(r) THEN r.look[n] ELSE NoWords])
+      ELSE InspectBackups([r EXCEPT !.words = w])
+
+AfterInspectBackups(r) ==
+  IF BackupsFirst THEN InspectPrimary([r EXCEPT !.look = r.data])
+  ELSE Inspected(r, r.words, r.data)
+
+---------------------------------------------------------------------------
+
+After(r) ==
+  CASE r.pc = "read"            -> AfterRead(r)
+    [] r.pc = "degraded"        -> AfterDegraded(r)
+    [] r.pc = "contend"         -> AfterContend(r)
+    [] r.pc = "rule3"           -> AfterRule3(r)
+    [] r.pc = "fix"             -> AfterFix(r)
+    [] r.pc = "doubt"           -> AfterDoubt(r)
+    [] r.pc = "confirm"         -> Commit(r, r.old)
+    [] r.pc = "commit"          -> AfterCommit(r)
+    [] r.pc = "abort"           -> AfterAbort(r)
+    [] r.pc = "abort primary"   -> Withdrawn(r)
+    [] r.pc = "alone"           -> AfterAlone(r)
+    [] r.pc = "inspect primary" -> AfterInspectPrimary(r)
+    [] r.pc = "inspect backups" -> AfterInspectBackups(r)
+
+---------------------------------------------------------------------------
+(* Views.  Code: none yet; the rules of the repair are those of             *)
+(* crates/sim/src/repair.rs.                                                *)
+
+\* What a writer that was parked makes of what its slot shows in the new view.
+Resolve(r, w) ==
+  CASE w.id = r.own.id /\ (w.st = "live" \/ r.op = "DELETE") -> Answer(r, Done)
+    [] w.id = r.own.id /\ ~(w.st = "live" \/ r.op = "DELETE") -> Retry(r)   \* own abort
+    [] w.id # r.own.id /\ w = r.old -> Retry(r)
+    [] OTHER -> LoserEnds(r)                                                \* a stranger's
+=============================================================================

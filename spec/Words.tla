@@ -1,0 +1,50 @@
+------------------------------- MODULE Words -------------------------------
+(***************************************************************************)
+(* Slot words, identities, and the rules of SNAPSHOT (P section 4.3).      *)
+(* Code: crates/core/src/layout/slot.rs, crates/core/src/snapshot.rs.      *)
+(*                                                                         *)
+(* A word is a record: `id` is the writer's identity (address and          *)
+(* generation of an object that only this writer allocated), `key` stands  *)
+(* for the object's key (fingerprint and object are one here, because      *)
+(* objects do not change while anybody may know them), `st` is what the    *)
+(* size class and the tentative bit say.  Identity 0 is the word of a slot *)
+(* that was never written.                                                 *)
+(*                                                                         *)
+(* `Removed` names countermeasures that a mutant takes out.                *)
+(***************************************************************************)
+EXTENDS Naturals, FiniteSets, Sequences
+
+CONSTANTS NoKey, Removed
+
+Word(id, key, st) == [id |-> id, key |-> key, st |-> st]
+
+Live(id, key)      == Word(id, key, "live")
+Tentative(id, key) == Word(id, key, "tentative")
+Marker(id)         == Word(id, NoKey, "free")   \* size class 0: any such slot is free
+Never              == Marker(0)                 \* also the filler of unused fields
+
+Confirmed(w) == [w EXCEPT !.st = "live"]
+Aborted(w)   == Marker(w.id)
+
+\* What the rules compare.  One writer's word changes while it works, so: identities.
+Who(w) == IF "identity" \in Removed THEN w ELSE Word(w.id, NoKey, "any")
+
+\* Rules 1-3 for the writer of `own`; `seen` maps each backup to what it holds.
+Evaluate(own, seen) ==
+  LET total    == Cardinality(DOMAIN seen)
+      count(w) == Cardinality({b \in DOMAIN seen : Who(seen[b]) = Who(w)})
+      mine     == count(own)
+  IN  CASE mine = total                               -> "won"        \* Rule 1
+        [] mine # total /\ 2 * mine > total           -> "won"        \* Rule 2
+        [] 2 * mine <= total /\ mine # total
+           /\ (mine = 0 \/ \E b \in DOMAIN seen : 2 * count(seen[b]) > total) -> "lost"
+        [] OTHER                                      -> "undecided"  \* Rule 3, primary first
+
+\* Rule 3, once the primary is known to show the old value.
+IsSmallest(own, seen) == \A b \in DOMAIN seen : own.id <= seen[b].id
+
+\* For sets of at most one element, and for sets whose order does not matter.
+RECURSIVE SetToSeq(_)
+SetToSeq(S) == IF S = {} THEN <<>> ELSE LET x == CHOOSE x \in S : TRUE
+                                        IN  <<x>> \o SetToSeq(S \ {x})
+=============================================================================
