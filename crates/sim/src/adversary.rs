@@ -25,7 +25,7 @@ pub(crate) async fn run(run: &Run) {
     while run.goes_on() {
         run.sim.sleep(rng.below_u64(2 * run.shape.fault_every_ns)).await;
         match rng.pick(&kinds) {
-            Fault::ClientCrash => crash_client(run),
+            Fault::ClientCrash => crash_client(run).await,
             Fault::NodeCrash => crash_node(run),
             Fault::RecoveryCrash => crash_operator(run),
             Fault::Stop => stop(run),
@@ -41,18 +41,25 @@ fn some_client(run: &Run) -> Option<ProcessId> {
     (!clients.is_empty()).then(|| run.fault_rng.pick(&clients))
 }
 
-fn crash_client(run: &Run) {
+/// Crashes a client. At times its last verbs are on the way for a long time: what if they come only
+/// when others have put everything right?
+async fn crash_client(run: &Run) {
     let Some(process) = some_client(run) else { return };
-    // Its last verbs are on the way for a long time, at times: what if they come too late?
-    if let Some(client) = run.clients.borrow().get(&process).copied().flatten()
-        && run.fault_rng.one_in(3)
-    {
+    let client = run.clients.borrow().get(&process).copied().flatten();
+    if let Some(client) = client.filter(|_| run.fault_rng.one_in(2)) {
         let network = run.cluster.network();
-        let node = run.fault_rng.pick(&run.living_nodes());
-        network.hold(client, node, run.fault_rng.below_u64(network.options().verb_timeout_ns));
+        for node in run.living_nodes() {
+            if run.fault_rng.one_in(2) {
+                let longest = network.options().verb_timeout_ns;
+                network.hold(client, node, run.fault_rng.below_u64(longest));
+            }
+        }
+        run.sim.sleep(run.fault_rng.below_u64(20_000)).await;
     }
-    run.sim.crash(process);
-    run.client_crashed(process);
+    if run.clients.borrow().contains_key(&process) {
+        run.sim.crash(process);
+        run.client_crashed(process);
+    }
 }
 
 /// Seldom, and never the last replica of anything.

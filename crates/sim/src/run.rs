@@ -123,6 +123,10 @@ pub(crate) struct Run {
     needs_operator: Cell<bool>,
     operator: Cell<Option<ProcessId>>,
     operators: Cell<u32>,
+    /// Names under which operators that crashed have posted verbs.
+    dead_operators: RefCell<Vec<ClientId>>,
+    /// How many names of operators have been fenced.
+    operators_fenced: Cell<u32>,
     /// Clients stop, and wait.
     frozen: Cell<bool>,
 }
@@ -152,6 +156,8 @@ impl Run {
             needs_operator: Cell::new(true),
             operator: Cell::new(None),
             operators: Cell::new(0),
+            dead_operators: RefCell::default(),
+            operators_fenced: Cell::new(0),
             frozen: Cell::new(false),
         }
     }
@@ -230,7 +236,20 @@ impl Run {
             count(&self.sim.counts().recovery_crashes);
             self.sim.crash(process);
             self.needs_operator.set(true);
+            let names = (self.operators_fenced.get() + 1..=self.operators.get()).map(operator_name);
+            *self.dead_operators.borrow_mut() = names.collect();
         }
+    }
+
+    /// Who has to be fenced before an operator may begin.
+    pub fn dead_operators(&self) -> Vec<ClientId> {
+        self.dead_operators.borrow().clone()
+    }
+
+    /// They have been.
+    pub fn operators_are_fenced(&self) {
+        self.dead_operators.borrow_mut().clear();
+        self.operators_fenced.set(self.operators.get());
     }
 
     /// Whether all clients have ended and all that they left is put right.
@@ -242,7 +261,7 @@ impl Run {
     /// A name that nobody has had, for the verbs of an operator.
     pub fn operator_id(&self) -> ClientId {
         self.operators.set(self.operators.get() + 1);
-        ClientId(u32::MAX - self.operators.get())
+        operator_name(self.operators.get())
     }
 
     /// The nodes of the view that have crashed.
@@ -358,6 +377,11 @@ impl Run {
             }
         });
     }
+}
+
+/// The `n`-th name of an operator: far from those that the master gives.
+fn operator_name(n: u32) -> ClientId {
+    ClientId(u32::MAX - n)
 }
 
 fn draw_kind(rng: &Rng, mix: &Mix) -> OpKind {
