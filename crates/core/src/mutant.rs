@@ -32,8 +32,78 @@ macro_rules! mutants {
 }
 
 mutants! {
+    // A word that recurs in a slot.
+    /// DELETE leaves the same word every time: two deleters both win, and a CAS of an earlier
+    /// round succeeds on the emptied slot.
+    DeleteWritesZero,
+    /// A withdrawing INSERT leaves the same word every time: a CAS of an earlier round succeeds
+    /// on the slot.
+    AbortWritesZero,
+    /// A withdrawing INSERT puts the old word back: its round seems to begin anew, and writers
+    /// that lost it are mixed with writers that come later.
+    AbortRestoresOldWord,
+    /// An attempt uses the object of the one before: what stands somewhere from the lost round is
+    /// taken for a part of the new one.
+    IdentityUsedAgain,
+
+    // Who is the last writer of a round.
+    /// Half of the backups count as a majority: two writers win by Rule 2.
+    HalfIsAMajority,
+    /// The majority of another writer is overlooked: who has the smallest value wins beside it.
+    MajorityOverlooked,
+    /// Everybody wins by Rule 3, not only the smallest value.
+    AnyValueWinsRule3,
+    /// Rule 3 does not look at the primary: a round that is over is won once more.
+    Rule3WithoutPrimary,
+    /// The rules compare whole words: to those who come later a writer that confirms or withdraws
+    /// is two.
+    WholeWordsCompared,
+    /// The winner leaves the backups alone that others took: they never agree again.
+    BackupsNotFixed,
+
+    // What a loser may say, and when.
+    /// An INSERT that lost its slot to another key reports success: its pair is lost.
+    InsertLoserSucceeds,
+    /// A DELETE that lost to an UPDATE reports success: the key lives on.
+    DeleteLoserSucceeds,
+    /// An UPDATE that lost reports success before the winner commits: readers still see the value
+    /// before both.
+    LoserDoesNotWait,
+
+    // Two INSERTs of one key into two slots.
     /// INSERT commits without having looked for another entry of its key.
     InsertDoesNotLook,
+    /// INSERT looks on the primary, where entries on their way do not stand yet.
+    LooksOnPrimary,
+    /// INSERT looks before its CAS: two that look at the same time see nothing of each other.
+    LooksBeforeItsCas,
+    /// A look counts although the CAS before it failed: who looks next on that backup does not see
+    /// this INSERT.
+    LookOfALostCasCounts,
+    /// A slot that was just freed on the backups is taken for free: the primary may still show the
+    /// key as live there.
+    FreedSlotNotDoubted,
+    /// INSERT is never tentative: when the primary's node dies, an entry that was about to be
+    /// withdrawn as a duplicate is taken for a committed one.
+    NeverTentative,
+    /// A withdrawing INSERT ends its round on the primary before its backups: the next writer of
+    /// the slot meets what is left of it.
+    AbortsPrimaryFirst,
+    /// With one index replica, an entry that was tentative from the beginning is not looked into.
+    TentativeIsKnown,
+    /// With one index replica, readers see entries that may be withdrawn.
+    ReadersSeeTentative,
+    /// With one index replica, writers take an entry for the key that may be withdrawn.
+    WritersSeeTentative,
+
+    // Where a key is found.
+    /// Buckets are read from a backup: operations see what is not committed.
+    ReadsABackup,
+    /// A hint is not compared with the slot: an old value is read, or a write of an old round is
+    /// taken for a lost conflict.
+    HintIsTrusted,
+    /// Keys with the same fingerprint are taken for the same key.
+    KeysNotCompared,
 
     // Recovery of clients, and settling after the loss of a memory node.
     /// Recovery reads the backups' slots before the primary's.
@@ -54,12 +124,8 @@ mutants! {
     RecoveryExaminesLastObjectsOnly,
     /// Recovery hands an object on that the dead client has used.
     RecoveryHandsOnTheLastObject,
-    /// Settling takes the word of a primary that is left, not that of a backup.
-    SettleTakesThePrimary,
     /// Settling keeps a tentative word.
     SettleKeepsTentative,
-    /// Settling keeps a word that its INSERT had begun to withdraw.
-    SettleIgnoresWithdrawal,
 }
 
 #[cfg(feature = "mutants")]

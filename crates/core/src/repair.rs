@@ -70,12 +70,10 @@ pub struct Settled {
 pub fn settled(primary: Option<Slot>, backups: &[Slot], chosen: usize) -> Slot {
     let word = match (backups, primary) {
         ([], primary) => primary.expect("at least one replica is left"),
-        (_, Some(primary)) if removed(Mutant::SettleTakesThePrimary) => primary,
         (_, Some(primary)) if backups.iter().all(|b| *b == primary) => primary,
         _ => backups[chosen % backups.len()],
     };
-    let withdrawn = backups.iter().any(|b| b.is_free() && b.identity() == word.identity())
-        && !removed(Mutant::SettleIgnoresWithdrawal);
+    let withdrawn = backups.iter().any(|b| b.is_free() && b.identity() == word.identity());
     let tentative = word.is_tentative() && !removed(Mutant::SettleKeepsTentative);
     if tentative || withdrawn { word.aborted() } else { word }
 }

@@ -16,6 +16,7 @@
 //! the primary.
 
 use crate::layout::{Identity, Slot};
+use crate::mutant::{Mutant, removed};
 
 /// The rule by which a round was won.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +53,8 @@ impl Undecided {
     /// Rule 3, given what the primary shows now. If it no longer shows the round's old value the
     /// round is over, and somebody else won it (P Algorithm 2, line 15).
     pub fn decide(self, primary: Slot, old: Slot) -> Option<Winner> {
-        (primary == old && self.own_is_smallest).then_some(Winner { rule: Rule::Three })
+        let running = primary == old || removed(Mutant::Rule3WithoutPrimary);
+        (running && self.own_is_smallest).then_some(Winner { rule: Rule::Three })
     }
 }
 
@@ -77,13 +79,14 @@ pub fn evaluate(own: Identity, seen: impl Iterator<Item = Identity> + Clone) -> 
     if mine == total {
         return Verdict::Won(Winner { rule: Rule::One });
     }
-    if 2 * mine > total {
+    if 2 * mine > total || removed(Mutant::HalfIsAMajority) && 2 * mine == total {
         return Verdict::Won(Winner { rule: Rule::Two });
     }
-    if mine == 0 || seen.clone().any(|s| 2 * count(s) > total) {
+    let majority = seen.clone().any(|s| 2 * count(s) > total);
+    if mine == 0 || majority && !removed(Mutant::MajorityOverlooked) {
         return Verdict::Lost;
     }
-    let own_is_smallest = seen.min() == Some(own);
+    let own_is_smallest = seen.min() == Some(own) || removed(Mutant::AnyValueWinsRule3);
     Verdict::Undecided(Undecided { own_is_smallest })
 }
 

@@ -16,6 +16,7 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{Address, SizeClass, UNIT_BYTES};
+use crate::mutant::{Mutant, removed};
 
 const TENTATIVE_BITS: u32 = 1;
 const GENERATION_BITS: u32 = 5;
@@ -109,6 +110,9 @@ impl Slot {
 
     /// Who wrote this.
     pub fn identity(self) -> Identity {
+        if removed(Mutant::WholeWordsCompared) {
+            return Identity(self.0);
+        }
         Identity(self.0 << (64 - CLASS_SHIFT) >> (64 - CLASS_SHIFT) >> GENERATION_SHIFT)
     }
 }

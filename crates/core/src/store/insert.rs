@@ -52,12 +52,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if self.view.subtables[slot.subtable as usize].places.len() == 1 {
             return self.insert_alone(intent, words, &buckets, (slot, old, own), object).await;
         }
-        let round = Round { slot, old, own: own.tentative() };
+        let installed = if removed(Mutant::NeverTentative) { own } else { own.tentative() };
+        let round = Round { slot, old, own: installed };
         let (winner, look) = match self.contend(&round, Some(&buckets)).await? {
             Contended::Won(winner, Some(look)) => (winner, look),
             Contended::Won(_, None) => unreachable!("a winner with backups has looked"),
             Contended::Lost => {
                 self.await_end(slot, old).await?;
+                if removed(Mutant::InsertLoserSucceeds) {
+                    return Ok(Attempt::Done(None));
+                }
                 return Ok(Attempt::Again);
             }
         };
@@ -73,7 +77,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 return Err(withdrawn(error));
             }
         }
-        self.rewrite_backups(&winner, slot, own.tentative(), own).await?;
+        self.rewrite_backups(&winner, slot, round.own, own).await?;
         let done = self.commit(winner, &round, old, own, object, intent.opcode).await?;
         debug_assert!(done, "only a commit without backups can come too late");
         Ok(Attempt::Done(Some(Hint { slot, word: own })))
@@ -88,15 +92,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         look: &Words,
         buckets: &Buckets,
     ) -> Result<bool, Error> {
-        if removed(Mutant::InsertDoesNotLook) {
-            return Ok(false);
-        }
         if self.has_other(look, own, first, key).await? {
             return Ok(true);
         }
         let in_doubt =
             look.iter().any(|(s, w)| s != own && w.is_free() && first.word(s) != Some(w));
-        if !in_doubt {
+        if !in_doubt || removed(Mutant::FreedSlotNotDoubted) {
             return Ok(false);
         }
         let primary = self.fetch_words(buckets).await.map_err(|f| self.failed(f))?;
@@ -105,16 +106,21 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Withdraws a tentative entry that won its round.
     async fn abort(&mut self, winner: Winner, round: &Round) -> Result<(), Error> {
-        let aborted = round.own.aborted();
-        self.rewrite_backups(&winner, round.slot, round.own, aborted).await?;
+        let left = word_of_abort(round.own, round.old);
+        if !removed(Mutant::AbortsPrimaryFirst) {
+            self.rewrite_backups(&winner, round.slot, round.own, left).await?;
+        }
         self.batch.next_phase();
         let primary = self.primary(round.slot);
-        let cas = self.batch.cas(primary.node, primary.offset, round.old.0, aborted.0);
+        let cas = self.batch.cas(primary.node, primary.offset, round.old.0, left.0);
         self.phase().await;
-        match self.batch.found(cas).map_err(|f| self.failed(f))? == round.old.0 {
-            true => Ok(()),
-            false => Err(Error::Interrupted { what: "the primary changed under its winner" }),
+        if self.batch.found(cas).map_err(|f| self.failed(f))? != round.old.0 {
+            return Err(Error::Interrupted { what: "the primary changed under its winner" });
         }
+        if removed(Mutant::AbortsPrimaryFirst) {
+            self.rewrite_backups(&winner, round.slot, round.own, left).await?;
+        }
+        Ok(())
     }
 
     /// INSERT with one index replica.
@@ -143,7 +149,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !matches!(other, Ok(false)) {
             let tentative = own.tentative();
             self.batch.next_phase();
-            let cas = self.batch.cas(place.node, place.offset, tentative.0, tentative.aborted().0);
+            let left = word_of_abort(tentative, old);
+            let cas = self.batch.cas(place.node, place.offset, tentative.0, left.0);
             self.phase().await;
             if self.batch.found(cas).map_err(|f| self.failed(f))? != tentative.0 {
                 return Err(Error::Interrupted { what: "a tentative slot changed" });
@@ -155,6 +162,17 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             false => Err(Error::Interrupted { what: "a tentative slot changed" }),
         }
     }
+}
+
+/// What an INSERT that withdraws leaves in its slot: free, and never seen before.
+fn word_of_abort(own: Slot, old: Slot) -> Slot {
+    if removed(Mutant::AbortWritesZero) {
+        return Slot(0);
+    }
+    if removed(Mutant::AbortRestoresOldWord) {
+        return old;
+    }
+    own.aborted()
 }
 
 /// What the failure of an INSERT that has withdrawn its entry means.

@@ -36,6 +36,7 @@ pub use search::Searched;
 use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Host};
 use crate::layout::{Address, HEADER_BYTES, Object, ObjectError, SizeClass, Slot, UNIT_BYTES};
+use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, MAX_CANDIDATES, Words};
 use crate::slab::{Allocation, Rest, Slabs};
 use crate::stats::{Cost, OpKind, Stats};
@@ -293,7 +294,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     fn read_buckets(&mut self, buckets: &Buckets) -> [Ticket; 2] {
-        let place = self.view.subtables[buckets.subtable as usize].places[0];
+        let places = &self.view.subtables[buckets.subtable as usize].places;
+        let place = places[if removed(Mutant::ReadsABackup) { places.len() - 1 } else { 0 }];
         buckets.read(&mut self.batch, place)
     }
 
@@ -346,6 +348,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let bytes = self.batch.data(ticket)?;
         Ok(match Object::prefix_has_key(bytes, word.generation(), key) {
             Ok(true) => KeyCheck::Same,
+            Ok(false) if removed(Mutant::KeysNotCompared) => KeyCheck::Same,
             Ok(false) => KeyCheck::Other,
             Err(ObjectError::Incomplete | ObjectError::OtherGeneration(_)) => KeyCheck::Stale,
         })

@@ -21,6 +21,7 @@ use super::Op;
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot, TRAILER_BYTES, trailer_bytes};
+use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Words};
 use crate::slab::Allocation;
 use crate::snapshot::{Verdict, Winner, evaluate};
@@ -74,7 +75,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 let found = Slot(self.batch.found(ticket).map_err(|f| self.failed(f))?);
                 seen.push(if found == round.old { round.own } else { found });
             }
-            looked = self.look_result(look, look_tickets)?.filter(|_| seen[0] == round.own);
+            let counts = seen[0] == round.own || removed(Mutant::LookOfALostCasCounts);
+            looked = self.look_result(look, look_tickets)?.filter(|_| counts);
         }
         let verdict = evaluate(round.own.identity(), seen.iter().map(|s| s.identity()));
         let winner = match verdict {
@@ -90,7 +92,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         };
         let foreign: PerBackup<(Place, Slot)> =
             backups.iter().copied().zip(seen).filter(|(_, s)| *s != round.own).collect();
-        if !foreign.is_empty() {
+        let left_alone = removed(Mutant::BackupsNotFixed) && look.is_none();
+        if !foreign.is_empty() && !left_alone {
             // A look counts only after the own value stands on the first backup: look again if
             // that one was somebody else's.
             let again = if looked.is_none() { look } else { None };
@@ -119,17 +122,24 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         look: Option<&Buckets>,
     ) -> (PerBackup<Ticket>, Option<[Ticket; 2]>) {
         let mut look_tickets = None;
+        if removed(Mutant::LooksBeforeItsCas) {
+            look_tickets = self.post_look(look);
+        }
         let mut cases = PerBackup::new();
         for (place, expected) in swaps {
             cases.push(self.batch.cas(place.node, place.offset, expected.0, own.0));
-            if let Some(buckets) = look
-                && look_tickets.is_none()
-            {
-                let first_backup = self.view.subtables[buckets.subtable as usize].places[1];
-                look_tickets = Some(buckets.read(&mut self.batch, first_backup));
+            if look_tickets.is_none() {
+                look_tickets = self.post_look(look);
             }
         }
         (cases, look_tickets)
+    }
+
+    fn post_look(&mut self, look: Option<&Buckets>) -> Option<[Ticket; 2]> {
+        let buckets = look?;
+        let replica = if removed(Mutant::LooksOnPrimary) { 0 } else { 1 };
+        let place = self.view.subtables[buckets.subtable as usize].places[replica];
+        Some(buckets.read(&mut self.batch, place))
     }
 
     fn look_result(
@@ -237,9 +247,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         known_other: &Words,
         key: &[u8],
     ) -> Result<bool, Error> {
+        if removed(Mutant::InsertDoesNotLook) {
+            return Ok(false);
+        }
         // Words that led to a different key when the operation began need no second look. With one
         // index replica the primary shows tentative words, which were not looked into then.
-        let known = |s: SlotRef, w: Slot| !w.is_tentative() && known_other.word(s) == Some(w);
+        let settled = |w: Slot| !w.is_tentative() || removed(Mutant::TentativeIsKnown);
+        let known = |s: SlotRef, w: Slot| settled(w) && known_other.word(s) == Some(w);
         let unknown = words.matching().filter(|(s, w)| *s != own && !known(*s, *w));
         Ok(!matches!(self.find_key(unknown, key).await?, Ok(None)))
     }

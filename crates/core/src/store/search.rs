@@ -12,6 +12,7 @@ use super::{BROKEN_WORD, Candidates, Hint, Op, Store};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Object, Slot};
+use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::stats::OpKind;
 use crate::verbs::{Batch, Fabric, Span, Ticket};
@@ -92,7 +93,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.batch.next_phase();
             let mut reads = Candidates::new();
             let mut broken = false;
-            for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative()) {
+            let shown = removed(Mutant::ReadersSeeTentative);
+            for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {
                 match self.read_whole(word) {
                     Some(ticket) => reads.push((Hint { slot, word }, ticket)),
                     None => broken = true,
@@ -133,7 +135,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let Some(object) = self.read_whole(hint.word) else { return Ok(None) };
         self.phase().await;
         let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
-        if word == hint.word {
+        if word == hint.word || removed(Mutant::HintIsTrusted) {
             return Ok(match self.fetched(object, word, key)? {
                 Fetched::Value(span) => Some((hint, span)),
                 Fetched::OtherKey | Fetched::Stale => None,
@@ -154,7 +156,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     pub(super) fn fetched(&self, read: Ticket, word: Slot, key: &[u8]) -> Result<Fetched, Error> {
         let span = self.batch.data_span(read).map_err(|f| self.failed(f))?;
         Ok(match Object::decode_generation(self.batch.bytes(span), word.generation()) {
-            Ok(object) if object.key() == key => {
+            Ok(object) if object.key() == key || removed(Mutant::KeysNotCompared) => {
                 let from = object.value_offset() as u32;
                 Fetched::Value(span.part(from, object.value().len() as u32))
             }

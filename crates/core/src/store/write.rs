@@ -20,6 +20,7 @@ use super::{Hint, Op, Stale, Store, Written};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Object, Opcode, Pair, Slot};
+use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Words};
 use crate::slab::Allocation;
 use crate::stats::OpKind;
@@ -112,8 +113,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             max_bytes: self.view.geometry.max_value_bytes as usize,
         };
         let class = Object::class(intent.key.len(), intent.value.len()).ok_or_else(too_large)?;
+        let mut object = self.store.allocate(class).await?;
         loop {
-            let object = self.store.allocate(class).await?;
             let attempt = self.attempt(intent, hint.take(), &object).await?;
             self.visible.posted = false;
             match attempt {
@@ -125,6 +126,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if self.pause().await.is_err() {
                 let waiting_for = "a key or bucket that others keep changing";
                 return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
+            }
+            if !removed(Mutant::IdentityUsedAgain) {
+                object = self.store.allocate(class).await?;
             }
         }
     }
@@ -170,7 +174,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let slot = self.read_slot(hint.slot);
             self.object_phase(object).await?;
             let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
-            if word == hint.word {
+            if word == hint.word || removed(Mutant::HintIsTrusted) {
                 self.hint_held = true;
                 return Ok(Ok(Target::Slot(hint)));
             }
@@ -200,7 +204,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     async fn find_in(&mut self, words: Words, key: &[u8]) -> Result<Result<Target, Stale>, Error> {
-        let live = words.matching().filter(|(_, w)| !w.is_tentative());
+        let shown = removed(Mutant::WritersSeeTentative);
+        let live = words.matching().filter(|(_, w)| !w.is_tentative() || shown);
         Ok(match self.find_key(live, key).await? {
             Ok(Some(found)) => Ok(Target::Slot(found)),
             Ok(None) => Ok(Target::Absent(words)),
@@ -245,12 +250,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         object: &Allocation,
     ) -> Result<Attempt, Error> {
         let own = match intent.opcode {
+            Opcode::Delete if removed(Mutant::DeleteWritesZero) => Slot(0),
             Opcode::Delete => Slot::empty_marker(object.address, object.generation),
             _ => self.own_word(intent.key, object),
         };
         let round = Round { slot: found.slot, old: found.word, own };
         let lost = match intent.opcode {
-            Opcode::Delete => Attempt::Again,
+            Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => Attempt::Again,
             _ => Attempt::Done(None),
         };
         match self.contend(&round, None).await? {
@@ -261,7 +267,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 Ok(if done { Attempt::Done((!own.is_free()).then_some(hint)) } else { lost })
             }
             Contended::Lost => {
-                self.await_end(round.slot, round.old).await?;
+                if !removed(Mutant::LoserDoesNotWait) {
+                    self.await_end(round.slot, round.old).await?;
+                }
                 Ok(lost)
             }
         }
