@@ -105,6 +105,13 @@ mutants! {
     /// Keys with the same fingerprint are taken for the same key.
     KeysNotCompared,
 
+    // Objects.
+    /// An object is written to its first replica only: it is lost with that node.
+    ObjectOnOneReplica,
+    /// An object is given back although the session has allocated others since: one of those is
+    /// handed out twice.
+    OlderObjectGivenBack,
+
     // Recovery of clients, and settling after the loss of a memory node.
     /// Recovery reads the backups' slots before the primary's.
     RecoveryReadsBackupsFirst,

@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 
 use crate::host::BlockGrant;
 use crate::layout::{Address, BlockHeader, BlockShape, LogEntry, Opcode, SizeClass, Slot};
+use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
 
 /// An object to be written.
@@ -192,7 +193,7 @@ impl Slabs {
     /// later one of its class has been allocated: the log's order must stay.
     pub fn give_back(&mut self, object: &Allocation) {
         let slab = self.slab(object.class);
-        let newest = slab.last == object.address;
+        let newest = slab.last == object.address || removed(Mutant::OlderObjectGivenBack);
         let Some(current) = slab.current.as_mut().filter(|c| newest && c.index > c.first) else {
             return;
         };

@@ -25,6 +25,7 @@ use crate::race::{Buckets, Words};
 use crate::slab::Allocation;
 use crate::stats::OpKind;
 use crate::verbs::Fabric;
+use crate::view::MAX_REPLICAS;
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a key that must not exist.
@@ -230,7 +231,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let span = self.batch.stage(object.class.bytes() as u32);
         let pair = Pair { key: intent.key, value: intent.value, generation: object.generation };
         pair.encode(&object.entry(intent.opcode, None), self.batch.bytes_mut(span));
-        for place in object_places(&view, object)? {
+        let replicas = if removed(Mutant::ObjectOnOneReplica) { 1 } else { MAX_REPLICAS };
+        for place in object_places(&view, object)?.take(replicas) {
             self.batch.write(place.node, place.offset, span);
         }
         Ok(())
