@@ -197,10 +197,18 @@ impl Cluster {
         Ref::map(self.0.view.borrow(), |view| view.as_ref().expect("the cluster is formed"))
     }
 
-    /// From now on, new sessions follow this view.
-    pub(crate) fn set_view(&self, view: View) {
+    /// From now on, new sessions follow this view, and the entries of its primaries are checked.
+    ///
+    /// # Panics
+    /// If they break a promise already.
+    pub fn set_view(&self, view: View) {
         self.0.network.watch(Entries::new(&self.0.network, &view));
         *self.0.view.borrow_mut() = Some(view);
+    }
+
+    /// From now on, entries are not checked: for tests that write what no client would.
+    pub fn stop_watching(&self) {
+        self.0.network.watch(Entries::default());
     }
 
     /// The keys that a reader of the primaries could find now, in order.
@@ -287,6 +295,15 @@ impl Cluster {
     pub fn peek_node(&self, node: MnId, request: NodeRequest) -> Option<NodeReply> {
         let host = self.host_of(node).filter(|h| !self.0.sim.is_crashed(h.process))?;
         Some(host.handle(self, request))
+    }
+
+    /// Asks the master's logic at once. For checks: it takes no time. `None` if the answer takes
+    /// more than the master itself.
+    pub fn peek_master(&self, request: MasterRequest) -> Option<MasterReply> {
+        let answer = Rc::new(Cell::new(None));
+        let of_reply = answer.clone();
+        self.master().request(self, request, Box::new(move |reply| of_reply.set(Some(reply))));
+        answer.take()
     }
 
     /// The master's process ends and starts again from its store.

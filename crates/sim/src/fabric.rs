@@ -29,7 +29,8 @@ pub struct SimFabric {
 }
 
 impl SimFabric {
-    pub(crate) fn new(network: &Network, client: ClientId) -> SimFabric {
+    /// The verbs of this client.
+    pub fn new(network: &Network, client: ClientId) -> SimFabric {
         SimFabric { network: network.clone(), client }
     }
 }
