@@ -1,0 +1,205 @@
+//! Recovery reads what others wrote, dead clients and worse. Whatever stands there, it ends, and
+//! says what it could not make sense of. And it costs what it says.
+
+mod support;
+
+use fusee_core::error::Error;
+use fusee_core::layout::{
+    Address, BlockHeader, BlockShape, LogEntry, OVERHEAD_BYTES, Opcode, Pair, SizeClass, Slot,
+};
+use fusee_core::recovery::{BlockContent, RecoveryError, Report, recover};
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::{Geometry, Place, SlotRef};
+use fusee_sim::{Cluster, ClusterOptions, Rng};
+
+use support::{alone, blocks_of, operator_fabric, stepwise};
+
+fn recovered(
+    rng: &Rng,
+    cluster: &Cluster,
+    client: ClientId,
+    blocks: &[Address],
+) -> Result<Report, RecoveryError> {
+    let view = cluster.view().clone();
+    alone(rng, recover(&operator_fabric(cluster), &view, client, blocks))
+}
+
+/// Puts bytes at a global address, on all replicas or on the one with this number.
+fn put(cluster: &Cluster, at: Address, bytes: &[u8], replica: Option<usize>) {
+    let view = cluster.view();
+    let places = view.object_places(at, bytes.len() as u64).expect("inside of a region");
+    for (_, place) in places.enumerate().filter(|(i, _)| replica.is_none_or(|only| only == *i)) {
+        for (i, word) in bytes.chunks_exact(8).enumerate() {
+            let place = Place { offset: place.offset + 8 * i as u64, ..place };
+            cluster.overwrite(place, u64::from_le_bytes(word.try_into().unwrap()));
+        }
+    }
+}
+
+/// Bytes that look right and are not: a header, objects, and slots that refer to them.
+fn scribble(rng: &Rng, cluster: &Cluster, client: ClientId, block: Address) {
+    let any = |values: &[u32]| values[rng.below(values.len())];
+    let replica = || [None, Some(0), Some(1)][rng.below(3)];
+    let code = any(&[1, 2, 6, 16, 17, 40, 64, 100, 128]) as u8;
+    let header = BlockHeader {
+        class: SizeClass::from_code(code).unwrap(),
+        owner: [client, ClientId(99), ClientId::NOBODY][rng.below(3)],
+        first: any(&[0, 1, 7, 63, 64, 1000, u32::MAX]),
+        sequence: [0, 1, u64::MAX][rng.below(3)],
+    };
+    if rng.below(4) > 0 {
+        put(cluster, block, &header.encode(), replica());
+    }
+    let block_bytes = cluster.view().geometry.block_bytes;
+    for _ in 0..rng.below(20) {
+        let class = SizeClass::from_code(any(&[1, 1, 2, 6]) as u8).unwrap();
+        let shape = BlockShape::new(block_bytes, class).unwrap();
+        let object = rng.below(shape.objects as usize) as u32;
+        let at = Address::new(block.bytes() + shape.offset(object));
+        let mut bytes = vec![0; class.bytes() as usize];
+        let key = vec![any(&[0, 1, 2]) as u8; rng.below(class.bytes() as usize - 40 + 1)];
+        assert!(key.len() as u64 + OVERHEAD_BYTES <= class.bytes());
+        let generation = any(&[0, 0, 1, 31, 32, 255]) as u8;
+        let pair = Pair { key: &key, value: b"", generation };
+        let opcode = [Opcode::Insert, Opcode::Update, Opcode::Delete, Opcode::Upsert][rng.below(4)];
+        let old = [None, Some(0), Some(u64::MAX)][rng.below(3)];
+        let entry = LogEntry { next: Address::NONE, prev: Address::new(64), old, opcode };
+        pair.encode(&entry, &mut bytes);
+        let tail = bytes.len() - 1;
+        bytes[tail] = any(&[bytes[tail].into(), bytes[tail].into(), 0x80, 0xff, 0]) as u8;
+        put(cluster, at, &bytes, replica());
+        let own = Slot::new(any(&[0, 0x2a]) as u8, class, at, generation % Slot::GENERATIONS);
+        for _ in 0..rng.below(4) {
+            let word = [own, own.tentative(), own.aborted(), own.aborted().tentative()];
+            let word = Slot(word[rng.below(4)].0 ^ [0, 0, 1 << 48, 1 << 63][rng.below(4)]);
+            let slot = SlotRef { subtable: 0, slot: rng.below(12) as u32 };
+            let places: Vec<Place> = cluster.view().slot_places(slot).collect();
+            cluster.overwrite(places[rng.below(places.len())], word.0);
+        }
+    }
+}
+
+#[test]
+fn whatever_stands_in_memory_recovery_ends() {
+    let mut strange = 0;
+    for seed in 0..6_000 {
+        let options = ClusterOptions {
+            memory_nodes: 5,
+            index_replicas: 1 + seed as u8 % 5,
+            geometry: Geometry {
+                region_bytes: 1 << 15,
+                block_bytes: 1 << 12,
+                max_value_bytes: 512,
+                ..ClusterOptions::default().geometry
+            },
+            ..ClusterOptions::default()
+        };
+        let (rng, cluster) = stepwise(seed, &options);
+        cluster.stop_watching();
+        let store = cluster.client();
+        alone(&rng, async {
+            for key in 0..3 {
+                store.insert(&[key], &vec![key; rng.below(300)]).await.map(drop).unwrap();
+            }
+        });
+        let geometry = &options.geometry;
+        let mut blocks = blocks_of(&cluster, store.client());
+        blocks.extend([geometry.block_address(1, 3), geometry.block_address(1, 6)]);
+        for block in &blocks {
+            scribble(&rng, &cluster, store.client(), *block);
+        }
+        let real = blocks.len();
+        // No blocks at all.
+        blocks.extend([Address::NONE, Address::new(64), Address::new((1 << 48) - 64), blocks[0]]);
+        for _ in 0..2 {
+            let report = recovered(&rng, &cluster, store.client(), &blocks).unwrap();
+            assert_eq!(report.blocks.len(), real + 3, "each once");
+            let unreadable =
+                report.blocks.iter().filter(|b| b.content == BlockContent::Unreadable).count();
+            assert!(unreadable >= 3);
+            for rest in report.blocks.iter().filter_map(|b| b.rest(geometry.block_bytes)) {
+                let shape = BlockShape::new(geometry.block_bytes, rest.class).unwrap();
+                assert!(rest.first < shape.objects);
+            }
+            strange += report.strange;
+        }
+    }
+    assert!(strange > 1_000, "{strange}");
+}
+
+#[test]
+fn a_lost_replica_of_a_block_does_not_matter_one_of_the_index_does() {
+    let options =
+        ClusterOptions { memory_nodes: 4, index_replicas: 1, ..ClusterOptions::default() };
+    for loses_the_index in [false, true] {
+        let (rng, cluster) = stepwise(1, &options);
+        let store = cluster.client();
+        alone(&rng, async {
+            // Three size classes, so three blocks, of another memory node each.
+            for len in [1, 100, 300] {
+                store.upsert(b"key", &vec![7; len], None).await.map(drop).unwrap();
+            }
+        });
+        let blocks = blocks_of(&cluster, store.client());
+        assert_eq!(blocks.len(), 3);
+        let view = cluster.view().clone();
+        let index = view.subtables[0].places[0].node;
+        if loses_the_index {
+            cluster.crash_node(index);
+            let RecoveryError::Unreachable(failure) =
+                recovered(&rng, &cluster, store.client(), &blocks).unwrap_err();
+            assert_eq!(failure.node, index);
+            continue;
+        }
+        let nodes_of = |block: &Address| -> Vec<MnId> {
+            view.object_places(*block, 64).expect("a region").map(|place| place.node).collect()
+        };
+        let beside = blocks.iter().map(nodes_of).find(|nodes| !nodes.contains(&index));
+        let beside = beside.expect("one node is in two of four pairs");
+        cluster.crash_node(beside[0]);
+        let report = recovered(&rng, &cluster, store.client(), &blocks).unwrap();
+        assert_eq!((report.examined, report.on_primary, report.nowhere), (3, 1, 2));
+        cluster.crash_node(beside[1]);
+        let RecoveryError::Unreachable(failure) =
+            recovered(&rng, &cluster, store.client(), &blocks).unwrap_err();
+        assert!(beside.contains(&failure.node), "both replicas of a block are lost");
+    }
+}
+
+/// What a client leaves that died idle: one phase for the headers, one per block, and two for
+/// every 64 objects, the second only where some of them are not in the primary.
+#[test]
+fn recovery_takes_as_many_phases_as_it_says() {
+    let geometry = Geometry { block_bytes: 1 << 14, ..ClusterOptions::default().geometry };
+    let options = ClusterOptions { geometry, ..ClusterOptions::default() };
+    let (rng, cluster) = stepwise(2, &options);
+    let store = cluster.client();
+    alone(&rng, async {
+        store.insert(b"key", b"0").await.map(drop).unwrap();
+        for _ in 0..299 {
+            store.update(b"key", b"1", None).await.map(drop).unwrap();
+        }
+        assert_eq!(store.insert(b"key", b"2").await, Err(Error::AlreadyExists));
+    });
+    let blocks = blocks_of(&cluster, store.client());
+    let report = recovered(&rng, &cluster, store.client(), &blocks).unwrap();
+    assert_eq!(blocks.len(), 2);
+    assert_eq!((report.walked, report.examined), (301, 301), "also one that was given back");
+    assert_eq!((report.on_primary, report.nowhere), (1, 300));
+    assert_eq!(report.cost.phases, 1 + 2 + 2 * 301_u32.div_ceil(64));
+    assert_eq!(report.cost.atomics, 0);
+    let class = SizeClass::from_code(1).unwrap();
+    let per_block = BlockShape::new(1 << 14, class).unwrap().objects;
+    let mut firsts = Vec::new();
+    for block in &report.blocks {
+        let BlockContent::Objects { class: of_block, first } = block.content else {
+            panic!("{block:?}");
+        };
+        assert_eq!(of_block, class);
+        let rest = block.rest(1 << 14).map(|rest| rest.first);
+        assert_eq!(rest, (first < per_block).then_some(first), "a full one has no rest");
+        firsts.push(first);
+    }
+    firsts.sort_unstable();
+    assert_eq!(firsts, [301 - per_block, per_block]);
+}

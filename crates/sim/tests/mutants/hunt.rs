@@ -1,0 +1,106 @@
+//! Looks for the smallest seed of a scenario that fails.
+//!
+//! Two threads share the seeds, one takes the even ones, the other the odd ones; each stops at the
+//! smallest failure that either has found. So the answer does not depend on how fast they are. A
+//! run has failed if it panics: assertions of the simulator, of the workload and of the store
+//! itself all count.
+
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use fusee_core::mutant::{Mutant, activate};
+
+use crate::scenarios::Scenario;
+
+const THREADS: u64 = 2;
+
+/// A seed that fails, with the first line of what was noticed.
+pub struct Caught {
+    pub seed: u64,
+    pub noticed: String,
+}
+
+/// The switch is one per process: whoever holds this may set it.
+pub fn switch() -> MutexGuard<'static, ()> {
+    static SWITCH: Mutex<()> = Mutex::new(());
+    SWITCH.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The smallest of the seeds below `seeds` with which `scenario` fails under `mutant`.
+pub fn hunt(mutant: Option<Mutant>, scenario: &Scenario, seeds: u64) -> Option<Caught> {
+    silence_expected_panics();
+    activate(mutant);
+    let bound = AtomicU64::new(seeds);
+    let bound = &bound;
+    let found = thread::scope(|scope| {
+        let every = |first| scope.spawn(move || hunt_every(scenario, first, bound));
+        let threads: Vec<_> = (0..THREADS).map(every).collect();
+        let found = threads.into_iter().filter_map(|t| t.join().expect("a hunt never panics"));
+        found.min_by_key(|caught: &Caught| caught.seed)
+    });
+    activate(None);
+    found
+}
+
+fn hunt_every(scenario: &Scenario, first: u64, bound: &AtomicU64) -> Option<Caught> {
+    let mut seed = first;
+    // Relaxed: a bound read too late costs a few more seeds.
+    while seed < bound.load(Ordering::Relaxed) {
+        if let Err(noticed) = attempt(scenario, seed) {
+            bound.fetch_min(seed, Ordering::Relaxed);
+            return Some(Caught { seed, noticed });
+        }
+        seed += THREADS;
+    }
+    None
+}
+
+/// How many of the seeds below `seeds` fail.
+pub fn count(mutant: Option<Mutant>, scenario: &Scenario, seeds: u64) -> usize {
+    silence_expected_panics();
+    activate(mutant);
+    let every = |first| {
+        move || {
+            let all = (first..seeds).step_by(THREADS as usize);
+            all.filter(|seed| attempt(scenario, *seed).is_err()).count()
+        }
+    };
+    let failing = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|first| scope.spawn(every(first))).collect();
+        threads.into_iter().map(|t| t.join().expect("a count never panics")).sum()
+    });
+    activate(None);
+    failing
+}
+
+/// One run. `Err` with the first line of what its panic said.
+fn attempt(scenario: &Scenario, seed: u64) -> Result<(), String> {
+    EXPECTED.set(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(|| (scenario.run)(seed)));
+    EXPECTED.set(false);
+    result.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        text.and_then(|text| text.lines().next()).unwrap_or("a panic without words").to_string()
+    })
+}
+
+thread_local! {
+    /// Whether a panic of this thread is what we are after.
+    static EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+fn silence_expected_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !EXPECTED.get() {
+                usual(info);
+            }
+        }));
+    });
+}

@@ -1,0 +1,107 @@
+//! A test of the tests: every countermeasure of the protocol is taken out, one at a time, and the
+//! simulator must notice.
+//!
+//! `cargo test -p fusee-sim --test mutants -- --nocapture` prints the list: per countermeasure, the
+//! scenario that is known to miss it, the smallest seed that fails, and what was noticed. A new
+//! countermeasure needs a scenario here; `survey` says which ones notice it and how often.
+
+mod hunt;
+mod scenarios;
+#[path = "../support/mod.rs"]
+mod support;
+
+use fusee_core::mutant::Mutant;
+
+use hunt::{Caught, hunt, switch};
+use scenarios::Scenario;
+
+/// Seeds per countermeasure. With the rarest of them, one seed in 300 fails.
+const SEEDS: u64 = 3000;
+
+/// Seeds of the survey.
+const SURVEYED: u64 = 600;
+const SURVEYED_TIMED: u64 = 60;
+
+/// The scenario that must notice it: the one in which most seeds do.
+fn scenario(mutant: Mutant) -> &'static Scenario {
+    use Mutant::*;
+    match mutant {
+        DeleteWritesZero | InsertLoserSucceeds | DeleteLoserSucceeds | ReadersSeeTentative
+        | WritersSeeTentative | TentativeIsKnown => &scenarios::FIGHT,
+        HalfIsAMajority | MajorityOverlooked | AnyValueWinsRule3 | Rule3WithoutPrimary
+        | BackupsNotFixed | LoserDoesNotWait => &scenarios::ROUNDS,
+        AbortWritesZero | AbortRestoresOldWord | IdentityUsedAgain | WholeWordsCompared
+        | AbortsPrimaryFirst => &scenarios::STANDSTILL,
+        LooksOnPrimary | LooksBeforeItsCas | LookOfALostCasCounts => &scenarios::EARLY_LOOK,
+        FreedSlotNotDoubted => &scenarios::FREED_SLOT,
+        NeverTentative | SettleKeepsTentative => &scenarios::BURSTS_CRASH,
+        ObjectOnOneReplica => &scenarios::CRASH,
+        InsertDoesNotLook | ReadsABackup => &scenarios::BURSTS,
+        RecoveryCommitsTentative => &scenarios::LATE_INSERT,
+        RecoverySkipsTheReadOfRule3 => &scenarios::OVERTAKEN,
+        RecoveryIgnoresAbortedCopies | RecoveryLeavesOwnBackups => &scenarios::INSERT_CRASH,
+        RecoveryReadsBackupsFirst
+        | RecoveryLeavesForeignBackups
+        | RecoveryTrustsTheLog
+        | RecoveryExaminesLastObjectsOnly
+        | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
+        HintIsTrusted | KeysNotCompared | OlderObjectGivenBack => &scenarios::MIXED,
+    }
+}
+
+#[test]
+fn every_mutant_is_caught() {
+    let _switch = switch();
+    let mut missed = Vec::new();
+    println!("{:22} {:13} {:>6}  noticed", "countermeasure", "scenario", "seeds");
+    for mutant in Mutant::ALL {
+        let scenario = scenario(*mutant);
+        match hunt(Some(*mutant), scenario, SEEDS) {
+            Some(caught) => print(&format!("{mutant:?}"), scenario, &caught),
+            None => missed.push((mutant, mutant.description(), scenario.name)),
+        }
+    }
+    assert!(missed.is_empty(), "not caught within {SEEDS} seeds: {missed:#?}");
+}
+
+/// With every countermeasure in place, the same runs notice nothing.
+#[test]
+fn without_a_mutant_nothing_is_caught() {
+    let _switch = switch();
+    for scenario in scenarios::STEPWISE {
+        if let Some(Caught { seed, noticed }) = hunt(None, scenario, SEEDS) {
+            panic!("{}, seed {seed}: {noticed}", scenario.name);
+        }
+    }
+}
+
+/// Every scenario under every mutant, and how many of its seeds fail. Takes minutes.
+#[test]
+#[ignore = "tells which scenario to choose, and tests nothing"]
+fn survey() {
+    survey_of(&scenarios::STEPWISE, SURVEYED);
+}
+
+/// The same with the runs in virtual time. Takes many minutes.
+#[test]
+#[ignore = "tells which scenario to choose, and tests nothing"]
+fn survey_timed() {
+    survey_of(&scenarios::TIMED, SURVEYED_TIMED);
+}
+
+fn survey_of(scenarios: &[&Scenario], seeds: u64) {
+    let _switch = switch();
+    for mutant in Mutant::ALL {
+        print!("{:32}", format!("{mutant:?}"));
+        for scenario in scenarios {
+            let failing = hunt::count(Some(*mutant), scenario, seeds);
+            print!(" {} {failing},", scenario.name);
+        }
+        println!(" of {seeds}");
+    }
+}
+
+fn print(mutant: &str, scenario: &Scenario, caught: &Caught) {
+    let Caught { seed, noticed } = caught;
+    println!("{mutant:22} {:13} {:6}  {noticed:.100}", scenario.name, seed + 1);
+}

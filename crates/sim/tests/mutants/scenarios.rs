@@ -1,0 +1,86 @@
+//! What the hunted code is put through.
+//!
+//! Each scenario is there because it notices something that no other notices so soon. Those of
+//! `support` go step by step; the timed ones are those of `fusee sim`, a few hundred times longer.
+
+use fusee_sim::{RunOptions, run};
+
+use crate::support::{failures, scenarios, steered, steered_recovery};
+
+/// A family of runs, one per seed.
+pub struct Scenario {
+    pub name: &'static str,
+    /// Panics if something is wrong.
+    pub run: fn(u64),
+}
+
+const fn named(name: &'static str, run: fn(u64)) -> Scenario {
+    Scenario { name, run }
+}
+
+pub const MIXED: Scenario = named("mixed", scenarios::mixed);
+pub const FIGHT: Scenario = named("fight", scenarios::fight);
+pub const BURSTS: Scenario = named("bursts", scenarios::bursts);
+pub const ROUNDS: Scenario = named("rounds", scenarios::rounds);
+pub const CRASH: Scenario = named("crash", scenarios::crash);
+pub const BURSTS_CRASH: Scenario = named("bursts+crash", scenarios::bursts_crash);
+pub const STANDSTILL: Scenario = named("standstill", |seed| {
+    steered::standstill(seed);
+});
+pub const EARLY_LOOK: Scenario = named("early look", |seed| {
+    steered::early_look(seed);
+});
+pub const FREED_SLOT: Scenario = named("freed slot", |seed| {
+    steered::freed_slot(seed);
+});
+pub const CLIENT_CRASH: Scenario = named("client crash", |seed| {
+    failures::client_crash(seed);
+});
+pub const INSERT_CRASH: Scenario = named("insert crash", |seed| {
+    failures::insert_crash(seed);
+});
+pub const INDEX_LOSS: Scenario = named("index loss", |seed| {
+    failures::index_node_loss(seed);
+});
+pub const LATE_INSERT: Scenario = named("late insert", |seed| {
+    steered_recovery::late_insert_crash(seed);
+});
+pub const OVERTAKEN: Scenario = named("overtaken", |seed| {
+    steered_recovery::recovery_overtaken(seed);
+});
+
+/// Every scenario that goes step by step.
+pub const STEPWISE: [&Scenario; 14] = [
+    &MIXED,
+    &FIGHT,
+    &BURSTS,
+    &ROUNDS,
+    &CRASH,
+    &BURSTS_CRASH,
+    &STANDSTILL,
+    &EARLY_LOOK,
+    &FREED_SLOT,
+    &CLIENT_CRASH,
+    &INSERT_CRASH,
+    &INDEX_LOSS,
+    &LATE_INSERT,
+    &OVERTAKEN,
+];
+
+pub const TIMED_MIXED: Scenario =
+    named("timed mixed", |seed| timed(fusee_sim::Scenario::Mixed, seed));
+pub const TIMED_INSERTS: Scenario =
+    named("timed inserts", |seed| timed(fusee_sim::Scenario::Inserts, seed));
+pub const TIMED_CRASHES: Scenario =
+    named("timed crashes", |seed| timed(fusee_sim::Scenario::Crashes, seed));
+pub const TIMED_LOSSES: Scenario =
+    named("timed losses", |seed| timed(fusee_sim::Scenario::Losses, seed));
+
+/// Those of `fusee sim` that have to do with what the mutants break.
+pub const TIMED: [&Scenario; 4] = [&TIMED_MIXED, &TIMED_INSERTS, &TIMED_CRASHES, &TIMED_LOSSES];
+
+fn timed(scenario: fusee_sim::Scenario, seed: u64) {
+    if let Some(failure) = run(&RunOptions::new(scenario, seed)).failure {
+        panic!("{}", failure.what);
+    }
+}

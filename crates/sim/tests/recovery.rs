@@ -1,0 +1,131 @@
+//! Clients and index nodes that fail, under the interleavings of thousands of seeds.
+//!
+//! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
+
+mod support;
+
+use std::cell::Cell;
+
+use fusee_core::error::{Error, Outcome};
+use fusee_core::verbs::MnId;
+use fusee_sim::{ClusterOptions, Stepper};
+
+use support::crash::{cut_off, idle};
+use support::failures::{Events, client_crash, index_node_loss, insert_crash};
+use support::steered_recovery::{late_insert_crash, recovery_overtaken};
+use support::{alone, index, stepwise};
+
+/// Runs a scenario for every seed, and says what happened in all of them.
+fn for_all(seeds: u64, scenario: fn(u64) -> Events) -> Option<Events> {
+    let replay = std::env::var("FUSEE_SIM_SEED").ok();
+    let replay: Option<u64> = replay.map(|s| s.parse().expect("FUSEE_SIM_SEED is a number"));
+    let mut events = Events::default();
+    for seed in replay.map_or(0..seeds, |seed| seed..seed + 1) {
+        let more = std::panic::catch_unwind(|| scenario(seed)).unwrap_or_else(|panic| {
+            eprintln!("failed: FUSEE_SIM_SEED={seed}");
+            std::panic::resume_unwind(panic)
+        });
+        events.add(&more);
+    }
+    println!("{events:?}");
+    replay.is_none().then_some(events)
+}
+
+/// The paper's §5.3, beside living clients.
+#[test]
+fn dead_clients_are_recovered_beside_living_ones() {
+    let Some(events) = for_all(2_000, client_crash) else { return };
+    let often = [events.crashed, events.cut_off, events.committed, events.aborted, events.dropped];
+    assert!(often.iter().all(|n| *n > 10), "{events:?}");
+    assert!(events.handed_on > 1_500, "{events:?}");
+}
+
+/// What the paper does not have: INSERTs that die tentative, confirming or withdrawing.
+#[test]
+fn dead_inserts_are_recovered_beside_living_ones() {
+    let Some(events) = for_all(1_500, insert_crash) else { return };
+    assert!(events.aborted > 100 && events.committed > 100, "{events:?}");
+}
+
+/// The paper's §5.2, then §5.3, as §5.4 demands.
+#[test]
+fn what_dead_clients_left_survives_the_loss_of_an_index_node() {
+    let Some(events) = for_all(2_000, index_node_loss) else { return };
+    assert!(events.crashed > 900, "{events:?}");
+    assert!(events.slots_settled > 200 && events.cut_off > 100, "{events:?}");
+}
+
+/// A tentative copy says nothing about what its INSERT would have done.
+#[test]
+fn an_insert_that_died_before_it_withdrew_is_withdrawn() {
+    let Some(events) = for_all(2_000, late_insert_crash) else { return };
+    assert!(events.aborted > 75, "{events:?}");
+}
+
+/// Rule 3 needs its READ in recovery as well.
+#[test]
+fn a_recovery_that_was_overtaken_gives_up_its_round() {
+    let Some(events) = for_all(2_000, recovery_overtaken) else { return };
+    assert!(events.dropped > 75, "recovery is hardly ever held up within the round: {events:?}");
+}
+
+/// A session knows whether it leaves something half-way: after any number of steps, a write that
+/// is dropped says so unless nothing of it stands in the index or all of it does.
+#[test]
+fn a_session_knows_whether_it_left_a_round_half_way() {
+    let mut half_way = 0;
+    for seed in 0..3_000 {
+        let index_replicas = 1 + seed as u8 % 5;
+        let options =
+            ClusterOptions { memory_nodes: 5, index_replicas, ..ClusterOptions::default() };
+        let (rng, cluster) = stepwise(seed, &options);
+        let [helper, store] = [cluster.client(), cluster.client()];
+        alone(&rng, async {
+            helper.insert(b"key", b"old").await.unwrap();
+            store.insert(b"other", b"value").await.unwrap();
+            assert_eq!(store.update(b"none", b"", None).await, Err(Error::NotFound));
+        });
+        assert!(!store.needs_recovery(), "every operation came to its end");
+        let before = index(&cluster);
+        let ended = alone(&rng, async {
+            cut_off(rng.below(30) as u64, async {
+                match rng.below(3) {
+                    0 => store.update(b"key", b"new", None).await.map(drop),
+                    1 => store.delete(b"key", None).await.map(drop),
+                    _ => store.insert(b"new", b"value").await.map(drop),
+                }
+            })
+            .await
+        });
+        match ended {
+            Some(result) => assert_eq!((result, store.needs_recovery()), (Ok(()), false)),
+            None => assert!(store.needs_recovery() || before == index(&cluster)),
+        }
+        half_way += usize::from(store.needs_recovery());
+    }
+    assert!((500..2_500).contains(&half_way), "{half_way}");
+}
+
+/// The same when a memory node fails under a write: a known outcome leaves nothing behind.
+#[test]
+fn a_write_with_an_unknown_outcome_needs_recovery() {
+    let (mut known, mut unknown) = (0, 0);
+    for seed in 0..2_000 {
+        let (rng, cluster) = stepwise(seed, &ClusterOptions::default());
+        let store = cluster.client();
+        alone(&rng, async { store.insert(b"key", b"old").await.map(drop).unwrap() });
+        let result = Cell::new(None);
+        let mut stepper = Stepper::new(&rng);
+        stepper.spawn(async { result.set(Some(store.update(b"key", b"new", None).await)) });
+        stepper.spawn(async {
+            idle(rng.below(40)).await;
+            cluster.crash_node(MnId(rng.below(3) as u16));
+        });
+        stepper.run(1_000_000, || ());
+        let Some(Err(error)) = result.into_inner() else { continue };
+        let is_unknown = error.outcome() == Outcome::Unknown;
+        assert_eq!(store.needs_recovery(), is_unknown, "{error}");
+        *if is_unknown { &mut unknown } else { &mut known } += 1;
+    }
+    assert!(known > 100 && unknown > 100, "{known}, {unknown}");
+}

@@ -1,0 +1,167 @@
+//! Clients that die: a session's tasks stop together, after a number of steps. And futures that are
+//! cut off or held up, to steer a schedule.
+//!
+//! A dropped future executes no more verbs, which is what a fence at all memory nodes guarantees.
+//! So a client is fenced when all of its futures are dropped: [`Life::ended`].
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// The life of one client.
+pub struct Life<'c> {
+    /// Steps that are left; `None`: it does not crash.
+    steps: Cell<Option<u64>>,
+    /// Whether a step counts that is taken now.
+    counts: Box<dyn Fn() -> bool + 'c>,
+    /// Tasks whose futures exist.
+    running: Cell<usize>,
+    crashed: Cell<bool>,
+}
+
+impl<'c> Life<'c> {
+    /// A client that crashes when it has taken `steps` steps while `counts`, instead of the next
+    /// such step; or never.
+    pub fn new(steps: Option<u64>, counts: impl Fn() -> bool + 'c) -> Life<'c> {
+        Life {
+            steps: Cell::new(steps),
+            counts: Box::new(counts),
+            running: Cell::new(0),
+            crashed: Cell::new(false),
+        }
+    }
+
+    /// A task of this client: ends when `task` does, or is dropped when the client crashes.
+    pub fn task<'t>(&'t self, task: impl Future<Output = ()> + 't) -> impl Future<Output = ()> {
+        self.running.set(self.running.get() + 1);
+        let mut task: Option<Pin<Box<dyn Future<Output = ()> + 't>>> = Some(Box::pin(task));
+        poll_fn(move |context| {
+            if !self.step() {
+                task = None;
+            }
+            let ended = task.as_mut().is_none_or(|t| t.as_mut().poll(context).is_ready());
+            if ended {
+                task = None;
+                self.running.set(self.running.get() - 1);
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        })
+    }
+
+    /// Whether the client lives on for one more step.
+    fn step(&self) -> bool {
+        match self.steps.get() {
+            Some(left) if !self.crashed.get() && (self.counts)() => {
+                self.steps.set(Some(left.saturating_sub(1)));
+                self.crashed.set(left == 0);
+            }
+            _ => {}
+        }
+        !self.crashed.get()
+    }
+
+    /// Whether it died while a task of it ran.
+    pub fn crashed(&self) -> bool {
+        self.crashed.get()
+    }
+
+    /// Waits until no future of this client exists any more.
+    pub async fn ended(&self) {
+        poll_fn(|context| match self.running.get() {
+            0 => Poll::Ready(()),
+            _ => again(context),
+        })
+        .await;
+    }
+}
+
+/// Lets others run for some steps.
+pub async fn idle(steps: usize) {
+    let mut left = steps;
+    poll_fn(|context| match left {
+        0 => Poll::Ready(()),
+        _ => {
+            left -= 1;
+            again(context)
+        }
+    })
+    .await;
+}
+
+fn again(context: &Context<'_>) -> Poll<()> {
+    context.waker().wake_by_ref();
+    Poll::Pending
+}
+
+/// Runs a future for some steps at most; `None` if it has not ended then and is dropped.
+pub async fn cut_off<T>(steps: u64, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = Box::pin(future);
+    let mut left = steps;
+    poll_fn(|context| match (left, future.as_mut().poll(context)) {
+        (_, Poll::Ready(result)) => Poll::Ready(Some(result)),
+        (0, Poll::Pending) => Poll::Ready(None),
+        (_, Poll::Pending) => {
+            left -= 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// Stops a future after some steps until somebody lets it go on.
+#[derive(Default)]
+pub struct Gate {
+    held: Cell<bool>,
+    open: Cell<bool>,
+}
+
+impl Gate {
+    /// Runs a future, with a halt after `steps` steps.
+    pub async fn hold<T>(&self, steps: u64, future: impl Future<Output = T>) -> T {
+        let mut future = Box::pin(future);
+        let mut left = steps;
+        let result = poll_fn(|context| {
+            if left > 0 || self.open.get() {
+                left = left.saturating_sub(1);
+                return future.as_mut().poll(context);
+            }
+            self.held.set(true);
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        self.held.set(true);
+        result
+    }
+
+    /// Waits until the future is held, or has ended.
+    pub async fn held(&self) {
+        poll_fn(|context| match self.held.get() {
+            true => Poll::Ready(()),
+            false => again(context),
+        })
+        .await;
+    }
+
+    /// The same, for some steps at most.
+    pub async fn held_within(&self, steps: usize) {
+        for _ in 0..steps {
+            if self.held.get() {
+                return;
+            }
+            idle(1).await;
+        }
+    }
+
+    /// Lets the future go on.
+    pub fn open(&self) {
+        self.open.set(true);
+    }
+
+    /// Whether it may go on.
+    pub fn is_open(&self) -> bool {
+        self.open.get()
+    }
+}

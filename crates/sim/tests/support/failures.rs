@@ -1,0 +1,334 @@
+//! Clients and index nodes that fail, under random schedules, each run from one seed. A run that
+//! breaks a promise panics.
+//!
+//! * [`client_crash`]: some clients die at random steps while others go on; each dead one is
+//!   recovered a random time later, beside the living, and its recovery may itself be cut off and
+//!   run again. What it had not used of its blocks goes to others, some of which die as well.
+//! * [`insert_crash`]: the same with INSERTs that find each other.
+//! * [`index_node_loss`]: all clients die, then a node of the index is lost, then it is settled
+//!   and the clients are recovered.
+//!
+//! Always checked: no key is live twice at any step, nobody waits for ever, replicas agree at
+//! rest, every key's history is linearizable, recovery changes nothing the second time.
+
+use std::cell::{Cell, RefCell};
+
+use fusee_control::master::{Leftover, MasterReply, MasterRequest};
+use fusee_control::node::BlockId;
+use fusee_core::recovery::{BlockReport, Report, recover};
+use fusee_core::repair::settle_subtable;
+use fusee_core::slab::Rest;
+use fusee_core::stats::OpKind::{self, Delete, Insert, Search, SearchMany, Update, Upsert};
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_sim::check::replicas_agree;
+use fusee_sim::{Client, Cluster, Rng, Stepper};
+
+use super::crash::{Life, cut_off, idle};
+use super::workload::Workload;
+use super::{
+    MAX_STEPS, alone, blocks_of, forget, index, operator_fabric, replicas_differ, small, stepwise,
+};
+
+/// What happened in a run, for tests that want to know whether it was a hard one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// Clients that died with an operation under way.
+    pub crashed: u64,
+    /// Runs of a recovery that were cut off.
+    pub cut_off: u64,
+    /// Rounds that recovery committed, and withdrew, and dropped.
+    pub committed: u64,
+    /// See [`Report::aborted`].
+    pub aborted: u64,
+    /// See [`Report::dropped`].
+    pub dropped: u64,
+    /// Rests of blocks that were handed on.
+    pub handed_on: u64,
+    /// Slots that were settled after a memory node was lost.
+    pub slots_settled: u64,
+}
+
+impl Events {
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Events) {
+        self.crashed += other.crashed;
+        self.cut_off += other.cut_off;
+        self.committed += other.committed;
+        self.aborted += other.aborted;
+        self.dropped += other.dropped;
+        self.handed_on += other.handed_on;
+        self.slots_settled += other.slots_settled;
+    }
+}
+
+/// Clients die beside living ones and are recovered. Neighbouring seeds differ in the number of
+/// index replicas, 1 to 5.
+pub fn client_crash(seed: u64) -> Events {
+    crash_and_recover(seed, Plans::Mixed)
+}
+
+/// The same, with clients that insert and delete one key while others keep the free slots moving:
+/// they stand tentative in several slots, look, and withdraw.
+pub fn insert_crash(seed: u64) -> Events {
+    crash_and_recover(seed, Plans::Fights)
+}
+
+fn crash_and_recover(seed: u64, plans: Plans) -> Events {
+    let run = Run::new(seed, 1 + seed as u8 % 5, plans);
+    run.work(&[false]);
+    for _ in 0..1 + run.rng.below(2) {
+        let fates: Vec<bool> = (0..2 + run.rng.below(4)).map(|_| run.rng.below(5) > 1).collect();
+        run.work(&fates);
+        run.recover_again();
+    }
+    run.end()
+}
+
+/// All clients die at once, a node of the index is lost and settled, and the clients are
+/// recovered in the view without it. 2 to 5 index replicas.
+pub fn index_node_loss(seed: u64) -> Events {
+    let run = Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed);
+    run.work(&[false]);
+    let before = run.clients.borrow().len();
+    run.work_and_die();
+    let places = run.cluster.view().subtables[0].places.clone();
+    let lost = places[run.rng.below(places.len())].node;
+    run.settle(lost);
+    replicas_agree(&run.cluster);
+    let died = run.clients.borrow()[before..].to_vec();
+    for client in died {
+        let report = run.alone(run.recover(client));
+        let nothing = (report.committed, report.aborted, report.dropped, report.strange);
+        assert_eq!(nothing, (0, 0, 0, 0), "settling leaves nothing half-way: {report:?}");
+        run.hand_on(client, &report);
+    }
+    run.work(&[false, false]);
+    run.end()
+}
+
+/// What clients do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Plans {
+    /// Everything, with one of several emphases.
+    Mixed,
+    /// INSERTs and DELETEs, most of them of key 0.
+    Fights,
+}
+
+/// One run: its cluster, its keys, and what has happened in it.
+pub struct Run {
+    pub rng: Rng,
+    plans: Plans,
+    pub cluster: Cluster,
+    workload: Workload,
+    keys: usize,
+    /// All that there have been.
+    clients: RefCell<Vec<ClientId>>,
+    pub events: Cell<Events>,
+}
+
+impl Run {
+    /// A run that has not begun.
+    pub fn new(seed: u64, index_replicas: u8, plans: Plans) -> Run {
+        let (rng, cluster) = stepwise(seed, &small(seed, index_replicas));
+        let n = match plans {
+            Plans::Mixed => 1 + rng.below(3),
+            Plans::Fights => 3 + rng.below(4),
+        };
+        let keys = match rng.below(2) {
+            0 if plans == Plans::Mixed => Workload::keys(&cluster.view(), n, 0),
+            _ => Workload::keys(&cluster.view(), 1, n - 1),
+        };
+        let workload = Workload::new(&rng, keys);
+        Run {
+            rng,
+            plans,
+            cluster,
+            workload,
+            keys: n,
+            clients: RefCell::default(),
+            events: Cell::default(),
+        }
+    }
+
+    fn client(&self) -> Client {
+        let client = self.cluster.client();
+        self.clients.borrow_mut().push(client.client());
+        client
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Events)) {
+        let mut events = self.events.get();
+        change(&mut events);
+        self.events.set(events);
+    }
+
+    /// What a task does, one operation after the other.
+    fn plan(&self) -> Vec<(OpKind, usize)> {
+        let any = |n| self.rng.below(n);
+        let mixed = [
+            [Insert, Delete, Update, Upsert, Search, SearchMany],
+            [Insert, Insert, Delete, Delete, Insert, Search],
+            [Update, Update, Upsert, Delete, Update, Search],
+            [Insert, Upsert, Upsert, Delete, Update, Search],
+        ][any(4)];
+        let fights = [Insert, Delete, Insert, Delete, Upsert, Search];
+        let churns = any(3) == 0;
+        let operation = || match self.plans {
+            Plans::Mixed => (mixed[any(6)], any(self.keys)),
+            Plans::Fights if churns || any(8) == 0 => (fights[any(2)], 1 + any(self.keys - 1)),
+            Plans::Fights => (fights[any(6)], 0),
+        };
+        (0..2 + any(5)).map(|_| operation()).collect()
+    }
+
+    /// Adds the tasks of one client: up to three operations at a time.
+    fn spawn<'t>(&'t self, stepper: &mut Stepper<'t>, store: &'t Client, life: &'t Life<'t>) {
+        for _ in 0..1 + self.rng.below(3) {
+            let plan = self.plan();
+            stepper.spawn(life.task(async move {
+                for (kind, key) in plan {
+                    self.workload.run(store, kind, key).await;
+                }
+            }));
+        }
+    }
+
+    /// Runs the tasks to their end.
+    pub fn run(&self, stepper: Stepper<'_>) {
+        stepper.run(MAX_STEPS, || ());
+    }
+
+    /// The life of a client that will crash, half of them while replicas differ: somebody,
+    /// perhaps this client, is within a write round.
+    fn short_life(&self) -> Life<'_> {
+        match self.rng.below(2) {
+            0 => Life::new(Some(1 + self.rng.below(400) as u64), || true),
+            _ => Life::new(Some(self.rng.below(40) as u64), || replicas_differ(&self.cluster)),
+        }
+    }
+
+    /// Lets one client per fate work beside the others: `true` means that it dies and is
+    /// recovered.
+    fn work(&self, fates: &[bool]) {
+        let life = |dies: &bool| match dies {
+            true => self.short_life(),
+            false => Life::new(None, || false),
+        };
+        let clients: Vec<(Client, Life<'_>)> =
+            fates.iter().map(|dies| (self.client(), life(dies))).collect();
+        let mut stepper = Stepper::new(&self.rng);
+        for ((store, life), dies) in clients.iter().zip(fates) {
+            self.spawn(&mut stepper, store, life);
+            if *dies {
+                stepper.spawn(self.bury(store.client(), life));
+            }
+        }
+        self.run(stepper);
+        replicas_agree(&self.cluster);
+    }
+
+    /// Recovers a client some time after it has died, in up to three runs.
+    pub async fn bury(&self, client: ClientId, life: &Life<'_>) {
+        life.ended().await;
+        self.count(|e| e.crashed += u64::from(life.crashed()));
+        idle(self.rng.below(300)).await;
+        while self.rng.below(3) == 0 {
+            let cut = cut_off(self.rng.below(80) as u64, self.recover(client)).await;
+            self.count(|e| e.cut_off += u64::from(cut.is_none()));
+            idle(self.rng.below(100)).await;
+        }
+        let report = self.recover(client).await;
+        self.count(|e| {
+            e.committed += report.committed;
+            e.aborted += report.aborted;
+            e.dropped += report.dropped;
+        });
+        let again = self.recover(client).await;
+        assert_eq!((again.committed, again.aborted), (0, 0), "{report:?}, then {again:?}");
+        self.hand_on(client, &report);
+    }
+
+    /// Recovers a client that takes no more steps.
+    pub async fn recover(&self, client: ClientId) -> Report {
+        let (fabric, view) = (operator_fabric(&self.cluster), self.cluster.view().clone());
+        let blocks = blocks_of(&self.cluster, client);
+        let report = recover(&fabric, &view, client, &blocks).await;
+        let report = report.expect("all nodes that are left answer");
+        assert_eq!(report.strange, 0, "{report:?}");
+        assert_eq!(report.blocks.len(), blocks.len());
+        report
+    }
+
+    /// What a dead client has not used of its blocks goes to the master, for others.
+    fn hand_on(&self, client: ClientId, report: &Report) {
+        let geometry = self.cluster.view().geometry;
+        let leftover = |block: &BlockReport| {
+            let Rest { block, class, first } = block.rest(geometry.block_bytes)?;
+            let (region, block) = geometry.block_at(block)?;
+            Some(Leftover { block: BlockId { region, block }, owner: client, class, first })
+        };
+        let leftovers: Vec<_> = report.blocks.iter().filter_map(leftover).collect();
+        self.count(|e| e.handed_on += leftovers.len() as u64);
+        let answer = self.cluster.peek_master(MasterRequest::Close { client, leftovers });
+        assert_eq!(answer, Some(MasterReply::Done));
+    }
+
+    /// Runs a task that nothing runs beside, and gives its result.
+    pub fn alone<T>(&self, task: impl Future<Output = T>) -> T {
+        alone(&self.rng, task)
+    }
+
+    /// At rest, recovery of any client that ever was finds nothing to do.
+    fn recover_again(&self) {
+        let before = index(&self.cluster);
+        for client in self.clients.borrow().iter().copied() {
+            let report = self.alone(self.recover(client));
+            let nothing = (report.committed, report.aborted, report.dropped);
+            assert_eq!(nothing, (0, 0, 0), "at rest: {report:?}");
+        }
+        assert!(before == index(&self.cluster), "recovery at rest changed the index");
+    }
+
+    /// Some clients work and die at the same step.
+    fn work_and_die(&self) {
+        let clients: Vec<Client> = (0..1 + self.rng.below(4)).map(|_| self.client()).collect();
+        let life = self.short_life();
+        let mut stepper = Stepper::new(&self.rng);
+        clients.iter().for_each(|store| self.spawn(&mut stepper, store, &life));
+        self.run(stepper);
+        self.count(|e| e.crashed += u64::from(life.crashed()));
+    }
+
+    /// A node of the index is lost, and the rest of its subtables settled, in one run or several.
+    fn settle(&self, lost: MnId) {
+        self.cluster.crash_node(lost);
+        let (fabric, view) = (operator_fabric(&self.cluster), self.cluster.view().clone());
+        let mut stepper = Stepper::new(&self.rng);
+        stepper.spawn(async {
+            while self.rng.below(2) == 0 {
+                let steps = self.rng.below(40) as u64;
+                let cut = cut_off(steps, settle_subtable(&fabric, &view, 0, &[lost])).await;
+                self.count(|e| e.cut_off += u64::from(cut.is_none()));
+            }
+            let settled = settle_subtable(&fabric, &view, 0, &[lost]).await.expect("it is frozen");
+            self.count(|e| e.slots_settled += settled.slots_changed);
+            let again = settle_subtable(&fabric, &view, 0, &[lost]).await.expect("it is frozen");
+            assert_eq!(again.slots_changed, 0);
+        });
+        stepper.run(MAX_STEPS, || ());
+        forget(&self.cluster, lost);
+    }
+
+    /// Reads every key, and judges the whole history.
+    fn end(&self) -> Events {
+        let store = self.client();
+        self.alone(async {
+            for key in 0..self.keys {
+                self.workload.run(&store, Search, key).await;
+            }
+        });
+        self.workload.assert_linearizable();
+        self.events.get()
+    }
+}

@@ -1,0 +1,151 @@
+//! Random and steered histories without time, for the tests that count steps.
+//!
+//! All of them run on a [stepwise](Cluster::stepwise) cluster: each poll of an operation lets one
+//! piece of one verb happen, so every interleaving of steps has a seed. The runs in virtual time
+//! (`fusee_sim::run`) are longer and have all the faults; these are shorter, so that there are
+//! more of them, and they use what sessions do not: hints of any age, clients that stop at a given
+//! step.
+//!
+//! No key is ever live twice, and every live entry leads to a complete object: the cluster itself
+//! checks that at every change of a primary's slot.
+#![allow(dead_code, reason = "every test takes what it needs")]
+
+pub mod crash;
+pub mod failures;
+pub mod scenarios;
+pub mod steered;
+pub mod steered_recovery;
+pub mod workload;
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use fusee_control::node::{BlockId, NodeReply, NodeRequest};
+use fusee_core::error::Error;
+use fusee_core::layout::{Address, Slot};
+use fusee_core::repair::settled;
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::{Geometry, Place, SlotRef, View};
+use fusee_sim::{Client, Cluster, ClusterOptions, Rng, Sim, SimFabric, Stepper};
+
+/// Runs that take longer are stuck.
+pub const MAX_STEPS: u64 = 300_000;
+
+/// Names the one who recovers and settles; no session has it.
+const OPERATOR: ClientId = ClientId(u32::MAX - 1);
+
+/// A cluster in which no time passes, and the chance that decides about it.
+pub fn stepwise(seed: u64, options: &ClusterOptions) -> (Rng, Cluster) {
+    let sim = Sim::new(seed);
+    let cluster = Cluster::stepwise(&sim, options);
+    (sim.rng().clone(), cluster)
+}
+
+/// Five nodes, and an index of 6 or 12 slots: every key's two buckets are half of it.
+pub fn small(seed: u64, index_replicas: u8) -> ClusterOptions {
+    let geometry = Geometry {
+        slots_per_bucket: 1 + Rng::named(seed, "shape").below(2) as u8,
+        max_value_bytes: 512,
+        ..ClusterOptions::default().geometry
+    };
+    let pool_bytes = 3 << 17;
+    let defaults = ClusterOptions::default();
+    ClusterOptions { memory_nodes: 5, index_replicas, geometry, pool_bytes, ..defaults }
+}
+
+/// Runs a task that nothing runs beside, and gives its result.
+pub fn alone<T>(rng: &Rng, task: impl Future<Output = T>) -> T {
+    let result = Cell::new(None);
+    let mut stepper = Stepper::new(rng);
+    stepper.spawn(async { result.set(Some(task.await)) });
+    stepper.run(MAX_STEPS, || ());
+    result.into_inner().expect("it ended")
+}
+
+/// Access to the memory nodes for who is no client.
+pub fn operator_fabric(cluster: &Cluster) -> SimFabric {
+    SimFabric::new(cluster.network(), OPERATOR)
+}
+
+/// Clients, each with a block for small objects: the later ones have larger addresses, and so
+/// larger identities.
+pub fn clients_in_order<const N: usize>(rng: &Rng, cluster: &Cluster) -> [Client; N] {
+    let mut clients = [(); N].map(|()| cluster.client());
+    for client in &clients {
+        let nothing = alone(rng, client.update(b"none", b"", None));
+        assert_eq!(nothing, Err(Error::NotFound));
+    }
+    clients.sort_by_cached_key(|client| blocks_of(cluster, client.client()));
+    clients
+}
+
+/// The blocks of a client, as the memory nodes' block tables show them.
+pub fn blocks_of(cluster: &Cluster, client: ClientId) -> Vec<Address> {
+    let at = |node| match cluster.peek_node(node, NodeRequest::BlocksOf { client }) {
+        Some(NodeReply::Blocks(blocks)) => blocks,
+        None => Vec::new(),
+        other => panic!("{node} answers {other:?}"),
+    };
+    let nodes = cluster.node_processes();
+    let blocks: BTreeSet<BlockId> = nodes.into_iter().flat_map(|(node, _)| at(node)).collect();
+    let geometry = cluster.view().geometry;
+    blocks.iter().map(|b| geometry.block_address(b.region, b.block)).collect()
+}
+
+/// Every slot of a view.
+pub fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
+    let slots = view.geometry.subtable_slots() as u32;
+    (0..view.subtables.len() as u32)
+        .flat_map(move |subtable| (0..slots).map(move |slot| SlotRef { subtable, slot }))
+}
+
+fn words_of(cluster: &Cluster, view: &View, slot: SlotRef) -> Vec<Slot> {
+    view.slot_places(slot).map(|place| cluster.network().word_at(place)).collect()
+}
+
+/// The words of all slots of all replicas.
+pub fn index(cluster: &Cluster) -> Vec<Slot> {
+    let view = cluster.view();
+    all_slots(&view).flat_map(|slot| words_of(cluster, &view, slot)).collect()
+}
+
+/// Whether the replicas of a slot differ now: some client is within a write round.
+pub fn replicas_differ(cluster: &Cluster) -> bool {
+    let view = cluster.view();
+    all_slots(&view).any(|slot| {
+        let words = words_of(cluster, &view, slot);
+        words.iter().any(|word| *word != words[0])
+    })
+}
+
+/// Makes the next view, without a node that was lost.
+pub fn forget(cluster: &Cluster, lost: MnId) {
+    let mut view = cluster.view().clone();
+    view.number += 1;
+    view.members.retain(|m| m.node != lost);
+    view.subtables.iter_mut().for_each(|s| s.places.retain(|p| p.node != lost));
+    view.regions.iter_mut().for_each(|r| r.places.retain(|p| p.node != lost));
+    view.check().expect("every subtable and region has a replica left");
+    cluster.set_view(view);
+}
+
+/// Takes away the node of an index replica, settles every slot by the rules and any of the choices
+/// that they leave, and makes the next view. For use when no client runs; those of the old view
+/// must not be used again.
+pub fn lose_index_replica(rng: &Rng, cluster: &Cluster) {
+    let view = cluster.view().clone();
+    let replicas = &view.subtables[0].places;
+    let lost = replicas[rng.below(replicas.len())].node;
+    cluster.crash_node(lost);
+    for slot in all_slots(&view) {
+        let places: Vec<Place> = view.slot_places(slot).collect();
+        let word_of =
+            |i: usize| (places[i].node != lost).then(|| cluster.network().word_at(places[i]));
+        let backups: Vec<Slot> = (1..places.len()).filter_map(word_of).collect();
+        let word = settled(word_of(0), &backups, rng.below(backups.len().max(1)));
+        for place in places.iter().filter(|p| p.node != lost) {
+            cluster.overwrite(*place, word.0);
+        }
+    }
+    forget(cluster, lost);
+}

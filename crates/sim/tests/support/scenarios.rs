@@ -1,0 +1,231 @@
+//! Operations under random schedules, and all clients crashing at once, each run from one seed.
+//!
+//! What is checked: at every step, no key live twice; at the end, replicas that agree; and in all,
+//! a linearizable history per key.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use fusee_core::stats::OpKind::{self, Delete, Insert, Search, SearchMany, Update, Upsert};
+use fusee_sim::check::replicas_agree;
+use fusee_sim::{Client, Cluster, Rng, Stepper};
+
+use super::workload::Workload;
+use super::{MAX_STEPS, lose_index_replica, small, stepwise};
+
+/// What one task does, one operation after another.
+type Plan = Vec<(OpKind, usize)>;
+
+/// One run: its cluster and its keys. Key 0 is the one that most operations want.
+struct Run {
+    rng: Rng,
+    cluster: Cluster,
+    workload: Workload,
+    keys: usize,
+}
+
+impl Run {
+    /// Neighbouring seeds differ in the number of index replicas.
+    fn new(seed: u64, replicas: &[u8], keys: fn(&Rng) -> (usize, usize)) -> Run {
+        let index_replicas = replicas[seed as usize % replicas.len()];
+        let (rng, cluster) = stepwise(seed, &small(seed, index_replicas));
+        let (colliding, others) = keys(&rng);
+        let workload = Workload::new(&rng, Workload::keys(&cluster.view(), colliding, others));
+        Run { rng, cluster, workload, keys: colliding + others }
+    }
+
+    fn sessions(&self, at_least: usize) -> Vec<Client> {
+        (0..at_least + self.rng.below(4)).map(|_| self.cluster.client()).collect()
+    }
+
+    /// One of these, drawn by weight.
+    fn draw(&self, mix: &[(OpKind, usize)]) -> OpKind {
+        let mut left = self.rng.below(mix.iter().map(|(_, weight)| weight).sum());
+        for (kind, weight) in mix {
+            match left.checked_sub(*weight) {
+                Some(rest) => left = rest,
+                None => return *kind,
+            }
+        }
+        unreachable!("the weights cover what was drawn")
+    }
+
+    async fn follow(&self, store: &Client, plan: Plan) {
+        for (kind, key) in plan {
+            self.workload.run(store, kind, key).await;
+        }
+    }
+
+    /// Runs one plan with nobody beside it.
+    fn alone(&self, store: &Client, plan: Plan) {
+        let mut stepper = Stepper::new(&self.rng);
+        stepper.spawn(self.follow(store, plan));
+        stepper.run(MAX_STEPS, || ());
+    }
+
+    /// Every other key, drawn, exists before.
+    fn fill(&self, store: &Client) {
+        let some = (0..self.keys).filter(|_| self.rng.below(2) == 0);
+        self.alone(store, some.map(|key| (Insert, key)).collect());
+    }
+
+    fn tasks<'t>(&'t self, stores: &'t [Client], plans: Vec<Plan>) -> Stepper<'t> {
+        let mut stepper = Stepper::new(&self.rng);
+        for (i, plan) in plans.into_iter().enumerate() {
+            stepper.spawn(self.follow(&stores[i % stores.len()], plan));
+        }
+        stepper
+    }
+
+    /// Runs the tasks to their end, reads every key, and judges.
+    fn conclude(&self, tasks: Stepper<'_>, reader: &Client) {
+        tasks.run(MAX_STEPS, || ());
+        replicas_agree(&self.cluster);
+        self.alone(reader, (0..self.keys).map(|key| (Search, key)).collect());
+        self.workload.assert_linearizable();
+    }
+
+    /// All clients have crashed: a node of the index is lost, and new clients go on.
+    fn lose_a_replica(&self) {
+        lose_index_replica(&self.rng, &self.cluster);
+        replicas_agree(&self.cluster);
+        let stores = self.sessions(1);
+        self.conclude(self.tasks(&stores, self.mixed_plans()), &stores[0]);
+    }
+
+    /// Plans of 2 to 4 tasks that mix everything, with one of several emphases.
+    fn mixed_plans(&self) -> Vec<Plan> {
+        let weights = [
+            [3, 2, 1, 3, 2, 1],
+            [4, 0, 0, 4, 1, 0],
+            [2, 1, 2, 3, 1, 0],
+            [0, 3, 3, 2, 2, 1],
+            [4, 1, 1, 4, 0, 0],
+        ][self.rng.below(5)];
+        let kinds = [Insert, Update, Upsert, Delete, Search, SearchMany];
+        let mix: [_; 6] = std::array::from_fn(|i| (kinds[i], weights[i]));
+        let one = || (self.draw(&mix), self.rng.below(self.keys));
+        (0..2 + self.rng.below(3))
+            .map(|_| (0..2 + self.rng.below(5)).map(|_| one()).collect())
+            .collect()
+    }
+
+    /// Plans of 3 tasks that insert and delete key 0, and of up to 2 more that keep the slots
+    /// around it moving with other keys.
+    fn fighting_plans(&self) -> Vec<Plan> {
+        let fight = [(Insert, 2), (Delete, 2), (Search, 1)];
+        let churn = [(Insert, 1), (Delete, 1)];
+        let other = || 1 + self.rng.below(self.keys - 1);
+        let one = |task| match task {
+            0..3 if self.rng.below(8) > 0 => (self.draw(&fight), 0),
+            0..3 => (self.draw(&fight), other()),
+            _ => (self.draw(&churn), other()),
+        };
+        (0..3 + self.rng.below(3))
+            .map(|task| (0..2 + self.rng.below(5)).map(|_| one(task)).collect())
+            .collect()
+    }
+
+    /// Begins 4 to 9 operations one after another. Those on key 0 stop after a few steps, mostly
+    /// when they have just read which slots are free; those on other keys mostly end, and change
+    /// just that. Returns what has not ended.
+    fn burst<'t>(&'t self, stores: &'t [Client]) -> Stepper<'t> {
+        let mix = [(Insert, 6), (Upsert, 1), (Delete, 2), (Search, 1)];
+        let others = [(Insert, 1), (Delete, 1)];
+        let mut stepper = Stepper::new(&self.rng);
+        for i in 0..4 + self.rng.below(6) {
+            let key = self.rng.below(2) * self.rng.below(self.keys);
+            let kind = self.draw(if key == 0 { &mix } else { &others });
+            let whole = self.rng.below(8) < if key == 0 { 1 } else { 6 };
+            let steps = if whole { 2000 } else { 1 + self.rng.below(24) };
+            let mut task = Box::pin(self.follow(&stores[i % stores.len()], vec![(kind, key)]));
+            if !self.step(task.as_mut(), steps) {
+                stepper.spawn(task);
+            }
+        }
+        stepper
+    }
+
+    /// Up to `steps` steps of one task. Returns whether it has ended.
+    fn step(&self, mut task: Pin<&mut impl Future<Output = ()>>, steps: usize) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        (0..steps).any(|_| {
+            let ended = task.as_mut().poll(&mut context) == Poll::Ready(());
+            ended
+        })
+    }
+}
+
+/// 1 to 3 keys, sometimes with the same buckets and fingerprint.
+fn few_keys(rng: &Rng) -> (usize, usize) {
+    let n = 1 + rng.below(3);
+    if rng.below(2) == 0 { (n, 0) } else { (1, n - 1) }
+}
+
+/// 3 to 5 keys with the same buckets and fingerprint.
+fn alike_keys(rng: &Rng) -> (usize, usize) {
+    (3 + rng.below(3), 0)
+}
+
+/// 3 to 6 keys without any relation.
+fn more_keys(rng: &Rng) -> (usize, usize) {
+    (1, 2 + rng.below(4))
+}
+
+/// All operations on few keys.
+pub fn mixed(seed: u64) {
+    let run = Run::new(seed, &[1, 2, 3, 4, 5], few_keys);
+    let stores = run.sessions(1);
+    run.fill(&stores[0]);
+    run.conclude(run.tasks(&stores, run.mixed_plans()), &stores[0]);
+}
+
+/// INSERTs and DELETEs of one key, while other keys change which slots are free.
+pub fn fight(seed: u64) {
+    let run = Run::new(seed, &[1, 2, 3, 4, 5], more_keys);
+    let stores = run.sessions(1);
+    run.fill(&stores[0]);
+    run.conclude(run.tasks(&stores, run.fighting_plans()), &stores[0]);
+}
+
+/// Operations that stop half-way, each at another moment, and go on together.
+pub fn bursts(seed: u64) {
+    let run = Run::new(seed, &[1, 2, 3, 4, 5], alike_keys);
+    let stores = run.sessions(1);
+    run.fill(&stores[0]);
+    run.conclude(run.burst(&stores), &stores[0]);
+}
+
+/// Rounds on the slot of one key, one after another, with clients that fall behind.
+pub fn rounds(seed: u64) {
+    let run = Run::new(seed, &[2, 3, 4, 5], |_| (1, 0));
+    let stores = run.sessions(2);
+    run.alone(&stores[0], vec![(Insert, 0)]);
+    let mix = [(Update, 6), (Upsert, 1), (Delete, 1), (Search, 2)];
+    let plans = (0..3 + run.rng.below(3))
+        .map(|_| (0..1 + run.rng.below(5)).map(|_| (run.draw(&mix), 0)).collect())
+        .collect();
+    run.conclude(run.tasks(&stores, plans), &stores[0]);
+}
+
+/// As [`mixed`]; all clients crash at some step, and a node of the index is lost.
+pub fn crash(seed: u64) {
+    let run = Run::new(seed, &[2, 3, 4, 5], few_keys);
+    let stores = run.sessions(1);
+    run.fill(&stores[0]);
+    let tasks = run.tasks(&stores, run.mixed_plans());
+    let steps = 1 + run.rng.below(300) as u64;
+    tasks.run_and_crash(steps, || ());
+    run.lose_a_replica();
+}
+
+/// As [`bursts`]; all clients crash, and a node of the index is lost.
+pub fn bursts_crash(seed: u64) {
+    let run = Run::new(seed, &[2, 3, 4, 5], alike_keys);
+    let stores = run.sessions(1);
+    run.fill(&stores[0]);
+    let tasks = run.burst(&stores);
+    let steps = run.rng.below(100) as u64;
+    tasks.run_and_crash(steps, || ());
+    run.lose_a_replica();
+}

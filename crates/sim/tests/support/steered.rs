@@ -1,0 +1,210 @@
+//! Histories that random schedules hardly ever come to, steered by hand: single operations are
+//! stopped at the step that matters, and what is left goes on in a random order.
+//!
+//! Every history takes a seed and returns whether it went the intended way; it panics if the
+//! store answered or did what it must not.
+
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::task::{Context, Poll, Waker};
+
+use fusee_core::error::Error;
+use fusee_core::race::Buckets;
+use fusee_core::view::SlotRef;
+use fusee_sim::check::replicas_agree;
+use fusee_sim::{Client, Cluster, ClusterOptions, Rng};
+
+use super::{alone, clients_in_order, stepwise};
+
+const KEY: &[u8] = b"key";
+
+/// A running INSERT or other operation, one step per poll.
+struct Task<'s> {
+    future: Pin<Box<dyn Future<Output = Result<(), Error>> + 's>>,
+    result: Option<Result<(), Error>>,
+}
+
+impl<'s> Task<'s> {
+    fn insert(store: &'s Client, key: &'s [u8]) -> Task<'s> {
+        let future = async move { store.insert(key, b"value").await.map(drop) };
+        Task { future: Box::pin(future), result: None }
+    }
+
+    fn delete(store: &'s Client, key: &'s [u8]) -> Task<'s> {
+        let future = async move { store.delete(key, None).await.map(drop) };
+        Task { future: Box::pin(future), result: None }
+    }
+
+    /// Takes up to `steps` steps, while `go_on`.
+    fn step(&mut self, steps: usize, go_on: impl Fn() -> bool) {
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..steps {
+            if self.result.is_some() || !go_on() {
+                return;
+            }
+            if let Poll::Ready(result) = self.future.as_mut().poll(&mut context) {
+                self.result = Some(result);
+            }
+        }
+    }
+}
+
+/// Runs the tasks to their end. Returns what they answered.
+fn finish<const N: usize>(
+    mut tasks: [Task<'_>; N],
+    cluster: &Cluster,
+    rng: &Rng,
+) -> [Result<(), Error>; N] {
+    for _ in 0..20_000 {
+        let i = rng.below(N);
+        tasks[i].step(1, || true);
+        if tasks.iter().all(|t| t.result.is_some()) {
+            break;
+        }
+    }
+    replicas_agree(cluster);
+    tasks.map(|t| t.result.expect("every operation ends"))
+}
+
+/// The slot that an INSERT takes in an empty index.
+fn first_choice(key: &[u8]) -> SlotRef {
+    let (rng, cluster) = stepwise(0, &ClusterOptions::default());
+    let store = cluster.client();
+    alone(&rng, store.insert(key, b"value")).unwrap().place.unwrap().slot
+}
+
+/// Where `KEY` goes in an empty index, and two more keys that go there, with fingerprints of their
+/// own.
+fn rivals() -> &'static (SlotRef, [Vec<u8>; 2]) {
+    static RIVALS: OnceLock<(SlotRef, [Vec<u8>; 2])> = OnceLock::new();
+    RIVALS.get_or_init(|| {
+        let (_, cluster) = stepwise(0, &ClusterOptions::default());
+        let fingerprint = |key: &[u8]| Buckets::of(key, &cluster.view()).fingerprint;
+        let slot = first_choice(KEY);
+        let mut rivals = (0..1000u32)
+            .map(|i| format!("rival {i}").into_bytes())
+            .filter(|k| first_choice(k) == slot && fingerprint(k) != fingerprint(KEY));
+        let mut next = || rivals.next().expect("among a thousand keys there are some");
+        (slot, [next(), next()])
+    })
+}
+
+/// A look counts only after the own word stands on the first backup.
+///
+/// A and C fight for a slot with different keys; C gets the first backup, A the second. A's CAS
+/// on the first backup fails, so the look behind it proves nothing. Now D inserts A's key into
+/// another slot (D began when the first slot was still taken by a key that is gone since) and
+/// sees nothing of A on the first backup. A wins by Rule 3, having the smaller identity. Only the
+/// look behind its repair of the first backup shows D's entry.
+pub fn early_look(seed: u64) -> bool {
+    let (slot, [gone, other]) = rivals();
+    let (rng, cluster) = stepwise(seed, &ClusterOptions::default());
+    // A has a smaller identity than C.
+    let clients = clients_in_order(&rng, &cluster);
+    let [a, c, d, e] = &clients;
+    alone(&rng, e.insert(gone, b"value")).unwrap();
+    let mut late = Task::insert(d, KEY);
+    late.step(4 + rng.below(10), || true);
+    alone(&rng, e.delete(gone, None)).unwrap();
+
+    let backups: Vec<_> = cluster.view().slot_places(*slot).skip(1).collect();
+    let on = |i: usize| cluster.network().word_at(backups[i]);
+    let free = on(0);
+    let mut rival = Task::insert(c, other);
+    rival.step(40, || on(0) == free && on(1) == free);
+    let c_first = on(0) != free && on(1) == free;
+    let mut first = Task::insert(a, KEY);
+    first.step(6 + rng.below(20), || true);
+    let steered = c_first && on(1) != free && on(1) != on(0);
+
+    late.step(400, || true);
+    let [first, late, rival] = finish([first, late, rival], &cluster, &rng);
+    assert_eq!(rival, Ok(()));
+    let both = [&first, &late];
+    assert_eq!(both.iter().filter(|r| r.is_ok()).count(), 1, "{both:?}");
+    steered
+}
+
+/// A slot that is free on the first backup may still be live on the primary.
+///
+/// D is about to insert a key; the slot of its first choice is taken by a key that is gone when A
+/// inserts D's key there. E deletes it again, and stops when the backups show the slot free and
+/// the primary does not yet. D, who goes for another slot, sees on the first backup that slot
+/// free: only its second READ of the primary shows that the key is still live.
+pub fn freed_slot(seed: u64) -> bool {
+    let (slot, [gone, _]) = rivals();
+    let (rng, cluster) = stepwise(seed, &ClusterOptions::default());
+    let clients = clients_in_order(&rng, &cluster);
+    let [a, d, e] = &clients;
+    alone(&rng, e.insert(gone, b"value")).unwrap();
+    let mut late = Task::insert(d, KEY);
+    late.step(4 + rng.below(10), || true);
+    alone(&rng, e.delete(gone, None)).unwrap();
+    // Does not end here if D has come too far.
+    let mut first = Task::insert(a, KEY);
+    first.step(400, || true);
+
+    let places: Vec<_> = cluster.view().slot_places(*slot).collect();
+    let on = |i: usize| cluster.network().word_at(places[i]);
+    let live = on(0);
+    let mut delete = Task::delete(e, KEY);
+    delete.step(100, || on(1) == live || on(2) == live);
+    let steered = first.result.is_some() && on(0) == live && on(1).is_free() && on(2).is_free();
+
+    late.step(rng.below(60), || true);
+    let [first, late, delete] = finish([first, late, delete], &cluster, &rng);
+    assert_balance(&cluster, &[(KEY, &[first, late], &[delete])]);
+    steered
+}
+
+/// A client that has stopped with a tentative entry makes the other INSERTs of its key withdraw
+/// again and again, beside INSERTs of other keys that want the same slot.
+pub fn standstill(seed: u64) -> bool {
+    let (_, [gone, other]) = rivals();
+    let index_replicas = 2 + seed as u8 % 4;
+    let options = ClusterOptions { memory_nodes: 5, index_replicas, ..ClusterOptions::default() };
+    let (rng, cluster) = stepwise(seed, &options);
+    let clients = clients_in_order(&rng, &cluster);
+    let [a, b, c, d, e] = &clients;
+    alone(&rng, e.insert(gone, b"value")).unwrap();
+    let mut late = Task::insert(d, KEY);
+    late.step(4 + rng.below(10), || true);
+    alone(&rng, e.delete(gone, None)).unwrap();
+    let groups = cluster.view().geometry.subtable_slots() as u32;
+    let backups: Vec<_> = (0..groups)
+        .filter_map(|slot| cluster.view().slot_places(SlotRef { subtable: 0, slot }).nth(1))
+        .collect();
+    let installed = || backups.iter().any(|place| cluster.network().word_at(*place).is_tentative());
+    late.step(20, || !installed());
+    let steered = installed() && late.result.is_none();
+
+    let mut tasks = [
+        Task::insert(a, KEY),
+        Task::insert(b, gone),
+        Task::insert(c, other),
+        Task::delete(e, gone),
+    ];
+    for _ in 0..rng.below(300) {
+        tasks[rng.below(4)].step(1 + rng.below(4), || true);
+    }
+    let [a, b, c, e] = tasks;
+    let [a, b, c, e, late] = finish([a, b, c, e, late], &cluster, &rng);
+    assert_balance(&cluster, &[(KEY, &[a, late], &[]), (gone, &[b], &[e]), (other, &[c], &[])]);
+    steered
+}
+
+/// INSERTs and DELETEs of one key with their answers.
+type Answers<'a> = (&'a [u8], &'a [Result<(), Error>], &'a [Result<(), Error>]);
+
+/// Of each key, as many INSERTs succeeded as DELETEs, or one more if it is live.
+fn assert_balance(cluster: &Cluster, answers: &[Answers<'_>]) {
+    let live = cluster.live_keys();
+    for (key, inserts, deletes) in answers {
+        let done = |all: &[Result<(), Error>]| all.iter().filter(|r| r.is_ok()).count();
+        let is_live = usize::from(live.iter().any(|k| k == key));
+        let what = format!("{inserts:?}, {deletes:?}, live: {is_live}");
+        assert_eq!(done(inserts), done(deletes) + is_live, "{what}");
+        assert!(inserts.iter().all(|r| matches!(r, Ok(()) | Err(Error::AlreadyExists))), "{what}");
+        assert!(deletes.iter().all(|r| matches!(r, Ok(()) | Err(Error::NotFound))), "{what}");
+    }
+}

@@ -1,0 +1,105 @@
+//! Recovery in histories that random schedules hardly ever come to, steered by hand: an operation
+//! is held up at the step that matters until somebody else has come where he should.
+
+use std::cell::Cell;
+
+use fusee_core::error::Error;
+use fusee_sim::Stepper;
+use fusee_sim::check::replicas_agree;
+
+use super::clients_in_order;
+use super::crash::{Gate, Life, idle};
+use super::failures::{Events, Plans, Run};
+use super::replicas_differ;
+use super::workload::Workload;
+
+/// A client A begins to insert a key, finds its first choice taken, and is held up. That slot
+/// becomes free, and B inserts the key there. A goes on, takes its second choice, and dies before
+/// it has withdrawn what it must not commit. 2 to 5 index replicas.
+pub fn late_insert_crash(seed: u64) -> Events {
+    let run = Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed);
+    let (rng, cluster) = (&run.rng, &run.cluster);
+    let clients = clients_in_order(rng, cluster);
+    let [a, b, helper] = &clients;
+    // Same buckets, so the same first choice.
+    let keys = Workload::keys(&cluster.view(), 2, 0);
+    let [key, gone] = &keys[..] else { unreachable!("as many as were asked for") };
+    run.alone(async { helper.insert(gone, b"gone").await.map(drop).unwrap() });
+
+    let (gate, other) = (Gate::default(), Gate::default());
+    let life = Life::new(Some(rng.below(30) as u64), || gate.is_open());
+    let mut stepper = Stepper::new(rng);
+    let steps = 2 + rng.below(12) as u64;
+    stepper.spawn(life.task(async {
+        // It may find the key.
+        let _ = gate.hold(steps, a.insert(key, b"A")).await;
+    }));
+    stepper.spawn(async {
+        gate.held().await;
+        helper.delete(gone, None).await.map(drop).unwrap();
+        // It may find the key too, if A was that fast. The gate is closed behind it.
+        let inserted = other.hold(u64::MAX, b.insert(key, b"B")).await;
+        assert!(matches!(inserted, Ok(_) | Err(Error::AlreadyExists)), "{inserted:?}");
+    });
+    stepper.spawn(async {
+        gate.held().await;
+        // Not for ever: if A stands in the slot already, B waits for it.
+        other.held_within(2_000).await;
+        gate.open();
+    });
+    stepper.spawn(run.bury(a.client(), &life));
+    run.run(stepper);
+    replicas_agree(cluster);
+    assert_eq!(cluster.live_keys(), [&key[..]]);
+    run.events.get()
+}
+
+/// A dead client D stands on one of two backups. Its recovery has looked at the slot and is held
+/// up. W, with a smaller identity, wins the round by Rule 3 and commits; then Y, with a larger
+/// one, takes a backup for the next round. If recovery goes on now and takes that for a part of
+/// its own round, it believes that D has won by Rule 3: only the READ of the primary says that the
+/// round is over.
+pub fn recovery_overtaken(seed: u64) -> Events {
+    let run = Run::new(seed, 3, Plans::Mixed);
+    let (rng, cluster) = (&run.rng, &run.cluster);
+    let clients = clients_in_order(rng, cluster);
+    let [w, d, y] = &clients;
+    let keys = Workload::keys(&cluster.view(), 1, 0);
+    let [key] = &keys[..] else { unreachable!("as many as were asked for") };
+    run.alone(async {
+        w.insert(key, b"first").await.map(drop).unwrap();
+    });
+    let life = Life::new(Some(0), || replicas_differ(cluster));
+    let mut stepper = Stepper::new(rng);
+    stepper.spawn(life.task(async { d.update(key, b"dead", None).await.map(drop).unwrap() }));
+    run.run(stepper);
+
+    let (recovery, next) = (Gate::default(), Gate::default());
+    let report = Cell::new(None);
+    let mut stepper = Stepper::new(rng);
+    stepper.spawn(async {
+        let recover = run.recover(d.client());
+        report.set(Some(recovery.hold(rng.below(60) as u64, recover).await));
+    });
+    stepper.spawn(async {
+        recovery.held().await;
+        w.update(key, b"second", None).await.unwrap();
+        next.hold(rng.below(25) as u64, y.update(key, b"third", None)).await.unwrap();
+    });
+    stepper.spawn(async {
+        // Not for ever: if D has won already, W waits for its recovery.
+        next.held_within(2_000).await;
+        recovery.open();
+        idle(rng.below(30)).await;
+        next.open();
+    });
+    run.run(stepper);
+    replicas_agree(cluster);
+    let report = report.into_inner().expect("it ended");
+    run.alone(async {
+        let found = y.search(key, None).await.unwrap();
+        assert_eq!(found.value(), Some(&b"third"[..]), "{report:?}");
+    });
+    let events = run.events.get();
+    Events { dropped: events.dropped + report.dropped, ..events }
+}

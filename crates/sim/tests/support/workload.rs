@@ -1,0 +1,180 @@
+//! Random operations on a few keys, recorded as one history per key.
+//!
+//! A [`Workload`] is shared by all clients of a run. It draws values (each names its write) and
+//! hints: the newest place where anybody saw the key, an older one, or none, so that operations
+//! meet hints that are wrong in every way. Each invocation and each return is an event with a time
+//! of its own, so what did not overlap is not taken for concurrent. An operation whose task is
+//! dropped stays in the history without an answer.
+//!
+//! Answers that no history could contain are a panic at once: torn values, a SEARCH of many keys
+//! that answers for one of them twice or never, and every error but a full index.
+
+use std::cell::{Cell, RefCell};
+
+use fusee_core::error::Error;
+use fusee_core::race::Buckets;
+use fusee_core::stats::OpKind;
+use fusee_core::store::{Hint, SearchKey};
+use fusee_core::view::View;
+use fusee_sim::linearizability::{Answer, Call, Operation, Value, check};
+use fusee_sim::{Rng, SimStore};
+
+/// Keys, where they were seen, and what was done to them.
+pub struct Workload {
+    rng: Rng,
+    keys: Vec<Vec<u8>>,
+    /// By key, oldest first.
+    hints: RefCell<Vec<Vec<Hint>>>,
+    with_hints: bool,
+    /// By key. `None`: an operation that certainly had no effect.
+    history: RefCell<Vec<Vec<Option<Operation>>>>,
+    time: Cell<u64>,
+    values: Cell<Value>,
+}
+
+/// An operation in the history: its key and its place among the operations of that key.
+type Entry = (usize, usize);
+
+impl Workload {
+    /// A workload on `keys`. Half of all workloads use hints.
+    pub fn new(rng: &Rng, keys: Vec<Vec<u8>>) -> Workload {
+        Workload {
+            rng: rng.clone(),
+            hints: RefCell::new(vec![Vec::new(); keys.len()]),
+            with_hints: rng.below(2) == 0,
+            history: RefCell::new(vec![Vec::new(); keys.len()]),
+            keys,
+            time: Cell::new(0),
+            values: Cell::new(0),
+        }
+    }
+
+    /// `colliding` keys with the same buckets and the same fingerprint, and `others` without any
+    /// such relation.
+    pub fn keys(view: &View, colliding: usize, others: usize) -> Vec<Vec<u8>> {
+        let key = |i: u32| i.to_le_bytes().to_vec();
+        let target = Buckets::of(&key(0), view);
+        let alike = |i: &u32| Buckets::of(&key(*i), view) == target;
+        let colliding = (0..).filter(alike).take(colliding);
+        let others = (1..).filter(|i| !alike(i)).take(others);
+        colliding.chain(others).map(key).collect()
+    }
+
+    /// One operation on one key. A SEARCH of many keys takes them all, and some of them twice.
+    ///
+    /// # Panics
+    /// If it answers what it never may.
+    pub async fn run(&self, store: &SimStore, kind: OpKind, key: usize) {
+        let value = self.values.get() + 1;
+        self.values.set(value);
+        let (name, hint) = (&self.keys[key], self.hint(key));
+        let bytes = self.encode(value);
+        let begin = |call| self.invoke(key, call);
+        let (entry, result) = match kind {
+            OpKind::Search => return self.search(store, key).await,
+            OpKind::SearchMany => return self.search_many(store).await,
+            OpKind::Insert => (begin(Call::Insert(value)), store.insert(name, &bytes).await),
+            OpKind::Update => (begin(Call::Update(value)), store.update(name, &bytes, hint).await),
+            OpKind::Upsert => (begin(Call::Upsert(value)), store.upsert(name, &bytes, hint).await),
+            OpKind::Delete => (begin(Call::Delete), store.delete(name, hint).await),
+        };
+        let answer = match result {
+            Ok(written) => {
+                self.hints.borrow_mut()[key].extend(written.place);
+                Answer::Done
+            }
+            Err(Error::AlreadyExists) => Answer::Exists,
+            Err(Error::NotFound) => Answer::Absent,
+            Err(Error::IndexFull) => {
+                self.history.borrow_mut()[entry.0][entry.1] = None;
+                return;
+            }
+            Err(error) => panic!("{kind:?}: {error}"),
+        };
+        self.answer(entry, answer);
+    }
+
+    async fn search(&self, store: &SimStore, key: usize) {
+        let hint = self.hint(key);
+        let entry = self.invoke(key, Call::Search);
+        let found = store.search(&self.keys[key], hint).await.expect("a SEARCH never fails");
+        self.hints.borrow_mut()[key].extend(found.hint());
+        self.answer(entry, decode(found.value()));
+    }
+
+    async fn search_many(&self, store: &SimStore) {
+        let mut wanted: Vec<usize> = (0..self.keys.len()).collect();
+        wanted.extend((0..self.rng.below(2)).map(|_| self.rng.below(self.keys.len())));
+        let keys: Vec<SearchKey<'_>> = wanted
+            .iter()
+            .map(|key| SearchKey { key: &self.keys[*key], hint: self.hint(*key) })
+            .collect();
+        let entries: Vec<Entry> = wanted.iter().map(|k| self.invoke(*k, Call::Search)).collect();
+        let mut answers = vec![None; wanted.len()];
+        let found = |i: usize, value: Option<&[u8]>, hint| {
+            let before = answers[i].replace(decode(value));
+            assert_eq!(before, None, "two answers for one key");
+            self.hints.borrow_mut()[wanted[i]].extend(hint);
+        };
+        store.search_many(&keys, found).await.expect("a SEARCH never fails");
+        for (entry, answer) in entries.into_iter().zip(answers) {
+            self.answer(entry, answer.expect("an answer for every key"));
+        }
+    }
+
+    fn hint(&self, key: usize) -> Option<Hint> {
+        let hints = &self.hints.borrow()[key];
+        if !self.with_hints || hints.is_empty() || self.rng.below(4) == 0 {
+            return None;
+        }
+        match self.rng.below(2) {
+            0 => hints.last().copied(),
+            _ => Some(hints[self.rng.below(hints.len())]),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.time.set(self.time.get() + 1);
+        self.time.get()
+    }
+
+    fn invoke(&self, key: usize, call: Call) -> Entry {
+        let operation = Operation { call, invoked: self.now(), returned: None };
+        let history = &mut self.history.borrow_mut()[key];
+        history.push(Some(operation));
+        (key, history.len() - 1)
+    }
+
+    fn answer(&self, entry: Entry, answer: Answer) {
+        let operation = &mut self.history.borrow_mut()[entry.0][entry.1];
+        operation.as_mut().expect("it runs").returned = Some((self.now(), answer));
+    }
+
+    /// The bytes of a value: its name, and a filler of random length.
+    fn encode(&self, value: Value) -> Vec<u8> {
+        let filler = [0, 10, 60, 300][self.rng.below(4)];
+        let mut bytes = value.to_le_bytes().to_vec();
+        bytes.resize(bytes.len() + filler, value as u8);
+        bytes
+    }
+
+    /// Checks every key's history.
+    ///
+    /// # Panics
+    /// If one is not linearizable.
+    pub fn assert_linearizable(&self) {
+        for (key, history) in self.history.borrow().iter().enumerate() {
+            let history: Vec<Operation> = history.iter().flatten().copied().collect();
+            if let Err(violation) = check(&history) {
+                let lines: Vec<String> = history.iter().map(|o| format!("  {o:?}\n")).collect();
+                panic!("key {key} is not linearizable: {violation}\n{}", lines.concat());
+            }
+        }
+    }
+}
+
+fn decode(value: Option<&[u8]>) -> Answer {
+    let Some((name, filler)) = value.map(|v| v.split_at(8)) else { return Answer::Absent };
+    assert!(filler.iter().all(|b| *b == name[0]), "a torn value: {value:?}");
+    Answer::Found(Value::from_le_bytes(name.try_into().expect("8 bytes")))
+}
