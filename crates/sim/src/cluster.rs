@@ -418,12 +418,7 @@ impl Cluster {
     /// # Panics
     /// If the master is not there.
     pub fn take_rests(&self) -> BTreeMap<BlockId, u32> {
-        let ask = |request| {
-            let reply = Rc::new(Cell::new(None));
-            let to = reply.clone();
-            self.master().request(self, request, Box::new(move |reply| to.set(Some(reply))));
-            reply.take().expect("the master answers at once")
-        };
+        let ask = |request| self.peek_master(request).expect("the master answers at once");
         let MasterReply::Opened { client, .. } = ask(MasterRequest::Open) else {
             panic!("the master does not open a session");
         };

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, Builder, Scope, ScopedJoinHandle};
 
 use fusee_core::mutant::{Mutant, activate};
 
@@ -36,13 +36,22 @@ pub fn hunt(mutant: Option<Mutant>, scenario: &Scenario, seeds: u64) -> Option<C
     let bound = AtomicU64::new(seeds);
     let bound = &bound;
     let found = thread::scope(|scope| {
-        let every = |first| scope.spawn(move || hunt_every(scenario, first, bound));
+        let every = |first| spawn(scope, move || hunt_every(scenario, first, bound));
         let threads: Vec<_> = (0..THREADS).map(every).collect();
         let found = threads.into_iter().filter_map(|t| t.join().expect("a hunt never panics"));
         found.min_by_key(|caught: &Caught| caught.seed)
     });
     activate(None);
     found
+}
+
+/// A thread with the stack of a main thread: checks recurse as they like.
+fn spawn<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    task: impl FnOnce() -> T + Send + 'scope,
+) -> ScopedJoinHandle<'scope, T> {
+    let thread = Builder::new().stack_size(8 << 20).spawn_scoped(scope, task);
+    thread.expect("there is room for a thread")
 }
 
 fn hunt_every(scenario: &Scenario, first: u64, bound: &AtomicU64) -> Option<Caught> {
@@ -69,7 +78,7 @@ pub fn count(mutant: Option<Mutant>, scenario: &Scenario, seeds: u64) -> usize {
         }
     };
     let failing = thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|first| scope.spawn(every(first))).collect();
+        let threads: Vec<_> = (0..THREADS).map(|first| spawn(scope, every(first))).collect();
         threads.into_iter().map(|t| t.join().expect("a count never panics")).sum()
     });
     activate(None);
