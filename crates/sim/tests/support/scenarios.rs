@@ -149,10 +149,7 @@ impl Run {
     /// Up to `steps` steps of one task. Returns whether it has ended.
     fn step(&self, mut task: Pin<&mut impl Future<Output = ()>>, steps: usize) -> bool {
         let mut context = Context::from_waker(Waker::noop());
-        (0..steps).any(|_| {
-            let ended = task.as_mut().poll(&mut context) == Poll::Ready(());
-            ended
-        })
+        (0..steps).any(|_| task.as_mut().poll(&mut context) == Poll::Ready(()))
     }
 }
 

@@ -1,5 +1,8 @@
 //! Recovery in histories that random schedules hardly ever come to, steered by hand: an operation
 //! is held up at the step that matters until somebody else has come where he should.
+//!
+//! How many steps it takes before it is held up is drawn from the seed, so not every run goes the
+//! intended way; the tests count those that do by what recovery reports.
 
 use std::cell::Cell;
 
