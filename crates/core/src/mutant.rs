@@ -133,6 +133,12 @@ mutants! {
     RecoveryHandsOnTheLastObject,
     /// Settling keeps a tentative word.
     SettleKeepsTentative,
+
+    // Whoever calls recovery.
+    /// A client is recovered before it is fenced: verbs that it has posted execute afterwards.
+    RecoveryBeforeTheFence,
+    /// One who recovered and died is not fenced: its verbs meet those of its successor.
+    DeadRecovererNotFenced,
 }
 
 #[cfg(feature = "mutants")]
@@ -150,18 +156,17 @@ mod switch {
         ACTIVE.store(mutant.map_or(0, |m| m as u32 + 1), Ordering::Relaxed);
     }
 
-    pub(crate) fn removed(mutant: Mutant) -> bool {
+    /// Whether this countermeasure is taken out.
+    pub fn removed(mutant: Mutant) -> bool {
         ACTIVE.load(Ordering::Relaxed) == mutant as u32 + 1
     }
 }
 
 #[cfg(feature = "mutants")]
-pub use switch::activate;
-#[cfg(feature = "mutants")]
-pub(crate) use switch::removed;
+pub use switch::{activate, removed};
 
 /// Whether this countermeasure is taken out.
 #[cfg(not(feature = "mutants"))]
-pub(crate) const fn removed(_: Mutant) -> bool {
+pub const fn removed(_: Mutant) -> bool {
     false
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use fusee_control::master::{Leftover, MasterRequest};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::recovery::{RecoveryError, Report, recover};
 use fusee_core::repair::settle_subtable;
 use fusee_core::verbs::{ClientId, MnId};
@@ -27,8 +28,10 @@ const LOOK_NS: Nanos = 10_000;
 /// Puts things right until nothing more can go wrong.
 pub(crate) async fn run(run: &Run, process: ProcessId) {
     // What a predecessor has posted may still be on its way: two would repair at once.
-    for name in run.dead_operators() {
-        fence(run, name).await;
+    if !removed(Mutant::DeadRecovererNotFenced) {
+        for name in run.dead_operators() {
+            fence(run, name).await;
+        }
     }
     run.operators_are_fenced();
     while !run.is_over() {
@@ -75,7 +78,9 @@ async fn blocks_of(run: &Run, client: ClientId) -> Option<BTreeSet<BlockId>> {
 
 /// Returns whether it is done; else it is to be tried again.
 async fn recover_client(run: &Run, process: ProcessId, client: ClientId) -> bool {
-    fence(run, client).await;
+    if !removed(Mutant::RecoveryBeforeTheFence) {
+        fence(run, client).await;
+    }
     let Some(blocks) = blocks_of(run, client).await else { return false };
     let view = run.cluster.view().clone();
     let addresses: Vec<_> =

@@ -53,6 +53,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | RecoveryExaminesLastObjectsOnly
         | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
         HintIsTrusted | KeysNotCompared | OlderObjectGivenBack => &scenarios::MIXED,
+        RecoveryBeforeTheFence | DeadRecovererNotFenced => &scenarios::TIMED_SHORT_CRASHES,
     }
 }
 

@@ -76,11 +76,22 @@ pub const TIMED_CRASHES: Scenario =
 pub const TIMED_LOSSES: Scenario =
     named("timed losses", |seed| timed(fusee_sim::Scenario::Losses, seed));
 
+/// Short runs: what is left behind at their ends is seen more often.
+pub const TIMED_SHORT_CRASHES: Scenario = named("short crashes", |seed| {
+    let options = RunOptions::new(fusee_sim::Scenario::Crashes, seed);
+    fail_if_broken(&RunOptions { operations: Some(150), ..options });
+});
+
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 4] = [&TIMED_MIXED, &TIMED_INSERTS, &TIMED_CRASHES, &TIMED_LOSSES];
+pub const TIMED: [&Scenario; 5] =
+    [&TIMED_MIXED, &TIMED_INSERTS, &TIMED_CRASHES, &TIMED_LOSSES, &TIMED_SHORT_CRASHES];
 
 fn timed(scenario: fusee_sim::Scenario, seed: u64) {
-    if let Some(failure) = run(&RunOptions::new(scenario, seed)).failure {
+    fail_if_broken(&RunOptions::new(scenario, seed));
+}
+
+fn fail_if_broken(options: &RunOptions) {
+    if let Some(failure) = run(options).failure {
         panic!("{}", failure.what);
     }
 }
