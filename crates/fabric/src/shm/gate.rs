@@ -25,11 +25,9 @@
 //! A thread that is stopped between S1 and S4 delays the closer; both are of one process, so they
 //! are stopped together.
 
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
-use std::time::Duration;
-
 use fusee_core::verbs::VerbError;
 
+use crate::sync::{AtomicU32, Ordering, back_off, compiler_fence, fence};
 use crate::sys;
 
 const OPEN: u32 = 0;
@@ -113,12 +111,8 @@ impl Gate {
             // Acquire: pairs with the release on leaving, so that all verbs of the session
             // happened before we return.
             while gate.executing.load(Ordering::Acquire) != 0 {
-                spins += 1;
-                match spins {
-                    0..100 => std::hint::spin_loop(),
-                    100..200 => std::thread::yield_now(),
-                    _ => std::thread::sleep(Duration::from_micros(50)),
-                }
+                back_off(spins);
+                spins = spins.saturating_add(1);
             }
         }
     }
