@@ -29,6 +29,9 @@ pub mod tcp;
 // As for `pool`.
 #[allow(unsafe_code)]
 mod copy;
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod copy_tests;
 // As for `pool`.
 #[allow(unsafe_code)]
 mod order;

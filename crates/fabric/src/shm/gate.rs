@@ -92,7 +92,9 @@ impl Gate {
         // Relaxed: the barrier of `wait_empty` orders it.
         let (open, relaxed) = (OPEN, Ordering::Relaxed);
         match why {
-            Shut::Fenced => self.state.store(FENCED, relaxed),
+            // A store would do. But loom takes it for possible that a store falls between what an
+            // exchange found and what it left.
+            Shut::Fenced => drop(self.state.swap(FENCED, relaxed)),
             Shut::Gone => {
                 // A failure means that it is shut already.
                 let _ = self.state.compare_exchange(open, GONE, relaxed, relaxed);
