@@ -18,18 +18,20 @@
 //!
 //! All functions take word-aligned pool addresses; their callers have checked the bounds.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
+/// Whether long runs go by string instructions. Miri interprets no assembly.
+const STRINGS: bool = cfg!(all(target_arch = "x86_64", not(miri)));
 /// The longest run, in words, that a READ copies word by word.
-const READ_LOOP_WORDS: usize = 16;
+const READ_LOOP_WORDS: usize = if STRINGS { 16 } else { usize::MAX };
 /// The longest run, in words, that a WRITE copies word by word: an object of 1 KiB and a bit.
-const WRITE_LOOP_WORDS: usize = 160;
+const WRITE_LOOP_WORDS: usize = if STRINGS { 160 } else { usize::MAX };
 
 /// Copies pool bytes from `skip` bytes behind `word` on into `out`, in ascending order.
 ///
 /// # Safety
 /// `word` is aligned, and all aligned words that overlap the range are in one live mapping.
-pub(crate) unsafe fn read(word: *const u64, skip: usize, out: &mut [u8]) {
+pub(crate) unsafe fn read(word: *const AtomicU64, skip: usize, out: &mut [u8]) {
     debug_assert!(skip < 8 && word.is_aligned());
     let (mut word, mut out) = (word, out);
     if skip != 0 && !out.is_empty() {
@@ -63,7 +65,7 @@ pub(crate) unsafe fn read(word: *const u64, skip: usize, out: &mut [u8]) {
 ///
 /// # Safety
 /// `word` is aligned, and all aligned words that overlap the range are in one live mapping.
-pub(crate) unsafe fn write(word: *mut u64, skip: usize, data: &[u8]) {
+pub(crate) unsafe fn write(word: *const AtomicU64, skip: usize, data: &[u8]) {
     debug_assert!(skip < 8 && word.is_aligned());
     let (mut word, mut data) = (word, data);
     if skip != 0 && !data.is_empty() {
@@ -84,7 +86,7 @@ pub(crate) unsafe fn write(word: *mut u64, skip: usize, data: &[u8]) {
             }
         } else {
             // SAFETY: `words` words overlap the range; `rest` is as long.
-            unsafe { move_words(word.cast(), rest.as_ptr(), words) };
+            unsafe { move_words(word.cast_mut().cast(), rest.as_ptr(), words) };
         }
         // Release: whoever sees the last word with an acquire sees all words before it.
         // SAFETY: the word behind `rest` overlaps the range.
@@ -103,8 +105,8 @@ pub(crate) unsafe fn write(word: *mut u64, skip: usize, data: &[u8]) {
 ///
 /// # Safety
 /// The words are aligned and in one live mapping.
-pub(crate) unsafe fn zero(word: *mut u64, words: usize) {
-    #[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn zero(word: *const AtomicU64, words: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: the caller vouches for the range. Each store is an aligned quadword, so this is as
     // good as relaxed atomic stores; the direction flag is clear by the ABI.
     unsafe {
@@ -116,7 +118,7 @@ pub(crate) unsafe fn zero(word: *mut u64, words: usize) {
             options(nostack, preserves_flags),
         );
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     for i in 0..words {
         // SAFETY: the caller vouches for the range.
         unsafe { shared(word.add(i)) }.store(0, Ordering::Relaxed);
@@ -144,17 +146,17 @@ pub(crate) fn merge(word: &AtomicU64, at: usize, bytes: &[u8]) {
 ///
 /// # Safety
 /// `word` is aligned and in a mapping that outlives `'a`.
-pub(crate) unsafe fn shared<'a>(word: *const u64) -> &'a AtomicU64 {
+pub(crate) unsafe fn shared<'a>(word: *const AtomicU64) -> &'a AtomicU64 {
     // SAFETY: aligned and live by the caller; nobody accesses pool memory but by aligned words.
-    unsafe { AtomicU64::from_ptr(word.cast_mut()) }
+    unsafe { &*word }
 }
 
 /// Copies whole words; the pool's side is aligned, the other need not be.
 ///
 /// # Safety
 /// Both ranges are live and do not overlap; the one that is not the pool's is the caller's alone.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn move_words(to: *mut u8, from: *const u8, words: usize) {
-    #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller vouches for the ranges. On the pool's side each access is an aligned
     // quadword, which the architecture does not tear, so it is as good as a relaxed atomic;
     // being assembly, it is opaque to the compiler, and so no data race to it. The direction
@@ -168,22 +170,10 @@ unsafe fn move_words(to: *mut u8, from: *const u8, words: usize) {
             options(nostack, preserves_flags),
         );
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    for i in 0..words {
-        let (to, from) = (to.cast::<u64>(), from.cast::<u64>());
-        // SAFETY: in range by the caller. Which side is the pool's shows in the alignment; if
-        // both are aligned, atomics on our own side do no harm.
-        unsafe {
-            let value = if from.is_aligned() {
-                shared(from.add(i)).load(Ordering::Relaxed)
-            } else {
-                from.add(i).read_unaligned()
-            };
-            if to.is_aligned() {
-                AtomicU64::from_ptr(to.add(i)).store(value, Ordering::Relaxed);
-            } else {
-                to.add(i).write_unaligned(value);
-            }
-        }
-    }
+}
+
+/// Where there are no string instructions, no run is long enough to come here.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+unsafe fn move_words(_: *mut u8, _: *const u8, _: usize) {
+    unreachable!("all runs go word by word");
 }

@@ -9,9 +9,9 @@
 //! batches and drives the I/O. For memory nodes: [`serve::NodeFabrics`] starts and stops both
 //! servers and fences clients on them.
 //!
-//! All `unsafe` code of the project is in three modules of this crate: `copy` and `pool`, which
-//! touch shared memory, and `sys`, which makes raw system calls. The compiler holds the other
-//! modules, and the other crates, to that.
+//! All `unsafe` code of the project is in four modules of this crate: `copy`, `order` and `pool`,
+//! which touch shared memory, and `sys`, which makes raw system calls. The compiler holds the
+//! other modules, and the other crates, to that.
 //!
 //! This crate knows offsets, words and bytes. It does not know what a key or a slot is.
 #![warn(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
@@ -29,6 +29,13 @@ pub mod tcp;
 // As for `pool`.
 #[allow(unsafe_code)]
 mod copy;
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod copy_tests;
+// As for `pool`.
+#[allow(unsafe_code)]
+mod order;
+mod sync;
 // Wraps system calls that no library of ours wraps.
 #[allow(unsafe_code)]
 mod sys;

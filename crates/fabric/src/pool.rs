@@ -5,9 +5,8 @@
 //! of all fabrics meet on the same words, and a CAS is atomic against all of them.
 //!
 //! Two kinds of rules hold for every access. *What*: only aligned 8-byte accesses, see the
-//! module `copy`. *In which order*: verbs of one session execute in the order posted. A
-//! processor may let a later load pass an earlier store, and weaker ones let more pass. [`Order`]
-//! is each session's memory of which barrier is still owed; the primitives below take it along.
+//! module `copy`. *In which order*: verbs of one session execute in the order posted, see [`Order`];
+//! the primitives below take it along.
 //!
 //! The memfd is sealed against shrinking: a client that cuts the file off would otherwise make
 //! the memory node die of a bus error.
@@ -23,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use fusee_core::verbs::{Op, Verb, VerbError};
 
 use crate::copy;
+pub use crate::order::Order;
 use crate::sys::{self, Mapping};
 
 /// Pools are as long as a multiple of this, in bytes.
@@ -63,46 +63,6 @@ struct Inner {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("bytes", &self.bytes()).field("pages", &self.pages()).finish()
-    }
-}
-
-/// Which barrier a session's next verb owes to the order posted.
-///
-/// One per session (or per loop that executes verbs); passed to every verb it executes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Order {
-    /// A store of ours may still sit in the store buffer, where a later load would pass it.
-    stored: bool,
-}
-
-impl Order {
-    /// Before a READ. Without the barrier two sessions that each WRITE one place and then READ
-    /// the other's could both miss the other's WRITE, although each verb was posted in order.
-    fn before_read(&mut self) {
-        if self.stored {
-            fence(Ordering::SeqCst);
-            self.stored = false;
-        }
-    }
-
-    /// After a READ: later verbs of any kind must not overtake its loads.
-    fn after_read(&self) {
-        fence(Ordering::Acquire);
-    }
-
-    /// Before a WRITE: its words must not be seen before the effects of earlier verbs.
-    fn before_write(&self) {
-        fence(Ordering::Release);
-    }
-
-    fn after_write(&mut self) {
-        self.stored = true;
-    }
-
-    /// After a CAS or FAA. A locked instruction of x86 is itself a full barrier; elsewhere even
-    /// a sequentially consistent read-modify-write may let later loads pass its store.
-    fn after_atomic(&mut self) {
-        self.stored = cfg!(not(target_arch = "x86_64"));
     }
 }
 
@@ -160,13 +120,13 @@ impl Pool {
     }
 
     /// The word that holds a byte, after checking that `len` bytes from there are in the pool.
-    fn word(&self, offset: u64, len: u64) -> Result<(*mut u64, usize), VerbError> {
+    fn word(&self, offset: u64, len: u64) -> Result<(*const AtomicU64, usize), VerbError> {
         if offset > self.bytes() || len > self.bytes() - offset {
             return Err(VerbError::OutOfBounds);
         }
         // The pool starts and ends at a word, so all words that overlap the range are inside.
         let start = self.inner.mapping.start().wrapping_add((offset & !7) as usize);
-        Ok((start.cast(), (offset & 7) as usize))
+        Ok((start.cast_const().cast(), (offset & 7) as usize))
     }
 
     fn aligned_word(&self, offset: u64) -> Result<&AtomicU64, VerbError> {
@@ -180,20 +140,16 @@ impl Pool {
     /// READ: copies `out.len()` bytes from `offset` on.
     pub fn read(&self, order: &mut Order, offset: u64, out: &mut [u8]) -> Result<(), VerbError> {
         let (word, skip) = self.word(offset, out.len() as u64)?;
-        order.before_read();
         // SAFETY: `word` has checked that all words of the range are in the mapping.
-        unsafe { copy::read(word, skip, out) };
-        order.after_read();
+        unsafe { order.read(word, skip, out) };
         Ok(())
     }
 
     /// WRITE: copies `data` to `offset`, its last word last.
     pub fn write(&self, order: &mut Order, offset: u64, data: &[u8]) -> Result<(), VerbError> {
         let (word, skip) = self.word(offset, data.len() as u64)?;
-        order.before_write();
         // SAFETY: `word` has checked that all words of the range are in the mapping.
-        unsafe { copy::write(word, skip, data) };
-        order.after_write();
+        unsafe { order.write(word, skip, data) };
         Ok(())
     }
 
@@ -205,29 +161,12 @@ impl Pool {
         expected: u64,
         swap: u64,
     ) -> Result<u64, VerbError> {
-        let word = self.aligned_word(offset)?;
-        // SeqCst: acquire, so that what the found value points to is there; release, so that
-        // what the new value points to is there for its readers; and one order of all CASes on
-        // all words, because rounds on different slots decide about the same key.
-        let (expected, swap) = (expected.to_le(), swap.to_le());
-        let found = word.compare_exchange(expected, swap, Ordering::SeqCst, Ordering::SeqCst);
-        order.after_atomic();
-        Ok(u64::from_le(found.unwrap_or_else(|found| found)))
+        Ok(order.cas(self.aligned_word(offset)?, expected, swap))
     }
 
     /// FAA: adds `add` to the word, wrapping; gives the word as it was.
     pub fn faa(&self, order: &mut Order, offset: u64, add: u64) -> Result<u64, VerbError> {
-        let word = self.aligned_word(offset)?;
-        // SeqCst for the reasons given at `cas`.
-        let found = if cfg!(target_endian = "little") {
-            word.fetch_add(add, Ordering::SeqCst)
-        } else {
-            let sum = |word| Some(u64::from_le(word).wrapping_add(add).to_le());
-            let old = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, sum);
-            u64::from_le(old.unwrap_or_else(|old| old))
-        };
-        order.after_atomic();
-        Ok(found)
+        Ok(order.faa(self.aligned_word(offset)?, add))
     }
 
     /// Executes a verb on the batch's memory and sets its result.
@@ -257,7 +196,7 @@ impl Pool {
         if pages > 0
             && let Ok((word, _)) = self.word(first, pages)
             // SAFETY: `word` has checked the range; a mapping starts at a page.
-            && unsafe { sys::discard_pages(word, pages as usize) }
+            && unsafe { sys::discard_pages(word.cast_mut().cast(), pages as usize) }
         {
             self.overwrite_with_zeros(offset, first - offset);
             self.overwrite_with_zeros(first + pages, offset + len - first - pages);

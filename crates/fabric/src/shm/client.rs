@@ -18,8 +18,9 @@ use std::time::Duration;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
 
 use super::gate::{Gate, Inside};
-use super::hub::{Access, Hub, Refusal, SessionId};
+use super::hub::Hub;
 use super::monitor::{self, Watch};
+use super::sessions::{Access, Refusal, SessionId};
 use super::wire::{Hello, Status, WELCOME_BYTES, Welcome};
 use crate::error::{AttachCause, AttachError};
 use crate::pool::{Order, Pool};

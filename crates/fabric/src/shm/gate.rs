@@ -25,11 +25,9 @@
 //! A thread that is stopped between S1 and S4 delays the closer; both are of one process, so they
 //! are stopped together.
 
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence, fence};
-use std::time::Duration;
-
 use fusee_core::verbs::VerbError;
 
+use crate::sync::{AtomicU32, Ordering, back_off, compiler_fence, fence};
 use crate::sys;
 
 const OPEN: u32 = 0;
@@ -94,7 +92,9 @@ impl Gate {
         // Relaxed: the barrier of `wait_empty` orders it.
         let (open, relaxed) = (OPEN, Ordering::Relaxed);
         match why {
-            Shut::Fenced => self.state.store(FENCED, relaxed),
+            // A store would do. But loom takes it for possible that a store falls between what an
+            // exchange found and what it left.
+            Shut::Fenced => drop(self.state.swap(FENCED, relaxed)),
             Shut::Gone => {
                 // A failure means that it is shut already.
                 let _ = self.state.compare_exchange(open, GONE, relaxed, relaxed);
@@ -113,12 +113,8 @@ impl Gate {
             // Acquire: pairs with the release on leaving, so that all verbs of the session
             // happened before we return.
             while gate.executing.load(Ordering::Acquire) != 0 {
-                spins += 1;
-                match spins {
-                    0..100 => std::hint::spin_loop(),
-                    100..200 => std::thread::yield_now(),
-                    _ => std::thread::sleep(Duration::from_micros(50)),
-                }
+                back_off(spins);
+                spins = spins.saturating_add(1);
             }
         }
     }

@@ -30,6 +30,7 @@ mod gate;
 mod hub;
 mod monitor;
 mod server;
+mod sessions;
 mod wire;
 
 pub(crate) use client::ShmExecute;

@@ -24,7 +24,8 @@ use mio::net::{UnixListener, UnixStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use super::hub::{Access, Hub, Refusal, SessionId};
+use super::hub::Hub;
+use super::sessions::{Access, Refusal, SessionId};
 use super::wire::{GOODBYE, HELLO_BYTES, Hello, Status, Welcome};
 use crate::error::ServeError;
 use crate::sys::{self, Process};

@@ -1,0 +1,83 @@
+//! Tests of the module `copy` on plain memory, where Miri can look at it.
+//!
+//! Apart from `copy`, because `tests/loom` compiles that a second time, with other atomics. What
+//! needs a pool is in the conformance suite.
+
+use crate::copy::{read, write, zero};
+use crate::sync::{AtomicU64, Ordering};
+
+/// A pool of `words` words, all zeros, in plain memory. Miri can look at it there.
+fn pool(words: usize) -> Vec<AtomicU64> {
+    std::iter::repeat_with(|| AtomicU64::new(0)).take(words).collect()
+}
+
+/// Lengths on both sides of the limits between loops and string instructions.
+const LENGTHS: [usize; 12] = [0, 1, 7, 8, 9, 24, 127, 136, 137, 1280, 1296, 1301];
+
+#[test]
+fn every_start_and_length_comes_back_and_spares_its_neighbours() {
+    for (skip, len) in (0..8).flat_map(|skip| LENGTHS.map(|len| (skip, len))) {
+        let pool = pool((skip + len).div_ceil(8).max(1));
+        for word in &pool {
+            word.store(u64::MAX, Ordering::Relaxed);
+        }
+        let data: Vec<u8> = (0..len).map(|i| i as u8 & 0x7f).collect();
+        // Our own side is aligned in no way.
+        let mut out = vec![0xee; len + 1];
+        // SAFETY: the pool is as long as the range.
+        unsafe {
+            write(pool.as_ptr(), skip, &data);
+            read(pool.as_ptr(), skip, &mut out[1..]);
+        }
+        assert_eq!(out[1..], data, "{len} bytes at {skip}");
+        let mut all = vec![0; pool.len() * 8];
+        // SAFETY: all of the pool.
+        unsafe { read(pool.as_ptr(), 0, &mut all) };
+        let outside = all[..skip].iter().chain(&all[skip + len..]);
+        assert!(outside.copied().all(|byte| byte == 0xff), "{len} bytes at {skip}");
+    }
+}
+
+#[test]
+fn zero_sets_its_words() {
+    let pool = pool(5);
+    // SAFETY: all of the pool, then three words of it.
+    unsafe {
+        write(pool.as_ptr(), 0, &[0xff; 40]);
+        zero(pool.as_ptr().wrapping_add(1), 3);
+    }
+    let words: Vec<u64> = pool.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+    assert_eq!(words, [u64::MAX, 0, 0, 0, u64::MAX]);
+}
+
+/// Whoever sees the last word sees all; Miri also looks for data races, and lets loads return
+/// old values.
+#[test]
+fn a_read_beside_a_write_sees_all_if_it_sees_the_last_word() {
+    const WORDS: usize = 200;
+    let rounds = if cfg!(miri) { 3 } else { 2000 };
+    let pool = pool(WORDS);
+    let shared = &pool;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for round in 1..=rounds {
+                let data = u64::to_ne_bytes(round).repeat(WORDS);
+                // SAFETY: all of the pool.
+                unsafe { write(shared.as_ptr(), 0, &data) };
+            }
+        });
+        let mut all = vec![0; WORDS * 8];
+        loop {
+            let last = shared[WORDS - 1].load(Ordering::Acquire);
+            // SAFETY: all of the pool.
+            unsafe { read(shared.as_ptr(), 0, &mut all) };
+            for word in all.as_chunks().0 {
+                assert!(u64::from_ne_bytes(*word) >= last, "a word of before {last}");
+            }
+            if last == rounds {
+                break;
+            }
+            std::thread::yield_now();
+        }
+    });
+}

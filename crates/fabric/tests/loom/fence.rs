@@ -1,0 +1,261 @@
+//! The fence of the sessions of one process: [`Sessions`] and their [`Gate`]s.
+//!
+//! A verb is an access to a cell of which loom asserts that no two accesses are concurrent. Who
+//! fences accesses the cell afterwards. So a verb that executes after a fence has returned, or
+//! beside it, or that did not *happen before* the return in the sense of the memory model, ends
+//! the execution with a panic. Loom also panics when no thread can go on.
+
+use std::sync::Arc;
+
+use fusee_core::verbs::{ClientId, VerbError};
+use loom::cell::UnsafeCell;
+use loom::thread;
+
+use crate::gate::{Gate, Shut};
+use crate::sessions::{Access, Refusal, SessionId, Sessions};
+use crate::sync::{Fault, inject};
+use crate::sys::{Membarrier, Reached, choose};
+use crate::{bounded, tallies};
+
+const CLIENT: ClientId = ClientId(7);
+
+/// Memory that only one session has verbs for.
+struct Memory(UnsafeCell<u32>);
+
+// SAFETY: loom checks that no two accesses are concurrent; that is what it is for.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn new() -> Arc<Memory> {
+        Arc::new(Memory(UnsafeCell::new(0)))
+    }
+
+    fn execute_verb(&self) {
+        // SAFETY: as above.
+        self.0.with_mut(|verbs| unsafe { *verbs += 1 });
+    }
+
+    /// After a fence: how many verbs have executed.
+    fn verbs(&self) -> u32 {
+        // SAFETY: as above.
+        self.0.with(|verbs| unsafe { *verbs })
+    }
+}
+
+/// A session as a client's thread has it.
+struct Session {
+    sessions: Arc<Sessions>,
+    id: SessionId,
+    gate: Arc<Gate>,
+    memory: Arc<Memory>,
+}
+
+impl Session {
+    fn open(sessions: &Arc<Sessions>, memory: &Arc<Memory>) -> Result<Session, Refusal> {
+        let gate = Arc::new(Gate::new());
+        let id = sessions.open(CLIENT, Access::Gate(gate.clone()))?;
+        Ok(Session { sessions: sessions.clone(), id, gate, memory: memory.clone() })
+    }
+
+    fn verb(&self) -> Result<(), VerbError> {
+        let _inside = self.gate.enter()?;
+        self.memory.execute_verb();
+        Ok(())
+    }
+
+    fn leave(self) {
+        self.sessions.leave(self.id);
+    }
+}
+
+/// Starts a thread that membarrier reaches, as the `nth` of its model.
+fn start(nth: usize, run: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
+    let reached = Reached::new(nth);
+    thread::spawn(move || reached.run(run))
+}
+
+/// One session, two verbs, a fence beside them.
+fn fence_beside_two_verbs() {
+    let (before, refused) = (tallies(), tallies());
+    let (tally_before, tally_refused) = (before.1, refused.1);
+    bounded(4, move || {
+        let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
+        let session = Session::open(&sessions, &memory).unwrap();
+        let (before, refused) = (tally_before.clone(), tally_refused.clone());
+        let client = start(0, move || {
+            let results = [session.verb(), session.verb()];
+            assert!(results[0].is_ok() || results[1].is_err(), "a fenced client came back");
+            assert!(results.iter().all(|r| [Ok(()), Err(VerbError::Fenced)].contains(r)));
+            before.count(results[1].is_ok());
+            refused.count(results[0].is_err());
+        });
+        sessions.fence(CLIENT);
+        let verbs = memory.verbs();
+        assert_eq!(
+            sessions.open(CLIENT, Access::Gate(Arc::new(Gate::new()))),
+            Err(Refusal::Fenced)
+        );
+        client.join().unwrap();
+        assert_eq!(memory.verbs(), verbs, "a verb after the fence");
+    });
+    before.0.assert_happened();
+    refused.0.assert_happened();
+}
+
+#[test]
+fn no_verb_after_a_fence_with_own_barriers() {
+    choose(Membarrier::Missing);
+    fence_beside_two_verbs();
+}
+
+#[test]
+fn no_verb_after_a_fence_with_membarrier() {
+    choose(Membarrier::Works);
+    fence_beside_two_verbs();
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_fence_without_the_effect_of_membarrier() {
+    choose(Membarrier::DoesNothing);
+    fence_beside_two_verbs();
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_fence_without_own_barriers() {
+    choose(Membarrier::Missing);
+    inject(Fault::NoFence);
+    fence_beside_two_verbs();
+}
+
+/// Leaving the gate releases, and the wait acquires: else the verbs need not have happened.
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_fence_that_does_not_acquire() {
+    choose(Membarrier::Missing);
+    inject(Fault::Relaxed);
+    fence_beside_two_verbs();
+}
+
+/// Two threads of the client, each with a session; the fence waits for both.
+fn fence_two_threads() {
+    bounded(2, || {
+        let sessions = Arc::new(Sessions::new());
+        let memories = [Memory::new(), Memory::new()];
+        let clients = [0, 1].map(|nth: usize| {
+            let session = Session::open(&sessions, &memories[nth]).unwrap();
+            start(nth, move || {
+                let _ = session.verb();
+            })
+        });
+        sessions.fence(CLIENT);
+        let verbs = memories.each_ref().map(|memory| memory.verbs());
+        clients.into_iter().for_each(|client| client.join().unwrap());
+        assert_eq!(memories.map(|memory| memory.verbs()), verbs, "a verb after the fence");
+    });
+}
+
+#[test]
+fn all_threads_of_a_client_with_own_barriers() {
+    choose(Membarrier::Missing);
+    fence_two_threads();
+}
+
+#[test]
+fn all_threads_of_a_client_with_membarrier() {
+    choose(Membarrier::Works);
+    fence_two_threads();
+}
+
+/// Two fences of the same client at the same time: neither returns early. Only with own barriers:
+/// two threads that wait for membarrier by spinning have no end of executions.
+#[test]
+fn two_fences_at_once() {
+    choose(Membarrier::Missing);
+    bounded(2, || {
+        let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
+        let session = Session::open(&sessions, &memory).unwrap();
+        let client = start(0, move || {
+            let _ = session.verb();
+        });
+        let other = (sessions.clone(), memory.clone());
+        let other = thread::spawn(move || {
+            other.0.fence(CLIENT);
+            other.1.verbs()
+        });
+        sessions.fence(CLIENT);
+        let verbs = memory.verbs();
+        assert_eq!(other.join().unwrap(), verbs, "a verb between two fences");
+        client.join().unwrap();
+        assert_eq!(memory.verbs(), verbs, "a verb after the fence");
+        assert_eq!(sessions.count(), 0);
+    });
+}
+
+/// A session that opens, executes a verb and leaves, all beside a fence.
+fn fence_beside_a_whole_session() {
+    let (refusals, tally) = tallies();
+    bounded(5, move || {
+        let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
+        let of_client = (sessions.clone(), memory.clone());
+        let tally = tally.clone();
+        let client = start(0, move || match Session::open(&of_client.0, &of_client.1) {
+            Ok(session) => {
+                let _ = session.verb();
+                session.leave();
+            }
+            Err(refusal) => tally.count(refusal == Refusal::Fenced),
+        });
+        sessions.fence(CLIENT);
+        let verbs = memory.verbs();
+        client.join().unwrap();
+        assert_eq!(memory.verbs(), verbs, "a verb after the fence");
+        assert_eq!(sessions.count(), 0);
+    });
+    refusals.assert_happened();
+}
+
+#[test]
+fn attaching_beside_a_fence_with_own_barriers() {
+    choose(Membarrier::Missing);
+    fence_beside_a_whole_session();
+}
+
+#[test]
+fn attaching_beside_a_fence_with_membarrier() {
+    choose(Membarrier::Works);
+    fence_beside_a_whole_session();
+}
+
+/// The end of the node ends sessions as a fence does, whoever they belong to.
+#[test]
+fn no_verb_after_the_end_of_the_node() {
+    choose(Membarrier::Works);
+    loom::model(|| {
+        let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
+        let session = Session::open(&sessions, &memory).unwrap();
+        let client = start(0, move || {
+            let result = session.verb();
+            assert!([Ok(()), Err(VerbError::Unreachable)].contains(&result));
+        });
+        sessions.close();
+        let verbs = memory.verbs();
+        client.join().unwrap();
+        assert_eq!(memory.verbs(), verbs, "a verb after the end");
+    });
+}
+
+/// A fence beside the loss of the node: what the session learns in the end is the fence.
+#[test]
+fn a_fence_is_not_forgotten_when_the_node_goes() {
+    choose(Membarrier::Missing);
+    loom::model(|| {
+        let gate = Arc::new(Gate::new());
+        let monitor = gate.clone();
+        let monitor = thread::spawn(move || monitor.shut(Shut::Gone));
+        gate.shut(Shut::Fenced);
+        monitor.join().unwrap();
+        assert_eq!(gate.enter().err(), Some(VerbError::Fenced));
+    });
+}
