@@ -76,6 +76,14 @@ fn crash_node(run: &Run) {
     if survives {
         count(&run.sim.counts().node_crashes);
         run.cluster.crash_node(node);
+        // Clients that ran beside it may have died with it, in the middle of their rounds.
+        if run.faults.contains(&Fault::ClientCrash)
+            && run.fault_rng.one_in(2)
+            && let Some(process) = some_client(run)
+        {
+            run.sim.crash(process);
+            run.client_crashed(process);
+        }
     }
 }
 

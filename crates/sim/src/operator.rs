@@ -50,8 +50,12 @@ pub(crate) async fn run(run: &Run, process: ProcessId) {
     }
 }
 
-/// Shuts a client out everywhere.
+/// Shuts a client out everywhere. That it has been is remembered, as a master's store would: else
+/// operators that die too soon would begin with the first client for ever.
 async fn fence(run: &Run, client: ClientId) {
+    if run.fenced.borrow().contains(&client) {
+        return;
+    }
     for node in run.living_nodes() {
         while run.cluster.network().has(node) {
             let request = NodeRequest::Fence { client };
@@ -61,6 +65,7 @@ async fn fence(run: &Run, client: ClientId) {
             }
         }
     }
+    run.fenced.borrow_mut().insert(client);
 }
 
 /// The blocks that stand under a client's name at any node; `None` if one cannot be asked.
@@ -121,7 +126,6 @@ async fn settle(run: &Run) {
     for client in run.all_torn() {
         fence(run, client).await;
     }
-    // One that is lost from now on waits for the next round.
     let lost: Vec<MnId> = run.lost_nodes();
     let old = run.cluster.view().clone();
     let fabric = SimFabric::new(run.cluster.network(), run.operator_id());
@@ -129,6 +133,9 @@ async fn settle(run: &Run) {
         if settle_subtable(&fabric, &old, number, &lost).await.is_err() {
             return;
         }
+    }
+    if run.lost_nodes() != lost {
+        return;
     }
     let mut view = old;
     view.number += 1;

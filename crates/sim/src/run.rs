@@ -127,6 +127,8 @@ pub(crate) struct Run {
     dead_operators: RefCell<Vec<ClientId>>,
     /// How many names of operators have been fenced.
     operators_fenced: Cell<u32>,
+    /// Clients that are shut out at every memory node.
+    pub fenced: RefCell<BTreeSet<ClientId>>,
     /// Clients stop, and wait.
     frozen: Cell<bool>,
 }
@@ -158,6 +160,7 @@ impl Run {
             operators: Cell::new(0),
             dead_operators: RefCell::default(),
             operators_fenced: Cell::new(0),
+            fenced: RefCell::default(),
             frozen: Cell::new(false),
         }
     }

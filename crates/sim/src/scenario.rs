@@ -87,7 +87,7 @@ pub enum Scenario {
     Unsteady,
     /// Client processes crash, and are recovered beside the others.
     Crashes,
-    /// Memory nodes are lost, up to all replicas but one, under running clients.
+    /// Memory nodes are lost, up to all replicas but one, under running clients, and clients too.
     Losses,
     /// All of it.
     Storm,
@@ -125,7 +125,7 @@ impl Scenario {
                 "stops, partitions, lost messages and completions, master restarts"
             }
             Scenario::Crashes => "client crashes at any await point, recovered beside the others",
-            Scenario::Losses => "memory nodes lost under running clients",
+            Scenario::Losses => "memory nodes lost under running clients, and clients with them",
             Scenario::Storm => "every fault there is",
         }
     }
@@ -144,7 +144,7 @@ impl Scenario {
                 &[Delay, Tear, Stop, Partition, LostMessage, LostCompletion, MasterRestart]
             }
             Scenario::Crashes => &[Delay, Tear, ClientCrash, RecoveryCrash],
-            Scenario::Losses => &[Delay, Tear, NodeCrash],
+            Scenario::Losses => &[Delay, Tear, NodeCrash, ClientCrash],
             Scenario::Storm => &Fault::ALL,
         }
     }

@@ -5,9 +5,9 @@
 //! owner is full, or its rest is known to the master. (What updates and deletes replace is garbage
 //! by design until it can be reclaimed.)
 //!
-//! A block that live entries refer into has one owner, the same in the tables of all replicas of
-//! its region. Other blocks may be half-way between owners, where a message got lost or a client
-//! crashed on the way.
+//! A block that live entries refer into has an owner in the tables of all replicas of its region: else
+//! it could be given out again. It need not be the same owner everywhere, where a message got lost or
+//! a client crashed while the block was handed on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ pub fn at_rest(cluster: &Cluster, rests: &BTreeMap<BlockId, u32>) {
         if !word.is_free() {
             let (region, block) = block_of(&view, word.address());
             let owners = owners_of(cluster, &view, region, block);
-            let owned = owners.len() == 1 && !owners.contains(&ClientId::NOBODY);
+            let owned = !owners.contains(&ClientId::NOBODY);
             assert!(owned, "{slot:?} refers into block {block} of region {region} of {owners:?}");
             let class = word.class().expect("a live entry has one");
             let shape = BlockShape::new(view.geometry.block_bytes, class).expect("it fits");
