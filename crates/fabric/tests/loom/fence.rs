@@ -78,7 +78,7 @@ fn start(nth: usize, run: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
 fn fence_beside_two_verbs() {
     let (before, refused) = (tallies(), tallies());
     let (tally_before, tally_refused) = (before.1, refused.1);
-    bounded(4, move || {
+    bounded(3, move || {
         let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
         let session = Session::open(&sessions, &memory).unwrap();
         let (before, refused) = (tally_before.clone(), tally_refused.clone());
@@ -139,8 +139,8 @@ fn a_fence_that_does_not_acquire() {
 }
 
 /// Two threads of the client, each with a session; the fence waits for both.
-fn fence_two_threads() {
-    bounded(2, || {
+fn fence_two_threads(preemptions: usize) {
+    bounded(preemptions, || {
         let sessions = Arc::new(Sessions::new());
         let memories = [Memory::new(), Memory::new()];
         let clients = [0, 1].map(|nth: usize| {
@@ -159,13 +159,13 @@ fn fence_two_threads() {
 #[test]
 fn all_threads_of_a_client_with_own_barriers() {
     choose(Membarrier::Missing);
-    fence_two_threads();
+    fence_two_threads(2);
 }
 
 #[test]
 fn all_threads_of_a_client_with_membarrier() {
     choose(Membarrier::Works);
-    fence_two_threads();
+    fence_two_threads(1);
 }
 
 /// Two fences of the same client at the same time: neither returns early. Only with own barriers:
@@ -196,7 +196,7 @@ fn two_fences_at_once() {
 /// A session that opens, executes a verb and leaves, all beside a fence.
 fn fence_beside_a_whole_session() {
     let (refusals, tally) = tallies();
-    bounded(5, move || {
+    bounded(4, move || {
         let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
         let of_client = (sessions.clone(), memory.clone());
         let tally = tally.clone();
@@ -232,7 +232,7 @@ fn attaching_beside_a_fence_with_membarrier() {
 #[test]
 fn no_verb_after_the_end_of_the_node() {
     choose(Membarrier::Works);
-    loom::model(|| {
+    bounded(3, || {
         let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
         let session = Session::open(&sessions, &memory).unwrap();
         let client = start(0, move || {

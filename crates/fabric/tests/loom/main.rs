@@ -1,12 +1,14 @@
-//! What threads do to each other in shared memory, under every interleaving: models for loom.
+//! What threads do to each other in shared memory, under all interleavings: models for loom.
 //!
 //! The modules `copy`, `order`, `gate` and `sessions` of the fabric are compiled here a second
 //! time, from the same files, with loom's atomics and locks behind `crate::sync`. So what is
-//! checked is the code that runs, not a model of it. Loom tries every order of the steps of two
-//! or three threads, and lets every load return every value that the memory model of C++ allows.
+//! checked is the code that runs, not a model of it. Loom tries the orders of the steps of two or
+//! three threads, all of them or those with few preemptions, see [`bounded`], and lets a load
+//! return whatever value the memory model of C++ allows.
 //!
-//! Each property comes with at least one [`Fault`](sync::Fault) that must break it: a fence that
-//! does nothing, orderings that are all relaxed. A model that passes with its fault sees nothing.
+//! What rests on a fence or an ordering comes with a [`Fault`](sync::Fault) that must break it: a
+//! fence that does nothing, orderings that are all relaxed. A model that passes with its fault
+//! sees nothing.
 //!
 //! What loom cannot show, and what these models assume, is in docs/testing.md:
 //! - `rep movsq` and `rep stosq` are out of reach; the models copy runs too short for them;
@@ -62,11 +64,12 @@ fn tallies() -> (Arc<Tally>, Arc<Tally>) {
     (tally.clone(), tally)
 }
 
-/// Models of three threads: all executions in which at most so many steps take the processor
-/// away from a thread that could go on.
+/// For models with more executions than there is time for: all those in which at most so many
+/// steps take the processor away from a thread that could go on. A wait is no such step.
 fn bounded(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
+    // Waiting takes branches, too.
     builder.max_branches = 20_000;
     builder.check(model);
 }

@@ -100,7 +100,7 @@ fn a_read_beside_two_writes_yields_words_of_both() {
 /// The last word of a WRITE is whole or part of a word; a READ of it comes before one of all.
 fn who_sees_the_last_word_sees_all<const LEN: usize>() {
     let (seen, tally) = tallies();
-    loom::model(move || {
+    bounded(4, move || {
         let pool = Words::<3>::new();
         let writer = pool.clone();
         let writer = loom::thread::spawn(move || {
