@@ -10,7 +10,8 @@ mod scenarios;
 #[path = "../support/mod.rs"]
 mod support;
 
-use fusee_core::mutant::Mutant;
+use fusee_core::mutant::{Mutant, activate};
+use fusee_sim::{RunOptions, run, shrink};
 
 use hunt::{Caught, hunt, switch};
 use scenarios::Scenario;
@@ -108,6 +109,26 @@ fn without_a_mutant_nothing_is_caught() {
             panic!("{}, seed {seed}: {noticed}", scenario.name);
         }
     }
+}
+
+/// A run that fails is shortened, and the shortened one fails in the same way every time.
+#[test]
+fn a_failure_is_shortened() {
+    let _switch = switch();
+    let mutant = Mutant::InsertLoserSucceeds;
+    let caught = hunt(Some(mutant), &scenarios::TIMED_INSERTS, TIMED_SEEDS).expect("it is caught");
+    activate(Some(mutant));
+    let found = RunOptions::new(fusee_sim::Scenario::Inserts, caught.seed);
+    let (short, outcome) = shrink(&found, 60);
+    let again = run(&short);
+    activate(None);
+    let failure = outcome.failure.expect("the shortened run fails");
+    assert_eq!(again.failure.expect("it fails again").what, failure.what);
+    assert_eq!(again.trace.digest(), outcome.trace.digest());
+    assert!(short.operations.is_some_and(|n| n < 500), "{short:?}");
+    assert!(short.without.len() + usize::from(short.clients.is_some()) > 0, "{short:?}");
+    let told = !failure.what.contains("no order") || (2..40).contains(&failure.history.len());
+    assert!(told, "{failure:?}");
 }
 
 /// Every scenario under every mutant, and how many of its seeds fail. Takes minutes.
