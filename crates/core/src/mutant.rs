@@ -69,6 +69,9 @@ mutants! {
     /// An UPDATE that lost reports success before the winner commits: readers still see the value
     /// before both.
     LoserDoesNotWait,
+    /// A loser waits for a winner that has crashed until the end of time, and whoever waits for the
+    /// loser does, too.
+    LoserWaitsForEver,
 
     // Two INSERTs of one key into two slots.
     /// INSERT commits without having looked for another entry of its key.

@@ -64,7 +64,7 @@ async fn crash_client(run: &Run) {
 
 /// Seldom, and never the last replica of anything.
 fn crash_node(run: &Run) {
-    if !run.fault_rng.one_in(8) {
+    if !run.fault_rng.one_in(4) {
         return;
     }
     let view = run.cluster.view().clone();
@@ -77,12 +77,13 @@ fn crash_node(run: &Run) {
         count(&run.sim.counts().node_crashes);
         run.cluster.crash_node(node);
         // Clients that ran beside it may have died with it, in the middle of their rounds.
-        if run.faults.contains(&Fault::ClientCrash)
-            && run.fault_rng.one_in(2)
-            && let Some(process) = some_client(run)
-        {
-            run.sim.crash(process);
-            run.client_crashed(process);
+        for _ in 0..run.fault_rng.below(3) {
+            if run.faults.contains(&Fault::ClientCrash)
+                && let Some(process) = some_client(run)
+            {
+                run.sim.crash(process);
+                run.client_crashed(process);
+            }
         }
     }
 }

@@ -5,13 +5,13 @@
 //! its writer, so the replicas of a slot show how far a write round came, whatever the log says.
 //! The log only tells which objects to look for.
 //!
-//! 1. *Walk* ([`walk`]): READ the headers of the client's blocks, then its objects, in the order
+//! 1. *Walk* (`walk.rs`): READ the headers of the client's blocks, then its objects, in the order
 //!    of their allocation. An object that is not complete on the replica that is read was never
 //!    mentioned in a CAS: all replicas are written before the first CAS goes out.
-//! 2. *Examine* ([`examine`]): READ the slots that may hold the object's key, the primary's
+//! 2. *Examine* (`examine.rs`): READ the slots that may hold the object's key, the primary's
 //!    first, then the backups'. The other order is wrong: a round could end in between, and the
 //!    word that we would take for the round's old value would be a stranger's new one.
-//! 3. *Resume* ([`resume`]): own identity on backups only: the primary shows the round's old
+//! 3. *Resume* (`resume.rs`): own identity on backups only: the primary shows the round's old
 //!    value. Go on with Algorithm 1 on this same slot, and finish what was won.
 //!
 //! All complete objects are examined. How many requests were under way is known to nobody: a

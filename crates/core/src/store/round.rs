@@ -227,7 +227,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// As a loser, waits until the round is over. Returns what the primary shows then.
     pub(super) async fn await_end(&mut self, slot: SlotRef, old: Slot) -> Result<Slot, Error> {
         loop {
-            if self.pause().await.is_err() {
+            if self.pause().await.is_err() && !removed(Mutant::LoserWaitsForEver) {
                 let waiting_for = "the winner of a write conflict to finish";
                 return Err(Error::GaveUp { waiting_for, outcome: Outcome::Unknown });
             }

@@ -55,6 +55,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
         HintIsTrusted | KeysNotCompared | OlderObjectGivenBack => &scenarios::MIXED,
         RecoveryBeforeTheFence | DeadRecovererNotFenced => &scenarios::TIMED_SHORT_CRASHES,
+        LoserWaitsForEver => &scenarios::TIMED_SHORT_LOSSES,
     }
 }
 

@@ -82,9 +82,20 @@ pub const TIMED_SHORT_CRASHES: Scenario = named("short crashes", |seed| {
     fail_if_broken(&RunOptions { operations: Some(150), ..options });
 });
 
+pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
+    let options = RunOptions::new(fusee_sim::Scenario::Losses, seed);
+    fail_if_broken(&RunOptions { operations: Some(200), ..options });
+});
+
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 5] =
-    [&TIMED_MIXED, &TIMED_INSERTS, &TIMED_CRASHES, &TIMED_LOSSES, &TIMED_SHORT_CRASHES];
+pub const TIMED: [&Scenario; 6] = [
+    &TIMED_MIXED,
+    &TIMED_INSERTS,
+    &TIMED_CRASHES,
+    &TIMED_LOSSES,
+    &TIMED_SHORT_CRASHES,
+    &TIMED_SHORT_LOSSES,
+];
 
 fn timed(scenario: fusee_sim::Scenario, seed: u64) {
     fail_if_broken(&RunOptions::new(scenario, seed));
