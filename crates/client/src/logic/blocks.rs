@@ -5,8 +5,14 @@
 //! blocks spread. The block's primary records the owner as it answers; the session has it
 //! recorded on all backups before it uses the block, so that recovery finds every block of a
 //! client on any replica. Should the session crash in between, the block holds nothing yet.
+//!
+//! A block that cannot be recorded everywhere is given back. If a node does not acknowledge that,
+//! the request may still arrive, at any time, and would take effect even if the block were this
+//! session's again by then: it would be free while it is used. So the session never takes such a
+//! block again. (For other clients the request comes to nothing: it names its sender as the owner.)
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -33,6 +39,8 @@ pub(super) struct BlockSource<E> {
     node_deadline: Duration,
     /// The memory node to ask next.
     turn: Cell<usize>,
+    /// Blocks that were given back without an acknowledgement from all their nodes.
+    in_doubt: RefCell<BTreeSet<BlockId>>,
 }
 
 impl<E: Environment> BlockSource<E> {
@@ -44,7 +52,7 @@ impl<E: Environment> BlockSource<E> {
     ) -> BlockSource<E> {
         let turn = Cell::new(client.0 as usize);
         let node_deadline = op_timeout / (view.members.len() as u32 + 2);
-        BlockSource { client, view, env, node_deadline, turn }
+        BlockSource { client, view, env, node_deadline, turn, in_doubt: RefCell::default() }
     }
 
     pub fn client(&self) -> ClientId {
@@ -96,6 +104,9 @@ impl<E: Environment> BlockSource<E> {
         for i in 0..members.len() {
             let member = &members[first.wrapping_add(i) % members.len()];
             match self.ask(member.node, NodeRequest::Alloc { client: self.client }).await {
+                Ok(NodeReply::Allocated { block }) if self.in_doubt.borrow().contains(&block) => {
+                    last_failure = Some(format!("{}: {block:?} may yet be freed", member.node));
+                }
                 Ok(NodeReply::Allocated { block }) if self.is_valid(block) => {
                     match self.record_on_backups(block).await {
                         Ok(()) => return Ok(self.granted(block, 0)),
@@ -121,6 +132,7 @@ impl<E: Environment> BlockSource<E> {
             let request = NodeRequest::SetOwner { block, from, to };
             if let Err(error) = self.ask(place.node, request).await {
                 tracing::debug!(?block, %error, "a block is not given back");
+                self.in_doubt.borrow_mut().insert(block);
             }
         }
     }
@@ -160,5 +172,117 @@ impl<E: Environment> BlockSource<E> {
     async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
         let answer = self.env.ask_node(node, request, self.node_deadline).await;
         answer.map_err(|error| format!("{node}: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Future, ready};
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use fusee_control::rpc::RpcError;
+    use fusee_core::view::{Geometry, Member, Place, Region, Scheme};
+
+    use super::*;
+
+    /// A node 0 whose only free block is always the same, and a node 1 that is silent for a while.
+    struct Surroundings {
+        silent: Cell<bool>,
+        owner: Cell<ClientId>,
+    }
+
+    impl Environment for Surroundings {
+        fn sleep(&self, _: Duration) -> impl Future<Output = ()> {
+            ready(())
+        }
+
+        fn yield_now(&self) -> impl Future<Output = ()> {
+            ready(())
+        }
+
+        fn spin(&self, _: u64) {}
+
+        async fn ask_node(
+            &self,
+            node: MnId,
+            request: NodeRequest,
+            _: Duration,
+        ) -> Result<NodeReply, String> {
+            let first = node == MnId(0);
+            match request {
+                NodeRequest::Alloc { client } if first => {
+                    if self.owner.replace(client) != ClientId::NOBODY {
+                        return Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock));
+                    }
+                    Ok(NodeReply::Allocated { block: BlockId { region: 0, block: 0 } })
+                }
+                NodeRequest::Alloc { .. } => Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)),
+                NodeRequest::SetOwner { to, .. } if first => {
+                    self.owner.set(to);
+                    Ok(NodeReply::Done)
+                }
+                NodeRequest::SetOwner { .. } if self.silent.get() => Err("no answer".into()),
+                NodeRequest::SetOwner { .. } => Ok(NodeReply::Done),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        async fn ask_master(&self, _: MasterRequest, _: Duration) -> Result<MasterReply, RpcError> {
+            Ok(MasterReply::Leftover(None))
+        }
+    }
+
+    fn view() -> View {
+        let member = |node| Member {
+            node,
+            identity: 0,
+            control: String::new(),
+            tcp: None,
+            shm: None,
+            pool_bytes: 1 << 20,
+        };
+        let place = |node| Place { node, offset: 0 };
+        View {
+            number: 1,
+            cluster: 1,
+            geometry: Geometry {
+                region_bytes: 1 << 17,
+                block_bytes: 1 << 12,
+                ..Default::default()
+            },
+            members: vec![member(MnId(0)), member(MnId(1))],
+            regions: vec![Region {
+                scheme: Scheme::Replicated,
+                places: vec![place(MnId(0)), place(MnId(1))],
+            }],
+            directory: Vec::new(),
+            subtables: Vec::new(),
+        }
+    }
+
+    fn at_once<T>(future: impl Future<Output = T>) -> T {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result,
+            Poll::Pending => panic!("nothing here waits"),
+        }
+    }
+
+    #[test]
+    fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
+        let nobody = ClientId::NOBODY;
+        let env = Rc::new(Surroundings { silent: Cell::new(true), owner: Cell::new(nobody) });
+        let source =
+            BlockSource::new(ClientId(7), Rc::new(view()), env.clone(), Duration::from_secs(1));
+        let class = SizeClass::from_code(1).unwrap();
+        assert!(matches!(at_once(source.grant(class)), Err(Error::Allocation { .. })));
+        assert_eq!(env.owner.get(), nobody, "node 0 has it back, node 1 may hear of it later");
+        env.silent.set(false);
+        assert!(matches!(at_once(source.grant(class)), Err(Error::Allocation { .. })));
+
+        // Another session may have it: the late request names client 7 as the owner.
+        env.owner.set(nobody);
+        let other = BlockSource::new(ClientId(8), Rc::new(view()), env, Duration::from_secs(1));
+        at_once(other.grant(class)).unwrap();
     }
 }
