@@ -140,8 +140,6 @@ mutants! {
     // Whoever calls recovery.
     /// A client is recovered before it is fenced: verbs that it has posted execute afterwards.
     RecoveryBeforeTheFence,
-    /// One who recovered and died is not fenced: its verbs meet those of its successor.
-    DeadRecovererNotFenced,
 }
 
 #[cfg(feature = "mutants")]

@@ -1,5 +1,6 @@
 //! Whoever makes things go wrong: takes a fault of the run's kinds every now and then.
 
+use fusee_core::verbs::ClientId;
 use fusee_core::view::Place;
 
 use crate::counts::count;
@@ -27,7 +28,7 @@ pub(crate) async fn run(run: &Run) {
         match rng.pick(&kinds) {
             Fault::ClientCrash => crash_client(run).await,
             Fault::NodeCrash => crash_node(run),
-            Fault::RecoveryCrash => crash_operator(run),
+            Fault::RecoveryCrash => crash_operator(run).await,
             Fault::Stop => stop(run),
             Fault::Partition => partition(run),
             Fault::MasterRestart => restart_master(run),
@@ -47,19 +48,25 @@ async fn crash_client(run: &Run) {
     let Some(process) = some_client(run) else { return };
     let client = run.clients.borrow().get(&process).copied().flatten();
     if let Some(client) = client.filter(|_| run.fault_rng.one_in(2)) {
-        let network = run.cluster.network();
-        for node in run.living_nodes() {
-            if run.fault_rng.one_in(2) {
-                let longest = network.options().verb_timeout_ns;
-                network.hold(client, node, run.fault_rng.below_u64(longest));
-            }
-        }
-        run.sim.sleep(run.fault_rng.below_u64(20_000)).await;
+        hold_some_links(run, client).await;
     }
     if run.clients.borrow().contains_key(&process) {
         run.sim.crash(process);
         run.client_crashed(process);
     }
+}
+
+/// Holds some links of a client for up to as long as a verb may take, and gives it the time to post
+/// something.
+async fn hold_some_links(run: &Run, client: ClientId) {
+    let network = run.cluster.network();
+    for node in run.living_nodes() {
+        if run.fault_rng.one_in(2) {
+            let longest = network.options().verb_timeout_ns;
+            network.hold(client, node, run.fault_rng.below_u64(longest));
+        }
+    }
+    run.sim.sleep(run.fault_rng.below_u64(20_000)).await;
 }
 
 /// Seldom, and never the last replica of anything.
@@ -89,10 +96,14 @@ fn crash_node(run: &Run) {
 }
 
 /// While there is something to recover.
-fn crash_operator(run: &Run) {
-    if run.next_torn().is_some() && run.fault_rng.one_in(2) {
-        run.crash_operator();
+async fn crash_operator(run: &Run) {
+    if run.next_torn().is_none() {
+        return;
     }
+    if let Some(name) = run.newest_operator().filter(|_| run.fault_rng.one_in(2)) {
+        hold_some_links(run, name).await;
+    }
+    run.crash_operator();
 }
 
 /// How long a disturbance lasts: mostly some phases, at times longer than operations wait.

@@ -222,6 +222,7 @@ impl Flight {
 
     /// Returns when to go on; `None` when the client knows.
     fn advance(&self, lane: &mut Lane) -> Option<Nanos> {
+        lane.parked = false;
         if lane.state == State::Returning {
             lane.state = State::Done;
             return None;
@@ -256,7 +257,6 @@ impl Flight {
 
     /// What keeps the lane from going on: returns when to try again.
     fn obstacle(&self, lane: &mut Lane, now: Nanos) -> Option<Nanos> {
-        lane.parked = false;
         let (client, node) = (self.client, lane.node);
         let options = self.network.options();
         let overdue = lane.posted + options.verb_timeout_ns;

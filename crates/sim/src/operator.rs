@@ -28,10 +28,8 @@ const LOOK_NS: Nanos = 10_000;
 /// Puts things right until nothing more can go wrong.
 pub(crate) async fn run(run: &Run, process: ProcessId) {
     // What a predecessor has posted may still be on its way: two would repair at once.
-    if !removed(Mutant::DeadRecovererNotFenced) {
-        for name in run.dead_operators() {
-            fence(run, name).await;
-        }
+    for name in run.dead_operators() {
+        fence(run, name).await;
     }
     run.operators_are_fenced();
     while !run.is_over() {

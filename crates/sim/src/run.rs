@@ -267,6 +267,11 @@ impl Run {
         operator_name(self.operators.get())
     }
 
+    /// The latest of these.
+    pub fn newest_operator(&self) -> Option<ClientId> {
+        (self.operators.get() > 0).then(|| operator_name(self.operators.get()))
+    }
+
     /// The nodes of the view that have crashed.
     pub fn lost_nodes(&self) -> Vec<MnId> {
         let view = self.cluster.view();

@@ -54,7 +54,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | RecoveryExaminesLastObjectsOnly
         | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
         HintIsTrusted | KeysNotCompared | OlderObjectGivenBack => &scenarios::MIXED,
-        RecoveryBeforeTheFence | DeadRecovererNotFenced => &scenarios::TIMED_SHORT_CRASHES,
+        RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
         LoserWaitsForEver => &scenarios::TIMED_SHORT_LOSSES,
     }
 }
