@@ -27,7 +27,7 @@ use crate::output;
 /// Operations of a run that is not limited by time.
 const DEFAULT_OPERATIONS: u64 = 1_000_000;
 /// More operations a second than a processor can do: what a run limited by time is sized for.
-const OPERATIONS_PER_CORE_AND_SECOND: f64 = 600_000.0;
+const OPERATIONS_PER_CORE_AND_SECOND: f64 = 2_000_000.0;
 
 /// How to run a YCSB workload.
 #[derive(clap::Args, Debug)]
@@ -169,8 +169,11 @@ impl Args {
             + self.workload.inserts_percent()
             + self.workload.deletes_percent();
         let affordable = (pairs.saturating_sub(self.keys)).saturating_mul(100);
-        let affordable = affordable.checked_div(writes_percent).unwrap_or(u64::MAX);
-        (possible as u64).min(affordable).max(1)
+        // Reads need no memory: where there is nothing else, only the time is a limit.
+        match affordable.checked_div(writes_percent) {
+            Some(affordable) => (possible as u64).min(affordable).max(1),
+            None => MAX_KEYS / 2,
+        }
     }
 
     fn demand(&self, operations: u64) -> Demand {
