@@ -127,13 +127,19 @@ impl<E: Environment> BlockSource<E> {
 
     /// Frees a block that could not be recorded everywhere, as far as its nodes can be reached.
     async fn give_back(&self, block: BlockId) {
+        // Before anything is sent: who waits for the block may tire of it at any await.
+        self.in_doubt.borrow_mut().insert(block);
+        let mut acknowledged = true;
         for place in &self.view.regions[block.region as usize].places {
             let (from, to) = (self.client, ClientId::NOBODY);
             let request = NodeRequest::SetOwner { block, from, to };
             if let Err(error) = self.ask(place.node, request).await {
                 tracing::debug!(?block, %error, "a block is not given back");
-                self.in_doubt.borrow_mut().insert(block);
+                acknowledged = false;
             }
+        }
+        if acknowledged {
+            self.in_doubt.borrow_mut().remove(&block);
         }
     }
 
@@ -189,7 +195,16 @@ mod tests {
     /// A node 0 whose only free block is always the same, and a node 1 that is silent for a while.
     struct Surroundings {
         silent: Cell<bool>,
+        /// It does not even refuse to answer.
+        hangs: Cell<bool>,
         owner: Cell<ClientId>,
+    }
+
+    impl Surroundings {
+        fn new() -> Rc<Surroundings> {
+            let (silent, hangs) = (Cell::new(true), Cell::new(false));
+            Rc::new(Surroundings { silent, hangs, owner: Cell::new(ClientId::NOBODY) })
+        }
     }
 
     impl Environment for Surroundings {
@@ -221,6 +236,9 @@ mod tests {
                 NodeRequest::SetOwner { to, .. } if first => {
                     self.owner.set(to);
                     Ok(NodeReply::Done)
+                }
+                NodeRequest::SetOwner { to, .. } if self.hangs.get() && to == ClientId::NOBODY => {
+                    std::future::pending().await
                 }
                 NodeRequest::SetOwner { .. } if self.silent.get() => Err("no answer".into()),
                 NodeRequest::SetOwner { .. } => Ok(NodeReply::Done),
@@ -268,12 +286,15 @@ mod tests {
         }
     }
 
+    fn source_of(client: u32, env: &Rc<Surroundings>) -> BlockSource<Surroundings> {
+        BlockSource::new(ClientId(client), Rc::new(view()), env.clone(), Duration::from_secs(1))
+    }
+
     #[test]
     fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
         let nobody = ClientId::NOBODY;
-        let env = Rc::new(Surroundings { silent: Cell::new(true), owner: Cell::new(nobody) });
-        let source =
-            BlockSource::new(ClientId(7), Rc::new(view()), env.clone(), Duration::from_secs(1));
+        let env = Surroundings::new();
+        let source = source_of(7, &env);
         let class = SizeClass::from_code(1).unwrap();
         assert!(matches!(at_once(source.grant(class)), Err(Error::Allocation { .. })));
         assert_eq!(env.owner.get(), nobody, "node 0 has it back, node 1 may hear of it later");
@@ -282,7 +303,23 @@ mod tests {
 
         // Another session may have it: the late request names client 7 as the owner.
         env.owner.set(nobody);
-        let other = BlockSource::new(ClientId(8), Rc::new(view()), env, Duration::from_secs(1));
-        at_once(other.grant(class)).unwrap();
+        at_once(source_of(8, &env).grant(class)).unwrap();
+    }
+
+    #[test]
+    fn nor_is_one_whose_return_nobody_waited_for() {
+        let env = Surroundings::new();
+        let source = source_of(7, &env);
+        let class = SizeClass::from_code(1).unwrap();
+        env.hangs.set(true);
+        {
+            let mut grant = pin!(source.grant(class));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(grant.as_mut().poll(&mut context).is_pending(), "it is being given back");
+        }
+        env.hangs.set(false);
+        env.silent.set(false);
+        env.owner.set(ClientId::NOBODY);
+        assert!(matches!(at_once(source.grant(class)), Err(Error::Allocation { .. })));
     }
 }
