@@ -183,10 +183,13 @@ impl Environment for Surroundings {
         node: MnId,
         request: NodeRequest,
         deadline: Duration,
-    ) -> Result<NodeReply, String> {
-        let client = self.nodes.get(&node).ok_or("not a member of the view")?;
-        let answer = client.with_deadline(deadline).call(request).await;
-        answer.map_err(|error| error.to_string())
+    ) -> Result<NodeReply, RpcError> {
+        let unknown = || RpcError::Unreachable {
+            addr: node.to_string(),
+            cause: "it is not a member of the view".into(),
+        };
+        let client = self.nodes.get(&node).ok_or_else(unknown)?;
+        client.with_deadline(deadline).call(request).await
     }
 
     async fn ask_master(

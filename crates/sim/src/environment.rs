@@ -62,9 +62,12 @@ impl Environment for SimEnvironment {
         node: MnId,
         request: NodeRequest,
         deadline: Duration,
-    ) -> Result<NodeReply, String> {
+    ) -> Result<NodeReply, RpcError> {
         let answer = self.cluster.ask_node(node, request, nanos(deadline)).await;
-        answer.map_err(|why| format!("{why:?}"))
+        answer.map_err(|why| match why {
+            NoAnswer::Closed => RpcError::Closed { addr: node.to_string() },
+            NoAnswer::TimedOut => RpcError::TimedOut { addr: node.to_string() },
+        })
     }
 
     async fn ask_master(

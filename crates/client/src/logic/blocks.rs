@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use fusee_control::master::{Leftover, MasterReply, MasterRequest};
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
+use fusee_control::rpc::RpcError;
 use fusee_core::error::Error;
 use fusee_core::host::BlockGrant;
 use fusee_core::layout::SizeClass;
@@ -116,7 +117,7 @@ impl<E: Environment> BlockSource<E> {
                 }
                 Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)) => {}
                 Ok(other) => last_failure = Some(format!("{}: {other:?}", member.node)),
-                Err(error) => last_failure = Some(error),
+                Err(error) => last_failure = Some(format!("{}: {error}", member.node)),
             }
         }
         match last_failure {
@@ -135,7 +136,7 @@ impl<E: Environment> BlockSource<E> {
             let request = NodeRequest::SetOwner { block, from, to };
             if let Err(error) = self.ask(place.node, request).await {
                 tracing::debug!(?block, %error, "a block is not given back");
-                acknowledged = false;
+                acknowledged &= !error.may_take_effect();
             }
         }
         if acknowledged {
@@ -171,13 +172,12 @@ impl<E: Environment> BlockSource<E> {
         match self.ask(node, request).await {
             Ok(NodeReply::Done) => Ok(()),
             Ok(other) => Err(Error::Allocation { reason: format!("{node}: {other:?}") }),
-            Err(reason) => Err(Error::Allocation { reason }),
+            Err(error) => Err(Error::Allocation { reason: format!("{node}: {error}") }),
         }
     }
 
-    async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
-        let answer = self.env.ask_node(node, request, self.node_deadline).await;
-        answer.map_err(|error| format!("{node}: {error}"))
+    async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, RpcError> {
+        self.env.ask_node(node, request, self.node_deadline).await
     }
 }
 
@@ -187,7 +187,6 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
-    use fusee_control::rpc::RpcError;
     use fusee_core::view::{Geometry, Member, Place, Region, Scheme};
 
     use super::*;
@@ -223,7 +222,7 @@ mod tests {
             node: MnId,
             request: NodeRequest,
             _: Duration,
-        ) -> Result<NodeReply, String> {
+        ) -> Result<NodeReply, RpcError> {
             let first = node == MnId(0);
             match request {
                 NodeRequest::Alloc { client } if first => {
@@ -240,7 +239,9 @@ mod tests {
                 NodeRequest::SetOwner { to, .. } if self.hangs.get() && to == ClientId::NOBODY => {
                     std::future::pending().await
                 }
-                NodeRequest::SetOwner { .. } if self.silent.get() => Err("no answer".into()),
+                NodeRequest::SetOwner { .. } if self.silent.get() => {
+                    Err(RpcError::TimedOut { addr: "node 1".into() })
+                }
                 NodeRequest::SetOwner { .. } => Ok(NodeReply::Done),
                 other => panic!("{other:?}"),
             }

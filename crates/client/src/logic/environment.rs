@@ -18,14 +18,14 @@ pub trait Environment {
     /// Waits very shortly without letting anybody run.
     fn spin(&self, turns: u64);
 
-    /// Asks the control service of a memory node. An error, told in words, when no answer came
-    /// before the deadline; the request may have taken effect.
+    /// Asks the control service of a memory node. After an error the request may still take effect,
+    /// unless the error says otherwise ([`RpcError::may_take_effect`]).
     fn ask_node(
         &self,
         node: MnId,
         request: NodeRequest,
         deadline: Duration,
-    ) -> impl Future<Output = Result<NodeReply, String>>;
+    ) -> impl Future<Output = Result<NodeReply, RpcError>>;
 
     /// Asks the master, as [`Environment::ask_node`].
     fn ask_master(

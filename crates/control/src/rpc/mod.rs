@@ -155,6 +155,13 @@ pub enum RpcError {
     },
 }
 
+impl RpcError {
+    /// Whether the request can have had an effect, or may still have one.
+    pub fn may_take_effect(&self) -> bool {
+        !matches!(self, RpcError::Unreachable { .. } | RpcError::WrongService { .. })
+    }
+}
+
 /// Why a service cannot listen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServeError {
