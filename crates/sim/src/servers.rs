@@ -55,7 +55,11 @@ impl NodeHost {
 
     /// Decides about a request and carries the effects out.
     pub fn handle(&self, cluster: &Cluster, request: NodeRequest) -> NodeReply {
+        cluster.sim().note(&[8, self.identity], || format!("{} asked: {request:?}", self.control));
         let step = self.logic.borrow_mut().handle(request);
+        cluster
+            .sim()
+            .note(&[9, self.identity], || format!("{} answers: {:?}", self.control, step.reply));
         let node = self.name.get().expect("nobody knows a node before it has joined");
         for effect in step.effects {
             let network = cluster.network();
