@@ -192,6 +192,10 @@ impl Environment for Surroundings {
         client.with_deadline(deadline).call(request).await
     }
 
+    fn adopt(&self, _view: &View) {}
+
+    fn report_unreachable(&self, _node: MnId) {}
+
     async fn ask_master(
         &self,
         request: MasterRequest,

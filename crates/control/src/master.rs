@@ -20,6 +20,19 @@ pub struct Leftover {
     pub first: u32,
 }
 
+/// What a session says of itself, again and again: that it is there, and by which view it acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pulse {
+    /// The session.
+    pub client: ClientId,
+    /// It acts by no view older than this one: neither has it operations that began under one, nor
+    /// will it begin any.
+    pub acts_by: u64,
+    /// Whether operations of it were stopped by a change of the view, and have not found out yet
+    /// what became of their writes.
+    pub has_stopped: bool,
+}
+
 /// A request to the master.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterRequest {
@@ -53,6 +66,31 @@ pub enum MasterRequest {
         /// What it hands on.
         leftovers: Vec<Leftover>,
     },
+    /// The sessions of a client process are there. The answer waits until there is a newer view,
+    /// or until it is time to say so again. Answer: `Renewed`.
+    Renew {
+        /// All open sessions of the process.
+        sessions: Vec<Pulse>,
+        /// The number of the newest view that the process has.
+        newer_than: u64,
+    },
+    /// A session ends as if it had crashed: something of it may have to be put right. To be told
+    /// only when nothing of it runs any more. Answer: `Done`.
+    Abandon {
+        /// The session's id.
+        client: ClientId,
+    },
+    /// A memory node does not answer a session: the master looks after it. Answer: `Done`.
+    Unreachable {
+        /// The node.
+        node: MnId,
+    },
+    /// A memory node is there. The answer waits until it is time to say so again. Answer: `Done`,
+    /// or `Expelled`.
+    Alive {
+        /// The node's identity.
+        identity: u64,
+    },
     /// The view, if it is newer. Answer: `View` or `NotReady`.
     GetView {
         /// The number of the view that the asker has; 0 for none.
@@ -79,6 +117,16 @@ pub enum MasterReply {
     },
     /// To `TakeLeftover`: a rest that is now the session's, if there is one of this class.
     Leftover(Option<Leftover>),
+    /// To `Renew`.
+    Renewed {
+        /// The newest view, if the process does not have it yet.
+        view: Option<View>,
+        /// Which of the sessions are shut out: they must not be used any more.
+        expelled: Vec<ClientId>,
+    },
+    /// To `Alive`: the cluster goes on without this node. It may join again, empty, under another
+    /// identity.
+    Expelled,
     /// To `GetView`; `None` if the asker's view is the newest.
     View(Option<View>),
     /// To `Status`.

@@ -33,6 +33,9 @@ pub struct BlockId {
     pub block: u32,
 }
 
+/// Regions that one ALLOC may name as frozen.
+pub const MAX_FROZEN_REGIONS: usize = 64;
+
 /// The alignment of an extent of `bytes` bytes in the pool: pages, and huge pages where they
 /// pay. Memory nodes reserve by it and the master counts with it.
 pub const fn extent_align_bytes(bytes: u64) -> u64 {
@@ -73,6 +76,8 @@ pub enum NodeRequest {
     Alloc {
         /// The new owner.
         client: ClientId,
+        /// Regions that are being copied: no block of these. At most [`MAX_FROZEN_REGIONS`].
+        frozen: Vec<u32>,
     },
     /// Records the owner of a block of a backup region, or a new owner. `from` is the owner the
     /// table must show now (`NOBODY` for a free block), or already `to`. Answer: `Done`.
@@ -88,6 +93,25 @@ pub enum NodeRequest {
     BlocksOf {
         /// The client.
         client: ClientId,
+    },
+    /// The owners of all blocks of a region. Answer: `Owners`.
+    OwnersOf {
+        /// The region.
+        region: u32,
+    },
+    /// Gives all blocks of a region that this node does not lead their owners, as another replica
+    /// has them. For a new replica, before the view uses it. Answer: `Done`.
+    SetOwners {
+        /// The region.
+        region: u32,
+        /// The owner of every block; `NOBODY` for a free one.
+        owners: Vec<ClientId>,
+    },
+    /// This node is the primary of these regions from now on, in addition to those that it leads
+    /// already, and hands out their free blocks. Answer: `Done`.
+    Lead {
+        /// The regions.
+        regions: Vec<u32>,
     },
     /// Shuts a client out for good: when the answer comes, no verb of it executes any more on any
     /// fabric of this node. Answer: `Done`.
@@ -142,6 +166,8 @@ pub enum NodeReply {
         /// The block, now the client's in this node's table.
         block: BlockId,
     },
+    /// To `OwnersOf`.
+    Owners(Vec<ClientId>),
     /// To `BlocksOf`.
     Blocks(Vec<BlockId>),
     /// To `Usage`.

@@ -1,12 +1,16 @@
-//! What an operation needs from its surroundings beside verbs: to wait, and to get a block.
+//! What an operation needs from its surroundings beside verbs: to wait, to get a block, and to
+//! learn of new views.
 //!
 //! Clocks, randomness and control messages stay outside of this crate. The client library
 //! implements [`Host`] with real timers and RPCs, the simulator with virtual ones.
 
+use alloc::sync::Arc;
 use core::future::Future;
 
 use crate::error::Error;
 use crate::layout::{Address, SizeClass};
+use crate::verbs::MnId;
+use crate::view::View;
 
 /// The host tells an operation to stop waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,14 +27,41 @@ pub struct BlockGrant {
     pub first: u32,
 }
 
-/// Waiting and blocks.
+/// What a session says of its operations to whoever changes the view
+/// ([`change`](crate::change)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acting {
+    /// The oldest view by which an operation acts; `None` if none does.
+    pub oldest: Option<u64>,
+    /// Operations that were stopped after a CAS and have not found out what became of it.
+    pub stopped: usize,
+}
+
+/// Waiting, blocks and views.
 pub trait Host {
     /// Waits a little before an operation tries for the `attempt`-th time (from 0): longer for
     /// later attempts, with jitter, so that clients in conflict drift apart. `Err` when the
     /// operation has waited long enough.
     fn pause(&self, attempt: u32) -> impl Future<Output = Result<(), GiveUp>>;
 
-    /// Gets a block for objects of a class (ALLOC, P §4.4). [`Error::OutOfMemory`] when no memory
-    /// node has one, [`Error::Allocation`] when they cannot be asked.
-    fn alloc_block(&self, class: SizeClass) -> impl Future<Output = Result<BlockGrant, Error>>;
+    /// Gets a block for objects of a class (ALLOC, P §4.4), for an operation that acts by `view`.
+    /// `None` when a newer view has come, by which to ask again. [`Error::OutOfMemory`] when no
+    /// memory node has one, [`Error::Allocation`] when they cannot be asked.
+    fn alloc_block(
+        &self,
+        class: SizeClass,
+        view: &Arc<View>,
+    ) -> impl Future<Output = Result<Option<BlockGrant>, Error>>;
+
+    /// The newest view, if it is newer than the one of this number. The fabric reaches its members
+    /// then.
+    fn newer_view(&self, than: u64) -> Option<Arc<View>>;
+
+    /// Tells others what the operations act by. In one order with [`Host::newer_view`] for
+    /// everybody: who publishes a new view after this finds what was told, or a later
+    /// `newer_view` finds the view.
+    fn tell(&self, acting: Acting);
+
+    /// A memory node did not answer: somebody should look after it.
+    fn report_unreachable(&self, node: MnId);
 }

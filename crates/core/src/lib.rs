@@ -19,6 +19,7 @@
 
 extern crate alloc;
 
+pub mod change;
 pub mod error;
 pub mod host;
 pub mod layout;

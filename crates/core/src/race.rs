@@ -166,6 +166,7 @@ mod tests {
             regions: vec![],
             directory: (0..1 << depth).collect(),
             subtables: vec![],
+            change: None,
         }
     }
 

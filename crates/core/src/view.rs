@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use crate::change::Change;
 use crate::layout::{ADDRESS_BITS, Address, BlockShape, Object, SizeClass, UNIT_BYTES};
 use crate::verbs::MnId;
 
@@ -205,6 +206,8 @@ pub struct View {
     pub directory: Vec<u32>,
     /// Subtables by number.
     pub subtables: Vec<Subtable>,
+    /// The change that is under way, if one is.
+    pub change: Option<Change>,
 }
 
 /// What is wrong with a view.
@@ -255,6 +258,7 @@ impl View {
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
             return fail("two members have one name");
         }
+        self.check_change()?;
         self.check_overlaps()
     }
 
@@ -267,6 +271,11 @@ impl View {
         let mut extents: Vec<(MnId, u64, u64)> = Vec::new();
         extents.extend(self.subtables.iter().flat_map(|s| places(&s.places, subtable)));
         extents.extend(self.regions.iter().flat_map(|r| places(&r.places, region)));
+        if let Some(change) = &self.change {
+            let joining = change.subtables.iter().filter_map(|s| s.joining);
+            extents.extend(joining.flat_map(|place| places(&[place], subtable)));
+            extents.extend(change.regions.iter().flat_map(|r| places(&[r.joining], region)));
+        }
         extents.sort_unstable();
         let overlap = |pair: &[(MnId, u64, u64)]| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1;
         match extents.windows(2).any(overlap) {
@@ -275,7 +284,7 @@ impl View {
         }
     }
 
-    fn check_places(&self, places: &[Place], bytes: u64) -> Result<(), ViewError> {
+    pub(crate) fn check_places(&self, places: &[Place], bytes: u64) -> Result<(), ViewError> {
         let fail = |what| Err(ViewError { what });
         if !(1..=MAX_REPLICAS).contains(&places.len()) {
             return fail("there must be 1..=5 replicas");
@@ -346,7 +355,7 @@ impl View {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -359,7 +368,7 @@ mod tests {
         assert_eq!(geometry.block_at(Address::new(geometry.table_bytes() + 64)), None);
     }
 
-    fn small() -> View {
+    pub(crate) fn small() -> View {
         let geometry = Geometry {
             region_bytes: 1 << 20,
             block_bytes: 1 << 16,
@@ -390,6 +399,7 @@ mod tests {
             subtables: Vec::from(
                 [0, 1 << 16].map(|at| Subtable { local_depth: 1, places: places(at) }),
             ),
+            change: None,
         }
     }
 

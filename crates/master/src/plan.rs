@@ -164,6 +164,7 @@ impl Plan {
             regions: (0u32..).zip(&self.regions).map(region).collect(),
             directory: (0u32..).take(self.subtables.len()).collect(),
             subtables: (0u32..).zip(&self.subtables).map(subtable).collect(),
+            change: None,
         };
         view.check().map_err(|error| error.to_string())?;
         Ok(view)

@@ -19,7 +19,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::node::{
-    BlockId, Description, Extent, NodeRefusal, NodeReply, NodeRequest, Usage, extent_align_bytes,
+    BlockId, Description, Extent, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply, NodeRequest, Usage,
+    extent_align_bytes,
 };
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{Geometry, TABLE_ENTRY_BYTES};
@@ -85,6 +86,14 @@ impl Region {
             free,
             listed: vec![primary; blocks as usize],
         }
+    }
+
+    /// Lists all free blocks, as the region's new primary.
+    fn list_free(&mut self) {
+        self.listed = self.owners.iter().map(|owner| *owner == ClientId::NOBODY).collect();
+        let free = (0u32..).zip(&self.listed).filter(|(_, free)| **free);
+        self.free = free.map(|(block, _)| block).collect();
+        self.free.reverse();
     }
 
     fn take_free(&mut self) -> Option<u32> {
@@ -156,10 +165,15 @@ impl Node {
             NodeRequest::Reserve { cluster, attempt, extent, bytes, block_bytes } => self
                 .check_bound(cluster, attempt)
                 .and_then(|()| self.reserve(extent, bytes, block_bytes)),
-            NodeRequest::Alloc { client } => self.alloc(client, &mut effects),
+            NodeRequest::Alloc { client, frozen } => self.alloc(client, &frozen, &mut effects),
             NodeRequest::SetOwner { block, from, to } => {
                 self.set_owner(block, from, to, &mut effects)
             }
+            NodeRequest::OwnersOf { region } => self.owners_of(region),
+            NodeRequest::SetOwners { region, owners } => {
+                self.set_owners(region, &owners, &mut effects)
+            }
+            NodeRequest::Lead { regions } => self.lead(&regions),
             NodeRequest::BlocksOf { client } => Ok(NodeReply::Blocks(self.blocks_of(client))),
             NodeRequest::Fence { client } => self.fence(client, &mut effects),
             NodeRequest::Usage => Ok(NodeReply::Usage(self.usage())),
@@ -275,13 +289,19 @@ impl Node {
         Ok(())
     }
 
-    fn alloc(&mut self, client: ClientId, effects: &mut Vec<Effect>) -> Answer {
+    fn alloc(&mut self, client: ClientId, frozen: &[u32], effects: &mut Vec<Effect>) -> Answer {
         check_somebody(client)?;
         self.check_new_owner(client)?;
+        if frozen.len() > MAX_FROZEN_REGIONS {
+            return Err(bad("too many regions are named as frozen"));
+        }
         // Round-robin, so that the blocks of one client, and their load, spread over regions.
         for _ in 0..self.primaries.len() {
             let number = self.primaries[self.turn];
             self.turn = (self.turn + 1) % self.primaries.len();
+            if frozen.contains(&number) {
+                continue;
+            }
             let region = self.regions.get_mut(&number).expect("a primary region is a region");
             if let Some(block) = region.take_free() {
                 effects.push(region.set_owner(block, client));
@@ -309,6 +329,47 @@ impl Node {
             return Err(NodeRefusal::NotOwner { owner });
         }
         effects.push(region.set_owner(block.block, to));
+        Ok(NodeReply::Done)
+    }
+
+    fn owners_of(&self, region: u32) -> Answer {
+        match self.regions.get(&region) {
+            Some(found) => Ok(NodeReply::Owners(found.owners.clone())),
+            None => Err(unknown_region(region)),
+        }
+    }
+
+    fn set_owners(
+        &mut self,
+        region: u32,
+        owners: &[ClientId],
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
+        let Some(found) = self.regions.get_mut(&region) else {
+            return Err(unknown_region(region));
+        };
+        if found.primary {
+            return Err(bad("this node leads the region: its own table is the right one"));
+        }
+        if owners.len() != found.owners.len() {
+            return Err(bad("a region has one owner per block"));
+        }
+        let set = (0u32..).zip(owners).map(|(block, owner)| found.set_owner(block, *owner));
+        effects.extend(set);
+        Ok(NodeReply::Done)
+    }
+
+    fn lead(&mut self, regions: &[u32]) -> Answer {
+        if let Some(region) = regions.iter().find(|region| !self.regions.contains_key(region)) {
+            return Err(unknown_region(*region));
+        }
+        for number in regions {
+            let region = self.regions.get_mut(number).expect("just seen");
+            if !std::mem::replace(&mut region.primary, true) {
+                region.list_free();
+                self.primaries.push(*number);
+            }
+        }
         Ok(NodeReply::Done)
     }
 
@@ -342,6 +403,10 @@ impl Node {
         }
         usage
     }
+}
+
+fn unknown_region(region: u32) -> NodeRefusal {
+    NodeRefusal::UnknownBlock { block: BlockId { region, block: 0 } }
 }
 
 fn bad(what: &str) -> NodeRefusal {

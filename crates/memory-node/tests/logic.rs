@@ -60,19 +60,19 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     node.handle(region(4, false));
     let mut seen = BTreeSet::new();
     for _ in 0..BLOCKS {
-        let step = node.handle(NodeRequest::Alloc { client: ClientId(9) });
+        let step = node.handle(NodeRequest::Alloc { client: ClientId(9), frozen: vec![] });
         let NodeReply::Allocated { block } = step.reply else { panic!("{step:?}") };
         assert_eq!(block.region, 3, "a backup region allocates nothing");
         let offset = base + 4 * u64::from(block.block);
         assert_eq!(step.effects, [Effect::WriteTable { offset, value: 9 }]);
         assert!(seen.insert(block));
     }
-    let full = node.handle(NodeRequest::Alloc { client: ClientId(9) });
+    let full = node.handle(NodeRequest::Alloc { client: ClientId(9), frozen: vec![] });
     assert_eq!(refusal(full), NodeRefusal::NoFreeBlock);
     let freed = BlockId { region: 3, block: 7 };
     let (from, to) = (ClientId(9), ClientId::NOBODY);
     node.handle(NodeRequest::SetOwner { block: freed, from, to });
-    let again = node.handle(NodeRequest::Alloc { client: ClientId(8) });
+    let again = node.handle(NodeRequest::Alloc { client: ClientId(8), frozen: vec![] });
     assert_eq!(again.reply, NodeReply::Allocated { block: freed });
 }
 
@@ -82,10 +82,11 @@ fn allocation_takes_turns_among_primary_regions() {
     for number in 0..3 {
         node.handle(region(number, true));
     }
-    let mut turn = || match node.handle(NodeRequest::Alloc { client: ClientId(1) }).reply {
-        NodeReply::Allocated { block } => block.region,
-        other => panic!("unexpected {other:?}"),
-    };
+    let mut turn =
+        || match node.handle(NodeRequest::Alloc { client: ClientId(1), frozen: vec![] }).reply {
+            NodeReply::Allocated { block } => block.region,
+            other => panic!("unexpected {other:?}"),
+        };
     assert_eq!([turn(), turn(), turn(), turn()], [0, 1, 2, 0]);
 }
 
@@ -112,7 +113,7 @@ fn numbers_that_make_no_sense_are_refused() {
         reserve(region, REGION + 1, BLOCK),
         reserve(region, u64::MAX, 1 << 63),
         reserve(subtable, 0, 0),
-        NodeRequest::Alloc { client: ClientId::NOBODY },
+        NodeRequest::Alloc { client: ClientId::NOBODY, frozen: vec![] },
         NodeRequest::Fence { client: ClientId::NOBODY },
     ];
     for request in bad {
@@ -131,7 +132,8 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
     let mut node = node(POOL);
     node.handle(region(0, true));
     let (dead, heir) = (ClientId(1), ClientId(2));
-    let NodeReply::Allocated { block } = node.handle(NodeRequest::Alloc { client: dead }).reply
+    let NodeReply::Allocated { block } =
+        node.handle(NodeRequest::Alloc { client: dead, frozen: vec![] }).reply
     else {
         panic!("a fresh region has free blocks");
     };
@@ -141,7 +143,7 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
         assert_eq!(step.reply, NodeReply::Done);
     }
     let fenced = NodeRefusal::Fenced { client: dead };
-    assert_eq!(refusal(node.handle(NodeRequest::Alloc { client: dead })), fenced);
+    assert_eq!(refusal(node.handle(NodeRequest::Alloc { client: dead, frozen: vec![] })), fenced);
     let free = BlockId { region: 0, block: 14 };
     let take = NodeRequest::SetOwner { block: free, from: ClientId::NOBODY, to: dead };
     assert_eq!(refusal(node.handle(take)), fenced);
@@ -179,11 +181,11 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
         bytes: 64,
         block_bytes: 0,
     }))));
-    let full = refusal(node.handle(NodeRequest::Alloc { client: ClientId(1) }));
+    let full = refusal(node.handle(NodeRequest::Alloc { client: ClientId(1), frozen: vec![] }));
     assert_eq!(full, NodeRefusal::NoFreeBlock);
 
     node.handle(reserve(CLUSTER, 2, true));
-    node.handle(NodeRequest::Alloc { client: ClientId(1) });
+    node.handle(NodeRequest::Alloc { client: ClientId(1), frozen: vec![] });
     assert!(is_bad(refusal(node.handle(format(CLUSTER, 3)))), "a client owns a block");
 }
 
@@ -230,13 +232,13 @@ impl Model {
             (NodeRequest::Reserve { extent, bytes, .. }, NodeReply::Reserved { offset }) => {
                 self.reserved(*extent, *bytes, *offset);
             }
-            (NodeRequest::Alloc { client }, NodeReply::Allocated { block }) => {
+            (NodeRequest::Alloc { client, .. }, NodeReply::Allocated { block }) => {
                 assert!(!self.fenced.contains(client));
                 assert!(self.primary[&block.region] && block.block < BLOCKS);
                 assert_eq!(self.owner(*block), ClientId::NOBODY, "two owners of {block:?}");
                 self.owners.insert(*block, *client);
             }
-            (NodeRequest::Alloc { client }, NodeReply::Refused(NodeRefusal::NoFreeBlock)) => {
+            (NodeRequest::Alloc { client, .. }, NodeReply::Refused(NodeRefusal::NoFreeBlock)) => {
                 assert!(*client != ClientId::NOBODY);
                 for (region, _) in self.primary.iter().filter(|(_, primary)| **primary) {
                     for block in (0..BLOCKS).map(|block| BlockId { region: *region, block }) {
@@ -313,7 +315,7 @@ fn request() -> impl Strategy<Value = NodeRequest> {
         1 => (0u32..3, any::<u64>(), any::<u64>()).prop_map(|(subtable, bytes, block_bytes)| {
             reserve(Extent::Subtable { subtable }, bytes, block_bytes)
         }),
-        12 => client().prop_map(|client| NodeRequest::Alloc { client }),
+        12 => client().prop_map(|client| NodeRequest::Alloc { client, frozen: vec![] }),
         12 => (block, client(), client())
             .prop_map(|(block, from, to)| NodeRequest::SetOwner { block, from, to }),
         3 => client().prop_map(|client| NodeRequest::BlocksOf { client }),

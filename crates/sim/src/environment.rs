@@ -7,6 +7,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::RpcError;
 use fusee_core::verbs::MnId;
+use fusee_core::view::View;
 
 use crate::cluster::Cluster;
 use crate::control::NoAnswer;
@@ -69,6 +70,10 @@ impl Environment for SimEnvironment {
             NoAnswer::TimedOut => RpcError::TimedOut { addr: node.to_string() },
         })
     }
+
+    fn adopt(&self, _view: &View) {}
+
+    fn report_unreachable(&self, _node: MnId) {}
 
     async fn ask_master(
         &self,

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fusee_control::master::{Leftover, MasterReply, MasterRequest};
-use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
+use fusee_control::node::{BlockId, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply, NodeRequest};
 use fusee_control::rpc::RpcError;
 use fusee_core::error::Error;
 use fusee_core::host::BlockGrant;
@@ -34,7 +34,6 @@ const MASTER_DEADLINE: Duration = Duration::from_secs(1);
 /// The blocks of one session.
 pub(super) struct BlockSource<E> {
     client: ClientId,
-    view: Rc<View>,
     env: Rc<E>,
     /// For one answer of a memory node: short enough to ask the others when one is silent.
     node_deadline: Duration,
@@ -47,13 +46,13 @@ pub(super) struct BlockSource<E> {
 impl<E: Environment> BlockSource<E> {
     pub fn new(
         client: ClientId,
-        view: Rc<View>,
         env: Rc<E>,
         op_timeout: Duration,
+        members: usize,
     ) -> BlockSource<E> {
         let turn = Cell::new(client.0 as usize);
-        let node_deadline = op_timeout / (view.members.len() as u32 + 2);
-        BlockSource { client, view, env, node_deadline, turn, in_doubt: RefCell::default() }
+        let node_deadline = op_timeout / (members as u32 + 2);
+        BlockSource { client, env, node_deadline, turn, in_doubt: RefCell::default() }
     }
 
     pub fn client(&self) -> ClientId {
@@ -61,19 +60,14 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// A block for objects of a class.
-    pub async fn grant(&self, class: SizeClass) -> Result<BlockGrant, Error> {
+    pub async fn grant(&self, class: SizeClass, view: &View) -> Result<BlockGrant, Error> {
         if let Some(leftover) = self.take_leftover(class).await {
-            match self.adopt(&leftover).await {
-                Ok(()) => return Ok(self.granted(leftover.block, leftover.first)),
+            match self.adopt(&leftover, view).await {
+                Ok(()) => return Ok(granted(view, leftover.block, leftover.first)),
                 Err(error) => tracing::warn!(?leftover, %error, "a handed-on block is lost"),
             }
         }
-        self.allocate().await
-    }
-
-    fn granted(&self, block: BlockId, first: u32) -> BlockGrant {
-        let address = self.view.geometry.block_address(block.region, block.block);
-        BlockGrant { address, first }
+        self.allocate(view).await
     }
 
     async fn take_leftover(&self, class: SizeClass) -> Option<Leftover> {
@@ -87,9 +81,9 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// The rests of this session's blocks, for others.
-    pub fn give_up(&self, rests: Vec<Rest>) -> Vec<Leftover> {
+    pub fn give_up(&self, rests: Vec<Rest>, view: &View) -> Vec<Leftover> {
         let leftover = |Rest { block, class, first }| {
-            let (region, block) = self.view.geometry.block_at(block)?;
+            let (region, block) = view.geometry.block_at(block)?;
             let block = BlockId { region, block };
             Some(Leftover { block, owner: self.client, class, first })
         };
@@ -97,23 +91,23 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// ALLOC at one memory node after the other, until a block is recorded on all its replicas.
-    async fn allocate(&self) -> Result<BlockGrant, Error> {
-        let members = &self.view.members;
+    async fn allocate(&self, view: &View) -> Result<BlockGrant, Error> {
+        let members = &view.members;
         let first = self.turn.get();
         self.turn.set(first.wrapping_add(1));
         let mut last_failure = None;
         for i in 0..members.len() {
             let member = &members[first.wrapping_add(i) % members.len()];
-            match self.ask(member.node, NodeRequest::Alloc { client: self.client }).await {
+            match self.ask(member.node, self.alloc_request(view)).await {
                 Ok(NodeReply::Allocated { block }) if self.in_doubt.borrow().contains(&block) => {
                     last_failure = Some(format!("{}: {block:?} may yet be freed", member.node));
                 }
-                Ok(NodeReply::Allocated { block }) if self.is_valid(block) => {
-                    match self.record_on_backups(block).await {
-                        Ok(()) => return Ok(self.granted(block, 0)),
+                Ok(NodeReply::Allocated { block }) if is_valid(view, block) => {
+                    match self.record_on_backups(block, view).await {
+                        Ok(()) => return Ok(granted(view, block, 0)),
                         Err(error) => last_failure = Some(error.to_string()),
                     }
-                    self.give_back(block).await;
+                    self.give_back(block, view).await;
                 }
                 Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)) => {}
                 Ok(other) => last_failure = Some(format!("{}: {other:?}", member.node)),
@@ -126,12 +120,19 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
+    fn alloc_request(&self, view: &View) -> NodeRequest {
+        let change = view.change.as_ref();
+        let regions = change.into_iter().flat_map(|change| &change.regions);
+        let frozen = regions.map(|r| r.region).take(MAX_FROZEN_REGIONS).collect();
+        NodeRequest::Alloc { client: self.client, frozen }
+    }
+
     /// Frees a block that could not be recorded everywhere, as far as its nodes can be reached.
-    async fn give_back(&self, block: BlockId) {
+    async fn give_back(&self, block: BlockId, view: &View) {
         // Before anything is sent: who waits for the block may tire of it at any await.
         self.in_doubt.borrow_mut().insert(block);
         let mut acknowledged = true;
-        for place in &self.view.regions[block.region as usize].places {
+        for place in &view.regions[block.region as usize].places {
             let (from, to) = (self.client, ClientId::NOBODY);
             let request = NodeRequest::SetOwner { block, from, to };
             if let Err(error) = self.ask(place.node, request).await {
@@ -144,24 +145,19 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    fn is_valid(&self, block: BlockId) -> bool {
-        (block.region as usize) < self.view.regions.len()
-            && block.block < self.view.geometry.blocks_per_region()
-    }
-
-    async fn record_on_backups(&self, block: BlockId) -> Result<(), Error> {
-        let backups = self.view.regions[block.region as usize].places.iter().skip(1);
+    async fn record_on_backups(&self, block: BlockId, view: &View) -> Result<(), Error> {
+        let backups = view.regions[block.region as usize].places.iter().skip(1);
         for place in backups {
             self.set_owner(place.node, block, ClientId::NOBODY).await?;
         }
         Ok(())
     }
 
-    async fn adopt(&self, leftover: &Leftover) -> Result<(), Error> {
-        if !self.is_valid(leftover.block) {
+    async fn adopt(&self, leftover: &Leftover, view: &View) -> Result<(), Error> {
+        if !is_valid(view, leftover.block) {
             return Err(Error::Allocation { reason: "there is no such block".into() });
         }
-        for place in &self.view.regions[leftover.block.region as usize].places {
+        for place in &view.regions[leftover.block.region as usize].places {
             self.set_owner(place.node, leftover.block, leftover.owner).await?;
         }
         Ok(())
@@ -179,6 +175,14 @@ impl<E: Environment> BlockSource<E> {
     async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, RpcError> {
         self.env.ask_node(node, request, self.node_deadline).await
     }
+}
+
+fn granted(view: &View, block: BlockId, first: u32) -> BlockGrant {
+    BlockGrant { address: view.geometry.block_address(block.region, block.block), first }
+}
+
+fn is_valid(view: &View, block: BlockId) -> bool {
+    (block.region as usize) < view.regions.len() && block.block < view.geometry.blocks_per_region()
 }
 
 #[cfg(test)]
@@ -225,7 +229,7 @@ mod tests {
         ) -> Result<NodeReply, RpcError> {
             let first = node == MnId(0);
             match request {
-                NodeRequest::Alloc { client } if first => {
+                NodeRequest::Alloc { client, .. } if first => {
                     if self.owner.replace(client) != ClientId::NOBODY {
                         return Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock));
                     }
@@ -250,6 +254,10 @@ mod tests {
         async fn ask_master(&self, _: MasterRequest, _: Duration) -> Result<MasterReply, RpcError> {
             Ok(MasterReply::Leftover(None))
         }
+
+        fn adopt(&self, _: &View) {}
+
+        fn report_unreachable(&self, _: MnId) {}
     }
 
     fn view() -> View {
@@ -277,6 +285,7 @@ mod tests {
             }],
             directory: Vec::new(),
             subtables: Vec::new(),
+            change: None,
         }
     }
 
@@ -288,7 +297,7 @@ mod tests {
     }
 
     fn source_of(client: u32, env: &Rc<Surroundings>) -> BlockSource<Surroundings> {
-        BlockSource::new(ClientId(client), Rc::new(view()), env.clone(), Duration::from_secs(1))
+        BlockSource::new(ClientId(client), env.clone(), Duration::from_secs(1), 2)
     }
 
     #[test]
@@ -297,14 +306,14 @@ mod tests {
         let env = Surroundings::new();
         let source = source_of(7, &env);
         let class = SizeClass::from_code(1).unwrap();
-        assert!(matches!(at_once(source.grant(class)), Err(Error::Allocation { .. })));
+        assert!(matches!(at_once(source.grant(class, &view())), Err(Error::Allocation { .. })));
         assert_eq!(env.owner.get(), nobody, "node 0 has it back, node 1 may hear of it later");
         env.silent.set(false);
-        assert!(matches!(at_once(source.grant(class)), Err(Error::Allocation { .. })));
+        assert!(matches!(at_once(source.grant(class, &view())), Err(Error::Allocation { .. })));
 
         // Another session may have it: the late request names client 7 as the owner.
         env.owner.set(nobody);
-        at_once(source_of(8, &env).grant(class)).unwrap();
+        at_once(source_of(8, &env).grant(class, &view())).unwrap();
     }
 
     #[test]
@@ -314,13 +323,13 @@ mod tests {
         let class = SizeClass::from_code(1).unwrap();
         env.hangs.set(true);
         {
-            let mut grant = pin!(source.grant(class));
+            let mut grant = pin!(source.grant(class, &view()));
             let mut context = Context::from_waker(Waker::noop());
             assert!(grant.as_mut().poll(&mut context).is_pending(), "it is being given back");
         }
         env.hangs.set(false);
         env.silent.set(false);
         env.owner.set(ClientId::NOBODY);
-        assert!(matches!(at_once(source.grant(class)), Err(Error::Allocation { .. })));
+        assert!(matches!(at_once(source.grant(class, &view())), Err(Error::Allocation { .. })));
     }
 }

@@ -6,6 +6,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::RpcError;
 use fusee_core::verbs::MnId;
+use fusee_core::view::View;
 
 /// Time and messages.
 pub trait Environment {
@@ -33,4 +34,11 @@ pub trait Environment {
         request: MasterRequest,
         deadline: Duration,
     ) -> impl Future<Output = Result<MasterReply, RpcError>>;
+
+    /// A newer view has come: from now on verbs and questions reach its members, and end soon for
+    /// nodes that are none any more.
+    fn adopt(&self, view: &View);
+
+    /// Tells the master that a memory node does not answer. Nobody waits for it.
+    fn report_unreachable(&self, node: MnId);
 }

@@ -8,9 +8,11 @@
 mod blocks;
 mod cache;
 mod environment;
+mod gate;
 mod session;
 mod waiting;
 
 pub use environment::Environment;
+pub use gate::Gate;
 pub use session::{Leaving, LogicOptions, Session, opened};
 pub use waiting::SessionHost;

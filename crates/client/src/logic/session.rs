@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_control::master::{Leftover, MasterReply, MasterRequest};
@@ -16,6 +17,7 @@ use fusee_core::{Error, Store};
 
 use super::blocks::BlockSource;
 use super::cache::IndexCache;
+use super::gate::Gate;
 use super::{Environment, SessionHost};
 use crate::error::ConnectError;
 
@@ -81,9 +83,11 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         view: View,
         options: LogicOptions,
     ) -> Session<F, E> {
-        let (of_blocks, timeout) = (Rc::new(view.clone()), options.op_timeout);
-        let blocks = BlockSource::new(client, of_blocks, env.clone(), timeout);
-        let host = SessionHost::new(env, blocks, options.spins, timeout);
+        let view = Arc::new(view);
+        let gate = Arc::new(Gate::new(client, view.clone()));
+        let timeout = options.op_timeout;
+        let blocks = BlockSource::new(client, env.clone(), timeout, view.members.len());
+        let host = SessionHost::new(env, gate, blocks, options.spins, timeout);
         let cache = IndexCache::new(options.cache_entries, options.cache_threshold);
         Session { store: Store::new(fabric, host, client, view), cache: RefCell::new(cache) }
     }
@@ -91,6 +95,11 @@ impl<F: Fabric, E: Environment> Session<F, E> {
     /// The session's name in the cluster.
     pub fn id(&self) -> ClientId {
         self.store.client()
+    }
+
+    /// What it shares with the keeper of its process.
+    pub fn gate(&self) -> &Arc<Gate> {
+        self.store.host().gate()
     }
 
     /// What its operations cost so far.
@@ -109,7 +118,8 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         if self.store.needs_recovery() {
             return None;
         }
-        let leftovers = self.store.host().blocks().give_up(self.store.take_rests());
+        let rests = self.store.take_rests();
+        let leftovers = self.store.host().blocks().give_up(rests, &self.store.view());
         Some(Leaving { client: self.id(), leftovers })
     }
 

@@ -8,15 +8,19 @@
 use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_core::error::{Error, Outcome};
-use fusee_core::host::{BlockGrant, GiveUp, Host};
+use fusee_core::host::{Acting, BlockGrant, GiveUp, Host};
 use fusee_core::layout::SizeClass;
+use fusee_core::verbs::MnId;
+use fusee_core::view::View;
 use futures_util::future::{Either, select};
 
 use super::Environment;
 use super::blocks::BlockSource;
+use super::gate::Gate;
 
 /// Attempts that spin, on shared memory.
 const SPINS: u32 = 16;
@@ -26,9 +30,13 @@ const YIELDS: u32 = 48;
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
+/// How often who waits for a memory node's answer looks for a newer view.
+const VIEW_POLL: Duration = Duration::from_millis(5);
+
 /// A session's surroundings.
 pub struct SessionHost<E> {
     env: Rc<E>,
+    gate: Arc<Gate>,
     blocks: BlockSource<E>,
     /// Whether a phase is so short that spinning pays.
     spins: bool,
@@ -41,6 +49,7 @@ pub struct SessionHost<E> {
 impl<E: Environment> SessionHost<E> {
     pub(super) fn new(
         env: Rc<E>,
+        gate: Arc<Gate>,
         blocks: BlockSource<E>,
         spins: bool,
         op_timeout: Duration,
@@ -50,6 +59,7 @@ impl<E: Environment> SessionHost<E> {
             Cell::new(u64::from(blocks.client().0).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         SessionHost {
             env,
+            gate,
             blocks,
             spins,
             max_attempts: u32::try_from(sleeps).unwrap_or(u32::MAX / 2) + SPINS + YIELDS,
@@ -58,8 +68,27 @@ impl<E: Environment> SessionHost<E> {
         }
     }
 
+    /// What the session shares with the keeper of its process.
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
     pub(super) fn blocks(&self) -> &BlockSource<E> {
         &self.blocks
+    }
+
+    /// Waits as long as an operation may take, or until there is a newer view: then it is true.
+    async fn outwait(&self, number: u64) -> bool {
+        let mut left = self.op_timeout;
+        while !left.is_zero() {
+            if self.gate.newer_view(number).is_some() {
+                return true;
+            }
+            let time = left.min(VIEW_POLL);
+            self.env.sleep(time).await;
+            left -= time;
+        }
+        false
     }
 
     /// A pseudo-random number (xorshift64); jitter needs no better.
@@ -92,15 +121,34 @@ impl<E: Environment> Host for SessionHost<E> {
         Ok(())
     }
 
-    async fn alloc_block(&self, class: SizeClass) -> Result<BlockGrant, Error> {
+    async fn alloc_block(
+        &self,
+        class: SizeClass,
+        view: &Arc<View>,
+    ) -> Result<Option<BlockGrant>, Error> {
         // On the heap: it is rare, and the futures of operations stay small.
-        let granting = Box::pin(self.blocks.grant(class));
-        match select(granting, pin!(self.env.sleep(self.op_timeout))).await {
-            Either::Left((result, _)) => result,
-            Either::Right(_) => Err(Error::GaveUp {
+        let granting = Box::pin(self.blocks.grant(class, view));
+        match select(granting, pin!(self.outwait(view.number))).await {
+            Either::Left((result, _)) => result.map(Some),
+            Either::Right((true, _)) => Ok(None),
+            Either::Right((false, _)) => Err(Error::GaveUp {
                 waiting_for: "a memory node to allocate a block",
                 outcome: Outcome::NotApplied,
             }),
         }
+    }
+
+    fn newer_view(&self, than: u64) -> Option<Arc<View>> {
+        let view = self.gate.newer_view(than)?;
+        self.env.adopt(&view);
+        Some(view)
+    }
+
+    fn tell(&self, acting: Acting) {
+        self.gate.tell(acting);
+    }
+
+    fn report_unreachable(&self, node: MnId) {
+        self.env.report_unreachable(node);
     }
 }

@@ -23,7 +23,7 @@ mod round;
 mod search;
 mod write;
 
-use alloc::rc::Rc;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::mem;
@@ -69,7 +69,7 @@ pub struct Store<F, H> {
     fabric: F,
     host: H,
     client: ClientId,
-    view: RefCell<Rc<View>>,
+    view: RefCell<Arc<View>>,
     slabs: RefCell<Slabs>,
     batches: RefCell<Vec<Batch>>,
     stats: RefCell<Stats>,
@@ -79,13 +79,13 @@ pub struct Store<F, H> {
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// A session of `client` that follows `view`, which must have passed [`View::check`].
-    pub fn new(fabric: F, host: H, client: ClientId, view: View) -> Store<F, H> {
+    pub fn new(fabric: F, host: H, client: ClientId, view: Arc<View>) -> Store<F, H> {
         let slabs = Slabs::new(client, view.geometry.block_bytes);
         Store {
             fabric,
             host,
             client,
-            view: RefCell::new(Rc::new(view)),
+            view: RefCell::new(view),
             slabs: RefCell::new(slabs),
             batches: RefCell::default(),
             stats: RefCell::default(),
@@ -109,7 +109,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// The view that new operations follow.
-    pub fn view(&self) -> Rc<View> {
+    pub fn view(&self) -> Arc<View> {
         self.view.borrow().clone()
     }
 
@@ -177,8 +177,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             if self.slabs.borrow_mut().begin_ask(class) {
                 let asking = Asking { slabs: &self.slabs, class };
-                let grant = self.host.alloc_block(class).await?;
+                let view = self.view();
+                let grant = self.host.alloc_block(class, &view).await?;
                 drop(asking);
+                let Some(grant) = grant else { continue };
                 if !self.slabs.borrow_mut().add_block(class, grant) {
                     let what = "a granted block has no room for one object";
                     return Err(Error::Corrupt { what });
@@ -222,7 +224,7 @@ impl Drop for Visible<'_> {
 /// One running operation: its batch, and what it has cost.
 struct Op<'s, F, H> {
     store: &'s Store<F, H>,
-    view: Rc<View>,
+    view: Arc<View>,
     batch: Batch,
     cost: Cost,
     /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that

@@ -237,6 +237,17 @@ impl Master {
                     Err(reason) => refused(reason),
                 },
             },
+            MasterRequest::Renew { newer_than, .. } => match &self.phase {
+                Phase::Formed(view) => {
+                    let newer = view.number > newer_than;
+                    let view = newer.then(|| view.clone());
+                    MasterReply::Renewed { view, expelled: Vec::new() }
+                }
+                Phase::Forming { .. } => self.not_ready(),
+            },
+            MasterRequest::Abandon { .. }
+            | MasterRequest::Unreachable { .. }
+            | MasterRequest::Alive { .. } => MasterReply::Done,
             MasterRequest::GetView { newer_than } => match &self.phase {
                 Phase::Formed(view) => {
                     let newer = view.number > newer_than;

@@ -1,0 +1,368 @@
+//! How a view changes: one primitive for losing a memory node, adding replicas, and later for
+//! growing the index (P §5.2 and more).
+//!
+//! ```text
+//! stable ─ freeze ─▶ frozen ─ all sessions have left older views ─▶ transforming
+//!                      ▲                                               │ bulk verbs
+//!   another node is    │                                               ▼
+//!   lost: any stage ───┘        stable ◀─ all have found out ─ switched
+//! ```
+//!
+//! Every step is a view of its own, with the next number: what a session may do follows from the
+//! view it acts by, and what the master has to do next follows from the view in its store. So a
+//! master that takes over needs to know nothing else.
+//!
+//! What is in the *scope* of a change:
+//!
+//! | stage | writes to a subtable | reads of it | new objects in a region |
+//! |---|---|---|---|
+//! | frozen | wait | from the primary; wait if it was lost | elsewhere |
+//! | transforming | wait | from the primary; if it was lost from all backups ([`settled`]) | elsewhere |
+//! | switched | wait; those that were stopped look what became of them | from the new primary | anywhere |
+//!
+//! Everything outside of the scope goes on, and so do reads of data, from any replica that is
+//! left. Invariants:
+//!
+//! * A session *acknowledges* a view once none of its operations acts by an older one. An
+//!   operation that was stopped half-way in a scope acts by no view until it looks.
+//! * `transforming` begins when all sessions have acknowledged `frozen`, or are fenced. Since
+//!   then nobody writes in the scope, nor reads from a lost memory node.
+//! * `switched` ends when all sessions have acknowledged it and none of their operations still
+//!   has to look. Until then nobody can overwrite what they look for.
+//!
+//! [`settled`]: crate::repair::settled
+
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::verbs::MnId;
+use crate::view::{Place, View, ViewError};
+
+/// How far a change has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Stage {
+    /// Who acts by an older view comes to an end.
+    Frozen,
+    /// Replicas are made equal, and new ones are filled.
+    Transforming,
+    /// The new picture is in force; writers that were stopped find out what became of them.
+    Switched,
+}
+
+/// A change under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// How far it has come.
+    pub stage: Stage,
+    /// The index subtables in its scope, by number, in order.
+    pub subtables: Vec<SubtableChange>,
+    /// The regions in its scope, by number, in order.
+    pub regions: Vec<RegionChange>,
+}
+
+/// What happens to a subtable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubtableChange {
+    /// Which.
+    pub subtable: u32,
+    /// Whether its primary was lost: its first place is a backup, until the change is switched.
+    pub headless: bool,
+    /// A replica to fill, which becomes the last backup.
+    pub joining: Option<Place>,
+}
+
+/// What happens to a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RegionChange {
+    /// Which.
+    pub region: u32,
+    /// A replica to fill, which becomes the last one.
+    pub joining: Place,
+}
+
+/// Something has no replica left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NothingLeft {
+    /// A part of the index is gone.
+    #[error("index subtable {0} has no replica left")]
+    Subtable(u32),
+    /// A region is gone, with all its objects.
+    #[error("region {0} has no replica left")]
+    Region(u32),
+}
+
+impl Change {
+    /// What happens to a subtable; `None` if it is not in the scope.
+    pub fn of_subtable(&self, subtable: u32) -> Option<&SubtableChange> {
+        self.subtables.iter().find(|s| s.subtable == subtable)
+    }
+
+    /// Whether a region is in the scope.
+    pub fn has_region(&self, region: u32) -> bool {
+        self.regions.iter().any(|r| r.region == region)
+    }
+}
+
+impl View {
+    /// How far the change of a subtable has come; `None` if nothing happens to it.
+    pub fn stage_of(&self, subtable: u32) -> Option<Stage> {
+        let change = self.change.as_ref()?;
+        change.of_subtable(subtable).map(|_| change.stage)
+    }
+
+    /// Whether a subtable's primary is lost and no backup has taken its place yet.
+    pub fn is_headless(&self, subtable: u32) -> bool {
+        let found = self.change.as_ref().and_then(|change| change.of_subtable(subtable));
+        found.is_some_and(|subtable| subtable.headless)
+    }
+
+    /// Whether no new object may be placed in a region.
+    pub fn is_region_frozen(&self, region: u32) -> bool {
+        let change = self.change.as_ref().filter(|change| change.stage != Stage::Switched);
+        change.is_some_and(|change| change.has_region(region))
+    }
+
+    /// Whether a memory node holds anything of this view, or is about to.
+    pub fn uses(&self, node: MnId) -> bool {
+        let held = self.subtables.iter().flat_map(|s| &s.places);
+        let held = held.chain(self.regions.iter().flat_map(|r| &r.places));
+        let joining = self.change.iter().flat_map(|change| {
+            let subtables = change.subtables.iter().filter_map(|s| s.joining);
+            subtables.chain(change.regions.iter().map(|r| r.joining))
+        });
+        held.copied().chain(joining).any(|place| place.node == node)
+    }
+
+    fn next(&self, change: Option<Change>) -> View {
+        View { number: self.number + 1, change, ..self.clone() }
+    }
+
+    /// The view after the loss of memory nodes: they are no members any more, and every subtable
+    /// that had a replica there is frozen, beside those that were already. To be made in any stage.
+    pub fn without(&self, lost: &[MnId]) -> Result<View, NothingLeft> {
+        let is_lost = |place: &Place| lost.contains(&place.node);
+        let before = self.change.clone().unwrap_or(Change {
+            stage: Stage::Frozen,
+            subtables: Vec::new(),
+            regions: Vec::new(),
+        });
+        let mut view = self.next(None);
+        view.members.retain(|member| !lost.contains(&member.node));
+        let mut change =
+            Change { stage: Stage::Frozen, subtables: Vec::new(), regions: before.regions.clone() };
+        for (number, subtable) in (0u32..).zip(&mut view.subtables) {
+            let known = before.of_subtable(number).copied();
+            let lost_one = subtable.places.iter().any(is_lost);
+            if known.is_none() && !lost_one {
+                continue;
+            }
+            let lost_its_head = is_lost(&subtable.places[0]);
+            subtable.places.retain(|place| !is_lost(place));
+            if subtable.places.is_empty() {
+                return Err(NothingLeft::Subtable(number));
+            }
+            change.subtables.push(SubtableChange {
+                subtable: number,
+                headless: lost_its_head || known.is_some_and(|known| known.headless),
+                joining: known.and_then(|known| known.joining).filter(|place| !is_lost(place)),
+            });
+        }
+        for (number, region) in (0u32..).zip(&mut view.regions) {
+            region.places.retain(|place| !is_lost(place));
+            if region.places.is_empty() {
+                return Err(NothingLeft::Region(number));
+            }
+        }
+        change.regions.retain(|region| !is_lost(&region.joining));
+        view.change = Some(change);
+        Ok(view)
+    }
+
+    /// The view in which replicas are going to be added to subtables and regions.
+    ///
+    /// # Panics
+    /// If a change is under way.
+    pub fn growing(&self, subtables: &[(u32, Place)], regions: &[(u32, Place)]) -> View {
+        assert!(self.change.is_none(), "one change at a time");
+        let subtable = |(subtable, place): &(u32, Place)| SubtableChange {
+            subtable: *subtable,
+            headless: false,
+            joining: Some(*place),
+        };
+        let region =
+            |(region, joining): &(u32, Place)| RegionChange { region: *region, joining: *joining };
+        let mut change = Change {
+            stage: Stage::Frozen,
+            subtables: subtables.iter().map(subtable).collect(),
+            regions: regions.iter().map(region).collect(),
+        };
+        change.subtables.sort_by_key(|s| s.subtable);
+        change.regions.sort_by_key(|r| r.region);
+        self.next(Some(change))
+    }
+
+    /// The view of the next stage: transforming after frozen, switched after transforming, stable
+    /// after switched.
+    ///
+    /// # Panics
+    /// If no change is under way.
+    pub fn advanced(&self) -> View {
+        let mut change = self.change.clone().expect("a change is under way");
+        match change.stage {
+            Stage::Frozen => {
+                change.stage = Stage::Transforming;
+                self.next(Some(change))
+            }
+            Stage::Transforming => {
+                let mut view = self.next(None);
+                for subtable in &mut change.subtables {
+                    subtable.headless = false;
+                    let places = &mut view.subtables[subtable.subtable as usize].places;
+                    places.extend(subtable.joining.take());
+                }
+                for region in change.regions.drain(..) {
+                    view.regions[region.region as usize].places.push(region.joining);
+                }
+                change.stage = Stage::Switched;
+                view.change = Some(change);
+                view
+            }
+            Stage::Switched => self.next(None),
+        }
+    }
+
+    /// Checks what a change says. Part of [`View::check`].
+    pub(crate) fn check_change(&self) -> Result<(), ViewError> {
+        let fail = |what| Err(ViewError { what });
+        let Some(change) = &self.change else { return Ok(()) };
+        let ascending = |numbers: &[u32]| numbers.windows(2).all(|pair| pair[0] < pair[1]);
+        let subtables: Vec<u32> = change.subtables.iter().map(|s| s.subtable).collect();
+        let regions: Vec<u32> = change.regions.iter().map(|r| r.region).collect();
+        if !ascending(&subtables) || !ascending(&regions) {
+            return fail("the scope of a change is not in order");
+        }
+        if subtables.last().is_some_and(|last| *last as usize >= self.subtables.len())
+            || regions.last().is_some_and(|last| *last as usize >= self.regions.len())
+        {
+            return fail("a change names an unknown subtable or region");
+        }
+        let switched = change.stage == Stage::Switched;
+        if switched && change.subtables.iter().any(|s| s.headless || s.joining.is_some()) {
+            return fail("a change that is switched leaves a subtable unfinished");
+        }
+        if switched && !change.regions.is_empty() {
+            return fail("a change that is switched leaves a region unfinished");
+        }
+        for SubtableChange { subtable, joining, .. } in &change.subtables {
+            if let Some(joining) = joining {
+                let places = &self.subtables[*subtable as usize].places;
+                self.check_joining(places, *joining, self.geometry.subtable_bytes())?;
+            }
+        }
+        for RegionChange { region, joining } in &change.regions {
+            let places = &self.regions[*region as usize].places;
+            self.check_joining(places, *joining, self.geometry.region_bytes)?;
+        }
+        Ok(())
+    }
+
+    fn check_joining(&self, places: &[Place], joining: Place, bytes: u64) -> Result<(), ViewError> {
+        let mut places = places.to_vec();
+        places.push(joining);
+        self.check_places(&places, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::tests::small;
+
+    fn place(node: u16, offset: u64) -> Place {
+        Place { node: MnId(node), offset }
+    }
+
+    #[test]
+    fn a_lost_primary_leaves_a_headless_subtable_until_the_switch() {
+        let view = small();
+        let frozen = view.without(&[MnId(0)]).unwrap();
+        frozen.check().unwrap();
+        assert_eq!((frozen.number, frozen.members.len()), (2, 1));
+        assert_eq!(frozen.stage_of(0), Some(Stage::Frozen));
+        assert!(frozen.is_headless(0) && frozen.is_headless(1));
+        assert!(!frozen.uses(MnId(0)) && frozen.uses(MnId(1)));
+        assert!(!frozen.is_region_frozen(0), "objects go to the replica that is left");
+        let transforming = frozen.advanced();
+        assert_eq!(transforming.stage_of(1), Some(Stage::Transforming));
+        let switched = transforming.advanced();
+        assert!(!switched.is_headless(0));
+        assert_eq!(switched.stage_of(0), Some(Stage::Switched));
+        let stable = switched.advanced();
+        assert_eq!((stable.number, &stable.change), (5, &None));
+        for view in [transforming, switched, stable] {
+            view.check().unwrap();
+        }
+    }
+
+    #[test]
+    fn who_loses_everything_is_told() {
+        let view = small();
+        let both = [MnId(0), MnId(1)];
+        assert_eq!(view.without(&both), Err(NothingLeft::Subtable(0)));
+    }
+
+    #[test]
+    fn replicas_join_at_the_switch() {
+        let half = small().without(&[MnId(0)]).unwrap().advanced().advanced().advanced();
+        let mut half = half;
+        half.members.push(crate::view::Member { node: MnId(2), ..half.members[0].clone() });
+        let growing = half.growing(&[(1, place(2, 0))], &[(0, place(2, 1 << 20))]);
+        growing.check().unwrap();
+        assert_eq!(growing.stage_of(0), None);
+        assert!(growing.is_region_frozen(0) && !growing.is_region_frozen(1));
+        let switched = growing.advanced().advanced();
+        switched.check().unwrap();
+        assert_eq!(switched.subtables[1].places, [place(1, 1 << 16), place(2, 0)]);
+        assert_eq!(switched.regions[0].places.len(), 2);
+        assert!(!switched.is_region_frozen(0));
+    }
+
+    #[test]
+    fn a_loss_during_a_change_starts_it_again_with_all_that_was_frozen() {
+        let half = small().without(&[MnId(0)]).unwrap().advanced().advanced().advanced();
+        let mut half = half;
+        half.members.push(crate::view::Member { node: MnId(2), ..half.members[0].clone() });
+        let growing = half.growing(&[(1, place(2, 0))], &[(0, place(2, 1 << 20))]).advanced();
+        let again = growing.without(&[MnId(2)]).unwrap();
+        again.check().unwrap();
+        assert_eq!(again.stage_of(1), Some(Stage::Frozen));
+        let change = again.change.clone().unwrap();
+        assert_eq!(change.subtables[0].joining, None, "it is not coming");
+        assert!(change.regions.is_empty());
+        let switched = growing.advanced().without(&[MnId(1)]);
+        assert_eq!(switched, Err(NothingLeft::Subtable(0)));
+    }
+
+    #[test]
+    fn bad_changes_are_refused() {
+        let growing = || {
+            let mut view = small();
+            view.members.push(crate::view::Member { node: MnId(2), ..view.members[0].clone() });
+            view.growing(&[(0, place(2, 0))], &[(1, place(2, 1 << 20))])
+        };
+        let bad = |what: &str, spoil: fn(&mut Change)| {
+            let mut view = growing();
+            spoil(view.change.as_mut().unwrap());
+            let error = view.check().unwrap_err();
+            assert!(error.what.contains(what), "{what}: {error}");
+        };
+        bad("in order", |c| c.subtables.push(c.subtables[0]));
+        bad("unknown subtable", |c| c.subtables[0].subtable = 9);
+        bad("unknown subtable or region", |c| c.regions[0].region = 9);
+        bad("unfinished", |c| c.stage = Stage::Switched);
+        bad("exceeds", |c| c.regions[0].joining.offset = 4 << 20);
+        bad("on one memory node", |c| c.subtables[0].joining = Some(place(1, 0)));
+        bad("overlap", |c| c.regions[0].joining = place(2, 0));
+    }
+}
