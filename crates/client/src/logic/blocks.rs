@@ -322,14 +322,15 @@ mod tests {
         let source = source_of(7, &env);
         let class = SizeClass::from_code(1).unwrap();
         env.hangs.set(true);
+        let view = view();
         {
-            let mut grant = pin!(source.grant(class, &view()));
+            let mut grant = pin!(source.grant(class, &view));
             let mut context = Context::from_waker(Waker::noop());
             assert!(grant.as_mut().poll(&mut context).is_pending(), "it is being given back");
         }
         env.hangs.set(false);
         env.silent.set(false);
         env.owner.set(ClientId::NOBODY);
-        assert!(matches!(at_once(source.grant(class, &view())), Err(Error::Allocation { .. })));
+        assert!(matches!(at_once(source.grant(class, &view)), Err(Error::Allocation { .. })));
     }
 }
