@@ -119,9 +119,10 @@ fn allocation_beside_a_dead_backup_does_not_eat_blocks() {
     let kept = node(dir.path(), &master);
     let lost = node(dir.path(), &master);
     master.wait_formed(SOON).unwrap();
-    let client = Client::connect(&master.addr().unwrap().to_string()).unwrap();
+    let options = Options { op_timeout: Duration::from_secs(1), ..Options::default() };
+    let client = Client::connect_with(&master.addr().unwrap().to_string(), options).unwrap();
     lost.stop();
-    for i in 0..30u32 {
+    for i in 0..5u32 {
         let error = client.put(&i.to_le_bytes(), b"value").unwrap_err();
         drop(error);
     }

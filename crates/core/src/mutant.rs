@@ -32,6 +32,21 @@ macro_rules! mutants {
 }
 
 mutants! {
+    // Changes of the view.
+    /// Writers do not wait while their subtable or region is frozen.
+    WritesWhileFrozen,
+    /// Readers use the backups of a subtable whose primary is lost before everybody has left the
+    /// primary.
+    ReadsBackupsWhileFrozen,
+    /// A loser waits on when the view changes: for a winner that is dead, and whose recovery waits
+    /// for the change.
+    LoserIgnoresNewView,
+    /// A session does not tell that stopped writers have yet to look: others may overwrite what they
+    /// look for.
+    StoppedIsForgotten,
+    /// A stopped writer looks before the replicas are equal.
+    LooksBeforeTheSwitch,
+
     // A word that recurs in a slot.
     /// DELETE leaves the same word every time: two deleters both win, and a CAS of an earlier
     /// round succeeds on the emptied slot.

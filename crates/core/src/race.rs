@@ -16,11 +16,13 @@
 //! Unlike RACE we keep no header in the bucket: RACE's header tells a client with an old
 //! directory that it came to the wrong place, ours learns it from the view.
 
+use arrayvec::ArrayVec;
 use twox_hash::XxHash3_128;
 
 use crate::layout::Slot;
+use crate::repair::settled;
 use crate::verbs::{Batch, Failure, Ticket};
-use crate::view::{BUCKETS_PER_GROUP, Place, SlotRef, View};
+use crate::view::{BUCKETS_PER_GROUP, MAX_REPLICAS, Place, SlotRef, View};
 
 /// The most slots that may hold a key: two combined buckets of two buckets of 8.
 pub const MAX_CANDIDATES: usize = 32;
@@ -108,6 +110,19 @@ pub struct Words {
 }
 
 impl Words {
+    /// What the slots become when the backups that are left are made equal.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn settled(backups: &[Words]) -> Words {
+        let mut words = backups[0];
+        for (i, slot) in words.slots[..words.buckets.len()].iter_mut().enumerate() {
+            let shown: ArrayVec<Slot, MAX_REPLICAS> = backups.iter().map(|w| w.slots[i]).collect();
+            *slot = settled(None, &shown, 0);
+        }
+        words
+    }
+
     /// Every slot with its word.
     pub fn iter(&self) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
         let slots = self.slots[..self.buckets.len()].iter().enumerate();

@@ -1,5 +1,5 @@
-//! What becomes of an index subtable that lost a replica: one word per slot, the same on all
-//! survivors (P §5.2).
+//! What a change of the view does to memory: index subtables get one word per slot, the same on
+//! all replicas that are left, and new replicas are filled (P §5.2).
 //!
 //! Writers have stopped anywhere inside of their rounds, so the survivors of a slot may differ.
 //! [`settled`] names the word that all of them get:
@@ -10,39 +10,40 @@
 //!   to find a duplicate, and was not acknowledged;
 //! * so does a word whose INSERT had begun to withdraw on another backup.
 //!
-//! [`settle_subtable`] does it to a whole subtable, by bulk READs and a CAS where a word must
+//! [`transform`] does it to all subtables in the scope of a change, by bulk READs and a CAS where a word must
 //! change. The backups first, the primary last: readers use the primary, so what they see changes
 //! at most once, to a word that by then stands on every backup, which a second run would choose
 //! again. If the primary is lost, readers may use the first backup meanwhile: its word is the one
 //! that is chosen. So it may stop anywhere and be run again.
 //!
-//! Preconditions: the subtable is *frozen and drained*, i.e. no operation that touches it runs, and
-//! clients that did not acknowledge that are fenced. Dead clients are recovered afterwards, in the
-//! new view (P §5.4); they then find their words on all replicas or on none.
+//! A subtable that gets a replica is made equal first, and copied then; a region is only copied,
+//! since an object stands on all replicas before anybody can learn of it.
+//!
+//! Preconditions: the change is in the stage *transforming*: no operation that touches its scope
+//! runs, and clients that did not acknowledge that are fenced ([`change`](crate::change)). Dead
+//! clients are recovered afterwards, in the new view (P §5.4); they then find their words on all
+//! replicas or on none.
 
 use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
+use crate::change::{RegionChange, Stage, SubtableChange};
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::stats::Cost;
-use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, MnId, Ticket};
+use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
 use crate::view::{MAX_REPLICAS, Place, View};
 
 /// Slots that are read from each survivor in one phase.
 const CHUNK_SLOTS: u64 = 8192;
+/// Bytes that are copied in one READ and one WRITE.
+const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Why a subtable could not be settled.
+/// Why a change could not be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RepairError {
-    /// All its replicas are lost.
-    #[error("subtable {subtable} has no replica left")]
-    NoReplicaLeft {
-        /// Which.
-        subtable: u32,
-    },
-    /// Another memory node failed: to be run again with that one among the lost.
+    /// A memory node failed: to be run again, in a view without it perhaps.
     #[error("repair stopped: {0}")]
     Unreachable(#[from] Failure),
     /// A slot changed meanwhile.
@@ -55,11 +56,13 @@ pub enum RepairError {
     },
 }
 
-/// What settling a subtable came to.
+/// What a transformation came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct Transformed {
     /// Slots of which at least one survivor changed.
     pub slots_changed: u64,
+    /// Bytes that were copied to new replicas.
+    pub bytes_copied: u64,
     /// What it cost.
     pub cost: Cost,
 }
@@ -78,34 +81,72 @@ pub fn settled(primary: Option<Slot>, backups: &[Slot], chosen: usize) -> Slot {
     if tentative || withdrawn { word.aborted() } else { word }
 }
 
-/// Makes the surviving replicas of a frozen and drained subtable equal. `view` still names the
-/// lost nodes, and has passed [`View::check`].
+/// Carries out the change of a view that has passed [`View::check`]. May be run again after it
+/// stopped anywhere.
 ///
 /// # Panics
-/// If the view has no such subtable.
-pub async fn settle_subtable<F: Fabric>(
+/// If the view has no change that is transforming.
+pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, RepairError> {
+    let change = view.change.as_ref().expect("a change is under way");
+    assert_eq!(change.stage, Stage::Transforming, "nobody has stopped for it");
+    let mut result = Transformed::default();
+    for SubtableChange { subtable, joining, .. } in &change.subtables {
+        settle_subtable(fabric, view, *subtable, &mut result).await?;
+        if let Some(joining) = joining {
+            let from = view.subtables[*subtable as usize].places[0];
+            let bytes = view.geometry.subtable_bytes();
+            copy(fabric, from, *joining, bytes, &mut result).await?;
+        }
+    }
+    for RegionChange { region, joining } in &change.regions {
+        let from = view.regions[*region as usize].places[0];
+        copy(fabric, from, *joining, view.geometry.region_bytes, &mut result).await?;
+    }
+    Ok(result)
+}
+
+/// Copies `bytes` bytes, which nobody writes meanwhile.
+async fn copy<F: Fabric>(
+    fabric: &F,
+    from: Place,
+    to: Place,
+    bytes: u64,
+    result: &mut Transformed,
+) -> Result<(), RepairError> {
+    let mut batch = Batch::new();
+    let mut at = 0;
+    while at < bytes {
+        let count = CHUNK_BYTES.min(bytes - at);
+        batch.clear();
+        let read = batch.read(from.node, from.offset + at, count as u32);
+        batch = fabric.execute(batch).await;
+        result.cost.add_batch(&batch);
+        let span = batch.data_span(read)?;
+        batch.next_phase();
+        batch.write(to.node, to.offset + at, span);
+        batch = fabric.execute(batch).await;
+        result.cost.add_batch(&batch);
+        batch.check()?;
+        result.bytes_copied += count;
+        at += count;
+    }
+    Ok(())
+}
+
+/// Makes the replicas of a subtable equal that are left.
+async fn settle_subtable<F: Fabric>(
     fabric: &F,
     view: &View,
     subtable: u32,
-    lost: &[MnId],
-) -> Result<Settled, RepairError> {
+    result: &mut Transformed,
+) -> Result<(), RepairError> {
     let places = &view.subtables[subtable as usize].places;
-    let mut survivors: Survivors =
-        places.iter().copied().filter(|p| !lost.contains(&p.node)).collect();
-    let has_primary = survivors.first() == places.first();
-    if survivors.is_empty() {
-        return Err(RepairError::NoReplicaLeft { subtable });
-    }
+    let has_primary = !view.is_headless(subtable);
+    let mut survivors: Survivors = places.iter().copied().collect();
     // In the order in which they are written.
     survivors.rotate_left(usize::from(has_primary));
-    let mut repair = Repair {
-        fabric,
-        subtable,
-        survivors,
-        has_primary,
-        batch: Batch::new(),
-        result: Settled::default(),
-    };
+    let mut repair =
+        Repair { fabric, subtable, survivors, has_primary, batch: Batch::new(), result };
     let slots = view.geometry.subtable_slots();
     let mut from = 0;
     while from < slots {
@@ -113,7 +154,7 @@ pub async fn settle_subtable<F: Fabric>(
         repair.settle(from, count).await?;
         from += count;
     }
-    Ok(repair.result)
+    Ok(())
 }
 
 /// Something per survivor: the backups in order, then the primary.
@@ -135,7 +176,7 @@ struct Repair<'r, F> {
     survivors: Survivors,
     has_primary: bool,
     batch: Batch,
-    result: Settled,
+    result: &'r mut Transformed,
 }
 
 impl<F: Fabric> Repair<'_, F> {

@@ -82,6 +82,8 @@ impl Current {
 struct Slab {
     class: SizeClass,
     current: Option<Current>,
+    /// Begun blocks whose regions are frozen, or were.
+    aside: Vec<Current>,
     waiting: VecDeque<BlockGrant>,
     /// The object allocated last, and the one before.
     last: Address,
@@ -110,6 +112,7 @@ impl Slabs {
             self.slabs.push(Slab {
                 class,
                 current: None,
+                aside: Vec::new(),
                 waiting: VecDeque::new(),
                 last: Address::NONE,
                 blocks_used: 0,
@@ -142,12 +145,27 @@ impl Slabs {
         usable
     }
 
-    /// Takes the next object of a class; `None` when a block is needed.
-    pub fn allocate(&mut self, class: SizeClass) -> Option<Allocation> {
+    /// Takes the next object of a class, of a block that is not frozen; `None` when a block is
+    /// needed.
+    pub fn allocate(
+        &mut self,
+        class: SizeClass,
+        is_frozen: impl Fn(Address) -> bool,
+    ) -> Option<Allocation> {
         let (owner, block_bytes) = (self.owner, self.block_bytes);
         let slab = self.slab(class);
-        if slab.current.as_ref().is_none_or(|c| c.index == c.shape.objects) {
-            let grant = slab.waiting.pop_front()?;
+        let has_room = |c: &Current| c.index < c.shape.objects;
+        if slab.current.as_ref().is_some_and(|c| has_room(c) && is_frozen(c.block)) {
+            slab.aside.extend(slab.current.take());
+        }
+        if !slab.current.as_ref().is_some_and(has_room)
+            && let Some(begun) = slab.aside.iter().position(|c| !is_frozen(c.block))
+        {
+            slab.current = Some(slab.aside.swap_remove(begun));
+        }
+        if !slab.current.as_ref().is_some_and(has_room) {
+            let next = slab.waiting.iter().position(|grant| !is_frozen(grant.address))?;
+            let grant = slab.waiting.remove(next)?;
             let shape = BlockShape::new(block_bytes, class).expect("add_block checked it");
             let (first, sequence) = (grant.first, slab.blocks_used);
             slab.blocks_used += 1;
@@ -193,11 +211,12 @@ impl Slabs {
     /// later one of its class has been allocated: the log's order must stay.
     pub fn give_back(&mut self, object: &Allocation) {
         let slab = self.slab(object.class);
-        let newest = slab.last == object.address || removed(Mutant::OlderObjectGivenBack);
-        let Some(current) = slab.current.as_mut().filter(|c| newest && c.index > c.first) else {
-            return;
+        let newest = slab.last == object.address;
+        let is_its_block = |c: &&mut Current| {
+            let is_last = c.index > c.first && c.object(c.index - 1) == object.address;
+            (newest && is_last) || (removed(Mutant::OlderObjectGivenBack) && c.index > c.first)
         };
-        debug_assert_eq!(current.object(current.index - 1), object.address);
+        let Some(current) = slab.current.as_mut().filter(is_its_block) else { return };
         current.index -= 1;
         current.generation = (object.generation + 1) % Slot::GENERATIONS;
         current.written = true;
@@ -209,7 +228,7 @@ impl Slabs {
         let mut rests = Vec::new();
         for slab in core::mem::take(&mut self.slabs) {
             let class = slab.class;
-            if let Some(current) = slab.current.filter(|c| c.index < c.shape.objects) {
+            for current in slab.current.into_iter().chain(slab.aside) {
                 // An object that was given back was written once: leave it out.
                 let first = current.index + u32::from(current.written);
                 if first < current.shape.objects {
@@ -243,11 +262,11 @@ mod tests {
     #[test]
     fn objects_are_linked_in_the_order_of_allocation() {
         let mut slabs = Slabs::new(ClientId(7), BLOCK);
-        assert_eq!(slabs.allocate(class()), None);
+        assert_eq!(slabs.allocate(class(), |_| false), None);
         assert!(slabs.add_block(class(), grant(1, 0)));
         assert!(slabs.add_block(class(), grant(5, 1)));
         let take = || {
-            let object = slabs.allocate(class())?;
+            let object = slabs.allocate(class(), |_| false)?;
             slabs.header_written(&object);
             Some(object)
         };
@@ -267,14 +286,14 @@ mod tests {
     fn only_the_newest_object_is_taken_back_and_changes_its_generation() {
         let mut slabs = Slabs::new(ClientId(1), BLOCK);
         slabs.add_block(class(), grant(1, 0));
-        let first = slabs.allocate(class()).unwrap();
-        let second = slabs.allocate(class()).unwrap();
+        let first = slabs.allocate(class(), |_| false).unwrap();
+        let second = slabs.allocate(class(), |_| false).unwrap();
         slabs.give_back(&first);
         slabs.give_back(&second);
-        let again = slabs.allocate(class()).unwrap();
+        let again = slabs.allocate(class(), |_| false).unwrap();
         assert_eq!((again.address, again.generation), (second.address, 1));
         assert_eq!((again.prev, again.next), (second.prev, second.next));
-        let third = slabs.allocate(class()).unwrap();
+        let third = slabs.allocate(class(), |_| false).unwrap();
         assert_eq!(third.generation, 0);
     }
 
@@ -282,12 +301,12 @@ mod tests {
     fn a_header_goes_with_every_object_until_it_is_written() {
         let mut slabs = Slabs::new(ClientId(1), BLOCK);
         slabs.add_block(class(), grant(1, 0));
-        let first = slabs.allocate(class()).unwrap();
-        let second = slabs.allocate(class()).unwrap();
+        let first = slabs.allocate(class(), |_| false).unwrap();
+        let second = slabs.allocate(class(), |_| false).unwrap();
         assert_eq!(first.header, second.header);
         assert!(second.header.is_some());
         slabs.header_written(&second);
-        assert_eq!(slabs.allocate(class()).unwrap().header, None);
+        assert_eq!(slabs.allocate(class(), |_| false).unwrap().header, None);
     }
 
     /// Also when its generation has come round.
@@ -296,7 +315,7 @@ mod tests {
         let mut slabs = Slabs::new(ClientId(1), BLOCK);
         slabs.add_block(class(), grant(1, 0));
         for _ in 0..u32::from(Slot::GENERATIONS) {
-            let object = slabs.allocate(class()).unwrap();
+            let object = slabs.allocate(class(), |_| false).unwrap();
             slabs.give_back(&object);
         }
         assert_eq!(slabs.take_rests()[0].first, 1);
@@ -307,7 +326,7 @@ mod tests {
         let mut slabs = Slabs::new(ClientId(1), BLOCK);
         slabs.add_block(class(), grant(1, 0));
         slabs.add_block(class(), grant(2, 0));
-        let object = slabs.allocate(class()).unwrap();
+        let object = slabs.allocate(class(), |_| false).unwrap();
         slabs.give_back(&object);
         let rest = |n: u64, first| Rest { block: Address::new(n * BLOCK), class: class(), first };
         assert_eq!(slabs.take_rests(), [rest(1, 1), rest(2, 0)]);

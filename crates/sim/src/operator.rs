@@ -11,7 +11,7 @@ use fusee_control::master::{Leftover, MasterRequest};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::recovery::{RecoveryError, Report, recover};
-use fusee_core::repair::settle_subtable;
+use fusee_core::repair::transform;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
@@ -125,22 +125,14 @@ async fn settle(run: &Run) {
         fence(run, client).await;
     }
     let lost: Vec<MnId> = run.lost_nodes();
-    let old = run.cluster.view().clone();
+    let frozen = run.cluster.view().without(&lost).expect("everything has a replica left");
+    let transforming = frozen.advanced();
     let fabric = SimFabric::new(run.cluster.network(), run.operator_id());
-    for number in 0..old.subtables.len() as u32 {
-        if settle_subtable(&fabric, &old, number, &lost).await.is_err() {
-            return;
-        }
-    }
-    if run.lost_nodes() != lost {
+    if transform(&fabric, &transforming).await.is_err() || run.lost_nodes() != lost {
         return;
     }
-    let mut view = old;
-    view.number += 1;
-    view.members.retain(|m| !lost.contains(&m.node));
-    view.subtables.iter_mut().for_each(|s| s.places.retain(|p| !lost.contains(&p.node)));
-    view.regions.iter_mut().for_each(|r| r.places.retain(|p| !lost.contains(&p.node)));
-    view.check().expect("every subtable and region has a replica left");
+    let view = transforming.advanced().advanced();
+    view.check().expect("a view that follows from one that is right");
     run.cluster.set_view(view);
     run.freeze(false);
 }

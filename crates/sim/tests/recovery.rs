@@ -11,25 +11,9 @@ use fusee_core::verbs::MnId;
 use fusee_sim::{ClusterOptions, Stepper};
 
 use support::crash::{cut_off, idle};
-use support::failures::{Events, client_crash, index_node_loss, insert_crash};
+use support::failures::{client_crash, for_all, index_node_loss, insert_crash};
 use support::steered_recovery::{late_insert_crash, recovery_overtaken};
 use support::{alone, index, stepwise};
-
-/// Runs a scenario for every seed, and says what happened in all of them.
-fn for_all(seeds: u64, scenario: fn(u64) -> Events) -> Option<Events> {
-    let replay = std::env::var("FUSEE_SIM_SEED").ok();
-    let replay: Option<u64> = replay.map(|s| s.parse().expect("FUSEE_SIM_SEED is a number"));
-    let mut events = Events::default();
-    for seed in replay.map_or(0..seeds, |seed| seed..seed + 1) {
-        let more = std::panic::catch_unwind(|| scenario(seed)).unwrap_or_else(|panic| {
-            eprintln!("failed: FUSEE_SIM_SEED={seed}");
-            std::panic::resume_unwind(panic)
-        });
-        events.add(&more);
-    }
-    println!("{events:?}");
-    replay.is_none().then_some(events)
-}
 
 /// The paper's §5.3, beside living clients.
 #[test]

@@ -173,7 +173,11 @@ impl<E: Environment> BlockSource<E> {
     }
 
     async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, RpcError> {
-        self.env.ask_node(node, request, self.node_deadline).await
+        let answer = self.env.ask_node(node, request, self.node_deadline).await;
+        if answer.is_err() {
+            self.env.report_unreachable(node);
+        }
+        answer
     }
 }
 

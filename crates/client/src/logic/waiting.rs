@@ -127,7 +127,17 @@ impl<E: Environment> Host for SessionHost<E> {
         view: &Arc<View>,
     ) -> Result<Option<BlockGrant>, Error> {
         // On the heap: it is rare, and the futures of operations stay small.
-        let granting = Box::pin(self.blocks.grant(class, view));
+        let tries = self.op_timeout.as_millis() / (4 * VIEW_POLL.as_millis());
+        let granting = Box::pin(async {
+            for _ in 0..tries {
+                match self.blocks.grant(class, view).await {
+                    // A node that has blocks may be missing: wait for the view without it.
+                    Err(Error::Allocation { .. }) => self.env.sleep(VIEW_POLL).await,
+                    other => return other,
+                }
+            }
+            self.blocks.grant(class, view).await
+        });
         match select(granting, pin!(self.outwait(view.number))).await {
             Either::Left((result, _)) => result.map(Some),
             Either::Right((true, _)) => Ok(None),

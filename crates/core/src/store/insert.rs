@@ -23,6 +23,7 @@
 //! the commit clears the bit.
 
 use super::round::{Contended, Round};
+use super::stopped::Progress;
 use super::write::{Attempt, Intent};
 use super::{Hint, Op};
 use crate::error::{Error, Outcome};
@@ -58,7 +59,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Contended::Won(winner, Some(look)) => (winner, look),
             Contended::Won(_, None) => unreachable!("a winner with backups has looked"),
             Contended::Lost => {
-                self.await_end(slot, old).await?;
+                if self.await_end(slot, old).await?.is_none() {
+                    return Ok(Attempt::Stopped);
+                }
                 if removed(Mutant::InsertLoserSucceeds) {
                     return Ok(Attempt::Done(None));
                 }
@@ -74,6 +77,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Err(error) => {
                 // Not to leave a tentative entry behind that blocks the slot.
                 self.abort(winner, &round).await?;
+                self.progress = Progress::Nothing;
                 return Err(withdrawn(error));
             }
         }
@@ -106,6 +110,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Withdraws a tentative entry that won its round.
     async fn abort(&mut self, winner: Winner, round: &Round) -> Result<(), Error> {
+        self.progress = Progress::Withdrawing(*round);
         let left = word_of_abort(round.own, round.old);
         if !removed(Mutant::AbortsPrimaryFirst) {
             self.rewrite_backups(&winner, round.slot, round.own, left).await?;
@@ -148,6 +153,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let other = self.has_other(&look, slot, words, intent.key).await;
         if !matches!(other, Ok(false)) {
             let tentative = own.tentative();
+            self.progress = Progress::Withdrawing(round);
             self.batch.next_phase();
             let left = word_of_abort(tentative, old);
             let cas = self.batch.cas(place.node, place.offset, tentative.0, left.0);
@@ -155,6 +161,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if self.batch.found(cas).map_err(|f| self.failed(f))? != tentative.0 {
                 return Err(Error::Interrupted { what: "a tentative slot changed" });
             }
+            self.progress = Progress::Nothing;
             return other.map(|_| Attempt::Again).map_err(withdrawn);
         }
         match self.commit(winner, &round, own.tentative(), own, object, intent.opcode).await? {

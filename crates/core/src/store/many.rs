@@ -58,9 +58,19 @@ impl<F: Fabric, H: Host> Store<F, H> {
         keys.iter().try_for_each(|k| self.check_key(k.key))?;
         let mut op = self.operation();
         op.batch.clear();
-        let open = op.search_many(keys, &mut found).await;
+        let mut answered = alloc::vec![false; keys.len()];
+        let mut answer = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
+            answered[i] = true;
+            found(i, value, place);
+        };
+        let open = op.search_many(keys, &mut answer).await;
         op.finish(OpKind::SearchMany);
-        for i in open? {
+        let open = match open {
+            // One by one they wait for the view without that node.
+            Err(Error::Unreachable { .. }) => (0..keys.len()).filter(|i| !answered[*i]).collect(),
+            other => other?,
+        };
+        for i in open {
             let searched = self.search(keys[i].key, None).await?;
             found(i, searched.value(), searched.hint());
         }
@@ -75,6 +85,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         keys: &[SearchKey<'_>],
         found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
     ) -> Result<Vec<usize>, Error> {
+        if self.view.change.iter().any(|change| change.subtables.iter().any(|s| s.headless)) {
+            return Ok((0..keys.len()).collect());
+        }
         let mut firsts = Vec::with_capacity(keys.len());
         for key in keys {
             firsts.push(match key.hint {

@@ -17,10 +17,12 @@
 //! | UPDATE, DELETE, UPSERT of a key that exists | 3 | 4 | 2 / 3 |
 //! | INSERT, UPSERT of a new key | – | 4 | 3 |
 
+mod acting;
 mod insert;
 mod many;
 mod round;
 mod search;
+mod stopped;
 mod write;
 
 use alloc::sync::Arc;
@@ -33,6 +35,9 @@ use arrayvec::ArrayVec;
 pub use many::SearchKey;
 pub use search::Searched;
 
+use acting::{Acts, Views};
+use stopped::Progress;
+
 use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Host};
 use crate::layout::{Address, HEADER_BYTES, Object, ObjectError, SizeClass, Slot, UNIT_BYTES};
@@ -41,7 +46,7 @@ use crate::race::{Buckets, MAX_CANDIDATES, Words};
 use crate::slab::{Allocation, Rest, Slabs};
 use crate::stats::{Cost, OpKind, Stats};
 use crate::verbs::{Batch, ClientId, Fabric, Failure, Ticket};
-use crate::view::{Place, SlotRef, View};
+use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
 /// Where a key was last seen: its slot and the slot's word. What an index cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +80,8 @@ pub struct Store<F, H> {
     stats: RefCell<Stats>,
     /// Whether an operation left a write round half-way.
     half_way: Cell<bool>,
+    /// By which views the running operations act.
+    views: Views,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -90,6 +97,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             batches: RefCell::default(),
             stats: RefCell::default(),
             half_way: Cell::new(false),
+            views: Views::default(),
         }
     }
 
@@ -151,12 +159,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     fn operation(&self) -> Op<'_, F, H> {
         let batch = self.batches.borrow_mut().pop().unwrap_or_default();
+        let (acts, view) = Acts::new(self);
         Op {
             store: self,
-            view: self.view(),
+            view,
             batch,
             cost: Cost::default(),
-            visible: Visible { posted: false, half_way: &self.half_way },
+            acts,
+            progress: Progress::Nothing,
             hint_held: false,
             pauses: 0,
         }
@@ -169,22 +179,33 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// An object of a class, from this session's slabs or from a new block.
-    async fn allocate(&self, class: SizeClass) -> Result<Allocation, Error> {
+    /// An object of a class, from this session's slabs or from a new block, and by this view.
+    /// `None` when a newer view has come.
+    async fn allocate(
+        &self,
+        class: SizeClass,
+        view: &Arc<View>,
+    ) -> Result<Option<Allocation>, Error> {
+        let is_frozen = |block: Address| {
+            view.change.is_some()
+                && view.is_region_frozen((block.bytes() / view.geometry.region_bytes) as u32)
+                && !removed(Mutant::WritesWhileFrozen)
+        };
         for attempt in 0.. {
-            if let Some(object) = self.slabs.borrow_mut().allocate(class) {
-                return Ok(object);
+            if let Some(object) = self.slabs.borrow_mut().allocate(class, is_frozen) {
+                return Ok(Some(object));
             }
             if self.slabs.borrow_mut().begin_ask(class) {
                 let asking = Asking { slabs: &self.slabs, class };
-                let view = self.view();
-                let grant = self.host.alloc_block(class, &view).await?;
+                let grant = self.host.alloc_block(class, view).await?;
                 drop(asking);
-                let Some(grant) = grant else { continue };
+                let Some(grant) = grant else { return Ok(None) };
                 if !self.slabs.borrow_mut().add_block(class, grant) {
                     let what = "a granted block has no room for one object";
                     return Err(Error::Corrupt { what });
                 }
+            } else if self.newest_view().number > view.number {
+                return Ok(None);
             } else if self.host.pause(attempt).await.is_err() {
                 let waiting_for = "a block that another operation asked for";
                 return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
@@ -206,30 +227,16 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// Whether others may have seen something of the running attempt. If it is dropped while they
-/// may, the attempt did not come to its end.
-struct Visible<'s> {
-    posted: bool,
-    half_way: &'s Cell<bool>,
-}
-
-impl Drop for Visible<'_> {
-    fn drop(&mut self) {
-        if self.posted {
-            self.half_way.set(true);
-        }
-    }
-}
-
 /// One running operation: its batch, and what it has cost.
-struct Op<'s, F, H> {
+struct Op<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     view: Arc<View>,
     batch: Batch,
     cost: Cost,
-    /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
-    /// recovery can still finish.
-    visible: Visible<'s>,
+    /// By which view it acts, and whether others may have seen something of it.
+    acts: Acts<'s, F, H>,
+    /// How far the running attempt to write has come.
+    progress: Progress,
     /// Whether the slot of the hint held the hint's word.
     hint_held: bool,
     /// How often it has waited. One count for the whole operation, so that the host's limit on
@@ -249,7 +256,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Executes the batch: one phase.
     async fn phase(&mut self) {
         let batch = mem::take(&mut self.batch);
-        self.visible.posted |= batch.verbs().iter().any(|v| v.is_atomic());
+        self.acts.posted |= batch.verbs().iter().any(|v| v.is_atomic());
         self.batch = self.store.fabric.execute(batch).await;
         self.cost.add_batch(&self.batch);
     }
@@ -263,7 +270,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// A verb of this operation failed.
     fn failed(&self, failure: Failure) -> Error {
         let Failure { node, error } = failure;
-        let outcome = if self.visible.posted { Outcome::Unknown } else { Outcome::NotApplied };
+        let outcome = if self.acts.posted { Outcome::Unknown } else { Outcome::NotApplied };
         Error::Unreachable { node, error, outcome }
     }
 
@@ -287,12 +294,32 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(Slot(u64::from_le_bytes(bytes.try_into().expect("a slot has 8 bytes"))))
     }
 
-    /// One phase: all slots of the key, from the primary.
+    /// One phase: all slots of the key, from the primary. While a subtable has none, from all
+    /// backups.
     async fn fetch_words(&mut self, buckets: &Buckets) -> Result<Words, Failure> {
         self.batch.next_phase();
+        if self.view.change.is_some() && self.view.is_headless(buckets.subtable) {
+            return self.fetch_settled(buckets).await;
+        }
         let tickets = self.read_buckets(buckets);
         self.phase().await;
         buckets.words(&self.batch, tickets)
+    }
+
+    /// One phase: all slots of the key as they are going to be settled.
+    async fn fetch_settled(&mut self, buckets: &Buckets) -> Result<Words, Failure> {
+        let view = self.view.clone();
+        let places = &view.subtables[buckets.subtable as usize].places;
+        let mut reads = ArrayVec::<[Ticket; 2], MAX_REPLICAS>::new();
+        for place in places {
+            reads.push(buckets.read(&mut self.batch, *place));
+        }
+        self.phase().await;
+        let mut replicas = ArrayVec::<Words, MAX_REPLICAS>::new();
+        for tickets in reads {
+            replicas.push(buckets.words(&self.batch, tickets)?);
+        }
+        Ok(Words::settled(&replicas))
     }
 
     fn read_buckets(&mut self, buckets: &Buckets) -> [Ticket; 2] {
@@ -340,6 +367,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// A hint is a guess from outside: whether it can be right at all.
     fn is_possible(&self, hint: Hint, key: &[u8]) -> bool {
         self.view.has_slot(hint.slot)
+            && !self.view.is_headless(hint.slot.subtable)
             && self.may_hold(hint.word, key)
             && self.class_of(hint.word).is_some_and(|class| {
                 self.view.object_places(hint.word.address(), class.bytes()).is_some()

@@ -18,6 +18,7 @@
 use arrayvec::ArrayVec;
 
 use super::Op;
+use super::stopped::Progress;
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot, TRAILER_BYTES, trailer_bytes};
@@ -64,6 +65,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         look: Option<&Buckets>,
     ) -> Result<Contended, Error> {
         let backups = self.backups(round.slot);
+        self.progress = Progress::Contending(*round);
         let mut looked = None;
         let mut seen = PerBackup::<Slot>::new();
         if !backups.is_empty() {
@@ -202,6 +204,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         object: &Allocation,
         opcode: Opcode,
     ) -> Result<bool, Error> {
+        self.progress = Progress::Committing(Round { own: to, ..*round });
         self.batch.next_phase();
         let trailer = self.batch.stage(TRAILER_BYTES as u32);
         let entry = object.entry(opcode, Some(round.old.0));
@@ -224,16 +227,27 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Err(Error::Interrupted { what: "the primary changed under its winner" })
     }
 
-    /// As a loser, waits until the round is over. Returns what the primary shows then.
-    pub(super) async fn await_end(&mut self, slot: SlotRef, old: Slot) -> Result<Slot, Error> {
+    /// As a loser, waits until the round is over. Returns what the primary shows then; `None` if
+    /// the view changes: the winner may be dead, and is recovered only after the change.
+    pub(super) async fn await_end(
+        &mut self,
+        slot: SlotRef,
+        old: Slot,
+    ) -> Result<Option<Slot>, Error> {
         loop {
             if self.pause().await.is_err() && !removed(Mutant::LoserWaitsForEver) {
                 let waiting_for = "the winner of a write conflict to finish";
                 return Err(Error::GaveUp { waiting_for, outcome: Outcome::Unknown });
             }
+            if self.newer_view_has_come() && !removed(Mutant::LoserIgnoresNewView) {
+                self.view = self.acts.resume();
+                if self.view.stage_of(slot.subtable).is_some() {
+                    return Ok(None);
+                }
+            }
             let word = self.fetch_slot(slot).await?;
             if word != old {
-                return Ok(word);
+                return Ok(Some(word));
             }
         }
     }

@@ -61,7 +61,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
     ) -> Result<Searched<'_, F, H>, Error> {
         self.check_key(key)?;
         let mut op = self.operation();
-        op.batch.clear();
         let result = op.search(key, hint).await;
         let batch = core::mem::take(&mut op.batch);
         self.stats.borrow_mut().add(OpKind::Search, &op.cost);
@@ -81,6 +80,23 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         key: &[u8],
         hint: Option<Hint>,
     ) -> Result<Option<(Hint, Span)>, Error> {
+        loop {
+            self.may_read(key).await?;
+            match self.search_by_view(key, hint).await {
+                Err(error @ Error::Unreachable { node, .. }) => {
+                    self.read_without(node, error).await?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn search_by_view(
+        &mut self,
+        key: &[u8],
+        hint: Option<Hint>,
+    ) -> Result<Option<(Hint, Span)>, Error> {
+        self.batch.clear();
         if let Some(hint) = hint.filter(|hint| self.is_possible(*hint, key))
             && let Some(found) = self.search_by_hint(key, hint).await?
         {

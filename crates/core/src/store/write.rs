@@ -16,6 +16,7 @@
 //! key is gone when the winner wrote a new value: it starts again.
 
 use super::round::{Contended, Round, object_places};
+use super::stopped::Progress;
 use super::{Hint, Op, Stale, Store, Written};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
@@ -72,7 +73,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let result = op.write(&Intent { opcode, key, value }, hint).await;
         let is_known = |error: &Error| error.outcome() == Outcome::NotApplied;
         if result.as_ref().err().is_none_or(is_known) {
-            op.visible.posted = false;
+            op.acts.posted = false;
         }
         op.finish(kind);
         result
@@ -92,6 +93,8 @@ pub(super) enum Attempt {
     Done(Option<Hint>),
     /// Others were faster. The object may have been seen: start again with a new one.
     Again,
+    /// The view changes while it waits for another writer.
+    Stopped,
 }
 
 /// Where the key was found to be.
@@ -114,23 +117,46 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             max_bytes: self.view.geometry.max_value_bytes as usize,
         };
         let class = Object::class(intent.key.len(), intent.value.len()).ok_or_else(too_large)?;
-        let mut object = self.store.allocate(class).await?;
+        let mut object = None;
         loop {
-            let attempt = self.attempt(intent, hint.take(), &object).await?;
-            self.visible.posted = false;
-            match attempt {
+            self.may_write(intent.key).await?;
+            if object.is_none() || !removed(Mutant::IdentityUsedAgain) {
+                object = self.store.allocate(class, &self.view.clone()).await?;
+            }
+            let Some(object) = &object else { continue };
+            match self.attempt_or_find_out(intent, hint.take(), object).await? {
                 Attempt::Done(place) => {
+                    self.acts.posted = false;
                     return Ok(Written { place, hint_held: self.hint_held });
                 }
-                Attempt::Again => {}
+                Attempt::Again | Attempt::Stopped => self.acts.posted = false,
             }
             if self.pause().await.is_err() {
                 let waiting_for = "a key or bucket that others keep changing";
                 return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
             }
-            if !removed(Mutant::IdentityUsedAgain) {
-                object = self.store.allocate(class).await?;
+        }
+    }
+
+    /// One attempt, and if it is stopped by the loss of a memory node, what became of it.
+    async fn attempt_or_find_out(
+        &mut self,
+        intent: &Intent<'_>,
+        hint: Option<Hint>,
+        object: &Allocation,
+    ) -> Result<Attempt, Error> {
+        self.progress = Progress::Nothing;
+        match self.attempt(intent, hint, object).await {
+            Ok(Attempt::Stopped) => {
+                let waiting_for = "the winner of a write conflict to finish";
+                let error = Error::GaveUp { waiting_for, outcome: Outcome::Unknown };
+                self.find_out(intent.opcode, None, error).await
             }
+            Err(Error::Unreachable { node, error, outcome }) => {
+                let error = Error::Unreachable { node, error, outcome };
+                self.find_out(intent.opcode, Some(node), error).await
+            }
+            other => other,
         }
     }
 
@@ -269,10 +295,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 Ok(if done { Attempt::Done((!own.is_free()).then_some(hint)) } else { lost })
             }
             Contended::Lost => {
-                if !removed(Mutant::LoserDoesNotWait) {
-                    self.await_end(round.slot, round.old).await?;
+                if removed(Mutant::LoserDoesNotWait) {
+                    return Ok(lost);
                 }
-                Ok(lost)
+                let end = self.await_end(round.slot, round.old).await?;
+                Ok(if end.is_some() { lost } else { Attempt::Stopped })
             }
         }
     }

@@ -54,6 +54,10 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | RecoveryExaminesLastObjectsOnly
         | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
         HintIsTrusted | KeysNotCompared | OlderObjectGivenBack => &scenarios::MIXED,
+        WritesWhileFrozen | LoserIgnoresNewView | StoppedIsForgotten | LooksBeforeTheSwitch => {
+            &scenarios::NODE_LOSS
+        }
+        ReadsBackupsWhileFrozen => &scenarios::CUT_OFF_PRIMARY,
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
         LoserWaitsForEver => &scenarios::TIMED_SHORT_LOSSES,
     }

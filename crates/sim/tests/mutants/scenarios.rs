@@ -5,7 +5,7 @@
 
 use fusee_sim::{RunOptions, run};
 
-use crate::support::{failures, scenarios, steered, steered_recovery};
+use crate::support::{changes, failures, scenarios, steered, steered_recovery};
 
 /// A family of runs, one per seed.
 pub struct Scenario {
@@ -49,8 +49,18 @@ pub const OVERTAKEN: Scenario = named("overtaken", |seed| {
     steered_recovery::recovery_overtaken(seed);
 });
 
+pub const NODE_LOSS: Scenario = named("node loss", |seed| {
+    changes::node_loss(seed);
+});
+
+pub const CUT_OFF_PRIMARY: Scenario = named("cut off primary", |seed| {
+    changes::cut_off_primary(seed);
+});
+
 /// Every scenario that goes step by step.
-pub const STEPWISE: [&Scenario; 14] = [
+pub const STEPWISE: [&Scenario; 16] = [
+    &NODE_LOSS,
+    &CUT_OFF_PRIMARY,
     &MIXED,
     &FIGHT,
     &BURSTS,

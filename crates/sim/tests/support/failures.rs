@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use fusee_control::master::{Leftover, MasterReply, MasterRequest};
 use fusee_control::node::BlockId;
 use fusee_core::recovery::{BlockReport, Report, recover};
-use fusee_core::repair::settle_subtable;
+use fusee_core::repair::transform;
 use fusee_core::slab::Rest;
 use fusee_core::stats::OpKind::{self, Delete, Insert, Search, SearchMany, Update, Upsert};
 use fusee_core::verbs::{ClientId, MnId};
@@ -46,6 +46,10 @@ pub struct Events {
     pub handed_on: u64,
     /// Slots that were settled after a memory node was lost.
     pub slots_settled: u64,
+    /// Changes of the view that began anew, because another node was lost.
+    pub begun_anew: u64,
+    /// Operations that were stopped by a change.
+    pub stopped: u64,
 }
 
 impl Events {
@@ -58,7 +62,25 @@ impl Events {
         self.dropped += other.dropped;
         self.handed_on += other.handed_on;
         self.slots_settled += other.slots_settled;
+        self.begun_anew += other.begun_anew;
+        self.stopped += other.stopped;
     }
+}
+
+/// Runs a scenario for every seed, and says what happened in all of them.
+pub fn for_all(seeds: u64, scenario: fn(u64) -> Events) -> Option<Events> {
+    let replay = std::env::var("FUSEE_SIM_SEED").ok();
+    let replay: Option<u64> = replay.map(|s| s.parse().expect("FUSEE_SIM_SEED is a number"));
+    let mut events = Events::default();
+    for seed in replay.map_or(0..seeds, |seed| seed..seed + 1) {
+        let more = std::panic::catch_unwind(|| scenario(seed)).unwrap_or_else(|panic| {
+            eprintln!("failed: FUSEE_SIM_SEED={seed}");
+            std::panic::resume_unwind(panic)
+        });
+        events.add(&more);
+    }
+    println!("{events:?}");
+    replay.is_none().then_some(events)
 }
 
 /// Clients die beside living ones and are recovered. Neighbouring seeds differ in the number of
@@ -120,7 +142,7 @@ pub struct Run {
     pub rng: Rng,
     plans: Plans,
     pub cluster: Cluster,
-    workload: Workload,
+    pub workload: Workload,
     keys: usize,
     /// All that there have been.
     clients: RefCell<Vec<ClientId>>,
@@ -151,13 +173,13 @@ impl Run {
         }
     }
 
-    fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         let client = self.cluster.client();
         self.clients.borrow_mut().push(client.client());
         client
     }
 
-    fn count(&self, change: impl FnOnce(&mut Events)) {
+    pub fn count(&self, change: impl FnOnce(&mut Events)) {
         let mut events = self.events.get();
         change(&mut events);
         self.events.set(events);
@@ -183,7 +205,7 @@ impl Run {
     }
 
     /// Adds the tasks of one client: up to three operations at a time.
-    fn spawn<'t>(&'t self, stepper: &mut Stepper<'t>, store: &'t Client, life: &'t Life<'t>) {
+    pub fn spawn<'t>(&'t self, stepper: &mut Stepper<'t>, store: &'t Client, life: &'t Life<'t>) {
         for _ in 0..1 + self.rng.below(3) {
             let plan = self.plan();
             stepper.spawn(life.task(async move {
@@ -201,7 +223,7 @@ impl Run {
 
     /// The life of a client that will crash, half of them while replicas differ: somebody,
     /// perhaps this client, is within a write round.
-    fn short_life(&self) -> Life<'_> {
+    pub fn short_life(&self) -> Life<'_> {
         match self.rng.below(2) {
             0 => Life::new(Some(1 + self.rng.below(400) as u64), || true),
             _ => Life::new(Some(self.rng.below(40) as u64), || replicas_differ(&self.cluster)),
@@ -210,7 +232,7 @@ impl Run {
 
     /// Lets one client per fate work beside the others: `true` means that it dies and is
     /// recovered.
-    fn work(&self, fates: &[bool]) {
+    pub fn work(&self, fates: &[bool]) {
         let life = |dies: &bool| match dies {
             true => self.short_life(),
             false => Life::new(None, || false),
@@ -261,7 +283,7 @@ impl Run {
     }
 
     /// What a dead client has not used of its blocks goes to the master, for others.
-    fn hand_on(&self, client: ClientId, report: &Report) {
+    pub fn hand_on(&self, client: ClientId, report: &Report) {
         let geometry = self.cluster.view().geometry;
         let leftover = |block: &BlockReport| {
             let Rest { block, class, first } = block.rest(geometry.block_bytes)?;
@@ -303,17 +325,19 @@ impl Run {
     /// A node of the index is lost, and the rest of its subtables settled, in one run or several.
     fn settle(&self, lost: MnId) {
         self.cluster.crash_node(lost);
-        let (fabric, view) = (operator_fabric(&self.cluster), self.cluster.view().clone());
+        let fabric = operator_fabric(&self.cluster);
+        let frozen = self.cluster.view().without(&[lost]).expect("there are backups");
+        let view = frozen.advanced();
         let mut stepper = Stepper::new(&self.rng);
         stepper.spawn(async {
             while self.rng.below(2) == 0 {
                 let steps = self.rng.below(40) as u64;
-                let cut = cut_off(steps, settle_subtable(&fabric, &view, 0, &[lost])).await;
+                let cut = cut_off(steps, transform(&fabric, &view)).await;
                 self.count(|e| e.cut_off += u64::from(cut.is_none()));
             }
-            let settled = settle_subtable(&fabric, &view, 0, &[lost]).await.expect("it is frozen");
+            let settled = transform(&fabric, &view).await.expect("it is frozen");
             self.count(|e| e.slots_settled += settled.slots_changed);
-            let again = settle_subtable(&fabric, &view, 0, &[lost]).await.expect("it is frozen");
+            let again = transform(&fabric, &view).await.expect("it is frozen");
             assert_eq!(again.slots_changed, 0);
         });
         stepper.run(MAX_STEPS, || ());
@@ -321,7 +345,7 @@ impl Run {
     }
 
     /// Reads every key, and judges the whole history.
-    fn end(&self) -> Events {
+    pub fn end(&self) -> Events {
         let store = self.client();
         self.alone(async {
             for key in 0..self.keys {

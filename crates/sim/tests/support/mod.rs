@@ -10,6 +10,7 @@
 //! checks that at every change of a primary's slot.
 #![allow(dead_code, reason = "every test takes what it needs")]
 
+pub mod changes;
 pub mod crash;
 pub mod failures;
 pub mod scenarios;
@@ -99,8 +100,10 @@ pub fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
         .flat_map(move |subtable| (0..slots).map(move |slot| SlotRef { subtable, slot }))
 }
 
+/// The words of a slot at the nodes that live.
 fn words_of(cluster: &Cluster, view: &View, slot: SlotRef) -> Vec<Slot> {
-    view.slot_places(slot).map(|place| cluster.network().word_at(place)).collect()
+    let lives = |place: &Place| cluster.network().has(place.node);
+    view.slot_places(slot).filter(lives).map(|place| cluster.network().word_at(place)).collect()
 }
 
 /// The words of all slots of all replicas.

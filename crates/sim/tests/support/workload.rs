@@ -60,6 +60,11 @@ impl Workload {
         colliding.chain(others).map(key).collect()
     }
 
+    /// The subtable that a key belongs to.
+    pub fn subtable_of(&self, key: usize, view: &View) -> u32 {
+        Buckets::of(&self.keys[key], view).subtable
+    }
+
     /// One operation on one key. A SEARCH of many keys takes them all, and some of them twice.
     ///
     /// # Panics

@@ -1,0 +1,242 @@
+//! Operations and changes of the view: how they wait for one, and how a writer that was stopped
+//! by one finds out what became of its write.
+//!
+//! A write stops when a memory node does not answer, or when it waits for another writer whose
+//! subtable is being changed: that writer may be dead, and is recovered only after the change. It
+//! then knows how far it came ([`Progress`]). When the change has made the replicas equal, and
+//! before anybody may write again, it looks at its slot:
+//!
+//! | it had | it sees | so |
+//! |---|---|---|
+//! | posted no CAS | – | starts again |
+//! | begun to withdraw | – | starts again: its word was never live |
+//! | posted its commit | – | is done: its word stood on all backups, hence was chosen |
+//! | competed, or confirmed | its own word | is done |
+//! | | its identity, withdrawn; or the old word | starts again |
+//! | | another word | is a loser: of an occupied slot it has replaced what the winner replaced |
+
+use alloc::sync::Arc;
+
+use super::round::Round;
+use super::write::Attempt;
+use super::{Hint, Op};
+use crate::change::Stage;
+use crate::error::{Error, Outcome};
+use crate::host::Host;
+use crate::layout::{Opcode, Slot};
+use crate::mutant::{Mutant, removed};
+use crate::race::Buckets;
+use crate::verbs::{Fabric, MnId};
+use crate::view::View;
+
+/// How far an attempt to write has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Progress {
+    /// No CAS of it has been posted.
+    Nothing,
+    /// It competes for a round, or has won it and confirms its word.
+    Contending(Round),
+    /// It takes its word back.
+    Withdrawing(Round),
+    /// It commits.
+    Committing(Round),
+}
+
+impl Progress {
+    fn round(&self) -> Option<&Round> {
+        match self {
+            Progress::Nothing => None,
+            Progress::Contending(round)
+            | Progress::Withdrawing(round)
+            | Progress::Committing(round) => Some(round),
+        }
+    }
+}
+
+const CHANGE: &str = "the end of a change of the cluster";
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// Waits until the key's subtable may be written. The operation acts by the newest view then.
+    pub(super) async fn may_write(&mut self, key: &[u8]) -> Result<(), Error> {
+        loop {
+            if !self.acts.is_acting() || self.newer_view_has_come() {
+                self.view = self.acts.resume();
+            }
+            if self.stage_of(key).is_none() || removed(Mutant::WritesWhileFrozen) {
+                return Ok(());
+            }
+            self.wait_for_change().await?;
+        }
+    }
+
+    /// Waits until the key's subtable may be read. The operation acts by the newest view then.
+    pub(super) async fn may_read(&mut self, key: &[u8]) -> Result<(), Error> {
+        loop {
+            if !self.acts.is_acting() || self.newer_view_has_come() {
+                self.view = self.acts.resume();
+            }
+            let is_frozen = self.stage_of(key) == Some(Stage::Frozen);
+            if !is_frozen
+                || !self.view.is_headless(Buckets::of(key, &self.view).subtable)
+                || removed(Mutant::ReadsBackupsWhileFrozen)
+            {
+                return Ok(());
+            }
+            self.wait_for_change().await?;
+        }
+    }
+
+    /// A read had no answer from a node: waits until it is none of the view any more.
+    pub(super) async fn read_without(&mut self, node: MnId, error: Error) -> Result<(), Error> {
+        // A READ that is still on its way harms nobody.
+        self.acts.pause();
+        self.store.host.report_unreachable(node);
+        while self.store.newest_view().member(node).is_some() {
+            if self.pause().await.is_err() {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn wait_for_change(&mut self) -> Result<(), Error> {
+        self.acts.pause();
+        match self.pause().await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(Error::GaveUp { waiting_for: CHANGE, outcome: Outcome::NotApplied }),
+        }
+    }
+
+    fn stage_of(&self, key: &[u8]) -> Option<Stage> {
+        self.view.change.as_ref()?;
+        self.view.stage_of(Buckets::of(key, &self.view).subtable)
+    }
+
+    pub(super) fn newer_view_has_come(&self) -> bool {
+        self.store.newest_view().number > self.view.number
+    }
+
+    /// An attempt to write was stopped: by a node that did not answer, or in its wait for another
+    /// writer. Finds out what became of it. `error` is what it comes to if nobody changes the view.
+    pub(super) async fn find_out(
+        &mut self,
+        opcode: Opcode,
+        mut node: Option<MnId>,
+        mut error: Error,
+    ) -> Result<Attempt, Error> {
+        loop {
+            self.await_switch(node, &error).await?;
+            let attempt = match self.progress {
+                Progress::Nothing | Progress::Withdrawing(_) => Ok(Attempt::Again),
+                Progress::Committing(round) => Ok(Attempt::Done(live(&round, round.own))),
+                Progress::Contending(round) => {
+                    self.fetch_slot(round.slot).await.map(|word| fate(opcode, &round, word))
+                }
+            };
+            match attempt {
+                Err(Error::Unreachable { node: another, error: why, .. }) => {
+                    node = Some(another);
+                    let outcome = Outcome::Unknown;
+                    error = Error::Unreachable { node: another, error: why, outcome };
+                }
+                other => {
+                    self.acts.found_out();
+                    return other;
+                }
+            }
+        }
+    }
+
+    /// Waits for the view by which a stopped attempt can find out what became of it, and acts by it.
+    async fn await_switch(&mut self, node: Option<MnId>, error: &Error) -> Result<(), Error> {
+        if let Some(node) = node {
+            self.store.host.report_unreachable(node);
+        }
+        loop {
+            let newest = self.store.newest_view();
+            // What it has posted to a member may still execute there.
+            let is_gone = node.is_none_or(|node| newest.member(node).is_none());
+            if is_gone {
+                match self.progress {
+                    Progress::Nothing => self.acts.pause(),
+                    _ if self.acts.is_acting() => self.acts.stop(),
+                    _ => {}
+                }
+                if self.can_look(&newest, error)? {
+                    self.view = self.acts.resume();
+                    // Another change may have come in between.
+                    if self.can_look(&self.view.clone(), error)? {
+                        return Ok(());
+                    }
+                    self.acts.pause();
+                }
+            }
+            if self.pause().await.is_err() {
+                return Err(error.clone());
+            }
+        }
+    }
+
+    /// Whether a view shows what became of the attempt.
+    fn can_look(&self, view: &Arc<View>, error: &Error) -> Result<bool, Error> {
+        let Some(round) = self.progress.round() else { return Ok(true) };
+        match view.stage_of(round.slot.subtable) {
+            Some(Stage::Switched) => Ok(true),
+            Some(_) => Ok(removed(Mutant::LooksBeforeTheSwitch)),
+            None if view.number > self.view.number => {
+                // The node is gone, but it had no part of this round: what failed was no part of
+                // it either. Nobody can tell how far the round is.
+                if removed(Mutant::StoppedIsForgotten) { Ok(true) } else { Err(error.clone()) }
+            }
+            None => Ok(false),
+        }
+    }
+}
+
+fn live(round: &Round, word: Slot) -> Option<Hint> {
+    (!word.is_free()).then_some(Hint { slot: round.slot, word })
+}
+
+/// What a word that all replicas of a slot hold says about a writer that competed for it.
+fn fate(opcode: Opcode, round: &Round, word: Slot) -> Attempt {
+    if word.identity() == round.own.identity() {
+        let withdrawn = word.is_free() && opcode != Opcode::Delete;
+        return if withdrawn { Attempt::Again } else { Attempt::Done(live(round, word)) };
+    }
+    let replaces = matches!(opcode, Opcode::Update | Opcode::Upsert) && !round.old.is_free();
+    if word != round.old && replaces { Attempt::Done(None) } else { Attempt::Again }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Address, SizeClass};
+    use crate::view::SlotRef;
+
+    fn word(n: u64) -> Slot {
+        Slot::new(1, SizeClass::from_code(1).unwrap(), Address::new(n * 64), 0)
+    }
+
+    #[test]
+    fn a_stopped_writer_reads_its_fate_from_the_slot() {
+        let slot = SlotRef { subtable: 0, slot: 3 };
+        let (own, other) = (word(1), word(2));
+        let free = word(7).aborted();
+        let is_done = |opcode, old, own, seen| {
+            matches!(fate(opcode, &Round { slot, old, own }, seen), Attempt::Done(_))
+        };
+        for opcode in [Opcode::Update, Opcode::Upsert, Opcode::Insert] {
+            assert!(is_done(opcode, word(9), own, own));
+            assert!(!is_done(opcode, word(9), own, own.aborted()), "withdrawn");
+            assert!(!is_done(opcode, word(9), own, word(9)), "the old word");
+            assert!(!is_done(opcode, free, own, other), "an INSERT whose slot another one took");
+        }
+        assert!(is_done(Opcode::Update, word(9), own, other), "just before the winner");
+        assert!(is_done(Opcode::Upsert, word(9), own, free), "just before a DELETE");
+        let marker = own.aborted();
+        assert!(is_done(Opcode::Delete, word(9), marker, marker));
+        assert!(!is_done(Opcode::Delete, word(9), marker, other), "the key lives");
+        let tentative = own.tentative();
+        assert!(is_done(Opcode::Insert, free, tentative, own), "confirmed by the change");
+    }
+}

@@ -1,0 +1,29 @@
+//! Memory nodes are lost, and replicas added, while clients work and die: thousands of seeds.
+//!
+//! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
+
+mod support;
+
+use support::changes::{cut_off_primary, node_loss, node_loss_and_return};
+use support::failures::for_all;
+
+/// The paper's §5.2 beside clients that work: nobody loses a write, and nobody is stuck.
+#[test]
+fn operations_go_on_when_memory_nodes_are_lost() {
+    let Some(events) = for_all(2_000, node_loss) else { return };
+    assert!(events.crashed > 500 && events.begun_anew > 100, "{events:?}");
+    assert!(events.slots_settled > 200 && events.stopped > 500, "{events:?}");
+}
+
+/// Redundancy is restored beside clients that write.
+#[test]
+fn replicas_are_added_beside_writers() {
+    let Some(events) = for_all(1_500, node_loss_and_return) else { return };
+    assert!(events.crashed > 500 && events.slots_settled > 100, "{events:?}");
+}
+
+/// A node that only the master has lost is still read by those who have not heard of it.
+#[test]
+fn nobody_reads_an_older_value_after_a_newer_one() {
+    for_all(2_000, cut_off_primary);
+}

@@ -1,0 +1,268 @@
+//! Memory nodes are lost while clients work, under random schedules, each run from one seed. A run
+//! that breaks a promise panics.
+//!
+//! A [`Leader`] stands in for the master: it makes the views and waits for what it must wait
+//! for, with the sessions' own gates in between, and brings every session every view at another
+//! time. A lost node has crashed, or is only cut off: then those who have not heard of it go on
+//! using it. Some clients die, and are recovered when the view is stable again; in any stage another
+//! node may be lost. New replicas are filled while others write.
+//!
+//! Always checked: what [`failures`](super::failures) checks, and that everybody comes to an end.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use fusee_client::logic::Gate;
+use fusee_core::change::Stage;
+use fusee_core::repair::transform;
+use fusee_core::stats::OpKind;
+use fusee_core::verbs::MnId;
+use fusee_core::view::{Place, View};
+use fusee_sim::{Client, Stepper, check::replicas_agree};
+
+use super::crash::{Life, cut_off, idle};
+use super::failures::{Events, Plans, Run};
+use super::operator_fabric;
+
+/// Nodes are lost beside working clients. 2 to 5 index replicas.
+pub fn node_loss(seed: u64) -> Events {
+    let plans = if seed % 3 == 0 { Plans::Fights } else { Plans::Mixed };
+    let run = Run::new(seed, 2 + seed as u8 % 4, plans);
+    run.work(&[false]);
+    for _ in 0..1 + run.rng.below(2) {
+        change(&run, Why::Loss);
+    }
+    run.end()
+}
+
+/// A node is lost, and later the index gets its replicas back on the nodes that are left.
+pub fn node_loss_and_return(seed: u64) -> Events {
+    let run = Run::new(seed, 2 + seed as u8 % 3, Plans::Mixed);
+    run.work(&[false]);
+    change(&run, Why::Loss);
+    change(&run, Why::Growth);
+    change(&run, Why::Loss);
+    run.end()
+}
+
+/// Most of them are spent waiting.
+const STEPS: u64 = 3_000_000;
+
+/// The node of a primary is cut off from the master, but not from clients. One client hears of it
+/// much sooner than another, and both read what a third one writes.
+pub fn cut_off_primary(seed: u64) -> Events {
+    let run = Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed);
+    let clients = [(); 3].map(|()| (run.client(), Life::new(None, || false)));
+    run.alone(run.workload.run(&clients[0].0, OpKind::Insert, 0));
+    let leader = Leader { run: &run, clients: &clients, is_done: Cell::new(false) };
+    let [(writer, _), (early, _), (late, _)] = &clients;
+    let now = run.cluster.view().clone();
+    let subtable = run.workload.subtable_of(0, &now);
+    let lost = now.subtables[subtable as usize].places[0].node;
+    let mut stepper = Stepper::new(&run.rng);
+    stepper.spawn(async {
+        idle(run.rng.below(20)).await;
+        run.workload.run(writer, OpKind::Update, 0).await;
+    });
+    for reader in [early, late] {
+        stepper.spawn(async {
+            while !leader.is_done.get() {
+                run.workload.run(reader, OpKind::Search, 0).await;
+            }
+        });
+    }
+    stepper.spawn(async {
+        let Ok(mut view) = now.without(&[lost]) else { return leader.is_done.set(true) };
+        idle(run.rng.below(40)).await;
+        run.cluster.stop_watching();
+        early.session.gate().publish(&Arc::new(view.clone()));
+        idle(run.rng.below(200)).await;
+        while view.change.is_some() {
+            view = leader.take_step(view).await;
+        }
+        run.cluster.set_view(view.clone());
+        leader.publish(&view).await;
+        leader.is_done.set(true);
+    });
+    stepper.run(STEPS, || ());
+    run.end()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Loss,
+    Growth,
+}
+
+/// Clients work while the view changes.
+fn change(run: &Run, why: Why) {
+    let rng = &run.rng;
+    let clients: Vec<(Client, Life<'_>)> = (0..2 + rng.below(3))
+        .map(|_| {
+            let dies = rng.below(4) == 0;
+            let life = if dies { run.short_life() } else { Life::new(None, || false) };
+            (run.client(), life)
+        })
+        .collect();
+    let leader = Leader { run, clients: &clients, is_done: Cell::new(false) };
+    let mut stepper = Stepper::new(rng);
+    stepper.spawn(leader.lead(why));
+    for (store, life) in &clients {
+        run.spawn(&mut stepper, store, life);
+        stepper.spawn(leader.bury(store, life));
+    }
+    stepper.run(STEPS, || ());
+    replicas_agree(&run.cluster);
+}
+
+/// Changes the view.
+struct Leader<'r> {
+    run: &'r Run,
+    clients: &'r [(Client, Life<'r>)],
+    is_done: Cell<bool>,
+}
+
+impl Leader<'_> {
+    async fn lead(&self, why: Why) {
+        let run = self.run;
+        idle(run.rng.below(300)).await;
+        let now = run.cluster.view().clone();
+        let first = match why {
+            Why::Loss => self.lose_a_node(&now).await,
+            Why::Growth => grown(run, &now),
+        };
+        if let Some(mut view) = first {
+            run.cluster.stop_watching();
+            while view.change.is_some() {
+                view = self.take_step(view).await;
+            }
+            run.cluster.set_view(view.clone());
+            self.publish(&view).await;
+        }
+        self.is_done.set(true);
+    }
+
+    /// The view without a node that something else can take the place of, if there is one.
+    async fn lose_a_node(&self, view: &View) -> Option<View> {
+        let run = self.run;
+        let places = &view.subtables[run.rng.below(view.subtables.len())].places;
+        let lost = match run.rng.below(4) {
+            0 => view.members[run.rng.below(view.members.len())].node,
+            _ => places[run.rng.below(places.len())].node,
+        };
+        let next = view.without(&[lost]).ok()?;
+        if run.rng.below(2) == 0 {
+            run.cluster.crash_node(lost);
+            idle(run.rng.below(100)).await;
+        }
+        Some(next)
+    }
+
+    /// One stage: everybody hears of it, and does what it asks for.
+    async fn take_step(&self, view: View) -> View {
+        let run = self.run;
+        let stage = view.change.as_ref().expect("it is under way").stage;
+        if stage == Stage::Switched {
+            run.cluster.set_view(view.clone());
+        }
+        if stage != Stage::Transforming || run.rng.below(2) == 0 {
+            self.publish(&view).await;
+        }
+        if run.rng.below(12) == 0
+            && let Some(without) = self.lose_a_node(&view).await
+        {
+            run.cluster.stop_watching();
+            run.count(|e| e.begun_anew += 1);
+            return without;
+        }
+        match stage {
+            Stage::Frozen | Stage::Switched => {
+                while !self.gates().all(Gate::acknowledges) {
+                    idle(1).await;
+                }
+            }
+            Stage::Transforming => {
+                self.gates().for_each(|gate| {
+                    run.count(|e| e.stopped += u64::from(gate.pulse().has_stopped));
+                });
+                self.transform(&view).await;
+            }
+        }
+        view.advanced()
+    }
+
+    async fn transform(&self, view: &View) {
+        let run = self.run;
+        let fabric = operator_fabric(&run.cluster);
+        while run.rng.below(3) == 0 {
+            let steps = run.rng.below(40) as u64;
+            let cut = cut_off(steps, transform(&fabric, view)).await;
+            run.count(|e| e.cut_off += u64::from(cut.is_none()));
+        }
+        let done = transform(&fabric, view).await.expect("everybody has stopped");
+        run.count(|e| e.slots_settled += done.slots_changed);
+    }
+
+    /// The gates of the clients that live.
+    fn gates(&self) -> impl Iterator<Item = &Gate> {
+        let living = self.clients.iter().filter(|(_, life)| !life.crashed());
+        living.map(|(client, _)| &**client.session.gate())
+    }
+
+    /// Brings everybody a view, one after the other.
+    async fn publish(&self, view: &View) {
+        view.check().expect("it follows from a view that is right");
+        let view = Arc::new(view.clone());
+        for (client, _) in self.clients {
+            idle(self.run.rng.below(40)).await;
+            client.session.gate().publish(&view);
+        }
+    }
+
+    /// Recovers a client that died, when the view is stable.
+    async fn bury(&self, client: &Client, life: &Life<'_>) {
+        life.ended().await;
+        while !self.is_done.get() {
+            idle(1).await;
+        }
+        if life.crashed() {
+            self.run.bury(client.client(), life).await;
+        }
+    }
+}
+
+/// The view in which every subtable is going to have one more replica, where there is room.
+fn grown(run: &Run, view: &View) -> Option<View> {
+    let bytes = view.geometry.subtable_bytes().next_multiple_of(64);
+    let mut next_free: Vec<(MnId, u64)> = view
+        .members
+        .iter()
+        .map(|member| {
+            let end = |place: &Place, bytes: u64| {
+                if place.node == member.node { place.offset + bytes } else { 0 }
+            };
+            let subtables = view.subtables.iter().flat_map(|s| &s.places);
+            let subtables = subtables.map(|p| end(p, view.geometry.subtable_bytes()));
+            let regions = view.regions.iter().flat_map(|r| &r.places);
+            let regions = regions.map(|p| end(p, view.geometry.region_bytes));
+            let used = subtables.chain(regions).max().unwrap_or(0);
+            (member.node, used.next_multiple_of(64))
+        })
+        .collect();
+    let mut joining = Vec::new();
+    for (number, subtable) in (0u32..).zip(&view.subtables) {
+        let fits = |(node, free): &&mut (MnId, u64)| {
+            let member = view.member(*node).expect("a member");
+            *free + bytes <= member.pool_bytes && subtable.places.iter().all(|p| p.node != *node)
+        };
+        let mut fitting: Vec<&mut (MnId, u64)> = next_free.iter_mut().filter(fits).collect();
+        if fitting.is_empty() || subtable.places.len() == 5 {
+            continue;
+        }
+        let at = run.rng.below(fitting.len());
+        let (node, free) = &mut *fitting[at];
+        joining.push((number, Place { node: *node, offset: *free }));
+        *free += bytes;
+    }
+    (!joining.is_empty()).then(|| view.growing(&joining, &[]))
+}
