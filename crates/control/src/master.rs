@@ -152,20 +152,47 @@ pub enum MasterReply {
 pub struct Status {
     /// Memory nodes that the cluster was started for.
     pub expected_memory_nodes: u32,
-    /// Memory nodes that joined, in the order of their names.
+    /// Memory nodes that joined, in the order of their names; lost ones as well.
     pub members: Vec<MemberStatus>,
     /// Replicas of every subtable.
     pub index_replicas: u8,
     /// Replicas of every region.
     pub data_replicas: u8,
+    /// Subtables and regions that have fewer replicas than they should.
+    pub missing_replicas: u64,
     /// Sessions open now.
     pub open_sessions: u64,
-    /// Sessions ever opened.
+    /// Sessions that were given up and are not recovered yet.
+    pub given_up_sessions: u64,
+    /// Client ids ever used; the master's own repair sessions take some.
     pub sessions_opened: u64,
     /// The current view; `None` while the cluster forms.
     pub view: Option<View>,
-    /// What keeps the cluster from forming, and what to do.
+    /// How long that view has been in force, or this master has known it, in milliseconds.
+    pub view_age_ms: u64,
+    /// Clients recovered since this master started.
+    pub recoveries: u64,
+    /// The last of them, the oldest first.
+    pub last_recoveries: Vec<Recovery>,
+    /// Changes of the view completed since this master started.
+    pub reconfigurations: u64,
+    /// The last of them, the oldest first; the last one may be under way.
+    pub last_reconfigurations: Vec<Reconfiguration>,
+    /// What keeps the cluster from forming or from being whole, and what to do.
     pub problem: Option<String>,
+}
+
+/// How a memory node stands to the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemberState {
+    /// The view has it.
+    InView,
+    /// It is being given replicas to hold, and comes with the next view.
+    Joining,
+    /// It is there, and nothing is to be done for it.
+    Waiting,
+    /// The cluster goes on without it, or would if it could.
+    Lost,
 }
 
 /// A memory node, as the master sees it.
@@ -177,4 +204,64 @@ pub struct MemberStatus {
     pub control: String,
     /// Whether the view uses it. A node that joined a formed cluster waits.
     pub in_view: bool,
+    /// How it stands to the cluster.
+    pub state: MemberState,
+}
+
+/// How a client was recovered: the parts of the paper's Table 1, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryTimes {
+    /// To shut the client out once more, at all memory nodes.
+    pub reconnect_us: u64,
+    /// To ask for its blocks.
+    pub metadata_us: u64,
+    /// To read its logs, and to end the requests that they show half-way.
+    pub log_us: u64,
+    /// To make the replicas of the block tables agree.
+    pub repair_us: u64,
+    /// To free the blocks that it never used.
+    pub free_lists_us: u64,
+}
+
+/// The recovery of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// The client.
+    pub client: ClientId,
+    /// Its blocks.
+    pub blocks: u64,
+    /// Those of them that were freed.
+    pub freed: u64,
+    /// Those whose unused rest is handed on.
+    pub leftovers: u64,
+    /// Objects in its logs.
+    pub walked: u64,
+    /// Writes that were completed for it.
+    pub committed: u64,
+    /// Writes that were withdrawn.
+    pub aborted: u64,
+    /// Slots and objects in a state that no correct client leaves.
+    pub strange: u64,
+    /// How long the parts took.
+    pub times: RecoveryTimes,
+}
+
+/// A change of the view, through all its stages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reconfiguration {
+    /// The memory nodes that were lost.
+    pub lost: Vec<MnId>,
+    /// Subtables in its scope.
+    pub subtables: u64,
+    /// Replicas that were added, of subtables and of regions.
+    pub joined: u64,
+    /// Milliseconds until everybody had stopped in the scope.
+    pub frozen_ms: u64,
+    /// Milliseconds until the replicas were equal, or filled.
+    pub transforming_ms: u64,
+    /// Milliseconds until everybody had found out.
+    pub switched_ms: u64,
+    /// Of a loss, the milliseconds from its beginning until nothing lacked a replica any more;
+    /// `None` as long as something does.
+    pub whole_after_ms: Option<u64>,
 }

@@ -89,6 +89,17 @@ pub enum NodeRequest {
         /// The owner from now on; `NOBODY` frees the block (FREE, P §4.4).
         to: ClientId,
     },
+    /// Undoes what a fenced client began: a block that it had not taken over on all replicas is
+    /// its earlier owner's again, be that one fenced or not. `from` is the client, which cannot
+    /// come to own anything any more, so a late repetition does no harm. Answer: `Done`.
+    TakeBack {
+        /// The block.
+        block: BlockId,
+        /// The fenced client that the table shows here.
+        from: ClientId,
+        /// Whom other replicas show; `NOBODY` frees the block.
+        to: ClientId,
+    },
     /// The blocks that a client owns here, in primary and backup regions. Answer: `Blocks`.
     BlocksOf {
         /// The client.

@@ -169,6 +169,9 @@ impl Node {
             NodeRequest::SetOwner { block, from, to } => {
                 self.set_owner(block, from, to, &mut effects)
             }
+            NodeRequest::TakeBack { block, from, to } => {
+                self.take_back(block, from, to, &mut effects)
+            }
             NodeRequest::OwnersOf { region } => self.owners_of(region),
             NodeRequest::SetOwners { region, owners } => {
                 self.set_owners(region, &owners, &mut effects)
@@ -320,6 +323,29 @@ impl Node {
         effects: &mut Vec<Effect>,
     ) -> Answer {
         self.check_new_owner(to)?;
+        self.replace_owner(block, from, to, effects)
+    }
+
+    fn take_back(
+        &mut self,
+        block: BlockId,
+        from: ClientId,
+        to: ClientId,
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
+        if !self.fenced.contains(&from) {
+            return Err(bad("blocks are taken back from fenced clients only"));
+        }
+        self.replace_owner(block, from, to, effects)
+    }
+
+    fn replace_owner(
+        &mut self,
+        block: BlockId,
+        from: ClientId,
+        to: ClientId,
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
         let unknown = NodeRefusal::UnknownBlock { block };
         let Some(region) = self.regions.get_mut(&block.region) else { return Err(unknown) };
         let Some(owner) = region.owners.get(block.block as usize).copied() else {

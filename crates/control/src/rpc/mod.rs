@@ -31,7 +31,7 @@ use serde::de::DeserializeOwned;
 pub use client::RpcClient;
 pub use hello::Role;
 pub use runtime::Runtime;
-pub use server::{Server, bind, serve, serve_local};
+pub use server::{Server, bind, serve, serve_connections, serve_local};
 
 use crate::master::{MasterReply, MasterRequest};
 use crate::node::{NodeReply, NodeRequest};
@@ -95,6 +95,7 @@ impl tarpc::RequestName for NodeRequest {
             NodeRequest::OwnersOf { .. } => "OwnersOf",
             NodeRequest::SetOwners { .. } => "SetOwners",
             NodeRequest::Lead { .. } => "Lead",
+            NodeRequest::TakeBack { .. } => "TakeBack",
             NodeRequest::BlocksOf { .. } => "BlocksOf",
             NodeRequest::Fence { .. } => "Fence",
             NodeRequest::Usage => "Usage",

@@ -78,6 +78,24 @@ where
     H: Fn(S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
 {
+    serve_connections::<S, _, _, _>(runtime, listener, move |_, request| handler(request), |_| ())
+}
+
+/// As [`serve`], for who wants to know which requests come over one connection: they are numbered
+/// from 1. `closed` is called with the number when the connection has ended, after the handler was
+/// called for the last time.
+pub fn serve_connections<S, H, F, C>(
+    runtime: &Runtime,
+    listener: StdListener,
+    handler: H,
+    closed: C,
+) -> Result<Server, ServeError>
+where
+    S: Service,
+    H: Fn(u64, S::Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = S::Reply> + Send + 'static,
+    C: Fn(u64) + Clone + Send + Sync + 'static,
+{
     let failed = |error: std::io::Error| ServeError::Address {
         addr: format!("{listener:?}"),
         cause: error.to_string(),
@@ -91,7 +109,7 @@ where
     })?;
     drop(entered);
     let (stop, stopped) = oneshot::channel();
-    let task = runtime.handle().spawn(accept::<S, H, F>(listener, handler, stopped));
+    let task = runtime.handle().spawn(accept::<S, H, F, C>(listener, handler, closed, stopped));
     Ok(Server {
         runtime: runtime.handle().clone(),
         addr: Some(addr),
@@ -130,12 +148,18 @@ where
     )
 }
 
-async fn accept<S, H, F>(listener: TcpListener, handler: H, mut stopped: oneshot::Receiver<()>)
-where
+async fn accept<S, H, F, C>(
+    listener: TcpListener,
+    handler: H,
+    closed: C,
+    mut stopped: oneshot::Receiver<()>,
+) where
     S: Service,
-    H: Fn(S::Request) -> F + Clone + Send + Sync + 'static,
+    H: Fn(u64, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
+    C: Fn(u64) + Clone + Send + Sync + 'static,
 {
+    let mut number = 0;
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -161,15 +185,30 @@ where
             tracing::warn!(%peer, "closed: {MAX_CONNECTIONS} control connections are open");
             continue;
         };
-        let handler = handler.clone();
+        number += 1;
+        let (handler, open) = (handler.clone(), Open { number, closed: closed.clone() });
         connections.spawn(async move {
-            greet::<S, H, F>(stream, handler, peer).await;
-            drop(slot);
+            let number = open.number;
+            let handler = move |request| handler(number, request);
+            greet::<S, _, F>(stream, handler, peer).await;
+            drop((open, slot));
         });
     }
     // Nobody may find the port taken after a stop, hence first the port, then the connections.
     drop(listener);
     connections.shutdown().await;
+}
+
+/// Tells that a connection has ended, however it ends.
+struct Open<C: Fn(u64)> {
+    number: u64,
+    closed: C,
+}
+
+impl<C: Fn(u64)> Drop for Open<C> {
+    fn drop(&mut self) {
+        (self.closed)(self.number);
+    }
 }
 
 async fn greet<S, H, F>(mut stream: TcpStream, handler: H, peer: SocketAddr)
