@@ -11,6 +11,7 @@ use fusee_control::master::MasterReply;
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 use fusee_core::verbs::MnId;
 use fusee_fabric::FabricKind;
+use fusee_master::settings::Lease;
 use fusee_master::{MasterServer, Settings};
 use fusee_memory_node::MemoryNode;
 
@@ -34,6 +35,7 @@ impl Cluster {
             data_replicas: options.data_replicas,
             index_keys: options.index_keys,
             geometry: options.geometry,
+            lease: Lease::default(),
         };
         let failed = |error: &dyn std::fmt::Display| ConnectError::Embedded(error.to_string());
         settings.check().map_err(|error| failed(&error))?;

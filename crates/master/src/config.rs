@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use fusee_core::view::Geometry;
 use serde::{Deserialize, Serialize};
 
-use crate::settings::Settings;
+use crate::settings::{DEFAULT_LEASE_MS, Lease, Settings};
 
 /// Settings of a master. The first three are the process's; the rest takes effect when a cluster
 /// is formed, and is a mistake to change afterwards.
@@ -37,6 +37,9 @@ pub struct Config {
     /// Sizes; regions of 256 MiB by default instead of the paper's 2 GiB, so that pools of a few
     /// GiB hold several and are used well.
     pub geometry: Geometry,
+    /// A session or memory node that is silent for so many milliseconds is given up. No end by
+    /// default.
+    pub lease_ms: u64,
 }
 
 impl Default for Config {
@@ -50,6 +53,7 @@ impl Default for Config {
             data_replicas: 2,
             index_keys: 1_000_000,
             geometry: Geometry { region_bytes: 256 << 20, ..Geometry::default() },
+            lease_ms: DEFAULT_LEASE_MS,
         }
     }
 }
@@ -63,6 +67,7 @@ impl Config {
             data_replicas: self.data_replicas,
             index_keys: self.index_keys,
             geometry: self.geometry,
+            lease: Lease { lease_ms: self.lease_ms, ..Lease::default() },
         }
     }
 }

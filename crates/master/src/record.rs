@@ -1,10 +1,13 @@
 //! What the master must not forget: the contents of its store.
 //!
 //! A record replaces the earlier one of the same key, so a store is a map and needs no log.
+//! What is over is removed: a store grows with what there is, not with what has been.
 //! Records are postcard bytes (variable-length integers, stable across versions of this program
 //! as long as the format number of the store stays the same).
 
-use fusee_core::verbs::MnId;
+use fusee_control::master::Leftover;
+use fusee_control::node::BlockId;
+use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +22,8 @@ pub enum Record {
     NextNode(u16),
     /// A memory node with its name.
     Member(Member),
-    /// A name that is not used any more: its memory node left before it was part of a view.
-    Forgotten(MnId),
+    /// A memory node that the cluster goes on without. It must not come back with what it holds.
+    Lost(Member),
     /// The view in force.
     View(View),
     /// All client ids below may have been handed out.
@@ -28,6 +31,26 @@ pub enum Record {
         /// The first one that has not.
         end: u32,
     },
+    /// A session that has been opened, and neither closed nor recovered.
+    Session {
+        /// The session.
+        client: ClientId,
+        /// It is shut out, for good; what it left is still to be put right.
+        given_up: bool,
+    },
+    /// A session under which a master has repaired things. Only the youngest may go on.
+    Repairer(ClientId),
+    /// The unused rest of a block, for the next session that needs one.
+    Leftover(Leftover),
+}
+
+/// A change of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// The record, in place of the one of its key.
+    Put(Record),
+    /// No record of this key any more.
+    Remove(String),
 }
 
 impl Record {
@@ -37,11 +60,38 @@ impl Record {
             Record::Cluster(_) => "cluster".into(),
             Record::Attempt(_) => "attempt".into(),
             Record::NextNode(_) => "next-node".into(),
-            Record::Member(Member { node, .. }) | Record::Forgotten(node) => {
-                format!("member/{:05}", node.0)
-            }
+            Record::Member(Member { node, .. }) => member_key(*node),
+            Record::Lost(Member { node, .. }) => lost_key(*node),
             Record::View(_) => "view".into(),
             Record::ClientIds { .. } => "client-ids".into(),
+            Record::Session { client, .. } => session_key(*client),
+            Record::Repairer(client) => repairer_key(*client),
+            Record::Leftover(Leftover { block, .. }) => leftover_key(*block),
         }
     }
+}
+
+/// The key of [`Record::Member`].
+pub fn member_key(node: MnId) -> String {
+    format!("member/{:05}", node.0)
+}
+
+/// The key of [`Record::Lost`].
+pub fn lost_key(node: MnId) -> String {
+    format!("lost/{:05}", node.0)
+}
+
+/// The key of [`Record::Session`].
+pub fn session_key(client: ClientId) -> String {
+    format!("session/{:010}", client.0)
+}
+
+/// The key of [`Record::Repairer`].
+pub fn repairer_key(client: ClientId) -> String {
+    format!("repairer/{:010}", client.0)
+}
+
+/// The key of [`Record::Leftover`].
+pub fn leftover_key(block: BlockId) -> String {
+    format!("leftover/{:010}/{:010}", block.region, block.block)
 }

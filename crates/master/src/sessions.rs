@@ -1,25 +1,52 @@
-//! Client ids, and the rests of blocks that pass from one session to another.
+//! Client ids, the sessions that use them, and the rests of blocks that pass from one session to
+//! another.
 //!
 //! Ids are never used twice, not even across restarts of the master: they are drawn from ranges of
 //! [`IDS_PER_RECORD`] that are recorded before their first id is handed out. A restart skips what
 //! is left of the range.
 //!
-//! Leftovers live in memory only. A master that recorded them could, after a crash at the wrong
-//! moment, hand one out twice, and two clients would write to the same objects; a master that
-//! forgets them costs room (the unused rests of the blocks) until recovery finds the blocks.
+//! A session is recorded before it is told its id, until it is closed or recovered. So whatever is
+//! not recorded is gone, and may be told so. That a session is given up is recorded before
+//! anything follows from it: it never comes back.
+//!
+//! A leftover is recorded with the end of its session, and its record is removed before it is
+//! handed out: a master that crashes in between loses the rest of one block, and never hands one
+//! out twice, to two clients that would write to the same objects.
+//!
+//! All methods change what is in memory and return what has to be written; the caller lets nobody
+//! see the former before the latter is durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_control::master::Leftover;
+use fusee_control::master::{Leftover, Pulse};
 use fusee_control::node::BlockId;
 use fusee_core::layout::{BlockShape, SizeClass};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 
+use crate::record::{Record, Write, leftover_key, session_key};
+
 /// Ids per write to the store.
 pub const IDS_PER_RECORD: u32 = 64;
 /// Leftovers kept at most; beyond, they are forgotten.
 const MAX_LEFTOVERS: usize = 1 << 16;
+
+/// An open session.
+#[derive(Debug, Default)]
+pub struct Session {
+    /// What it was given since this process runs.
+    given: Vec<Leftover>,
+    /// Its last pulse; views before the first count as not acknowledged.
+    pub acts_by: u64,
+    /// As in the pulse.
+    pub has_stopped: bool,
+    /// When it was heard last; 0 if not yet by this process.
+    pub heard_ms: u64,
+    /// The connection over which it spoke last, if it has.
+    pub connection: Option<u64>,
+    /// When it is given up, unless it speaks over another connection.
+    pub gone_at_ms: Option<u64>,
+}
 
 /// All sessions.
 #[derive(Debug)]
@@ -27,24 +54,12 @@ pub struct Sessions {
     /// The next id, and the end of the recorded range.
     next: u32,
     end: u32,
-    /// The first id of this master process: ids below belong to sessions of an earlier one.
-    first: u32,
-    /// Open sessions of this process, with what each was given.
-    open: BTreeMap<ClientId, Vec<Leftover>>,
-    /// Sessions of an earlier process that have closed since.
-    closed_earlier: BTreeSet<ClientId>,
+    open: BTreeMap<ClientId, Session>,
+    /// Shut out, not recovered yet; with what they were given since this process runs.
+    given_up: BTreeMap<ClientId, Vec<Leftover>>,
     leftovers: BTreeMap<SizeClass, Vec<Leftover>>,
     /// The blocks of all leftovers.
     left: BTreeSet<BlockId>,
-}
-
-/// A new session.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Opened {
-    /// Its id.
-    pub client: ClientId,
-    /// The end of the range of ids, if it has to be recorded first.
-    pub record_end: Option<u32>,
 }
 
 impl Sessions {
@@ -54,17 +69,56 @@ impl Sessions {
         Sessions {
             next: first,
             end: first,
-            first,
             open: BTreeMap::new(),
-            closed_earlier: BTreeSet::new(),
+            given_up: BTreeMap::new(),
             leftovers: BTreeMap::new(),
             left: BTreeSet::new(),
         }
     }
 
-    /// Sessions open now, as far as this process knows.
-    pub fn open_count(&self) -> u64 {
-        self.open.len() as u64
+    /// From the store: ids below `end` may be in use.
+    pub fn restore_ids(&mut self, end: u32) {
+        (self.next, self.end) = (end.max(1), end.max(1));
+    }
+
+    /// From the store: a session.
+    pub fn restore_session(&mut self, client: ClientId, given_up: bool) {
+        if given_up {
+            self.given_up.insert(client, Vec::new());
+        } else {
+            self.open.insert(client, Session::default());
+        }
+    }
+
+    /// From the store: a leftover.
+    pub fn restore_leftover(&mut self, leftover: Leftover) {
+        self.left.insert(leftover.block);
+        self.leftovers.entry(leftover.class).or_default().push(leftover);
+    }
+
+    /// The open sessions.
+    pub fn open_sessions(&self) -> impl Iterator<Item = (ClientId, &Session)> {
+        self.open.iter().map(|(client, session)| (*client, session))
+    }
+
+    /// The sessions that are given up and not recovered.
+    pub fn given_up(&self) -> impl Iterator<Item = ClientId> + '_ {
+        self.given_up.keys().copied()
+    }
+
+    /// Whether it may go on.
+    pub fn is_open(&self, client: ClientId) -> bool {
+        self.open.contains_key(&client)
+    }
+
+    /// Whether it is shut out and not recovered.
+    pub fn is_given_up(&self, client: ClientId) -> bool {
+        self.given_up.contains_key(&client)
+    }
+
+    /// Whether an id has been handed out, perhaps by an earlier process.
+    pub fn has_been(&self, client: ClientId) -> bool {
+        client != ClientId::NOBODY && client.0 < self.next
     }
 
     /// Ids used up.
@@ -72,59 +126,133 @@ impl Sessions {
         u64::from(self.next) - 1
     }
 
-    /// Opens a session; `None` when all ids are used up.
-    pub fn open(&mut self) -> Option<Opened> {
-        let mut record_end = None;
+    /// A new id; `None` when all are used up.
+    pub fn new_id(&mut self, writes: &mut Vec<Write>) -> Option<ClientId> {
         if self.next == self.end {
             self.end = self.end.checked_add(IDS_PER_RECORD)?;
-            record_end = Some(self.end);
+            writes.push(Write::Put(Record::ClientIds { end: self.end }));
         }
         let client = ClientId(self.next);
         self.next += 1;
-        self.open.insert(client, Vec::new());
-        Some(Opened { client, record_end })
+        Some(client)
     }
 
-    /// Gives an open session the rest of a block for objects of a class.
-    pub fn take_leftover(&mut self, client: ClientId, class: SizeClass) -> Option<Leftover> {
-        let given = self.open.get_mut(&client)?;
-        let leftover = self.leftovers.get_mut(&class)?.pop()?;
+    /// Opens a session, which acts by the view of this number; `None` when all ids are used up.
+    pub fn open(
+        &mut self,
+        now_ms: u64,
+        connection: u64,
+        view: u64,
+        writes: &mut Vec<Write>,
+    ) -> Option<ClientId> {
+        let client = self.new_id(writes)?;
+        writes.push(Write::Put(Record::Session { client, given_up: false }));
+        let session = Session {
+            acts_by: view,
+            heard_ms: now_ms,
+            connection: Some(connection),
+            ..Session::default()
+        };
+        self.open.insert(client, session);
+        Some(client)
+    }
+
+    /// A session says what it acts by. An older pulse than the last one changes nothing.
+    pub fn pulse(&mut self, now_ms: u64, connection: u64, pulse: &Pulse) {
+        let Some(session) = self.open.get_mut(&pulse.client) else { return };
+        session.heard_ms = now_ms;
+        session.connection = Some(connection);
+        session.gone_at_ms = None;
+        if pulse.acts_by >= session.acts_by {
+            session.acts_by = pulse.acts_by;
+            session.has_stopped = pulse.has_stopped;
+        }
+    }
+
+    /// A connection was closed: who spoke over it last has until `gone_at_ms`.
+    pub fn connection_closed(&mut self, connection: u64, gone_at_ms: u64) {
+        let spoke = self.open.values_mut().filter(|s| s.connection == Some(connection));
+        spoke.for_each(|session| session.gone_at_ms = Some(gone_at_ms));
+    }
+
+    /// Shuts an open session out.
+    pub fn give_up(&mut self, client: ClientId, writes: &mut Vec<Write>) {
+        let Some(session) = self.open.remove(&client) else { return };
+        self.given_up.insert(client, session.given);
+        writes.push(Write::Put(Record::Session { client, given_up: true }));
+    }
+
+    /// Gives an open session the rest of a block for objects of a class, of a region of which
+    /// `may_use` holds.
+    pub fn take_leftover(
+        &mut self,
+        client: ClientId,
+        class: SizeClass,
+        may_use: impl Fn(u32) -> bool,
+        writes: &mut Vec<Write>,
+    ) -> Option<Leftover> {
+        let session = self.open.get_mut(&client)?;
+        let of_class = self.leftovers.get_mut(&class)?;
+        let at = of_class.iter().rposition(|leftover| may_use(leftover.block.region))?;
+        let leftover = of_class.remove(at);
         self.left.remove(&leftover.block);
-        given.push(leftover);
+        session.given.push(leftover);
+        writes.push(Write::Remove(leftover_key(leftover.block)));
         Some(leftover)
     }
 
     /// Closes a session and keeps the leftovers that it may hand on. Repeating it changes
-    /// nothing. An error says what was wrong; the session is closed all the same.
+    /// nothing; nor does it if the session is given up. An error says what was wrong; the session
+    /// is closed all the same.
     pub fn close(
         &mut self,
         client: ClientId,
         leftovers: &[Leftover],
         view: &View,
+        writes: &mut Vec<Write>,
     ) -> Result<(), String> {
-        if client == ClientId::NOBODY || client.0 >= self.next {
+        if !self.has_been(client) {
             return Err(format!("{client} has never been opened"));
         }
-        let given = match self.open.remove(&client) {
-            Some(given) => given,
-            None if client.0 < self.first && self.closed_earlier.insert(client) => Vec::new(),
-            None => return Ok(()),
-        };
+        let Some(session) = self.open.remove(&client) else { return Ok(()) };
+        writes.push(Write::Remove(session_key(client)));
         let mut dropped = None;
         for leftover in leftovers {
-            if let Err(what) = self.keep(client, leftover, &given, view) {
+            let before = session.given.iter().find(|before| before.block == leftover.block);
+            if let Err(what) = self.keep(client, leftover, before, view, writes) {
                 dropped = Some(format!("{leftover:?} is dropped: {what}"));
             }
         }
         dropped.map_or(Ok(()), Err)
     }
 
+    /// A session that was given up is recovered. `owned` are the blocks that it had taken over on
+    /// all replicas; what it was given and had not taken over goes to somebody else.
+    pub fn recovered(
+        &mut self,
+        client: ClientId,
+        owned: &[BlockId],
+        leftovers: &[Leftover],
+        view: &View,
+        writes: &mut Vec<Write>,
+    ) {
+        let Some(given) = self.given_up.remove(&client) else { return };
+        writes.push(Write::Remove(session_key(client)));
+        let returned = given.iter().filter(|leftover| !owned.contains(&leftover.block));
+        for leftover in leftovers.iter().chain(returned) {
+            // What is dropped is room, no more.
+            let before = given.iter().find(|before| before.block == leftover.block);
+            let _dropped = self.keep(client, leftover, before, view, writes);
+        }
+    }
+
     fn keep(
         &mut self,
         client: ClientId,
         leftover: &Leftover,
-        given: &[Leftover],
+        before: Option<&Leftover>,
         view: &View,
+        writes: &mut Vec<Write>,
     ) -> Result<(), &'static str> {
         let Leftover { block, owner, class, first } = *leftover;
         let region = view.regions.get(block.region as usize);
@@ -137,8 +265,7 @@ impl Sessions {
         if first >= shape.ok_or("no object of this class fits in a block")?.objects {
             return Err("the block has no such object");
         }
-        let same = |before: &&Leftover| before.block == block && before.owner == owner;
-        match given.iter().find(same) {
+        match before.filter(|before| before.owner == owner) {
             Some(before) if class != before.class || first < before.first => {
                 return Err("it was given to the session in another state");
             }
@@ -151,6 +278,7 @@ impl Sessions {
         if !self.left.insert(block) {
             return Err("it has been handed on already");
         }
+        writes.push(Write::Put(Record::Leftover(*leftover)));
         self.leftovers.entry(class).or_default().push(*leftover);
         Ok(())
     }

@@ -15,8 +15,12 @@ pub const MAX_SUBTABLES: u64 = 1 << 17;
 pub const MAX_REGIONS: u64 = 1 << 16;
 /// Memory nodes that may join; beyond is a mistake.
 pub const MAX_MEMORY_NODES: u32 = 1024;
+/// An answer is never held back longer, in milliseconds: deadlines of calls have to exceed it.
+pub const MAX_HOLD_MS: u64 = 1_000;
 /// How full a subtable is planned to be, in percent.
 const PLANNED_LOAD_PERCENT: u64 = 70;
+/// Answers are held for a quarter of a lease.
+const MIN_LEASE_MS: u64 = 4;
 
 /// What a cluster is formed for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +35,37 @@ pub struct Settings {
     pub index_keys: u64,
     /// Sizes.
     pub geometry: Geometry,
+    /// When sessions and memory nodes count as gone.
+    pub lease: Lease,
+}
+
+/// The lease of [`Lease::default`], in milliseconds: without end, as long as sessions do not
+/// renew theirs.
+pub const DEFAULT_LEASE_MS: u64 = u64::MAX;
+/// As [`DEFAULT_LEASE_MS`], after a connection was closed.
+pub const DEFAULT_GRACE_MS: u64 = 10;
+
+/// When who is silent counts as gone. No more than that rests on it: who is given up by mistake
+/// loses its session, or its place in the cluster, but nothing goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// After so many milliseconds of silence.
+    pub lease_ms: u64,
+    /// After so many milliseconds since its connection was closed, unless it speaks over another.
+    pub grace_ms: u64,
+}
+
+impl Default for Lease {
+    fn default() -> Lease {
+        Lease { lease_ms: DEFAULT_LEASE_MS, grace_ms: DEFAULT_GRACE_MS }
+    }
+}
+
+impl Lease {
+    /// The longest time that an answer is held back, so that the asker's silence stays short.
+    pub fn hold_ms(&self) -> u64 {
+        (self.lease_ms / 4).clamp(1, MAX_HOLD_MS)
+    }
 }
 
 /// What is wrong with settings, and what to do.
@@ -66,6 +101,12 @@ pub enum SettingsError {
     /// The sizes contradict each other.
     #[error("geometry: {0}")]
     Geometry(#[from] ViewError),
+    /// A lease that no session could keep.
+    #[error("lease_ms is {lease_ms}; it must be at least {MIN_LEASE_MS}")]
+    Lease {
+        /// The setting.
+        lease_ms: u64,
+    },
     /// The index would have too many subtables.
     #[error(
         "an index for {index_keys} keys needs {subtables} subtables, and {MAX_SUBTABLES} are \
@@ -96,6 +137,9 @@ impl Settings {
                 return Err(SettingsError::TooFewMemoryNodes { setting, replicas, memory_nodes });
             }
         }
+        if self.lease.lease_ms < MIN_LEASE_MS {
+            return Err(SettingsError::Lease { lease_ms: self.lease.lease_ms });
+        }
         self.geometry.check()?;
         let subtables = self.subtables();
         if subtables > MAX_SUBTABLES {
@@ -123,6 +167,7 @@ mod tests {
             data_replicas: 2,
             index_keys: 1_000_000,
             geometry: Geometry::default(),
+            lease: Lease::default(),
         }
     }
 
@@ -149,5 +194,7 @@ mod tests {
         says(Settings { index_keys: u64::MAX, ..settings() }, "raise geometry.groups");
         let geometry = Geometry { block_bytes: 5, ..Geometry::default() };
         says(Settings { geometry, ..settings() }, "geometry: ");
+        let lease = Lease { lease_ms: 3, ..Lease::default() };
+        says(Settings { lease, ..settings() }, "at least 4");
     }
 }

@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 
-use crate::record::Record;
+use crate::record::{Record, Write};
 
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "master.redb";
 
 const TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("fusee-master");
 const FORMAT_KEY: &str = "format";
-const FORMAT: &[u8] = b"fusee-master 1";
+const FORMAT: &[u8] = b"fusee-master 2";
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -173,32 +173,31 @@ impl Store {
         records.map(decode).collect()
     }
 
-    /// Remembers these, all or none. They are durable when this returns.
-    pub fn persist(&mut self, records: &[Record]) -> Result<(), StoreError> {
+    /// Changes what it remembers: all of these, or none. They are durable when this returns.
+    pub fn persist(&mut self, writes: Vec<Write>) -> Result<(), StoreError> {
         match &mut self.kept {
             Kept::Memory(kept) => {
-                for record in records {
-                    match record {
-                        Record::Forgotten(_) => drop(kept.remove(&record.key())),
-                        _ => drop(kept.insert(record.key(), record.clone())),
+                for change in writes {
+                    match change {
+                        Write::Put(record) => drop(kept.insert(record.key(), record)),
+                        Write::Remove(key) => drop(kept.remove(&key)),
                     }
                 }
                 Ok(())
             }
             Kept::File { path, database } => {
-                let entries = records.iter().map(|record| (record.key(), encode(record)));
+                let entries = writes.into_iter().map(|change| match change {
+                    Write::Put(record) => (record.key(), Some(encode(&record))),
+                    Write::Remove(key) => (key, None),
+                });
                 write(database, entries).map_err(|error| failed(path, error))
             }
         }
     }
 }
 
-/// The bytes of a record; `None` if it stands for the absence of one.
-fn encode(record: &Record) -> Option<Vec<u8>> {
-    match record {
-        Record::Forgotten(_) => None,
-        _ => Some(postcard::to_stdvec(record).expect("records are plain data")),
-    }
+fn encode(record: &Record) -> Vec<u8> {
+    postcard::to_stdvec(record).expect("records are plain data")
 }
 
 fn read(database: &Database) -> Result<BTreeMap<String, Vec<u8>>, redb::Error> {

@@ -18,6 +18,7 @@ use fusee_core::layout::SizeClass;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, Place, View};
 use fusee_master::Settings;
+use fusee_master::settings::Lease;
 use tokio::sync::oneshot;
 
 use crate::check::entries::Entries;
@@ -139,6 +140,7 @@ impl Cluster {
             data_replicas: options.data_replicas,
             index_keys: options.index_keys,
             geometry: options.geometry,
+            lease: Lease::default(),
         };
         settings.check().expect("the simulated cluster is possible");
         let inner = Inner {

@@ -7,7 +7,7 @@
 
 use fusee_client::{Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options};
 use fusee_core::layout::{BlockShape, Object};
-use fusee_master::settings::Settings;
+use fusee_master::settings::{Lease, Settings};
 
 use super::args::{ClusterArgs, LoadArgs};
 use super::workload::KEY_BYTES;
@@ -72,6 +72,7 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
         data_replicas: cluster.data_replicas(),
         index_keys: demand.keys,
         geometry,
+        lease: Lease::default(),
     };
     settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
     // One session per thread, the clients' own and the verifier's, each with an open block.

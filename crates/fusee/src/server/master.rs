@@ -136,6 +136,7 @@ impl Settings {
                 )?,
                 ..geometry
             },
+            ..Config::default()
         };
         config
             .settings()

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fusee_client::{Geometry, View};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, Runtime};
+use fusee_master::settings::Lease;
 use fusee_master::{Config, Settings};
 use futures_util::future::select_all;
 
@@ -59,6 +60,7 @@ impl Plan {
                 block_bytes: self.block_bytes,
                 ..Config::default().geometry
             },
+            lease: Lease::default(),
         };
         settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
     }

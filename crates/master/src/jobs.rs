@@ -1,0 +1,342 @@
+//! The long work of the master: settling and filling replicas, recovering clients (P §5.2, §5.3).
+//!
+//! A job is a future over a [`Fabric`] and a [`Reach`], so it runs on any host: a thread of the
+//! real master, a process of the simulator. The logic says when ([`Action::Job`]), one job at a
+//! time, each under a session id that is fenced before another one works. So a job may stop
+//! anywhere, may be run again by another master, and nothing of an earlier run can get in between.
+//!
+//! A job knows the view it is given, and no other. If a memory node does not answer it ends with an
+//! error that names the node; the logic looks after the node and tries again.
+//!
+//! [`Action::Job`]: crate::logic::Action::Job
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fusee_control::master::{Leftover, Recovery, RecoveryTimes};
+use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
+use fusee_core::layout::BLOCK_HEADER_BYTES;
+use fusee_core::recovery::{BlockContent, RecoveryError, Report, recover};
+use fusee_core::repair::RepairError;
+use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MnId, VerbError};
+use fusee_core::view::{Place, View};
+
+use crate::copying;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// The change of the view, which is *transforming*.
+    Transform,
+    /// A client that is fenced at all members.
+    Recover {
+        /// The client.
+        client: ClientId,
+    },
+}
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobReport {
+    /// The replicas in the scope of the change are equal.
+    Transformed {
+        /// Slots of which a replica changed.
+        slots_changed: u64,
+    },
+    /// The client left nothing that anybody could stumble over.
+    Recovered(Box<Recovered>),
+}
+
+/// What came of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// For people.
+    pub recovery: Recovery,
+    /// The blocks that it had taken over on all replicas.
+    pub owned: Vec<BlockId>,
+    /// The unused rests of them.
+    pub leftovers: Vec<Leftover>,
+}
+
+/// Why a job ended early. It can be run again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct JobError {
+    /// The memory node that did not answer, if it was one.
+    pub node: Option<MnId>,
+    /// What went wrong.
+    pub what: String,
+}
+
+impl From<Failure> for JobError {
+    fn from(failure: Failure) -> JobError {
+        let silent = failure.error == VerbError::Unreachable;
+        JobError { node: silent.then_some(failure.node), what: failure.to_string() }
+    }
+}
+
+impl From<RecoveryError> for JobError {
+    fn from(error: RecoveryError) -> JobError {
+        match error {
+            RecoveryError::Unreachable(failure) => failure.into(),
+        }
+    }
+}
+
+impl From<RepairError> for JobError {
+    fn from(error: RepairError) -> JobError {
+        match error {
+            RepairError::Unreachable(failure) => failure.into(),
+            other => JobError { node: None, what: other.to_string() },
+        }
+    }
+}
+
+/// How a job reaches the control services of the view's members, and what time it is.
+pub trait Reach {
+    /// Asks a memory node once. `Err` says why there is no answer.
+    fn ask(
+        &self,
+        node: MnId,
+        request: NodeRequest,
+    ) -> impl Future<Output = Result<NodeReply, String>>;
+
+    /// Microseconds since any fixed moment.
+    fn now_us(&self) -> u64;
+}
+
+/// Does a job by a view, which has passed [`View::check`].
+pub async fn run<F: Fabric, R: Reach>(
+    fabric: &F,
+    reach: &R,
+    view: &View,
+    job: Job,
+) -> Result<JobReport, JobError> {
+    match job {
+        Job::Transform => {
+            let slots_changed = transform(fabric, reach, view).await?;
+            Ok(JobReport::Transformed { slots_changed })
+        }
+        Job::Recover { client } => {
+            let recovered = recover_client(fabric, reach, view, client).await?;
+            Ok(JobReport::Recovered(Box::new(recovered)))
+        }
+    }
+}
+
+async fn ask<R: Reach>(
+    reach: &R,
+    node: MnId,
+    request: NodeRequest,
+) -> Result<NodeReply, JobError> {
+    reach.ask(node, request).await.map_err(|cause| JobError {
+        node: Some(node),
+        what: format!("{node} does not answer: {cause}"),
+    })
+}
+
+fn unexpected(node: MnId, reply: &NodeReply) -> JobError {
+    JobError { node: None, what: format!("{node} answered by {reply:?}") }
+}
+
+async fn order<R: Reach>(reach: &R, node: MnId, request: NodeRequest) -> Result<(), JobError> {
+    match ask(reach, node, request).await? {
+        NodeReply::Done => Ok(()),
+        other => Err(unexpected(node, &other)),
+    }
+}
+
+/// Makes the replicas in the scope of a change equal and fills the joining ones, tables of block
+/// owners included; then tells every region's first replica that it leads. Returns the number of
+/// slots that changed.
+pub async fn transform<F: Fabric, R: Reach>(
+    fabric: &F,
+    reach: &R,
+    view: &View,
+) -> Result<u64, JobError> {
+    let settled = copying::transform(fabric, view).await?;
+    let regions = view.change.iter().flat_map(|change| &change.regions);
+    for joining in regions {
+        // After the bytes, which hold the copy of the table that a node makes of its own.
+        let region = joining.region;
+        let source = view.regions[region as usize].places[0].node;
+        let owners = match ask(reach, source, NodeRequest::OwnersOf { region }).await? {
+            NodeReply::Owners(owners) => owners,
+            other => return Err(unexpected(source, &other)),
+        };
+        let request = NodeRequest::SetOwners { region, owners };
+        order(reach, joining.joining.node, request).await?;
+    }
+    for member in &view.members {
+        let led = (0u32..).zip(&view.regions).filter(|(_, r)| r.places[0].node == member.node);
+        let regions: Vec<u32> = led.map(|(number, _)| number).collect();
+        if !regions.is_empty() {
+            order(reach, member.node, NodeRequest::Lead { regions }).await?;
+        }
+    }
+    Ok(settled.slots_changed)
+}
+
+/// Puts right what a dead client left: its requests, its block tables, the blocks it never used.
+pub async fn recover_client<F: Fabric, R: Reach>(
+    fabric: &F,
+    reach: &R,
+    view: &View,
+    client: ClientId,
+) -> Result<Recovered, JobError> {
+    let mut times = RecoveryTimes::default();
+    let mut last_us = reach.now_us();
+    let mut lap = |reach: &R| {
+        let before = std::mem::replace(&mut last_us, reach.now_us());
+        last_us.saturating_sub(before)
+    };
+    for member in &view.members {
+        order(reach, member.node, NodeRequest::Fence { client }).await?;
+    }
+    times.reconnect_us = lap(reach);
+    let blocks = Blocks::of(reach, view, client).await?;
+    times.metadata_us = lap(reach);
+    let addresses: Vec<_> =
+        blocks.all().map(|b| view.geometry.block_address(b.region, b.block)).collect();
+    let report = recover(fabric, view, client, &addresses).await?;
+    times.log_us = lap(reach);
+    blocks.take_back(reach, view).await?;
+    times.repair_us = lap(reach);
+    let unused = blocks.owned_with(view, &report, BlockContent::Nothing);
+    free(fabric, reach, view, client, &unused).await?;
+    times.free_lists_us = lap(reach);
+    let leftovers = blocks.leftovers(view, &report);
+    let recovery = Recovery {
+        client,
+        blocks: blocks.owned.len() as u64,
+        freed: unused.len() as u64,
+        leftovers: leftovers.len() as u64,
+        walked: report.walked,
+        committed: report.committed,
+        aborted: report.aborted,
+        strange: report.strange,
+        times,
+    };
+    Ok(Recovered { recovery, owned: blocks.owned.into_iter().collect(), leftovers })
+}
+
+/// The blocks that stand under a client's name.
+struct Blocks {
+    client: ClientId,
+    /// On all replicas.
+    owned: BTreeSet<BlockId>,
+    /// On some replicas only, with the nodes of those. The client had not finished to take the
+    /// block over, or to give it back, so it has never written there since.
+    partial: BTreeMap<BlockId, BTreeSet<MnId>>,
+}
+
+impl Blocks {
+    async fn of<R: Reach>(reach: &R, view: &View, client: ClientId) -> Result<Blocks, JobError> {
+        let mut shown: BTreeMap<BlockId, BTreeSet<MnId>> = BTreeMap::new();
+        for member in &view.members {
+            match ask(reach, member.node, NodeRequest::BlocksOf { client }).await? {
+                NodeReply::Blocks(blocks) => {
+                    let known = blocks.into_iter().filter(|b| holds(view, *b, member.node));
+                    known.for_each(|b| drop(shown.entry(b).or_default().insert(member.node)));
+                }
+                other => return Err(unexpected(member.node, &other)),
+            }
+        }
+        let everywhere = |block: BlockId, nodes: &BTreeSet<MnId>| {
+            places(view, block).iter().all(|place| nodes.contains(&place.node))
+        };
+        let (owned, partial): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            shown.into_iter().partition(|(block, nodes)| everywhere(*block, nodes));
+        Ok(Blocks { client, owned: owned.into_keys().collect(), partial })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &BlockId> {
+        self.owned.iter().chain(self.partial.keys())
+    }
+
+    /// Makes the replicas of the tables agree: what is the client's on some of them only is whose
+    /// the others say.
+    async fn take_back<R: Reach>(&self, reach: &R, view: &View) -> Result<(), JobError> {
+        let mut tables: BTreeMap<(MnId, u32), Vec<ClientId>> = BTreeMap::new();
+        for (block, nodes) in &self.partial {
+            let places = places(view, *block);
+            let other = places.iter().find(|place| !nodes.contains(&place.node));
+            let other = other.expect("it is not the client's everywhere").node;
+            let (region, number) = (block.region, block.block as usize);
+            if !tables.contains_key(&(other, region)) {
+                match ask(reach, other, NodeRequest::OwnersOf { region }).await? {
+                    NodeReply::Owners(owners) => drop(tables.insert((other, region), owners)),
+                    reply => return Err(unexpected(other, &reply)),
+                }
+            }
+            let owner = tables[&(other, region)].get(number).copied();
+            let to = owner.unwrap_or(ClientId::NOBODY);
+            // The primary last: it hands the block out as soon as it is free there.
+            for place in places.iter().rev().filter(|place| nodes.contains(&place.node)) {
+                let request = NodeRequest::TakeBack { block: *block, from: self.client, to };
+                match ask(reach, place.node, request).await? {
+                    NodeReply::Done | NodeReply::Refused(NodeRefusal::NotOwner { .. }) => {}
+                    reply => return Err(unexpected(place.node, &reply)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks that are the client's on all replicas, and hold this.
+    fn owned_with(&self, view: &View, report: &Report, content: BlockContent) -> Vec<BlockId> {
+        let found = report.blocks.iter().filter(|block| block.content == content);
+        let blocks = found.filter_map(|found| view.geometry.block_at(found.block));
+        let blocks = blocks.map(|(region, block)| BlockId { region, block });
+        blocks.filter(|block| self.owned.contains(block)).collect()
+    }
+
+    fn leftovers(&self, view: &View, report: &Report) -> Vec<Leftover> {
+        let rests = report.blocks.iter().filter_map(|b| b.rest(view.geometry.block_bytes));
+        let leftovers = rests.filter_map(|rest| {
+            let (region, block) = view.geometry.block_at(rest.block)?;
+            let block = BlockId { region, block };
+            Some(Leftover { block, owner: self.client, class: rest.class, first: rest.first })
+        });
+        leftovers.filter(|leftover| self.owned.contains(&leftover.block)).collect()
+    }
+}
+
+/// Where a block's region lies; nowhere, if the view has no such block.
+fn places(view: &View, block: BlockId) -> &[Place] {
+    let region = view.regions.get(block.region as usize);
+    let region = region.filter(|_| block.block < view.geometry.blocks_per_region());
+    region.map_or(&[], |region| &region.places)
+}
+
+fn holds(view: &View, block: BlockId, node: MnId) -> bool {
+    places(view, block).iter().any(|place| place.node == node)
+}
+
+/// Gives blocks that were never used back to their memory nodes, without a trace of a header.
+async fn free<F: Fabric, R: Reach>(
+    fabric: &F,
+    reach: &R,
+    view: &View,
+    client: ClientId,
+    blocks: &[BlockId],
+) -> Result<(), JobError> {
+    let mut batch = Batch::new();
+    for id in blocks {
+        batch.clear();
+        let zeros = batch.stage(BLOCK_HEADER_BYTES as u32);
+        batch.bytes_mut(zeros).fill(0);
+        let offset = view.geometry.block_offset(id.block);
+        for place in places(view, *id) {
+            batch.write(place.node, place.offset + offset, zeros);
+        }
+        batch = fabric.execute(batch).await;
+        batch.check()?;
+        // The primary last: it hands the block out as soon as it is free there.
+        for place in places(view, *id).iter().rev() {
+            let to = ClientId::NOBODY;
+            let request = NodeRequest::SetOwner { block: *id, from: client, to };
+            order(reach, place.node, request).await?;
+        }
+    }
+    Ok(())
+}
