@@ -123,11 +123,7 @@ pub async fn run<F: Fabric, R: Reach>(
     }
 }
 
-async fn ask<R: Reach>(
-    reach: &R,
-    node: MnId,
-    request: NodeRequest,
-) -> Result<NodeReply, JobError> {
+async fn ask<R: Reach>(reach: &R, node: MnId, request: NodeRequest) -> Result<NodeReply, JobError> {
     reach.ask(node, request).await.map_err(|cause| JobError {
         node: Some(node),
         what: format!("{node} does not answer: {cause}"),

@@ -6,10 +6,13 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+mod copying;
+pub mod jobs;
 pub mod logic;
 pub mod placement;
 pub mod plan;
 pub mod record;
+mod repairer;
 pub mod server;
 pub mod sessions;
 pub mod settings;

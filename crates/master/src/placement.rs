@@ -15,7 +15,8 @@
 //! at the end: an item's primary changes places with a backup as long as that helps.
 //!
 //! Placement happens when a cluster is formed; the result stands in the view, and nobody computes
-//! it again. It depends on nothing but its arguments.
+//! it again. Missing replicas go where [`another`] says. All of it depends on nothing but its
+//! arguments.
 
 use fusee_core::verbs::MnId;
 
@@ -65,6 +66,17 @@ pub fn place(kind: u64, rooms: &[Room], replicas: u8, items: u64) -> Vec<Vec<MnI
     even_primaries(&mut placed, rooms.len());
     let names = |nodes: Vec<usize>| nodes.into_iter().map(|node| rooms[node].node).collect();
     placed.into_iter().map(names).collect()
+}
+
+/// The node for one more replica of an item that some nodes hold already; `None` if no other one
+/// has room. Rooms are what is left. The first on the ring, but no node that has less than half of
+/// the room of the emptiest one: after a loss, all that was there looks for a place.
+pub fn another(kind: u64, rooms: &[Room], item: u64, holders: &[MnId]) -> Option<MnId> {
+    let usable = |room: &Room| room.items > 0 && !holders.contains(&room.node);
+    let most = rooms.iter().filter(|room| usable(room)).map(|room| room.items).max()?;
+    let walk = Ring::new(rooms).walk(hash(kind, item, 0)).into_iter().map(|at| rooms[at]);
+    let mut fitting = walk.filter(|room| usable(room) && room.items >= most.div_ceil(2));
+    fitting.next().map(|room| room.node)
 }
 
 /// Moves primaries from nodes that have more to nodes that have at least two less.
@@ -253,6 +265,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn one_more_replica_goes_to_another_node_with_room() {
+        let rooms = rooms(&[0, 10, 40, 40]);
+        let chosen: Vec<MnId> =
+            (0..100).filter_map(|item| another(1, &rooms, item, &[MnId(3)])).collect();
+        assert_eq!(chosen, [MnId(2); 100], "mn0 is full, mn1 nearly, mn3 has it");
+        let spread = (0..100).filter(|item| another(1, &rooms, *item, &[]) == Some(MnId(3)));
+        assert!((20..80).contains(&spread.count()));
+        assert_eq!(another(1, &rooms, 0, &[1, 2, 3].map(MnId)), None);
     }
 
     #[test]

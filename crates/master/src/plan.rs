@@ -15,8 +15,8 @@ use crate::placement::{Room, capacity, place};
 use crate::settings::{MAX_REGIONS, Settings};
 
 /// Which item a ring position is for; part of the hash.
-const SUBTABLES: u64 = 1;
-const REGIONS: u64 = 2;
+pub(crate) const SUBTABLES: u64 = 1;
+pub(crate) const REGIONS: u64 = 2;
 
 /// Who will hold what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub enum PlanError {
 }
 
 /// What an extent takes of a pool at most.
-fn padded(bytes: u64) -> u64 {
+pub(crate) fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(extent_align_bytes(bytes))
 }
 

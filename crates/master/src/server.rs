@@ -3,7 +3,8 @@
 //! Requests and the answers of memory nodes reach the thread through one queue; it decides about
 //! them one by one and carries the actions out in order. A write to the store blocks the thread,
 //! which is what "durable before any later action" means. Calls to memory nodes run on the
-//! [`Runtime`] and come back through the queue. A store that fails ends the thread: a master that
+//! [`Runtime`] and come back through the queue, and so do jobs, which run on a thread of their own
+//! ([`repairer`](crate::repairer)). A store that fails ends the thread: a master that
 //! cannot remember must not decide, and whoever asks is told so.
 
 use std::collections::HashMap;
@@ -18,22 +19,26 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{
     self, MasterClient, MasterService, NodeClient, RpcError, Runtime, Server,
 };
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::config::Config;
+use crate::jobs::{Job, JobError, JobReport};
 use crate::logic::{Action, Event, Level, Master, RestoreError};
+use crate::repairer::{Order, Repairer};
 use crate::settings::{Settings, SettingsError};
 use crate::store::{Store, StoreError};
 
-/// How often the logic hears that time passes.
-const TICK: Duration = Duration::from_millis(50);
+/// How often the logic hears that time passes: several times in a grace or in a short lease.
+const TICK: Duration = Duration::from_millis(5);
 /// The deadline of a call to a memory node, which may have to zero memory.
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
 /// How often [`MasterServer::wait_formed`] looks.
 const LOOK: Duration = Duration::from_millis(5);
+/// The number of the one connection inside of a process.
+const LOCAL: u64 = 0;
 
 /// Why a master cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -75,8 +80,10 @@ pub enum FormError {
 }
 
 enum Message {
-    Request(MasterRequest, oneshot::Sender<MasterReply>),
+    Request { connection: u64, request: MasterRequest, reply: oneshot::Sender<MasterReply> },
+    Closed { connection: u64 },
     Answer { node: MnId, token: u64, result: Result<NodeReply, String> },
+    Done { token: u64, result: Result<JobReport, JobError> },
     Stop,
 }
 
@@ -107,7 +114,13 @@ impl MasterServer {
         let (requests, io) = (queue.clone(), runtime.clone());
         let mut master =
             MasterServer { server: None, client, queue, thread: Some(thread), runtime };
-        let server = rpc::serve::<MasterService, _, _>(&io, listener, handler(requests))?;
+        let closed = closed(requests.clone());
+        let server = rpc::serve_connections::<MasterService, _, _, _>(
+            &io,
+            listener,
+            handler(requests),
+            closed,
+        )?;
         if let Some(addr) = server.addr() {
             tracing::info!(%addr, "master started");
             master.client = MasterClient::new(&io, addr.to_string());
@@ -129,8 +142,11 @@ impl MasterServer {
             let named = nodes.iter().find(|node| node.addr() == control);
             named.cloned().unwrap_or_else(|| NodeClient::new(&remote, control))
         })?;
+        let answer = handler(queue.clone());
         let (client, server) =
-            rpc::serve_local::<MasterService, _, _>(runtime, "master", handler(queue.clone()));
+            rpc::serve_local::<MasterService, _, _>(runtime, "master", move |request| {
+                answer(LOCAL, request)
+            });
         let (server, thread) = (Some(server), Some(thread));
         let runtime = runtime.clone();
         Ok(MasterServer { server, client, queue, thread, runtime })
@@ -198,13 +214,13 @@ impl Drop for MasterServer {
     }
 }
 
+type Answer = std::pin::Pin<Box<dyn Future<Output = MasterReply> + Send>>;
+
 /// Puts requests into the queue and waits for their replies.
-fn handler(
-    queue: Sender<Message>,
-) -> impl Fn(MasterRequest) -> std::pin::Pin<Box<dyn Future<Output = MasterReply> + Send>> + Clone {
-    move |request| {
+fn handler(queue: Sender<Message>) -> impl Fn(u64, MasterRequest) -> Answer + Clone {
+    move |connection, request| {
         let (reply, replied) = oneshot::channel();
-        let sent = queue.send(Message::Request(request, reply));
+        let sent = queue.send(Message::Request { connection, request, reply });
         Box::pin(async move {
             let ended = "this master has ended, or its store failed; see its log";
             let refused = || MasterReply::Refused { reason: ended.into() };
@@ -213,6 +229,14 @@ fn handler(
             }
             replied.await.unwrap_or_else(|_| refused())
         })
+    }
+}
+
+/// Puts the ends of connections into the queue.
+fn closed(queue: Sender<Message>) -> impl Fn(u64) + Clone {
+    move |connection| {
+        // Nobody listens any more when the master ends.
+        let _ended = queue.send(Message::Closed { connection });
     }
 }
 
@@ -225,6 +249,7 @@ struct Driver<C> {
     nodes: HashMap<String, NodeClient>,
     handle: Handle,
     queue: Sender<Message>,
+    repairer: Repairer,
     waiting: HashMap<u64, oneshot::Sender<MasterReply>>,
     next_token: u64,
     begun: Instant,
@@ -245,7 +270,13 @@ where
         tracing::warn!("the cluster was formed with another geometry, which stays in force");
     }
     let (queue, messages) = channel();
+    let done: Sender<Message> = queue.clone();
+    let repairer = Repairer::start(move |token, result| {
+        // Nobody listens any more when the master ends.
+        let _ended = done.send(Message::Done { token, result });
+    })?;
     let driver = Driver {
+        repairer,
         logic,
         store,
         connect,
@@ -266,12 +297,14 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         loop {
             let wait = next_tick.saturating_duration_since(Instant::now());
             let event = match messages.recv_timeout(wait) {
-                Ok(Message::Request(request, reply)) => {
+                Ok(Message::Request { connection, request, reply }) => {
                     let token = self.next_token;
                     self.next_token += 1;
                     self.waiting.insert(token, reply);
-                    Event::Request { token, request }
+                    Event::Request { token, connection, request }
                 }
+                Ok(Message::Closed { connection }) => Event::ConnectionClosed { connection },
+                Ok(Message::Done { token, result }) => Event::JobDone { token, result },
                 Ok(Message::Answer { node, token, result }) => {
                     Event::NodeAnswer { node, token, result }
                 }
@@ -292,7 +325,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
 
     fn perform(&mut self, action: Action) -> Result<(), StoreError> {
         match action {
-            Action::Persist(records) => self.store.persist(&records)?,
+            Action::Persist(writes) => self.store.persist(writes)?,
             Action::Reply { token, reply } => {
                 // Who asked may have gone; then nobody waits for the reply.
                 if let Some(waiting) = self.waiting.remove(&token) {
@@ -302,16 +335,29 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             Action::Call { node, control, token, request } => {
                 self.call(node, control, token, request);
             }
+            Action::Job { token, client, view, job } => self.start(token, client, *view, job),
             Action::Log(Level::Info, text) => tracing::info!("{text}"),
             Action::Log(Level::Warn, text) => tracing::warn!("{text}"),
         }
         Ok(())
     }
 
-    fn call(&mut self, node: MnId, control: String, token: u64, request: NodeRequest) {
+    fn client(&mut self, control: &str) -> NodeClient {
         let connect = &self.connect;
-        let client = self.nodes.entry(control).or_insert_with_key(|control| connect(control));
-        let client = client.with_deadline(NODE_DEADLINE);
+        let control = control.to_owned();
+        self.nodes.entry(control).or_insert_with_key(|control| connect(control)).clone()
+    }
+
+    fn start(&mut self, token: u64, client: ClientId, view: View, job: Job) {
+        let members: Vec<(MnId, String)> =
+            view.members.iter().map(|member| (member.node, member.control.clone())).collect();
+        let nodes = members.into_iter().map(|(node, control)| (node, self.client(&control)));
+        let nodes = nodes.collect();
+        self.repairer.order(Order { token, client, view, job, nodes });
+    }
+
+    fn call(&mut self, node: MnId, control: String, token: u64, request: NodeRequest) {
+        let client = self.client(&control).with_deadline(NODE_DEADLINE);
         let queue = self.queue.clone();
         self.handle.spawn(async move {
             let result = client.call(request).await.map_err(|error| error.to_string());

@@ -11,7 +11,7 @@ use fusee_core::view::{Member, View};
 use super::format::{Attempt, Outcome};
 use super::{Action, Actions, Level, Master, Phase, Purpose, RETRY_MS};
 use crate::plan::Plan;
-use crate::record::Record;
+use crate::record::{Record, Write};
 
 impl Master {
     /// Does what is due: repeats calls, looks for absent nodes, starts to form the cluster.
@@ -36,14 +36,6 @@ impl Master {
         }
     }
 
-    fn call(&mut self, node: MnId, request: NodeRequest, purpose: Purpose, out: &mut Actions) {
-        let Some(member) = self.members.get(&node) else { return };
-        let token = self.next_call;
-        self.next_call += 1;
-        self.calls.insert(token, (node, purpose));
-        out.push(Action::Call { node, control: member.control.clone(), token, request });
-    }
-
     fn start_attempt(&mut self, out: &mut Actions) {
         let chosen = self.present.iter().take(self.settings.memory_nodes as usize);
         let chosen: Vec<Member> = chosen.map(|node| self.members[node].clone()).collect();
@@ -54,8 +46,8 @@ impl Master {
         };
         let cluster = *self.cluster.get_or_insert(self.fresh_cluster);
         self.last_attempt += 1;
-        let records = vec![Record::Cluster(cluster), Record::Attempt(self.last_attempt)];
-        out.push(Action::Persist(records));
+        let records = [Record::Cluster(cluster), Record::Attempt(self.last_attempt)];
+        out.push(Action::Persist(records.map(Write::Put).into()));
         let text = format!("forming the cluster of {} memory nodes", plan.members().len());
         out.push(Action::Log(Level::Info, text));
         let begun = Attempt::new(plan, cluster, self.last_attempt);
@@ -82,20 +74,18 @@ impl Master {
         }
     }
 
-    pub(super) fn node_answered(
+    pub(super) fn format_answered(
         &mut self,
         now_ms: u64,
         node: MnId,
-        purpose: Purpose,
         result: Result<NodeReply, String>,
         out: &mut Actions,
     ) {
-        if purpose == Purpose::Look {
-            return self.looked(now_ms, node, result);
-        }
         let Phase::Forming { attempt: Some(attempt), .. } = &mut self.phase else { return };
         match attempt.answer(now_ms, node, result) {
-            Outcome::Call(request) => self.call(node, request, Purpose::Format, out),
+            Outcome::Call(request) => {
+                self.call(node, request, Purpose::Format, out);
+            }
             Outcome::Wait => {}
             Outcome::Repeat(problem) => self.report(problem, out),
             Outcome::Abort(problem) => {
@@ -103,12 +93,12 @@ impl Master {
                 self.present.remove(&node);
                 self.hold(now_ms + RETRY_MS, problem, out);
             }
-            Outcome::Formed(view) => self.formed(*view, out),
+            Outcome::Formed(view) => self.formed(now_ms, *view, out),
         }
     }
 
     /// An absent node answered a look, or did not.
-    fn looked(&mut self, now_ms: u64, node: MnId, result: Result<NodeReply, String>) {
+    pub(super) fn looked(&mut self, now_ms: u64, node: MnId, result: Result<NodeReply, String>) {
         if let (Some(member), Ok(NodeReply::Description(found))) = (self.members.get(&node), result)
             && member.identity == found.identity
         {
@@ -116,7 +106,7 @@ impl Master {
         }
     }
 
-    fn formed(&mut self, view: View, out: &mut Actions) {
+    fn formed(&mut self, now_ms: u64, view: View, out: &mut Actions) {
         let text = format!(
             "the cluster is formed: {} memory nodes, {} regions, {} index subtables",
             view.members.len(),
@@ -124,9 +114,10 @@ impl Master {
             view.subtables.len()
         );
         // From this record on, nothing is ever released again.
-        out.push(Action::Persist(vec![Record::View(view.clone())]));
+        out.push(Action::Persist(vec![Write::Put(Record::View(view.clone()))]));
         out.push(Action::Log(Level::Info, text));
         self.problem = None;
         self.phase = Phase::Formed(view);
+        self.history.view_since(now_ms);
     }
 }

@@ -1,0 +1,295 @@
+//! The view goes through its stages, and jobs do the work in between.
+//!
+//! What is next follows from the stored view and the stored sessions:
+//!
+//! | view | what is waited for | then |
+//! |---|---|---|
+//! | any stage | – | a member is lost: *frozen*, without it |
+//! | frozen | all open sessions act by it, all given-up ones are fenced, no job runs | transforming |
+//! | transforming | the job that makes the replicas equal | switched |
+//! | switched | as for frozen, and nobody has to look what became of a write | stable |
+//! | stable | given-up sessions are recovered, one after the other | replicas are added |
+//!
+//! Jobs run one at a time, each under the session of the *repairer*. When one fails, its verbs may
+//! still be on their way: the repairer is retired, that is fenced like a client that is given up,
+//! and the next job has another one. So it is with the repairers of an earlier master. A job that
+//! began by an older view counts as a session that still acts by it.
+//!
+//! If the last replica of anything is lost, the view stays as it is: there is no better one.
+
+use std::collections::BTreeSet;
+
+use fusee_control::node::BlockId;
+use fusee_core::change::Stage;
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::View;
+
+use super::{Action, Actions, Level, Master, Phase};
+use crate::jobs::{Job, JobError, JobReport, Recovered};
+use crate::record::{Record, Write, member_key};
+
+/// How long to wait after a job failed; doubled for every failure in a row, up to the second.
+const PAUSE_MS: u64 = 50;
+const MAX_PAUSE_MS: u64 = 1_600;
+
+/// The job under way, and those who do the work.
+#[derive(Debug, Default)]
+pub(super) struct Repair {
+    /// The session of the jobs; recorded.
+    current: Option<ClientId>,
+    /// Sessions of jobs that failed, and of earlier masters: recorded until they are fenced.
+    pub retired: BTreeSet<ClientId>,
+    running: Option<Running>,
+    next_token: u64,
+    failures: u32,
+    not_before_ms: u64,
+    /// The losses, and the view, of which it is known that something would have no replica left.
+    hopeless: Option<(u64, BTreeSet<MnId>)>,
+}
+
+#[derive(Debug)]
+struct Running {
+    token: u64,
+    view: u64,
+}
+
+impl Repair {
+    /// From the store: an earlier master worked under this name.
+    pub fn retire_earlier(&mut self, client: ClientId) {
+        self.retired.insert(client);
+    }
+}
+
+impl Master {
+    /// Does what is due in a formed cluster.
+    pub(super) fn keep_whole(&mut self, now_ms: u64, out: &mut Actions) {
+        if self.view().is_none() {
+            return;
+        }
+        self.expire(now_ms, out);
+        self.go_on_without(now_ms, out);
+        self.fence_all(now_ms, out);
+        while self.step(now_ms, out) {}
+    }
+
+    /// Takes a step if one is due; whether another may follow at once.
+    fn step(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+        let stage = self.view().and_then(|view| view.change.as_ref()).map(|change| change.stage);
+        match stage {
+            Some(Stage::Frozen) if self.repair.running.is_none() && self.all_follow() => {
+                self.advance(now_ms, out);
+                true
+            }
+            Some(Stage::Switched) if self.all_follow() => {
+                self.advance(now_ms, out);
+                true
+            }
+            Some(Stage::Transforming) => {
+                self.start_job(now_ms, Job::Transform, out);
+                false
+            }
+            Some(Stage::Frozen | Stage::Switched) => false,
+            None => {
+                let next = self.sessions.given_up().find(|client| self.is_fenced(*client));
+                match next {
+                    Some(client) => self.start_job(now_ms, Job::Recover { client }, out),
+                    None => self.grow(now_ms, out),
+                }
+                false
+            }
+        }
+    }
+
+    /// Whether nobody keeps the stage from ending.
+    fn all_follow(&self) -> bool {
+        self.laggards().next().is_none()
+            && self.sessions.given_up().all(|client| self.is_fenced(client))
+    }
+
+    fn advance(&mut self, now_ms: u64, out: &mut Actions) {
+        let Some(view) = self.view().map(View::advanced) else { return };
+        let stage = match view.change.as_ref().map(|change| change.stage) {
+            Some(Stage::Frozen) => "frozen",
+            Some(Stage::Transforming) => "transforming",
+            Some(Stage::Switched) => "switched",
+            None => "stable",
+        };
+        let text = format!("view {}: {stage}", view.number);
+        self.set_view(now_ms, view, Vec::new(), text, out);
+    }
+
+    /// A new view is in force, once it is stored.
+    pub(super) fn set_view(
+        &mut self,
+        now_ms: u64,
+        view: View,
+        mut writes: Vec<Write>,
+        text: String,
+        out: &mut Actions,
+    ) {
+        view.check().expect("a view that follows from a good one is good");
+        writes.push(Write::Put(Record::View(view.clone())));
+        out.push(Action::Persist(writes));
+        out.push(Action::Log(Level::Info, text));
+        if let Phase::Formed(old) = &self.phase {
+            self.history.view_changes(now_ms, old, &view);
+        }
+        self.phase = Phase::Formed(view);
+    }
+
+    /// Makes the view without the members that are gone, as far as something is left without them.
+    fn go_on_without(&mut self, now_ms: u64, out: &mut Actions) {
+        let losing = self.presences.losing.clone();
+        let Some(view) = self.view() else { return };
+        if losing.is_empty() {
+            if self.repair.hopeless.take().is_some() {
+                self.problem = None;
+            }
+            return;
+        }
+        let tried = (view.number, losing);
+        if self.repair.hopeless.as_ref() == Some(&tried) {
+            return;
+        }
+        let (number, losing) = tried;
+        let mut lost: Vec<MnId> = Vec::new();
+        let mut without = None;
+        let mut problem = None;
+        for node in &losing {
+            lost.push(*node);
+            match view.without(&lost) {
+                Ok(view) => without = Some(view),
+                Err(nothing) => {
+                    lost.pop();
+                    problem = Some(format!("{node} is lost, and without it {nothing}"));
+                }
+            }
+        }
+        if let Some(view) = without {
+            self.lose(now_ms, &lost, view, out);
+        }
+        self.repair.hopeless = problem.as_ref().map(|_| {
+            let number = self.view().map_or(number, |view| view.number);
+            (number, self.presences.losing.clone())
+        });
+        if let Some(problem) = problem {
+            out.push(Action::Log(Level::Warn, problem.clone()));
+            self.problem = Some(problem);
+        }
+    }
+
+    fn lose(&mut self, now_ms: u64, lost: &[MnId], view: View, out: &mut Actions) {
+        let mut writes = Vec::new();
+        for node in lost {
+            self.presences.forget(*node);
+            self.fences.forget_node(*node);
+            self.present.remove(node);
+            if let Some(member) = self.members.remove(node) {
+                writes.push(Write::Remove(member_key(*node)));
+                writes.push(Write::Put(Record::Lost(member.clone())));
+                self.lost.insert(*node, member);
+            }
+        }
+        let change = view.change.as_ref().map_or(0, |change| change.subtables.len());
+        let names: Vec<String> = lost.iter().map(MnId::to_string).collect();
+        let text = format!(
+            "view {}: frozen, without {}; {change} subtables in the scope",
+            view.number,
+            names.join(", ")
+        );
+        self.growth.abandon();
+        self.history.lost(now_ms, lost);
+        self.set_view(now_ms, view, writes, text, out);
+    }
+
+    fn start_job(&mut self, now_ms: u64, job: Job, out: &mut Actions) {
+        let repair = &self.repair;
+        if repair.running.is_some() || repair.not_before_ms > now_ms || !repair.retired.is_empty() {
+            return;
+        }
+        let Some(client) = self.repairer(out) else { return };
+        let Some(view) = self.view().cloned().map(Box::new) else { return };
+        let token = self.repair.next_token;
+        self.repair.next_token += 1;
+        self.repair.running = Some(Running { token, view: view.number });
+        out.push(Action::Job { token, client, view, job });
+    }
+
+    /// The session of the next job.
+    fn repairer(&mut self, out: &mut Actions) -> Option<ClientId> {
+        if self.repair.current.is_none() {
+            let mut writes = Vec::new();
+            let client = self.sessions.new_id(&mut writes)?;
+            writes.push(Write::Put(Record::Repairer(client)));
+            out.push(Action::Persist(writes));
+            self.repair.current = Some(client);
+        }
+        self.repair.current
+    }
+
+    pub(super) fn job_done(
+        &mut self,
+        now_ms: u64,
+        token: u64,
+        result: Result<JobReport, JobError>,
+        out: &mut Actions,
+    ) {
+        let Some(running) = self.repair.running.take_if(|running| running.token == token) else {
+            return;
+        };
+        match result {
+            Ok(report) => {
+                self.repair.failures = 0;
+                self.job_succeeded(now_ms, running.view, report, out);
+            }
+            Err(error) => {
+                let pause = (PAUSE_MS << self.repair.failures.min(8)).min(MAX_PAUSE_MS);
+                self.repair.failures += 1;
+                self.repair.not_before_ms = now_ms + pause;
+                self.repair.retired.extend(self.repair.current.take());
+                let text = format!("a repair stopped, and is tried again: {error}");
+                out.push(Action::Log(Level::Warn, text));
+                if let Some(node) = error.node {
+                    self.probe(now_ms, node, out);
+                }
+            }
+        }
+    }
+
+    fn job_succeeded(&mut self, now_ms: u64, by: u64, report: JobReport, out: &mut Actions) {
+        match report {
+            JobReport::Transformed { slots_changed } => {
+                if self.view().is_some_and(|view| view.number == by) {
+                    let text = format!("replicas are equal, {slots_changed} slots changed");
+                    out.push(Action::Log(Level::Info, text));
+                    self.advance(now_ms, out);
+                }
+            }
+            JobReport::Recovered(recovered) => self.client_recovered(*recovered, out),
+        }
+    }
+
+    fn client_recovered(&mut self, recovered: Recovered, out: &mut Actions) {
+        let Phase::Formed(view) = &self.phase else { return };
+        let Recovered { recovery, owned, leftovers } = recovered;
+        let client = recovery.client;
+        let mut writes = Vec::new();
+        let owned: &[BlockId] = &owned;
+        self.sessions.recovered(client, owned, &leftovers, view, &mut writes);
+        if writes.is_empty() {
+            return;
+        }
+        out.push(Action::Persist(writes));
+        self.fences.forget_client(client);
+        let text = format!(
+            "{client} is recovered: {} blocks, {} writes completed, {} withdrawn",
+            recovery.blocks, recovery.committed, recovery.aborted
+        );
+        out.push(Action::Log(Level::Info, text));
+        if recovery.strange > 0 {
+            let text = format!("{client} left {} things no client leaves", recovery.strange);
+            out.push(Action::Log(Level::Warn, text));
+        }
+        self.history.recovered(recovery);
+    }
+}

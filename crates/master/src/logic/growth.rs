@@ -1,0 +1,314 @@
+//! Redundancy comes back: missing replicas are added where there is room.
+//!
+//! When the view is stable and nobody has to be recovered, the first subtable or region that has
+//! fewer replicas than it should gets another one, on a member or on a memory node that waits. All
+//! subtables that go to one node go together; regions go one at a time, since nobody can place
+//! objects in a region that is being copied.
+//!
+//! The node reserves the room first, then the view says where it is, with the replica *joining*.
+//! Nothing of that is stored before the view: a master that starts anew asks again, and gets the
+//! same places. A node may have less room than the view tells, if an earlier choice was given up:
+//! it says so, and is passed over until something else changes.
+
+use std::collections::BTreeSet;
+
+use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
+use fusee_core::verbs::MnId;
+use fusee_core::view::{Place, View};
+
+use super::{Action, Actions, Level, Master, Purpose};
+use crate::placement::{Room, another};
+use crate::plan::{REGIONS, SUBTABLES, padded};
+
+/// Subtables that are added by one change at most.
+const MAX_SUBTABLES: usize = 256;
+/// How long to wait after a node did not do what it was asked for.
+const PAUSE_MS: u64 = 1_000;
+/// How long to wait for an answer, should none come at all.
+const PATIENCE_MS: u64 = 15_000;
+
+/// Replicas to be added, and what stands in the way.
+#[derive(Debug, Default)]
+pub(super) struct Growth {
+    under_way: Option<Growing>,
+    /// Nodes that have no room for a subtable (`false`) or a region (`true`).
+    full: BTreeSet<(MnId, bool)>,
+    not_before_ms: u64,
+    /// Said that no node has room.
+    told: bool,
+}
+
+/// Room that is being reserved on a node.
+#[derive(Debug)]
+struct Growing {
+    node: MnId,
+    identity: u64,
+    /// The view that it is for.
+    view: u64,
+    requests: Vec<NodeRequest>,
+    done: usize,
+    places: Vec<(Extent, Place)>,
+    /// The call under way, and until when it may take.
+    token: Option<u64>,
+    until_ms: u64,
+}
+
+impl Growth {
+    /// Forgets what was under way: the view has changed.
+    pub fn abandon(&mut self) {
+        self.under_way = None;
+    }
+
+    /// A node came: there may be room now.
+    pub fn look_again(&mut self) {
+        self.full.clear();
+        self.told = false;
+    }
+
+    /// Whether room is being reserved on a node.
+    pub fn is_for(&self, node: MnId) -> bool {
+        self.under_way.as_ref().is_some_and(|growing| growing.node == node)
+    }
+}
+
+impl Master {
+    /// Subtables and regions that have fewer replicas than they should.
+    pub(super) fn missing_replicas(&self) -> u64 {
+        let Some(view) = self.view() else { return 0 };
+        (self.poor_subtables(view).count() + self.poor_regions(view).count()) as u64
+    }
+
+    fn poor_subtables<'a>(&self, view: &'a View) -> impl Iterator<Item = (u32, &'a [Place])> {
+        let all = (0u32..).zip(&view.subtables).map(|(number, s)| (number, &s.places[..]));
+        let enough = usize::from(self.settings.index_replicas);
+        all.filter(move |(_, places)| places.len() < enough)
+    }
+
+    fn poor_regions<'a>(&self, view: &'a View) -> impl Iterator<Item = (u32, &'a [Place])> {
+        let all = (0u32..).zip(&view.regions).map(|(number, r)| (number, &r.places[..]));
+        let enough = usize::from(self.settings.data_replicas);
+        all.filter(move |(_, places)| places.len() < enough)
+    }
+
+    /// Starts to add replicas, if some are missing and there is room.
+    pub(super) fn grow(&mut self, now_ms: u64, out: &mut Actions) {
+        if let Some(growing) = &self.growth.under_way {
+            let is_there = self.members.get(&growing.node).map(|member| member.identity);
+            if growing.until_ms > now_ms && is_there == Some(growing.identity) {
+                return;
+            }
+            self.growth.under_way = None;
+        }
+        if self.growth.not_before_ms > now_ms || !self.presences.losing.is_empty() {
+            return;
+        }
+        let missing = self.missing_replicas();
+        if missing == 0 {
+            self.history.whole(now_ms);
+            if std::mem::take(&mut self.growth.told) {
+                self.problem = None;
+            }
+            return;
+        }
+        match self.choose() {
+            Some((node, extents)) => self.begin(now_ms, node, extents, out),
+            None if !self.growth.told => {
+                self.growth.told = true;
+                let text = format!(
+                    "{missing} subtables and regions have too few replicas, and no memory node \
+                     has room for more; start another memory node"
+                );
+                out.push(Action::Log(Level::Warn, text.clone()));
+                self.problem = Some(text);
+            }
+            None => {}
+        }
+    }
+
+    /// What to add next, and on which node.
+    fn choose(&self) -> Option<(MnId, Vec<Extent>)> {
+        let view = self.view()?;
+        let subtable = view.geometry.subtable_bytes();
+        let mut rooms = self.rooms(view, false, subtable);
+        let mut chosen: Option<(MnId, Vec<Extent>)> = None;
+        for (number, places) in self.poor_subtables(view) {
+            let Some(node) = another(SUBTABLES, &rooms, number.into(), &names(places)) else {
+                continue;
+            };
+            let (first, extents) = chosen.get_or_insert((node, Vec::new()));
+            if *first == node && extents.len() < MAX_SUBTABLES {
+                extents.push(Extent::Subtable { subtable: number });
+                let room = rooms.iter_mut().find(|room| room.node == node)?;
+                room.items -= 1;
+            }
+        }
+        if chosen.is_some() {
+            return chosen;
+        }
+        let rooms = self.rooms(view, true, view.geometry.region_bytes);
+        self.poor_regions(view).find_map(|(region, places)| {
+            let node = another(REGIONS, &rooms, region.into(), &names(places))?;
+            Some((node, vec![Extent::Region { region, primary: false }]))
+        })
+    }
+
+    /// How many extents of some size fit on the nodes that can be used.
+    fn rooms(&self, view: &View, regions: bool, bytes: u64) -> Vec<Room> {
+        let usable = self.members.values().filter(|member| {
+            let node = member.node;
+            let in_view = view.member(node).is_some();
+            (in_view || self.present.contains(&node))
+                && !self.presences.losing.contains(&node)
+                && !self.growth.full.contains(&(node, regions))
+        });
+        let room = usable.map(|member| {
+            let left = member.pool_bytes.saturating_sub(used(view, member.node));
+            Room { node: member.node, items: left / padded(bytes) }
+        });
+        room.collect()
+    }
+
+    fn begin(&mut self, now_ms: u64, node: MnId, extents: Vec<Extent>, out: &mut Actions) {
+        let (Some(view), Some(member)) = (self.view(), self.members.get(&node)) else { return };
+        let (cluster, attempt) = (view.cluster, self.last_attempt);
+        let geometry = view.geometry;
+        let mut requests = Vec::new();
+        if view.member(node).is_none() {
+            requests.push(NodeRequest::Format { cluster, attempt });
+        }
+        requests.extend(extents.iter().map(|extent| {
+            let (bytes, block_bytes) = match extent {
+                Extent::Region { .. } => (geometry.region_bytes, geometry.block_bytes),
+                Extent::Subtable { .. } => (geometry.subtable_bytes(), 0),
+            };
+            NodeRequest::Reserve { cluster, attempt, extent: *extent, bytes, block_bytes }
+        }));
+        // Who answers last has answered everything.
+        requests.push(NodeRequest::Describe);
+        let growing = Growing {
+            node,
+            identity: member.identity,
+            view: view.number,
+            requests,
+            done: 0,
+            places: Vec::new(),
+            token: None,
+            until_ms: 0,
+        };
+        let text = format!("{node} gets replicas of {} extents", extents.len());
+        out.push(Action::Log(Level::Info, text));
+        self.growth.under_way = Some(growing);
+        self.ask_for_room(now_ms, out);
+    }
+
+    fn ask_for_room(&mut self, now_ms: u64, out: &mut Actions) {
+        let Some(growing) = &self.growth.under_way else { return };
+        let (node, request) = (growing.node, growing.requests[growing.done].clone());
+        let token = self.call(node, request, Purpose::Grow, out);
+        if let Some(growing) = &mut self.growth.under_way {
+            growing.token = token;
+            growing.until_ms = now_ms + PATIENCE_MS;
+        }
+    }
+
+    pub(super) fn grow_answered(
+        &mut self,
+        now_ms: u64,
+        token: u64,
+        result: Result<NodeReply, String>,
+        out: &mut Actions,
+    ) {
+        let Some(growing) = &mut self.growth.under_way else { return };
+        if growing.token != Some(token) {
+            return;
+        }
+        let node = growing.node;
+        let problem = match (&growing.requests[growing.done], result) {
+            (NodeRequest::Format { .. }, Ok(NodeReply::Done)) => None,
+            (NodeRequest::Reserve { extent, .. }, Ok(NodeReply::Reserved { offset })) => {
+                growing.places.push((*extent, Place { node, offset }));
+                None
+            }
+            (NodeRequest::Describe, Ok(NodeReply::Description(found)))
+                if found.identity == growing.identity =>
+            {
+                None
+            }
+            (
+                NodeRequest::Reserve { extent, .. },
+                Ok(NodeReply::Refused(NodeRefusal::PoolFull { .. })),
+            ) => {
+                self.growth.full.insert((node, matches!(extent, Extent::Region { .. })));
+                if growing.places.is_empty() {
+                    self.growth.under_way = None;
+                    return;
+                }
+                // With what there is.
+                growing.done = growing.requests.len() - 2;
+                None
+            }
+            (_, Ok(other)) => Some(format!("{node} answered by {other:?}")),
+            (_, Err(cause)) => Some(format!("{node} does not answer: {cause}")),
+        };
+        if let Some(problem) = problem {
+            self.growth.under_way = None;
+            self.growth.not_before_ms = now_ms + PAUSE_MS;
+            out.push(Action::Log(Level::Warn, format!("no replica is added: {problem}")));
+            return self.probe(now_ms, node, out);
+        }
+        growing.done += 1;
+        if growing.done < growing.requests.len() {
+            return self.ask_for_room(now_ms, out);
+        }
+        let Some(growing) = self.growth.under_way.take() else { return };
+        self.add_replicas(now_ms, &growing, out);
+    }
+
+    /// The room is there: the view says so.
+    fn add_replicas(&mut self, now_ms: u64, growing: &Growing, out: &mut Actions) {
+        let Some(view) = self.view() else { return };
+        if view.number != growing.view || view.change.is_some() {
+            return;
+        }
+        let Some(member) = self.members.get(&growing.node) else { return };
+        let (mut subtables, mut regions) = (Vec::new(), Vec::new());
+        for (extent, place) in &growing.places {
+            match extent {
+                Extent::Subtable { subtable } => subtables.push((*subtable, *place)),
+                Extent::Region { region, .. } => regions.push((*region, *place)),
+            }
+        }
+        let mut next = view.growing(&subtables, &regions);
+        if next.member(member.node).is_none() {
+            next.members.push(member.clone());
+        }
+        if let Err(error) = next.check() {
+            // The offsets come from elsewhere.
+            let text = format!("{} gave room that is none: {error}", member.node);
+            out.push(Action::Log(Level::Warn, text));
+            self.growth.full.extend([(growing.node, false), (growing.node, true)]);
+            return;
+        }
+        let text = format!(
+            "view {}: frozen; {} subtables and {} regions get a replica on {}",
+            next.number,
+            subtables.len(),
+            regions.len(),
+            member.node
+        );
+        self.set_view(now_ms, next, Vec::new(), text, out);
+    }
+}
+
+fn names(places: &[Place]) -> Vec<MnId> {
+    places.iter().map(|place| place.node).collect()
+}
+
+/// What the view takes of a node's pool, at most.
+fn used(view: &View, node: MnId) -> u64 {
+    let count = |places: &[Place]| places.iter().filter(|place| place.node == node).count() as u64;
+    let subtables: u64 = view.subtables.iter().map(|s| count(&s.places)).sum();
+    let regions: u64 = view.regions.iter().map(|r| count(&r.places)).sum();
+    subtables * padded(view.geometry.subtable_bytes())
+        + regions * padded(view.geometry.region_bytes)
+}

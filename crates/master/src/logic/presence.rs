@@ -1,0 +1,289 @@
+//! Who is there: leases, closed connections, and answers that are held back.
+//!
+//! Sessions and memory nodes say again and again that they are there. Each of these requests is
+//! answered when there is something to say, or a part of the lease later, so that the asker comes
+//! back in time. Who is silent for longer than the lease is gone; whoever's connection was closed
+//! is gone after a short grace, unless it speaks over another one. A session that is gone is given
+//! up, a memory node is lost.
+//!
+//! A session that renews its lease but does not leave old views behind is given up as well, after
+//! a lease: everybody would wait for it.
+//!
+//! Nothing but detection rests on clocks. When the master itself was away, all silence counts from
+//! its return: nobody could have renewed anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fusee_control::master::{MasterReply, Pulse};
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_core::change::Stage;
+use fusee_core::verbs::{ClientId, MnId};
+
+use super::{Action, Actions, Level, Master, Purpose};
+use crate::sessions::Session;
+use crate::settings::Lease;
+
+/// How long a member that is suspected has to answer a question, in milliseconds.
+const PROBE_MS: u64 = 500;
+/// The connection that never closes.
+const LOCAL: u64 = 0;
+
+/// What was heard of a memory node.
+#[derive(Debug, Default)]
+struct Presence {
+    heard_ms: u64,
+    /// Over which connection it spoke last.
+    connection: Option<u64>,
+    /// When it is gone, unless it speaks over another connection.
+    gone_at_ms: Option<u64>,
+}
+
+/// A request that is answered later.
+#[derive(Debug)]
+struct Waiting {
+    token: u64,
+    until_ms: u64,
+    asker: Asker,
+}
+
+#[derive(Debug)]
+enum Asker {
+    Sessions { clients: Vec<ClientId>, newer_than: u64 },
+    Node { identity: u64 },
+}
+
+/// Who was heard when.
+#[derive(Debug, Default)]
+pub(super) struct Presences {
+    /// The last event, and since when the master has been there without a gap.
+    last_ms: Option<u64>,
+    begun_ms: u64,
+    nodes: BTreeMap<MnId, Presence>,
+    /// Members that were asked whether they are there, and until when they have to answer.
+    probes: BTreeMap<MnId, u64>,
+    /// Members that are gone and still in the view.
+    pub losing: BTreeSet<MnId>,
+    waiting: Vec<Waiting>,
+}
+
+impl Presences {
+    /// Notes the time of an event.
+    pub fn pass(&mut self, now_ms: u64, lease: Lease) {
+        let away = |last: u64| now_ms.saturating_sub(last) > lease.lease_ms / 2;
+        if self.last_ms.is_none_or(away) {
+            self.begun_ms = now_ms;
+        }
+        self.last_ms = Some(now_ms);
+    }
+
+    /// Whether a lease has passed since a moment, and the master was there all the time.
+    fn is_over(&self, now_ms: u64, since_ms: u64, lease: Lease) -> bool {
+        now_ms.saturating_sub(since_ms.max(self.begun_ms)) > lease.lease_ms
+    }
+
+    fn session_is_gone(&self, now_ms: u64, session: &Session, lease: Lease) -> bool {
+        session.gone_at_ms.is_some_and(|at| at <= now_ms)
+            || self.is_over(now_ms, session.heard_ms, lease)
+    }
+
+    fn node_is_gone(&self, now_ms: u64, node: MnId, lease: Lease) -> bool {
+        let Some(presence) = self.nodes.get(&node) else {
+            return self.is_over(now_ms, 0, lease);
+        };
+        // A node inside of this process is there as long as the process is.
+        let silent =
+            presence.connection != Some(LOCAL) && self.is_over(now_ms, presence.heard_ms, lease);
+        silent || presence.gone_at_ms.is_some_and(|at| at <= now_ms)
+    }
+
+    /// Forgets a node.
+    pub fn forget(&mut self, node: MnId) {
+        self.nodes.remove(&node);
+        self.probes.remove(&node);
+        self.losing.remove(&node);
+    }
+}
+
+impl Master {
+    /// A memory node has joined. Over an ordinary connection that binds it to nothing: it may use
+    /// another one from now on.
+    pub(super) fn node_joined(&mut self, now_ms: u64, node: MnId, connection: u64) {
+        let presence = self.presences.nodes.entry(node).or_default();
+        presence.heard_ms = now_ms;
+        if connection == LOCAL {
+            presence.connection = Some(LOCAL);
+        }
+    }
+
+    /// A memory node says that it is there.
+    pub(super) fn alive(
+        &mut self,
+        now_ms: u64,
+        connection: u64,
+        token: u64,
+        identity: u64,
+    ) -> Option<MasterReply> {
+        let found = self.members.values().find(|member| member.identity == identity);
+        let Some(node) = found.map(|member| member.node) else {
+            return Some(MasterReply::Expelled);
+        };
+        let heard = Presence { heard_ms: now_ms, connection: Some(connection), gone_at_ms: None };
+        self.presences.nodes.insert(node, heard);
+        self.is_there(node);
+        self.arrived(now_ms, node);
+        self.wait(now_ms, token, Asker::Node { identity });
+        None
+    }
+
+    /// Sessions say that they are there.
+    pub(super) fn renew(
+        &mut self,
+        now_ms: u64,
+        connection: u64,
+        token: u64,
+        pulses: &[Pulse],
+        newer_than: u64,
+    ) {
+        for pulse in pulses {
+            self.sessions.pulse(now_ms, connection, pulse);
+        }
+        let clients = pulses.iter().map(|pulse| pulse.client).collect();
+        self.wait(now_ms, token, Asker::Sessions { clients, newer_than });
+    }
+
+    fn wait(&mut self, now_ms: u64, token: u64, asker: Asker) {
+        let until_ms = now_ms + self.settings.lease.hold_ms();
+        self.presences.waiting.push(Waiting { token, until_ms, asker });
+    }
+
+    /// Answers who waits for something that has happened, or has waited long enough.
+    pub(super) fn answer_waiting(&mut self, now_ms: u64, out: &mut Actions) {
+        let waiting = std::mem::take(&mut self.presences.waiting);
+        for asking in waiting {
+            match self.reply_to(&asking.asker, asking.until_ms <= now_ms) {
+                Some(reply) => out.push(Action::Reply { token: asking.token, reply }),
+                None => self.presences.waiting.push(asking),
+            }
+        }
+    }
+
+    fn reply_to(&self, asker: &Asker, is_late: bool) -> Option<MasterReply> {
+        match asker {
+            Asker::Sessions { clients, newer_than } => {
+                let gone = clients.iter().filter(|client| !self.sessions.is_open(**client));
+                let expelled: Vec<ClientId> = gone.copied().collect();
+                let view = self.view().filter(|view| view.number > *newer_than).cloned();
+                let told = view.is_some() || !expelled.is_empty();
+                (told || is_late).then_some(MasterReply::Renewed { view, expelled })
+            }
+            Asker::Node { identity } => {
+                if self.members.values().all(|member| member.identity != *identity) {
+                    return Some(MasterReply::Expelled);
+                }
+                is_late.then_some(MasterReply::Done)
+            }
+        }
+    }
+
+    pub(super) fn connection_closed(&mut self, now_ms: u64, connection: u64) {
+        if connection == LOCAL {
+            return;
+        }
+        let gone_at_ms = now_ms + self.settings.lease.grace_ms;
+        self.sessions.connection_closed(connection, gone_at_ms);
+        let nodes = self.presences.nodes.values_mut();
+        for node in nodes.filter(|node| node.connection == Some(connection)) {
+            node.gone_at_ms = Some(gone_at_ms);
+        }
+    }
+
+    /// Gives up the sessions that are gone, and notes the members that are.
+    pub(super) fn expire(&mut self, now_ms: u64, out: &mut Actions) {
+        let lease = self.settings.lease;
+        let is_gone = |session: &Session| self.presences.session_is_gone(now_ms, session, lease);
+        let gone = self.sessions.open_sessions().filter(|(_, session)| is_gone(session));
+        let gone: Vec<ClientId> = gone.map(|(client, _)| client).collect();
+        self.give_up(&gone, "it is silent", out);
+        if self.presences.is_over(now_ms, self.history.since_ms(), lease) {
+            let late: Vec<ClientId> = self.laggards().collect();
+            self.give_up(&late, "it does not leave old views behind", out);
+        }
+        let late = self.presences.probes.iter().filter(|(_, until)| **until <= now_ms);
+        let late: Vec<MnId> = late.map(|(node, _)| *node).collect();
+        for node in late {
+            self.presences.probes.remove(&node);
+            self.suspect(node, "it does not answer", out);
+        }
+        let is_gone = |node: &&MnId| self.presences.node_is_gone(now_ms, **node, lease);
+        let gone: Vec<MnId> = self.members.keys().filter(is_gone).copied().collect();
+        for node in gone {
+            self.present.remove(&node);
+            self.suspect(node, "it is silent", out);
+        }
+    }
+
+    /// Sessions that keep a stage of a change from ending.
+    pub(super) fn laggards(&self) -> impl Iterator<Item = ClientId> {
+        let stage = self.view().and_then(|view| view.change.as_ref()).map(|change| change.stage);
+        let number = self.view().map_or(0, |view| view.number);
+        let waits_for = move |session: &Session| match stage {
+            Some(Stage::Frozen) => session.acts_by < number,
+            Some(Stage::Switched) => session.acts_by < number || session.has_stopped,
+            Some(Stage::Transforming) | None => false,
+        };
+        let open = self.sessions.open_sessions();
+        open.filter(move |(_, session)| waits_for(session)).map(|(client, _)| client)
+    }
+
+    /// Shuts sessions out. They are fenced from now on.
+    pub(super) fn give_up(&mut self, clients: &[ClientId], why: &str, out: &mut Actions) {
+        let mut writes = Vec::new();
+        for client in clients {
+            self.sessions.give_up(*client, &mut writes);
+        }
+        if !writes.is_empty() {
+            out.push(Action::Persist(writes));
+        }
+        for client in clients {
+            out.push(Action::Log(Level::Warn, format!("{client} is given up: {why}")));
+        }
+    }
+
+    /// Somebody does not reach a member: it is asked whether it is there.
+    pub(super) fn probe(&mut self, now_ms: u64, node: MnId, out: &mut Actions) {
+        if self.in_view(node) && !self.presences.probes.contains_key(&node) {
+            self.presences.probes.insert(node, now_ms + PROBE_MS);
+            self.call(node, NodeRequest::Describe, Purpose::Probe, out);
+        }
+    }
+
+    /// A member answered the question whether it is there, or did not.
+    pub(super) fn probed(
+        &mut self,
+        node: MnId,
+        result: Result<NodeReply, String>,
+        out: &mut Actions,
+    ) {
+        self.presences.probes.remove(&node);
+        let identity = self.members.get(&node).map(|member| member.identity);
+        match result {
+            Ok(NodeReply::Description(found)) if Some(found.identity) == identity => {
+                self.is_there(node);
+            }
+            Ok(_) => self.suspect(node, "another process is in its place", out),
+            Err(cause) => self.suspect(node, &cause, out),
+        }
+    }
+
+    /// A member is gone, as far as the cluster is concerned.
+    pub(super) fn suspect(&mut self, node: MnId, why: &str, out: &mut Actions) {
+        if self.in_view(node) && self.presences.losing.insert(node) {
+            out.push(Action::Log(Level::Warn, format!("{node} is lost: {why}")));
+        }
+    }
+
+    /// A member that could not be done without is there after all.
+    fn is_there(&mut self, node: MnId) {
+        self.presences.losing.remove(&node);
+    }
+}

@@ -1,0 +1,173 @@
+//! What the master is asked, except for the joining of memory nodes.
+
+use fusee_control::master::{MasterReply, MasterRequest, MemberState, MemberStatus, Status};
+use fusee_core::layout::SizeClass;
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::Member;
+
+use super::{Action, Actions, Level, Master, Phase, refused};
+
+impl Master {
+    /// The answer to a request; `None` if it comes later.
+    pub(super) fn answer(
+        &mut self,
+        now_ms: u64,
+        connection: u64,
+        token: u64,
+        request: MasterRequest,
+        out: &mut Actions,
+    ) -> Option<MasterReply> {
+        Some(match request {
+            MasterRequest::Join { identity, control, tcp, shm, pool_bytes } => {
+                let node = MnId(self.next_node);
+                let new = Member { node, identity, control, tcp, shm, pool_bytes };
+                let reply = self.join(now_ms, new, out);
+                if let MasterReply::Joined { node } = reply {
+                    self.node_joined(now_ms, node, connection);
+                }
+                reply
+            }
+            MasterRequest::Open => self.open(now_ms, connection, out),
+            MasterRequest::TakeLeftover { client, class } => self.take_leftover(client, class, out),
+            MasterRequest::Close { client, leftovers } => self.close(client, &leftovers, out),
+            MasterRequest::Renew { sessions, newer_than } => {
+                if self.view().is_none() {
+                    return Some(self.not_ready());
+                }
+                self.renew(now_ms, connection, token, &sessions, newer_than);
+                return None;
+            }
+            MasterRequest::Abandon { client } => {
+                if self.sessions.is_open(client) {
+                    self.give_up(&[client], "it ended half-way in an operation", out);
+                }
+                MasterReply::Done
+            }
+            MasterRequest::Unreachable { node } => {
+                self.probe(now_ms, node, out);
+                MasterReply::Done
+            }
+            MasterRequest::Alive { identity } => {
+                return self.alive(now_ms, connection, token, identity);
+            }
+            MasterRequest::GetView { newer_than } => match &self.phase {
+                Phase::Formed(view) => {
+                    let newer = view.number > newer_than;
+                    MasterReply::View(newer.then(|| view.clone()))
+                }
+                Phase::Forming { .. } => self.not_ready(),
+            },
+            MasterRequest::Status => MasterReply::Status(self.status(now_ms)),
+        })
+    }
+
+    /// Not formed: because that takes time, or because it cannot be with the nodes that came.
+    fn not_ready(&self) -> MasterReply {
+        if let (Phase::Forming { try_at_ms: u64::MAX, .. }, Some(problem)) =
+            (&self.phase, &self.problem)
+        {
+            return refused(problem.clone());
+        }
+        let joined = self.present.len() as u32;
+        MasterReply::NotReady { joined, expected: self.settings.memory_nodes }
+    }
+
+    fn open(&mut self, now_ms: u64, connection: u64, out: &mut Actions) -> MasterReply {
+        let Phase::Formed(view) = &self.phase else { return self.not_ready() };
+        let mut writes = Vec::new();
+        let opened = self.sessions.open(now_ms, connection, view.number, &mut writes);
+        let Some(client) = opened else {
+            return refused("all client ids have been used; format the cluster anew");
+        };
+        out.push(Action::Persist(writes));
+        MasterReply::Opened { client, view: view.clone() }
+    }
+
+    /// No block of a region that is being copied: its owner is recorded on replicas that a copy of
+    /// the table has been made of already.
+    fn take_leftover(
+        &mut self,
+        client: ClientId,
+        class: SizeClass,
+        out: &mut Actions,
+    ) -> MasterReply {
+        let Phase::Formed(view) = &self.phase else { return self.not_ready() };
+        let mut writes = Vec::new();
+        let may_use = |region| !view.is_region_frozen(region);
+        let leftover = self.sessions.take_leftover(client, class, may_use, &mut writes);
+        if !writes.is_empty() {
+            out.push(Action::Persist(writes));
+        }
+        MasterReply::Leftover(leftover)
+    }
+
+    fn close(
+        &mut self,
+        client: ClientId,
+        leftovers: &[fusee_control::master::Leftover],
+        out: &mut Actions,
+    ) -> MasterReply {
+        let Phase::Formed(view) = &self.phase else {
+            return refused("no session has been opened yet");
+        };
+        let mut writes = Vec::new();
+        let closed = self.sessions.close(client, leftovers, view, &mut writes);
+        if !writes.is_empty() {
+            out.push(Action::Persist(writes));
+        }
+        match closed {
+            Ok(()) => MasterReply::Done,
+            Err(reason) => {
+                out.push(Action::Log(Level::Warn, format!("end of {client}: {reason}")));
+                refused(reason)
+            }
+        }
+    }
+
+    fn status(&self, now_ms: u64) -> Status {
+        let view = self.view();
+        let replicas = |places: Option<usize>, setting| places.map_or(setting, |n| n as u8);
+        let index = view.and_then(|view| view.subtables.iter().map(|s| s.places.len()).min());
+        let data = view.and_then(|view| view.regions.iter().map(|r| r.places.len()).min());
+        let status = |member: &Member| MemberStatus {
+            node: member.node,
+            control: member.control.clone(),
+            in_view: self.in_view(member.node),
+            state: self.state_of(member.node),
+        };
+        let mut members: Vec<MemberStatus> =
+            self.members.values().chain(self.lost.values()).map(status).collect();
+        members.sort_by_key(|member| member.node);
+        let (recoveries, last_recoveries) = self.history.recoveries();
+        let (reconfigurations, last_reconfigurations) = self.history.reconfigurations();
+        Status {
+            expected_memory_nodes: self.settings.memory_nodes,
+            members,
+            index_replicas: replicas(index, self.settings.index_replicas),
+            data_replicas: replicas(data, self.settings.data_replicas),
+            missing_replicas: self.missing_replicas(),
+            open_sessions: self.sessions.open_sessions().count() as u64,
+            given_up_sessions: self.sessions.given_up().count() as u64,
+            sessions_opened: self.sessions.opened_count(),
+            view: view.cloned(),
+            view_age_ms: now_ms.saturating_sub(self.history.since_ms()),
+            recoveries,
+            last_recoveries,
+            reconfigurations,
+            last_reconfigurations,
+            problem: self.problem.clone(),
+        }
+    }
+
+    fn state_of(&self, node: MnId) -> MemberState {
+        if self.lost.contains_key(&node) || self.presences.losing.contains(&node) {
+            MemberState::Lost
+        } else if self.in_view(node) {
+            MemberState::InView
+        } else if self.growth.is_for(node) {
+            MemberState::Joining
+        } else {
+            MemberState::Waiting
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The thread that runs the master's jobs, each with a fabric session of its own.
+//!
+//! The session reaches the members by shared memory if they are on this host and let it in, else by
+//! TCP. It ends before the job is reported as done: only then may the memory nodes be told to
+//! shut it out, which over shared memory kills the process that is still in there.
+//!
+//! When the master ends, a running job is dropped where it is, as if the master had crashed.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::rpc::NodeClient;
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::{Member, View};
+use fusee_fabric::{AnyFabric, FabricKind, attach_all};
+
+use crate::jobs::{self, Job, JobError, JobReport, Reach};
+
+/// The deadline of a call to a memory node.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// How often a job that waits looks whether the master ends.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A job to run.
+pub(crate) struct Order {
+    pub token: u64,
+    /// The name of the fabric session.
+    pub client: ClientId,
+    pub view: View,
+    pub job: Job,
+    /// The control services of the view's members.
+    pub nodes: HashMap<MnId, NodeClient>,
+}
+
+/// The thread. Dropping it ends it.
+pub(crate) struct Repairer {
+    orders: Option<Sender<Order>>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Repairer {
+    /// Starts the thread, which reports every job to `done`.
+    pub fn start<D>(done: D) -> io::Result<Repairer>
+    where
+        D: Fn(u64, Result<JobReport, JobError>) + Send + 'static,
+    {
+        let (orders, queue) = channel();
+        let ends = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&ends);
+        let work = move || run(&queue, &flag, done);
+        let thread = Builder::new().name("fusee-repairer".into()).spawn(work)?;
+        Ok(Repairer { orders: Some(orders), ends, thread: Some(thread) })
+    }
+
+    /// Hands a job over.
+    pub fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            // It fails only if the thread panicked; then the job is never done.
+            let _ended = orders.send(order);
+        }
+    }
+}
+
+impl Drop for Repairer {
+    fn drop(&mut self) {
+        // Relaxed: the thread looks again soon.
+        self.ends.store(true, Ordering::Relaxed);
+        self.orders.take();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the repairs panicked");
+        }
+    }
+}
+
+fn run<D>(orders: &Receiver<Order>, ends: &AtomicBool, done: D)
+where
+    D: Fn(u64, Result<JobReport, JobError>),
+{
+    while let Ok(order) = orders.recv() {
+        let token = order.token;
+        let Some(result) = work(order, ends) else { return };
+        done(token, result);
+    }
+}
+
+/// Runs a job to its end; `None` if the master ends first. When it returns, the session has ended.
+fn work(order: Order, ends: &AtomicBool) -> Option<Result<JobReport, JobError>> {
+    let Order { client, view, job, nodes, .. } = order;
+    let fabric = match attach(client, &view.members) {
+        Ok(fabric) => fabric,
+        Err(error) => return Some(Err(error)),
+    };
+    let asking = Asking { nodes, begun: Instant::now() };
+    let mut job = pin!(jobs::run(&fabric, &asking, &view, job));
+    let waker = fabric.waker();
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(result) = job.as_mut().poll(&mut context) {
+            return Some(result);
+        }
+        fabric.turn(Some(LOOK));
+        if ends.load(Ordering::Relaxed) {
+            return None;
+        }
+    }
+}
+
+fn attach(client: ClientId, members: &[Member]) -> Result<AnyFabric, JobError> {
+    let here = |member: &Member| match &member.shm {
+        Some(path) => Path::new(path).exists(),
+        // Nodes of this very process offer neither a path nor a port, or a port only.
+        None => member.tcp.is_none(),
+    };
+    if members.iter().all(here) {
+        match attach_all(FabricKind::Shm, client, members) {
+            Ok(fabric) => return Ok(fabric),
+            Err(error) => tracing::debug!(%error, "no shared memory for repairs"),
+        }
+    }
+    attach_all(FabricKind::Tcp, client, members)
+        .map_err(|error| JobError { node: Some(error.node), what: error.to_string() })
+}
+
+struct Asking {
+    nodes: HashMap<MnId, NodeClient>,
+    begun: Instant,
+}
+
+impl Reach for Asking {
+    async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
+        let client = self.nodes.get(&node).ok_or("it is no member of the view")?;
+        let answer = client.with_deadline(DEADLINE).call(request).await;
+        answer.map_err(|error| error.to_string())
+    }
+
+    fn now_us(&self) -> u64 {
+        self.begun.elapsed().as_micros() as u64
+    }
+}
