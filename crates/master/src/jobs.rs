@@ -232,7 +232,9 @@ impl Blocks {
             match ask(reach, member.node, NodeRequest::BlocksOf { client }).await? {
                 NodeReply::Blocks(blocks) => {
                     let known = blocks.into_iter().filter(|b| holds(view, *b, member.node));
-                    known.for_each(|b| drop(shown.entry(b).or_default().insert(member.node)));
+                    for block in known {
+                        shown.entry(block).or_default().insert(member.node);
+                    }
                 }
                 other => return Err(unexpected(member.node, &other)),
             }

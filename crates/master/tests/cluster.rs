@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fusee_control::master::{MasterReply, MasterRequest, Status};
+use fusee_control::master::{MasterReply, MasterRequest, Pulse, Status};
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime, ServeError};
 use fusee_core::verbs::{ClientId, MnId};
@@ -239,6 +239,82 @@ fn pools_that_are_too_small_say_what_to_do_and_larger_ones_help() {
     let told = |error: &FormError| error.to_string().contains("larger pools");
     wait_until("the explanation", || master.wait_formed(Duration::ZERO).is_err_and(|e| told(&e)));
     assert!(status(&master.client()).problem.is_some());
+}
+
+#[test]
+fn a_lost_memory_node_is_replaced_by_one_that_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = MasterServer::start(config(dir.path())).unwrap();
+    let mut nodes = start_nodes(3, &node_config(dir.path(), &master));
+    let before = master.wait_formed(SOON).unwrap();
+    nodes.extend(start_nodes(1, &node_config(dir.path(), &master)));
+    wait_until("joining", || nodes.iter().all(|node| node.name().is_some()));
+    // As soon as the master has heard of them over the connections that will break.
+    std::thread::sleep(Duration::from_millis(100));
+    let lost = nodes.remove(1);
+    let name = lost.name().unwrap();
+    lost.stop();
+    let whole = || {
+        let status = status(&master.client());
+        let view = status.view.as_ref().unwrap();
+        let stable = view.change.is_none() && view.member(name).is_none();
+        stable && status.missing_replicas == 0
+    };
+    wait_until("redundancy", whole);
+    let status = status(&master.client());
+    let view = status.view.unwrap();
+    view.check().unwrap();
+    assert!(view.number > before.number && view.member(MnId(3)).is_some());
+    assert!(view.subtables.iter().all(|subtable| subtable.places.len() == 2));
+    assert!(view.regions.iter().all(|region| region.places.len() == 2));
+    assert_eq!(status.last_reconfigurations[0].lost, [name]);
+    let (client, _) = open(&master.client());
+    let clients: Vec<_> = nodes.iter().map(|node| (node.name().unwrap(), node.client())).collect();
+    exhaust(&view, &clients, client);
+}
+
+#[test]
+fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { lease_ms: 3_000, ..config(dir.path()) };
+    let master = MasterServer::start(config).unwrap();
+    let nodes = start_nodes(3, &node_config(dir.path(), &master));
+    let view = master.wait_formed(SOON).unwrap();
+    let client = master.client();
+    let ((alive, _), (dead, _)) = (open(&client), open(&client));
+    wait_until("joining", || nodes.iter().all(|node| node.name().is_some()));
+    let block = alloc(&nodes[0].client(), dead).unwrap();
+    let pulse = Pulse { client: alive, acts_by: view.number, has_stopped: false };
+    let renew = MasterRequest::Renew { sessions: vec![pulse], newer_than: view.number };
+    wait_until("the recovery", || {
+        let renewed = client.call_blocking(renew.clone());
+        assert_eq!(renewed, Ok(MasterReply::Renewed { view: None, expelled: vec![] }));
+        status(&client).recoveries == 1
+    });
+    let recovery = status(&client).last_recoveries[0];
+    assert_eq!(recovery.client, dead);
+    for node in &nodes {
+        assert_eq!(alloc(&node.client(), dead), Err(NodeRefusal::Fenced { client: dead }));
+        let owned = node.client().call_blocking(NodeRequest::BlocksOf { client: dead });
+        assert_eq!(owned, Ok(NodeReply::Blocks(vec![])), "{block:?}");
+    }
+    assert_eq!(status(&client).open_sessions, 1);
+}
+
+#[test]
+fn a_client_whose_connection_breaks_is_given_up_soon() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = MasterServer::start(config(dir.path())).unwrap();
+    let _nodes = start_nodes(3, &node_config(dir.path(), &master));
+    master.wait_formed(SOON).unwrap();
+    let runtime = Runtime::start("client").unwrap();
+    let stranger = MasterClient::new(&runtime, master.addr().unwrap().to_string());
+    let ((gone, _), (stays, _)) = (open(&stranger), open(&master.client()));
+    drop((stranger, runtime));
+    wait_until("the recovery", || status(&master.client()).recoveries == 1);
+    let status = status(&master.client());
+    assert_eq!(status.last_recoveries[0].client, gone);
+    assert_eq!(status.open_sessions, 1, "{stays} is there");
 }
 
 /// What this process has open that a cluster would open: sockets, memory, threads.

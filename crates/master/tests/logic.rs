@@ -9,8 +9,8 @@ use fusee_core::layout::SizeClass;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, View};
 use fusee_master::logic::{Action, Event, Master};
-use fusee_master::record::Record;
-use fusee_master::settings::Settings;
+use fusee_master::record::{Record, Write};
+use fusee_master::settings::{Lease, Settings};
 use fusee_memory_node::logic::Node;
 
 fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Settings {
@@ -22,7 +22,8 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Setting
         max_value_bytes: 4096,
         ..Geometry::default()
     };
-    Settings { memory_nodes, index_replicas, data_replicas, index_keys: 300, geometry }
+    let lease = Lease::default();
+    Settings { memory_nodes, index_replicas, data_replicas, index_keys: 300, geometry, lease }
 }
 
 const POOL: u64 = 2 << 20;
@@ -118,15 +119,16 @@ impl World {
 
     fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
-            Action::Persist(records) => {
-                for record in records {
-                    match record {
-                        Record::Forgotten(_) => self.disk.remove(&record.key()),
-                        _ => self.disk.insert(record.key(), record),
+            Action::Persist(writes) => {
+                for write in writes {
+                    match write {
+                        Write::Put(record) => self.disk.insert(record.key(), record),
+                        Write::Remove(key) => self.disk.remove(&key),
                     };
                 }
                 None
             }
+            Action::Job { .. } => panic!("nothing is to be repaired here"),
             Action::Reply { token, reply } => {
                 assert!(self.replies.insert(token, reply).is_none(), "two replies");
                 None
@@ -150,7 +152,7 @@ impl World {
     fn ask(&mut self, request: MasterRequest) -> Option<MasterReply> {
         let token = self.next_token;
         self.next_token += 1;
-        self.feed(Event::Request { token, request });
+        self.feed(Event::Request { token, connection: 0, request });
         self.replies.remove(&token)
     }
 
@@ -527,7 +529,7 @@ fn leftovers_pass_to_one_later_session_each() {
 }
 
 #[test]
-fn a_restart_forgets_leftovers_but_lets_old_sessions_close() {
+fn a_restart_keeps_leftovers_and_sessions() {
     let mut world = World::new(settings(1, 1, 1), &[POOL]);
     world.form();
     let (first, _) = world.open().unwrap();
@@ -538,10 +540,34 @@ fn a_restart_forgets_leftovers_but_lets_old_sessions_close() {
     };
     assert_eq!(world.ask(close(first, 1)), Some(MasterReply::Done));
     world.restart_master();
-    assert_eq!(world.open().unwrap().1, []);
+    assert_eq!(world.open().unwrap().1, [leftover(1, first, 0)]);
+    world.restart_master();
+    assert_eq!(world.open().unwrap().1, [], "handed out before the restart");
     assert_eq!(world.ask(close(second, 2)), Some(MasterReply::Done));
     assert_eq!(world.open().unwrap().1, [leftover(2, second, 0)]);
     // A repeated close after the leftover has gone to somebody else must not give it again.
+    world.restart_master();
     assert_eq!(world.ask(close(second, 2)), Some(MasterReply::Done));
     assert_eq!(world.open().unwrap().1, []);
+}
+
+#[test]
+fn a_leftover_is_never_handed_out_twice_whenever_the_master_crashes() {
+    let mut handed_out = 0;
+    for crash_after in 0..12 {
+        let mut world = World::new(settings(1, 1, 1), &[POOL]);
+        world.form();
+        world.crash_after = Some(world.actions + crash_after);
+        let mut taken = Vec::new();
+        if let Some((client, _)) = world.open() {
+            let leftovers = vec![leftover(3, client, 0)];
+            world.ask(MasterRequest::Close { client, leftovers });
+        }
+        for _ in 0..3 {
+            taken.extend(world.open().into_iter().flat_map(|(_, taken)| taken));
+        }
+        assert!(taken.len() <= 1, "{taken:?}");
+        handed_out += taken.len();
+    }
+    assert!(handed_out > 4);
 }

@@ -1,11 +1,11 @@
 //! The master's store: what was persisted is there again, and nothing else is taken for it.
 
-use std::io::Write;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
-use fusee_master::record::Record;
+use fusee_master::record::{Record, Write, member_key};
 use fusee_master::store::{FILE_NAME, Store, StoreError};
 
 fn member(node: u16) -> Member {
@@ -19,13 +19,17 @@ fn member(node: u16) -> Member {
     }
 }
 
+fn puts(records: &[Record]) -> Vec<Write> {
+    records.iter().cloned().map(Write::Put).collect()
+}
+
 fn sorted(mut records: Vec<Record>) -> Vec<Record> {
     records.sort_by_key(Record::key);
     records
 }
 
 #[test]
-fn records_come_back_newest_first_forgotten_ones_do_not() {
+fn records_come_back_newest_first_removed_ones_do_not() {
     let dir = tempfile::tempdir().unwrap();
     let before = [
         Record::Cluster(9),
@@ -36,8 +40,9 @@ fn records_come_back_newest_first_forgotten_ones_do_not() {
     ];
     for mut store in [Store::open(dir.path(), false).unwrap(), Store::memory()] {
         assert_eq!(store.load().unwrap(), []);
-        store.persist(&before).unwrap();
-        store.persist(&[Record::Forgotten(MnId(0)), Record::ClientIds { end: 129 }]).unwrap();
+        store.persist(puts(&before)).unwrap();
+        let later = Write::Put(Record::ClientIds { end: 129 });
+        store.persist(vec![Write::Remove(member_key(MnId(0))), later]).unwrap();
         let now = vec![
             Record::Cluster(9),
             Record::NextNode(2),
@@ -74,7 +79,7 @@ fn the_bytes_of_records_stay_readable() {
 fn a_second_master_is_refused_even_if_it_wants_to_discard() {
     let dir = tempfile::tempdir().unwrap();
     let mut first = Store::open(dir.path(), false).unwrap();
-    first.persist(&[Record::Cluster(9)]).unwrap();
+    first.persist(puts(&[Record::Cluster(9)])).unwrap();
     for discard in [false, true] {
         let error = Store::open(dir.path(), discard).unwrap_err();
         assert!(matches!(error, StoreError::Locked { .. }), "{error}");
@@ -107,7 +112,7 @@ fn a_file_that_is_no_store_is_left_alone_until_discarded() {
 fn a_truncated_store_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::open(dir.path(), false).unwrap();
-    store.persist(&[Record::Member(member(1))]).unwrap();
+    store.persist(puts(&[Record::Member(member(1))])).unwrap();
     drop(store);
     let whole = std::fs::read(file(&dir)).unwrap();
     std::fs::File::create(file(&dir)).unwrap().write_all(&whole[..whole.len() / 3]).unwrap();

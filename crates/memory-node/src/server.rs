@@ -27,6 +27,10 @@ use crate::logic::{Effect, Node};
 /// How long to wait before the master is asked again: doubled from the first to the second.
 const FIRST_JOIN_PAUSE: Duration = Duration::from_millis(50);
 const LAST_JOIN_PAUSE: Duration = Duration::from_secs(2);
+/// The same, for telling the master that this node is there. A connection that broke must be
+/// replaced at once, or the node counts as gone.
+const FIRST_STAY_PAUSE: Duration = Duration::from_millis(1);
+const LAST_STAY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a memory node cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +113,10 @@ impl MemoryNode {
         let master = MasterClient::new(&runtime, config.master.clone());
         let request = join_request(&description, &control);
         // Ends with the runtime, if not before.
-        runtime.handle().spawn(join(master, request, tell));
+        runtime.handle().spawn(async move {
+            join(&master, request, tell).await;
+            stay(&master, identity).await;
+        });
         let client = None;
         Ok(MemoryNode { server, client, shared, joined, description, control, runtime })
     }
@@ -240,7 +247,7 @@ async fn handle(shared: Arc<Shared>, request: NodeRequest) -> NodeReply {
 }
 
 /// Joins the master, however long it takes.
-async fn join(master: MasterClient, request: MasterRequest, tell: watch::Sender<Option<MnId>>) {
+async fn join(master: &MasterClient, request: MasterRequest, tell: watch::Sender<Option<MnId>>) {
     let mut pause = FIRST_JOIN_PAUSE;
     let mut said = String::new();
     loop {
@@ -260,5 +267,30 @@ async fn join(master: MasterClient, request: MasterRequest, tell: watch::Sender<
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LAST_JOIN_PAUSE);
+    }
+}
+
+/// Tells the master again and again that this node is there; the master lets each answer wait.
+async fn stay(master: &MasterClient, identity: u64) {
+    let mut pause = FIRST_STAY_PAUSE;
+    loop {
+        let asked = tokio::time::Instant::now();
+        match master.call(MasterRequest::Alive { identity }).await {
+            Ok(MasterReply::Done) => pause = FIRST_STAY_PAUSE,
+            Ok(MasterReply::Expelled) => {
+                tracing::warn!("the cluster goes on without this node; restart it to join empty");
+                return;
+            }
+            Ok(other) => {
+                tracing::debug!(?other, "the master takes no note of this node");
+                pause = (pause * 2).min(LAST_STAY_PAUSE);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the master does not hear this node");
+                pause = (pause * 2).min(LAST_STAY_PAUSE);
+            }
+        }
+        // No pause after an answer that waited.
+        tokio::time::sleep_until(asked + pause).await;
     }
 }

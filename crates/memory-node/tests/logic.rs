@@ -344,3 +344,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_block_is_taken_back_from_a_fenced_client_for_an_owner_that_is_fenced_too() {
+    let mut node = node(POOL);
+    node.handle(region(3, false));
+    let (earlier, dead) = (ClientId(1), ClientId(2));
+    let block = BlockId { region: 3, block: 4 };
+    let set = |from, to| NodeRequest::SetOwner { block, from, to };
+    let take_back = NodeRequest::TakeBack { block, from: dead, to: earlier };
+    node.handle(set(ClientId::NOBODY, earlier));
+    node.handle(set(earlier, dead));
+    node.handle(NodeRequest::Fence { client: earlier });
+    let refused = refusal(node.handle(take_back.clone()));
+    assert!(matches!(refused, NodeRefusal::BadRequest { .. }), "not fenced yet: {refused:?}");
+    node.handle(NodeRequest::Fence { client: dead });
+    let fenced = NodeRefusal::Fenced { client: earlier };
+    assert_eq!(refusal(node.handle(set(dead, earlier))), fenced);
+    for _ in 0..2 {
+        assert_eq!(node.handle(take_back.clone()).reply, NodeReply::Done);
+        let owned = node.handle(NodeRequest::BlocksOf { client: earlier }).reply;
+        assert_eq!(owned, NodeReply::Blocks(vec![block]));
+    }
+    node.handle(set(earlier, ClientId::NOBODY));
+    let nobody = NodeRefusal::NotOwner { owner: ClientId::NOBODY };
+    assert_eq!(refusal(node.handle(take_back)), nobody, "a late one does no harm");
+}

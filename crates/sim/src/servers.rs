@@ -12,7 +12,7 @@ use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 use fusee_master::Settings;
 use fusee_master::logic::{Action, Event, Master};
-use fusee_master::record::Record;
+use fusee_master::record::{Record, Write};
 use fusee_memory_node::logic::{Effect, Node};
 
 use crate::cluster::Cluster;
@@ -174,7 +174,7 @@ impl MasterHost {
         let token = self.next_token.get();
         self.next_token.set(token + 1);
         self.waiting.borrow_mut().insert(token, reply);
-        self.handle(cluster, Event::Request { token, request });
+        self.handle(cluster, Event::Request { token, connection: 0, request });
     }
 
     fn handle(&self, cluster: &Cluster, event: Event) {
@@ -198,9 +198,14 @@ impl MasterHost {
 
     fn perform(&self, cluster: &Cluster, action: Action) {
         match action {
-            Action::Persist(records) => {
+            Action::Persist(writes) => {
                 let mut store = self.store.borrow_mut();
-                store.extend(records.into_iter().map(|record| (record.key(), record)));
+                for write in writes {
+                    match write {
+                        Write::Put(record) => drop(store.insert(record.key(), record)),
+                        Write::Remove(key) => drop(store.remove(&key)),
+                    }
+                }
             }
             Action::Reply { token, reply } => {
                 if let Some(waiting) = self.waiting.borrow_mut().remove(&token) {
@@ -220,6 +225,7 @@ impl MasterHost {
                 };
                 cluster.call_node(host.process, open, request, answer);
             }
+            Action::Job { .. } => unreachable!("nobody tells the master of failures here"),
             Action::Log(..) => {}
         }
     }

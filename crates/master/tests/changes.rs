@@ -1,0 +1,374 @@
+//! Failures through the master's eyes: sessions and memory nodes that go, views in stages, clients
+//! that are recovered, replicas that come back; with a master that crashes anywhere in between.
+
+mod world;
+
+use fusee_control::master::{Leftover, MasterReply, MasterRequest, MemberState, Pulse};
+use fusee_control::node::{BlockId, NodeReply, NodeRequest};
+use fusee_core::change::Stage;
+use fusee_core::layout::{Address, SizeClass, Slot};
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::{Place, View};
+use fusee_master::logic::Event;
+use fusee_master::record::Record;
+use world::{LEASE_MS, World, settings};
+
+/// The word of a slot; all differ.
+fn word(subtable: usize, slot: u64) -> u64 {
+    let address = Address::new((subtable as u64 * 1000 + slot + 1) * 64);
+    Slot::new(7, SizeClass::from_code(3).unwrap(), address, 0).0
+}
+
+fn write(world: &World, place: Place, offset: u64, value: u64) {
+    let at = (place.offset + offset) as usize;
+    let node = &mut world.nodes.borrow_mut()[usize::from(place.node.0)];
+    node.pool[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+fn bytes(world: &World, place: Place, length: u64) -> Vec<u8> {
+    let node = &world.nodes.borrow()[usize::from(place.node.0)];
+    node.pool[place.offset as usize..][..length as usize].to_vec()
+}
+
+/// Words in the slots, the same on all replicas, except for one writer that is stopped half-way in
+/// each subtable with a replica on `loses`; something in every region.
+fn fill(world: &World, loses: MnId) {
+    let view = world.view();
+    for (number, subtable) in view.subtables.iter().enumerate() {
+        let torn = subtable.places.iter().any(|place| place.node == loses);
+        for slot in 0..view.geometry.subtable_slots() {
+            for (at, place) in subtable.places.iter().enumerate() {
+                let newer = if torn && slot == 5 && at > 0 { 500 } else { 0 };
+                write(world, *place, slot * 8, word(number, slot + newer));
+            }
+        }
+    }
+    for (number, region) in view.regions.iter().enumerate() {
+        for place in &region.places {
+            write(world, *place, view.geometry.block_offset(3) + 4096, 77 + number as u64);
+        }
+    }
+}
+
+/// All replicas of everything are equal, and hold what was there.
+fn check_contents(world: &World, view: &View) {
+    let geometry = view.geometry;
+    for (number, subtable) in view.subtables.iter().enumerate() {
+        let first = bytes(world, subtable.places[0], geometry.subtable_bytes());
+        for place in &subtable.places {
+            assert_eq!(bytes(world, *place, geometry.subtable_bytes()), first);
+        }
+        for (slot, found) in (0u64..).zip(first.chunks(8)) {
+            let found = u64::from_le_bytes(found.try_into().unwrap());
+            let newer = slot == 5 && found == word(number, 505);
+            assert!(newer || found == word(number, slot), "slot {slot} of {number}: {found:x}");
+        }
+    }
+    for (number, region) in view.regions.iter().enumerate() {
+        let first = bytes(world, region.places[0], geometry.region_bytes);
+        let at = geometry.block_offset(3) as usize + 4096;
+        assert_eq!(first[at..at + 8], (77 + number as u64).to_le_bytes());
+        for place in &region.places {
+            assert!(bytes(world, *place, geometry.region_bytes) == first, "region {number}");
+        }
+    }
+}
+
+fn set_owner(world: &World, node: MnId, block: BlockId, from: ClientId, to: ClientId) {
+    let request = NodeRequest::SetOwner { block, from, to };
+    assert_eq!(world.ask_node(node.0.into(), request), NodeReply::Done);
+}
+
+/// Gives a client a block, on all replicas or on the primary only.
+fn give_block(world: &World, client: ClientId, everywhere: bool) -> BlockId {
+    let view = world.view();
+    for member in &view.members {
+        let alloc = NodeRequest::Alloc { client, frozen: vec![] };
+        let reply = world.ask_node(member.node.0.into(), alloc);
+        let NodeReply::Allocated { block } = reply else { continue };
+        let backups = &view.regions[block.region as usize].places[1..];
+        for place in backups.iter().filter(|_| everywhere) {
+            set_owner(world, place.node, block, ClientId::NOBODY, client);
+        }
+        return block;
+    }
+    panic!("no block");
+}
+
+fn owners(world: &World, place: Place, region: u32) -> Vec<ClientId> {
+    match world.ask_node(place.node.0.into(), NodeRequest::OwnersOf { region }) {
+        NodeReply::Owners(owners) => owners,
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
+/// The block tables of all replicas agree, the first replica leads, and `client` owns nothing.
+fn check_tables(world: &World, view: &View, client: ClientId) {
+    for (number, region) in (0u32..).zip(&view.regions) {
+        let first = owners(world, region.places[0], number);
+        assert!(!first.contains(&client), "{client} still owns a block of region {number}");
+        for place in &region.places {
+            assert_eq!(owners(world, *place, number), first, "region {number}");
+        }
+    }
+    for member in &view.members {
+        let led = view.regions.iter().filter(|r| r.places[0].node == member.node).count() as u64;
+        match world.ask_node(member.node.0.into(), NodeRequest::Usage) {
+            NodeReply::Usage(usage) => {
+                let blocks = u64::from(view.geometry.blocks_per_region());
+                assert_eq!(usage.primary_blocks, led * blocks, "{}", member.node);
+            }
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+}
+
+/// Three nodes and a spare one; a session that follows and one that dies; then node 1 dies.
+/// Returns the number of ticks before and after.
+fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
+    let mut world = World::formed(settings(3, 2, 2));
+    fill(&world, MnId(1));
+    let (alive, dead) = (world.open(), world.open());
+    give_block(&world, dead, true);
+    give_block(&world, dead, false);
+    world.add_node();
+    world.pass(100);
+    world.sessions[1].renews = false;
+    let begun = world.ticks.get();
+    world.crash_after.set(crash_after.map(|ticks| begun + ticks));
+    world.kill(1);
+    world.until("redundancy", |world| {
+        let gone = world.view().member(MnId(1)).is_none();
+        gone && world.is_whole()
+            && !world.disk.values().any(|r| matches!(r, Record::Session { given_up: true, .. }))
+            && world.disk.values().filter(|r| matches!(r, Record::Session { .. })).count() == 1
+    });
+    let view = world.view();
+    view.check().unwrap();
+    assert!(view.subtables.iter().all(|subtable| subtable.places.len() == 2));
+    assert!(view.regions.iter().all(|region| region.places.len() == 2));
+    assert!(!world.nodes.borrow()[1].alive && view.member(MnId(3)).is_some());
+    check_contents(&world, &view);
+    check_tables(&world, &view, dead);
+    for at in [0, 2] {
+        assert!(world.nodes.borrow()[at].fenced.contains(&dead));
+    }
+    assert!(!world.sessions[0].expelled, "{alive} did nothing wrong: {:#?}", world.log);
+    world.pass(2 * LEASE_MS);
+    assert_eq!(world.view(), view, "nothing is left to be done");
+    assert_eq!(world.sessions[0].view, view.number);
+    let ticks = world.ticks.get() - begun;
+    (world, ticks)
+}
+
+#[test]
+fn a_lost_node_and_a_dead_client_are_put_right() {
+    let (mut world, _) = lose_a_node_and_a_client(None);
+    let status = world.status();
+    assert_eq!(status.members[1].state, MemberState::Lost);
+    assert_eq!((status.recoveries, status.open_sessions), (1, 1));
+    let recovery = status.last_recoveries[0];
+    assert_eq!((recovery.blocks, recovery.freed), (1, 1), "the other one was not taken over");
+    let loss = &status.last_reconfigurations[0];
+    assert_eq!(loss.lost, [MnId(1)]);
+    assert!(loss.whole_after_ms.is_some_and(|ms| ms > 0), "{loss:?}");
+    assert_eq!(status.problem, None);
+}
+
+#[test]
+fn a_master_that_crashes_anywhere_in_between_goes_on() {
+    let (_, ticks) = lose_a_node_and_a_client(None);
+    let mut crashed = 0;
+    for crash_after in 0..ticks {
+        let (world, _) = lose_a_node_and_a_client(Some(crash_after));
+        crashed += world.crashes;
+    }
+    assert!(ticks > 150 && crashed == ticks, "{crashed} of {ticks}");
+}
+
+#[test]
+fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (first, second) = (world.open(), world.open());
+    let block = give_block(&world, first, true);
+    let class = SizeClass::from_code(2).unwrap();
+    let leftover = Leftover { block, owner: first, class, first: 3 };
+    let close = MasterRequest::Close { client: first, leftovers: vec![leftover] };
+    assert_eq!(world.ask(close), Some(MasterReply::Done));
+    let take = |client| MasterRequest::TakeLeftover { client, class };
+    assert_eq!(world.ask(take(second)), Some(MasterReply::Leftover(Some(leftover))));
+    // It has taken the block over on one of two replicas.
+    let view = world.view();
+    set_owner(&world, view.regions[block.region as usize].places[1].node, block, first, second);
+    world.sessions[0].renews = false;
+    assert_eq!(world.ask(MasterRequest::Abandon { client: second }), Some(MasterReply::Done));
+    world.until("the recovery", World::is_whole);
+    world.pass(LEASE_MS / 2);
+    assert!(world.sessions[1].expelled);
+    check_tables(&world, &world.view(), second);
+    let third = world.open();
+    assert_eq!(world.ask(take(third)), Some(MasterReply::Leftover(Some(leftover))));
+    assert_eq!(world.ask(take(third)), Some(MasterReply::Leftover(None)));
+    assert_eq!(world.view(), view, "no view has to change for a client");
+}
+
+fn renew(client: ClientId, acts_by: u64, newer_than: u64) -> MasterRequest {
+    let pulse = Pulse { client, acts_by, has_stopped: false };
+    MasterRequest::Renew { sessions: vec![pulse], newer_than }
+}
+
+#[test]
+fn an_answer_waits_for_news_or_for_a_quarter_of_a_lease() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let client = world.open();
+    world.sessions[0].renews = false;
+    let first = world.view().number;
+    let told = world.send(9, renew(client, first, 0));
+    let Some(MasterReply::Renewed { view: Some(view), expelled }) = world.replies.remove(&told)
+    else {
+        panic!("the view is news");
+    };
+    assert_eq!((view.number, expelled), (first, vec![]));
+
+    let waits = world.send(9, renew(client, first, first));
+    world.pass(LEASE_MS / 4 - 50);
+    assert_eq!(world.replies.get(&waits), None);
+    world.pass(50);
+    let late = MasterReply::Renewed { view: None, expelled: vec![] };
+    assert_eq!(world.replies.remove(&waits), Some(late));
+
+    let waits = world.send(9, renew(client, first, first));
+    world.ask(MasterRequest::Abandon { client });
+    let expelled = MasterReply::Renewed { view: None, expelled: vec![client] };
+    assert_eq!(world.replies.remove(&waits), Some(expelled));
+    let strange = world.send(9, renew(ClientId(4000), first, first));
+    let expelled = MasterReply::Renewed { view: None, expelled: vec![ClientId(4000)] };
+    assert_eq!(world.replies.remove(&strange), Some(expelled));
+}
+
+#[test]
+fn a_closed_connection_is_a_suspicion_that_another_connection_refutes() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (refutes, gone) = (world.open(), world.open());
+    world.pass(100);
+    for connection in [1, 2, 1_000_000] {
+        world.feed(Event::ConnectionClosed { connection });
+    }
+    world.send(77, renew(refutes, 1, 1));
+    world.send(78, MasterRequest::Alive { identity: 100 });
+    world.sessions.iter_mut().for_each(|session| session.renews = false);
+    world.now_ms += 9;
+    world.feed(Event::Tick);
+    assert_eq!(world.status().open_sessions, 2);
+    world.now_ms += 1;
+    world.feed(Event::Tick);
+    let status = world.status();
+    assert_eq!(status.open_sessions, 1);
+    assert!(
+        !world
+            .disk
+            .values()
+            .any(|r| matches!(r, Record::Session { client, given_up: false } if *client == gone))
+    );
+    assert!(status.members.iter().all(|member| member.state == MemberState::InView));
+    world.until("the recovery", World::is_whole);
+}
+
+#[test]
+fn who_does_not_leave_old_views_behind_is_given_up() {
+    let mut world = World::formed(settings(3, 2, 2));
+    fill(&world, MnId(1));
+    world.open();
+    world.open();
+    world.sessions[1].follows = false;
+    world.pass(100);
+    world.kill(1);
+    world.pass(LEASE_MS / 2);
+    let stage = world.view().change.map(|change| change.stage);
+    assert_eq!(stage, Some(Stage::Frozen), "one has not left the old view");
+    world.until("going on", |world| world.view().change.is_none());
+    world.pass(LEASE_MS);
+    assert!(world.sessions[1].expelled && !world.sessions[0].expelled);
+}
+
+#[test]
+fn without_its_last_replica_the_cluster_goes_on_with_what_it_has() {
+    let mut world = World::formed(settings(2, 1, 1));
+    let view = world.view();
+    world.open();
+    world.nodes.borrow_mut()[1].alive = false;
+    world.ask(MasterRequest::Unreachable { node: MnId(1) });
+    world.pass(100);
+    let problem = world.status().problem.expect("something is lost");
+    assert!(problem.contains("no replica left"), "{problem}");
+    assert_eq!(world.view(), view);
+    world.open();
+    world.nodes.borrow_mut()[1].alive = true;
+    world.pass(LEASE_MS);
+    let status = world.status();
+    assert_eq!((status.problem, status.open_sessions), (None, 2));
+    assert_eq!(status.members[1].state, MemberState::InView);
+}
+
+#[test]
+fn a_lost_node_stays_lost_and_a_node_that_answers_is_kept() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.ask(MasterRequest::Unreachable { node: MnId(1) });
+    world.pass(1_000);
+    assert_eq!(world.view().number, 1, "it answered");
+    // Its connection breaks, but it lives on.
+    world.feed(Event::ConnectionClosed { connection: 1_000_001 });
+    world.nodes.borrow_mut()[1].alive = false;
+    world.pass(100);
+    world.nodes.borrow_mut()[1].alive = true;
+    world.until("the loss", |world| world.view().change.is_none() && world.view().number > 3);
+    world.pass(LEASE_MS);
+    assert!(world.nodes.borrow()[1].expelled);
+    world.restart_master();
+    let join = MasterRequest::Join {
+        identity: 101,
+        control: "node1:1".into(),
+        tcp: None,
+        shm: None,
+        pool_bytes: world::POOL,
+    };
+    assert!(matches!(world.ask(join), Some(MasterReply::Refused { .. })));
+    let problem = world.status().problem;
+    assert!(problem.is_none_or(|problem| problem.contains("another memory node")));
+}
+
+#[test]
+fn after_a_job_that_failed_another_repairer_works() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.failing_jobs = 2;
+    let client = world.open();
+    world.ask(MasterRequest::Abandon { client });
+    world.until("the recovery", World::is_whole);
+    assert_eq!(world.repairers.len(), 3);
+    let last = *world.repairers.last().unwrap();
+    for node in world.nodes.borrow().iter() {
+        for repairer in &world.repairers {
+            assert_eq!(node.fenced.contains(repairer), *repairer != last);
+        }
+    }
+}
+
+#[test]
+fn nothing_expires_while_the_master_is_away() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.open();
+    world.pass(500);
+    world.now_ms += 100 * LEASE_MS;
+    world.feed(Event::Tick);
+    assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
+    // And not while there is none.
+    world.restart_master();
+    world.now_ms += 100 * LEASE_MS;
+    world.feed(Event::Tick);
+    assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
+    // But whoever does not come back is gone.
+    world.sessions[0].renews = false;
+    world.pass(LEASE_MS + 200);
+    assert_eq!(world.status().open_sessions, 0);
+    assert_eq!(world.view().number, 1, "the nodes came back");
+}

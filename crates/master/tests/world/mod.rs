@@ -1,0 +1,480 @@
+//! A master with its disk, memory nodes with memory, and sessions that follow: all in one thread,
+//! without clocks or sockets. Every action, every phase of a job and every question that a job asks
+//! is a *tick*; the master may crash after any of them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use fusee_control::master::{MasterReply, MasterRequest, Pulse, Status};
+use fusee_control::node::{Description, NodeReply, NodeRequest};
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, VerbError};
+use fusee_core::view::{Geometry, View};
+use fusee_master::jobs::{self, Job, JobError, JobReport, Reach};
+use fusee_master::logic::{Action, Event, Master};
+use fusee_master::record::{Record, Write};
+use fusee_master::settings::{Lease, Settings};
+use fusee_memory_node::logic::{Effect, Node};
+
+pub const LEASE_MS: u64 = 1_000;
+pub const POOL: u64 = 1 << 20;
+/// How much time passes in a step.
+const STEP_MS: u64 = 50;
+/// Connections: of sessions by their number, of nodes from here on.
+const NODE_CONNECTIONS: u64 = 1_000_000;
+
+pub fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Settings {
+    let geometry = Geometry {
+        region_bytes: 256 << 10,
+        block_bytes: 16 << 10,
+        groups_per_subtable: 2,
+        max_key_bytes: 64,
+        max_value_bytes: 4096,
+        ..Geometry::default()
+    };
+    let lease = Lease { lease_ms: LEASE_MS, grace_ms: 10 };
+    Settings { memory_nodes, index_replicas, data_replicas, index_keys: 100, geometry, lease }
+}
+
+pub struct TestNode {
+    pub identity: u64,
+    pub control: String,
+    pub logic: Node,
+    pub pool: Vec<u8>,
+    pub fenced: BTreeSet<ClientId>,
+    pub alive: bool,
+    pub expelled: bool,
+    joined: bool,
+    asking: Option<u64>,
+}
+
+/// A session that acknowledges every view as soon as it hears of it.
+pub struct Follower {
+    pub client: ClientId,
+    pub view: u64,
+    /// It renews its lease.
+    pub renews: bool,
+    /// It leaves old views behind.
+    pub follows: bool,
+    pub expelled: bool,
+    asking: Option<u64>,
+}
+
+pub struct World {
+    pub settings: Settings,
+    pub master: Master,
+    pub disk: BTreeMap<String, Record>,
+    pub nodes: Rc<RefCell<Vec<TestNode>>>,
+    pub sessions: Vec<Follower>,
+    pub now_ms: u64,
+    /// Ticks so far, and the number after which the master crashes.
+    pub ticks: Rc<Cell<usize>>,
+    pub crash_after: Rc<Cell<Option<usize>>>,
+    pub crashes: usize,
+    /// Jobs to fail at their beginning.
+    pub failing_jobs: usize,
+    /// Who has worked on jobs.
+    pub repairers: BTreeSet<ClientId>,
+    pub replies: BTreeMap<u64, MasterReply>,
+    pub log: Vec<String>,
+    next_token: u64,
+}
+
+impl World {
+    /// A formed cluster of as many nodes as the settings say.
+    pub fn formed(settings: Settings) -> World {
+        let master = Master::restore(settings.clone(), 1000, Vec::new()).unwrap();
+        let mut world = World {
+            master,
+            disk: BTreeMap::new(),
+            nodes: Rc::default(),
+            sessions: Vec::new(),
+            now_ms: 0,
+            ticks: Rc::default(),
+            crash_after: Rc::default(),
+            crashes: 0,
+            failing_jobs: 0,
+            repairers: BTreeSet::new(),
+            replies: BTreeMap::new(),
+            log: Vec::new(),
+            next_token: 0,
+            settings,
+        };
+        (0..world.settings.memory_nodes).for_each(|_| world.add_node());
+        for _ in 0..100 {
+            world.step();
+            if world.master.view().is_some() {
+                return world;
+            }
+        }
+        panic!("not formed: {:#?}", world.log);
+    }
+
+    pub fn add_node(&mut self) {
+        let at = self.nodes.borrow().len() as u64;
+        let description =
+            Description { identity: 100 + at, pool_bytes: POOL, tcp: None, shm: None };
+        self.nodes.borrow_mut().push(TestNode {
+            identity: 100 + at,
+            control: format!("node{at}:1"),
+            logic: Node::new(description),
+            pool: vec![0; POOL as usize],
+            fenced: BTreeSet::new(),
+            alive: true,
+            expelled: false,
+            joined: false,
+            asking: None,
+        });
+    }
+
+    /// A node's process ends, and its connection breaks.
+    pub fn kill(&mut self, at: usize) {
+        self.nodes.borrow_mut()[at].alive = false;
+        self.feed(Event::ConnectionClosed { connection: NODE_CONNECTIONS + at as u64 });
+    }
+
+    pub fn restart_master(&mut self) {
+        let records = self.disk.values().cloned().collect();
+        self.master = Master::restore(self.settings.clone(), 2000, records).unwrap();
+        self.sessions.iter_mut().for_each(|session| session.asking = None);
+        self.nodes.borrow_mut().iter_mut().for_each(|node| node.asking = None);
+        self.crashes += 1;
+    }
+
+    fn ticks_out(&mut self) -> bool {
+        if self.crash_after.get() == Some(self.ticks.get()) {
+            self.crash_after.set(None);
+            self.restart_master();
+            return true;
+        }
+        self.ticks.set(self.ticks.get() + 1);
+        false
+    }
+
+    /// Feeds an event and carries out all that follows from it, until a crash or silence.
+    pub fn feed(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for action in self.master.handle(self.now_ms, event) {
+                if self.ticks_out() {
+                    return;
+                }
+                match self.perform(action) {
+                    Ok(event) => events.extend(event),
+                    // In the middle of a job.
+                    Err(Crashed) => return self.restart_master(),
+                }
+            }
+        }
+    }
+
+    fn perform(&mut self, action: Action) -> Result<Option<Event>, Crashed> {
+        match action {
+            Action::Persist(writes) => {
+                for write in writes {
+                    match write {
+                        Write::Put(record) => self.disk.insert(record.key(), record),
+                        Write::Remove(key) => self.disk.remove(&key),
+                    };
+                }
+                Ok(None)
+            }
+            Action::Reply { token, reply } => {
+                assert!(self.replies.insert(token, reply).is_none(), "two replies");
+                Ok(None)
+            }
+            Action::Call { node, control, token, request } => {
+                let at = self.nodes.borrow().iter().position(|n| n.alive && n.control == control);
+                let result = match at {
+                    Some(at) => Ok(self.nodes.borrow_mut()[at].handle(request)),
+                    None => Err("connection refused".to_owned()),
+                };
+                Ok(Some(Event::NodeAnswer { node, token, result }))
+            }
+            Action::Job { token, client, view, job } => {
+                let result = self.run(client, &view, job)?;
+                Ok(Some(Event::JobDone { token, result }))
+            }
+            Action::Log(_, text) => {
+                self.log.push(format!("{} ms: {text}", self.now_ms));
+                Ok(None)
+            }
+        }
+    }
+
+    fn run(
+        &mut self,
+        client: ClientId,
+        view: &View,
+        job: Job,
+    ) -> Result<Result<JobReport, JobError>, Crashed> {
+        self.repairers.insert(client);
+        if self.failing_jobs > 0 {
+            self.failing_jobs -= 1;
+            return Ok(Err(JobError { node: None, what: "it was made to fail".into() }));
+        }
+        for record in self.disk.values() {
+            let Record::Repairer(other) = record else { continue };
+            assert_eq!(*other, client, "an earlier repairer may still work");
+        }
+        if let Job::Recover { client } = job {
+            for member in &view.members {
+                let node = &self.nodes.borrow()[usize::from(member.node.0)];
+                assert!(node.fenced.contains(&client), "recovered before it was fenced");
+            }
+        }
+        let (ticks, crash_after) = (self.ticks.clone(), self.crash_after.clone());
+        let hands = Hands { nodes: self.nodes.clone(), client, ticks, crash_after };
+        let job = pin!(jobs::run(&hands, &hands, view, job));
+        match job.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Ok(result),
+            Poll::Pending => Err(Crashed),
+        }
+    }
+
+    pub fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token
+    }
+
+    /// Sends a request over a connection; the reply may come later.
+    pub fn send(&mut self, connection: u64, request: MasterRequest) -> u64 {
+        let token = self.token();
+        self.feed(Event::Request { token, connection, request });
+        token
+    }
+
+    pub fn ask(&mut self, request: MasterRequest) -> Option<MasterReply> {
+        let token = self.send(0, request);
+        self.replies.remove(&token)
+    }
+
+    pub fn status(&mut self) -> Status {
+        loop {
+            match self.ask(MasterRequest::Status) {
+                Some(MasterReply::Status(status)) => return status,
+                // It crashed before it replied.
+                None => {}
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
+    /// Opens a session, which renews over a connection of its own number.
+    pub fn open(&mut self) -> ClientId {
+        let connection = self.sessions.len() as u64 + 1;
+        let token = self.send(connection, MasterRequest::Open);
+        let Some(MasterReply::Opened { client, view }) = self.replies.remove(&token) else {
+            panic!("no session");
+        };
+        let (renews, follows, expelled) = (true, true, false);
+        let view = view.number;
+        self.sessions.push(Follower { client, view, renews, follows, expelled, asking: None });
+        client
+    }
+
+    /// Lets some time pass; everybody does what is due.
+    pub fn step(&mut self) {
+        self.now_ms += STEP_MS;
+        for at in 0..self.nodes.borrow().len() {
+            self.step_of_node(at);
+        }
+        for at in 0..self.sessions.len() {
+            self.step_of_session(at);
+        }
+        self.feed(Event::Tick);
+    }
+
+    fn step_of_node(&mut self, at: usize) {
+        let (request, asking) = {
+            let node = &self.nodes.borrow()[at];
+            if !node.alive || node.expelled {
+                return;
+            }
+            let request = match node.joined {
+                true => MasterRequest::Alive { identity: node.identity },
+                false => join(node),
+            };
+            (request, node.asking)
+        };
+        let connection = NODE_CONNECTIONS + at as u64;
+        let token = asking.unwrap_or_else(|| self.send(connection, request));
+        let reply = self.replies.remove(&token);
+        let node = &mut self.nodes.borrow_mut()[at];
+        node.asking = None;
+        match reply {
+            Some(MasterReply::Joined { node: name }) => {
+                assert_eq!(usize::from(name.0), at, "names are given in order, each once");
+                node.joined = true;
+            }
+            Some(MasterReply::Expelled) => node.expelled = true,
+            Some(MasterReply::Done) => {}
+            // It waits, or the master has crashed.
+            None if node.joined => node.asking = Some(token),
+            None => {}
+            Some(other) => panic!("unexpected {other:?}"),
+        }
+    }
+
+    fn step_of_session(&mut self, at: usize) {
+        let session = &self.sessions[at];
+        if !session.renews || session.expelled {
+            return;
+        }
+        let (client, acts_by) = (session.client, session.view);
+        let acts_by = if session.follows { acts_by } else { 1 };
+        let pulse = Pulse { client, acts_by, has_stopped: !session.follows };
+        let request = MasterRequest::Renew { sessions: vec![pulse], newer_than: session.view };
+        let asking = session.asking;
+        let token = asking.unwrap_or_else(|| self.send(at as u64 + 1, request));
+        let reply = self.replies.remove(&token);
+        let session = &mut self.sessions[at];
+        session.asking = None;
+        match reply {
+            Some(MasterReply::Renewed { view, expelled }) => {
+                session.expelled = expelled.contains(&client);
+                session.view = view.map_or(session.view, |view| view.number);
+            }
+            None => session.asking = Some(token),
+            Some(other) => panic!("unexpected {other:?}"),
+        }
+    }
+
+    pub fn pass(&mut self, ms: u64) {
+        for _ in 0..ms / STEP_MS {
+            self.step();
+        }
+    }
+
+    /// Lets time pass until something holds.
+    pub fn until(&mut self, what: &str, mut holds: impl FnMut(&mut World) -> bool) {
+        for _ in 0..600 {
+            self.step();
+            if holds(self) {
+                return;
+            }
+        }
+        panic!("{what} did not happen: {:#?}", self.log);
+    }
+
+    /// Whether the view is stable, nobody is to be recovered, and nothing lacks a replica.
+    pub fn is_whole(&mut self) -> bool {
+        let status = self.status();
+        let stable = status.view.is_some_and(|view| view.change.is_none());
+        stable && status.given_up_sessions == 0 && status.missing_replicas == 0
+    }
+
+    pub fn view(&self) -> View {
+        self.master.view().expect("the cluster is formed").clone()
+    }
+
+    pub fn ask_node(&self, at: usize, request: NodeRequest) -> NodeReply {
+        self.nodes.borrow_mut()[at].handle(request)
+    }
+}
+
+fn join(node: &TestNode) -> MasterRequest {
+    MasterRequest::Join {
+        identity: node.identity,
+        control: node.control.clone(),
+        tcp: None,
+        shm: None,
+        pool_bytes: POOL,
+    }
+}
+
+impl TestNode {
+    pub fn handle(&mut self, request: NodeRequest) -> NodeReply {
+        let step = self.logic.handle(request);
+        for effect in step.effects {
+            match effect {
+                Effect::ZeroPool { offset, bytes } => {
+                    self.pool[offset as usize..(offset + bytes) as usize].fill(0);
+                }
+                Effect::WriteTable { offset, value } => {
+                    self.pool[offset as usize..][..4].copy_from_slice(&value.to_le_bytes());
+                }
+                Effect::Fence { client } => drop(self.fenced.insert(client).then_some(())),
+            }
+        }
+        step.reply
+    }
+
+    fn execute(&mut self, offset: u64, op: &mut Op, memory: &mut [u8]) {
+        let at = offset as usize;
+        match op {
+            Op::Read { buf } => {
+                let pool = &self.pool[at..at + buf.len as usize];
+                memory[buf.range()].copy_from_slice(pool);
+            }
+            Op::Write { buf } => {
+                self.pool[at..at + buf.len as usize].copy_from_slice(&memory[buf.range()]);
+            }
+            Op::Cas { expected, swap, found } => {
+                let word: [u8; 8] = self.pool[at..at + 8].try_into().unwrap();
+                *found = u64::from_le_bytes(word);
+                if found == expected {
+                    self.pool[at..at + 8].copy_from_slice(&swap.to_le_bytes());
+                }
+            }
+            Op::Faa { .. } => panic!("no repair adds"),
+        }
+    }
+}
+
+struct Crashed;
+
+/// How a job reaches the nodes.
+struct Hands {
+    nodes: Rc<RefCell<Vec<TestNode>>>,
+    client: ClientId,
+    ticks: Rc<Cell<usize>>,
+    crash_after: Rc<Cell<Option<usize>>>,
+}
+
+impl Hands {
+    /// Never comes back if the master crashes here.
+    async fn tick(&self) {
+        if self.crash_after.get() == Some(self.ticks.get()) {
+            self.crash_after.set(None);
+            std::future::pending::<()>().await;
+        }
+        self.ticks.set(self.ticks.get() + 1);
+    }
+}
+
+impl Fabric for Hands {
+    async fn execute(&self, mut batch: Batch) -> Batch {
+        self.tick().await;
+        let mut nodes = self.nodes.borrow_mut();
+        let (verbs, memory) = batch.parts_mut();
+        for verb in verbs {
+            let node = &mut nodes[usize::from(verb.node.0)];
+            verb.result = match verb.check(POOL) {
+                _ if !node.alive => Err(VerbError::Unreachable),
+                _ if node.fenced.contains(&self.client) => Err(VerbError::Fenced),
+                Ok(()) => {
+                    node.execute(verb.offset, &mut verb.op, memory);
+                    Ok(())
+                }
+                error => error,
+            };
+        }
+        drop(nodes);
+        batch
+    }
+}
+
+impl Reach for Hands {
+    async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
+        self.tick().await;
+        let node = &mut self.nodes.borrow_mut()[usize::from(node.0)];
+        if node.alive { Ok(node.handle(request)) } else { Err("connection refused".into()) }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.ticks.get() as u64
+    }
+}
