@@ -156,6 +156,7 @@ pub fn error_kind(error: &Error) -> &'static str {
         Error::GaveUp { .. } => "gave_up",
         Error::Corrupt { .. } => "corrupt",
         Error::Interrupted { .. } => "interrupted",
+        Error::Expelled { .. } => "expelled",
         Error::Allocation { .. } => "allocation",
         Error::NoSession { .. } => "no_session",
         _ => "other",
