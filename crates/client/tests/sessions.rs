@@ -97,7 +97,8 @@ fn a_session_that_cannot_start_is_not_left_open() {
     let addr = master.addr().unwrap().to_string();
     lost.stop();
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
-        let options = Options { fabric: FabricChoice::Only(fabric), ..Options::default() };
+        let (fabric, connect_timeout) = (FabricChoice::Only(fabric), Duration::from_millis(200));
+        let options = Options { fabric, connect_timeout, ..Options::default() };
         let error = Client::connect_with(&addr, options).unwrap_err().to_string();
         assert!(error.contains("cannot attach to memory node"), "{error}");
     }

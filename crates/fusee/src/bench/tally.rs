@@ -166,9 +166,9 @@ pub fn error_kind(error: &Error) -> &'static str {
 /// Whether a failed write may have taken effect, or may still.
 pub fn may_have_effect(error: &Error) -> bool {
     match error {
-        Error::Unreachable { outcome, .. } | Error::GaveUp { outcome, .. } => {
-            *outcome == Outcome::Unknown
-        }
+        Error::Unreachable { outcome, .. }
+        | Error::GaveUp { outcome, .. }
+        | Error::Expelled { outcome } => *outcome == Outcome::Unknown,
         Error::NotFound
         | Error::AlreadyExists
         | Error::KeyEmpty
