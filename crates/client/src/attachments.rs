@@ -11,6 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
@@ -58,7 +59,7 @@ impl Attachments {
     /// Leaves what has to be left by now. Two loads, if that is nothing.
     pub fn follow(&self) {
         if self.gate.is_expelled() {
-            self.leave_all();
+            self.leave_all(Duration::ZERO);
         } else if let Some(view) = self.gate.newer_view(self.seen.get()) {
             self.leave_absent(&view);
         }
@@ -74,11 +75,12 @@ impl Attachments {
         }
     }
 
-    /// Leaves all nodes: no verb reaches them from here any more.
-    pub fn leave_all(&self) {
+    /// Leaves all nodes: no verb reaches them from here any more. `patience`: see
+    /// [`AnyFabric::leave`].
+    pub fn leave_all(&self, patience: Duration) {
         if !self.out.replace(true) {
-            let attached = std::mem::take(&mut *self.attached.borrow_mut());
-            attached.into_iter().for_each(|(node, _)| self.fabric.detach(node));
+            self.attached.borrow_mut().clear();
+            self.fabric.leave(patience);
         }
     }
 

@@ -39,6 +39,9 @@ pub(crate) type KeepAlive = Arc<dyn Send + Sync>;
 /// How long to wait between looks for a newer view, while a session starts without a memory node.
 const START_POLL: Duration = Duration::from_millis(1);
 
+/// How long a session that is abandoned waits for each memory node to know that it has left.
+const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
+
 /// One thread's own way into the store.
 pub struct Session {
     logic: logic::Session<Rc<AnyFabric>, Surroundings>,
@@ -240,7 +243,8 @@ impl Drop for Session {
         let leaving = if is_lost { None } else { self.logic.leave() };
         // First: the master fences whoever is abandoned, and over shared memory a node can do that
         // to an attached session only by killing the process.
-        self.attachments.leave_all();
+        let patience = if leaving.is_some() { Duration::ZERO } else { LEAVE_PATIENCE };
+        self.attachments.leave_all(patience);
         let client = self.id();
         self.shared.close_session(match leaving {
             Some(leaving) => leaving.request(),
