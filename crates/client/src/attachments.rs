@@ -105,3 +105,97 @@ impl Attachments {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::pin::pin;
+    use std::task::{Context, Poll};
+
+    use fusee_core::verbs::{Batch, Fabric, VerbError};
+    use fusee_core::view::Geometry;
+    use fusee_fabric::{NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
+
+    use super::*;
+
+    fn node(name: u16) -> (Member, NodeFabrics) {
+        let identity = (u64::from(std::process::id()) << 32) + u64::from(name);
+        let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
+        let tcp = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let options = NodeFabricsOptions { pool, identity, tcp, shm: None };
+        let fabrics = NodeFabrics::start(options).unwrap();
+        let tcp = fabrics.tcp_addr().map(|addr| addr.to_string());
+        let node = MnId(name);
+        let member =
+            Member { node, identity, control: "none".into(), tcp, shm: None, pool_bytes: 4096 };
+        (member, fabrics)
+    }
+
+    fn view(number: u64, members: &[&Member]) -> Arc<View> {
+        Arc::new(View {
+            number,
+            cluster: 1,
+            geometry: Geometry::default(),
+            members: members.iter().copied().cloned().collect(),
+            regions: Vec::new(),
+            directory: Vec::new(),
+            subtables: Vec::new(),
+            change: None,
+        })
+    }
+
+    /// Which of the nodes 0 to 2 execute a verb.
+    fn reached(attachments: &Attachments) -> Vec<u16> {
+        let fabric = attachments.fabric();
+        let mut batch = Batch::new();
+        for node in 0..3 {
+            batch.faa(MnId(node), 0, 1);
+        }
+        let (mut executing, waker) = (pin!(fabric.execute(batch)), fabric.waker());
+        let batch = loop {
+            match executing.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(batch) => break batch,
+                Poll::Pending => fabric.turn(None),
+            }
+        };
+        let failed = batch.verbs().iter().filter_map(|verb| verb.result.err());
+        assert!(failed.into_iter().all(|error| error == VerbError::Unreachable));
+        batch.verbs().iter().filter(|verb| verb.result.is_ok()).map(|verb| verb.node.0).collect()
+    }
+
+    #[test]
+    fn nodes_are_left_when_a_view_comes_and_joined_when_it_is_acted_by() {
+        for (kind, base) in [(FabricKind::Shm, 0), (FabricKind::Tcp, 10)] {
+            let nodes = [0, 1, 2].map(|name| node(base + name));
+            let members = [0, 1, 2].map(|i: u16| {
+                let (member, _) = &nodes[usize::from(i)];
+                Member { node: MnId(i), ..member.clone() }
+            });
+            let [a, b, c] = &members;
+            let gate = Arc::new(Gate::new(ClientId(5), view(1, &[a, b])));
+            let attachments = Attachments::new(kind, gate.clone(), &gate.view()).unwrap();
+            let nobody = |node| panic!("cannot attach to {node}");
+            assert_eq!(reached(&attachments), [0, 1]);
+            gate.publish(&view(2, &[a, c]));
+            attachments.follow();
+            assert_eq!(reached(&attachments), [0]);
+            attachments.adopt(&gate.view(), nobody);
+            assert_eq!(reached(&attachments), [0, 2]);
+            // The same name, but another node, which nobody can attach to.
+            let stranger = Member { identity: 1, ..c.clone() };
+            let failed = Cell::new(None);
+            gate.publish(&view(3, &[a, b, &stranger]));
+            attachments.adopt(&gate.view(), |node| failed.set(Some(node)));
+            assert_eq!((reached(&attachments), failed.get()), (vec![0, 1], Some(MnId(2))));
+            gate.publish(&view(4, &[a, b, c]));
+            attachments.adopt(&gate.view(), nobody);
+            assert_eq!(reached(&attachments), [0, 1, 2]);
+            gate.expel();
+            attachments.follow();
+            gate.publish(&view(5, &[a, b, c]));
+            attachments.follow();
+            attachments.adopt(&gate.view(), nobody);
+            assert_eq!(reached(&attachments), []);
+        }
+    }
+}
