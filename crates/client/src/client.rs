@@ -238,13 +238,12 @@ impl Client {
                 if let Some(over) = driver.take() {
                     over.detach();
                 }
-                *driver = Some(Driver::start(&self.handle.shared).map_err(no_session)?);
+                let started = Driver::start(&self.handle.shared);
+                *driver = Some(started.map_err(|error| no_session(error.into()))?);
             }
             driver.as_ref().expect("just set").submit(operation)
         };
-        answer.await.unwrap_or_else(|_| {
-            Err(Error::NoSession { reason: "the client's driver thread has ended".into() })
-        })
+        answer.await
     }
 
     /// The newest view of the cluster that this client has heard of.

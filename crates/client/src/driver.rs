@@ -6,11 +6,11 @@
 //! other clients, a crash in the middle of a write.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc as blocking;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::thread::JoinHandle;
 
@@ -18,7 +18,6 @@ use fusee_core::Error;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::error::ConnectError;
 use crate::logic::Gate;
 use crate::session::Session;
 use crate::shared::Shared;
@@ -33,36 +32,55 @@ type Job = Box<dyn FnOnce(Rc<Session>) -> Running + Send>;
 pub(crate) struct Driver {
     jobs: Option<mpsc::UnboundedSender<Job>>,
     thread: Option<JoinHandle<()>>,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
     /// The session does not do any more: what was submitted goes on, the rest needs another.
-    lost: Arc<AtomicBool>,
-    /// The session's.
-    gate: Arc<Gate>,
+    lost: AtomicBool,
+    /// The session's, once there is one.
+    gate: OnceLock<Arc<Gate>>,
+    /// Why there is none.
+    failure: OnceLock<String>,
+}
+
+impl State {
+    fn no_session(&self) -> Error {
+        let ended = || "the client's driver thread has ended".into();
+        Error::NoSession { reason: self.failure.get().cloned().unwrap_or_else(ended) }
+    }
 }
 
 impl Driver {
-    pub fn start(shared: &Arc<Shared>) -> Result<Driver, ConnectError> {
-        let shared = shared.clone();
+    /// Starts a driver. It opens its session itself: who calls may be an async thread.
+    pub fn start(shared: &Arc<Shared>) -> io::Result<Driver> {
+        let (shared, state) = (shared.clone(), Arc::<State>::default());
         let (jobs, queue) = mpsc::unbounded_channel();
-        let (started, start) = blocking::sync_channel(1);
+        let ours = state.clone();
         let thread = std::thread::Builder::new().name("fusee-driver".into()).spawn(move || {
             match Session::open(&shared, None) {
                 Ok(session) => {
-                    let _ = started.send(Ok(session.gate().clone()));
+                    ours.gate.get_or_init(|| session.gate().clone());
                     serve(&shared, session, queue);
                 }
-                Err(error) => drop(started.send(Err(error))),
+                Err(error) => {
+                    // Before the queue goes, and with it what was submitted.
+                    ours.failure.get_or_init(|| error.to_string());
+                    ours.lost.store(true, Ordering::Relaxed);
+                    drop(queue);
+                }
             }
         })?;
-        let ended = |_| ConnectError::Io(std::io::Error::other("the driver thread ended"));
-        let gate = start.recv().map_err(ended)??;
-        Ok(Driver { jobs: Some(jobs), thread: Some(thread), lost: Arc::default(), gate })
+        Ok(Driver { jobs: Some(jobs), thread: Some(thread), state })
     }
 
     /// Whether another driver is needed.
     pub fn is_over(&self) -> bool {
         let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        let expelled = || self.state.gate.get().is_some_and(|gate| gate.is_expelled());
         // Relaxed: a call that does not see it yet fails as the one before it did.
-        ended || self.lost.load(Ordering::Relaxed) || self.gate.is_expelled()
+        ended || self.state.lost.load(Ordering::Relaxed) || expelled()
     }
 
     /// Lets it finish what was submitted, without waiting for it.
@@ -70,18 +88,18 @@ impl Driver {
         drop(self.thread.take());
     }
 
-    /// Hands an operation over. The answer fails only if the driver ends first.
+    /// Hands an operation over, at once; the future is the answer.
     pub fn submit<R: Send + 'static>(
         &self,
         operation: impl AsyncFnOnce(&Session) -> Result<R, Error> + Send + 'static,
-    ) -> oneshot::Receiver<Result<R, Error>> {
+    ) -> impl Future<Output = Result<R, Error>> + Send + 'static {
         let (sender, receiver) = oneshot::channel();
-        let lost = self.lost.clone();
+        let state = self.state.clone();
         let job: Job = Box::new(move |session| {
             Box::pin(async move {
                 let result = operation(&session).await;
                 if session.is_lost() {
-                    lost.store(true, Ordering::Relaxed);
+                    state.lost.store(true, Ordering::Relaxed);
                 }
                 drop(sender.send(result));
             })
@@ -89,7 +107,8 @@ impl Driver {
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(job);
         }
-        receiver
+        let state = self.state.clone();
+        async move { receiver.await.unwrap_or_else(|_| Err(state.no_session())) }
     }
 }
 
