@@ -46,8 +46,6 @@ pub struct Client {
 struct Handle {
     shared: Arc<Shared>,
     driver: Mutex<Option<Driver>>,
-    /// The view at the time of joining.
-    view: View,
     cluster: Option<Cluster>,
 }
 
@@ -88,8 +86,8 @@ impl Client {
             FabricChoice::Only(kind) => kind,
             FabricChoice::Auto => reachable_fabric(&view.members),
         };
-        let shared = Arc::new(Shared::new(runtime, master, kind, options, local_nodes));
-        let handle = Handle { shared, driver: Mutex::default(), view, cluster };
+        let shared = Arc::new(Shared::new(runtime, master, kind, options, view, local_nodes));
+        let handle = Handle { shared, driver: Mutex::default(), cluster };
         let client = Client { handle: Arc::new(handle) };
         // Whoever gets a client has reached every memory node once.
         client.with_session(|_| ())?;
@@ -108,8 +106,12 @@ impl Client {
             sessions.iter().find(|(n, _)| *n == shared.number).map(|(_, s)| s.clone())
         });
         let session = match session {
-            Some(session) => session,
-            None => {
+            Some(session) if !session.is_lost() => session,
+            lost => {
+                if lost.is_some() {
+                    drop(take_session_of_thread(shared.number));
+                }
+                drop(lost);
                 let session = Rc::new(Session::open(shared, None)?);
                 let ended = SESSIONS.with_borrow_mut(|sessions| {
                     sessions.push((shared.number, session.clone()));
@@ -124,10 +126,10 @@ impl Client {
     }
 
     fn run<R>(&self, f: impl AsyncFnOnce(&Session) -> Result<R, Error>) -> Result<R, Error> {
-        let result = self.with_session(|session| session.block_on(f(session)));
-        let result = result.map_err(no_session)?;
-        if result.as_ref().is_err_and(has_lost_a_node) {
-            // A session does not find its way back to a node: the next call gets a new one.
+        let run = |session: &Session| (session.block_on(f(session)), session.is_lost());
+        let (result, is_lost) = self.with_session(run).map_err(no_session)?;
+        if is_lost {
+            // At once: others may wait for what it left half-way. The next call gets another one.
             drop(take_session_of_thread(self.handle.shared.number));
         }
         result
@@ -236,18 +238,17 @@ impl Client {
                 if let Some(over) = driver.take() {
                     over.detach();
                 }
-                *driver = Some(Driver::start(&self.handle.shared).map_err(no_session)?);
+                let started = Driver::start(&self.handle.shared);
+                *driver = Some(started.map_err(|error| no_session(error.into()))?);
             }
             driver.as_ref().expect("just set").submit(operation)
         };
-        answer.await.unwrap_or_else(|_| {
-            Err(Error::NoSession { reason: "the client's driver thread has ended".into() })
-        })
+        answer.await
     }
 
-    /// The view of the cluster when this client joined.
-    pub fn view(&self) -> &View {
-        &self.handle.view
+    /// The newest view of the cluster that this client has heard of.
+    pub fn view(&self) -> Arc<View> {
+        self.handle.shared.keeper.view()
     }
 
     /// Which fabric its sessions use.
@@ -268,7 +269,8 @@ impl Client {
 
     /// How full each memory node is.
     pub fn usage(&self) -> Vec<(MnId, Result<Usage, String>)> {
-        let nodes = self.handle.shared.node_clients(&self.handle.view);
+        let view = self.view();
+        let nodes = self.handle.shared.node_clients(&view);
         let ask = |member: &Member| {
             let Some(node) = nodes.get(&member.node).cloned() else {
                 return Err("not in the view".into());
@@ -279,7 +281,7 @@ impl Client {
                 Err(error) => Err(error.to_string()),
             }
         };
-        self.handle.view.members.iter().map(|m| (m.node, ask(m))).collect()
+        view.members.iter().map(|m| (m.node, ask(m))).collect()
     }
 }
 
@@ -302,19 +304,10 @@ impl Drop for Handle {
         // First the driver, which finishes what was submitted; then this thread's session, which
         // hands on its blocks; then the cluster. Sessions of other threads find it closed.
         drop(self.driver.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let mine = |(n, _): &mut (u64, Rc<Session>)| *n == self.shared.number;
-        let own = SESSIONS
-            .try_with(|sessions| sessions.borrow_mut().extract_if(.., mine).collect::<Vec<_>>());
-        drop(own);
+        drop(take_session_of_thread(self.shared.number));
         self.shared.close(self.cluster.is_some());
         drop(self.cluster.take());
     }
-}
-
-/// Whether a session that met this error has lost its way to a memory node, perhaps one that is
-/// there again.
-fn has_lost_a_node(error: &Error) -> bool {
-    matches!(error, Error::Unreachable { .. })
 }
 
 fn no_session(error: ConnectError) -> Error {

@@ -3,7 +3,8 @@
 //! [`Reactor::block_on`] polls a future and, when it has to wait, lets the fabric make progress:
 //! send what was submitted, receive, wake. On shared memory verbs never wait, so most operations
 //! end in their first poll and this is a function call. Timers are a heap that is looked at only
-//! when the future waits; their clock is read only then.
+//! when the future waits; their clock is read only then. So are newer views
+//! ([`Attachments::follow`]).
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -14,11 +15,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use fusee_fabric::AnyFabric;
+use crate::attachments::Attachments;
 
 /// The fabric of a session, and its timers.
 pub(crate) struct Reactor {
-    fabric: Rc<AnyFabric>,
+    attachments: Rc<Attachments>,
     waker: Waker,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     next_timer: Cell<u64>,
@@ -49,9 +50,9 @@ impl Ord for Timer {
 }
 
 impl Reactor {
-    pub fn new(fabric: Rc<AnyFabric>) -> Reactor {
-        let waker = fabric.waker();
-        Reactor { fabric, waker, timers: RefCell::default(), next_timer: Cell::new(0) }
+    pub fn new(attachments: Rc<Attachments>) -> Reactor {
+        let waker = attachments.fabric().waker();
+        Reactor { attachments, waker, timers: RefCell::default(), next_timer: Cell::new(0) }
     }
 
     /// Runs the future to its end.
@@ -62,8 +63,11 @@ impl Reactor {
             if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
                 return result;
             }
+            // What it waits for may be a node that the newest view does not have. A view that comes
+            // from here on has the waker wake the turn.
+            self.attachments.follow();
             let wait = self.fire_timers();
-            self.fabric.turn(wait);
+            self.attachments.fabric().turn(wait);
             self.fire_timers();
         }
     }

@@ -31,6 +31,7 @@
 //! ([`Outcome`]).
 #![forbid(unsafe_code)]
 
+mod attachments;
 mod client;
 mod driver;
 mod embedded;

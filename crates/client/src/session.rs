@@ -8,34 +8,48 @@
 //! A future of a session must be driven to its end: dropping it half-way leaves other clients
 //! where a crash of this client would. The calls of [`Client`](crate::Client) do not have this
 //! edge.
+//!
+//! A session that the cluster has shut out, or that left a write half-way, does not come back: its
+//! operations fail, and it is given up to the master, which recovers it as if it had crashed. A
+//! `Client` opens another one by itself.
 
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
-use fusee_control::rpc::{MasterClient, NodeClient, RpcError};
-use fusee_core::Error;
+use fusee_control::rpc::RpcError;
 use fusee_core::stats::Stats;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
-use fusee_fabric::{AnyFabric, FabricKind, attach_all};
+use fusee_core::{Error, Outcome};
+use fusee_fabric::{AnyFabric, AttachCause, FabricKind};
 
+use crate::attachments::Attachments;
 use crate::error::ConnectError;
 use crate::executor::Reactor;
-use crate::logic::{self, Environment, LogicOptions};
-use crate::shared::Shared;
+use crate::logic::{self, Environment, Gate, LogicOptions};
+use crate::shared::{NodeClients, Shared};
 
 /// What must not end before a session does.
 pub(crate) type KeepAlive = Arc<dyn Send + Sync>;
 
+/// How long to wait between looks for a newer view, while a session starts without a memory node.
+const START_POLL: Duration = Duration::from_millis(1);
+
+/// How long a session that is abandoned waits for each memory node to know that it has left.
+const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
+
 /// One thread's own way into the store.
 pub struct Session {
     logic: logic::Session<Rc<AnyFabric>, Surroundings>,
+    attachments: Rc<Attachments>,
     reactor: Rc<Reactor>,
     shared: Arc<Shared>,
+    /// It met an error after which another session does better.
+    lost: Cell<bool>,
     /// Keeps an embedded cluster alive; not held by the sessions that threads get by themselves.
     _keep_alive: Option<KeepAlive>,
 }
@@ -46,8 +60,12 @@ impl Session {
         keep_alive: Option<KeepAlive>,
     ) -> Result<Session, ConnectError> {
         let (client, view) = shared.open_session()?;
-        Session::attach(shared, keep_alive, client, view).inspect_err(|_| {
+        let gate = Arc::new(Gate::new(client, Arc::new(view)));
+        // Before it attaches, which takes time: the master must not take it for dead.
+        shared.keeper.open(gate.clone());
+        Session::attach(shared, keep_alive, gate).inspect_err(|_| {
             // The master need not count a session that never was.
+            shared.keeper.close(client);
             shared.close_session(MasterRequest::Close { client, leftovers: Vec::new() });
         })
     }
@@ -55,15 +73,16 @@ impl Session {
     fn attach(
         shared: &Arc<Shared>,
         keep_alive: Option<KeepAlive>,
-        client: ClientId,
-        view: View,
+        gate: Arc<Gate>,
     ) -> Result<Session, ConnectError> {
-        let fabric = Rc::new(attach_all(shared.kind, client, &view.members)?);
-        let reactor = Rc::new(Reactor::new(fabric.clone()));
+        let (attachments, view) = attach_to_newest(shared, &gate)?;
+        let attachments = Rc::new(attachments);
+        let reactor = Rc::new(Reactor::new(attachments.clone()));
         let env = Rc::new(Surroundings {
             reactor: reactor.clone(),
-            master: shared.master.clone(),
-            nodes: shared.node_clients(&view),
+            attachments: attachments.clone(),
+            nodes: RefCell::new(shared.node_clients(&view)),
+            shared: shared.clone(),
         });
         let options = LogicOptions {
             cache_entries: shared.options.cache_entries,
@@ -71,8 +90,11 @@ impl Session {
             op_timeout: shared.options.op_timeout,
             spins: shared.kind == FabricKind::Shm,
         };
-        let logic = logic::Session::new(fabric, env, client, view, options);
-        Ok(Session { logic, reactor, shared: shared.clone(), _keep_alive: keep_alive })
+        let fabric = attachments.fabric().clone();
+        gate.set_waker(fabric.waker());
+        let logic = logic::Session::behind(gate, view, fabric, env, options);
+        let (shared, lost) = (shared.clone(), Cell::new(false));
+        Ok(Session { logic, attachments, reactor, shared, lost, _keep_alive: keep_alive })
     }
 
     /// Runs a future that uses this session to its end, on the calling thread.
@@ -95,6 +117,46 @@ impl Session {
         self.shared.is_closed()
     }
 
+    /// Whether another session does better: this one is shut out, has lost its way to a memory
+    /// node, or left a write half-way.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.get() || self.gate().is_expelled() || self.logic.store().needs_recovery()
+    }
+
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
+        self.logic.gate()
+    }
+
+    /// Runs an operation, unless the session is shut out; then that is what its errors say.
+    async fn run<T>(&self, operation: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        if self.gate().is_expelled() {
+            return Err(Error::Expelled { outcome: Outcome::NotApplied });
+        }
+        operation.await.map_err(|error| {
+            let error = match error {
+                // Fenced by a node; the master's word is on its way.
+                Error::Unreachable { error: VerbError::Fenced, outcome, .. } => {
+                    Error::Expelled { outcome }
+                }
+                Error::Unreachable { .. }
+                | Error::GaveUp { .. }
+                | Error::Interrupted { .. }
+                | Error::Allocation { .. }
+                    if self.gate().is_expelled() =>
+                {
+                    Error::Expelled { outcome: error.outcome() }
+                }
+                error => error,
+            };
+            let lost = matches!(
+                error,
+                Error::Unreachable { .. } | Error::Expelled { .. } | Error::Interrupted { .. }
+            );
+            self.lost.set(self.lost.get() || lost);
+            error
+        })
+    }
+
     /// Which fabric it uses.
     pub fn fabric(&self) -> FabricKind {
         self.shared.kind
@@ -106,12 +168,12 @@ impl Session {
         key: &[u8],
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, Error> {
-        self.logic.get_with(key, f).await
+        self.run(self.logic.get_with(key, f)).await
     }
 
     /// The value of a key; `None` if it does not exist.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.logic.get(key).await
+        self.run(self.logic.get(key)).await
     }
 
     /// The values of many keys, in shared phases.
@@ -119,48 +181,87 @@ impl Session {
         &self,
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        self.logic.get_many(keys).await
+        self.run(self.logic.get_many(keys)).await
     }
 
     /// Adds a key; [`Error::AlreadyExists`] if it exists.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.logic.insert(key, value).await
+        self.run(self.logic.insert(key, value)).await
     }
 
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.logic.update(key, value).await
+        self.run(self.logic.update(key, value)).await
     }
 
     /// Adds a key, or replaces its value.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.logic.put(key, value).await
+        self.run(self.logic.put(key, value)).await
     }
 
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
-        self.logic.delete(key).await
+        self.run(self.logic.delete(key)).await
+    }
+}
+
+/// Attaches to the members of the newest view. If one does not answer, the master is told, and may
+/// come with a view that does without it.
+fn attach_to_newest(
+    shared: &Shared,
+    gate: &Arc<Gate>,
+) -> Result<(Attachments, Arc<View>), ConnectError> {
+    let end = Instant::now() + shared.options.connect_timeout;
+    loop {
+        let view = gate.view();
+        let error = match Attachments::new(shared.kind, gate.clone(), &view) {
+            Ok(attachments) => return Ok((attachments, view)),
+            Err(error) => error,
+        };
+        let is_hopeless = matches!(error.cause, AttachCause::Fenced | AttachCause::NotOffered);
+        if !is_hopeless {
+            tracing::info!(client = %gate.client(), %error, "cannot start, waits for another view");
+        }
+        while gate.newer_view(view.number).is_none() {
+            if is_hopeless || gate.is_expelled() || Instant::now() >= end {
+                return Err(error.into());
+            }
+            shared.report_unreachable(error.node);
+            std::thread::sleep(START_POLL);
+        }
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // While panicking an operation may be half-way: that is a crash, not an end.
-        if self.shared.is_cluster_gone() || std::thread::panicking() {
+        self.shared.keeper.close(self.id());
+        if self.shared.is_cluster_gone() {
             return;
         }
-        match self.logic.leave() {
-            Some(leaving) => self.shared.close_session(leaving.request()),
-            None => tracing::warn!(client = %self.id(), "a session ends with a write half-way"),
-        }
+        // While panicking an operation may be half-way: that is a crash, not an end.
+        let is_lost = self.is_lost() || std::thread::panicking();
+        let leaving = if is_lost { None } else { self.logic.leave() };
+        // First: the master fences whoever is abandoned, and over shared memory a node can do that
+        // to an attached session only by killing the process.
+        let patience = if leaving.is_some() { Duration::ZERO } else { LEAVE_PATIENCE };
+        self.attachments.leave_all(patience);
+        let client = self.id();
+        self.shared.close_session(match leaving {
+            Some(leaving) => leaving.request(),
+            None => {
+                tracing::warn!(%client, "a session is abandoned");
+                MasterRequest::Abandon { client }
+            }
+        });
     }
 }
 
 /// The thread's timers, and connections to the control services.
 struct Surroundings {
     reactor: Rc<Reactor>,
-    master: MasterClient,
-    nodes: Arc<HashMap<MnId, NodeClient>>,
+    attachments: Rc<Attachments>,
+    nodes: RefCell<NodeClients>,
+    shared: Arc<Shared>,
 }
 
 impl Environment for Surroundings {
@@ -188,19 +289,24 @@ impl Environment for Surroundings {
             addr: node.to_string(),
             cause: "it is not a member of the view".into(),
         };
-        let client = self.nodes.get(&node).ok_or_else(unknown)?;
-        client.with_deadline(deadline).call(request).await
+        let client = self.nodes.borrow().get(&node).map(|client| client.with_deadline(deadline));
+        client.ok_or_else(unknown)?.call(request).await
     }
 
-    fn adopt(&self, _view: &View) {}
+    fn adopt(&self, view: &View) {
+        self.attachments.adopt(view, |node| self.shared.report_unreachable(node));
+        *self.nodes.borrow_mut() = self.shared.node_clients(view);
+    }
 
-    fn report_unreachable(&self, _node: MnId) {}
+    fn report_unreachable(&self, node: MnId) {
+        self.shared.report_unreachable(node);
+    }
 
     async fn ask_master(
         &self,
         request: MasterRequest,
         deadline: Duration,
     ) -> Result<MasterReply, RpcError> {
-        self.master.with_deadline(deadline).call(request).await
+        self.shared.master.with_deadline(deadline).call(request).await
     }
 }

@@ -1,5 +1,5 @@
 //! What all sessions of a client share, from any thread: the ways to the master and to the control
-//! services of the memory nodes, and the options.
+//! services of the memory nodes, the keeper, and the options.
 //!
 //! Control messages travel on the client's own runtime. A thread that needs an answer waits for it
 //! with [`wait`], which works on any thread, also on one of somebody else's async runtime.
@@ -11,13 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
+use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
 use fusee_fabric::FabricKind;
 
+use tokio::task::JoinHandle;
+
 use crate::error::ConnectError;
-use crate::logic::opened;
+use crate::logic::{Keeper, Keeping, opened};
 use crate::options::Options;
 
 /// How often a cluster that is forming is asked whether it is ready.
@@ -25,6 +27,11 @@ const READY_POLL: Duration = Duration::from_millis(20);
 
 /// How long the end of a session waits for the master to take note.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often, at most, the master is told that a memory node does not answer.
+const REPORT_PACE: Duration = Duration::from_millis(100);
+/// How long such a report may take.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
 
@@ -35,12 +42,26 @@ pub(crate) struct Shared {
     pub master: MasterClient,
     pub kind: FabricKind,
     pub options: Options,
-    nodes: Mutex<Arc<HashMap<MnId, NodeClient>>>,
+    pub keeper: Arc<Keeper>,
+    /// The keeper's task.
+    keeping: JoinHandle<()>,
+    nodes: Mutex<Nodes>,
+    /// When the master was last told that a node does not answer.
+    reported: Mutex<HashMap<MnId, Instant>>,
     /// The last clone of the client is gone.
     closed: AtomicBool,
     /// So is its embedded cluster.
     cluster_gone: AtomicBool,
 }
+
+/// The control connections to the members of a view.
+struct Nodes {
+    /// The number of the view.
+    view: u64,
+    clients: NodeClients,
+}
+
+pub(crate) type NodeClients = Arc<HashMap<MnId, NodeClient>>;
 
 impl Shared {
     pub fn new(
@@ -48,15 +69,23 @@ impl Shared {
         master: MasterClient,
         kind: FabricKind,
         options: Options,
+        view: View,
         nodes: HashMap<MnId, NodeClient>,
     ) -> Shared {
+        let nodes = Nodes { view: view.number, clients: Arc::new(nodes) };
+        let keeper = Arc::new(Keeper::new(view));
+        let (kept, link) = (keeper.clone(), Link(master.clone()));
+        let keeping = runtime.handle().spawn(async move { kept.keep(&link).await });
         Shared {
             number: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed),
             runtime,
             master,
             kind,
             options,
-            nodes: Mutex::new(Arc::new(nodes)),
+            keeper,
+            keeping,
+            nodes: Mutex::new(nodes),
+            reported: Mutex::default(),
             closed: AtomicBool::new(false),
             cluster_gone: AtomicBool::new(false),
         }
@@ -64,6 +93,9 @@ impl Shared {
 
     /// The client ends, and its embedded cluster with it, if it has one.
     pub fn close(&self, with_cluster: bool) {
+        if with_cluster {
+            self.keeping.abort();
+        }
         // Release: whoever sees it also sees what came before the end.
         self.cluster_gone.store(with_cluster, Ordering::Release);
         self.closed.store(true, Ordering::Release);
@@ -94,7 +126,7 @@ impl Shared {
         opened(self.wait(async move { master.call(MasterRequest::Open).await })?)
     }
 
-    /// Tells the master that a session has ended, and what it hands on.
+    /// Tells the master how a session has ended.
     pub fn close_session(&self, request: MasterRequest) {
         let master = self.master.with_deadline(CLOSE_TIMEOUT);
         let closed = self.wait(async move { master.call(request).await });
@@ -103,17 +135,73 @@ impl Shared {
         }
     }
 
-    /// The control connections to a view's members, made as they are needed.
-    pub fn node_clients(&self, view: &View) -> Arc<HashMap<MnId, NodeClient>> {
+    /// The control connections to a view's members, made as they are needed. Those of the newest
+    /// view are kept.
+    pub fn node_clients(&self, view: &View) -> NodeClients {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        if view.members.iter().any(|m| !nodes.contains_key(&m.node)) {
-            let known = HashMap::clone(&nodes);
-            let new = view.members.iter().filter(|m| !known.contains_key(&m.node));
-            let new: HashMap<_, _> =
-                new.map(|m| (m.node, NodeClient::new(&self.runtime, &m.control))).collect();
-            *nodes = Arc::new(known.into_iter().chain(new).collect());
+        let same = view.members.iter().all(|m| nodes.clients.contains_key(&m.node));
+        if same && view.members.len() == nodes.clients.len() {
+            return nodes.clients.clone();
         }
-        nodes.clone()
+        let client = |m: &Member| match nodes.clients.get(&m.node) {
+            Some(known) => (m.node, known.clone()),
+            None => (m.node, NodeClient::new(&self.runtime, &m.control)),
+        };
+        let clients: NodeClients = Arc::new(view.members.iter().map(client).collect());
+        if view.number >= nodes.view {
+            *nodes = Nodes { view: view.number, clients: clients.clone() };
+        }
+        clients
+    }
+
+    /// Tells the master that a memory node does not answer, unless it has just been told. Nobody
+    /// waits for it.
+    pub fn report_unreachable(&self, node: MnId) {
+        let now = Instant::now();
+        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.get(&node).is_some_and(|last| now.duration_since(*last) < REPORT_PACE) {
+            return;
+        }
+        reported.insert(node, now);
+        drop(reported);
+        let master = self.master.with_deadline(REPORT_TIMEOUT);
+        self.runtime.handle().spawn(async move {
+            if let Err(error) = master.call(MasterRequest::Unreachable { node }).await {
+                tracing::debug!(%node, %error, "the master does not hear of a silent memory node");
+            }
+        });
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.keeping.abort();
+    }
+}
+
+/// What the keeper needs, on the runtime.
+struct Link(MasterClient);
+
+impl Keeping for Link {
+    async fn sleep(&self, time: Duration) {
+        // The runtime's timers count milliseconds. Less than that is waited only now and then, for
+        // an operation that is about to end.
+        if time >= Duration::from_millis(1) {
+            return tokio::time::sleep(time).await;
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < time {
+            std::thread::yield_now();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn ask_master(
+        &self,
+        request: MasterRequest,
+        deadline: Duration,
+    ) -> Result<MasterReply, RpcError> {
+        self.0.with_deadline(deadline).call(request).await
     }
 }
 

@@ -80,6 +80,12 @@ pub enum Error {
         /// What was seen.
         what: &'static str,
     },
+    /// The session is shut out: the cluster took it for dead, or could not wait for it.
+    #[error("the cluster has shut this session out; open a new one (write outcome: {outcome:?})")]
+    Expelled {
+        /// What is known about the write.
+        outcome: Outcome,
+    },
     /// The thread that asked has no session with the cluster and could not get one.
     #[error("no session with the cluster: {reason}")]
     NoSession {
@@ -98,7 +104,9 @@ impl Error {
     /// What is known about the write that failed.
     pub fn outcome(&self) -> Outcome {
         match self {
-            Error::Unreachable { outcome, .. } | Error::GaveUp { outcome, .. } => *outcome,
+            Error::Unreachable { outcome, .. }
+            | Error::GaveUp { outcome, .. }
+            | Error::Expelled { outcome } => *outcome,
             Error::Interrupted { .. } => Outcome::Unknown,
             _ => Outcome::NotApplied,
         }

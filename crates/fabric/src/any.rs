@@ -162,6 +162,16 @@ impl AnyFabric {
         }
     }
 
+    /// Ends the session with all memory nodes. A node that fences the client later does not find it
+    /// any more, and need not kill its process for that; to be sure, waits at most `patience` for
+    /// each of those that share memory.
+    pub fn leave(&self, patience: Duration) {
+        match self {
+            AnyFabric::Shm(shm, _) => shm.leave(patience),
+            AnyFabric::Tcp(tcp) => tcp.leave(),
+        }
+    }
+
     /// Wakes a thread that sleeps in [`AnyFabric::turn`], from any thread.
     pub fn waker(&self) -> Waker {
         match self {

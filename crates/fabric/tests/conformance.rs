@@ -179,6 +179,20 @@ fn fence_a_process_that_has_left() {
     client.kill();
 }
 
+/// Who leaves in this way need not wait for anything: the node knows.
+fn fence_a_process_as_soon_as_it_has_left() {
+    let scratch = Scratch::new();
+    let served = node(POOL_BYTES, Some(scratch.socket()));
+    let at = member(NODES[0], &served);
+    for client in 1..=30 {
+        let child = Child::client(&at, ClientId(client));
+        child.ask("leave");
+        served.fabrics.fence(ClientId(client));
+        child.ask("ping");
+        child.kill();
+    }
+}
+
 /// A client that dies by itself is noticed, and its fence is over at once.
 fn a_process_dies_by_itself() {
     let scratch = Scratch::new();
@@ -235,6 +249,8 @@ fn all_checks() -> Vec<(String, Run)> {
     all.push((name("a_fenced_process_is_dead"), Box::new(|| fence_a_process(false))));
     all.push((name("a_stopped_process_is_fenced"), Box::new(|| fence_a_process(true))));
     all.push((name("who_has_left_is_not_killed"), Box::new(fence_a_process_that_has_left)));
+    let left = fence_a_process_as_soon_as_it_has_left;
+    all.push((name("who_has_taken_leave_is_not_killed"), Box::new(left)));
     all.push((name("a_process_dies_by_itself"), Box::new(a_process_dies_by_itself)));
     let next: fn() = a_killed_node_leaves_its_socket_to_the_next;
     all.push((name("a_killed_node_leaves_its_socket"), Box::new(next)));

@@ -4,6 +4,8 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbError};
@@ -13,6 +15,7 @@ use fusee_fabric::tcp::frame::{
 };
 use fusee_fabric::tcp::{TcpFabric, TcpNode, TcpOptions};
 use fusee_fabric::{AnyFabric, AttachCause, FabricKind, Pool, PoolOptions, ServeError, attach_all};
+use futures_util::future::join;
 use proptest::prelude::*;
 use support::{Served, block_on, loopback, member, node};
 
@@ -292,6 +295,65 @@ fn garbage_and_silence_fail_the_verbs_in_flight_and_all_later_ones() {
             assert!(started.elapsed() < Duration::from_secs(3), "{what}");
         }
     }
+}
+
+/// A peer that welcomes and then says nothing more.
+fn mute() -> String {
+    peer(|mut stream| {
+        let _hello = stream.read(&mut [0; 1024]).unwrap();
+        let welcome = Welcome { identity: 1, pool_bytes: 4096, status: Status::Welcome };
+        stream.write_all(&welcome.encode()).unwrap();
+        std::mem::forget(stream);
+    })
+}
+
+/// Two batches wait for a silent node, a third one was dropped meanwhile. Leaving the node ends
+/// what is for it, and nothing else; who takes its name is not confused with it.
+#[test]
+fn leaving_a_node_ends_what_is_in_flight_to_it() {
+    const SILENT: MnId = MnId(1);
+    let (served, next) = (node(4096, None), node(4096, None));
+    for in_turn in [false, true] {
+        let fabric = attach_all(FabricKind::Tcp, ClientId(1), &[member(MN, &served)]).unwrap();
+        let AnyFabric::Tcp(tcp) = &fabric else { panic!("not TCP") };
+        tcp.attach(SILENT, 1, &mute()).unwrap();
+        let batch = || {
+            let mut batch = Batch::new();
+            batch.faa(MN, 0, 1);
+            batch.faa(SILENT, 0, 1);
+            batch
+        };
+        let mut context = Context::from_waker(Waker::noop());
+        let mut dropped = Box::pin(fabric.execute(batch()));
+        assert!(dropped.as_mut().poll(&mut context).is_pending());
+        drop(dropped);
+        let both = join(fabric.execute(batch()), fabric.execute(batch()));
+        let mut both = pin!(both);
+        assert!(both.as_mut().poll(&mut context).is_pending());
+        if in_turn {
+            fabric.turn(Some(Duration::from_millis(50)));
+            assert!(both.as_mut().poll(&mut context).is_pending());
+        }
+        fabric.detach(SILENT);
+        let started = Instant::now();
+        let (one, other) = block_on(&fabric, both);
+        assert!(started.elapsed() < Duration::from_secs(1), "as soon as the node is left");
+        for batch in [one, other] {
+            let results = batch.verbs().iter().map(|v| v.result).collect::<Vec<_>>();
+            assert_eq!(results, [Ok(()), Err(VerbError::Unreachable)]);
+        }
+        let late = block_on(&fabric, fabric.execute(batch()));
+        assert_eq!(late.verbs()[1].result, Err(VerbError::Unreachable));
+        let another = member(SILENT, &next);
+        fabric.attach(&another).unwrap();
+        block_on(&fabric, fabric.execute(batch())).check().unwrap();
+        fabric.leave(WAIT);
+        let left = block_on(&fabric, fabric.execute(batch()));
+        assert!(left.verbs().iter().all(|v| v.result == Err(VerbError::Unreachable)));
+    }
+    // Of five batches each: one was dropped before it was sent, or not.
+    assert!((8..=10).contains(&probe(&served)));
+    assert_eq!(probe(&next), 2);
 }
 
 #[test]

@@ -116,11 +116,14 @@ impl Gate {
         Pulse { client: self.client, acts_by, has_stopped: self.stopped.load(SeqCst) > 0 }
     }
 
+    /// Whether a session that says this has done all that a view asks of it.
+    pub fn acknowledged(pulse: &Pulse, view: &View) -> bool {
+        let looks = view.change.as_ref().is_some_and(|change| change.stage == Stage::Switched);
+        pulse.acts_by >= view.number && !(looks && pulse.has_stopped)
+    }
+
     /// To the keeper: whether the session has done all that the newest view asks of it.
     pub fn acknowledges(&self) -> bool {
-        let view = self.view();
-        let Pulse { acts_by, has_stopped, .. } = self.pulse();
-        let looks = view.change.as_ref().is_some_and(|change| change.stage == Stage::Switched);
-        acts_by >= view.number && !(looks && has_stopped)
+        Gate::acknowledged(&self.pulse(), &self.view())
     }
 }

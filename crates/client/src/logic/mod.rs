@@ -1,5 +1,6 @@
 //! What a client decides, without sockets, clocks or threads: a session's operations and their
-//! index cache, where its blocks come from, how it waits.
+//! index cache, where its blocks come from, how it waits, and how its process keeps in touch with
+//! the master.
 //!
 //! Time and messages come in through an [`Environment`], verbs go out through a
 //! [`Fabric`](fusee_core::verbs::Fabric). The real ones are threads, timers and sockets; the
@@ -9,10 +10,12 @@ mod blocks;
 mod cache;
 mod environment;
 mod gate;
+mod keeper;
 mod session;
 mod waiting;
 
 pub use environment::Environment;
 pub use gate::Gate;
+pub use keeper::{Keeper, Keeping};
 pub use session::{Leaving, LogicOptions, Session, opened};
 pub use waiting::SessionHost;

@@ -84,7 +84,19 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         options: LogicOptions,
     ) -> Session<F, E> {
         let view = Arc::new(view);
-        let gate = Arc::new(Gate::new(client, view.clone()));
+        Session::behind(Arc::new(Gate::new(client, view.clone())), view, fabric, env, options)
+    }
+
+    /// As [`Session::new`], behind a gate that the keeper may know already. The session begins
+    /// with `view`.
+    pub fn behind(
+        gate: Arc<Gate>,
+        view: Arc<View>,
+        fabric: F,
+        env: Rc<E>,
+        options: LogicOptions,
+    ) -> Session<F, E> {
+        let client = gate.client();
         let timeout = options.op_timeout;
         let blocks = BlockSource::new(client, env.clone(), timeout, view.members.len());
         let host = SessionHost::new(env, gate, blocks, options.spins, timeout);

@@ -80,7 +80,7 @@ impl<E: Environment> SessionHost<E> {
     /// Waits as long as an operation may take, or until there is a newer view: then it is true.
     async fn outwait(&self, number: u64) -> bool {
         let mut left = self.op_timeout;
-        while !left.is_zero() {
+        while !left.is_zero() && !self.gate.is_expelled() {
             if self.gate.newer_view(number).is_some() {
                 return true;
             }
@@ -104,7 +104,8 @@ impl<E: Environment> SessionHost<E> {
 
 impl<E: Environment> Host for SessionHost<E> {
     async fn pause(&self, attempt: u32) -> Result<(), GiveUp> {
-        if attempt >= self.max_attempts {
+        // Nobody who is shut out gets to see what it waits for.
+        if attempt >= self.max_attempts || self.gate.is_expelled() {
             return Err(GiveUp);
         }
         if self.spins && attempt < SPINS {

@@ -1,4 +1,7 @@
-//! Small embedded clusters.
+//! Small embedded clusters, and a master that does what a test says.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+pub mod fake;
 
 use fusee_client::{Client, EmbeddedOptions, FabricKind, Geometry};
 

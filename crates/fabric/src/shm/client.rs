@@ -7,7 +7,7 @@
 //! A session belongs to one thread at a time.
 
 use std::cell::{Cell, RefCell};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::pin::Pin;
@@ -33,15 +33,30 @@ const WELCOME_WAIT: Duration = Duration::from_secs(2);
 /// ended, so it comes after the pool's mapping.
 #[derive(Debug)]
 enum Lease {
-    Local { hub: Arc<Hub>, session: SessionId },
-    Remote { _watch: Watch },
+    Local(#[allow(dead_code, reason = "dropped to end it")] Listed),
+    Remote(Watch),
 }
 
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if let Lease::Local { hub, session } = self {
-            hub.leave(*session);
+impl Lease {
+    /// Ends it; what it gives, the node closes once it knows.
+    fn end(self) -> Option<UnixStream> {
+        match self {
+            Lease::Local(_) => None,
+            Lease::Remote(watch) => watch.part(),
         }
+    }
+}
+
+/// A session with a node of this process.
+#[derive(Debug)]
+struct Listed {
+    hub: Arc<Hub>,
+    session: SessionId,
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.hub.leave(self.session);
     }
 }
 
@@ -51,7 +66,7 @@ struct Link {
     gate: Arc<Gate>,
     // Fields drop in order: first the memory, then the lease on it.
     pool: Pool,
-    _lease: Lease,
+    lease: Lease,
 }
 
 /// A session's way to the pools of memory nodes on its own host.
@@ -93,6 +108,25 @@ impl ShmFabric {
         self.links.borrow_mut().retain(|link| link.node != node);
     }
 
+    /// Ends the session with all memory nodes, and waits, if they answer, until all know: a node
+    /// that fences the client from then on does not find it any more. At most `patience` for each.
+    pub fn leave(&self, patience: Duration) {
+        let part = |Link { pool, lease, .. }| {
+            drop(pool);
+            lease.end()
+        };
+        let parted: Vec<UnixStream> = self.links.take().into_iter().filter_map(part).collect();
+        for mut socket in parted.into_iter().filter(|_| !patience.is_zero()) {
+            let waits = socket.set_nonblocking(false);
+            let waits = waits.and_then(|()| socket.set_read_timeout(Some(patience)));
+            // The node sends nothing: this is its end, or it is the patience's.
+            match waits.and_then(|()| socket.read(&mut [0])) {
+                Ok(0) => {}
+                other => tracing::debug!(?other, "a memory node does not hear a goodbye"),
+            }
+        }
+    }
+
     fn local(&self, node: MnId, hub: Arc<Hub>) -> Result<Link, AttachCause> {
         let gate = Arc::new(Gate::new());
         let session = hub.open(self.client, Access::Gate(gate.clone())).map_err(|refusal| {
@@ -103,7 +137,7 @@ impl ShmFabric {
             }
         })?;
         let pool = hub.pool().clone();
-        Ok(Link { node, gate, pool, _lease: Lease::Local { hub, session } })
+        Ok(Link { node, gate, pool, lease: Lease::Local(Listed { hub, session }) })
     }
 
     fn remote(&self, node: MnId, identity: u64, path: &Path) -> Result<Link, AttachCause> {
@@ -136,7 +170,7 @@ impl ShmFabric {
         // Under watch before the memory is mapped: if mapping fails, it says goodbye.
         let watch = monitor::watch(mio::net::UnixStream::from_std(socket), gate.clone())?;
         let pool = Pool::map(file, welcome.pool_bytes)?;
-        Ok(Link { node, gate, pool, _lease: Lease::Remote { _watch: watch } })
+        Ok(Link { node, gate, pool, lease: Lease::Remote(watch) })
     }
 
     /// Executes all verbs of a batch, in the order posted.

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream as StdStream;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use mio::net::UnixStream;
@@ -44,13 +45,23 @@ pub(super) fn watch(mut socket: UnixStream, gate: Arc<Gate>) -> io::Result<Watch
     Ok(Watch(token))
 }
 
+impl Watch {
+    /// Says goodbye; gives the connection, which the node closes once it has heard that.
+    pub(super) fn part(self) -> Option<StdStream> {
+        self.end().map(StdStream::from)
+    }
+
+    fn end(&self) -> Option<UnixStream> {
+        let (mut socket, _) = MONITOR.get()?.watched().sessions.remove(&self.0)?;
+        // If the node has gone, nobody needs the goodbye.
+        socket.write_all(&[GOODBYE]).ok()?;
+        Some(socket)
+    }
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
-        let Some(monitor) = MONITOR.get() else { return };
-        if let Some((mut socket, _)) = monitor.watched().sessions.remove(&self.0) {
-            // If the node has gone, nobody needs the goodbye.
-            drop(socket.write_all(&[GOODBYE]));
-        }
+        self.end();
     }
 }
 

@@ -149,10 +149,16 @@ impl TcpFabric {
         let mut inner = self.inner.borrow_mut();
         let attached = |l: &Link| l.node == node && l.failed.is_none();
         if let Some(link) = inner.links.iter().position(attached) {
-            inner.fail(link, &LinkError::Closed);
+            inner.fail(link, &LinkError::Left);
         }
         drop(inner);
         self.wake_all();
+    }
+
+    /// Ends the session with all memory nodes.
+    pub fn leave(&self) {
+        let nodes: Vec<MnId> = self.inner.borrow().links.iter().map(|link| link.node).collect();
+        nodes.into_iter().for_each(|node| self.detach(node));
     }
 
     /// Wakes a thread that sleeps in [`TcpFabric::turn`], from any thread.

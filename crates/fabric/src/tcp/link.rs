@@ -50,6 +50,8 @@ pub(super) struct Link {
 pub(super) enum LinkError {
     #[error("the memory node closed the connection")]
     Closed,
+    #[error("this session has left it")]
+    Left,
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("the memory node sent garbage: {0}")]
@@ -270,7 +272,10 @@ impl Link {
 
     /// Fails for good; gives the parts that were in flight.
     pub(super) fn fail(&mut self, error: &LinkError) -> VecDeque<Part> {
-        tracing::warn!(node = %self.node, %error, "lost a memory node");
+        match error {
+            LinkError::Left => tracing::debug!(node = %self.node, "left a memory node"),
+            _ => tracing::warn!(node = %self.node, %error, "lost a memory node"),
+        }
         self.failed = Some(error.verb_error());
         (self.input, self.output) = Default::default();
         drop(self.stream.shutdown(std::net::Shutdown::Both));

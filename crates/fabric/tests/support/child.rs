@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
@@ -160,6 +161,12 @@ fn run_client(client: ClientId, mn: MnId, identity: u64, path: &str) {
             match &*command {
                 "hammer" => HAMMER.store(true, Ordering::Relaxed),
                 "detach" => DETACH.store(true, Ordering::Relaxed),
+                "leave" => {
+                    LEAVE.store(true, Ordering::Relaxed);
+                    while LEAVE.load(Ordering::Relaxed) {
+                        std::thread::yield_now();
+                    }
+                }
                 "ping" => {}
                 _ => panic!("unknown command {command:?}"),
             }
@@ -168,7 +175,12 @@ fn run_client(client: ClientId, mn: MnId, identity: u64, path: &str) {
         std::process::exit(0);
     });
     static DETACH: AtomicBool = AtomicBool::new(false);
+    static LEAVE: AtomicBool = AtomicBool::new(false);
     loop {
+        if LEAVE.load(Ordering::Relaxed) {
+            fabric.borrow().iter().for_each(|f| f.leave(Duration::from_secs(5)));
+            LEAVE.store(false, Ordering::Relaxed);
+        }
         if DETACH.load(Ordering::Relaxed) {
             fabric.take();
         }
@@ -178,7 +190,7 @@ fn run_client(client: ClientId, mn: MnId, identity: u64, path: &str) {
                 batch.faa(mn, u64::from(client.0) * 8, 1);
                 block_on(fabric, fabric.execute(batch)).check().unwrap();
             }
-            _ => std::thread::sleep(std::time::Duration::from_millis(1)),
+            _ => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }

@@ -156,6 +156,7 @@ pub fn error_kind(error: &Error) -> &'static str {
         Error::GaveUp { .. } => "gave_up",
         Error::Corrupt { .. } => "corrupt",
         Error::Interrupted { .. } => "interrupted",
+        Error::Expelled { .. } => "expelled",
         Error::Allocation { .. } => "allocation",
         Error::NoSession { .. } => "no_session",
         _ => "other",
@@ -165,9 +166,9 @@ pub fn error_kind(error: &Error) -> &'static str {
 /// Whether a failed write may have taken effect, or may still.
 pub fn may_have_effect(error: &Error) -> bool {
     match error {
-        Error::Unreachable { outcome, .. } | Error::GaveUp { outcome, .. } => {
-            *outcome == Outcome::Unknown
-        }
+        Error::Unreachable { outcome, .. }
+        | Error::GaveUp { outcome, .. }
+        | Error::Expelled { outcome } => *outcome == Outcome::Unknown,
         Error::NotFound
         | Error::AlreadyExists
         | Error::KeyEmpty

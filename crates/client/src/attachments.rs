@@ -1,0 +1,201 @@
+//! The memory nodes that a session is attached to: those of the newest view.
+//!
+//! A view comes in two steps. As soon as it is there, the session leaves the nodes that it does not
+//! have: verbs that wait for one of them end as unreachable, so that their operation wakes up and
+//! looks around. That is done by the thread's reactor before it sleeps. Nodes that are new are
+//! attached to when an operation first acts by the view: attaching waits for the node.
+//!
+//! A session that is shut out leaves all nodes. A connection that broke is not made anew: an old
+//! verb may still be on its way there, and the next one could overtake it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::{Member, View};
+use fusee_fabric::{AnyFabric, AttachError, FabricKind, attach_all};
+
+use crate::logic::Gate;
+
+/// What a session is attached to.
+pub(crate) struct Attachments {
+    fabric: Rc<AnyFabric>,
+    gate: Arc<Gate>,
+    /// Names and identities.
+    attached: RefCell<Vec<(MnId, u64)>>,
+    /// The view whose absentees have been left.
+    seen: Cell<u64>,
+    /// The session takes part in nothing any more.
+    out: Cell<bool>,
+}
+
+fn key(member: &Member) -> (MnId, u64) {
+    (member.node, member.identity)
+}
+
+impl Attachments {
+    /// Attaches to all members of a view.
+    pub fn new(kind: FabricKind, gate: Arc<Gate>, view: &View) -> Result<Attachments, AttachError> {
+        let fabric = Rc::new(attach_all(kind, gate.client(), &view.members)?);
+        Ok(Attachments {
+            fabric,
+            gate,
+            attached: RefCell::new(view.members.iter().map(key).collect()),
+            seen: Cell::new(view.number),
+            out: Cell::new(false),
+        })
+    }
+
+    pub fn fabric(&self) -> &Rc<AnyFabric> {
+        &self.fabric
+    }
+
+    pub fn client(&self) -> ClientId {
+        self.gate.client()
+    }
+
+    /// Leaves what has to be left by now. Two loads, if that is nothing.
+    pub fn follow(&self) {
+        if self.gate.is_expelled() {
+            self.leave_all(Duration::ZERO);
+        } else if let Some(view) = self.gate.newer_view(self.seen.get()) {
+            self.leave_absent(&view);
+        }
+    }
+
+    fn leave_absent(&self, view: &View) {
+        self.seen.set(view.number);
+        let is_absent = |at: &mut (MnId, u64)| !view.members.iter().any(|m| key(m) == *at);
+        let absent: Vec<_> = self.attached.borrow_mut().extract_if(.., is_absent).collect();
+        for (node, _) in absent {
+            tracing::info!(client = %self.client(), %node, view = view.number, "left a memory node");
+            self.fabric.detach(node);
+        }
+    }
+
+    /// Leaves all nodes: no verb reaches them from here any more. `patience`: see
+    /// [`AnyFabric::leave`].
+    pub fn leave_all(&self, patience: Duration) {
+        if !self.out.replace(true) {
+            self.attached.borrow_mut().clear();
+            self.fabric.leave(patience);
+        }
+    }
+
+    /// Attaches to the members of a view that are new; calls `failed` for those that do not answer.
+    pub fn adopt(&self, view: &View, failed: impl Fn(MnId)) {
+        if self.out.get() || view.number < self.seen.get() {
+            return;
+        }
+        self.leave_absent(view);
+        for member in &view.members {
+            if self.attached.borrow().contains(&key(member)) {
+                continue;
+            }
+            match self.fabric.attach(member) {
+                Ok(()) => self.attached.borrow_mut().push(key(member)),
+                Err(error) => {
+                    // Its verbs are unreachable, which whoever posts them will find out.
+                    tracing::warn!(client = %self.client(), %error, "cannot attach");
+                    failed(member.node);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+    use std::pin::pin;
+    use std::task::{Context, Poll};
+
+    use fusee_core::verbs::{Batch, Fabric, VerbError};
+    use fusee_core::view::Geometry;
+    use fusee_fabric::{NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
+
+    use super::*;
+
+    fn node(name: u16) -> (Member, NodeFabrics) {
+        let identity = (u64::from(std::process::id()) << 32) + u64::from(name);
+        let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
+        let tcp = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let options = NodeFabricsOptions { pool, identity, tcp, shm: None };
+        let fabrics = NodeFabrics::start(options).unwrap();
+        let tcp = fabrics.tcp_addr().map(|addr| addr.to_string());
+        let node = MnId(name);
+        let member =
+            Member { node, identity, control: "none".into(), tcp, shm: None, pool_bytes: 4096 };
+        (member, fabrics)
+    }
+
+    fn view(number: u64, members: &[&Member]) -> Arc<View> {
+        Arc::new(View {
+            number,
+            cluster: 1,
+            geometry: Geometry::default(),
+            members: members.iter().copied().cloned().collect(),
+            regions: Vec::new(),
+            directory: Vec::new(),
+            subtables: Vec::new(),
+            change: None,
+        })
+    }
+
+    /// Which of the nodes 0 to 2 execute a verb.
+    fn reached(attachments: &Attachments) -> Vec<u16> {
+        let fabric = attachments.fabric();
+        let mut batch = Batch::new();
+        for node in 0..3 {
+            batch.faa(MnId(node), 0, 1);
+        }
+        let (mut executing, waker) = (pin!(fabric.execute(batch)), fabric.waker());
+        let batch = loop {
+            match executing.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(batch) => break batch,
+                Poll::Pending => fabric.turn(None),
+            }
+        };
+        let failed = batch.verbs().iter().filter_map(|verb| verb.result.err());
+        assert!(failed.into_iter().all(|error| error == VerbError::Unreachable));
+        batch.verbs().iter().filter(|verb| verb.result.is_ok()).map(|verb| verb.node.0).collect()
+    }
+
+    #[test]
+    fn nodes_are_left_when_a_view_comes_and_joined_when_it_is_acted_by() {
+        for (kind, base) in [(FabricKind::Shm, 0), (FabricKind::Tcp, 10)] {
+            let nodes = [0, 1, 2].map(|name| node(base + name));
+            let members = [0, 1, 2].map(|i: u16| {
+                let (member, _) = &nodes[usize::from(i)];
+                Member { node: MnId(i), ..member.clone() }
+            });
+            let [a, b, c] = &members;
+            let gate = Arc::new(Gate::new(ClientId(5), view(1, &[a, b])));
+            let attachments = Attachments::new(kind, gate.clone(), &gate.view()).unwrap();
+            let nobody = |node| panic!("cannot attach to {node}");
+            assert_eq!(reached(&attachments), [0, 1]);
+            gate.publish(&view(2, &[a, c]));
+            attachments.follow();
+            assert_eq!(reached(&attachments), [0]);
+            attachments.adopt(&gate.view(), nobody);
+            assert_eq!(reached(&attachments), [0, 2]);
+            // The same name, but another node, which nobody can attach to.
+            let stranger = Member { identity: 1, ..c.clone() };
+            let failed = Cell::new(None);
+            gate.publish(&view(3, &[a, b, &stranger]));
+            attachments.adopt(&gate.view(), |node| failed.set(Some(node)));
+            assert_eq!((reached(&attachments), failed.get()), (vec![0, 1], Some(MnId(2))));
+            gate.publish(&view(4, &[a, b, c]));
+            attachments.adopt(&gate.view(), nobody);
+            assert_eq!(reached(&attachments), [0, 1, 2]);
+            gate.expel();
+            attachments.follow();
+            gate.publish(&view(5, &[a, b, c]));
+            attachments.follow();
+            attachments.adopt(&gate.view(), nobody);
+            assert_eq!(reached(&attachments), []);
+        }
+    }
+}

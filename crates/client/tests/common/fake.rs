@@ -1,0 +1,202 @@
+//! A master that stands before a real one: it leads through views as the test says, shuts sessions
+//! out, and takes note of what it is told.
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fusee_client::{Client, ClientId, FabricChoice, FabricKind, MnId, Options, View};
+use fusee_control::master::{MasterReply, MasterRequest, Pulse};
+use fusee_control::rpc::{self, MasterClient, MasterService, Runtime, Server};
+
+/// How long the fake holds an answer to `Renew`.
+const HOLD: Duration = Duration::from_millis(250);
+/// What takes longer than this does not happen.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// What it was told, and what it says.
+#[derive(Default)]
+pub struct Script {
+    /// The newest question of a process: its sessions, and the view that it has.
+    pub pulses: Vec<Pulse>,
+    pub has_view: u64,
+    /// How many such questions there were.
+    pub renewals: usize,
+    pub closed: Vec<ClientId>,
+    pub abandoned: Vec<ClientId>,
+    pub unreachable: Vec<MnId>,
+    /// The newest view.
+    pub view: Option<View>,
+    pub expelled: Vec<ClientId>,
+    /// Where memory nodes are said to listen instead.
+    pub moved: HashMap<MnId, String>,
+}
+
+impl Script {
+    fn follow(&mut self, mut view: View) -> View {
+        for member in &mut view.members {
+            if let Some(address) = self.moved.get(&member.node) {
+                member.tcp = Some(address.clone());
+            }
+        }
+        let newer = self.view.as_ref().is_some_and(|newest| newest.number >= view.number);
+        if newer { self.view.clone().expect("just seen") } else { self.view.insert(view).clone() }
+    }
+}
+
+pub struct FakeMaster {
+    server: Server,
+    script: Arc<Mutex<Script>>,
+    _runtime: Runtime,
+}
+
+impl FakeMaster {
+    pub fn start(real: MasterClient) -> FakeMaster {
+        let runtime = Runtime::start("fake-master").unwrap();
+        let script = Arc::<Mutex<Script>>::default();
+        let (said, listener) = (script.clone(), rpc::bind("127.0.0.1:0").unwrap());
+        let handler = move |request| answer(real.clone(), said.clone(), request);
+        let server = rpc::serve::<MasterService, _, _>(&runtime, listener, handler).unwrap();
+        FakeMaster { server, script, _runtime: runtime }
+    }
+
+    pub fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().unwrap()
+    }
+
+    pub fn connect(&self, fabric: FabricKind) -> Client {
+        let options = Options { fabric: FabricChoice::Only(fabric), ..Options::default() };
+        Client::connect_with(&self.server.addr().unwrap().to_string(), options).unwrap()
+    }
+
+    /// Shows a view to everybody.
+    pub fn publish(&self, view: View) {
+        view.check().unwrap();
+        self.script().view = Some(view);
+    }
+
+    /// Waits until the script is as it should be.
+    pub fn wait(&self, what: &str, done: impl Fn(&Script) -> bool) {
+        let end = Instant::now() + SOON;
+        while !done(&self.script()) {
+            assert!(Instant::now() < end, "{what} did not happen");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether all sessions have acknowledged the newest view.
+    pub fn is_acknowledged(&self) -> bool {
+        let script = self.script();
+        let number = script.view.as_ref().map_or(0, |view| view.number);
+        script.has_view == number && script.pulses.iter().all(|p| p.acts_by >= number)
+    }
+
+    pub fn wait_acknowledged(&self) {
+        let end = Instant::now() + SOON;
+        while !self.is_acknowledged() {
+            assert!(Instant::now() < end, "the view is not acknowledged");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+async fn answer(
+    real: MasterClient,
+    script: Arc<Mutex<Script>>,
+    request: MasterRequest,
+) -> MasterReply {
+    let lock = || script.lock().unwrap();
+    match request {
+        MasterRequest::Renew { sessions, newer_than } => {
+            let mine: Vec<ClientId> = sessions.iter().map(|p| p.client).collect();
+            {
+                let mut script = lock();
+                script.renewals += 1;
+                (script.pulses, script.has_view) = (sessions, newer_than);
+            }
+            let end = Instant::now() + HOLD;
+            loop {
+                {
+                    let script = lock();
+                    let view = script.view.clone().filter(|view| view.number > newer_than);
+                    let is_out = |client: &ClientId| script.expelled.contains(client);
+                    let expelled: Vec<ClientId> = mine.iter().copied().filter(is_out).collect();
+                    if view.is_some() || !expelled.is_empty() || Instant::now() >= end {
+                        return MasterReply::Renewed { view, expelled };
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        MasterRequest::Abandon { client } => {
+            lock().abandoned.push(client);
+            MasterReply::Done
+        }
+        MasterRequest::Unreachable { node } => {
+            lock().unreachable.push(node);
+            MasterReply::Done
+        }
+        request => {
+            if let MasterRequest::Close { client, .. } = &request {
+                lock().closed.push(*client);
+            }
+            match real.call(request).await.unwrap() {
+                MasterReply::Opened { client, view } => {
+                    MasterReply::Opened { client, view: lock().follow(view) }
+                }
+                MasterReply::View(Some(view)) => MasterReply::View(Some(lock().follow(view))),
+                reply => reply,
+            }
+        }
+    }
+}
+
+/// Stands before a memory node's port, and can fall silent.
+pub struct Forwarder {
+    pub address: String,
+    silent: Arc<AtomicBool>,
+}
+
+impl Forwarder {
+    pub fn start(to: String) -> Forwarder {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let silent = Arc::<AtomicBool>::default();
+        let quiet = silent.clone();
+        thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let far = TcpStream::connect(&to).unwrap();
+                let ways = [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)];
+                for (from, to) in ways {
+                    let quiet = quiet.clone();
+                    thread::spawn(move || carry(from, to, &quiet));
+                }
+            }
+        });
+        Forwarder { address, silent }
+    }
+
+    /// From now on, or no more, nothing passes; connections stay open.
+    pub fn set_silent(&self, yes: bool) {
+        self.silent.store(yes, Ordering::SeqCst);
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, silent: &AtomicBool) {
+    to.set_nodelay(true).unwrap();
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(n @ 1..) = from.read(&mut bytes) {
+        while silent.load(Ordering::SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        if to.write_all(&bytes[..n]).is_err() {
+            break;
+        }
+    }
+    // Either may have gone already.
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}

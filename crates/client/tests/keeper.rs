@@ -1,0 +1,369 @@
+//! The keeper against a master that does what the test says, in virtual time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use fusee_client::logic::{Gate, Keeper, Keeping};
+use fusee_client::{ClientId, Geometry, MnId, View};
+use fusee_control::master::{MasterReply, MasterRequest, Pulse};
+use fusee_control::rpc::RpcError;
+use fusee_core::host::Acting;
+use fusee_core::view::{Member, Place, Region, Scheme, Subtable};
+use tokio::sync::oneshot;
+
+const MS: Duration = Duration::from_millis(1);
+
+type Answer = Result<MasterReply, RpcError>;
+
+/// A question of the keeper.
+struct Asked {
+    at: Duration,
+    sessions: Vec<Pulse>,
+    newer_than: u64,
+}
+
+/// Time, and a master.
+#[derive(Default)]
+struct World {
+    now: Cell<Duration>,
+    timers: RefCell<BTreeMap<(Duration, u64), Waker>>,
+    next_timer: Cell<u64>,
+    asked: RefCell<Vec<Asked>>,
+    /// Answers every question; without it answers are held until the test gives them.
+    at_once: RefCell<Option<Answer>>,
+    held: RefCell<Vec<oneshot::Sender<Answer>>>,
+}
+
+struct Outside(Rc<World>);
+
+impl Keeping for Outside {
+    async fn sleep(&self, time: Duration) {
+        let world = &self.0;
+        let due = (world.now.get() + time, world.next_timer.get());
+        world.next_timer.set(due.1 + 1);
+        std::future::poll_fn(|context| {
+            if world.now.get() >= due.0 {
+                return Poll::Ready(());
+            }
+            world.timers.borrow_mut().insert(due, context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    async fn ask_master(&self, request: MasterRequest, _: Duration) -> Answer {
+        let MasterRequest::Renew { sessions, newer_than } = request else { panic!("{request:?}") };
+        let at = self.0.now.get();
+        self.0.asked.borrow_mut().push(Asked { at, sessions, newer_than });
+        if let Some(answer) = &*self.0.at_once.borrow() {
+            return answer.clone();
+        }
+        let (answer, answered) = oneshot::channel();
+        self.0.held.borrow_mut().push(answer);
+        answered.await.expect("the test answers")
+    }
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A keeper at work.
+struct Rig {
+    world: Rc<World>,
+    keeper: Arc<Keeper>,
+    woken: Arc<Flag>,
+    work: Pin<Box<dyn Future<Output = ()>>>,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let world = Rc::<World>::default();
+        let keeper = Arc::new(Keeper::new(view(1)));
+        let (kept, outside) = (keeper.clone(), Outside(world.clone()));
+        let work = Box::pin(async move { kept.keep(&outside).await });
+        Rig { world, keeper, woken: Arc::new(Flag(AtomicBool::new(true))), work }
+    }
+
+    /// A master that answers every question at once.
+    fn answering(answer: Answer) -> Rig {
+        let rig = Rig::new();
+        *rig.world.at_once.borrow_mut() = Some(answer);
+        rig
+    }
+
+    fn open(&self, client: u32) -> Arc<Gate> {
+        let gate = Arc::new(Gate::new(ClientId(client), Arc::new(view(1))));
+        self.keeper.open(gate.clone());
+        gate
+    }
+
+    /// Polls the keeper as long as somebody wakes it.
+    fn settle(&mut self) {
+        let waker = Waker::from(self.woken.clone());
+        while self.woken.0.swap(false, Ordering::SeqCst) {
+            let polled = self.work.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending(), "a keeper never ends");
+        }
+    }
+
+    /// Lets time pass.
+    fn pass(&mut self, time: Duration) {
+        let end = self.world.now.get() + time;
+        loop {
+            self.settle();
+            let next = self.world.timers.borrow_mut().pop_first();
+            match next {
+                Some(((due, _), waker)) if due <= end => {
+                    self.world.now.set(due.max(self.world.now.get()));
+                    waker.wake();
+                }
+                next => {
+                    self.world.timers.borrow_mut().extend(next);
+                    break;
+                }
+            }
+        }
+        self.world.now.set(end);
+        self.settle();
+    }
+
+    /// Answers the question that the keeper asked last.
+    fn answer(&mut self, answer: Answer) {
+        let held = self.world.held.borrow_mut().pop().expect("a question is held");
+        held.send(answer).expect("the keeper waits for the answer");
+        self.settle();
+    }
+
+    fn count(&self) -> usize {
+        self.world.asked.borrow().len()
+    }
+
+    /// When the keeper asked last, and what it said: sessions, and what they act by.
+    fn last(&self) -> (Duration, Vec<(u32, u64)>) {
+        let asked = self.world.asked.borrow();
+        let last = asked.last().expect("the keeper has asked");
+        (last.at, last.sessions.iter().map(|p| (p.client.0, p.acts_by)).collect())
+    }
+}
+
+fn view(number: u64) -> View {
+    let member = Member {
+        node: MnId(0),
+        identity: 7,
+        control: "somewhere".into(),
+        tcp: None,
+        shm: None,
+        pool_bytes: 1 << 40,
+    };
+    let place = |offset| Place { node: MnId(0), offset };
+    let view = View {
+        number,
+        cluster: 1,
+        geometry: Geometry::default(),
+        members: vec![member],
+        regions: vec![Region { scheme: Scheme::Replicated, places: vec![place(1 << 32)] }],
+        directory: vec![0],
+        subtables: vec![Subtable { local_depth: 0, places: vec![place(0)] }],
+        change: None,
+    };
+    view.check().unwrap();
+    view
+}
+
+fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
+    let expelled = expelled.iter().copied().map(ClientId).collect();
+    Ok(MasterReply::Renewed { view: view.into(), expelled })
+}
+
+fn acting(oldest: u64) -> Acting {
+    Acting { oldest: Some(oldest), stopped: 0 }
+}
+
+const IDLE: Acting = Acting { oldest: None, stopped: 0 };
+
+#[test]
+fn sessions_are_renewed_as_soon_as_the_master_lets_go_of_its_answer() {
+    let mut rig = Rig::new();
+    rig.pass(1000 * MS);
+    assert_eq!(rig.count(), 0, "there is nobody to speak for");
+    rig.open(5);
+    rig.settle();
+    assert_eq!(rig.last(), (1000 * MS, vec![(5, 1)]));
+    assert_eq!(rig.world.asked.borrow()[0].newer_than, 1);
+    for round in 1..4 {
+        rig.pass(250 * MS);
+        assert_eq!(rig.count(), round, "its answer is held");
+        rig.answer(renewed(None, &[]));
+        assert_eq!((rig.count(), rig.last().0), (round + 1, (1000 + 250 * round as u32) * MS));
+    }
+}
+
+#[test]
+fn a_master_that_answers_at_once_is_not_flooded() {
+    let broken = View { directory: Vec::new(), ..view(2) };
+    let stranger = View { cluster: 2, ..view(2) };
+    for news in [None, Some(view(1)), Some(broken), Some(stranger)] {
+        let mut rig = Rig::answering(renewed(news, &[]));
+        let gate = rig.open(5);
+        gate.tell(acting(1));
+        rig.pass(1000 * MS);
+        assert!((20..=21).contains(&rig.count()), "{} questions", rig.count());
+        assert_eq!((gate.view().number, rig.keeper.view().number), (1, 1));
+    }
+}
+
+#[test]
+fn a_new_session_does_not_wait_for_an_answer_that_is_held() {
+    let mut rig = Rig::new();
+    rig.open(5);
+    rig.pass(100 * MS);
+    rig.open(6);
+    rig.settle();
+    assert_eq!(rig.last(), (100 * MS, vec![(5, 1), (6, 1)]));
+    // Many at once do not become as many questions.
+    let before = rig.count();
+    for client in 7..107 {
+        rig.open(client);
+        rig.pass(MS);
+    }
+    rig.pass(10 * MS);
+    assert!((10..=12).contains(&(rig.count() - before)), "{} questions", rig.count() - before);
+    assert_eq!(rig.last().1.len(), 102);
+}
+
+#[test]
+fn a_view_is_acknowledged_once_no_operation_acts_by_an_older_one() {
+    let mut rig = Rig::new();
+    let (busy, idle) = (rig.open(5), rig.open(6));
+    rig.pass(100 * MS);
+    busy.tell(acting(1));
+    rig.answer(renewed(view(2), &[]));
+    for gate in [&busy, &idle] {
+        assert_eq!(gate.newer_view(1).map(|view| view.number), Some(2));
+    }
+    assert_eq!(rig.keeper.view().number, 2);
+    rig.pass(20 * MS);
+    assert_eq!(rig.last().1, [(5, 1), (6, 2)], "the lease lives meanwhile");
+    let (now, before) = (rig.world.now.get(), rig.count());
+    busy.tell(acting(2));
+    rig.pass(5 * MS);
+    assert_eq!((rig.count(), rig.last().1), (before + 1, vec![(5, 2), (6, 2)]));
+    assert!(rig.last().0 <= now + MS, "the keeper looks every millisecond");
+    assert_eq!(rig.world.asked.borrow().last().unwrap().newer_than, 2);
+}
+
+#[test]
+fn sessions_that_are_idle_acknowledge_at_once() {
+    let mut rig = Rig::new();
+    rig.open(5).tell(IDLE);
+    rig.pass(100 * MS);
+    rig.answer(renewed(view(2), &[]));
+    assert_eq!((rig.count(), rig.last()), (2, (100 * MS, vec![(5, 2)])));
+}
+
+#[test]
+fn a_switch_is_acknowledged_when_nobody_has_to_look_any_more() {
+    let frozen = || {
+        let mut frozen = view(1);
+        frozen.members.push(Member { node: MnId(1), ..frozen.members[0].clone() });
+        let frozen = frozen.growing(&[(0, Place { node: MnId(1), offset: 0 })], &[]);
+        frozen.check().unwrap();
+        frozen
+    };
+    let mut rig = Rig::new();
+    let gate = rig.open(5);
+    rig.settle();
+    gate.tell(Acting { oldest: None, stopped: 1 });
+    rig.answer(renewed(frozen(), &[]));
+    assert_eq!(rig.last().1, [(5, 2)], "who is stopped acts by nothing");
+    rig.answer(renewed(frozen().advanced().advanced(), &[]));
+    rig.pass(20 * MS);
+    let before = rig.count();
+    rig.pass(100 * MS);
+    assert_eq!(rig.count(), before);
+    assert!(rig.world.asked.borrow().last().unwrap().sessions[0].has_stopped);
+    gate.tell(IDLE);
+    rig.pass(2 * MS);
+    assert_eq!(rig.count(), before + 1);
+    assert!(!rig.world.asked.borrow().last().unwrap().sessions[0].has_stopped);
+}
+
+#[test]
+fn a_view_that_comes_with_a_session_reaches_the_others_and_the_other_way_round() {
+    let mut rig = Rig::new();
+    let old = rig.open(5);
+    rig.settle();
+    let new = Arc::new(Gate::new(ClientId(6), Arc::new(view(3))));
+    rig.keeper.open(new.clone());
+    assert_eq!((old.view().number, rig.keeper.view().number), (3, 3));
+    rig.pass(10 * MS);
+    assert_eq!(rig.last().1, [(5, 3), (6, 3)]);
+    let late = rig.open(7);
+    assert_eq!(late.view().number, 3);
+}
+
+#[test]
+fn nothing_ends_while_the_master_is_away() {
+    let mut rig = Rig::answering(Err(RpcError::Closed { addr: "master".into() }));
+    let gate = rig.open(5);
+    rig.pass(3600 * 1000 * MS);
+    let gaps: Vec<Duration> = {
+        let asked = rig.world.asked.borrow();
+        asked.windows(2).map(|pair| pair[1].at - pair[0].at).collect()
+    };
+    assert_eq!(gaps[..7], [5, 10, 20, 40, 80, 160, 200].map(|ms| ms * MS));
+    assert!(gaps[7..].iter().all(|gap| *gap == 200 * MS));
+    assert!(!gate.is_expelled());
+    *rig.world.at_once.borrow_mut() = None;
+    rig.pass(200 * MS);
+    rig.answer(renewed(view(2), &[]));
+    assert_eq!((gate.view().number, rig.last().1), (2, vec![(5, 2)]));
+}
+
+#[test]
+fn who_is_shut_out_hears_of_it_and_holds_up_nobody() {
+    let mut rig = Rig::new();
+    let (out, other) = (rig.open(5), rig.open(6));
+    out.tell(acting(1));
+    rig.pass(100 * MS);
+    rig.answer(renewed(view(2), &[5, 99]));
+    assert!(out.is_expelled() && !other.is_expelled());
+    rig.pass(50 * MS);
+    assert_eq!(rig.last().1, [(6, 2)]);
+    rig.answer(renewed(None, &[6]));
+    let before = rig.count();
+    rig.pass(1000 * MS);
+    assert_eq!(rig.count(), before, "nobody is left");
+}
+
+#[test]
+fn who_has_left_is_not_named_and_not_confused_with_who_comes() {
+    let mut rig = Rig::new();
+    let left = rig.open(5);
+    rig.open(6);
+    rig.pass(100 * MS);
+    rig.keeper.close(ClientId(5));
+    let new = rig.open(7);
+    // The question that still names it is answered late.
+    rig.answer(renewed(None, &[5]));
+    rig.pass(100 * MS);
+    assert_eq!(rig.last().1, [(6, 1), (7, 1)]);
+    assert!(!left.is_expelled() && !new.is_expelled());
+    rig.keeper.close(ClientId(6));
+    rig.keeper.close(ClientId(7));
+    rig.answer(renewed(None, &[]));
+    let before = rig.count();
+    rig.pass(1000 * MS);
+    assert_eq!(rig.count(), before);
+}
