@@ -19,7 +19,7 @@ use fusee_fabric::FabricKind;
 use tokio::task::JoinHandle;
 
 use crate::error::ConnectError;
-use crate::logic::{Keeper, Keeping, opened};
+use crate::logic::{Keeper, Keeping, Timing, opened};
 use crate::options::Options;
 
 /// How often a cluster that is forming is asked whether it is ready.
@@ -32,6 +32,10 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const REPORT_PACE: Duration = Duration::from_millis(100);
 /// How long such a report may take.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The lease that keepers are made for. A cluster with a shorter one takes a client for gone when
+/// one answer gets lost.
+const LEASE: Duration = Duration::from_secs(1);
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
 
@@ -73,7 +77,7 @@ impl Shared {
         nodes: HashMap<MnId, NodeClient>,
     ) -> Shared {
         let nodes = Nodes { view: view.number, clients: Arc::new(nodes) };
-        let keeper = Arc::new(Keeper::new(view));
+        let keeper = Arc::new(Keeper::new(view, Timing::for_lease(LEASE)));
         let (kept, link) = (keeper.clone(), Link(master.clone()));
         let keeping = runtime.handle().spawn(async move { kept.keep(&link).await });
         Shared {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use fusee_client::logic::{Gate, Keeper, Keeping};
+use fusee_client::logic::{Gate, Keeper, Keeping, Timing};
 use fusee_client::{ClientId, Geometry, MnId, View};
 use fusee_control::master::{MasterReply, MasterRequest, Pulse};
 use fusee_control::rpc::RpcError;
@@ -89,7 +89,7 @@ struct Rig {
 impl Rig {
     fn new() -> Rig {
         let world = Rc::<World>::default();
-        let keeper = Arc::new(Keeper::new(view(1)));
+        let keeper = Arc::new(Keeper::new(view(1), Timing::for_lease(Duration::from_secs(1))));
         let (kept, outside) = (keeper.clone(), Outside(world.clone()));
         let work = Box::pin(async move { kept.keep(&outside).await });
         Rig { world, keeper, woken: Arc::new(Flag(AtomicBool::new(true))), work }

@@ -16,11 +16,9 @@ use fusee_control::master::{Leftover, Recovery, RecoveryTimes};
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::layout::BLOCK_HEADER_BYTES;
 use fusee_core::recovery::{BlockContent, RecoveryError, Report, recover};
-use fusee_core::repair::RepairError;
+use fusee_core::repair::{self, RepairError};
 use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MnId, VerbError};
 use fusee_core::view::{Place, View};
-
-use crate::copying;
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +147,7 @@ pub async fn transform<F: Fabric, R: Reach>(
     reach: &R,
     view: &View,
 ) -> Result<u64, JobError> {
-    let settled = copying::transform(fabric, view).await?;
+    let settled = repair::transform(fabric, view).await?;
     let regions = view.change.iter().flat_map(|change| &change.regions);
     for joining in regions {
         // After the bytes, which hold the copy of the table that a node makes of its own.

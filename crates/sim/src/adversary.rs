@@ -1,6 +1,6 @@
 //! Whoever makes things go wrong: takes a fault of the run's kinds every now and then.
 
-use fusee_core::verbs::ClientId;
+use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::Place;
 
 use crate::counts::count;
@@ -28,7 +28,7 @@ pub(crate) async fn run(run: &Run) {
         match rng.pick(&kinds) {
             Fault::ClientCrash => crash_client(run).await,
             Fault::NodeCrash => crash_node(run),
-            Fault::RecoveryCrash => crash_operator(run).await,
+            Fault::RecoveryCrash => crash_repairs(run).await,
             Fault::Stop => stop(run),
             Fault::Partition => partition(run),
             Fault::MasterRestart => restart_master(run),
@@ -69,20 +69,35 @@ async fn hold_some_links(run: &Run, client: ClientId) {
     run.sim.sleep(run.fault_rng.below_u64(20_000)).await;
 }
 
-/// Seldom, and never the last replica of anything.
+/// Whether everything that a node holds has another replica on a node that nothing happens to.
+fn may_lose(run: &Run, node: MnId) -> bool {
+    let (view, nodes) = (run.cluster.view(), run.living_nodes());
+    let threatened = run.threatened.borrow();
+    let is_safe =
+        |p: &Place| p.node != node && nodes.contains(&p.node) && !threatened.contains(&p.node);
+    let left = |places: &[Place]| places.iter().any(is_safe);
+    view.subtables.iter().all(|s| left(&s.places)) && view.regions.iter().all(|r| left(&r.places))
+}
+
+/// A node may be lost, or is: until some time has passed, or for ever.
+fn threaten(run: &Run, node: MnId) {
+    // It ends when the view goes on without it: `may_lose` asks for members only.
+    run.threatened.borrow_mut().insert(node);
+}
+
+/// Seldom, and never the last replica of anything. Another one comes later, empty.
 fn crash_node(run: &Run) {
     if !run.fault_rng.one_in(4) {
         return;
     }
-    let view = run.cluster.view().clone();
     let nodes = run.living_nodes();
     let node = run.fault_rng.pick(&nodes);
-    let left = |places: &[Place]| places.iter().any(|p| p.node != node && nodes.contains(&p.node));
-    let survives = view.subtables.iter().all(|s| left(&s.places))
-        && view.regions.iter().all(|r| left(&r.places));
-    if survives {
+    if run.cluster.view().members.len() > 1 && may_lose(run, node) {
         count(&run.sim.counts().node_crashes);
+        threaten(run, node);
         run.cluster.crash_node(node);
+        let (cluster, later) = (run.cluster.clone(), duration(run));
+        run.sim.after(later, move || cluster.start_node());
         // Clients that ran beside it may have died with it, in the middle of their rounds.
         for _ in 0..run.fault_rng.below(3) {
             if run.faults.contains(&Fault::ClientCrash)
@@ -95,30 +110,48 @@ fn crash_node(run: &Run) {
     }
 }
 
-/// While there is something to recover.
-async fn crash_operator(run: &Run) {
-    if run.next_torn().is_none() {
-        return;
-    }
-    if let Some(name) = run.newest_operator().filter(|_| run.fault_rng.one_in(2)) {
+/// The master crashes while it repairs something, and its verbs may be on the way for long.
+async fn crash_repairs(run: &Run) {
+    let Some(name) = run.cluster.master().at_work() else { return };
+    if run.fault_rng.one_in(2) {
         hold_some_links(run, name).await;
     }
-    run.crash_operator();
+    run.cluster.restart_master(1 + run.fault_rng.below_u64(1_000_000));
 }
 
 /// How long a disturbance lasts: mostly some phases, at times longer than operations wait.
 fn duration(run: &Run) -> Nanos {
-    let longest = run.fault_rng.pick(&[5_000, 50_000, 500_000, 10_000_000]);
+    let lease = run.shape.lease().as_nanos() as u64;
+    let longest = run.fault_rng.pick(&[5_000, 50_000, 500_000, lease / 4, 2 * lease]);
     1_000 + run.fault_rng.below_u64(longest)
 }
 
+/// How long a node may be away: not so long that the cluster goes on without it, if that would be
+/// the end of something.
+fn duration_of(run: &Run, node: MnId) -> Nanos {
+    let time = duration(run);
+    let lease = run.shape.lease().as_nanos() as u64;
+    if time < lease / 4 {
+        return time;
+    }
+    if !may_lose(run, node) {
+        return lease / 4;
+    }
+    threaten(run, node);
+    time
+}
+
 fn stop(run: &Run) {
-    let nodes = run.cluster.node_processes();
-    let process = match run.fault_rng.below(6) {
-        0 => run.cluster.master().process.get(),
-        1 => run.fault_rng.pick(&nodes).1,
+    let nodes = run.living_nodes();
+    let (process, time) = match run.fault_rng.below(6) {
+        0 => (run.cluster.master().process.get(), duration(run)),
+        1 => {
+            let node = run.fault_rng.pick(&nodes);
+            let Some(process) = run.cluster.process_of(node) else { return };
+            (process, duration_of(run, node))
+        }
         _ => match some_client(run) {
-            Some(process) => process,
+            Some(process) => (process, duration(run)),
             None => return,
         },
     };
@@ -128,15 +161,26 @@ fn stop(run: &Run) {
     count(&run.sim.counts().stops);
     run.sim.stop(process);
     let sim = run.sim.clone();
-    run.sim.after(duration(run), move || sim.resume(process));
+    run.sim.after(time, move || sim.resume(process));
 }
 
 fn partition(run: &Run) {
-    let Some(process) = some_client(run) else { return };
+    let nodes = run.living_nodes();
+    let (process, time) = match run.fault_rng.below(4) {
+        0 => {
+            let node = run.fault_rng.pick(&nodes);
+            let Some(process) = run.cluster.process_of(node) else { return };
+            (process, duration_of(run, node))
+        }
+        _ => match some_client(run) {
+            Some(process) => (process, duration(run)),
+            None => return,
+        },
+    };
     count(&run.sim.counts().partitions);
     run.cluster.control().cut_off(process, true);
     let cluster = run.cluster.clone();
-    run.sim.after(duration(run), move || cluster.control().cut_off(process, false));
+    run.sim.after(time, move || cluster.control().cut_off(process, false));
 }
 
 fn restart_master(run: &Run) {

@@ -47,6 +47,18 @@ pub struct ClusterOptions {
     pub pool_bytes: u64,
     /// How sessions work.
     pub session: LogicOptions,
+    /// How long a silent process is waited for, in milliseconds; `None`: for ever.
+    pub lease_ms: Option<u64>,
+}
+
+impl ClusterOptions {
+    /// When who is silent counts as gone.
+    pub(crate) fn lease(&self) -> Lease {
+        match self.lease_ms {
+            Some(lease_ms) => Lease { lease_ms, grace_ms: 1 },
+            None => Lease { lease_ms: u64::MAX, grace_ms: u64::MAX },
+        }
+    }
 }
 
 impl Default for ClusterOptions {
@@ -71,6 +83,7 @@ impl Default for ClusterOptions {
                 op_timeout: Duration::from_secs(5),
                 spins: false,
             },
+            lease_ms: None,
         }
     }
 }
@@ -120,6 +133,10 @@ const JOIN_PAUSE_NS: Nanos = 1_000_000;
 /// Events within which a cluster forms.
 const FORMING_EVENTS: u64 = 1_000_000;
 
+fn nanos(milliseconds: u64) -> Nanos {
+    milliseconds.saturating_mul(1_000_000)
+}
+
 impl Cluster {
     /// A formed, empty cluster.
     ///
@@ -140,7 +157,7 @@ impl Cluster {
             data_replicas: options.data_replicas,
             index_keys: options.index_keys,
             geometry: options.geometry,
-            lease: Lease::default(),
+            lease: options.lease(),
         };
         settings.check().expect("the simulated cluster is possible");
         let inner = Inner {
@@ -159,7 +176,8 @@ impl Cluster {
             cluster.start_node();
         }
         sim.run_until(FORMING_EVENTS, || cluster.master().view().is_some());
-        cluster.set_view(cluster.master().view().expect("just seen"));
+        let hearing = cluster.clone();
+        sim.on_crash(move |process| hearing.process_crashed(process));
         cluster
     }
 
@@ -199,13 +217,19 @@ impl Cluster {
         Ref::map(self.0.view.borrow(), |view| view.as_ref().expect("the cluster is formed"))
     }
 
-    /// From now on, new sessions follow this view, and the entries of its primaries are checked.
+    /// From now on, new sessions follow this view, whatever the master says, and the entries of its
+    /// primaries are checked. For tests that stand in for the master.
     ///
     /// # Panics
     /// If they break a promise already.
     pub fn set_view(&self, view: View) {
-        self.0.network.watch(Entries::new(&self.0.network, &view));
-        *self.0.view.borrow_mut() = Some(view);
+        self.view_begins(&view);
+    }
+
+    /// The master has persisted a view.
+    pub(crate) fn view_begins(&self, view: &View) {
+        self.0.network.watch(Entries::new(&self.0.network, view));
+        *self.0.view.borrow_mut() = Some(view.clone());
     }
 
     /// From now on, entries are not checked: for tests that write what no client would.
@@ -240,12 +264,52 @@ impl Cluster {
     }
 
     /// Starts a memory node, which joins.
-    fn start_node(&self) {
+    pub fn start_node(&self) {
         let number = self.0.nodes.borrow().len() as u64;
         let process = self.0.sim.process(format!("memory node {number}"));
         let host = Rc::new(NodeHost::new(process, number, self.0.options.pool_bytes));
         self.0.nodes.borrow_mut().push(host.clone());
-        self.join(host);
+        self.join(host.clone());
+        if !self.0.network.options().stepwise {
+            let again = self.clone();
+            self.0.sim.spawn(process, async move { again.stay(&host).await });
+        }
+    }
+
+    /// What a memory node does beside answering: it says that it is there. If the cluster goes on
+    /// without it, it begins anew, empty.
+    async fn stay(&self, host: &NodeHost) {
+        let deadline = nanos(self.0.options.lease().hold_ms()) * 2;
+        loop {
+            let alive = MasterRequest::Alive { identity: host.identity };
+            match self.ask_master(host.process, alive, deadline).await {
+                Ok(MasterReply::Expelled) if host.name.get().is_some() => {
+                    self.replace_node(host);
+                    return;
+                }
+                _ => self.0.sim.sleep(1_000_000).await,
+            }
+        }
+    }
+
+    fn replace_node(&self, host: &NodeHost) {
+        self.0.sim.crash(host.process);
+        if let Some(node) = host.name.get() {
+            self.0.network.remove(node);
+        }
+        self.start_node();
+    }
+
+    /// A process is gone: its connection to the master breaks, and mostly the master notices.
+    fn process_crashed(&self, process: ProcessId) {
+        let master = self.0.master.process.get();
+        let control = &self.0.control;
+        let noticed = control.lost_one_in.get() == 0 || !self.0.sim.rng().one_in(4);
+        if process == master || !noticed || !control.reaches_master(process) {
+            return;
+        }
+        let cluster = self.clone();
+        self.0.sim.after(20_000, move || cluster.master().closed(&cluster, process));
     }
 
     fn join(&self, host: Rc<NodeHost>) {
@@ -281,6 +345,11 @@ impl Cluster {
         nodes.iter().filter_map(|host| Some((host.name.get()?, host.process))).collect()
     }
 
+    /// The process of a node.
+    pub(crate) fn process_of(&self, node: MnId) -> Option<ProcessId> {
+        Some(self.host_of(node)?.process)
+    }
+
     fn host_of(&self, node: MnId) -> Option<Rc<NodeHost>> {
         self.0.nodes.borrow().iter().find(|host| host.name.get() == Some(node)).cloned()
     }
@@ -304,7 +373,8 @@ impl Cluster {
     pub fn peek_master(&self, request: MasterRequest) -> Option<MasterReply> {
         let answer = Rc::new(Cell::new(None));
         let of_reply = answer.clone();
-        self.master().request(self, request, Box::new(move |reply| of_reply.set(Some(reply))));
+        let reply = Box::new(move |reply| of_reply.set(Some(reply)));
+        self.master().request(self, None, request, reply);
         answer.take()
     }
 
@@ -360,8 +430,15 @@ impl Cluster {
                 let open = back.0.control.reaches_master(from);
                 back.0.control.send_back(open, move || answer(reply));
             };
-            cluster.master().request(&cluster, request, Box::new(reply));
+            cluster.master().request(&cluster, Some(from), request, Box::new(reply));
         });
+    }
+
+    /// Tells the master something. Nobody waits for the answer.
+    pub(crate) fn tell_master(&self, from: ProcessId, request: MasterRequest) {
+        if !self.0.network.options().stepwise {
+            self.call_master(from, request, drop);
+        }
     }
 
     pub(crate) async fn ask_node(
@@ -392,7 +469,8 @@ impl Cluster {
         let (sender, answer) = oneshot::channel();
         if self.0.network.options().stepwise {
             self.0.sim.idle(MESSAGE_STEPS).await;
-            self.master().request(self, request, Box::new(|reply| drop(sender.send(reply))));
+            let reply = Box::new(|reply| drop(sender.send(reply)));
+            self.master().request(self, None, request, reply);
             return answer.await.map_err(|_| NoAnswer::Closed);
         }
         self.call_master(from, request, move |reply| drop(sender.send(reply)));
@@ -405,12 +483,13 @@ impl Cluster {
         process: ProcessId,
         options: LogicOptions,
     ) -> Result<SimSession, ConnectError> {
-        let env = Rc::new(SimEnvironment::new(self, process));
         let asked = self.ask_master(process, MasterRequest::Open, 1_000_000).await;
         let reply = asked.map_err(|why| ConnectError::Embedded(format!("{why:?}")))?;
         let (client, view) = opened(reply)?;
-        let newest = self.view().clone();
-        let view = if newest.number > view.number { newest } else { view };
+        // Without time there are tests that stand in for the master.
+        let stepwise = self.0.network.options().stepwise;
+        let view = if stepwise { self.view().clone() } else { view };
+        let env = Rc::new(SimEnvironment::new(self, process, client));
         let fabric = SimFabric::new(&self.0.network, client);
         Ok(Session::new(fabric, env, client, view, options))
     }

@@ -48,8 +48,14 @@ counts! {
     master_restarts,
     /// Recoveries of clients.
     client_recoveries,
-    /// Recoveries of clients that crashed themselves.
+    /// Changes of the view that made replicas equal, or filled new ones.
+    transformations,
+    /// Masters that crashed while they repaired something.
     recovery_crashes,
+    /// Sessions that were shut out though their process lived.
+    expelled_sessions,
+    /// Memory nodes that joined a formed cluster.
+    joined_nodes,
     /// Sessions that ended in an orderly way.
     sessions_closed,
 }

@@ -18,6 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Wake, Waker};
@@ -112,6 +113,9 @@ struct Process {
 #[derive(Clone)]
 pub struct Sim(Rc<Inner>);
 
+/// A task of a process.
+pub(crate) type Spawned = Pin<Box<dyn Future<Output = ()>>>;
+
 struct Inner {
     now: Cell<Nanos>,
     rng: Rng,
@@ -122,15 +126,16 @@ struct Inner {
     crashes: Cell<u64>,
     /// Tasks that were woken since the last look.
     woken: Arc<Mutex<Vec<usize>>>,
+    /// Tasks that processes start by themselves, for the executor to take.
+    born: RefCell<Vec<(ProcessId, Spawned)>>,
+    /// Who hears of crashes.
+    on_crash: RefCell<Option<Rc<dyn Fn(ProcessId)>>>,
     counts: Counts,
     trace: RefCell<Trace>,
 }
 
 /// Mean time between being woken and taking a step, when nothing is in the way.
 const STEP_NS: Nanos = 100;
-
-/// Longer than anything is on its way, stops included.
-const SETTLE_NS: Nanos = 50_000_000;
 
 impl Sim {
     /// Starts a run. Its schedule comes from the seed.
@@ -144,6 +149,8 @@ impl Sim {
             processes: RefCell::default(),
             crashes: Cell::new(0),
             woken: Arc::default(),
+            born: RefCell::default(),
+            on_crash: RefCell::default(),
             counts: Counts::default(),
             trace: RefCell::default(),
         }))
@@ -216,20 +223,11 @@ impl Sim {
         panic!("{limit} events were not enough");
     }
 
-    /// Lets what is on its way arrive: verbs of crashed clients, messages, the ends of stops.
-    pub(crate) fn settle(&self) {
-        let end = self.now() + SETTLE_NS;
-        while self.0.queue.borrow().peek().is_some_and(|Reverse(next)| next.at <= end) {
-            match self.next_event().expect("just seen") {
-                Event::Poll(_) => {}
-                event => event.happen(),
-            }
-        }
-    }
-
     /// Nothing is going to happen any more: neither what is to come nor what waits for a stopped
     /// process.
     pub(crate) fn forget_events(&self) {
+        self.0.on_crash.take();
+        drop(self.take_born());
         let events = std::mem::take(&mut *self.0.queue.borrow_mut());
         let mut processes = self.0.processes.borrow_mut();
         let waiting: Vec<_> =
@@ -267,6 +265,20 @@ impl Sim {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Starts a task of a process, from within the run. Nobody waits for its end.
+    pub(crate) fn spawn(&self, process: ProcessId, task: impl Future<Output = ()> + 'static) {
+        self.0.born.borrow_mut().push((process, Box::pin(task)));
+    }
+
+    pub(crate) fn take_born(&self) -> Vec<(ProcessId, Spawned)> {
+        std::mem::take(&mut self.0.born.borrow_mut())
+    }
+
+    /// From now on this is called after every crash.
+    pub(crate) fn on_crash(&self, hear: impl Fn(ProcessId) + 'static) {
+        *self.0.on_crash.borrow_mut() = Some(Rc::new(hear));
     }
 
     pub(crate) fn new_task(&self) -> (usize, Waker) {
@@ -361,6 +373,10 @@ impl Sim {
         drop(lost);
         self.0.crashes.set(self.0.crashes.get() + 1);
         self.note(&[3, process.0 as u64], || format!("crash {}", self.process_name(process)));
+        let hear = self.0.on_crash.borrow().clone();
+        if let Some(hear) = hear {
+            hear(process);
+        }
     }
 
     /// Crashes it when it is about to take its `steps`-th step from now: at a random await point

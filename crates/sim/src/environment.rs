@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use fusee_client::logic::{Environment, Session};
+use fusee_client::logic::{Environment, Keeping, Session};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::RpcError;
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
 use crate::cluster::Cluster;
@@ -21,11 +21,12 @@ pub type SimSession = Session<SimFabric, SimEnvironment>;
 pub struct SimEnvironment {
     cluster: Cluster,
     process: ProcessId,
+    client: ClientId,
 }
 
 impl SimEnvironment {
-    pub(crate) fn new(cluster: &Cluster, process: ProcessId) -> SimEnvironment {
-        SimEnvironment { cluster: cluster.clone(), process }
+    pub(crate) fn new(cluster: &Cluster, process: ProcessId, client: ClientId) -> SimEnvironment {
+        SimEnvironment { cluster: cluster.clone(), process, client }
     }
 }
 
@@ -71,9 +72,37 @@ impl Environment for SimEnvironment {
         })
     }
 
-    fn adopt(&self, _view: &View) {}
+    fn adopt(&self, view: &View) {
+        self.cluster.network().adopted(self.client, view);
+    }
 
-    fn report_unreachable(&self, _node: MnId) {}
+    fn report_unreachable(&self, node: MnId) {
+        self.cluster.tell_master(self.process, MasterRequest::Unreachable { node });
+    }
+
+    async fn ask_master(
+        &self,
+        request: MasterRequest,
+        deadline: Duration,
+    ) -> Result<MasterReply, RpcError> {
+        let answer = self.cluster.ask_master(self.process, request, nanos(deadline)).await;
+        answer.map_err(|why| match why {
+            NoAnswer::Closed => RpcError::Closed { addr: "master".into() },
+            NoAnswer::TimedOut => RpcError::TimedOut { addr: "master".into() },
+        })
+    }
+}
+
+/// The way of a client process to the master.
+pub(crate) struct Link {
+    pub cluster: Cluster,
+    pub process: ProcessId,
+}
+
+impl Keeping for Link {
+    async fn sleep(&self, time: Duration) {
+        self.cluster.sim().sleep(nanos(time)).await;
+    }
 
     async fn ask_master(
         &self,

@@ -104,6 +104,9 @@ impl<'t> Executor<'t> {
 
     /// Lets one event happen, and with it a task's step perhaps. Returns whether there was one.
     pub fn step(&mut self) -> bool {
+        for (process, task) in self.sim.take_born() {
+            self.add(process, task, true);
+        }
         self.schedule_woken();
         let Some(event) = self.sim.next_event() else { return false };
         match event {

@@ -33,7 +33,7 @@
 //! # Where to look
 //!
 //! [`run`] does one [`Scenario`] with one seed: `scenario.rs` draws what the cluster looks like and
-//! what goes wrong, `workload.rs` what clients do, `adversary.rs` injects, `operator.rs` repairs.
+//! what goes wrong, `workload.rs` what clients do, `adversary.rs` injects.
 //! [`check`] judges, without knowing what was injected. Underneath are virtual time (`engine.rs`),
 //! tasks ([`Executor`]), memory and links (`network.rs`), the [`Fabric`](fusee_core::verbs::Fabric),
 //! control messages (`control.rs`) and the hosts of the servers' logic (`servers.rs`). [`Stepper`] is
@@ -50,7 +50,6 @@ mod environment;
 mod executor;
 mod fabric;
 mod network;
-mod operator;
 mod rng;
 mod run;
 mod scenario;

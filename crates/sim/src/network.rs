@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 
 use fusee_core::layout::Slot;
 use fusee_core::verbs::{ClientId, MnId, Verb};
-use fusee_core::view::Place;
+use fusee_core::view::{Place, View};
 
 use crate::check::entries::Entries;
 use crate::counts::count;
@@ -233,6 +233,15 @@ impl Network {
 
     pub(crate) fn break_link(&self, client: ClientId, node: MnId) {
         self.0.links.borrow_mut().entry((client, node)).or_default().broken = true;
+    }
+
+    /// A session follows a view: it has no way any more to nodes that are none of its members.
+    pub(crate) fn adopted(&self, client: ClientId, view: &View) {
+        let nodes: Vec<MnId> = self.0.memories.borrow().keys().copied().collect();
+        for node in nodes.into_iter().filter(|node| view.member(*node).is_none()) {
+            self.break_link(client, node);
+            self.release(client, node);
+        }
     }
 
     pub(crate) fn is_broken(&self, client: ClientId, node: MnId) -> bool {

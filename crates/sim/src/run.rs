@@ -3,7 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 
+use fusee_client::logic::{Keeper, Timing};
+use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::{ClientId, MnId};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -13,10 +16,9 @@ use crate::check::{at_rest, nothing_is_lost};
 use crate::cluster::Cluster;
 use crate::counts::count;
 use crate::engine::{Nanos, ProcessId, Sim};
-use crate::environment::SimSession;
+use crate::environment::{Link, SimSession};
 use crate::executor::Executor;
 use crate::network::NetworkOptions;
-use crate::operator;
 use crate::rng::Rng;
 use crate::scenario::{Fault, Mix, Scenario, Shape};
 use crate::trace::Trace;
@@ -115,23 +117,16 @@ pub(crate) struct Run {
     workload: Workload,
     /// Client processes that live, and their sessions.
     pub clients: RefCell<BTreeMap<ProcessId, Option<ClientId>>>,
-    /// Sessions that ended without saying goodbye, for the operator to recover.
-    pub torn: RefCell<Vec<ClientId>>,
     /// Client processes to start.
     births: Cell<usize>,
-    /// Whether an operator has to be started.
-    needs_operator: Cell<bool>,
-    operator: Cell<Option<ProcessId>>,
-    operators: Cell<u32>,
-    /// Names under which operators that crashed have posted verbs.
-    dead_operators: RefCell<Vec<ClientId>>,
-    /// How many names of operators have been fenced.
-    operators_fenced: Cell<u32>,
-    /// Clients that are shut out at every memory node.
-    pub fenced: RefCell<BTreeSet<ClientId>>,
-    /// Clients stop, and wait.
-    frozen: Cell<bool>,
+    /// Nodes that the master may count as lost, now or soon.
+    pub threatened: RefCell<BTreeSet<MnId>>,
 }
+
+/// How long everything has to be quiet in the end.
+const QUIET_NS: Nanos = 50_000_000;
+/// How long the master may take until everything is put right.
+const REPAIR_LIMIT_NS: Nanos = 20_000_000_000;
 
 impl Run {
     fn new(sim: &Sim, options: &RunOptions) -> Run {
@@ -154,14 +149,7 @@ impl Run {
             fault_rng: named("faults"),
             op_rng: named("operations"),
             clients: RefCell::default(),
-            torn: RefCell::default(),
-            needs_operator: Cell::new(true),
-            operator: Cell::new(None),
-            operators: Cell::new(0),
-            dead_operators: RefCell::default(),
-            operators_fenced: Cell::new(0),
-            fenced: RefCell::default(),
-            frozen: Cell::new(false),
+            threatened: RefCell::default(),
         }
     }
 
@@ -171,27 +159,19 @@ impl Run {
         let mut executor = Executor::new(&self.sim);
         let adversary = self.sim.process("adversary");
         executor.spawn_background(adversary, adversary::run(self));
-        loop {
+        let observer = self.sim.process("observer");
+        executor.spawn(observer, self.end());
+        while executor.is_running() {
             for _ in 0..self.births.take() {
                 let process = self.cluster.client_process();
                 self.clients.borrow_mut().insert(process, None);
                 executor.spawn(process, self.client(process));
-            }
-            if self.needs_operator.take() {
-                let process = self.sim.process("operator");
-                self.operator.set(Some(process));
-                executor.spawn(process, operator::run(self, process));
-            }
-            if !executor.is_running() {
-                break;
             }
             assert!(executor.step(), "everything waits for ever");
             events.set(events.get() + 1);
             assert!(events.get() < limit, "stuck after {limit} events");
         }
         drop(executor);
-        self.calm();
-        self.final_reads();
         let rests = self.cluster.take_rests();
         at_rest(&self.cluster, &rests);
         if self.faults.iter().all(|fault| [Fault::Delay, Fault::Tear].contains(fault)) {
@@ -207,15 +187,47 @@ impl Run {
         Ok(findings.operations)
     }
 
-    /// Nothing goes wrong any more, and what is on its way arrives.
-    fn calm(&self) {
+    /// When all clients have ended: nothing goes wrong any more, what is on its way arrives, the
+    /// master puts everything right, and a new client reads every key.
+    async fn end(&self) {
+        while !self.clients.borrow().is_empty() || self.births.get() > 0 {
+            self.sim.sleep(1_000_000).await;
+        }
         let options = self.cluster.network().options();
         self.cluster
             .network()
             .set_options(NetworkOptions { lost_completions_one_in: 0, ..options });
         self.cluster.control().lost_one_in.set(0);
         self.cluster.master().spare();
-        self.sim.settle();
+        let begun = self.sim.now();
+        let mut quiet = 0;
+        while quiet < QUIET_NS {
+            assert!(self.sim.now() < begun + REPAIR_LIMIT_NS, "not put right: {:?}", self.status());
+            self.sim.sleep(5_000_000).await;
+            quiet = if self.is_put_right() { quiet + 5_000_000 } else { 0 };
+        }
+        self.final_reads().await;
+    }
+
+    fn status(&self) -> Option<Status> {
+        match self.cluster.peek_master(MasterRequest::Status) {
+            Some(MasterReply::Status(status)) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// Whether the master has nothing left to do.
+    fn is_put_right(&self) -> bool {
+        let master = self.cluster.master();
+        if !master.is_running() || master.at_work().is_some() {
+            return false;
+        }
+        let Some(status) = self.status() else { return false };
+        let stable = status.view.is_some_and(|view| {
+            let lives = |node| self.cluster.network().has(node);
+            view.change.is_none() && view.members.iter().all(|member| lives(member.node))
+        });
+        stable && status.given_up_sessions == 0 && status.open_sessions == 0
     }
 
     /// Whether there are operations left to do.
@@ -223,132 +235,63 @@ impl Run {
         self.workload.invoked() < self.shape.operations as u64
     }
 
-    /// A client process has crashed: its session is torn, and another process takes its place.
+    /// A client process has crashed, and another one takes its place.
     pub fn client_crashed(&self, process: ProcessId) {
         count(&self.sim.counts().client_crashes);
-        let client = self.clients.borrow_mut().remove(&process).flatten();
-        if let Some(client) = client {
-            self.tear(client);
-        }
+        self.clients.borrow_mut().remove(&process);
         self.births.set(self.births.get() + 1);
     }
 
-    /// The operator crashes, and another one takes its place.
-    pub fn crash_operator(&self) {
-        if let Some(process) = self.operator.take() {
-            count(&self.sim.counts().recovery_crashes);
-            self.sim.crash(process);
-            self.needs_operator.set(true);
-            let names = (self.operators_fenced.get() + 1..=self.operators.get()).map(operator_name);
-            *self.dead_operators.borrow_mut() = names.collect();
-        }
-    }
-
-    /// Who has to be fenced before an operator may begin.
-    pub fn dead_operators(&self) -> Vec<ClientId> {
-        self.dead_operators.borrow().clone()
-    }
-
-    /// They have been.
-    pub fn operators_are_fenced(&self) {
-        self.dead_operators.borrow_mut().clear();
-        self.operators_fenced.set(self.operators.get());
-    }
-
-    /// Whether all clients have ended and all that they left is put right.
-    pub fn is_over(&self) -> bool {
-        let alive = !self.clients.borrow().is_empty() || self.births.get() > 0;
-        !alive && self.torn.borrow().is_empty() && self.lost_nodes().is_empty()
-    }
-
-    /// A name that nobody has had, for the verbs of an operator.
-    pub fn operator_id(&self) -> ClientId {
-        self.operators.set(self.operators.get() + 1);
-        operator_name(self.operators.get())
-    }
-
-    /// The latest of these.
-    pub fn newest_operator(&self) -> Option<ClientId> {
-        (self.operators.get() > 0).then(|| operator_name(self.operators.get()))
-    }
-
-    /// The nodes of the view that have crashed.
-    pub fn lost_nodes(&self) -> Vec<MnId> {
-        let view = self.cluster.view();
-        let nodes = view.members.iter().map(|m| m.node);
-        nodes.filter(|node| !self.cluster.network().has(*node)).collect()
-    }
-
-    /// Those that have not.
+    /// The nodes of the view that have not crashed.
     pub fn living_nodes(&self) -> Vec<MnId> {
         let view = self.cluster.view();
         let nodes = view.members.iter().map(|m| m.node);
         nodes.filter(|node| self.cluster.network().has(*node)).collect()
     }
 
-    /// The session to recover next: any of them.
-    pub fn next_torn(&self) -> Option<ClientId> {
-        let torn = self.torn.borrow();
-        (!torn.is_empty()).then(|| self.fault_rng.pick(&torn))
-    }
-
-    /// All sessions that are to be recovered.
-    pub fn all_torn(&self) -> Vec<ClientId> {
-        self.torn.borrow().clone()
-    }
-
-    /// A session has been recovered.
-    pub fn recovered(&self, client: ClientId) {
-        self.torn.borrow_mut().retain(|c| *c != client);
-    }
-
-    /// Stops the clients, or lets them go on.
-    pub fn freeze(&self, yes: bool) {
-        self.frozen.set(yes);
-    }
-
-    /// Whether a living client still has a session.
-    pub fn sessions_are_open(&self) -> bool {
-        self.clients.borrow().values().any(Option::is_some)
-    }
-
-    fn tear(&self, client: ClientId) {
-        self.torn.borrow_mut().push(client);
-    }
-
     /// What a client process does: one session after the other, until there is nothing to do.
     async fn client(&self, process: ProcessId) {
+        let timing = Timing::for_lease(self.shape.lease());
+        let keeper = Rc::new(Keeper::new(self.cluster.view().clone(), timing));
+        let link = Link { cluster: self.cluster.clone(), process };
+        let kept = keeper.clone();
+        self.sim.spawn(process, async move { kept.keep(&link).await });
         while self.goes_on() {
-            if self.frozen.get() {
-                self.sim.sleep(20_000).await;
-                continue;
-            }
             let options = self.shape.cluster.session;
             let Ok(session) = self.cluster.open(process, options).await else {
                 self.sim.sleep(20_000).await;
                 continue;
             };
+            keeper.open(session.gate().clone());
             self.clients.borrow_mut().insert(process, Some(session.id()));
             self.use_session(&session).await;
-            let leaving = session.leave();
+            let expelled = session.gate().is_expelled();
+            keeper.close(session.id());
             self.clients.borrow_mut().insert(process, None);
-            let Some(leaving) = leaving else {
-                self.tear(session.id());
-                continue;
+            let goodbye = match session.leave() {
+                Some(leaving) => leaving.request(),
+                None => MasterRequest::Abandon { client: session.id() },
             };
-            // The master may not hear of it; then it counts the session as open.
-            let _told = self.cluster.ask_master(process, leaving.request(), 500_000).await;
-            count(&self.sim.counts().sessions_closed);
+            let closed = matches!(goodbye, MasterRequest::Close { .. });
+            // The master may not hear of it: then it gives the session up later.
+            let _told = self.cluster.ask_master(process, goodbye, 500_000).await;
+            let counts = self.sim.counts();
+            match (expelled, closed) {
+                (true, _) => count(&counts.expelled_sessions),
+                (false, true) => count(&counts.sessions_closed),
+                (false, false) => {}
+            }
         }
         self.clients.borrow_mut().remove(&process);
+        // It goes with its tasks: the keeper has nobody to speak for any more.
     }
 
-    /// Runs operations on a session, until it is lost, has done its share or has to stop.
+    /// Runs operations on a session, until it is lost or has done its share.
     async fn use_session(&self, session: &SimSession) {
         let lost = Cell::new(false);
         let left = Cell::new(1 + self.op_rng.below(2 * self.shape.session_operations));
         let coroutine = async || {
-            while self.goes_on() && !self.frozen.get() && !lost.get() && left.get() > 0 {
+            while self.goes_on() && !lost.get() && left.get() > 0 {
                 left.set(left.get() - 1);
                 let (kind, key) = self.draw();
                 if self.workload.run(&self.op_rng, session, kind, key).await == Went::Lost {
@@ -374,22 +317,15 @@ impl Run {
     }
 
     /// A new client reads every key.
-    fn final_reads(&self) {
+    async fn final_reads(&self) {
         let process = self.cluster.client_process();
-        self.cluster.block_on(process, async {
-            let session = self.cluster.open(process, self.shape.cluster.session).await;
-            let session = session.expect("nothing fails any more");
-            for key in 0..self.workload.key_count() {
-                let went = self.workload.run(&self.op_rng, &session, OpKind::Search, key).await;
-                assert_eq!(went, Went::Well, "the last SEARCH of key {key}");
-            }
-        });
+        let session = self.cluster.open(process, self.shape.cluster.session).await;
+        let session = session.expect("nothing fails any more");
+        for key in 0..self.workload.key_count() {
+            let went = self.workload.run(&self.op_rng, &session, OpKind::Search, key).await;
+            assert_eq!(went, Went::Well, "the last SEARCH of key {key}");
+        }
     }
-}
-
-/// The `n`-th name of an operator: far from those that the master gives.
-fn operator_name(n: u32) -> ClientId {
-    ClientId(u32::MAX - n)
 }
 
 fn draw_kind(rng: &Rng, mix: &Mix) -> OpKind {

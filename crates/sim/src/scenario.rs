@@ -35,7 +35,7 @@ pub enum Fault {
     LostCompletion,
     /// The master crashes between two actions, and is restarted.
     MasterRestart,
-    /// Whoever recovers a client crashes too.
+    /// The master crashes while it repairs something.
     RecoveryCrash,
 }
 
@@ -191,6 +191,11 @@ fn mix(weights: [usize; 6]) -> Mix {
 const OPERATIONS: usize = 1_500;
 
 impl Shape {
+    /// How long a silent process is waited for.
+    pub fn lease(&self) -> Duration {
+        Duration::from_millis(self.cluster.lease_ms.unwrap_or(1_000))
+    }
+
     /// Draws one.
     pub fn draw(scenario: Scenario, rng: &Rng, has: impl Fn(Fault) -> bool) -> Shape {
         let fights =
@@ -220,7 +225,7 @@ impl Shape {
             op_timeout: Duration::from_millis(if scenario < Scenario::Unsteady {
                 5_000
             } else {
-                8
+                rng.pick(&[8, 60, 400])
             }),
             spins: false,
         };
@@ -232,6 +237,7 @@ impl Shape {
             geometry,
             pool_bytes: 3 << 19,
             session,
+            lease_ms: (scenario >= Scenario::Unsteady).then(|| rng.pick(&[20, 60])),
         };
         let network = NetworkOptions {
             delays: has(Fault::Delay),

@@ -1,16 +1,18 @@
 //! The hosts of the unchanged memory-node and master logic.
 //!
-//! They do what the real servers do around it: carry effects and actions out in their order, and
-//! keep what the master persists through its crashes. A master may crash between any two actions.
+//! They do what the real servers do around it: carry effects and actions out in their order, keep
+//! what the master persists through its crashes, run its jobs as tasks of its process. A master may
+//! crash between any two actions, and with it its jobs; what these have posted may come later.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 use fusee_master::Settings;
+use fusee_master::jobs::{self, Job, JobReport, Reach};
 use fusee_master::logic::{Action, Event, Master};
 use fusee_master::record::{Record, Write};
 use fusee_memory_node::logic::{Effect, Node};
@@ -18,6 +20,7 @@ use fusee_memory_node::logic::{Effect, Node};
 use crate::cluster::Cluster;
 use crate::counts::count;
 use crate::engine::{Nanos, ProcessId};
+use crate::fabric::SimFabric;
 
 /// A memory node.
 pub(crate) struct NodeHost {
@@ -97,10 +100,12 @@ pub(crate) struct MasterHost {
     next_token: Cell<u64>,
     /// Actions until it crashes, and how long it will be down then.
     crash_in: Cell<Option<(u32, Nanos)>>,
+    /// The name under which a job works now.
+    at_work: Cell<Option<ClientId>>,
 }
 
-/// How often the logic hears that time passes.
-const TICK_NS: Nanos = 50_000_000;
+/// How long a job waits for a memory node's answer.
+const PATIENCE_NS: Nanos = 5_000_000;
 
 impl MasterHost {
     pub fn new(settings: Settings, process: ProcessId) -> MasterHost {
@@ -113,7 +118,13 @@ impl MasterHost {
             waiting: RefCell::default(),
             next_token: Cell::new(0),
             crash_in: Cell::new(None),
+            at_work: Cell::new(None),
         }
+    }
+
+    /// The name under which a job of it posts verbs now, if one runs.
+    pub fn at_work(&self) -> Option<ClientId> {
+        self.at_work.get()
     }
 
     pub fn is_running(&self) -> bool {
@@ -147,10 +158,13 @@ impl MasterHost {
 
     fn tick(&self, cluster: &Cluster, incarnation: u64) {
         let again = cluster.clone();
-        cluster.sim().after(TICK_NS, move || {
+        let lease_ns = self.settings.lease.lease_ms.saturating_mul(1_000_000);
+        cluster.sim().after((lease_ns / 16).min(50_000_000), move || {
             let master = again.master();
             if master.incarnation.get() == incarnation && master.is_running() {
-                master.handle(&again, Event::Tick);
+                if !again.sim().is_stopped(master.process.get()) {
+                    master.handle(&again, Event::Tick);
+                }
                 master.tick(&again, incarnation);
             }
         });
@@ -162,6 +176,9 @@ impl MasterHost {
         self.incarnation.set(self.incarnation.get() + 1);
         self.waiting.borrow_mut().clear();
         self.crash_in.set(None);
+        if self.at_work.take().is_some() {
+            count(&cluster.sim().counts().recovery_crashes);
+        }
         cluster.sim().crash(self.process.get());
     }
 
@@ -169,12 +186,24 @@ impl MasterHost {
         self.waiting.borrow_mut().clear();
     }
 
-    /// A request has arrived.
-    pub fn request(&self, cluster: &Cluster, request: MasterRequest, reply: ReplyTo) {
+    /// A process is gone, and its connection with it.
+    pub fn closed(&self, cluster: &Cluster, process: ProcessId) {
+        self.handle(cluster, Event::ConnectionClosed { connection: connection_of(process) });
+    }
+
+    /// A request of a process has arrived; `None`: of somebody inside.
+    pub fn request(
+        &self,
+        cluster: &Cluster,
+        from: Option<ProcessId>,
+        request: MasterRequest,
+        reply: ReplyTo,
+    ) {
         let token = self.next_token.get();
         self.next_token.set(token + 1);
         self.waiting.borrow_mut().insert(token, reply);
-        self.handle(cluster, Event::Request { token, connection: 0, request });
+        let connection = from.map_or(0, connection_of);
+        self.handle(cluster, Event::Request { token, connection, request });
     }
 
     fn handle(&self, cluster: &Cluster, event: Event) {
@@ -199,8 +228,11 @@ impl MasterHost {
     fn perform(&self, cluster: &Cluster, action: Action) {
         match action {
             Action::Persist(writes) => {
-                let mut store = self.store.borrow_mut();
                 for write in writes {
+                    if let Write::Put(Record::View(view)) = &write {
+                        cluster.view_begins(view);
+                    }
+                    let mut store = self.store.borrow_mut();
                     match write {
                         Write::Put(record) => drop(store.insert(record.key(), record)),
                         Write::Remove(key) => drop(store.remove(&key)),
@@ -225,8 +257,54 @@ impl MasterHost {
                 };
                 cluster.call_node(host.process, open, request, answer);
             }
-            Action::Job { .. } => unreachable!("nobody tells the master of failures here"),
+            Action::Job { token, client, view, job } => {
+                self.work(cluster, token, client, *view, job);
+            }
             Action::Log(..) => {}
         }
+    }
+
+    /// Runs a job in the master's process.
+    fn work(&self, cluster: &Cluster, token: u64, client: ClientId, view: View, job: Job) {
+        let (incarnation, again) = (self.incarnation.get(), cluster.clone());
+        self.at_work.set(Some(client));
+        cluster.sim().spawn(self.process.get(), async move {
+            let fabric = SimFabric::new(again.network(), client);
+            let result = jobs::run(&fabric, &Reaching(again.clone()), &view, job).await;
+            let counts = again.sim().counts();
+            match &result {
+                Ok(JobReport::Recovered(recovered)) => {
+                    count(&counts.client_recoveries);
+                    let strange = recovered.recovery.strange;
+                    assert_eq!(strange, 0, "a client left what no client leaves: {recovered:?}");
+                }
+                Ok(JobReport::Transformed { .. }) => count(&counts.transformations),
+                Err(_) => {}
+            }
+            let master = again.master();
+            if master.incarnation.get() == incarnation {
+                master.at_work.set(None);
+                master.handle(&again, Event::JobDone { token, result });
+            }
+        });
+    }
+}
+
+/// Every process has one connection to the master.
+fn connection_of(process: ProcessId) -> u64 {
+    process.0 as u64 + 1
+}
+
+/// How the master's jobs reach memory nodes.
+struct Reaching(Cluster);
+
+impl Reach for Reaching {
+    async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
+        let answer = self.0.ask_node(node, request, PATIENCE_NS).await;
+        answer.map_err(|why| format!("{why:?}"))
+    }
+
+    fn now_us(&self) -> u64 {
+        self.0.sim().now() / 1_000
     }
 }

@@ -134,6 +134,7 @@ impl Workload {
             }
             Error::GaveUp { outcome, .. } => (outcome, Went::Failed),
             Error::Unreachable { outcome, .. } => (outcome, Went::Lost),
+            Error::Expelled { outcome } => (outcome, Went::Lost),
             Error::Interrupted { .. } => (Outcome::Unknown, Went::Lost),
             other => panic!("no fault excuses this answer: {other}"),
         };

@@ -12,8 +12,8 @@
 //! * A session that has left is not named any more, but a question that names it may still be on
 //!   its way and arrive after its `Close`. Names are never used twice, so an answer about it finds
 //!   nobody here, and the master has to pay no heed to a session that it knows has ended.
-//! * A master that answers at once is asked every [`PACE`], one that is away more and more seldom,
-//!   up to [`LAST_RETRY`]. Nothing ends on this side because time has passed.
+//! * A master that answers at once is asked every [`Timing::pace`], one that is away more and more seldom,
+//!   up to [`Timing::last_retry`]. Nothing ends on this side because time has passed.
 //!
 //! It waits by sleeps only and reads no clock. A future of [`Keeper::keep`] may be dropped at any
 //! point; another one goes on.
@@ -33,18 +33,38 @@ use futures_util::task::AtomicWaker;
 
 use super::Gate;
 
-/// Longer than the master holds an answer, by far.
-const DEADLINE: Duration = Duration::from_secs(1);
-/// Between two questions, if there is nothing to tell and the master does not hold its answers.
-const PACE: Duration = Duration::from_millis(50);
-/// Between two questions at least, when sessions come and go: held ones take up room at the master.
-const GAP: Duration = Duration::from_millis(10);
 /// How often to look whether a view has been acknowledged: first, and at last.
 const FIRST_LOOK: Duration = Duration::from_micros(100);
 const LAST_LOOK: Duration = Duration::from_millis(1);
-/// Between two questions to a master that is away: first, and at last.
-const FIRST_RETRY: Duration = Duration::from_millis(5);
-const LAST_RETRY: Duration = Duration::from_millis(200);
+
+/// How long a keeper waits for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// For an answer: longer than the master holds it, which is a quarter of the lease.
+    pub deadline: Duration,
+    /// Between two questions, if there is nothing to tell and the master does not hold its answers.
+    pub pace: Duration,
+    /// Between two questions at least, when sessions come and go: held ones take up room at the
+    /// master.
+    pub gap: Duration,
+    /// Before a master that is away is asked again: first, and at last.
+    pub first_retry: Duration,
+    /// See [`Timing::first_retry`].
+    pub last_retry: Duration,
+}
+
+impl Timing {
+    /// So that a lease survives one answer that never comes.
+    pub fn for_lease(lease: Duration) -> Timing {
+        Timing {
+            deadline: lease / 2,
+            pace: lease / 20,
+            gap: lease / 100,
+            first_retry: lease / 200,
+            last_retry: lease / 5,
+        }
+    }
+}
 
 /// What a keeper needs from outside.
 pub trait Keeping {
@@ -62,6 +82,7 @@ pub trait Keeping {
 /// Keeps the sessions of a process in touch with the master.
 #[derive(Debug)]
 pub struct Keeper {
+    timing: Timing,
     state: Mutex<State>,
     /// Wakes [`Keeper::keep`] when the list has changed.
     changed: AtomicWaker,
@@ -84,9 +105,9 @@ struct Told {
 
 impl Keeper {
     /// A keeper without sessions. The view has passed [`View::check`].
-    pub fn new(view: View) -> Keeper {
+    pub fn new(view: View, timing: Timing) -> Keeper {
         let state = State { view: Arc::new(view), gates: Vec::new(), changes: 0 };
-        Keeper { state: Mutex::new(state), changed: AtomicWaker::new() }
+        Keeper { timing, state: Mutex::new(state), changed: AtomicWaker::new() }
     }
 
     /// Locks without regard to panics: the state is valid at every step.
@@ -122,13 +143,13 @@ impl Keeper {
 
     /// Works for the sessions; never ends.
     pub async fn keep(&self, outside: &impl Keeping) {
-        let (mut retry, mut broken) = (FIRST_RETRY, 0);
+        let (mut retry, mut broken) = (self.timing.first_retry, 0);
         loop {
             self.somebody().await;
             let (request, told) = self.renewal();
-            let mut asking = pin!(outside.ask_master(request, DEADLINE));
+            let mut asking = pin!(outside.ask_master(request, self.timing.deadline));
             let mut more = pin!(self.more_to_tell(&told, outside));
-            let (mut pace, mut paced) = (pin!(outside.sleep(PACE)), false);
+            let (mut pace, mut paced) = (pin!(outside.sleep(self.timing.pace)), false);
             // The pace runs beside the question: after an answer that was held it is over.
             let reply = poll_fn(|context| {
                 paced = paced || pace.as_mut().poll(context).is_ready();
@@ -149,11 +170,11 @@ impl Keeper {
                 }
                 None => {
                     outside.sleep(retry).await;
-                    retry = (retry * 2).min(LAST_RETRY);
+                    retry = (retry * 2).min(self.timing.last_retry);
                     continue;
                 }
             }
-            retry = FIRST_RETRY;
+            retry = self.timing.first_retry;
         }
     }
 
@@ -191,7 +212,7 @@ impl Keeper {
                 _ => Poll::Ready(()),
             }
         });
-        let changed = pin!(join(outside.sleep(GAP), changed));
+        let changed = pin!(join(outside.sleep(self.timing.gap), changed));
         select(changed, pin!(self.acknowledgement(told, outside))).await;
     }
 

@@ -16,6 +16,6 @@ mod waiting;
 
 pub use environment::Environment;
 pub use gate::Gate;
-pub use keeper::{Keeper, Keeping};
+pub use keeper::{Keeper, Keeping, Timing};
 pub use session::{Leaving, LogicOptions, Session, opened};
 pub use waiting::SessionHost;

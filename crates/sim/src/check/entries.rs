@@ -29,8 +29,12 @@ impl Entries {
     /// If a key is live twice, or an entry leads to no object.
     pub fn new(network: &Network, view: &View) -> Entries {
         let mut entries = Entries { view: Some(view.clone()), ..Entries::default() };
-        for slot in all_slots(view) {
+        // Where the primary is lost there is nothing to hold a backup to, until the switch.
+        for slot in all_slots(view).filter(|slot| !view.is_headless(slot.subtable)) {
             let primary = view.slot_places(slot).next().expect("a primary");
+            if !network.has(primary.node) {
+                continue;
+            }
             entries.add(network, slot, network.word_at(primary));
         }
         entries
@@ -91,6 +95,9 @@ impl Entries {
         let bytes = view.geometry.subtable_bytes();
         view.subtables.iter().zip(0u32..).find_map(|(subtable, number)| {
             let primary = subtable.places[0];
+            if view.is_headless(number) {
+                return None;
+            }
             let at = place.offset.checked_sub(primary.offset)?;
             let hit = primary.node == place.node && at < bytes;
             hit.then_some(SlotRef { subtable: number, slot: (at / 8) as u32 })
