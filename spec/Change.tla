@@ -158,11 +158,19 @@ Follow(c, acts, doubt, r, q) ==
                          -> [k EXCEPT !.acts = 0, !.tired = 0, !.doubt = {}, !.had = "nothing"]
       [] OTHER           -> [k EXCEPT !.acts = acts, !.doubt = doubt]]
 
+\* Recovery that has lost a round is through only when the round is over: until then the lost
+\* word may stand on a backup, and a settling may choose it.
+UntilItIsOver(r, o) ==
+  IF o.ans = Buried /\ r.pc \in {"contend", "rule3"} /\ "recovery waits for the end" \notin Removed
+  THEN Cont([r EXCEPT !.pc = "await", !.seen = NoGot, !.got = NoGot, !.data = NoData])
+  ELSE o
+
 \* A phase may be over.
 EndOfVerb(c, acts, doubt, r, inv) ==
   LET outcomes == CASE r.net # NoNet -> {Cont(r)}
                     [] r.net = NoNet /\ r.fail -> {Cont(Park(r))}
-                    [] OTHER -> IF r.pc = "headless" THEN AfterHeadless(r) ELSE After(r)
+                    [] OTHER -> IF r.pc = "headless" THEN AfterHeadless(r)
+                                ELSE {UntilItIsOver(r, o) : o \in After(r)}
   IN  \E o \in outcomes :
         /\ sess' = [sess EXCEPT ![c] = o.r]
         /\ Follow(c, acts, doubt, r, o.r)
@@ -225,6 +233,9 @@ Stray ==
     /\ UNCHANGED <<sess, ctl, lost, master>>
     /\ OnlyMemory
 
+\* Who has been fenced finds out, for one replica at least is left, and fences.
+IsWitnessed == Witness /\ "witness" \notin Removed
+
 \* An operation begins, or begins again, by the newest view that its session knows of.
 Begin(c) ==
   LET r == sess[c]
@@ -233,11 +244,10 @@ Begin(c) ==
   /\ r.pc = "ready" /\ v.num > ctl[c].tired
   /\ \E o \in (IF r.op = "none" THEN Programs[c][r.ip] ELSE {[op |-> r.op, key |-> r.key]}) :
        LET headless == InScope(v, o.key) /\ v.headless
-           all      == headless \/ Witness
            q        == [r EXCEPT !.op = o.op, !.key = o.key, !.reps = Reps(v, o.key)]
            verbs(n) == CASE headless /\ n \in ToSet(q.reps) -> <<Read(Slots)>>
                          [] ~headless /\ n = Primary(q) -> <<Read(Slots)>>
-                         [] ~headless /\ Witness /\ n \in Backups(q) -> <<Read({})>>
+                         [] ~headless /\ IsWitnessed /\ n \in Backups(q) -> <<Read({})>>
                          [] OTHER -> <<>>
            p        == Post(q, IF headless THEN "headless" ELSE "read", [n \in Nodes |-> verbs(n)])
        IN
@@ -251,7 +261,7 @@ AwaitEnd(c) ==
   /\ r.pc = "await"
   /\ Serves(c, Primary(r))
   /\ mem[Primary(r)][r.slot] # r.old
-  /\ \E o \in LoserEnds(r) :
+  /\ \E o \in (IF r.rec THEN Gone(r) ELSE LoserEnds(r)) :
        /\ sess' = [sess EXCEPT ![c] = o.r]
        /\ UNCHANGED <<mem, stray, lost, master>>
        /\ Follow(c, ctl[c].acts, {}, r, o.r)
@@ -262,7 +272,7 @@ StopWaiting(c) ==
   LET r == sess[c]
       k == ctl[c]
   IN
-  /\ r.pc = "await"
+  /\ r.pc = "await" /\ ~r.rec
   /\ \/ k.knows.num > k.acts /\ InScope(k.knows, r.key) /\ "waits end" \notin Removed
      \/ MayFail(c, Primary(r))
   /\ sess' = [sess EXCEPT ![c] = Park(r)]
@@ -273,7 +283,7 @@ StopWaiting(c) ==
 \* The change is none of its business: it waits on, by the newer view.
 WaitOn(c) ==
   LET k == ctl[c] IN
-  /\ sess[c].pc = "await" /\ k.knows.num > k.acts
+  /\ sess[c].pc = "await" /\ ~sess[c].rec /\ k.knows.num > k.acts
   /\ ~InScope(k.knows, sess[c].key) /\ "waits move on" \notin Removed
   /\ ctl' = [ctl EXCEPT ![c].acts = k.knows.num]
   /\ UNCHANGED <<mem, sess, stray, lost, master>>
@@ -335,12 +345,17 @@ Crashed(c) == [Rest(c, sess[c].ip, sess[c].seq, sess[c].reps) EXCEPT
                  !.pc = "crashed", !.op = sess[c].op, !.key = sess[c].key, !.rec = TRUE,
                  !.own = sess[c].own, !.vis = TRUE]
 
+\* Its operation was stopped, and not by a change: the session gives up, and is recovered.
+WillNotFindOut(c) ==
+  sess[c].pc = "parked" /\ (sess[c].key \in Apart \/ ctl[c].doubt \cap Members(master.view) # {})
+
 \* Crash and fence are one step, as in Snapshot.tla.
 Crash(c) ==
   LET r == sess[c] IN
   /\ r.vis /\ ~r.rec /\ ~ctl[c].out
   /\ \/ Cardinality({d \in Clients : sess[d].rec \/ sess[d].pc = "gone"}) < MaxCrashes
      \/ c \in CanExpel /\ ~Acknowledged(c) /\ "fence the silent" \notin Removed
+     \/ c \in CanExpel /\ WillNotFindOut(c)
   /\ sess' = [sess EXCEPT ![c] = Crashed(c)]
   /\ Follow(c, 0, {}, r, Crashed(c))
   /\ stray' = {x \in stray : x.by # c}
@@ -432,8 +447,8 @@ Transform ==
   /\ master.view.stage = "frozen"
   /\ \A c \in Clients :
        \/ Acknowledged(c)
-       \/ "readers leave" \in Removed /\ sess[c].op = "SEARCH"
-       \/ "writers leave" \in Removed /\ sess[c].op # "SEARCH"
+       \/ "readers leave first" \in Removed /\ sess[c].op \in {"none", "SEARCH"}
+       \/ "writers leave first" \in Removed /\ sess[c].op \notin {"none", "SEARCH"}
   /\ master' = [master EXCEPT !.view.num = @ + 1, !.view.stage = "transforming",
                               !.todo = Unsettled(master.view)]
   /\ UNCHANGED <<mem, sess, ctl, stray, lost>>

@@ -29,6 +29,7 @@ P  == {Op("UPSERT", a)}
 S  == {Op("SEARCH", a)}
 Ib == {Op("INSERT", b)}
 Db == {Op("DELETE", b)}
+Ub == {Op("UPDATE", b)}
 W  == U \cup D \cup I \cup P
 
 \* Two clients.
@@ -37,7 +38,10 @@ U_D   == <<<<U>>, <<D>>>>
 D_D   == <<<<D>>, <<D>>>>
 D_I   == <<<<D>>, <<I>>>>
 U_S   == <<<<U>>, <<S>>>>
+Ib_S  == <<<<Ib>>, <<S>>>>
+Ub_Ub == <<<<Ub>>, <<Ub>>>>
 U_SS  == <<<<U>>, <<S, S>>>>
+UD_S  == <<<<U \cup D>>, <<S>>>>
 U_UU  == <<<<U>>, <<U, U>>>>
 UD_UD == <<<<U \cup D>>, <<U \cup D>>>>
 W_W   == <<<<W>>, <<W>>>>
@@ -51,6 +55,7 @@ ID_I  == <<<<I, D>>, <<I>>>>
 DI_IS == <<<<D, I>>, <<I, S>>>>
 
 \* Three clients.
+U_S_S  == <<<<U>>, <<S>>, <<S>>>>
 U_U_U  == <<<<U>>, <<U>>, <<U>>>>
 W_W_W  == <<<<W>>, <<W>>, <<W>>>>
 W_W_S  == <<<<W>>, <<W>>, <<S>>>>
