@@ -172,7 +172,7 @@ impl Tlc {
             .arg(scratch.0.join("states"))
             .arg("-config")
             .arg(config)
-            .arg("Models.tla")
+            .arg(format!("{}.tla", module(config)))
             .current_dir(spec)
             .stdin(Stdio::null())
             .stderr(output.try_clone().expect("a file can be shared"))
@@ -202,6 +202,13 @@ impl Tlc {
         }
         Run { verdict, states, time }
     }
+}
+
+/// The module that a model is of: it says so in a line of its own, if it is not `Models`.
+fn module(config: &Path) -> String {
+    let text = fs::read_to_string(config).expect("a model is text");
+    let named = text.lines().find_map(|line| line.strip_prefix("\\* MODULE "));
+    named.unwrap_or("Models").trim().to_owned()
 }
 
 /// What is violated.

@@ -1,0 +1,563 @@
+------------------------------- MODULE Change -------------------------------
+(***************************************************************************)
+(* A view changes in stages (docs/decisions/0012): frozen, transforming,   *)
+(* switched, stable; each is a view of its own that the master has stored  *)
+(* before anybody sees it.  Code: core/src/change.rs, core/src/repair.rs.  *)
+(*                                                                         *)
+(* What a session does between two phases is Session.tla, all of it: the   *)
+(* rounds are not abstracted.  Snapshot.tla has one view for all, and one  *)
+(* node that is dead for all.  Here:                                       *)
+(*                                                                         *)
+(* - each session knows the view that its keeper told it last (`knows`)    *)
+(*   and acts by the view under which its operation began (`acts`, 0:      *)
+(*   none).  It acknowledges by these two; Gate.tla says why the keeper    *)
+(*   may look at them from outside.  An acknowledgement stays true until   *)
+(*   the next view, so messages that carry it are left out;                *)
+(* - a lost node is dead, or only *cut off* from the master: then it goes  *)
+(*   on to serve whoever does not know better, as it likes;                *)
+(* - a silent session is fenced at all members and counted out, but may    *)
+(*   live on and reach a node that is cut off as well;                     *)
+(* - the master settles by verbs of its own that are steps of their own.   *)
+(*   What a new master knows is the view; so a crash of the master is      *)
+(*   something only while verbs of it are under way;                       *)
+(* - a key in `Apart` lies in a subtable that no change touches.           *)
+(*                                                                         *)
+(* A verb of a session that stopped, on its way to a node that is cut off, *)
+(* is not kept: it may run in the instant in which the session stops.      *)
+(* Who could see it run later still acts by the old view, and until then   *)
+(* the session could as well have waited.                                  *)
+(***************************************************************************)
+EXTENDS Session
+
+CONSTANTS
+  Keys, Clients,
+  Init0,        \* slot contents at the start: a set of functions Slots -> key or NoKey
+  CanDie,       \* nodes that may crash
+  CanCut,       \* nodes that may be taken for lost while they are alive
+  MaxLost,      \* how many of them
+  Joiners,      \* nodes that may join as a last replica, one at a time
+  MaxCrashes,   \* how many clients may crash
+  CanExpel,     \* clients that may be silent, and counted out while they live
+  MaxBreaks,    \* how often a connection to a member may break while a verb is under way
+  MaxRestarts,  \* how often a master may die while it repairs
+  Witness,      \* a READ of the primary alone does not count (README)
+  Apart, ApartReps
+
+VARIABLES
+  mem,     \* node -> slot -> word
+  sess,    \* client -> session (Session.tla)
+  ctl,     \* client -> what it knows of views, see Init
+  stray,   \* verbs whose senders do not wait for them: [by, n, slot, e, w, fill]
+  lost,    \* [dead, cut]: nodes that crashed; nodes taken for lost that live
+  master,  \* see Init
+  front    \* ghost: key -> frontier (History.tla)
+
+vars == <<mem, sess, ctl, stray, lost, master, front>>
+
+ToSet(seq) == {seq[i] : i \in 1..Len(seq)}
+
+View0 == [num |-> 1, stage |-> "ok", reps |-> [i \in 1..(Backups0 + 1) |-> i - 1],
+          headless |-> FALSE,      \* the primary is lost, all of reps are backups
+          joining |-> {}]          \* becomes the last of reps at the switch
+
+Reps(v, key)    == IF key \in Apart THEN ApartReps ELSE v.reps
+Members(v)      == ToSet(v.reps) \cup v.joining \cup ToSet(ApartReps)
+InScope(v, key) == v.stage # "ok" /\ key \notin Apart
+NoWork == [slot |-> NoSlot, now |-> {}, then |-> {}]
+
+\* The repair's verbs: this is their session.
+Repair == 0
+
+---------------------------------------------------------------------------
+(* Ghosts: as in Snapshot.tla.  While the primary is lost nobody reads it  *)
+(* by the newest view; who reads it by an older one is a SEARCH.           *)
+
+Shown(words, k) ==
+  LET holders == {s \in Slots : words[s].st = "live" /\ words[s].key = k}
+      ids     == {words[s].id : s \in holders}
+  IN  IF ids = {} THEN 0 ELSE CHOOSE i \in ids : \A j \in ids : i >= j
+
+Nobody == 99
+
+Sees(m, v, dead, k) ==
+  LET p == Head(Reps(v, k))
+  IN  IF p \in dead \/ (v.headless /\ k \notin Apart) THEN Nobody ELSE Shown(m[p], k)
+
+Context(ses) == [c \in Clients |-> [op |-> ses[c].op, id |-> CurrentId(ses[c])]]
+
+Ghost(c, key, inv, ans, ctx) ==
+  front' = [k \in Keys |->
+    LET mine == k = key /\ (inv \/ ans # NoAns)
+        sees == Sees(mem', master'.view, lost'.dead, k)
+        f1   == IF k = key /\ inv THEN Invoked(front[k], c) ELSE front[k]
+        f2   == IF ~mine /\ sees = Sees(mem, master.view, lost.dead, k) THEN f1
+                ELSE IF sees = Nobody THEN Closure(f1, ctx)
+                ELSE Observed(Closure(f1, ctx), sees)
+    IN  IF mine /\ ans # NoAns THEN Answered(f2, c, ans) ELSE f2]
+
+OnlyMemory == Ghost(0, NoKey, FALSE, NoAns, Context(sess))
+
+---------------------------------------------------------------------------
+
+Init ==
+  \E f \in Init0 :
+    LET word(s) == IF f[s] = NoKey THEN Never ELSE Live(1, f[s])
+    IN /\ mem = [n \in Nodes |-> [s \in Slots |-> IF n \in Joiners THEN Never ELSE word(s)]]
+       /\ sess = [c \in Clients |-> Rest(c, 1, 0, View0.reps)]
+       /\ ctl = [c \in Clients |->
+                   [knows |-> View0, acts |-> 0,
+                    tired |-> 0,        \* the operation needs a newer view than this one
+                    doubt |-> {},       \* nodes that have not answered a CAS of the operation
+                    had |-> "nothing",  \* how far it had come when it was stopped
+                    out |-> FALSE]]     \* counted out by the master
+       /\ stray = {}
+       /\ lost = [dead |-> {}, cut |-> {}]
+       /\ master = [view |-> View0, todo |-> {}, work |-> NoWork,
+                    restarts |-> 0, breaks |-> 0]
+       /\ front = [k \in Keys |-> {<<IF \E s \in Slots : f[s] = k THEN 1 ELSE 0,
+                                     [c \in Clients |-> NoAns]>>}]
+
+---------------------------------------------------------------------------
+(* The rule by which the master chooses a slot's word (repair::settled).   *)
+
+\* has: the primary is left; backups: the words of those that are left, in order.
+Settled(has, primary, backups) ==
+  LET w == CASE backups = <<>> -> primary
+             [] backups # <<>> /\ has /\ \A i \in DOMAIN backups : backups[i] = primary -> primary
+             [] OTHER -> backups[1]
+      withdrawn == \E i \in DOMAIN backups : backups[i].st = "free" /\ backups[i].id = w.id
+  IN  IF w.st = "tentative" \/ withdrawn THEN Aborted(w) ELSE w
+
+\* A SEARCH while the primary is lost has read all backups.  It knows the slot's word if each
+\* backup alone would be settled to it: the next one that is lost may be the one that settles.
+AfterHeadless(r) ==
+  LET at(s)     == [i \in DOMAIN r.reps |-> r.data[r.reps[i]][s]]
+      alone(s, i) == Settled(FALSE, Never, <<at(s)[i]>>)
+      words     == [s \in Slots |-> Settled(FALSE, Never, at(s))]
+      agree     == \A s \in Slots, i, j \in DOMAIN r.reps : alone(s, i) = alone(s, j)
+      holders   == {s \in Slots : words[s].st = "live" /\ words[s].key = r.key}
+  IN  IF ~agree /\ "headless readers need agreement" \notin Removed THEN {Cont(Park(r))}
+      ELSE IF holders = {} THEN Answer(r, Absent)
+      ELSE UNION {Answer(r, Found(words[s].id)) : s \in holders}
+
+---------------------------------------------------------------------------
+(* The fabric. *)
+
+Had(r) == CASE r.pc = "commit" -> "commit"
+            [] r.pc \in {"abort", "abort primary"} -> "withdraw"
+            [] OTHER -> "competed"
+
+\* What the session makes of its views when its operation goes from r (by view acts) to q.
+Follow(c, acts, doubt, r, q) ==
+  LET k == ctl[c] IN
+  ctl' = [ctl EXCEPT ![c] =
+    CASE q.pc = "parked" -> [k EXCEPT !.acts = 0, !.tired = acts, !.doubt = doubt, !.had = Had(r)]
+      [] q.pc = "ready" /\ q.op # "none" /\ q.tries = r.tries     \* not answered by this view
+                         -> [k EXCEPT !.acts = 0, !.tired = acts, !.doubt = {}]
+      [] q.pc \in {"ready", "done", "gone", "crashed"}
+                         -> [k EXCEPT !.acts = 0, !.tired = 0, !.doubt = {}, !.had = "nothing"]
+      [] OTHER           -> [k EXCEPT !.acts = acts, !.doubt = doubt]]
+
+\* Recovery that has lost a round is through only when the round is over: until then the lost
+\* word may stand on a backup, and a settling may choose it.
+UntilItIsOver(r, o) ==
+  IF o.ans = Buried /\ r.pc \in {"contend", "rule3"} /\ "recovery waits for the end" \notin Removed
+  THEN Cont([r EXCEPT !.pc = "await", !.seen = NoGot, !.got = NoGot, !.data = NoData])
+  ELSE o
+
+\* A phase may be over.
+EndOfVerb(c, acts, doubt, r, inv) ==
+  LET outcomes == CASE r.net # NoNet -> {Cont(r)}
+                    [] r.net = NoNet /\ r.fail -> {Cont(Park(r))}
+                    [] OTHER -> IF r.pc = "headless" THEN AfterHeadless(r)
+                                ELSE {UntilItIsOver(r, o) : o \in After(r)}
+  IN  \E o \in outcomes :
+        /\ sess' = [sess EXCEPT ![c] = o.r]
+        /\ Follow(c, acts, doubt, r, o.r)
+        /\ Ghost(c, r.key, inv, o.ans, Context([sess EXCEPT ![c] = r]))
+
+IsFenced(c) == ctl[c].out /\ "fence the silent" \notin Removed
+
+Serves(c, n)   == n \notin lost.dead /\ (IsFenced(c) => n \in lost.cut)
+MayFail(c, n)  == ~Serves(c, n) \/ n \in lost.cut
+
+\* The next verb of session r at node n: whether it runs, and whether its answer comes.
+Execute(c, acts, r, n, inv) ==
+  LET v   == Head(r.net[n])
+      cas == v.t = "cas"
+      cur == mem[n][r.slot]
+  IN
+  /\ UNCHANGED <<stray, lost, master>>
+  /\ \E runs, answers \in BOOLEAN :
+       /\ runs => Serves(c, n)
+       /\ answers => runs
+       /\ ~answers => MayFail(c, n)
+       /\ ~cas => runs = answers
+       /\ mem' = IF runs /\ cas /\ cur = v.e THEN [mem EXCEPT ![n][r.slot] = v.w] ELSE mem
+       /\ LET failed == [r EXCEPT !.net[n] = <<>>, !.fail = TRUE]
+              done   == IF cas THEN [r EXCEPT !.net[n] = Tail(@), !.got[n] = cur,
+                                              !.bad = @ \/ (v.must /\ cur # v.e)]
+                        ELSE [r EXCEPT !.net[n] = Tail(@),
+                                       !.data[n] = [s \in Slots |-> IF s \in v.left
+                                                                    THEN mem[n][s] ELSE @[s]]]
+          IN  EndOfVerb(c, acts, ctl[c].doubt \cup (IF ~answers /\ cas THEN {n} ELSE {}),
+                        IF answers THEN done ELSE failed, inv)
+
+Verb(c) == \E n \in Nodes : sess[c].net[n] # <<>> /\ Execute(c, ctl[c].acts, sess[c], n, FALSE)
+
+\* The connection to a member breaks.  What was under way there may still arrive, as long as the
+\* session is not fenced.
+Break(c) ==
+  \E n \in Nodes :
+    LET r == sess[c]
+        v == Head(r.net[n])
+    IN
+    /\ r.net[n] # <<>> /\ ~r.rec
+    /\ n \in Members(master.view) \ lost.dead /\ ~IsFenced(c)
+    /\ master.breaks < MaxBreaks
+    /\ master' = [master EXCEPT !.breaks = @ + 1]
+    /\ stray' = IF v.t = "cas"
+                THEN stray \cup {[by |-> c, n |-> n, slot |-> r.slot, e |-> v.e, w |-> v.w,
+                                 fill |-> FALSE]}
+                ELSE stray
+    /\ UNCHANGED <<mem, lost>>
+    /\ EndOfVerb(c, ctl[c].acts, ctl[c].doubt \cup (IF v.t = "cas" THEN {n} ELSE {}),
+                 [r EXCEPT !.net[n] = <<>>, !.fail = TRUE], FALSE)
+
+\* A verb that nobody waits for arrives, or never will.
+Stray ==
+  \E x \in stray :
+    /\ stray' = stray \ {x}
+    /\ mem' = IF x.n \notin lost.dead /\ (mem[x.n][x.slot] = x.e \/ x.fill)
+              THEN [mem EXCEPT ![x.n][x.slot] = x.w] ELSE mem
+    /\ UNCHANGED <<sess, ctl, lost, master>>
+    /\ OnlyMemory
+
+\* Who has been fenced finds out, for one replica at least is left, and fences.
+IsWitnessed == Witness /\ "witness" \notin Removed
+
+\* An operation begins, or begins again, by the newest view that its session knows of.
+Begin(c) ==
+  LET r == sess[c]
+      v == ctl[c].knows
+  IN
+  /\ r.pc = "ready" /\ v.num > ctl[c].tired
+  /\ \E o \in (IF r.op = "none" THEN Programs[c][r.ip] ELSE {[op |-> r.op, key |-> r.key]}) :
+       LET headless == InScope(v, o.key) /\ v.headless
+           q        == [r EXCEPT !.op = o.op, !.key = o.key, !.reps = Reps(v, o.key)]
+           verbs(n) == CASE headless /\ n \in ToSet(q.reps) -> <<Read(Slots)>>
+                         [] ~headless /\ n = Primary(q) -> <<Read(Slots)>>
+                         [] ~headless /\ IsWitnessed /\ n \in Backups(q) -> <<Read({})>>
+                         [] OTHER -> <<>>
+           p        == Post(q, IF headless THEN "headless" ELSE "read", [n \in Nodes |-> verbs(n)])
+       IN
+       /\ o.op = "SEARCH" \/ ~InScope(v, o.key)
+       /\ headless /\ v.stage = "frozen" => "frozen readers wait" \in Removed
+       /\ \E n \in Nodes : p.net[n] # <<>> /\ Execute(c, v.num, p, n, r.op = "none")
+
+\* A loser sees that the round is over.
+AwaitEnd(c) ==
+  LET r == sess[c] IN
+  /\ r.pc = "await"
+  /\ Serves(c, Primary(r))
+  /\ mem[Primary(r)][r.slot] # r.old
+  /\ \E o \in (IF r.rec THEN Gone(r) ELSE LoserEnds(r)) :
+       /\ sess' = [sess EXCEPT ![c] = o.r]
+       /\ UNCHANGED <<mem, stray, lost, master>>
+       /\ Follow(c, ctl[c].acts, {}, r, o.r)
+       /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
+
+\* It gives up its wait for a change of the slot, or because the primary does not answer.
+StopWaiting(c) ==
+  LET r == sess[c]
+      k == ctl[c]
+  IN
+  /\ r.pc = "await" /\ ~r.rec
+  /\ \/ k.knows.num > k.acts /\ InScope(k.knows, r.key) /\ "waits end" \notin Removed
+     \/ MayFail(c, Primary(r))
+  /\ sess' = [sess EXCEPT ![c] = Park(r)]
+  /\ Follow(c, k.acts, {}, r, Park(r))
+  /\ UNCHANGED <<mem, stray, lost, master>>
+  /\ OnlyMemory
+
+\* The change is none of its business: it waits on, by the newer view.
+WaitOn(c) ==
+  LET k == ctl[c] IN
+  /\ sess[c].pc = "await" /\ ~sess[c].rec /\ k.knows.num > k.acts
+  /\ ~InScope(k.knows, sess[c].key) /\ "waits move on" \notin Removed
+  /\ ctl' = [ctl EXCEPT ![c].acts = k.knows.num]
+  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ OnlyMemory
+
+---------------------------------------------------------------------------
+(* Views reach sessions.  Operations that were stopped find out. *)
+
+Active(c) == sess[c].pc \notin {"done", "gone", "crashed"} /\ ~sess[c].rec
+
+Learn(c) ==
+  /\ Active(c) /\ ~ctl[c].out
+  /\ ctl[c].knows.num < master.view.num
+  /\ ctl' = [ctl EXCEPT ![c].knows = master.view]
+  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ OnlyMemory
+
+\* The table of 0012.
+Found0012(r, had, w) ==
+  CASE had = "commit"   -> Answer(r, Done)
+    [] had = "withdraw" -> Retry(r)
+    [] had = "competed" /\ w = r.old -> Retry(r)
+    [] had = "competed" /\ w.id = r.own.id ->
+         IF w.st = "live" \/ r.op = "DELETE" THEN Answer(r, Done) ELSE Retry(r)
+    [] OTHER -> LoserEnds(r)
+
+MayLook(c) ==
+  LET k == ctl[c] IN
+  /\ k.knows.num > k.tired /\ k.doubt \cap Members(k.knows) = {}
+  /\ \/ k.knows.stage = "switched" /\ InScope(k.knows, sess[c].key)
+     \/ k.knows.stage = "switched" /\ "look in the scope" \in Removed
+     \/ k.knows.stage = "ok" /\ "look before stable" \in Removed
+     \/ k.knows.stage = "frozen" /\ "look when switched" \in Removed
+
+Look(c) ==
+  LET r == [sess[c] EXCEPT !.reps = Reps(ctl[c].knows, sess[c].key)] IN
+  /\ r.pc = "parked" /\ ~ctl[c].out /\ MayLook(c)
+  /\ Serves(c, Primary(r))
+  /\ \E o \in Found0012(r, ctl[c].had, mem[Primary(r)][r.slot]) :
+       /\ sess' = [sess EXCEPT ![c] = o.r]
+       /\ Follow(c, 0, {}, r, o.r)
+       /\ UNCHANGED <<mem, stray, lost, master>>
+       /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
+
+\* It acts by no view older than the master's.  Who may have a CAS on its way to a member acts by
+\* the old one.
+ActsBy(c, num) ==
+  LET k == ctl[c] IN
+  /\ k.knows.num >= num
+  /\ k.acts = 0 \/ k.acts >= num
+  /\ sess[c].pc = "parked" => (k.doubt \cap Members(k.knows) = {} \/ "doubt is acting" \in Removed)
+
+Acknowledged(c) == Active(c) /\ ~ctl[c].out => ActsBy(c, master.view.num)
+
+---------------------------------------------------------------------------
+(* Clients crash, or are silent. *)
+
+Crashed(c) == [Rest(c, sess[c].ip, sess[c].seq, sess[c].reps) EXCEPT
+                 !.pc = "crashed", !.op = sess[c].op, !.key = sess[c].key, !.rec = TRUE,
+                 !.own = sess[c].own, !.vis = TRUE]
+
+\* Its operation was stopped, and not by a change: the session gives up, and is recovered.
+WillNotFindOut(c) ==
+  sess[c].pc = "parked" /\ (sess[c].key \in Apart \/ ctl[c].doubt \cap Members(master.view) # {})
+
+\* Crash and fence are one step, as in Snapshot.tla.
+Crash(c) ==
+  LET r == sess[c] IN
+  /\ r.vis /\ ~r.rec /\ ~ctl[c].out
+  /\ \/ Cardinality({d \in Clients : sess[d].rec \/ sess[d].pc = "gone"}) < MaxCrashes
+     \/ c \in CanExpel /\ ~Acknowledged(c) /\ "fence the silent" \notin Removed
+     \/ c \in CanExpel /\ WillNotFindOut(c)
+  /\ sess' = [sess EXCEPT ![c] = Crashed(c)]
+  /\ Follow(c, 0, {}, r, Crashed(c))
+  /\ stray' = {x \in stray : x.by # c}
+  /\ UNCHANGED <<mem, lost, master>>
+  /\ OnlyMemory
+
+\* A session that does not acknowledge is fenced at all members, and counted out.  If it has
+\* posted a CAS, somebody has to recover it, and nobody hears of its operation (Crash).
+Expel(c) ==
+  /\ c \in CanExpel /\ Active(c) /\ ~ctl[c].out
+  /\ ~Acknowledged(c)
+  /\ ~sess[c].vis \/ "fence the silent" \in Removed
+  /\ ctl' = [ctl EXCEPT ![c].out = TRUE]
+  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ OnlyMemory
+
+\* First memory nodes, then clients.
+Recover(c) ==
+  LET r == sess[c]
+      v == master.view
+  IN
+  /\ r.pc = "crashed" /\ v.stage = "ok"
+  /\ ToSet(Reps(v, r.key)) \cap lost.dead = {}
+  /\ \E o \in Inspect([r EXCEPT !.reps = Reps(v, r.key)]) :
+       sess' = [sess EXCEPT ![c] = o.r]
+  /\ UNCHANGED <<mem, ctl, stray, lost, master>>
+  /\ OnlyMemory
+
+---------------------------------------------------------------------------
+(* The master. *)
+
+Losses == Cardinality(lost.dead \cup lost.cut)
+
+\* Something is left of the index whatever has been lost.
+IsSpared(n) == ToSet(master.view.reps) \ (lost.dead \cup {n}) # {}
+
+Die(n) ==
+  /\ n \in CanDie \ (lost.dead \cup lost.cut) /\ Losses < MaxLost
+  /\ n \in Members(master.view) /\ IsSpared(n)
+  /\ \E c \in Clients : Active(c) \/ sess[c].rec
+  /\ lost' = [lost EXCEPT !.dead = @ \cup {n}]
+  /\ UNCHANGED <<mem, sess, ctl, stray, master>>
+  /\ OnlyMemory
+
+\* View::without, in any stage.  The repair's session is fenced, here at once; so is the one by
+\* which a client is being recovered.
+Without(n) ==
+  LET v == master.view
+      stays(m) == m # n
+  IN
+  /\ n \in Members(v)
+  /\ master' = [master EXCEPT
+       !.view = [num |-> v.num + 1, stage |-> "frozen", reps |-> SelectSeq(v.reps, stays),
+                 headless |-> v.headless \/ n = Head(v.reps), joining |-> v.joining \ {n}],
+       !.todo = {}, !.work = NoWork]
+  /\ stray' = IF "fence the repair" \in Removed THEN stray \cup master.work.now ELSE stray
+  /\ sess' = [c \in Clients |-> IF sess[c].rec THEN Park(sess[c]) ELSE sess[c]]
+  /\ UNCHANGED <<mem, ctl>>
+
+Detect(n) ==
+  /\ n \in lost.dead /\ Without(n)
+  /\ UNCHANGED lost
+  /\ OnlyMemory
+
+Cut(n) ==
+  /\ n \in CanCut \ (lost.dead \cup lost.cut) /\ Losses < MaxLost /\ IsSpared(n)
+  /\ \E c \in Clients : Active(c)
+  /\ Without(n)
+  /\ lost' = [lost EXCEPT !.cut = @ \cup {n}]
+  /\ OnlyMemory
+
+\* View::growing.
+Grow(n) ==
+  LET v == master.view IN
+  /\ n \in Joiners \ (Members(v) \cup lost.dead \cup lost.cut) /\ v.stage = "ok"
+  /\ \E c \in Clients : Active(c)
+  /\ master' = [master EXCEPT !.view = [v EXCEPT !.num = @ + 1, !.stage = "frozen",
+                                                 !.joining = {n}]]
+  /\ sess' = [c \in Clients |-> IF sess[c].rec THEN Park(sess[c]) ELSE sess[c]]
+  /\ UNCHANGED <<mem, ctl, stray, lost>>
+  /\ OnlyMemory
+
+\* The slots that have to be written.
+Unsettled(v) ==
+  {s \in Slots : v.joining # {} \/ \E i, j \in DOMAIN v.reps :
+                    mem[v.reps[i]][s] # mem[v.reps[j]][s] \/ mem[v.reps[i]][s].st = "tentative"}
+
+Transform ==
+  /\ master.view.stage = "frozen"
+  /\ \A c \in Clients :
+       \/ Acknowledged(c)
+       \/ "readers leave first" \in Removed /\ sess[c].op \in {"none", "SEARCH"}
+       \/ "writers leave first" \in Removed /\ sess[c].op \notin {"none", "SEARCH"}
+  /\ master' = [master EXCEPT !.view.num = @ + 1, !.view.stage = "transforming",
+                              !.todo = Unsettled(master.view)]
+  /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
+  /\ OnlyMemory
+
+\* One phase READs a slot from all survivors; then its word is CASed to the backups, and to the
+\* primary last.  Nobody looks at a node that joins.
+Examine(s) ==
+  LET v       == master.view
+      backups == IF v.headless THEN v.reps ELSE Tail(v.reps)
+      words   == [i \in DOMAIN backups |-> mem[backups[i]][s]]
+      p       == Head(v.reps)
+      w       == Settled(~v.headless, mem[p][s], words)
+      verb(n) == [by |-> Repair, n |-> n, slot |-> s, e |-> mem[n][s], w |-> w,
+                  fill |-> n \in v.joining]
+      differ(S) == {verb(n) : n \in {n \in S : mem[n][s] # w}}
+      first   == differ(ToSet(backups) \cup v.joining)
+      last    == IF v.headless THEN {} ELSE differ({p})
+  IN
+  /\ s \in master.todo /\ master.work = NoWork
+  /\ ToSet(v.reps) \cap lost.dead = {}
+  /\ master' = IF first \cup last = {} THEN [master EXCEPT !.todo = @ \ {s}]
+               ELSE [master EXCEPT !.work =
+                       [slot |-> s, now |-> IF first = {} THEN last ELSE first,
+                        then |-> IF first = {} THEN {} ELSE last]]
+  /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
+  /\ OnlyMemory
+
+RepairVerb ==
+  LET k == master.work IN
+  \E x \in k.now :
+    LET now == k.now \ {x} IN
+    /\ x.n \notin lost.dead
+    /\ x.fill \/ mem[x.n][x.slot] = x.e
+    /\ mem' = [mem EXCEPT ![x.n][x.slot] = x.w]
+    /\ master' =
+         CASE now # {} -> [master EXCEPT !.work.now = now]
+           [] now = {} /\ k.then # {} -> [master EXCEPT !.work.now = k.then, !.work.then = {}]
+           [] OTHER -> [master EXCEPT !.work = NoWork, !.todo = @ \ {k.slot}]
+    /\ UNCHANGED <<sess, ctl, stray, lost>>
+    /\ OnlyMemory
+
+\* Another master takes over, and fences the repair's session first.
+NewMaster ==
+  /\ master.work # NoWork /\ master.restarts < MaxRestarts
+  /\ master' = [master EXCEPT !.restarts = @ + 1, !.work = NoWork,
+                              !.todo = Unsettled(master.view)]
+  /\ stray' = IF "fence the repair" \in Removed THEN stray \cup master.work.now ELSE stray
+  /\ UNCHANGED <<mem, sess, ctl, lost>>
+  /\ OnlyMemory
+
+Switch ==
+  /\ master.view.stage = "transforming" /\ master.todo = {} /\ master.work = NoWork
+  /\ master' = [master EXCEPT !.view.num = @ + 1, !.view.stage = "switched",
+                              !.view.headless = FALSE, !.view.joining = {},
+                              !.view.reps = @ \o SetToSeq(master.view.joining)]
+  /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
+  /\ OnlyMemory
+
+\* Nobody reads at an old place, and nobody has to look.
+Stable ==
+  /\ master.view.stage = "switched"
+  /\ \A c \in Clients :
+       /\ Acknowledged(c)
+       /\ sess[c].pc = "parked" /\ ~ctl[c].out /\ sess[c].key \notin Apart
+            => "look before stable" \in Removed
+  /\ master' = [master EXCEPT !.view.num = @ + 1, !.view.stage = "ok"]
+  /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
+  /\ OnlyMemory
+
+---------------------------------------------------------------------------
+
+AtRest == /\ \A c \in Clients : sess[c].pc \in {"done", "gone"} \/ ctl[c].out
+          /\ master.view.stage = "ok" /\ stray = {}
+
+Terminated == AtRest /\ UNCHANGED vars
+
+Next ==
+  \/ \E c \in Clients : \/ Begin(c) \/ Verb(c) \/ AwaitEnd(c) \/ StopWaiting(c) \/ WaitOn(c)
+                        \/ Learn(c) \/ Look(c) \/ Break(c)
+                        \/ Crash(c) \/ Expel(c) \/ Recover(c)
+  \/ \E n \in Nodes : Die(n) \/ Detect(n) \/ Cut(n) \/ Grow(n)
+  \/ \E s \in Slots : Examine(s)
+  \/ Stray \/ RepairVerb \/ NewMaster \/ Transform \/ Switch \/ Stable
+  \/ Terminated
+
+Spec == Init /\ [][Next]_vars
+
+---------------------------------------------------------------------------
+(* Properties: those of Snapshot.tla. *)
+
+NoDuplicate ==
+  \A k \in Keys :
+    LET p == Head(Reps(master.view, k)) IN
+    p \notin lost.dead /\ ~master.view.headless =>
+      Cardinality({s \in Slots : mem[p][s].st = "live" /\ mem[p][s].key = k}) <= 1
+
+Agrees(reps, s) == \A i \in DOMAIN reps : /\ mem[reps[i]][s] = mem[Head(reps)][s]
+                                          /\ mem[reps[i]][s].st # "tentative"
+
+ReplicasAgree ==
+  AtRest => \A s \in Slots : Agrees(master.view.reps, s) /\ Agrees(ApartReps, s)
+
+\* Nobody writes between the switch and the stable view; then all replicas are the same.
+SwitchedIsEqual ==
+  master.view.stage = "switched" => \A s \in Slots : Agrees(master.view.reps, s)
+
+Linearizable == \A k \in Keys : front[k] # {}
+
+WinnersAreAlone == \A c \in Clients : ~sess[c].bad
+
+=============================================================================
