@@ -16,11 +16,9 @@ use fusee_control::master::{Leftover, Recovery, RecoveryTimes};
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::layout::BLOCK_HEADER_BYTES;
 use fusee_core::recovery::{BlockContent, RecoveryError, Report, recover};
-use fusee_core::repair::RepairError;
+use fusee_core::repair::{self, RepairError};
 use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MnId, VerbError};
 use fusee_core::view::{Place, View};
-
-use crate::copying;
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +39,8 @@ pub enum JobReport {
     Transformed {
         /// Slots of which a replica changed.
         slots_changed: u64,
+        /// Bytes that were copied to new replicas.
+        bytes_copied: u64,
     },
     /// The client left nothing that anybody could stumble over.
     Recovered(Box<Recovered>),
@@ -113,8 +113,9 @@ pub async fn run<F: Fabric, R: Reach>(
 ) -> Result<JobReport, JobError> {
     match job {
         Job::Transform => {
-            let slots_changed = transform(fabric, reach, view).await?;
-            Ok(JobReport::Transformed { slots_changed })
+            let done = transform(fabric, reach, view).await?;
+            let repair::Transformed { slots_changed, bytes_copied, .. } = done;
+            Ok(JobReport::Transformed { slots_changed, bytes_copied })
         }
         Job::Recover { client } => {
             let recovered = recover_client(fabric, reach, view, client).await?;
@@ -142,14 +143,16 @@ async fn order<R: Reach>(reach: &R, node: MnId, request: NodeRequest) -> Result<
 }
 
 /// Makes the replicas in the scope of a change equal and fills the joining ones, tables of block
-/// owners included; then tells every region's first replica that it leads. Returns the number of
-/// slots that changed.
+/// owners included; then tells every region's first replica that it leads.
+///
+/// # Panics
+/// If the view has no change that is transforming.
 pub async fn transform<F: Fabric, R: Reach>(
     fabric: &F,
     reach: &R,
     view: &View,
-) -> Result<u64, JobError> {
-    let settled = copying::transform(fabric, view).await?;
+) -> Result<repair::Transformed, JobError> {
+    let transformed = repair::transform(fabric, view).await?;
     let regions = view.change.iter().flat_map(|change| &change.regions);
     for joining in regions {
         // After the bytes, which hold the copy of the table that a node makes of its own.
@@ -169,7 +172,7 @@ pub async fn transform<F: Fabric, R: Reach>(
             order(reach, member.node, NodeRequest::Lead { regions }).await?;
         }
     }
-    Ok(settled.slots_changed)
+    Ok(transformed)
 }
 
 /// Puts right what a dead client left: its requests, its block tables, the blocks it never used.

@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
-mod copying;
 pub mod jobs;
 pub mod logic;
 pub mod placement;

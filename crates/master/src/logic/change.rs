@@ -258,9 +258,12 @@ impl Master {
 
     fn job_succeeded(&mut self, now_ms: u64, by: u64, report: JobReport, out: &mut Actions) {
         match report {
-            JobReport::Transformed { slots_changed } => {
+            JobReport::Transformed { slots_changed, bytes_copied } => {
                 if self.view().is_some_and(|view| view.number == by) {
-                    let text = format!("replicas are equal, {slots_changed} slots changed");
+                    let text = format!(
+                        "replicas are equal: {slots_changed} slots changed, {bytes_copied} bytes \
+                         copied"
+                    );
                     out.push(Action::Log(Level::Info, text));
                     self.advance(now_ms, out);
                 }

@@ -278,7 +278,8 @@ impl World {
     /// Lets some time pass; everybody does what is due.
     pub fn step(&mut self) {
         self.now_ms += STEP_MS;
-        for at in 0..self.nodes.borrow().len() {
+        let nodes = self.nodes.borrow().len();
+        for at in 0..nodes {
             self.step_of_node(at);
         }
         for at in 0..self.sessions.len() {
@@ -300,6 +301,7 @@ impl World {
             (request, node.asking)
         };
         let connection = NODE_CONNECTIONS + at as u64;
+        let crashes = self.crashes;
         let token = asking.unwrap_or_else(|| self.send(connection, request));
         let reply = self.replies.remove(&token);
         let node = &mut self.nodes.borrow_mut()[at];
@@ -311,8 +313,7 @@ impl World {
             }
             Some(MasterReply::Expelled) => node.expelled = true,
             Some(MasterReply::Done) => {}
-            // It waits, or the master has crashed.
-            None if node.joined => node.asking = Some(token),
+            None if node.joined && self.crashes == crashes => node.asking = Some(token),
             None => {}
             Some(other) => panic!("unexpected {other:?}"),
         }
@@ -327,7 +328,7 @@ impl World {
         let acts_by = if session.follows { acts_by } else { 1 };
         let pulse = Pulse { client, acts_by, has_stopped: !session.follows };
         let request = MasterRequest::Renew { sessions: vec![pulse], newer_than: session.view };
-        let asking = session.asking;
+        let (asking, crashes) = (session.asking, self.crashes);
         let token = asking.unwrap_or_else(|| self.send(at as u64 + 1, request));
         let reply = self.replies.remove(&token);
         let session = &mut self.sessions[at];
@@ -337,7 +338,8 @@ impl World {
                 session.expelled = expelled.contains(&client);
                 session.view = view.map_or(session.view, |view| view.number);
             }
-            None => session.asking = Some(token),
+            None if self.crashes == crashes => session.asking = Some(token),
+            None => {}
             Some(other) => panic!("unexpected {other:?}"),
         }
     }
