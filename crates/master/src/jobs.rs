@@ -63,14 +63,23 @@ pub struct Recovered {
 pub struct JobError {
     /// The memory node that did not answer, if it was one.
     pub node: Option<MnId>,
+    /// Whether verbs that were posted may still execute when the job has ended. A host whose fabric
+    /// executes them on the spot says no.
+    pub may_linger: bool,
     /// What went wrong.
     pub what: String,
+}
+
+impl JobError {
+    fn new(node: Option<MnId>, what: String) -> JobError {
+        JobError { node, may_linger: true, what }
+    }
 }
 
 impl From<Failure> for JobError {
     fn from(failure: Failure) -> JobError {
         let silent = failure.error == VerbError::Unreachable;
-        JobError { node: silent.then_some(failure.node), what: failure.to_string() }
+        JobError::new(silent.then_some(failure.node), failure.to_string())
     }
 }
 
@@ -86,7 +95,7 @@ impl From<RepairError> for JobError {
     fn from(error: RepairError) -> JobError {
         match error {
             RepairError::Unreachable(failure) => failure.into(),
-            other => JobError { node: None, what: other.to_string() },
+            other => JobError::new(None, other.to_string()),
         }
     }
 }
@@ -125,14 +134,12 @@ pub async fn run<F: Fabric, R: Reach>(
 }
 
 async fn ask<R: Reach>(reach: &R, node: MnId, request: NodeRequest) -> Result<NodeReply, JobError> {
-    reach.ask(node, request).await.map_err(|cause| JobError {
-        node: Some(node),
-        what: format!("{node} does not answer: {cause}"),
-    })
+    let answer = reach.ask(node, request).await;
+    answer.map_err(|cause| JobError::new(Some(node), format!("{node} does not answer: {cause}")))
 }
 
 fn unexpected(node: MnId, reply: &NodeReply) -> JobError {
-    JobError { node: None, what: format!("{node} answered by {reply:?}") }
+    JobError::new(None, format!("{node} answered by {reply:?}"))
 }
 
 async fn order<R: Reach>(reach: &R, node: MnId, request: NodeRequest) -> Result<(), JobError> {

@@ -354,6 +354,23 @@ fn after_a_job_that_failed_another_repairer_works() {
 }
 
 #[test]
+fn a_repairer_of_which_nothing_can_linger_goes_on() {
+    let mut world = World::formed(settings(3, 2, 2));
+    (world.failing_jobs, world.verbs_linger) = (2, false);
+    let client = world.open();
+    world.ask(MasterRequest::Abandon { client });
+    world.until("the recovery", World::is_whole);
+    assert_eq!((world.failing_jobs, world.repairers.len()), (0, 1));
+    let repairer = *world.repairers.first().unwrap();
+    assert!(world.nodes.borrow().iter().all(|node| !node.fenced.contains(&repairer)));
+    // Not beyond the life of its master.
+    world.restart_master();
+    world.until("the fence", |world| {
+        world.nodes.borrow().iter().all(|node| node.fenced.contains(&repairer))
+    });
+}
+
+#[test]
 fn nothing_expires_while_the_master_is_away() {
     let mut world = World::formed(settings(3, 2, 2));
     world.open();

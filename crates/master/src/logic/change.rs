@@ -11,7 +11,7 @@
 //! | stable | given-up sessions are recovered, one after the other | replicas are added |
 //!
 //! Jobs run one at a time, each under the session of the *repairer*. When one fails, its verbs may
-//! still be on their way: the repairer is retired, that is fenced like a client that is given up,
+//! still be on their way: then the repairer is retired, that is fenced like a client that is given up,
 //! and the next job has another one. So it is with the repairers of an earlier master. A job that
 //! began by an older view counts as a session that still acts by it.
 //!
@@ -246,7 +246,9 @@ impl Master {
                 let pause = (PAUSE_MS << self.repair.failures.min(8)).min(MAX_PAUSE_MS);
                 self.repair.failures += 1;
                 self.repair.not_before_ms = now_ms + pause;
-                self.repair.retired.extend(self.repair.current.take());
+                if error.may_linger {
+                    self.repair.retired.extend(self.repair.current.take());
+                }
                 let text = format!("a repair stopped, and is tried again: {error}");
                 out.push(Action::Log(Level::Warn, text));
                 if let Some(node) = error.node {

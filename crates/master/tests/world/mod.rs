@@ -75,6 +75,8 @@ pub struct World {
     pub crashes: usize,
     /// Jobs to fail at their beginning.
     pub failing_jobs: usize,
+    /// Whether verbs of these jobs may still be on their way.
+    pub verbs_linger: bool,
     /// Who has worked on jobs.
     pub repairers: BTreeSet<ClientId>,
     pub replies: BTreeMap<u64, MasterReply>,
@@ -96,6 +98,7 @@ impl World {
             crash_after: Rc::default(),
             crashes: 0,
             failing_jobs: 0,
+            verbs_linger: true,
             repairers: BTreeSet::new(),
             replies: BTreeMap::new(),
             log: Vec::new(),
@@ -213,7 +216,8 @@ impl World {
         self.repairers.insert(client);
         if self.failing_jobs > 0 {
             self.failing_jobs -= 1;
-            return Ok(Err(JobError { node: None, what: "it was made to fail".into() }));
+            let what = "it was made to fail".to_owned();
+            return Ok(Err(JobError { node: None, may_linger: self.verbs_linger, what }));
         }
         for record in self.disk.values() {
             let Record::Repairer(other) = record else { continue };
