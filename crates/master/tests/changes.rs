@@ -389,3 +389,48 @@ fn nothing_expires_while_the_master_is_away() {
     assert_eq!(world.status().open_sessions, 0);
     assert_eq!(world.view().number, 1, "the nodes came back");
 }
+
+#[test]
+fn a_spare_node_of_another_cluster_is_passed_over() {
+    let mut world = World::formed(settings(3, 2, 2));
+    for _ in 0..2 {
+        world.add_node();
+    }
+    world.pass(100);
+    let foreign = NodeRequest::Format { cluster: 5, attempt: 1 };
+    assert_eq!(world.ask_node(3, foreign), NodeReply::Done);
+    world.kill(1);
+    world.until("redundancy", |world| world.view().number > 1 && world.is_whole());
+    let view = world.view();
+    assert!(view.member(MnId(3)).is_none() && view.member(MnId(4)).is_some());
+    check_tables(&world, &view, ClientId(1));
+}
+
+#[test]
+fn memory_nodes_are_lost_one_after_the_other_in_any_stage() {
+    // Node 2 dies some steps after node 1, so in every stage of its loss or of the growth after it.
+    for ticks in 0..120 {
+        let mut world = World::formed(settings(4, 3, 3));
+        fill(&world, MnId(1));
+        world.open();
+        world.add_node();
+        world.add_node();
+        world.pass(100);
+        world.dies_after = Some((world.ticks.get() + 4 + ticks, 2));
+        world.kill(1);
+        world.until("two losses", |world| {
+            let view = world.view();
+            view.member(MnId(1)).is_none()
+                && (world.dies_after.is_some() || view.member(MnId(2)).is_none())
+                && world.is_whole()
+        });
+        let view = world.view();
+        check_contents(&world, &view);
+        check_tables(&world, &view, ClientId(4000));
+        assert!(!world.sessions[0].expelled);
+        if world.dies_after.is_some() {
+            assert!(ticks > 50, "only {ticks} ticks: the test does not reach the growth");
+            return;
+        }
+    }
+}

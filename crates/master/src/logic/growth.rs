@@ -239,16 +239,20 @@ impl Master {
             {
                 None
             }
-            (
-                NodeRequest::Reserve { extent, .. },
-                Ok(NodeReply::Refused(NodeRefusal::PoolFull { .. })),
-            ) => {
-                self.growth.full.insert((node, matches!(extent, Extent::Region { .. })));
+            (request, Ok(NodeReply::Refused(refusal))) => {
+                let region =
+                    matches!(request, NodeRequest::Reserve { extent: Extent::Region { .. }, .. });
+                self.growth.full.insert((node, region));
+                if !matches!(refusal, NodeRefusal::PoolFull { .. }) {
+                    self.growth.full.insert((node, !region));
+                    let text = format!("{node} gets no replica: {refusal}");
+                    out.push(Action::Log(Level::Warn, text));
+                }
                 if growing.places.is_empty() {
                     self.growth.under_way = None;
                     return;
                 }
-                // With what there is.
+                // With what there is; the last question is who it is.
                 growing.done = growing.requests.len() - 2;
                 None
             }

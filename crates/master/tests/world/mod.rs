@@ -73,6 +73,8 @@ pub struct World {
     pub ticks: Rc<Cell<usize>>,
     pub crash_after: Rc<Cell<Option<usize>>>,
     pub crashes: usize,
+    /// After so many ticks this node dies.
+    pub dies_after: Option<(usize, usize)>,
     /// Jobs to fail at their beginning.
     pub failing_jobs: usize,
     /// Whether verbs of these jobs may still be on their way.
@@ -97,6 +99,7 @@ impl World {
             ticks: Rc::default(),
             crash_after: Rc::default(),
             crashes: 0,
+            dies_after: None,
             failing_jobs: 0,
             verbs_linger: true,
             repairers: BTreeSet::new(),
@@ -163,6 +166,12 @@ impl World {
             for action in self.master.handle(self.now_ms, event) {
                 if self.ticks_out() {
                     return;
+                }
+                if let Some((_, node)) = self.dies_after.take_if(|(at, _)| *at <= self.ticks.get())
+                {
+                    self.nodes.borrow_mut()[node].alive = false;
+                    let connection = NODE_CONNECTIONS + node as u64;
+                    events.push_back(Event::ConnectionClosed { connection });
                 }
                 match self.perform(action) {
                     Ok(event) => events.extend(event),
