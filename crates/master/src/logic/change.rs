@@ -11,9 +11,9 @@
 //! | stable | given-up sessions are recovered, one after the other | replicas are added |
 //!
 //! Jobs run one at a time, each under the session of the *repairer*. When one fails, its verbs may
-//! still be on their way: then the repairer is retired, that is fenced like a client that is given up,
-//! and the next job has another one. So it is with the repairers of an earlier master. A job that
-//! began by an older view counts as a session that still acts by it.
+//! still be on their way: then the repairer is retired, that is fenced like a client that is given
+//! up, and the next job has another one. So it is with the repairers of an earlier master. A job
+//! that began by an older view counts as a session that still acts by it.
 //!
 //! If the last replica of anything is lost, the view stays as it is: there is no better one.
 

@@ -411,7 +411,9 @@ impl TestNode {
                 Effect::WriteTable { offset, value } => {
                     self.pool[offset as usize..][..4].copy_from_slice(&value.to_le_bytes());
                 }
-                Effect::Fence { client } => drop(self.fenced.insert(client).then_some(())),
+                Effect::Fence { client } => {
+                    self.fenced.insert(client);
+                }
             }
         }
         step.reply
