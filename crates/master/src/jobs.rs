@@ -10,6 +10,7 @@
 //!
 //! [`Action::Job`]: crate::logic::Action::Job
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::{Leftover, Recovery, RecoveryTimes};
@@ -270,13 +271,16 @@ impl Blocks {
             let other = places.iter().find(|place| !nodes.contains(&place.node));
             let other = other.expect("it is not the client's everywhere").node;
             let (region, number) = (block.region, block.block as usize);
-            if !tables.contains_key(&(other, region)) {
-                match ask(reach, other, NodeRequest::OwnersOf { region }).await? {
-                    NodeReply::Owners(owners) => drop(tables.insert((other, region), owners)),
-                    reply => return Err(unexpected(other, &reply)),
+            let table = match tables.entry((other, region)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    match ask(reach, other, NodeRequest::OwnersOf { region }).await? {
+                        NodeReply::Owners(owners) => unknown.insert(owners),
+                        reply => return Err(unexpected(other, &reply)),
+                    }
                 }
-            }
-            let owner = tables[&(other, region)].get(number).copied();
+            };
+            let owner = table.get(number).copied();
             let to = owner.unwrap_or(ClientId::NOBODY);
             // The primary last: it hands the block out as soon as it is free there.
             for place in places.iter().rev().filter(|place| nodes.contains(&place.node)) {
