@@ -10,7 +10,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::{
     MasterClient, MasterService, NodeClient, NodeService, RpcError, Runtime, ServeError, Server,
-    bind, serve, serve_local,
+    bind, serve, serve_connections, serve_local,
 };
 use fusee_core::verbs::ClientId;
 
@@ -93,6 +93,35 @@ fn a_client_finds_its_server_again_after_a_restart() {
     let (_server, _) = counting_node(&runtime, &addr);
     assert_eq!(usage(&client), 0);
     assert_eq!(usage(&client), 1);
+}
+
+#[test]
+fn requests_are_known_by_their_connection_and_its_end_is_told() {
+    let runtime = runtime();
+    let (tell, told) = std::sync::mpsc::channel();
+    let seen = tell.clone();
+    let server = serve_connections::<NodeService, _, _, _>(
+        &runtime,
+        bind("127.0.0.1:0").unwrap(),
+        move |connection, _| {
+            seen.send(("asks", connection)).unwrap();
+            async { NodeReply::Done }
+        },
+        move |connection| tell.send(("ends", connection)).unwrap(),
+    )
+    .unwrap();
+    let addr = server.addr().unwrap().to_string();
+    let next = || told.recv_timeout(Duration::from_secs(10)).unwrap();
+    let (theirs, ours) = (self::runtime(), NodeClient::new(&runtime, addr.clone()));
+    let other = NodeClient::new(&theirs, addr);
+    for (client, connection) in [(&ours, 1), (&other, 2), (&ours, 1)] {
+        assert_eq!(client.call_blocking(NodeRequest::Usage), Ok(NodeReply::Done));
+        assert_eq!(next(), ("asks", connection));
+    }
+    drop((other, theirs));
+    assert_eq!(next(), ("ends", 2));
+    server.stop();
+    assert_eq!(next(), ("ends", 1));
 }
 
 #[test]

@@ -38,6 +38,9 @@ mutants! {
     /// Readers use the backups of a subtable whose primary is lost before everybody has left the
     /// primary.
     ReadsBackupsWhileFrozen,
+    /// While the backups are made equal, readers take a word that stands on one of them only: it is
+    /// gone if that one is lost.
+    ReadsWhatMayBeLost,
     /// A loser waits on when the view changes: for a winner that is dead, and whose recovery waits
     /// for the change.
     LoserIgnoresNewView,

@@ -16,13 +16,13 @@
 //! Unlike RACE we keep no header in the bucket: RACE's header tells a client with an old
 //! directory that it came to the wrong place, ours learns it from the view.
 
-use arrayvec::ArrayVec;
 use twox_hash::XxHash3_128;
 
 use crate::layout::Slot;
+use crate::mutant::{Mutant, removed};
 use crate::repair::settled;
 use crate::verbs::{Batch, Failure, Ticket};
-use crate::view::{BUCKETS_PER_GROUP, MAX_REPLICAS, Place, SlotRef, View};
+use crate::view::{BUCKETS_PER_GROUP, Place, SlotRef, View};
 
 /// The most slots that may hold a key: two combined buckets of two buckets of 8.
 pub const MAX_CANDIDATES: usize = 32;
@@ -110,17 +110,25 @@ pub struct Words {
 }
 
 impl Words {
-    /// What the slots become when the backups that are left are made equal.
+    /// What the slots become when the backups that are left are made equal, if that is certain
+    /// for those that may refer to the key: whatever backup is lost before, the others come to the
+    /// same. `None` if it is not.
     ///
     /// # Panics
-    /// If there is none.
-    pub fn settled(backups: &[Words]) -> Words {
+    /// If there is no backup.
+    pub fn settled(backups: &[Words]) -> Option<Words> {
         let mut words = backups[0];
+        let fingerprint = words.buckets.fingerprint;
         for (i, slot) in words.slots[..words.buckets.len()].iter_mut().enumerate() {
-            let shown: ArrayVec<Slot, MAX_REPLICAS> = backups.iter().map(|w| w.slots[i]).collect();
-            *slot = settled(None, &shown, 0);
+            let mut alone = backups.iter().map(|w| settled(None, &[w.slots[i]], 0));
+            *slot = alone.next().expect("there is one");
+            let matters = |w: &Slot| !w.is_free() && w.fingerprint() == fingerprint;
+            let same = alone.all(|w| w == *slot || !(matters(&w) || matters(slot)));
+            if !same && !removed(Mutant::ReadsWhatMayBeLost) {
+                return None;
+            }
         }
-        words
+        Some(words)
     }
 
     /// Every slot with its word.

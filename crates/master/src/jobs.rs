@@ -10,6 +10,7 @@
 //!
 //! [`Action::Job`]: crate::logic::Action::Job
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::{Leftover, Recovery, RecoveryTimes};
@@ -39,6 +40,8 @@ pub enum JobReport {
     Transformed {
         /// Slots of which a replica changed.
         slots_changed: u64,
+        /// Bytes that were copied to new replicas.
+        bytes_copied: u64,
     },
     /// The client left nothing that anybody could stumble over.
     Recovered(Box<Recovered>),
@@ -61,14 +64,23 @@ pub struct Recovered {
 pub struct JobError {
     /// The memory node that did not answer, if it was one.
     pub node: Option<MnId>,
+    /// Whether verbs that were posted may still execute when the job has ended. A host whose fabric
+    /// executes them on the spot says no.
+    pub may_linger: bool,
     /// What went wrong.
     pub what: String,
+}
+
+impl JobError {
+    fn new(node: Option<MnId>, what: String) -> JobError {
+        JobError { node, may_linger: true, what }
+    }
 }
 
 impl From<Failure> for JobError {
     fn from(failure: Failure) -> JobError {
         let silent = failure.error == VerbError::Unreachable;
-        JobError { node: silent.then_some(failure.node), what: failure.to_string() }
+        JobError::new(silent.then_some(failure.node), failure.to_string())
     }
 }
 
@@ -84,7 +96,7 @@ impl From<RepairError> for JobError {
     fn from(error: RepairError) -> JobError {
         match error {
             RepairError::Unreachable(failure) => failure.into(),
-            other => JobError { node: None, what: other.to_string() },
+            other => JobError::new(None, other.to_string()),
         }
     }
 }
@@ -111,8 +123,9 @@ pub async fn run<F: Fabric, R: Reach>(
 ) -> Result<JobReport, JobError> {
     match job {
         Job::Transform => {
-            let slots_changed = transform(fabric, reach, view).await?;
-            Ok(JobReport::Transformed { slots_changed })
+            let done = transform(fabric, reach, view).await?;
+            let repair::Transformed { slots_changed, bytes_copied, .. } = done;
+            Ok(JobReport::Transformed { slots_changed, bytes_copied })
         }
         Job::Recover { client } => {
             let recovered = recover_client(fabric, reach, view, client).await?;
@@ -122,14 +135,12 @@ pub async fn run<F: Fabric, R: Reach>(
 }
 
 async fn ask<R: Reach>(reach: &R, node: MnId, request: NodeRequest) -> Result<NodeReply, JobError> {
-    reach.ask(node, request).await.map_err(|cause| JobError {
-        node: Some(node),
-        what: format!("{node} does not answer: {cause}"),
-    })
+    let answer = reach.ask(node, request).await;
+    answer.map_err(|cause| JobError::new(Some(node), format!("{node} does not answer: {cause}")))
 }
 
 fn unexpected(node: MnId, reply: &NodeReply) -> JobError {
-    JobError { node: None, what: format!("{node} answered by {reply:?}") }
+    JobError::new(None, format!("{node} answered by {reply:?}"))
 }
 
 async fn order<R: Reach>(reach: &R, node: MnId, request: NodeRequest) -> Result<(), JobError> {
@@ -140,14 +151,16 @@ async fn order<R: Reach>(reach: &R, node: MnId, request: NodeRequest) -> Result<
 }
 
 /// Makes the replicas in the scope of a change equal and fills the joining ones, tables of block
-/// owners included; then tells every region's first replica that it leads. Returns the number of
-/// slots that changed.
+/// owners included; then tells every region's first replica that it leads.
+///
+/// # Panics
+/// If the view has no change that is transforming.
 pub async fn transform<F: Fabric, R: Reach>(
     fabric: &F,
     reach: &R,
     view: &View,
-) -> Result<u64, JobError> {
-    let settled = repair::transform(fabric, view).await?;
+) -> Result<repair::Transformed, JobError> {
+    let transformed = repair::transform(fabric, view).await?;
     let regions = view.change.iter().flat_map(|change| &change.regions);
     for joining in regions {
         // After the bytes, which hold the copy of the table that a node makes of its own.
@@ -167,7 +180,7 @@ pub async fn transform<F: Fabric, R: Reach>(
             order(reach, member.node, NodeRequest::Lead { regions }).await?;
         }
     }
-    Ok(settled.slots_changed)
+    Ok(transformed)
 }
 
 /// Puts right what a dead client left: its requests, its block tables, the blocks it never used.
@@ -258,13 +271,16 @@ impl Blocks {
             let other = places.iter().find(|place| !nodes.contains(&place.node));
             let other = other.expect("it is not the client's everywhere").node;
             let (region, number) = (block.region, block.block as usize);
-            if !tables.contains_key(&(other, region)) {
-                match ask(reach, other, NodeRequest::OwnersOf { region }).await? {
-                    NodeReply::Owners(owners) => drop(tables.insert((other, region), owners)),
-                    reply => return Err(unexpected(other, &reply)),
+            let table = match tables.entry((other, region)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    match ask(reach, other, NodeRequest::OwnersOf { region }).await? {
+                        NodeReply::Owners(owners) => unknown.insert(owners),
+                        reply => return Err(unexpected(other, &reply)),
+                    }
                 }
-            }
-            let owner = tables[&(other, region)].get(number).copied();
+            };
+            let owner = table.get(number).copied();
             let to = owner.unwrap_or(ClientId::NOBODY);
             // The primary last: it hands the block out as soon as it is free there.
             for place in places.iter().rev().filter(|place| nodes.contains(&place.node)) {

@@ -1,8 +1,9 @@
 //! The thread that runs the master's jobs, each with a fabric session of its own.
 //!
 //! The session reaches the members by shared memory if they are on this host and let it in, else by
-//! TCP. It ends before the job is reported as done: only then may the memory nodes be told to
-//! shut it out, which over shared memory kills the process that is still in there.
+//! TCP. It ends before the job is reported as done. Over shared memory verbs execute on the spot,
+//! so nothing of the session is left then, and it need not be shut out when a job fails. It must
+//! not be either: a memory node that has not noticed its end yet would kill this process.
 //!
 //! When the master ends, a running job is dropped where it is, as if the master had crashed.
 
@@ -108,7 +109,10 @@ fn work(order: Order, ends: &AtomicBool) -> Option<Result<JobReport, JobError>> 
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(result) = job.as_mut().poll(&mut context) {
-            return Some(result);
+            return Some(result.map_err(|error| JobError {
+                may_linger: fabric.kind() == FabricKind::Tcp,
+                ..error
+            }));
         }
         fabric.turn(Some(LOOK));
         if ends.load(Ordering::Relaxed) {
@@ -129,8 +133,11 @@ fn attach(client: ClientId, members: &[Member]) -> Result<AnyFabric, JobError> {
             Err(error) => tracing::debug!(%error, "no shared memory for repairs"),
         }
     }
-    attach_all(FabricKind::Tcp, client, members)
-        .map_err(|error| JobError { node: Some(error.node), what: error.to_string() })
+    attach_all(FabricKind::Tcp, client, members).map_err(|error| JobError {
+        node: Some(error.node),
+        may_linger: false,
+        what: error.to_string(),
+    })
 }
 
 struct Asking {

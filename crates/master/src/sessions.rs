@@ -111,11 +111,6 @@ impl Sessions {
         self.open.contains_key(&client)
     }
 
-    /// Whether it is shut out and not recovered.
-    pub fn is_given_up(&self, client: ClientId) -> bool {
-        self.given_up.contains_key(&client)
-    }
-
     /// Whether an id has been handed out, perhaps by an earlier process.
     pub fn has_been(&self, client: ClientId) -> bool {
         client != ClientId::NOBODY && client.0 < self.next

@@ -122,7 +122,11 @@ async fn crash_repairs(run: &Run) {
 /// How long a disturbance lasts: mostly some phases, at times longer than operations wait.
 fn duration(run: &Run) -> Nanos {
     let lease = run.shape.lease().as_nanos() as u64;
-    let longest = run.fault_rng.pick(&[5_000, 50_000, 500_000, lease / 4, 2 * lease]);
+    let longest = match run.fault_rng.below(60) {
+        0 => 2 * lease,
+        1 => lease / 4,
+        _ => run.fault_rng.pick(&[5_000, 50_000, 500_000]),
+    };
     1_000 + run.fault_rng.below_u64(longest)
 }
 

@@ -242,15 +242,16 @@ impl Keeper {
             }
         };
         let mut state = self.state();
-        let news = match view {
-            Some(view) => state.follow(view, broken),
-            None => News::Nothing,
-        };
+        // First: a memory node that joins later does not know whom the others shut out before, so
+        // such a session must never get to hear of it.
         for gate in state.open().filter(|gate| expelled.contains(&gate.client())) {
             tracing::warn!(client = %gate.client(), "the cluster has shut a session out");
             gate.expel();
         }
-        Some(news)
+        Some(match view {
+            Some(view) => state.follow(view, broken),
+            None => News::Nothing,
+        })
     }
 }
 
@@ -287,7 +288,7 @@ impl State {
     }
 
     fn publish(&self) {
-        for gate in &self.gates {
+        for gate in self.open() {
             gate.publish(&self.view);
         }
     }

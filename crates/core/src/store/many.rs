@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::layout::Slot;
 use crate::race::Buckets;
 use crate::stats::OpKind;
-use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
+use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket, VerbError};
 
 /// Bytes that one batch fetches at most, beside the buckets.
 const MAX_BYTES: u64 = 2 << 20;
@@ -67,7 +67,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         op.finish(OpKind::SearchMany);
         let open = match open {
             // One by one they wait for the view without that node.
-            Err(Error::Unreachable { .. }) => (0..keys.len()).filter(|i| !answered[*i]).collect(),
+            Err(Error::Unreachable { error: VerbError::Unreachable, .. }) => {
+                (0..keys.len()).filter(|i| !answered[*i]).collect()
+            }
             other => other?,
         };
         for i in open {

@@ -45,7 +45,7 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, MAX_CANDIDATES, Words};
 use crate::slab::{Allocation, Rest, Slabs};
 use crate::stats::{Cost, OpKind, Stats};
-use crate::verbs::{Batch, ClientId, Fabric, Failure, Ticket};
+use crate::verbs::{Batch, ClientId, Fabric, Failure, MnId, Ticket, VerbError};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
 /// Where a key was last seen: its slot and the slot's word. What an index cache keeps.
@@ -167,6 +167,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             cost: Cost::default(),
             acts,
             progress: Progress::Nothing,
+            in_doubt: Vec::new(),
             hint_held: false,
             pauses: 0,
         }
@@ -237,6 +238,8 @@ struct Op<'s, F: Fabric, H: Host> {
     acts: Acts<'s, F, H>,
     /// How far the running attempt to write has come.
     progress: Progress,
+    /// Memory nodes that did not answer this operation.
+    in_doubt: Vec<MnId>,
     /// Whether the slot of the hint held the hint's word.
     hint_held: bool,
     /// How often it has waited. One count for the whole operation, so that the host's limit on
@@ -258,7 +261,21 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let batch = mem::take(&mut self.batch);
         self.acts.posted |= batch.verbs().iter().any(|v| v.is_atomic());
         self.batch = self.store.fabric.execute(batch).await;
+        if self.batch.check().is_err() {
+            self.note_doubts();
+        }
         self.cost.add_batch(&self.batch);
+    }
+
+    /// Nodes that did not answer: what was posted to them may still execute.
+    #[cold]
+    fn note_doubts(&mut self) {
+        for verb in self.batch.verbs() {
+            let silent = verb.result == Err(VerbError::Unreachable);
+            if silent && !self.in_doubt.contains(&verb.node) {
+                self.in_doubt.push(verb.node);
+            }
+        }
     }
 
     /// Ends the operation: counts it and keeps its batch for the next one.
@@ -294,20 +311,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(Slot(u64::from_le_bytes(bytes.try_into().expect("a slot has 8 bytes"))))
     }
 
-    /// One phase: all slots of the key, from the primary. While a subtable has none, from all
-    /// backups.
+    /// One phase: all slots of the key, from the primary.
     async fn fetch_words(&mut self, buckets: &Buckets) -> Result<Words, Failure> {
         self.batch.next_phase();
-        if self.view.change.is_some() && self.view.is_headless(buckets.subtable) {
-            return self.fetch_settled(buckets).await;
-        }
         let tickets = self.read_buckets(buckets);
         self.phase().await;
         buckets.words(&self.batch, tickets)
     }
 
-    /// One phase: all slots of the key as they are going to be settled.
-    async fn fetch_settled(&mut self, buckets: &Buckets) -> Result<Words, Failure> {
+    /// One phase: all slots of the key as they are going to be settled, from all backups of a
+    /// subtable without a primary; `None` if that is not certain yet.
+    async fn fetch_settled(&mut self, buckets: &Buckets) -> Result<Option<Words>, Failure> {
+        self.batch.next_phase();
         let view = self.view.clone();
         let places = &view.subtables[buckets.subtable as usize].places;
         let mut reads = ArrayVec::<[Ticket; 2], MAX_REPLICAS>::new();

@@ -15,7 +15,7 @@ use crate::layout::{Object, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::stats::OpKind;
-use crate::verbs::{Batch, Fabric, Span, Ticket};
+use crate::verbs::{Batch, Fabric, Span, Ticket, VerbError};
 
 /// What a SEARCH found. Holds the value in the memory it was fetched into.
 pub struct Searched<'s, F: Fabric, H: Host> {
@@ -83,7 +83,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         loop {
             self.may_read(key).await?;
             match self.search_by_view(key, hint).await {
-                Err(error @ Error::Unreachable { node, .. }) => {
+                Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
                     self.read_without(node, error).await?;
                 }
                 other => return other,
@@ -105,7 +105,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let buckets = Buckets::of(key, &self.view);
         loop {
             self.batch.clear();
-            let words = self.fetch_words(&buckets).await.map_err(|f| self.failed(f))?;
+            let words = match self.view.is_headless(buckets.subtable) {
+                false => self.fetch_words(&buckets).await,
+                true => match self.fetch_settled(&buckets).await {
+                    Ok(Some(words)) => Ok(words),
+                    Ok(None) => {
+                        self.wait_for_change().await?;
+                        self.may_read(key).await?;
+                        continue;
+                    }
+                    Err(failure) => Err(failure),
+                },
+            };
+            let words = words.map_err(|f| self.failed(f))?;
             self.batch.next_phase();
             let mut reads = Candidates::new();
             let mut broken = false;

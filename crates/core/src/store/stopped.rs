@@ -26,7 +26,7 @@ use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
-use crate::verbs::{Fabric, MnId};
+use crate::verbs::{Fabric, MnId, VerbError};
 use crate::view::View;
 
 /// How far an attempt to write has come.
@@ -90,6 +90,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     pub(super) async fn read_without(&mut self, node: MnId, error: Error) -> Result<(), Error> {
         // A READ that is still on its way harms nobody.
         self.acts.pause();
+        self.in_doubt.clear();
         self.store.host.report_unreachable(node);
         while self.store.newest_view().member(node).is_some() {
             if self.pause().await.is_err() {
@@ -99,7 +100,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(())
     }
 
-    async fn wait_for_change(&mut self) -> Result<(), Error> {
+    pub(super) async fn wait_for_change(&mut self) -> Result<(), Error> {
         self.acts.pause();
         match self.pause().await {
             Ok(()) => Ok(()),
@@ -121,11 +122,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     pub(super) async fn find_out(
         &mut self,
         opcode: Opcode,
-        mut node: Option<MnId>,
         mut error: Error,
     ) -> Result<Attempt, Error> {
         loop {
-            self.await_switch(node, &error).await?;
+            self.await_switch(&error).await?;
             let attempt = match self.progress {
                 Progress::Nothing | Progress::Withdrawing(_) => Ok(Attempt::Again),
                 Progress::Committing(round) => Ok(Attempt::Done(live(&round, round.own))),
@@ -134,10 +134,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
             };
             match attempt {
-                Err(Error::Unreachable { node: another, error: why, .. }) => {
-                    node = Some(another);
-                    let outcome = Outcome::Unknown;
-                    error = Error::Unreachable { node: another, error: why, outcome };
+                Err(Error::Unreachable { node, error: why, .. })
+                    if why == VerbError::Unreachable =>
+                {
+                    error = Error::Unreachable { node, error: why, outcome: Outcome::Unknown };
                 }
                 other => {
                     self.acts.found_out();
@@ -148,15 +148,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Waits for the view by which a stopped attempt can find out what became of it, and acts by it.
-    async fn await_switch(&mut self, node: Option<MnId>, error: &Error) -> Result<(), Error> {
-        if let Some(node) = node {
-            self.store.host.report_unreachable(node);
+    async fn await_switch(&mut self, error: &Error) -> Result<(), Error> {
+        for node in &self.in_doubt {
+            self.store.host.report_unreachable(*node);
         }
         loop {
             let newest = self.store.newest_view();
             // What it has posted to a member may still execute there.
-            let is_gone = node.is_none_or(|node| newest.member(node).is_none());
-            if is_gone {
+            self.in_doubt.retain(|node| newest.member(*node).is_some());
+            if self.in_doubt.is_empty() {
                 match self.progress {
                     Progress::Nothing => self.acts.pause(),
                     _ if self.acts.is_acting() => self.acts.stop(),

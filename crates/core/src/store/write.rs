@@ -25,7 +25,7 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Words};
 use crate::slab::Allocation;
 use crate::stats::OpKind;
-use crate::verbs::Fabric;
+use crate::verbs::{Fabric, VerbError};
 use crate::view::MAX_REPLICAS;
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -150,11 +150,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Ok(Attempt::Stopped) => {
                 let waiting_for = "the winner of a write conflict to finish";
                 let error = Error::GaveUp { waiting_for, outcome: Outcome::Unknown };
-                self.find_out(intent.opcode, None, error).await
+                self.find_out(intent.opcode, error).await
             }
-            Err(Error::Unreachable { node, error, outcome }) => {
-                let error = Error::Unreachable { node, error, outcome };
-                self.find_out(intent.opcode, Some(node), error).await
+            Err(error @ Error::Unreachable { error: VerbError::Unreachable, .. }) => {
+                self.find_out(intent.opcode, error).await
             }
             other => other,
         }

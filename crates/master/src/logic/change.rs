@@ -11,9 +11,9 @@
 //! | stable | given-up sessions are recovered, one after the other | replicas are added |
 //!
 //! Jobs run one at a time, each under the session of the *repairer*. When one fails, its verbs may
-//! still be on their way: the repairer is retired, that is fenced like a client that is given up,
-//! and the next job has another one. So it is with the repairers of an earlier master. A job that
-//! began by an older view counts as a session that still acts by it.
+//! still be on their way: then the repairer is retired, that is fenced like a client that is given
+//! up, and the next job has another one. So it is with the repairers of an earlier master. A job
+//! that began by an older view counts as a session that still acts by it.
 //!
 //! If the last replica of anything is lost, the view stays as it is: there is no better one.
 
@@ -246,7 +246,9 @@ impl Master {
                 let pause = (PAUSE_MS << self.repair.failures.min(8)).min(MAX_PAUSE_MS);
                 self.repair.failures += 1;
                 self.repair.not_before_ms = now_ms + pause;
-                self.repair.retired.extend(self.repair.current.take());
+                if error.may_linger {
+                    self.repair.retired.extend(self.repair.current.take());
+                }
                 let text = format!("a repair stopped, and is tried again: {error}");
                 out.push(Action::Log(Level::Warn, text));
                 if let Some(node) = error.node {
@@ -258,9 +260,12 @@ impl Master {
 
     fn job_succeeded(&mut self, now_ms: u64, by: u64, report: JobReport, out: &mut Actions) {
         match report {
-            JobReport::Transformed { slots_changed } => {
+            JobReport::Transformed { slots_changed, bytes_copied } => {
                 if self.view().is_some_and(|view| view.number == by) {
-                    let text = format!("replicas are equal, {slots_changed} slots changed");
+                    let text = format!(
+                        "replicas are equal: {slots_changed} slots changed, {bytes_copied} bytes \
+                         copied"
+                    );
                     out.push(Action::Log(Level::Info, text));
                     self.advance(now_ms, out);
                 }

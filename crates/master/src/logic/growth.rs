@@ -36,6 +36,8 @@ pub(super) struct Growth {
     not_before_ms: u64,
     /// Said that no node has room.
     told: bool,
+    /// The view for which nothing can be done, as long as no node comes.
+    at_rest: Option<u64>,
 }
 
 /// Room that is being reserved on a node.
@@ -62,7 +64,7 @@ impl Growth {
     /// A node came: there may be room now.
     pub fn look_again(&mut self) {
         self.full.clear();
-        self.told = false;
+        self.at_rest = None;
     }
 
     /// Whether room is being reserved on a node.
@@ -99,7 +101,11 @@ impl Master {
             }
             self.growth.under_way = None;
         }
-        if self.growth.not_before_ms > now_ms || !self.presences.losing.is_empty() {
+        let number = self.view().map(|view| view.number);
+        if self.growth.not_before_ms > now_ms
+            || self.growth.at_rest == number
+            || !self.presences.losing.is_empty()
+        {
             return;
         }
         let missing = self.missing_replicas();
@@ -108,20 +114,19 @@ impl Master {
             if std::mem::take(&mut self.growth.told) {
                 self.problem = None;
             }
-            return;
-        }
-        match self.choose() {
-            Some((node, extents)) => self.begin(now_ms, node, extents, out),
-            None if !self.growth.told => {
-                self.growth.told = true;
-                let text = format!(
-                    "{missing} subtables and regions have too few replicas, and no memory node \
-                     has room for more; start another memory node"
-                );
+            self.growth.at_rest = number;
+        } else if let Some((node, extents)) = self.choose() {
+            self.begin(now_ms, node, extents, out);
+        } else {
+            let text = format!(
+                "{missing} subtables and regions have too few replicas, and no memory node has \
+                 room for more; start another memory node"
+            );
+            if self.problem.as_ref() != Some(&text) {
                 out.push(Action::Log(Level::Warn, text.clone()));
                 self.problem = Some(text);
             }
-            None => {}
+            (self.growth.told, self.growth.at_rest) = (true, number);
         }
     }
 
@@ -234,16 +239,20 @@ impl Master {
             {
                 None
             }
-            (
-                NodeRequest::Reserve { extent, .. },
-                Ok(NodeReply::Refused(NodeRefusal::PoolFull { .. })),
-            ) => {
-                self.growth.full.insert((node, matches!(extent, Extent::Region { .. })));
+            (request, Ok(NodeReply::Refused(refusal))) => {
+                let region =
+                    matches!(request, NodeRequest::Reserve { extent: Extent::Region { .. }, .. });
+                self.growth.full.insert((node, region));
+                if !matches!(refusal, NodeRefusal::PoolFull { .. }) {
+                    self.growth.full.insert((node, !region));
+                    let text = format!("{node} gets no replica: {refusal}");
+                    out.push(Action::Log(Level::Warn, text));
+                }
                 if growing.places.is_empty() {
                     self.growth.under_way = None;
                     return;
                 }
-                // With what there is.
+                // With what there is; the last question is who it is.
                 growing.done = growing.requests.len() - 2;
                 None
             }

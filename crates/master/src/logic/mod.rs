@@ -108,6 +108,8 @@ pub enum Level {
 
 /// What the host has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
+// An action is carried out as soon as it is made: a few of them exist at a time.
+#[allow(clippy::large_enum_variant)]
 pub enum Action {
     /// Change the store: all of these or none, durably before any later action.
     Persist(Vec<Write>),

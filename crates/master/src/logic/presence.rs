@@ -108,11 +108,9 @@ impl Master {
     /// A memory node has joined. Over an ordinary connection that binds it to nothing: it may use
     /// another one from now on.
     pub(super) fn node_joined(&mut self, now_ms: u64, node: MnId, connection: u64) {
-        let presence = self.presences.nodes.entry(node).or_default();
-        presence.heard_ms = now_ms;
-        if connection == LOCAL {
-            presence.connection = Some(LOCAL);
-        }
+        let connection = (connection == LOCAL).then_some(LOCAL);
+        let heard = Presence { heard_ms: now_ms, connection, gone_at_ms: None };
+        self.presences.nodes.insert(node, heard);
     }
 
     /// A memory node says that it is there.

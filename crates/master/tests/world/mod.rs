@@ -73,8 +73,12 @@ pub struct World {
     pub ticks: Rc<Cell<usize>>,
     pub crash_after: Rc<Cell<Option<usize>>>,
     pub crashes: usize,
+    /// After so many ticks this node dies.
+    pub dies_after: Option<(usize, usize)>,
     /// Jobs to fail at their beginning.
     pub failing_jobs: usize,
+    /// Whether verbs of these jobs may still be on their way.
+    pub verbs_linger: bool,
     /// Who has worked on jobs.
     pub repairers: BTreeSet<ClientId>,
     pub replies: BTreeMap<u64, MasterReply>,
@@ -95,7 +99,9 @@ impl World {
             ticks: Rc::default(),
             crash_after: Rc::default(),
             crashes: 0,
+            dies_after: None,
             failing_jobs: 0,
+            verbs_linger: true,
             repairers: BTreeSet::new(),
             replies: BTreeMap::new(),
             log: Vec::new(),
@@ -161,6 +167,12 @@ impl World {
                 if self.ticks_out() {
                     return;
                 }
+                if let Some((_, node)) = self.dies_after.take_if(|(at, _)| *at <= self.ticks.get())
+                {
+                    self.nodes.borrow_mut()[node].alive = false;
+                    let connection = NODE_CONNECTIONS + node as u64;
+                    events.push_back(Event::ConnectionClosed { connection });
+                }
                 match self.perform(action) {
                     Ok(event) => events.extend(event),
                     // In the middle of a job.
@@ -213,7 +225,8 @@ impl World {
         self.repairers.insert(client);
         if self.failing_jobs > 0 {
             self.failing_jobs -= 1;
-            return Ok(Err(JobError { node: None, what: "it was made to fail".into() }));
+            let what = "it was made to fail".to_owned();
+            return Ok(Err(JobError { node: None, may_linger: self.verbs_linger, what }));
         }
         for record in self.disk.values() {
             let Record::Repairer(other) = record else { continue };
@@ -278,7 +291,8 @@ impl World {
     /// Lets some time pass; everybody does what is due.
     pub fn step(&mut self) {
         self.now_ms += STEP_MS;
-        for at in 0..self.nodes.borrow().len() {
+        let nodes = self.nodes.borrow().len();
+        for at in 0..nodes {
             self.step_of_node(at);
         }
         for at in 0..self.sessions.len() {
@@ -300,6 +314,7 @@ impl World {
             (request, node.asking)
         };
         let connection = NODE_CONNECTIONS + at as u64;
+        let crashes = self.crashes;
         let token = asking.unwrap_or_else(|| self.send(connection, request));
         let reply = self.replies.remove(&token);
         let node = &mut self.nodes.borrow_mut()[at];
@@ -311,8 +326,7 @@ impl World {
             }
             Some(MasterReply::Expelled) => node.expelled = true,
             Some(MasterReply::Done) => {}
-            // It waits, or the master has crashed.
-            None if node.joined => node.asking = Some(token),
+            None if node.joined && self.crashes == crashes => node.asking = Some(token),
             None => {}
             Some(other) => panic!("unexpected {other:?}"),
         }
@@ -327,7 +341,7 @@ impl World {
         let acts_by = if session.follows { acts_by } else { 1 };
         let pulse = Pulse { client, acts_by, has_stopped: !session.follows };
         let request = MasterRequest::Renew { sessions: vec![pulse], newer_than: session.view };
-        let asking = session.asking;
+        let (asking, crashes) = (session.asking, self.crashes);
         let token = asking.unwrap_or_else(|| self.send(at as u64 + 1, request));
         let reply = self.replies.remove(&token);
         let session = &mut self.sessions[at];
@@ -337,7 +351,8 @@ impl World {
                 session.expelled = expelled.contains(&client);
                 session.view = view.map_or(session.view, |view| view.number);
             }
-            None => session.asking = Some(token),
+            None if self.crashes == crashes => session.asking = Some(token),
+            None => {}
             Some(other) => panic!("unexpected {other:?}"),
         }
     }
@@ -396,7 +411,9 @@ impl TestNode {
                 Effect::WriteTable { offset, value } => {
                     self.pool[offset as usize..][..4].copy_from_slice(&value.to_le_bytes());
                 }
-                Effect::Fence { client } => drop(self.fenced.insert(client).then_some(())),
+                Effect::Fence { client } => {
+                    self.fenced.insert(client);
+                }
             }
         }
         step.reply

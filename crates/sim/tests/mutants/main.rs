@@ -57,7 +57,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         WritesWhileFrozen | LoserIgnoresNewView | StoppedIsForgotten | LooksBeforeTheSwitch => {
             &scenarios::NODE_LOSS
         }
-        ReadsBackupsWhileFrozen => &scenarios::CUT_OFF_PRIMARY,
+        ReadsBackupsWhileFrozen | ReadsWhatMayBeLost => &scenarios::CUT_OFF_PRIMARY,
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
         LoserWaitsForEver => &scenarios::TIMED_SHORT_LOSSES,
     }

@@ -26,7 +26,7 @@ use super::operator_fabric;
 
 /// Nodes are lost beside working clients. 2 to 5 index replicas.
 pub fn node_loss(seed: u64) -> Events {
-    let plans = if seed % 3 == 0 { Plans::Fights } else { Plans::Mixed };
+    let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
     let run = Run::new(seed, 2 + seed as u8 % 4, plans);
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(2) {
@@ -54,7 +54,8 @@ pub fn cut_off_primary(seed: u64) -> Events {
     let run = Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed);
     let clients = [(); 3].map(|()| (run.client(), Life::new(None, || false)));
     run.alone(run.workload.run(&clients[0].0, OpKind::Insert, 0));
-    let leader = Leader { run: &run, clients: &clients, is_done: Cell::new(false) };
+    let leader =
+        Leader { run: &run, clients: &clients, is_done: Cell::new(false), losses_one_in: 12 };
     let [(writer, _), (early, _), (late, _)] = &clients;
     let now = run.cluster.view().clone();
     let subtable = run.workload.subtable_of(0, &now);
@@ -104,7 +105,7 @@ fn change(run: &Run, why: Why) {
             (run.client(), life)
         })
         .collect();
-    let leader = Leader { run, clients: &clients, is_done: Cell::new(false) };
+    let leader = Leader { run, clients: &clients, is_done: Cell::new(false), losses_one_in: 3 };
     let mut stepper = Stepper::new(rng);
     stepper.spawn(leader.lead(why));
     for (store, life) in &clients {
@@ -120,6 +121,8 @@ struct Leader<'r> {
     run: &'r Run,
     clients: &'r [(Client, Life<'r>)],
     is_done: Cell<bool>,
+    /// In one of so many stages another node is lost.
+    losses_one_in: usize,
 }
 
 impl Leader<'_> {
@@ -168,7 +171,7 @@ impl Leader<'_> {
         if stage != Stage::Transforming || run.rng.below(2) == 0 {
             self.publish(&view).await;
         }
-        if run.rng.below(12) == 0
+        if run.rng.one_in(self.losses_one_in)
             && let Some(without) = self.lose_a_node(&view).await
         {
             run.cluster.stop_watching();
