@@ -130,6 +130,18 @@ impl<S: Service> RpcClient<S> {
         &self.shared.addr
     }
 
+    /// What the connection lives on.
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.shared.runtime
+    }
+
+    /// A client of the same service at another address.
+    pub(super) fn sibling(&self, addr: String) -> RpcClient<S> {
+        let runtime = self.shared.runtime.clone();
+        let shared = Shared { runtime, addr, reconnect: true, link: Mutex::new(None) };
+        RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE }
+    }
+
     /// Asks once. Dropping the future does not take the request back.
     pub async fn call(&self, request: S::Request) -> Result<S::Reply, RpcError> {
         let (shared, deadline) = (Arc::clone(&self.shared), self.deadline);
