@@ -84,6 +84,11 @@ impl Config {
         }
     }
 
+    /// Checks how the store is named; whether it can be reached is another question.
+    pub fn check_store(&self) -> Result<(), StoreAddressError> {
+        self.shared_store().map(drop)
+    }
+
     /// The store that it shares with other masters, if it does; in a program without etcd there is
     /// no such thing.
     pub(crate) fn shared_store(&self) -> Result<Option<SharedStore>, StoreAddressError> {

@@ -230,8 +230,9 @@ impl<S: Service> Shared<S> {
             Err(HelloError::Stranger(found)) => {
                 Err(RpcError::WrongService { addr: addr(), expected: S::ROLE, found })
             }
-            Err(HelloError::Silent) => Err(RpcError::TimedOut { addr: addr() }),
-            Err(HelloError::Closed) => Err(RpcError::Closed { addr: addr() }),
+            // The request has not been sent: nothing of it can take effect.
+            Err(HelloError::Silent) => Err(unreachable("connected, but no hello in time".into())),
+            Err(HelloError::Closed) => Err(unreachable("it closes connections at once".into())),
         }
     }
 }
