@@ -111,13 +111,6 @@ impl fmt::Debug for MasterClient {
     }
 }
 
-/// What came of one way round the list.
-enum Round {
-    Answered(MasterReply),
-    /// Some stand by, and nobody leads.
-    NoLeader,
-}
-
 impl Masters {
     async fn call(
         &self,
@@ -126,20 +119,23 @@ impl Masters {
     ) -> Result<MasterReply, RpcError> {
         let end = Instant::now() + deadline;
         loop {
-            match self.round(&request, end).await? {
-                Round::Answered(reply) => return Ok(reply),
-                Round::NoLeader if Instant::now() + ROUND_PAUSE < end => {
-                    tokio::time::sleep(ROUND_PAUSE).await;
-                }
-                Round::NoLeader => {
-                    return Err(RpcError::NoLeader { addr: self.addrs.clone() });
-                }
+            if let Some(reply) = self.round(&request, end).await? {
+                return Ok(reply);
             }
+            if Instant::now() + ROUND_PAUSE >= end {
+                return Err(RpcError::NoLeader { addr: self.addrs.clone() });
+            }
+            tokio::time::sleep(ROUND_PAUSE).await;
         }
     }
 
-    /// Asks one after the other until one takes the request, or may have taken it.
-    async fn round(&self, request: &MasterRequest, end: Instant) -> Result<Round, RpcError> {
+    /// Asks one after the other until one takes the request, or may have taken it. No reply means
+    /// that some stand by and nobody leads.
+    async fn round(
+        &self,
+        request: &MasterRequest,
+        end: Instant,
+    ) -> Result<Option<MasterReply>, RpcError> {
         let mut ahead = self.in_order();
         let mut asked: Vec<String> = Vec::new();
         let mut somebody_stands_by = false;
@@ -161,7 +157,7 @@ impl Masters {
                 }
                 Ok(reply) => {
                     self.ask_first(one);
-                    return Ok(Round::Answered(reply));
+                    return Ok(Some(reply));
                 }
                 Err(error) if error.may_take_effect() => {
                     if let Some(next) = ahead.pop_front() {
@@ -174,7 +170,7 @@ impl Masters {
         }
         match obstacle {
             Some(error) if !somebody_stands_by => Err(error),
-            _ => Ok(Round::NoLeader),
+            _ => Ok(None),
         }
     }
 

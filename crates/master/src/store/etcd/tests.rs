@@ -86,6 +86,8 @@ fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
     // The old leader has not noticed: by its own clock it still leads.
     bench.revoke(old_lease);
     assert!(first.holds());
+    let refused = first.persist(&[Record::Cluster(8)]);
+    assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
     let mut second = bench.store(&new).unwrap();
     let load = |store: &Store| {
         let mut records = store.load().unwrap();
