@@ -20,8 +20,8 @@ type SharedStore = StoreAddress;
 #[cfg(not(feature = "etcd"))]
 type SharedStore = std::convert::Infallible;
 
-/// Settings of a master. Those before `memory_nodes` are the process's; the rest takes effect when a cluster
-/// is formed, and is a mistake to change afterwards.
+/// Settings of a master. Those before `memory_nodes` are the process's; the rest takes effect when
+/// a cluster is formed, and is a mistake to change afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {

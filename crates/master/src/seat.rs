@@ -45,25 +45,41 @@ impl Seat {
         Seat { place: Mutex::new(Place::Leads(queue)), contested: false }
     }
 
-    /// Asks the logic; the answer is the reply to give.
-    pub async fn ask(&self, request: MasterRequest) -> MasterReply {
+    /// Asks the logic; the answer is the reply to give. The request is in its queue when this
+    /// returns, before whatever else its connection brings.
+    pub fn ask(&self, request: MasterRequest) -> impl Future<Output = MasterReply> + use<> {
         let hands_on = matches!(&request, MasterRequest::Close { leftovers, .. }
             if !leftovers.is_empty());
-        let (reply, replied) = oneshot::channel();
-        let sent = match &*self.place() {
-            Place::Leads(queue) => queue.send(Message::Request(request, reply)).is_ok(),
-            Place::StandsBy { leader } => {
-                return MasterReply::NotLeader { leader: leader.clone() };
+        let asked = self.pass_on(request);
+        let contested = self.contested;
+        async move {
+            let (sent, replied) = match asked {
+                Ok(asked) => asked,
+                Err(reply) => return reply,
+            };
+            match replied.await {
+                Ok(reply) => reply,
+                // Not taken, so without effect; or taken by a term that is over.
+                Err(_) if contested && !(sent && hands_on) => {
+                    MasterReply::NotLeader { leader: None }
+                }
+                Err(_) => MasterReply::Refused { reason: ENDED.into() },
             }
-            Place::Ended(reason) => return MasterReply::Refused { reason: reason.clone() },
-        };
-        match replied.await {
-            Ok(reply) => reply,
-            // Not taken, so without effect; or taken by a term that is over.
-            Err(_) if self.contested && !(sent && hands_on) => {
-                MasterReply::NotLeader { leader: None }
+        }
+    }
+
+    /// Whether the logic has the request, and where its reply comes; or the reply at once.
+    fn pass_on(
+        &self,
+        request: MasterRequest,
+    ) -> Result<(bool, oneshot::Receiver<MasterReply>), MasterReply> {
+        match &*self.place() {
+            Place::Leads(queue) => {
+                let (reply, replied) = oneshot::channel();
+                Ok((queue.send(Message::Request(request, reply)).is_ok(), replied))
             }
-            Err(_) => MasterReply::Refused { reason: ENDED.into() },
+            Place::StandsBy { leader } => Err(MasterReply::NotLeader { leader: leader.clone() }),
+            Place::Ended(reason) => Err(MasterReply::Refused { reason: reason.clone() }),
         }
     }
 

@@ -248,10 +248,7 @@ pub(crate) fn end(queue: &Sender<Message>, thread: JoinHandle<()>) {
 fn handler(
     seat: Arc<Seat>,
 ) -> impl Fn(MasterRequest) -> std::pin::Pin<Box<dyn Future<Output = MasterReply> + Send>> + Clone {
-    move |request| {
-        let seat = Arc::clone(&seat);
-        Box::pin(async move { seat.ask(request).await })
-    }
+    move |request| Box::pin(seat.ask(request))
 }
 
 /// Makes clients of memory nodes.
