@@ -59,7 +59,7 @@ impl Seat {
         async move {
             let (sent, replied) = match asked {
                 Ok(asked) => asked,
-                Err(reply) => return reply,
+                Err(reply) => return *reply,
             };
             match replied.await {
                 Ok(reply) => reply,
@@ -77,14 +77,16 @@ impl Seat {
         &self,
         connection: u64,
         request: MasterRequest,
-    ) -> Result<(bool, oneshot::Receiver<MasterReply>), MasterReply> {
+    ) -> Result<(bool, oneshot::Receiver<MasterReply>), Box<MasterReply>> {
         match &*self.place() {
             Place::Leads(queue) => {
                 let (reply, replied) = oneshot::channel();
                 Ok((queue.send(Message::Request { connection, request, reply }).is_ok(), replied))
             }
-            Place::StandsBy { leader } => Err(MasterReply::NotLeader { leader: leader.clone() }),
-            Place::Ended(reason) => Err(MasterReply::Refused { reason: reason.clone() }),
+            Place::StandsBy { leader } => {
+                Err(Box::new(MasterReply::NotLeader { leader: leader.clone() }))
+            }
+            Place::Ended(reason) => Err(Box::new(MasterReply::Refused { reason: reason.clone() })),
         }
     }
 
