@@ -50,12 +50,13 @@ struct Handle {
 }
 
 impl Client {
-    /// Joins the cluster of the master at this address (host and port).
+    /// Joins the cluster of the master at this address (host and port), or of the masters at these
+    /// (separated by commas).
     pub fn connect(master: &str) -> Result<Client, ConnectError> {
         Client::connect_with(master, Options::default())
     }
 
-    /// Joins the cluster of the master at this address (host and port).
+    /// As [`Client::connect`], with options.
     pub fn connect_with(master: &str, options: Options) -> Result<Client, ConnectError> {
         let runtime = Runtime::start("fusee-control")?;
         let master = MasterClient::new(&runtime, master);

@@ -145,6 +145,12 @@ pub enum MasterReply {
         /// Why, and what to do.
         reason: String,
     },
+    /// This master stands by: another one leads, or is about to. The request had no effect that
+    /// anybody has seen.
+    NotLeader {
+        /// Host and port of the leader, if it is known.
+        leader: Option<String>,
+    },
 }
 
 /// The master's picture of the cluster, for people.

@@ -13,8 +13,8 @@ pub const DEFAULT_MASTER: &str = "127.0.0.1:7400";
 /// Which cluster, and how.
 #[derive(Args, Clone, Debug)]
 pub struct ConnectArgs {
-    /// Address of the master
-    #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT")]
+    /// Address of the master; of several masters, their addresses, separated by commas
+    #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
     pub master: String,
 
     /// How to reach the memory nodes: shm (same host), tcp, or auto (shm where possible)
@@ -30,7 +30,7 @@ impl ConnectArgs {
     }
 }
 
-/// Joins the cluster of the master at this address.
+/// Joins the cluster of the master at this address, or of the masters at these.
 pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
     check_address(master)?;
     Client::connect_with(master, options).map_err(|error| match error {
@@ -39,15 +39,18 @@ pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
     })
 }
 
-/// Refuses what is no address: host and port.
-pub fn check_address(master: &str) -> Result<(), Failure> {
-    let port = master.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-    match port.map(|(_, port)| port.parse::<u16>()) {
-        Some(Ok(_)) => Ok(()),
-        _ => Err(Failure::usage(format!(
-            "`{master}` is no address of a master; write it like {DEFAULT_MASTER}"
-        ))),
+/// Refuses what is no address, and no list of addresses: host and port.
+pub fn check_address(masters: &str) -> Result<(), Failure> {
+    for master in masters.split(',').map(str::trim) {
+        let port = master.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+        if !port.is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+            return Err(Failure::usage(format!(
+                "`{master}` is no address of a master; write it like {DEFAULT_MASTER}, and several \
+                 with commas between"
+            )));
+        }
     }
+    Ok(())
 }
 
 /// A failure to reach the cluster, with the next step.
@@ -56,4 +59,20 @@ pub fn explain(master: &str, error: &str) -> Failure {
         "{error}\n(the master is looked for at {master}; start a cluster with `fusee up`, or name \
          another with --master or FUSEE_MASTER)"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_lists_of_them_are_checked() {
+        for good in [DEFAULT_MASTER, "a:1,b:2", "a:1, [::1]:2"] {
+            assert_eq!(check_address(good), Ok(()));
+        }
+        for (bad, named) in [("a", "`a`"), ("a:1,b", "`b`"), ("a:1,", "``"), (":1", "`:1`")] {
+            let error = check_address(bad).unwrap_err().to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! is a flag, `--region-bytes`.
 
 /// Fields that are flags.
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 11] = [
     "memory_nodes",
     "index_replicas",
     "data_replicas",
@@ -14,6 +14,8 @@ const FIELDS: [&str; 9] = [
     "groups_per_subtable",
     "max_key_bytes",
     "max_value_bytes",
+    "lease_ttl_s",
+    "data_dir",
 ];
 
 /// The text with flags in place of fields.

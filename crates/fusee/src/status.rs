@@ -23,11 +23,12 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What to show.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  fusee status\n  fusee status --json | jq .memory_nodes\n\n\
+#[command(after_help = "Examples:\n  fusee status\n  fusee status --json | jq .memory_nodes\n  \
+    fusee status --master a:7400,b:7400,c:7400\n\n\
     Exit code 1 if a memory node does not answer.")]
 pub struct Args {
-    /// Address of the master
-    #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT")]
+    /// Address of the master; of several masters, their addresses, separated by commas
+    #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
     master: String,
 
     /// Print one JSON object instead of a table
@@ -58,6 +59,7 @@ struct NodeReport {
 /// The cluster.
 #[derive(Debug, Serialize)]
 struct Report {
+    /// The one that leads.
     master: String,
     /// Whether clients can join: the cluster is formed, and all its memory nodes answer.
     ready: bool,
@@ -182,7 +184,7 @@ fn ask(master: &str) -> Result<Report, Failure> {
         Err(error) => return Err(connect::explain(master, &error.to_string())),
     };
     let usages = runtime.block_on(usages(&runtime, &status));
-    Ok(report(master, status, usages))
+    Ok(report(&client.answered_by(), status, usages))
 }
 
 async fn usages(runtime: &Runtime, status: &Status) -> BTreeMap<u16, Result<Usage, String>> {

@@ -13,9 +13,15 @@ use fusee_core::view::Geometry;
 use serde::{Deserialize, Serialize};
 
 use crate::settings::{DEFAULT_LEASE_MS, Lease, Settings};
+use crate::store::address::{StoreAddress, StoreAddressError};
 
-/// Settings of a master. The first three are the process's; the rest takes effect when a cluster
-/// is formed, and is a mistake to change afterwards.
+#[cfg(feature = "etcd")]
+type SharedStore = StoreAddress;
+#[cfg(not(feature = "etcd"))]
+type SharedStore = std::convert::Infallible;
+
+/// Settings of a master. Those before `memory_nodes` are the process's; the rest takes effect when
+/// a cluster is formed, and is a mistake to change afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -26,6 +32,15 @@ pub struct Config {
     /// Forget the cluster in the store and form a new one. The old cluster's memory nodes have to
     /// be restarted: they serve one cluster in their life.
     pub format: bool,
+    /// A store that several masters share, which then elect one of them to lead: for example
+    /// `etcd://10.0.0.5:2379,10.0.0.6:2379/fusee`. None by default: `data_dir` holds the store.
+    pub store: Option<String>,
+    /// Host and port under which others reach this master; as it listens by default. With a shared
+    /// store, stand-bys send everybody there.
+    pub advertise: Option<String>,
+    /// With a shared store: how long a leader that has died stays in office, 2..=60 seconds; 3 by
+    /// default.
+    pub lease_ttl_s: u64,
     /// The cluster is formed when so many memory nodes have joined; 3 by default.
     pub memory_nodes: u32,
     /// Replicas of the index, 1..=5 and at most `memory_nodes`; 3 by default.
@@ -48,6 +63,9 @@ impl Default for Config {
             listen: "127.0.0.1:7400".into(),
             data_dir: "fusee-master".into(),
             format: false,
+            store: None,
+            advertise: None,
+            lease_ttl_s: 3,
             memory_nodes: 3,
             index_replicas: 3,
             data_replicas: 2,
@@ -69,5 +87,28 @@ impl Config {
             geometry: self.geometry,
             lease: Lease { lease_ms: self.lease_ms, ..Lease::default() },
         }
+    }
+
+    /// Checks how the store is named; whether it can be reached is another question.
+    pub fn check_store(&self) -> Result<(), StoreAddressError> {
+        self.shared_store().map(drop)
+    }
+
+    /// The store that it shares with other masters, if it does; in a program without etcd there is
+    /// no such thing.
+    pub(crate) fn shared_store(&self) -> Result<Option<SharedStore>, StoreAddressError> {
+        let Some(text) = &self.store else { return Ok(None) };
+        let address = StoreAddress::parse(text)?;
+        let text = text.clone();
+        if self.format {
+            return Err(StoreAddressError::Format { text, prefix: address.prefix });
+        }
+        if !(2..=60).contains(&self.lease_ttl_s) {
+            return Err(StoreAddressError::LeaseTtl { ttl_s: self.lease_ttl_s });
+        }
+        #[cfg(feature = "etcd")]
+        return Ok(Some(address));
+        #[cfg(not(feature = "etcd"))]
+        return Err(StoreAddressError::NotBuilt { text });
     }
 }

@@ -5,11 +5,13 @@
 //! which is what "durable before any later action" means. Calls to memory nodes run on the
 //! [`Runtime`] and come back through the queue, and so do jobs, which run on a thread of their own
 //! ([`repairer`](crate::repairer)). A store that fails ends the thread: a master that
-//! cannot remember must not decide, and whoever asks is told so.
+//! cannot remember must not decide, and whoever asks is told so. One of several masters (feature
+//! `etcd`) has such a thread for each of its terms, and stands by between them.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -25,10 +27,14 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::config::Config;
+#[cfg(feature = "etcd")]
+use crate::election::{Candidate, Platform};
 use crate::jobs::{Job, JobError, JobReport};
 use crate::logic::{Action, Event, Level, Master, RestoreError};
 use crate::repairer::{Order, Repairer};
+use crate::seat::Seat;
 use crate::settings::{Settings, SettingsError};
+use crate::store::address::StoreAddressError;
 use crate::store::{Store, StoreError};
 
 /// How often the logic hears that time passes: several times in a grace or in a short lease.
@@ -46,6 +52,9 @@ pub enum StartError {
     /// The configuration contradicts itself.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// The store is named in a way that makes no sense here.
+    #[error(transparent)]
+    StoreAddress(#[from] StoreAddressError),
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -79,7 +88,7 @@ pub enum FormError {
     Rpc(#[from] RpcError),
 }
 
-enum Message {
+pub(crate) enum Message {
     Request { connection: u64, request: MasterRequest, reply: oneshot::Sender<MasterReply> },
     Closed { connection: u64 },
     Answer { node: MnId, token: u64, result: Result<NodeReply, String> },
@@ -93,38 +102,60 @@ pub struct MasterServer {
     // In the order in which they end.
     server: Option<Server>,
     client: MasterClient,
-    queue: Sender<Message>,
-    thread: Option<JoinHandle<()>>,
+    _work: Work,
     runtime: Runtime,
 }
 
+/// What decides. Dropping it ends it.
+#[derive(Debug)]
+enum Work {
+    /// The logic, from start to end.
+    Sole { queue: Sender<Message>, thread: Option<JoinHandle<()>> },
+    /// The logic, whenever this master is elected.
+    #[cfg(feature = "etcd")]
+    Elected { _candidate: Candidate },
+}
+
 impl MasterServer {
-    /// Starts a master with its own threads, from what its store remembers.
+    /// Starts a master with its own threads, from what its store remembers. One of several masters
+    /// stands by until it is elected; that may be at once, or never.
     pub fn start(config: Config) -> Result<MasterServer, StartError> {
         let settings = config.settings();
         settings.check()?;
+        let shared = config.shared_store()?;
         let runtime = Runtime::start("fusee-master-io")?;
         let listener = rpc::bind(&config.listen)?;
-        let store = Store::open(&config.data_dir, config.format)?;
-        let remote = runtime.clone();
-        let (queue, thread) =
-            drive(&runtime, settings, store, move |control| NodeClient::new(&remote, control))?;
+        let addr = listener.local_addr()?;
+        let connect = connector(&runtime);
+        let (seat, work) = match shared {
+            None => {
+                let store = Store::open(&config.data_dir, config.format)?;
+                let (queue, thread) = drive(&runtime, settings, store, connect)?;
+                (Arc::new(Seat::sole(queue.clone())), Work::Sole { queue, thread: Some(thread) })
+            }
+            #[cfg(feature = "etcd")]
+            Some(address) => {
+                let lead = {
+                    let runtime = runtime.clone();
+                    move |store| drive(&runtime, settings.clone(), store, connect.clone())
+                };
+                let advertise = config.advertise.unwrap_or_else(|| addr.to_string());
+                let seat = Arc::new(Seat::contested());
+                let platform = Platform { address, advertise, ttl_s: config.lease_ttl_s };
+                let candidate = Candidate::start(&runtime, platform, Arc::clone(&seat), lead)?;
+                (seat, Work::Elected { _candidate: candidate })
+            }
+            #[cfg(not(feature = "etcd"))]
+            Some(never) => match never {},
+        };
         // Made first: if anything fails from here on, dropping it ends the thread.
-        let client = MasterClient::new(&runtime, config.listen);
-        let (requests, io) = (queue.clone(), runtime.clone());
-        let mut master =
-            MasterServer { server: None, client, queue, thread: Some(thread), runtime };
-        let closed = closed(requests.clone());
-        let server = rpc::serve_connections::<MasterService, _, _, _>(
-            &io,
-            listener,
-            handler(requests),
-            closed,
-        )?;
-        if let Some(addr) = server.addr() {
-            tracing::info!(%addr, "master started");
-            master.client = MasterClient::new(&io, addr.to_string());
-        }
+        let client = MasterClient::new(&runtime, addr.to_string());
+        let io = runtime.clone();
+        let mut master = MasterServer { server: None, client, _work: work, runtime };
+        let closed = closed(Arc::clone(&seat));
+        let server =
+            rpc::serve_connections::<MasterService, _, _, _>(&io, listener, handler(seat), closed)?;
+        tracing::info!(%addr, "master started");
         master.server = Some(server);
         Ok(master)
     }
@@ -142,14 +173,14 @@ impl MasterServer {
             let named = nodes.iter().find(|node| node.addr() == control);
             named.cloned().unwrap_or_else(|| NodeClient::new(&remote, control))
         })?;
-        let answer = handler(queue.clone());
+        let answer = handler(Arc::new(Seat::sole(queue.clone())));
         let (client, server) =
             rpc::serve_local::<MasterService, _, _>(runtime, "master", move |request| {
                 answer(LOCAL, request)
             });
-        let (server, thread) = (Some(server), Some(thread));
-        let runtime = runtime.clone();
-        Ok(MasterServer { server, client, queue, thread, runtime })
+        let _work = Work::Sole { queue, thread: Some(thread) };
+        let (server, runtime) = (Some(server), runtime.clone());
+        Ok(MasterServer { server, client: client.into(), _work, runtime })
     }
 
     /// Where it listens; `None` inside a process.
@@ -201,43 +232,45 @@ impl MasterServer {
     }
 }
 
-impl Drop for MasterServer {
+impl Drop for Work {
     fn drop(&mut self) {
-        self.server.take();
-        // It fails only if the thread has ended already.
-        let _ended = self.queue.send(Message::Stop);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the master's thread panicked");
+        match self {
+            Work::Sole { queue, thread } => {
+                if let Some(thread) = thread.take() {
+                    end(queue, thread);
+                }
+            }
+            #[cfg(feature = "etcd")]
+            Work::Elected { .. } => {}
         }
     }
 }
 
 type Answer = std::pin::Pin<Box<dyn Future<Output = MasterReply> + Send>>;
 
-/// Puts requests into the queue and waits for their replies.
-fn handler(queue: Sender<Message>) -> impl Fn(u64, MasterRequest) -> Answer + Clone {
-    move |connection, request| {
-        let (reply, replied) = oneshot::channel();
-        let sent = queue.send(Message::Request { connection, request, reply });
-        Box::pin(async move {
-            let ended = "this master has ended, or its store failed; see its log";
-            let refused = || MasterReply::Refused { reason: ended.into() };
-            if sent.is_err() {
-                return refused();
-            }
-            replied.await.unwrap_or_else(|_| refused())
-        })
+/// Ends the thread of a logic.
+pub(crate) fn end(queue: &Sender<Message>, thread: JoinHandle<()>) {
+    // It fails only if the thread has ended already.
+    let _ended = queue.send(Message::Stop);
+    if thread.join().is_err() {
+        tracing::error!("the master's thread panicked");
     }
 }
 
-/// Puts the ends of connections into the queue.
-fn closed(queue: Sender<Message>) -> impl Fn(u64) + Clone {
-    move |connection| {
-        // Nobody listens any more when the master ends.
-        let _ended = queue.send(Message::Closed { connection });
-    }
+/// Gives requests to whoever decides, and waits for the replies.
+fn handler(seat: Arc<Seat>) -> impl Fn(u64, MasterRequest) -> Answer + Clone {
+    move |connection, request| Box::pin(seat.ask(connection, request))
+}
+
+/// Tells whoever decides of the ends of connections.
+fn closed(seat: Arc<Seat>) -> impl Fn(u64) + Clone {
+    move |connection| seat.closed(connection)
+}
+
+/// Makes clients of memory nodes.
+fn connector(runtime: &Runtime) -> impl Fn(&str) -> NodeClient + Clone + Send + 'static {
+    let runtime = runtime.clone();
+    move |control| NodeClient::new(&runtime, control)
 }
 
 /// Carries out what the logic decides.
@@ -314,10 +347,14 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
                 }
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
             };
+            if !self.store.holds() {
+                tracing::warn!("this master's term is over");
+                return;
+            }
             let now_ms = self.begun.elapsed().as_millis() as u64;
             let actions = self.logic.handle(now_ms, event);
             if let Err(error) = actions.into_iter().try_for_each(|action| self.perform(action)) {
-                tracing::error!(%error, "the master ends: its store failed");
+                tracing::error!(%error, "the master decides no more: its store failed");
                 return;
             }
         }

@@ -5,7 +5,13 @@
 //! are postcard bytes. The key `format` holds the number of this layout; another number is
 //! somebody else's file and is left alone.
 //!
-//! Embedded clusters, which end with their process, use [`Store::memory`].
+//! Embedded clusters, which end with their process, use [`Store::memory`]. Several masters that
+//! elect a leader keep their records elsewhere ([`Remote`]), under the same keys and in the same
+//! bytes.
+
+pub mod address;
+#[cfg(feature = "etcd")]
+pub(crate) mod etcd;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +25,7 @@ pub const FILE_NAME: &str = "master.redb";
 
 const TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("fusee-master");
 const FORMAT_KEY: &str = "format";
-const FORMAT: &[u8] = b"fusee-master 2";
+pub(crate) const FORMAT: &[u8] = b"fusee-master 2";
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +73,50 @@ pub enum StoreError {
         /// What the operating system says.
         cause: String,
     },
+    /// Another master leads, or is about to: this one must not decide any more.
+    #[error("{store}: this master does not lead any more ({cause})")]
+    Deposed {
+        /// The store.
+        store: String,
+        /// How it was found out.
+        cause: String,
+    },
+    /// A shared store does not answer, or refuses; it may do better later.
+    #[error("{store} does not do as it is asked: {cause}")]
+    Remote {
+        /// The store.
+        store: String,
+        /// What it says.
+        cause: String,
+    },
+    /// A shared store holds something else, or nothing whole.
+    #[error("{store} cannot be used: {cause}")]
+    Unusable {
+        /// The store.
+        store: String,
+        /// What was found, and what to do.
+        cause: String,
+    },
+}
+
+/// Records that are kept outside of this process, by a store that several masters share.
+///
+/// A value of this type is a term of office: it is made for the master that has been elected, and
+/// a write that comes after another master's election changes nothing and fails with
+/// [`StoreError::Deposed`].
+pub trait Remote: std::fmt::Debug + Send {
+    /// What people know it by.
+    fn name(&self) -> String;
+
+    /// All records, by their keys.
+    fn read(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError>;
+
+    /// Puts and removes (`None`), all or none. Durable when this returns.
+    fn write(&mut self, entries: Vec<(String, Option<Vec<u8>>)>) -> Result<(), StoreError>;
+
+    /// Whether this master still leads, as far as its own clock can tell. Not what keeps a deposed
+    /// master from writing; it keeps it from telling others what is not so any more.
+    fn holds(&self) -> bool;
 }
 
 /// Durable records.
@@ -79,12 +129,26 @@ pub struct Store {
 enum Kept {
     Memory(BTreeMap<String, Record>),
     File { path: PathBuf, database: Database },
+    Remote(Box<dyn Remote>),
 }
 
 impl Store {
     /// A store that is lost with the process.
     pub fn memory() -> Store {
         Store { kept: Kept::Memory(BTreeMap::new()) }
+    }
+
+    /// A store outside of this process, for one term of office.
+    pub fn remote(remote: Box<dyn Remote>) -> Store {
+        Store { kept: Kept::Remote(remote) }
+    }
+
+    /// Whether this master may still decide; see [`Remote::holds`].
+    pub fn holds(&self) -> bool {
+        match &self.kept {
+            Kept::Remote(remote) => remote.holds(),
+            _ => true,
+        }
     }
 
     /// Opens the store in a directory, or makes both. With `discard`, what it remembers is
@@ -156,21 +220,29 @@ impl Store {
 
     /// All records.
     pub fn load(&self) -> Result<Vec<Record>, StoreError> {
-        let (path, database) = match &self.kept {
+        let entries = match &self.kept {
             Kept::Memory(records) => return Ok(records.values().cloned().collect()),
-            Kept::File { path, database } => (path, database),
+            Kept::File { path, database } => read(database).map_err(|error| failed(path, error))?,
+            Kept::Remote(remote) => remote.read()?,
         };
-        let entries = read(database).map_err(|error| failed(path, error))?;
         let records = entries.into_iter().filter(|(key, _)| key != FORMAT_KEY);
-        let decode = |(key, bytes): (String, Vec<u8>)| {
-            let damaged = |cause| StoreError::Damaged { path: path.clone(), cause };
-            match postcard::from_bytes::<Record>(&bytes) {
-                Ok(record) if record.key() == key => Ok(record),
-                Ok(record) => Err(damaged(format!("{key} holds {}", record.key()))),
-                Err(error) => Err(damaged(format!("{key}: {error}"))),
-            }
+        records.map(|(key, bytes)| self.decode(&key, &bytes)).collect()
+    }
+
+    fn decode(&self, key: &str, bytes: &[u8]) -> Result<Record, StoreError> {
+        let damaged = |cause| match &self.kept {
+            Kept::Remote(remote) => StoreError::Unusable {
+                store: remote.name(),
+                cause: format!("it is damaged, or of another version: {cause}"),
+            },
+            Kept::File { path, .. } => StoreError::Damaged { path: path.clone(), cause },
+            Kept::Memory(_) => unreachable!("records in memory are not encoded"),
         };
-        records.map(decode).collect()
+        match postcard::from_bytes::<Record>(bytes) {
+            Ok(record) if record.key() == key => Ok(record),
+            Ok(record) => Err(damaged(format!("{key} holds {}", record.key()))),
+            Err(error) => Err(damaged(format!("{key}: {error}"))),
+        }
     }
 
     /// Changes what it remembers: all of these, or none. They are durable when this returns.
@@ -186,18 +258,22 @@ impl Store {
                 Ok(())
             }
             Kept::File { path, database } => {
-                let entries = writes.into_iter().map(|change| match change {
-                    Write::Put(record) => (record.key(), Some(encode(&record))),
-                    Write::Remove(key) => (key, None),
-                });
-                write(database, entries).map_err(|error| failed(path, error))
+                write(database, writes.into_iter().map(entry)).map_err(|error| failed(path, error))
             }
+            Kept::Remote(remote) => remote.write(writes.into_iter().map(entry).collect()),
         }
     }
 }
 
-fn encode(record: &Record) -> Vec<u8> {
-    postcard::to_stdvec(record).expect("records are plain data")
+/// The key of a change, and the bytes that it puts there.
+fn entry(change: Write) -> (String, Option<Vec<u8>>) {
+    match change {
+        Write::Put(record) => {
+            let bytes = postcard::to_stdvec(&record).expect("records are plain data");
+            (record.key(), Some(bytes))
+        }
+        Write::Remove(key) => (key, None),
+    }
 }
 
 fn read(database: &Database) -> Result<BTreeMap<String, Vec<u8>>, redb::Error> {

@@ -33,7 +33,8 @@ pub struct Config {
     /// The host name or IP address under which others reach this node. Needed when it listens at
     /// all addresses (0.0.0.0); otherwise the host of `listen` and `tcp` by default.
     pub advertise: Option<String>,
-    /// Host and port of the master; `127.0.0.1:7400` by default.
+    /// Host and port of the master, `127.0.0.1:7400` by default; of several masters, those of all,
+    /// separated by commas.
     pub master: String,
     /// Bytes to lend; 4 GiB by default. They are taken from the system when they are first used.
     pub pool_bytes: u64,

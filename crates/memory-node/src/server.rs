@@ -253,7 +253,7 @@ async fn join(master: &MasterClient, request: MasterRequest, tell: watch::Sender
     loop {
         let obstacle = match master.call(request.clone()).await {
             Ok(MasterReply::Joined { node }) => {
-                tracing::info!(%node, master = master.addr(), "joined the cluster");
+                tracing::info!(%node, master = master.answered_by(), "joined the cluster");
                 tell.send_replace(Some(node));
                 return;
             }

@@ -130,6 +130,18 @@ impl<S: Service> RpcClient<S> {
         &self.shared.addr
     }
 
+    /// What the connection lives on.
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.shared.runtime
+    }
+
+    /// A client of the same service at another address.
+    pub(super) fn sibling(&self, addr: String) -> RpcClient<S> {
+        let runtime = self.shared.runtime.clone();
+        let shared = Shared { runtime, addr, reconnect: true, link: Mutex::new(None) };
+        RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE }
+    }
+
     /// Asks once. Dropping the future does not take the request back.
     pub async fn call(&self, request: S::Request) -> Result<S::Reply, RpcError> {
         let (shared, deadline) = (Arc::clone(&self.shared), self.deadline);
@@ -218,8 +230,9 @@ impl<S: Service> Shared<S> {
             Err(HelloError::Stranger(found)) => {
                 Err(RpcError::WrongService { addr: addr(), expected: S::ROLE, found })
             }
-            Err(HelloError::Silent) => Err(RpcError::TimedOut { addr: addr() }),
-            Err(HelloError::Closed) => Err(RpcError::Closed { addr: addr() }),
+            // The request has not been sent: nothing of it can take effect.
+            Err(HelloError::Silent) => Err(unreachable("connected, but no hello in time".into())),
+            Err(HelloError::Closed) => Err(unreachable("it closes connections at once".into())),
         }
     }
 }

@@ -12,6 +12,8 @@
 //!   nothing else, with a line in the log.
 //! * A call has a deadline. When it passes, the call may still take effect: the messages are made
 //!   so that this does no harm. For the same reason nothing is retried behind the caller's back.
+//!   The client of the master, of which there may be several, repeats what cannot have had an
+//!   effect: see [`MasterClient`].
 //! * A handler that was started runs to its end, also when its caller is gone.
 //!
 //! Clients may be used from any executor: connections live on the [`Runtime`] they were made
@@ -20,6 +22,7 @@
 mod client;
 mod codec;
 mod hello;
+mod masters;
 mod runtime;
 mod server;
 
@@ -30,6 +33,7 @@ use serde::de::DeserializeOwned;
 
 pub use client::RpcClient;
 pub use hello::Role;
+pub use masters::MasterClient;
 pub use runtime::Runtime;
 pub use server::{Server, bind, serve, serve_connections, serve_local};
 
@@ -81,8 +85,6 @@ impl Service for MasterService {
 
 /// Calls a memory node.
 pub type NodeClient = RpcClient<NodeService>;
-/// Calls the master.
-pub type MasterClient = RpcClient<MasterService>;
 
 impl tarpc::RequestName for NodeRequest {
     fn name(&self) -> &str {
@@ -153,6 +155,15 @@ pub enum RpcError {
         /// Whom the call was for.
         addr: String,
     },
+    /// All masters that can be reached stand by. The request did not take effect.
+    #[error(
+        "no master of {addr} leads now; another try may find one, else see whether the masters \
+         reach their store"
+    )]
+    NoLeader {
+        /// Whom the call was for.
+        addr: String,
+    },
     /// The two sides do not understand each other, or the handler failed.
     #[error("{addr}: {what}")]
     Protocol {
@@ -166,7 +177,12 @@ pub enum RpcError {
 impl RpcError {
     /// Whether the request can have had an effect, or may still have one.
     pub fn may_take_effect(&self) -> bool {
-        !matches!(self, RpcError::Unreachable { .. } | RpcError::WrongService { .. })
+        !matches!(
+            self,
+            RpcError::Unreachable { .. }
+                | RpcError::WrongService { .. }
+                | RpcError::NoLeader { .. }
+        )
     }
 }
 

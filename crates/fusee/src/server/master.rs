@@ -7,7 +7,7 @@ use fusee_master::{Config, MasterServer};
 use serde::{Deserialize, Serialize};
 
 use super::{announce, read_file, stop};
-use crate::connect::DEFAULT_MASTER;
+use crate::connect::{DEFAULT_MASTER, check_address};
 use crate::failure::Failure;
 use crate::flags;
 use crate::quantity::Bytes;
@@ -16,7 +16,10 @@ use crate::quantity::Bytes;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee master --memory-nodes 3 --index-replicas 3\n  \
-    fusee master --config master.toml\n\n\
+    fusee master --config master.toml\n  \
+    fusee master --listen 10.0.0.1:7400 --store etcd://10.0.0.5:2379,10.0.0.6:2379/fusee\n\n\
+    With --store, start the same on other machines: one of the masters leads, the others stand\n\
+    by. Give all their addresses to --master of memory nodes and tools.\n\n\
     The file holds the same names, e.g. `memory-nodes = 3`. Flags beat the environment,\n\
     the environment beats the file.")]
 pub struct Args {
@@ -51,6 +54,19 @@ struct Settings {
     /// Forget the cluster in the data directory and form a new one [default: false]
     #[arg(long, env = "FUSEE_FORMAT", num_args = 0..=1, default_missing_value = "true")]
     format: Option<bool>,
+
+    /// Keep the state in etcd, shared with other masters, instead of in the data directory:
+    /// etcd://HOST:PORT,HOST:PORT/PREFIX. Needs a build with `--features etcd`
+    #[arg(long, env = "FUSEE_STORE", value_name = "URL")]
+    store: Option<String>,
+
+    /// Host and port under which others reach this master, with --store [default: as it listens]
+    #[arg(long, env = "FUSEE_ADVERTISE", value_name = "HOST:PORT")]
+    advertise: Option<String>,
+
+    /// How long a leader that has died stays in office, with --store: 2 to 60 seconds [default: 3]
+    #[arg(long, env = "FUSEE_LEASE_TTL_S", value_name = "SECONDS")]
+    lease_ttl_s: Option<u64>,
 
     /// The cluster is formed when so many memory nodes have joined [default: 3]
     #[arg(long, env = "FUSEE_MEMORY_NODES", value_name = "N")]
@@ -95,6 +111,9 @@ impl Settings {
             listen: self.listen.or(other.listen),
             data_dir: self.data_dir.or(other.data_dir),
             format: self.format.or(other.format),
+            store: self.store.or(other.store),
+            advertise: self.advertise.or(other.advertise),
+            lease_ttl_s: self.lease_ttl_s.or(other.lease_ttl_s),
             memory_nodes: self.memory_nodes.or(other.memory_nodes),
             index_replicas: self.index_replicas.or(other.index_replicas),
             data_replicas: self.data_replicas.or(other.data_replicas),
@@ -118,6 +137,9 @@ impl Settings {
             listen: self.listen.unwrap_or_else(|| DEFAULT_MASTER.into()),
             data_dir: self.data_dir.unwrap_or_else(|| "fusee-master".into()),
             format: self.format.unwrap_or(false),
+            store: self.store,
+            advertise: self.advertise,
+            lease_ttl_s: self.lease_ttl_s.unwrap_or(3),
             memory_nodes: self.memory_nodes.unwrap_or(3),
             index_replicas: self.index_replicas.unwrap_or(3),
             data_replicas: self.data_replicas.unwrap_or(2),
@@ -142,6 +164,10 @@ impl Settings {
             .settings()
             .check()
             .map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
+        config.check_store().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
+        if let Some(advertise) = &config.advertise {
+            check_address(advertise)?;
+        }
         Ok(config)
     }
 }
@@ -180,6 +206,22 @@ mod tests {
         assert_eq!((config.memory_nodes, config.index_keys), (5, 9));
         assert_eq!(config.geometry.region_bytes, 1 << 30);
         assert_eq!((config.index_replicas, config.data_replicas), (3, 2));
+    }
+
+    #[test]
+    fn a_store_that_makes_no_sense_is_refused_before_the_start() {
+        let says = |settings: Settings, text: &str| {
+            let error = settings.config().unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        };
+        let store = |store: &str| Settings { store: Some(store.into()), ..Settings::default() };
+        says(store("zk://a:1"), "write it like etcd://");
+        says(Settings { lease_ttl_s: Some(1), ..store("etcd://a/x") }, "--lease-ttl-s is 1");
+        says(Settings { format: Some(true), ..store("etcd://a/x") }, "choose another prefix");
+        #[cfg(not(feature = "etcd"))]
+        says(store("etcd://a:2379/x"), "--features etcd");
+        #[cfg(feature = "etcd")]
+        assert!(store("etcd://a:2379/x").config().is_ok());
     }
 
     #[test]

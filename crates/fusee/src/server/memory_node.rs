@@ -8,7 +8,7 @@ use fusee_memory_node::server::MemoryNode;
 use serde::{Deserialize, Serialize};
 
 use super::{announce, read_file, stop};
-use crate::connect::DEFAULT_MASTER;
+use crate::connect::{DEFAULT_MASTER, check_address};
 use crate::failure::Failure;
 use crate::quantity::Bytes;
 
@@ -51,8 +51,9 @@ pub enum Serve {
 #[derive(clap::Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct Settings {
-    /// Address of the master [default: 127.0.0.1:7400]
-    #[arg(long, env = "FUSEE_MASTER", value_name = "HOST:PORT")]
+    /// Address of the master; of several masters, their addresses, separated by commas [default:
+    /// 127.0.0.1:7400]
+    #[arg(long, env = "FUSEE_MASTER", value_name = "HOST:PORT,..")]
     master: Option<String>,
 
     /// Host and port of the control service; port 0 is any free one [default: 127.0.0.1:0]
@@ -104,6 +105,8 @@ impl Settings {
         if serve.is_empty() {
             return Err(Failure::usage("serve names no fabric; there are shm and tcp"));
         }
+        let master = self.master.unwrap_or_else(|| DEFAULT_MASTER.into());
+        check_address(&master)?;
         let tcp = self.tcp.unwrap_or_else(|| "127.0.0.1:0".into());
         let shm_dir = self.shm_dir.unwrap_or_else(std::env::temp_dir);
         Ok(Config {
@@ -111,7 +114,7 @@ impl Settings {
             tcp: serve.contains(&Serve::Tcp).then_some(tcp),
             shm_dir: serve.contains(&Serve::Shm).then_some(shm_dir),
             advertise: self.advertise,
-            master: self.master.unwrap_or_else(|| DEFAULT_MASTER.into()),
+            master,
             pool_bytes: self.pool.map_or(4 << 30, |pool| pool.0),
             huge_pages: self.huge_pages.unwrap_or(false),
         })

@@ -1,0 +1,195 @@
+//! The calling side of the master, of which there may be several.
+//!
+//! The address of a master is one `host:port`, or several separated by commas: one of them leads,
+//! the others stand by and say so ([`MasterReply::NotLeader`]). A [`MasterClient`] asks the one
+//! that answered last, follows the name of the leader where a stand-by knows it, whether that is
+//! on the list or not, and goes on along the list otherwise.
+//!
+//! *What is repeated.* Only what cannot have had an effect: a request to a master that could not
+//! be reached, or that stands by. While there is at least one stand-by, somebody is about to
+//! lead, so the call goes round the list until its deadline; its caller sees a slow call, or
+//! [`RpcError::NoLeader`]. Where nobody can be reached at all, that is said after one round.
+//!
+//! *What is not.* A request that got no answer, or whose connection broke, may have been carried
+//! out: the caller decides. A `Close` that two masters carry out would hand one rest of a block
+//! to two sessions. Only the next call begins with another master.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::client::RpcClient;
+use super::{DEFAULT_DEADLINE, MasterService, RpcError, Runtime};
+use crate::master::{MasterReply, MasterRequest};
+
+/// How long to wait before the list is gone through again.
+const ROUND_PAUSE: Duration = Duration::from_millis(50);
+/// Masters asked in one round at most: a limit to chains of stand-bys that name each other.
+const MAX_ASKED: usize = 32;
+
+type One = RpcClient<MasterService>;
+
+/// Calls the master, wherever it is. Clones share their connections and what they learn.
+#[derive(Clone)]
+pub struct MasterClient {
+    masters: Arc<Masters>,
+    deadline: Duration,
+}
+
+struct Masters {
+    /// The list as it was given.
+    addrs: String,
+    listed: Vec<One>,
+    /// Where to ask first.
+    first: Mutex<One>,
+}
+
+impl MasterClient {
+    /// A client of the masters at these addresses (`host:port`, separated by commas); connects
+    /// when it is first called.
+    pub fn new(runtime: &Runtime, addrs: impl Into<String>) -> MasterClient {
+        let addrs = addrs.into();
+        let each = addrs.split(',').map(str::trim).filter(|addr| !addr.is_empty());
+        let mut listed: Vec<One> = each.map(|addr| RpcClient::new(runtime, addr)).collect();
+        if listed.is_empty() {
+            // No address at all: the call says of which text.
+            listed.push(RpcClient::new(runtime, addrs.as_str()));
+        }
+        MasterClient::of(addrs, listed)
+    }
+
+    fn of(addrs: String, listed: Vec<One>) -> MasterClient {
+        let first = Mutex::new(listed[0].clone());
+        let masters = Masters { addrs, listed, first };
+        MasterClient { masters: Arc::new(masters), deadline: DEFAULT_DEADLINE }
+    }
+
+    /// The same connections, with another deadline per call, however many masters it asks.
+    pub fn with_deadline(&self, deadline: Duration) -> MasterClient {
+        MasterClient { masters: Arc::clone(&self.masters), deadline }
+    }
+
+    /// The addresses as they were given, or a name inside the process.
+    pub fn addr(&self) -> &str {
+        &self.masters.addrs
+    }
+
+    /// The address of the master that answered last; the first of the list before.
+    pub fn answered_by(&self) -> String {
+        self.masters.first().addr().to_owned()
+    }
+
+    /// Asks until a leader has taken the request, once. Dropping the future does not take it back.
+    pub async fn call(&self, request: MasterRequest) -> Result<MasterReply, RpcError> {
+        let (masters, deadline) = (Arc::clone(&self.masters), self.deadline);
+        let runtime = self.masters.listed[0].runtime().clone();
+        let calling = runtime.spawn(async move { masters.call(request, deadline).await });
+        // The task is cut off only when the runtime ends.
+        calling.await.map_err(|_| RpcError::Closed { addr: self.addr().to_owned() })?
+    }
+
+    /// As [`MasterClient::call`], waiting on the calling thread.
+    ///
+    /// # Panics
+    /// If the calling thread is an async runtime's.
+    pub fn call_blocking(&self, request: MasterRequest) -> Result<MasterReply, RpcError> {
+        self.masters.listed[0].runtime().block_on(self.call(request))
+    }
+}
+
+impl From<One> for MasterClient {
+    /// The master of one connection, for example of one inside the process.
+    fn from(one: One) -> MasterClient {
+        MasterClient::of(one.addr().to_owned(), vec![one])
+    }
+}
+
+impl fmt::Debug for MasterClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client of the master at {}", self.masters.addrs)
+    }
+}
+
+impl Masters {
+    async fn call(
+        &self,
+        request: MasterRequest,
+        deadline: Duration,
+    ) -> Result<MasterReply, RpcError> {
+        let end = Instant::now() + deadline;
+        loop {
+            if let Some(reply) = self.round(&request, end).await? {
+                return Ok(reply);
+            }
+            if Instant::now() + ROUND_PAUSE >= end {
+                return Err(RpcError::NoLeader { addr: self.addrs.clone() });
+            }
+            tokio::time::sleep(ROUND_PAUSE).await;
+        }
+    }
+
+    /// Asks one after the other until one takes the request, or may have taken it. No reply means
+    /// that some stand by and nobody leads.
+    async fn round(
+        &self,
+        request: &MasterRequest,
+        end: Instant,
+    ) -> Result<Option<MasterReply>, RpcError> {
+        let mut ahead = self.in_order();
+        let mut asked: Vec<String> = Vec::new();
+        let mut somebody_stands_by = false;
+        let mut obstacle = None;
+        while let Some(one) = ahead.pop_front() {
+            let left = end.saturating_duration_since(Instant::now());
+            if asked.len() == MAX_ASKED || (left.is_zero() && !asked.is_empty()) {
+                break;
+            }
+            asked.push(one.addr().to_owned());
+            match one.with_deadline(left).call(request.clone()).await {
+                Ok(MasterReply::NotLeader { leader }) => {
+                    somebody_stands_by = true;
+                    if let Some(leader) = leader.filter(|leader| !asked.contains(leader)) {
+                        let known = ahead.iter().position(|other| other.addr() == leader);
+                        let next = known.and_then(|at| ahead.remove(at));
+                        ahead.push_front(next.unwrap_or_else(|| one.sibling(leader)));
+                    }
+                }
+                Ok(reply) => {
+                    self.ask_first(one);
+                    return Ok(Some(reply));
+                }
+                Err(error) if error.may_take_effect() => {
+                    if let Some(next) = ahead.pop_front() {
+                        self.ask_first(next);
+                    }
+                    return Err(error);
+                }
+                Err(error) => drop(obstacle.get_or_insert(error)),
+            }
+        }
+        match obstacle {
+            Some(error) if !somebody_stands_by => Err(error),
+            _ => Ok(None),
+        }
+    }
+
+    /// All masters, the one to ask first and then along the list.
+    fn in_order(&self) -> VecDeque<One> {
+        let first = self.first();
+        let mut order: VecDeque<One> = self.listed.iter().cloned().collect();
+        match order.iter().position(|one| one.addr() == first.addr()) {
+            Some(at) => order.rotate_left(at),
+            None => order.push_front(first),
+        }
+        order
+    }
+
+    fn first(&self) -> One {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn ask_first(&self, one: One) {
+        *self.first.lock().unwrap_or_else(PoisonError::into_inner) = one;
+    }
+}

@@ -1,0 +1,158 @@
+//! The client of several masters: it finds the leader, and repeats only what had no effect.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::rpc::{MasterClient, MasterService, RpcError, Runtime, Server, bind, serve};
+
+/// What a master of these tests does, as told from outside.
+const LEAD: u64 = 0;
+const STAND_BY: u64 = 1;
+const BREAK: u64 = 2;
+
+/// A master that counts what it is asked.
+struct Fake {
+    server: Server,
+    addr: String,
+    role: Arc<AtomicU64>,
+    asked: Arc<AtomicU64>,
+}
+
+impl Fake {
+    fn start(runtime: &Runtime, role: u64, leader: Option<&str>) -> Fake {
+        let (role, asked) = (Arc::new(AtomicU64::new(role)), Arc::new(AtomicU64::new(0)));
+        let (acts, counts, leader) =
+            (Arc::clone(&role), Arc::clone(&asked), leader.map(str::to_owned));
+        let handler = move |_: MasterRequest| {
+            counts.fetch_add(1, Ordering::SeqCst);
+            let (role, leader) = (acts.load(Ordering::SeqCst), leader.clone());
+            async move {
+                match role {
+                    LEAD => MasterReply::Done,
+                    STAND_BY => MasterReply::NotLeader { leader },
+                    _ => std::future::pending().await,
+                }
+            }
+        };
+        let listener = bind("127.0.0.1:0").unwrap();
+        let server = serve::<MasterService, _, _>(runtime, listener, handler).unwrap();
+        let addr = server.addr().unwrap().to_string();
+        Fake { server, addr, role, asked }
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+fn runtime() -> Runtime {
+    Runtime::start("test-masters").unwrap()
+}
+
+fn nobody() -> String {
+    bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+fn client(runtime: &Runtime, addrs: &[&str]) -> MasterClient {
+    MasterClient::new(runtime, addrs.join(",")).with_deadline(Duration::from_secs(20))
+}
+
+#[test]
+fn the_leader_is_found_past_the_dead_and_the_stand_bys_and_remembered() {
+    let runtime = runtime();
+    let (first, leads) = (Fake::start(&runtime, STAND_BY, None), Fake::start(&runtime, LEAD, None));
+    let client = client(&runtime, &[&nobody(), &first.addr, &leads.addr]);
+    for _ in 0..3 {
+        assert_eq!(client.call_blocking(MasterRequest::Status), Ok(MasterReply::Done));
+    }
+    assert_eq!((first.asked(), leads.asked()), (1, 3));
+    assert_eq!(client.answered_by(), leads.addr);
+    // A clone knows it, too.
+    assert_eq!(client.clone().call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
+    assert_eq!((first.asked(), leads.asked()), (1, 4));
+}
+
+#[test]
+fn a_leader_that_a_stand_by_names_is_followed_even_if_it_is_not_on_the_list() {
+    let runtime = runtime();
+    let leads = Fake::start(&runtime, LEAD, None);
+    let other = Fake::start(&runtime, STAND_BY, None);
+    let knows = Fake::start(&runtime, STAND_BY, Some(&leads.addr));
+    let one = client(&runtime, &[&knows.addr]);
+    assert_eq!(one.call_blocking(MasterRequest::Status), Ok(MasterReply::Done));
+    assert_eq!(one.answered_by(), leads.addr);
+    let listed = client(&runtime, &[&knows.addr, &other.addr, &leads.addr]);
+    assert_eq!(listed.call_blocking(MasterRequest::Status), Ok(MasterReply::Done));
+    assert_eq!((knows.asked(), other.asked(), leads.asked()), (2, 0, 2));
+}
+
+#[test]
+fn a_call_waits_for_the_end_of_an_election() {
+    let runtime = runtime();
+    let (dead, next) = (nobody(), Fake::start(&runtime, STAND_BY, None));
+    // The stand-by still names the leader that died.
+    let stale = Fake::start(&runtime, STAND_BY, Some(&dead));
+    let client = client(&runtime, &[&dead, &stale.addr, &next.addr]);
+    let role = Arc::clone(&next.role);
+    let election = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        role.store(LEAD, Ordering::SeqCst);
+    });
+    let begun = Instant::now();
+    assert_eq!(client.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
+    assert!(begun.elapsed() >= Duration::from_millis(300));
+    election.join().unwrap();
+}
+
+#[test]
+fn stand_bys_that_name_each_other_end_in_no_leader_and_the_dead_at_once() {
+    let runtime = runtime();
+    let first = Fake::start(&runtime, STAND_BY, None);
+    let second = Fake::start(&runtime, STAND_BY, Some(&first.addr));
+    let hurried = MasterClient::new(&runtime, format!("{}, {}", second.addr, first.addr))
+        .with_deadline(Duration::from_millis(200));
+    let begun = Instant::now();
+    let error = hurried.call_blocking(MasterRequest::Open).unwrap_err();
+    assert!(matches!(error, RpcError::NoLeader { .. }), "{error}");
+    assert!(!error.may_take_effect());
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    let begun = Instant::now();
+    let error = client(&runtime, &[&nobody(), &nobody()]).call_blocking(MasterRequest::Status);
+    assert!(matches!(error, Err(RpcError::Unreachable { .. })), "{error:?}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "nobody is about to lead: no use in waiting"
+    );
+}
+
+#[test]
+fn a_request_that_may_have_had_an_effect_is_not_repeated_but_the_next_goes_elsewhere() {
+    let runtime = runtime();
+    let (silent, leads) = (Fake::start(&runtime, BREAK, None), Fake::start(&runtime, LEAD, None));
+    let client = client(&runtime, &[&silent.addr, &leads.addr]);
+    let hurried = client.with_deadline(Duration::from_millis(200));
+    let timed_out = hurried.call_blocking(MasterRequest::Open);
+    assert_eq!(timed_out, Err(RpcError::TimedOut { addr: silent.addr.clone() }));
+    assert_eq!((silent.asked(), leads.asked()), (1, 0));
+    assert_eq!(client.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
+    assert_eq!((silent.asked(), leads.asked()), (1, 1));
+
+    // The same for a connection that breaks with the request under way.
+    leads.role.store(BREAK, Ordering::SeqCst);
+    let calling = std::thread::spawn({
+        let client = client.clone();
+        move || client.call_blocking(MasterRequest::Open)
+    });
+    while leads.asked() < 2 {
+        std::thread::yield_now();
+    }
+    silent.role.store(LEAD, Ordering::SeqCst);
+    let addr = leads.addr.clone();
+    leads.server.stop();
+    assert_eq!(calling.join().unwrap(), Err(RpcError::Closed { addr }));
+    assert_eq!(silent.asked(), 1, "the open was repeated");
+    assert_eq!(client.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
+    assert_eq!(silent.asked(), 2);
+}

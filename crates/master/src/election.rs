@@ -1,0 +1,342 @@
+//! One of several masters: stand by, be elected, lead for a term, stand by again.
+//!
+//! A candidate puts its address under a key of its own that lives as long as its lease; the oldest
+//! key leads. The others watch, and tell whoever asks them who that is. Leading means: begin a
+//! term in the store, restore the logic from the records, decide. A term ends when the lease is
+//! not renewed in time, when a write is refused, or when the process stops; then requests go to
+//! nobody, the logic ends without another decision, replies under way are dropped, and the lease
+//! is given back, so that the next master need not wait for it to run out.
+//!
+//! The process goes on as a stand-by after its term, rather than end: its port keeps answering
+//! with the new leader's name, and when etcd was away for a while the masters come back by
+//! themselves. Nothing of a term outlives it: the logic, its queue and the right to write are
+//! made anew for the next.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use etcd_client::{Error, WatchOptions};
+use fusee_control::rpc::Runtime;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::seat::Seat;
+use crate::server::{Message, StartError, end};
+use crate::store::address::StoreAddress;
+use crate::store::etcd::{ATTEMPT, Candidacy, Etcd, Term};
+use crate::store::{Store, StoreError};
+use crate::tenure::Tenure;
+
+/// How long to wait after a failure, and between two terms.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long a watch is trusted; then the candidates are read again.
+const WATCH: Duration = Duration::from_secs(2);
+/// A lease is renewed so often in its time.
+const RENEWALS_PER_LEASE: u32 = 4;
+
+/// What a candidate stands for.
+#[derive(Clone, Debug)]
+pub(crate) struct Platform {
+    pub address: StoreAddress,
+    /// Where others reach this master.
+    pub advertise: String,
+    pub ttl_s: u64,
+}
+
+/// A running candidate. Dropping it ends its term, if it leads, and gives its lease back.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Candidate {
+    /// Starts to campaign. `lead` starts the logic of a term: its queue and its thread.
+    pub fn start<L>(
+        runtime: &Runtime,
+        platform: Platform,
+        seat: Arc<Seat>,
+        lead: L,
+    ) -> io::Result<Candidate>
+    where
+        L: Fn(Store) -> Result<(Sender<Message>, JoinHandle<()>), StartError> + Send + 'static,
+    {
+        let (stop, stopped) = watch::channel(false);
+        let runtime = runtime.clone();
+        let campaign = Campaign { runtime, platform, seat, stopped, lead, abandoned: Vec::new() };
+        let thread = Builder::new().name("fusee-election".into()).spawn(move || campaign.run())?;
+        Ok(Candidate { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the election panicked");
+        }
+    }
+}
+
+struct Campaign<L> {
+    runtime: Runtime,
+    platform: Platform,
+    seat: Arc<Seat>,
+    stopped: watch::Receiver<bool>,
+    lead: L,
+    /// Leases that could not be given back: their candidacies may stand in the way.
+    abandoned: Vec<i64>,
+}
+
+/// A lease that is being renewed. Dropping it ends the renewals, not the lease.
+struct Lease {
+    id: i64,
+    tenure: Arc<Tenure>,
+    renewals: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.renewals.abort();
+    }
+}
+
+/// What comes after a term.
+enum Next {
+    Campaign,
+    End,
+}
+
+impl<L> Campaign<L>
+where
+    L: Fn(Store) -> Result<(Sender<Message>, JoinHandle<()>), StartError>,
+{
+    fn run(mut self) {
+        let runtime = self.runtime.clone();
+        let etcd = match runtime.block_on(Etcd::new(self.platform.address.clone())) {
+            Ok(etcd) => etcd,
+            Err(error) => return self.give_up(&format!("{}: {error}", self.platform.address)),
+        };
+        let mut said = String::new();
+        loop {
+            let mut stopped = self.stopped.clone();
+            let elected = runtime.block_on(async {
+                tokio::select! {
+                    _ = stopped.wait_for(|stop| *stop) => None,
+                    elected = self.elected(&etcd, &mut said) => Some(elected),
+                }
+            });
+            let Some((lease, candidacy)) = elected else { return };
+            said.clear();
+            let next = self.term(&etcd, &lease, candidacy);
+            runtime.block_on(self.give_back(&etcd, &lease));
+            match next {
+                Next::Campaign => std::thread::sleep(PAUSE),
+                Next::End => return,
+            }
+        }
+    }
+
+    fn give_up(&self, reason: &str) {
+        tracing::error!("this master will not lead: {reason}");
+        self.seat.end(format!("this master cannot lead: {reason}"));
+    }
+
+    /// Campaigns until it is elected, however long that takes.
+    async fn elected(&mut self, etcd: &Etcd, said: &mut String) -> (Lease, Candidacy) {
+        loop {
+            let lease = match self.lease(etcd).await {
+                Ok(lease) => lease,
+                Err(error) => {
+                    self.obstacle(&error.to_string(), said).await;
+                    continue;
+                }
+            };
+            match self.wait_elected(etcd, &lease, said).await {
+                Ok(candidacy) => return (lease, candidacy),
+                Err(error) => {
+                    self.give_back(etcd, &lease).await;
+                    self.obstacle(&error.to_string(), said).await;
+                }
+            }
+        }
+    }
+
+    /// Says what the matter is, once, and waits.
+    async fn obstacle(&self, text: &str, said: &mut String) {
+        self.seat.stand_by(None);
+        if said != text {
+            tracing::warn!("cannot stand for election, trying on: {text}");
+            text.clone_into(said);
+        }
+        sleep(PAUSE).await;
+    }
+
+    /// Gives a lease back, and with it the candidacy, or remembers to do so later.
+    async fn give_back(&mut self, etcd: &Etcd, lease: &Lease) {
+        lease.tenure.end();
+        if let Err(error) = revoke(etcd, lease.id).await {
+            tracing::debug!(%error, "the lease is not given back");
+            self.abandoned.push(lease.id);
+        }
+    }
+
+    async fn lease(&mut self, etcd: &Etcd) -> Result<Lease, StoreError> {
+        while let Some(id) = self.abandoned.last() {
+            revoke(etcd, *id).await?;
+            self.abandoned.pop();
+        }
+        let asked = Instant::now();
+        let mut client = etcd.client.clone();
+        let granted = etcd.bounded(client.lease_grant(self.platform.ttl_s as i64, None)).await?;
+        // etcd may give a longer one than was asked for, never a shorter one.
+        let ttl = Duration::from_secs(granted.ttl().unsigned_abs());
+        let tenure = Arc::new(Tenure::new(asked, ttl));
+        let renewals = tokio::spawn(renew(etcd.clone(), granted.id(), Arc::clone(&tenure)));
+        Ok(Lease { id: granted.id(), tenure, renewals })
+    }
+
+    /// Stands by until there is no older candidate.
+    async fn wait_elected(
+        &self,
+        etcd: &Etcd,
+        lease: &Lease,
+        said: &mut String,
+    ) -> Result<Candidacy, StoreError> {
+        let key = etcd.enter(lease.id, &self.platform.advertise).await?;
+        let lost = |cause: &str| StoreError::Deposed {
+            store: etcd.address.to_string(),
+            cause: cause.to_owned(),
+        };
+        loop {
+            if !lease.tenure.holds() {
+                return Err(lost("the lease has run out while standing by"));
+            }
+            let (mut candidates, revision) = etcd.candidates().await?;
+            if !candidates.iter().any(|candidate| candidate.key == key) {
+                return Err(lost("the candidacy is gone"));
+            }
+            let leader = candidates.swap_remove(0);
+            if leader.key == key {
+                return Ok(leader);
+            }
+            let text = format!("{} leads, this master stands by", leader.addr);
+            if *said != text {
+                tracing::info!("{text}");
+                *said = text;
+            }
+            self.seat.stand_by(Some(leader.addr));
+            tokio::select! {
+                () = changed(etcd, revision) => {}
+                () = lease.tenure.over() => {}
+            }
+        }
+    }
+
+    /// Leads until the term is over.
+    fn term(&mut self, etcd: &Etcd, lease: &Lease, candidacy: Candidacy) -> Next {
+        let runtime = self.runtime.clone();
+        let number = candidacy.created;
+        let (over, ended) = oneshot::channel();
+        let term = Term::begin(etcd.clone(), candidacy, Arc::clone(&lease.tenure), over);
+        let started = runtime
+            .block_on(term)
+            .map_err(StartError::from)
+            .and_then(|term| (self.lead)(Store::remote(Box::new(term))));
+        let (queue, thread) = match started {
+            Ok(started) => started,
+            Err(StartError::Store(
+                error @ (StoreError::Deposed { .. } | StoreError::Remote { .. }),
+            )) => {
+                tracing::warn!(%error, "elected, but cannot lead now");
+                return Next::Campaign;
+            }
+            Err(error) => {
+                self.give_up(&error.to_string());
+                return Next::End;
+            }
+        };
+        tracing::info!(term = number, "elected: this master leads");
+        self.seat.lead(queue.clone());
+        let mut stopped = self.stopped.clone();
+        let reason = runtime.block_on(async {
+            tokio::select! {
+                _ = stopped.wait_for(|stop| *stop) => "it stops",
+                () = lease.tenure.over() => "its lease has run out",
+                _ = ended => "its store failed",
+            }
+        });
+        // From here on nothing is decided: not what waits in the queue, and not what comes.
+        lease.tenure.end();
+        self.seat.stand_by(None);
+        end(&queue, thread);
+        tracing::info!(term = number, "this master leads no more: {reason}");
+        if *self.stopped.borrow() { Next::End } else { Next::Campaign }
+    }
+}
+
+/// Renews a lease until it is lost.
+async fn renew(etcd: Etcd, id: i64, tenure: Arc<Tenure>) {
+    let often = tenure.lease() / RENEWALS_PER_LEASE;
+    let mut client = etcd.client.clone();
+    while tenure.holds() {
+        let sent = Instant::now();
+        // Each renewal opens a stream of its own: what a broken connection left does not matter.
+        match timeout(ATTEMPT, client.lease_keep_alive(id)).await {
+            Ok(Ok(_)) => {
+                tenure.renewed(sent);
+                sleep(often.saturating_sub(sent.elapsed())).await;
+            }
+            Ok(Err(Error::LeaseKeepAliveError(cause))) => {
+                tracing::debug!(%cause, "the lease is gone");
+                tenure.end();
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "cannot renew the lease");
+                sleep(PAUSE / 2).await;
+            }
+            Err(_) => tracing::debug!("cannot renew the lease: no answer in time"),
+        }
+    }
+}
+
+/// Waits until the election may have changed; at most [`WATCH`].
+async fn changed(etcd: &Etcd, revision: i64) {
+    let watching = async {
+        let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
+        let mut client = etcd.client.clone();
+        let mut stream = client.watch(etcd.key("election/"), Some(options)).await?;
+        // The first message only says that the watch stands.
+        while let Some(message) = stream.message().await? {
+            if !message.created() || message.canceled() {
+                break;
+            }
+        }
+        Ok::<(), Error>(())
+    };
+    match timeout(WATCH, watching).await {
+        Ok(Ok(())) | Err(_) => {}
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "cannot watch the election");
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Ends a lease; it may have ended already.
+async fn revoke(etcd: &Etcd, id: i64) -> Result<(), StoreError> {
+    let mut client = etcd.client.clone();
+    let ended = async {
+        match client.lease_revoke(id).await {
+            // gRPC's NOT_FOUND.
+            Err(Error::GRpcStatus(status)) if i32::from(status.code()) == 5 => Ok(()),
+            ended => ended.map(drop),
+        }
+    };
+    etcd.bounded(ended).await
+}

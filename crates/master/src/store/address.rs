@@ -1,0 +1,160 @@
+//! Where a store is that several masters share: `etcd://HOST:PORT,HOST:PORT/PREFIX`.
+//!
+//! The hosts are members of one etcd cluster; the port may be left out (2379). The prefix stands
+//! before all keys, so that several FUSEE clusters can share one etcd; it may be left out, too
+//! (`fusee`). This module only understands the text, whether or not the program can reach an
+//! etcd.
+
+use std::fmt;
+
+const SCHEME: &str = "etcd://";
+const DEFAULT_PORT: u16 = 2379;
+const DEFAULT_PREFIX: &str = "fusee";
+
+/// Where a shared store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreAddress {
+    /// Host and port of members of the etcd cluster.
+    pub endpoints: Vec<String>,
+    /// What all keys begin with; without a slash at either end.
+    pub prefix: String,
+}
+
+/// Why a text is no address of a store that this program can use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreAddressError {
+    /// Another kind of store.
+    #[error(
+        "`{text}` is no store; write it like etcd://10.0.0.5:2379,10.0.0.6:2379/fusee, or leave \
+         it out to keep the state in data_dir"
+    )]
+    Scheme {
+        /// What was given.
+        text: String,
+    },
+    /// No host and port.
+    #[error("`{endpoint}` in `{text}` is no member of an etcd cluster; write HOST:PORT")]
+    Endpoint {
+        /// What was given.
+        text: String,
+        /// The part that is wrong.
+        endpoint: String,
+    },
+    /// No prefix.
+    #[error(
+        "`{prefix}` in `{text}` is no prefix for keys; use letters, digits and `-`, `_`, `.`, \
+         with single slashes between"
+    )]
+    Prefix {
+        /// What was given.
+        text: String,
+        /// The part that is wrong.
+        prefix: String,
+    },
+    /// The program cannot speak to etcd.
+    #[error(
+        "this program was built without etcd, so it cannot use `{text}`; build it with `cargo \
+         build --release --features etcd` (which needs the Debian packages protobuf-compiler and \
+         libprotobuf-dev, or their like)"
+    )]
+    NotBuilt {
+        /// What was given.
+        text: String,
+    },
+    /// etcd knows no shorter leases, and nobody wants longer ones.
+    #[error("lease_ttl_s is {ttl_s}; it must be 2..=60 seconds")]
+    LeaseTtl {
+        /// The setting.
+        ttl_s: u64,
+    },
+    /// What is forgotten is forgotten for all masters.
+    #[error(
+        "format = true is for a store of one's own; to form a new cluster in `{text}` choose \
+         another prefix, or stop all masters and remove the old keys with `etcdctl del --prefix \
+         {prefix}/`"
+    )]
+    Format {
+        /// The store.
+        text: String,
+        /// The prefix of its keys.
+        prefix: String,
+    },
+}
+
+impl StoreAddress {
+    /// Understands an address.
+    pub fn parse(text: &str) -> Result<StoreAddress, StoreAddressError> {
+        let rest = text.strip_prefix(SCHEME);
+        let rest = rest.ok_or_else(|| StoreAddressError::Scheme { text: text.to_owned() })?;
+        let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let endpoints = hosts.split(',').map(|host| {
+            endpoint(host.trim()).ok_or_else(|| StoreAddressError::Endpoint {
+                text: text.to_owned(),
+                endpoint: host.to_owned(),
+            })
+        });
+        let endpoints = endpoints.collect::<Result<Vec<_>, _>>()?;
+        let prefix = match prefix.trim_end_matches('/') {
+            "" => DEFAULT_PREFIX,
+            prefix => prefix,
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if prefix.split('/').any(|part| part.is_empty() || !part.chars().all(plain)) {
+            let (text, prefix) = (text.to_owned(), prefix.to_owned());
+            return Err(StoreAddressError::Prefix { text, prefix });
+        }
+        Ok(StoreAddress { endpoints, prefix: prefix.to_owned() })
+    }
+}
+
+impl fmt::Display for StoreAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}/{}", self.endpoints.join(","), self.prefix)
+    }
+}
+
+/// Host and port, where the port may be missing.
+fn endpoint(text: &str) -> Option<String> {
+    let (host, port) = match text.rsplit_once(':') {
+        // The last colon of an address in brackets may be inside them.
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
+        _ => (text, DEFAULT_PORT),
+    };
+    let strange = |c: char| c.is_whitespace() || "/@?#".contains(c);
+    (!host.is_empty() && !host.contains(strange)).then(|| format!("{host}:{port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_understood() {
+        for (text, full) in [
+            ("etcd://a:1,b:2/x/y", "etcd://a:1,b:2/x/y"),
+            ("etcd://a", "etcd://a:2379/fusee"),
+            ("etcd://a, b:7/", "etcd://a:2379,b:7/fusee"),
+            ("etcd://[::1]:5/p", "etcd://[::1]:5/p"),
+            ("etcd://[::1]/p", "etcd://[::1]:2379/p"),
+        ] {
+            assert_eq!(StoreAddress::parse(text).unwrap().to_string(), full);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, says) in [
+            ("/var/lib/fusee", "no store"),
+            ("http://a:1", "write it like etcd://"),
+            ("etcd://", "write HOST:PORT"),
+            ("etcd://a:1,,b:2/x", "write HOST:PORT"),
+            ("etcd://a:99999", "`a:99999`"),
+            ("etcd://user@a:1/x", "`user@a:1`"),
+            ("etcd://a:1/x//y", "`x//y`"),
+            ("etcd://a:1/x y", "letters, digits"),
+        ] {
+            let error = StoreAddress::parse(text).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The guard of every write, against a real etcd.
+
+use fusee_control::rpc::Runtime;
+use fusee_core::verbs::MnId;
+use fusee_core::view::Member;
+
+use super::*;
+use crate::record::{Record, Write, member_key};
+use crate::store::Store;
+
+#[path = "../../../tests/etcd_server/mod.rs"]
+mod etcd_server;
+use etcd_server::EtcdServer;
+
+const LONG: Duration = Duration::from_secs(60);
+
+struct Bench {
+    runtime: Runtime,
+    etcd: Etcd,
+    _server: EtcdServer,
+}
+
+impl Bench {
+    fn new() -> Option<Bench> {
+        let server = EtcdServer::start()?;
+        let runtime = Runtime::start("test-etcd").unwrap();
+        let text = format!("etcd://{}/x/y", server.endpoint());
+        let address = StoreAddress::parse(&text).unwrap();
+        let etcd = runtime.block_on(Etcd::new(address)).unwrap();
+        Some(Bench { runtime, etcd, _server: server })
+    }
+
+    /// A candidacy of its own lease.
+    fn candidate(&self) -> (i64, Candidacy) {
+        self.runtime.block_on(async {
+            let lease = self.etcd.client.clone().lease_grant(60, None).await.unwrap().id();
+            let key = self.etcd.enter(lease, "a:1").await.unwrap();
+            let (candidates, _) = self.etcd.candidates().await.unwrap();
+            (lease, candidates.into_iter().find(|candidate| candidate.key == key).unwrap())
+        })
+    }
+
+    fn begin(&self, candidacy: &Candidacy) -> Result<Term, StoreError> {
+        let tenure = Arc::new(Tenure::new(Instant::now(), LONG));
+        let (over, _) = oneshot::channel();
+        self.runtime.block_on(Term::begin(self.etcd.clone(), candidacy.clone(), tenure, over))
+    }
+
+    fn store(&self, candidacy: &Candidacy) -> Result<Store, StoreError> {
+        self.begin(candidacy).map(|term| Store::remote(Box::new(term)))
+    }
+
+    fn revoke(&self, lease: i64) {
+        let mut client = self.etcd.client.clone();
+        self.runtime.block_on(client.lease_revoke(lease)).unwrap();
+    }
+
+    fn run(&self, transaction: &Txn) -> bool {
+        self.runtime.block_on(self.etcd.kv().txn(transaction.clone())).unwrap().succeeded()
+    }
+}
+
+fn member(node: u16) -> Member {
+    let control = format!("node{node}:1");
+    Member { node: MnId(node), identity: 9, control, tcp: None, shm: None, pool_bytes: 1 << 30 }
+}
+
+fn one(key: &str, value: &[u8]) -> Vec<(String, Option<Vec<u8>>)> {
+    vec![(key.into(), Some(value.into()))]
+}
+
+#[test]
+fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
+    let Some(bench) = Bench::new() else { return };
+    let ((old_lease, old), (_, new)) = (bench.candidate(), bench.candidate());
+    assert!(old.created < new.created, "the order of candidates is that of their keys");
+    let mut first = bench.store(&old).unwrap();
+    // More than fits in one transaction of etcd, and more than a page.
+    let members = (0..700).map(|node| Record::Member(member(node)));
+    let records = members.chain([Record::Cluster(7)]).map(Write::Put);
+    first.persist(records.collect()).unwrap();
+    let forget = |node| Write::Remove(member_key(MnId(node)));
+    let ids = |end| Write::Put(Record::ClientIds { end });
+    first.persist(vec![forget(0), ids(65)]).unwrap();
+    assert_eq!(first.load().unwrap().len(), 701);
+
+    // The old leader has not noticed: by its own clock it still leads.
+    bench.revoke(old_lease);
+    assert!(first.holds());
+    let refused = first.persist(vec![Write::Put(Record::Cluster(8))]);
+    assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
+    let mut second = bench.store(&new).unwrap();
+    let load = |store: &Store| {
+        let mut records = store.load().unwrap();
+        records.sort_by_key(Record::key);
+        records
+    };
+    let before = load(&second);
+    assert_eq!(before.len(), 701);
+    assert!(!before.contains(&Record::Member(member(0))));
+    let refused = first.persist(vec![ids(129), Write::Put(Record::Cluster(8))]);
+    assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
+    assert_eq!(load(&second), before, "a deposed master has written");
+    second.persist(vec![ids(193)]).unwrap();
+    let refused = first.persist(vec![forget(1)]);
+    assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
+    assert!(load(&second).contains(&Record::ClientIds { end: 193 }));
+    // Nor can its term be begun once more.
+    assert!(matches!(bench.store(&old), Err(StoreError::Deposed { .. })));
+}
+
+#[test]
+fn lost_answers_and_late_copies_do_no_harm() {
+    let Some(bench) = Bench::new() else { return };
+    let (_, candidacy) = bench.candidate();
+    let mut term = bench.begin(&candidacy).unwrap();
+    // The first copy arrives, its answer does not: the second copy finds that out.
+    let transaction = term.transaction(one("a", b"1"));
+    assert!(bench.run(&transaction));
+    bench.runtime.block_on(term.commit(transaction.clone())).unwrap();
+    term.write(one("a", b"2")).unwrap();
+    // A third copy of the first write arrives only now.
+    assert!(!bench.run(&transaction));
+    assert_eq!(term.read().unwrap()["a"], b"2");
+    // And one that would be next, of somebody else who thinks that he is this term.
+    let mut twin = bench.begin(&candidacy).unwrap();
+    assert!(matches!(term.write(one("a", b"3")), Err(StoreError::Deposed { .. })));
+    twin.write(one("b", b"4")).unwrap();
+    assert_eq!(twin.read().unwrap().len(), 2);
+}
+
+#[test]
+fn another_layout_and_undecodable_records_are_named() {
+    let Some(bench) = Bench::new() else { return };
+    let (_, candidacy) = bench.candidate();
+    bench.begin(&candidacy).unwrap().write(one("client-ids", b"\xff")).unwrap();
+    let error = bench.store(&candidacy).unwrap().load().unwrap_err();
+    assert!(matches!(error, StoreError::Unusable { .. }), "{error}");
+    let put = |key: &str, value: &str| {
+        let key = bench.etcd.key(key);
+        bench.runtime.block_on(bench.etcd.client.clone().put(key, value, None)).unwrap();
+    };
+    put("format", "fusee-master 9");
+    let error = bench.begin(&candidacy).unwrap_err();
+    assert!(matches!(error, StoreError::Unusable { .. }), "{error}");
+    assert!(error.to_string().contains("fusee-master 9"), "{error}");
+}
+
+#[test]
+fn a_write_that_etcd_cannot_take_says_what_to_do() {
+    let Some(bench) = Bench::new() else { return };
+    let (_, candidacy) = bench.candidate();
+    let mut term = bench.begin(&candidacy).unwrap();
+    let error = term.write(one("view", &vec![7; 2 << 20])).unwrap_err();
+    assert!(error.to_string().contains("--max-request-bytes"), "{error}");
+    term.write(one("view", &vec![7; 1 << 20])).unwrap();
+    assert_eq!(term.read().unwrap()["view"].len(), 1 << 20);
+}

@@ -1,0 +1,315 @@
+//! Several masters with a real etcd: one dies, one is stopped and goes on, etcd itself is away.
+//!
+//! A master that can be killed is a process: this test's own executable, started once more to run
+//! nothing but [`a_master_process`]. It ends with its standard input, so none outlives the test.
+
+mod etcd_server;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Lines, Read};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use etcd_server::EtcdServer;
+use fusee_control::master::{MasterReply, MasterRequest, Status};
+use fusee_control::rpc::{MasterClient, MasterService, RpcClient, RpcError, Runtime};
+use fusee_core::view::{Geometry, View};
+use fusee_master::{Config, MasterServer};
+use fusee_memory_node::{Config as NodeConfig, MemoryNode};
+
+/// The shortest lease that etcd gives.
+const TTL_S: u64 = 2;
+/// A deadline that only a failure reaches.
+const LONG: Duration = Duration::from_secs(60);
+/// What is well before a lease of [`TTL_S`] runs out.
+const AT_ONCE: Duration = Duration::from_millis(1500);
+
+const STORE: &str = "FUSEE_TEST_MASTER_STORE";
+
+fn config(store: &str) -> Config {
+    Config {
+        listen: "127.0.0.1:0".into(),
+        store: Some(store.into()),
+        lease_ttl_s: TTL_S,
+        memory_nodes: 3,
+        index_replicas: 2,
+        index_keys: 100,
+        geometry: Geometry {
+            region_bytes: 256 << 10,
+            block_bytes: 16 << 10,
+            groups_per_subtable: 2,
+            max_key_bytes: 64,
+            max_value_bytes: 4096,
+            ..Geometry::default()
+        },
+        ..Config::default()
+    }
+}
+
+#[test]
+#[ignore = "a part of the other tests, which start it as a process"]
+fn a_master_process() {
+    let Ok(store) = std::env::var(STORE) else { return };
+    let master = MasterServer::start(config(&store)).unwrap();
+    println!("\nmaster at {}", master.addr().unwrap());
+    let _end = std::io::stdin().read_to_end(&mut Vec::new());
+    master.stop();
+}
+
+struct MasterProcess {
+    addr: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    /// Kept open: it says something at its end.
+    _stdout: Lines<BufReader<ChildStdout>>,
+}
+
+impl MasterProcess {
+    fn start(store: &str) -> MasterProcess {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "a_master_process", "--ignored", "--nocapture"]);
+        command.env(STORE, store).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut lines = stdout.by_ref().map_while(Result::ok);
+        let addr = lines.find_map(|line| line.strip_prefix("master at ").map(str::to_owned));
+        let (addr, stdin) = (addr.expect("the master starts"), child.stdin.take());
+        MasterProcess { addr, child, stdin, _stdout: stdout }
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let status = Command::new("kill").args([&format!("-{name}"), &pid]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Ends it as it should be.
+    fn stop(mut self) {
+        drop(self.stdin.take());
+        let end = Instant::now() + LONG;
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < end, "a master does not stop");
+            sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for MasterProcess {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _ended = self.child.wait();
+    }
+}
+
+/// Three masters, three memory nodes, and what has been seen of them.
+struct Cluster {
+    // In the order in which they end.
+    nodes: Vec<MemoryNode>,
+    masters: Vec<MasterProcess>,
+    client: MasterClient,
+    runtime: Runtime,
+    view: Option<View>,
+    ids: BTreeSet<u32>,
+    store: String,
+    _dir: tempfile::TempDir,
+    etcd: EtcdServer,
+}
+
+impl Cluster {
+    fn start() -> Option<Cluster> {
+        let etcd = EtcdServer::start()?;
+        let store = format!("etcd://{}/test/cluster", etcd.endpoint());
+        let masters: Vec<_> = (0..3).map(|_| MasterProcess::start(&store)).collect();
+        let addrs: Vec<&str> = masters.iter().map(|master| master.addr.as_str()).collect();
+        let addrs = addrs.join(",");
+        let dir = tempfile::tempdir().unwrap();
+        let node = NodeConfig {
+            shm_dir: Some(dir.path().to_owned()),
+            master: addrs.clone(),
+            pool_bytes: 2 << 20,
+            ..NodeConfig::default()
+        };
+        let nodes = (0..3).map(|_| MemoryNode::start(node.clone()).unwrap()).collect();
+        let runtime = Runtime::start("test-masters").unwrap();
+        let client = MasterClient::new(&runtime, addrs).with_deadline(LONG);
+        let (ids, view) = (BTreeSet::new(), None);
+        let mut cluster =
+            Cluster { nodes, masters, client, runtime, view, ids, store, _dir: dir, etcd };
+        let formed = Instant::now() + LONG;
+        while !cluster.open() {
+            assert!(Instant::now() < formed, "the cluster is not formed");
+            sleep(Duration::from_millis(20));
+        }
+        Some(cluster)
+    }
+
+    /// Opens a session: its id has never been seen, and the view does not go backwards.
+    fn open(&mut self) -> bool {
+        match self.client.call_blocking(MasterRequest::Open) {
+            Ok(MasterReply::Opened { client, view, .. }) => {
+                assert!(self.ids.insert(client.0), "{client} was given twice");
+                assert_eq!(self.ids.last(), Some(&client.0), "ids go backwards");
+                if let Some(before) = &self.view {
+                    assert!(view.number >= before.number, "the view went backwards");
+                    assert_eq!(view.cluster, before.cluster, "it is another cluster");
+                }
+                self.view = Some(view);
+                true
+            }
+            Ok(MasterReply::NotReady { .. }) => false,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    fn status(&self) -> Status {
+        match self.client.call_blocking(MasterRequest::Status) {
+            Ok(MasterReply::Status(status)) => status,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+
+    /// The names of the memory nodes, by their addresses.
+    fn names(&self) -> Vec<(u16, String)> {
+        let members = self.status().members.into_iter();
+        members.map(|member| (member.node.0, member.control)).collect()
+    }
+
+    /// Takes the leader out.
+    fn leader(&mut self) -> MasterProcess {
+        self.status();
+        let leader = self.client.answered_by();
+        let at = self.masters.iter().position(|master| master.addr == leader);
+        self.masters.remove(at.expect("the leader is one of them"))
+    }
+
+    /// Asks one master alone, once.
+    fn ask(&self, addr: &str, request: MasterRequest) -> Result<MasterReply, RpcError> {
+        RpcClient::<MasterService>::new(&self.runtime, addr).call_blocking(request)
+    }
+}
+
+#[test]
+fn a_stand_by_goes_on_where_a_killed_leader_was() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let names = cluster.names();
+    assert_eq!(names.len(), 3);
+    for round in 0..2 {
+        (0..5).for_each(|_| assert!(cluster.open()));
+        let leader = cluster.leader();
+        leader.signal("KILL");
+        let killed = Instant::now();
+        // The first answer after the kill comes from another master.
+        let in_flight = cluster.client.call_blocking(MasterRequest::Status);
+        assert!(matches!(in_flight, Ok(_) | Err(RpcError::Closed { .. })), "{in_flight:?}");
+        assert!(cluster.open());
+        let took = killed.elapsed();
+        println!("round {round}: a leader was killed; {took:?} later another one decides");
+        assert_ne!(cluster.client.answered_by(), leader.addr);
+        // The lease, and the time that a loaded machine may take.
+        assert!(took < Duration::from_secs(TTL_S + 10), "it took {took:?}");
+        assert_eq!(cluster.names(), names, "memory nodes have other names");
+        assert_eq!(cluster.view.as_ref().unwrap().number, cluster.status().view.unwrap().number);
+    }
+    // Another master comes, stands by, and says so.
+    let fresh = MasterProcess::start(&cluster.store);
+    let leader = cluster.masters[0].addr.clone();
+    let end = Instant::now() + LONG;
+    loop {
+        match cluster.ask(&fresh.addr, MasterRequest::Open) {
+            Ok(MasterReply::NotLeader { leader: Some(named) }) => break assert_eq!(named, leader),
+            Ok(MasterReply::NotLeader { leader: None }) => assert!(Instant::now() < end),
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    // A leader that is stopped as it should be leaves no gap of a lease.
+    let leader = cluster.leader();
+    assert_ne!(leader.addr, fresh.addr);
+    cluster.masters.push(fresh);
+    cluster.client = MasterClient::new(&cluster.runtime, cluster.masters[0].addr.as_str());
+    let stopped = Instant::now();
+    leader.stop();
+    assert!(cluster.open());
+    println!("a leader was stopped; {:?} later another one decides", stopped.elapsed());
+    assert!(stopped.elapsed() < AT_ONCE, "it took {:?}", stopped.elapsed());
+    assert_eq!(cluster.names(), names);
+}
+
+#[test]
+fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    (0..3).for_each(|_| assert!(cluster.open()));
+    let old = cluster.leader();
+    old.signal("STOP");
+    // A request that is already on its way to it when it goes on.
+    let early = {
+        let client = RpcClient::<MasterService>::new(&cluster.runtime, old.addr.as_str());
+        let client = client.with_deadline(Duration::from_secs(30));
+        std::thread::spawn(move || client.call_blocking(MasterRequest::Open))
+    };
+    let others: Vec<&str> = cluster.masters.iter().map(|master| master.addr.as_str()).collect();
+    let others = MasterClient::new(&cluster.runtime, others.join(",")).with_deadline(LONG);
+    cluster.client = others;
+    // Ids beyond the range that the old leader has recorded.
+    (0..70).for_each(|_| assert!(cluster.open()));
+    let new = cluster.client.answered_by();
+    old.signal("CONT");
+    let end = Instant::now() + LONG;
+    loop {
+        match cluster.ask(&old.addr, MasterRequest::Open) {
+            Ok(MasterReply::NotLeader { leader: Some(leader) }) => break assert_eq!(leader, new),
+            Ok(MasterReply::NotLeader { leader: None }) | Err(_) => {
+                assert!(Instant::now() < end, "it does not learn who leads");
+                sleep(Duration::from_millis(10));
+            }
+            other => panic!("a deposed leader decides: {other:?}"),
+        }
+    }
+    let early = early.join().unwrap();
+    assert!(
+        !matches!(early, Ok(MasterReply::Opened { .. })),
+        "a deposed leader decides: {early:?}"
+    );
+    assert!(cluster.open());
+    // It is of use again: it takes over.
+    let new = cluster.leader();
+    assert_ne!(new.addr, old.addr);
+    cluster.masters.push(old);
+    let addrs: Vec<&str> = cluster.masters.iter().map(|master| master.addr.as_str()).collect();
+    cluster.client = MasterClient::new(&cluster.runtime, addrs.join(",")).with_deadline(LONG);
+    new.signal("KILL");
+    assert!(cluster.open());
+}
+
+#[test]
+fn when_etcd_is_away_nobody_leads_and_afterwards_somebody_does() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    let names = cluster.names();
+    assert!(cluster.open());
+    // A short break: shorter than the lease, if the machine is not too loaded for that.
+    cluster.etcd.pause();
+    cluster.etcd.resume();
+    assert!(cluster.open());
+    assert_eq!(cluster.names(), names);
+    // A long one: no lease survives in the eyes of its master.
+    cluster.etcd.pause();
+    let end = Instant::now() + LONG;
+    let asked = cluster.client.with_deadline(Duration::from_millis(300));
+    loop {
+        match asked.call_blocking(MasterRequest::Status) {
+            Err(RpcError::NoLeader { .. }) => break,
+            Ok(_) | Err(RpcError::TimedOut { .. }) => assert!(Instant::now() < end),
+            other => panic!("unexpected {other:?}"),
+        }
+        sleep(Duration::from_millis(50));
+    }
+    // The memory nodes do not mind.
+    let node = cluster.nodes[0].client();
+    assert!(node.call_blocking(fusee_control::node::NodeRequest::Usage).is_ok());
+    cluster.etcd.resume();
+    let resumed = Instant::now();
+    assert!(cluster.open());
+    println!("etcd came back; {:?} later a master decides", resumed.elapsed());
+    assert_eq!(cluster.names(), names);
+    (0..70).for_each(|_| assert!(cluster.open()));
+}
