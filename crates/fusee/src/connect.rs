@@ -43,7 +43,7 @@ pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
 pub fn check_address(masters: &str) -> Result<(), Failure> {
     for master in masters.split(',').map(str::trim) {
         let port = master.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-        if !port.is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+        if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
             return Err(Failure::usage(format!(
                 "`{master}` is no address of a master; write it like {DEFAULT_MASTER}, and several \
                  with commas between"
