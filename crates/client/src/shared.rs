@@ -78,7 +78,9 @@ impl Shared {
     ) -> Shared {
         let nodes = Nodes { view: view.number, clients: Arc::new(nodes) };
         let keeper = Arc::new(Keeper::new(view, Timing::for_lease(LEASE)));
-        let (kept, link) = (keeper.clone(), Link(master.clone()));
+        // Over a connection of its own, which no slow answer to anybody else can break: who loses it
+        // is soon taken for dead.
+        let (kept, link) = (keeper.clone(), Link(master.apart()));
         let keeping = runtime.handle().spawn(async move { kept.keep(&link).await });
         Shared {
             number: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed),

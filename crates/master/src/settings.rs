@@ -39,9 +39,8 @@ pub struct Settings {
     pub lease: Lease,
 }
 
-/// The lease of [`Lease::default`], in milliseconds: without end, as long as sessions do not
-/// renew theirs.
-pub const DEFAULT_LEASE_MS: u64 = u64::MAX;
+/// The lease of [`Lease::default`], in milliseconds.
+pub const DEFAULT_LEASE_MS: u64 = 1_000;
 /// As [`DEFAULT_LEASE_MS`], after a connection was closed.
 pub const DEFAULT_GRACE_MS: u64 = 10;
 

@@ -87,9 +87,6 @@ fn threaten(run: &Run, node: MnId) {
 
 /// Seldom, and never the last replica of anything. Another one comes later, empty.
 fn crash_node(run: &Run) {
-    if !run.fault_rng.one_in(4) {
-        return;
-    }
     let nodes = run.living_nodes();
     let node = run.fault_rng.pick(&nodes);
     if run.cluster.view().members.len() > 1 && may_lose(run, node) {

@@ -259,7 +259,7 @@ impl Shape {
             operations: OPERATIONS,
             session_operations: rng.pick(&[40, 200, 100_000]),
             fault_every_ns: if scenario == Scenario::Storm { 3 } else { 1 }
-                * rng.pick(&[100_000, 300_000, 1_000_000]),
+                * rng.pick(&[300_000, 1_000_000, 4_000_000]),
             lost_messages_one_in: if has(Fault::LostMessage) { 20 } else { 0 },
         }
     }

@@ -125,6 +125,17 @@ impl<S: Service> RpcClient<S> {
         RpcClient { shared: Arc::clone(&self.shared), deadline }
     }
 
+    /// The same service over a connection of its own, if it can have one.
+    pub(super) fn apart(&self) -> RpcClient<S> {
+        if !self.shared.reconnect {
+            return self.clone();
+        }
+        let Shared { runtime, addr, .. } = &*self.shared;
+        let link = Mutex::new(None);
+        let shared = Shared { runtime: runtime.clone(), addr: addr.clone(), reconnect: true, link };
+        RpcClient { shared: Arc::new(shared), deadline: self.deadline }
+    }
+
     /// Whom the calls are for: host and port, or a name inside the process.
     pub fn addr(&self) -> &str {
         &self.shared.addr

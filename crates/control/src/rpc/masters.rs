@@ -70,6 +70,13 @@ impl MasterClient {
         MasterClient { masters: Arc::clone(&self.masters), deadline }
     }
 
+    /// The same masters over connections of its own. Inside of a process there is one for all.
+    pub fn apart(&self) -> MasterClient {
+        let listed = self.masters.listed.iter().map(RpcClient::apart).collect();
+        let masters = MasterClient::of(self.masters.addrs.clone(), listed);
+        masters.with_deadline(self.deadline)
+    }
+
     /// The addresses as they were given, or a name inside the process.
     pub fn addr(&self) -> &str {
         &self.masters.addrs
