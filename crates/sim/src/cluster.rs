@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::check::entries::Entries;
 use crate::control::{Control, NoAnswer};
+use crate::counts::count;
 use crate::engine::{Nanos, ProcessId, Sim};
 use crate::environment::{SimEnvironment, SimSession};
 use crate::executor::Executor;
@@ -269,6 +270,9 @@ impl Cluster {
         let process = self.0.sim.process(format!("memory node {number}"));
         let host = Rc::new(NodeHost::new(process, number, self.0.options.pool_bytes));
         self.0.nodes.borrow_mut().push(host.clone());
+        if self.0.view.borrow().is_some() {
+            count(&self.0.sim.counts().joined_nodes);
+        }
         self.join(host.clone());
         if !self.0.network.options().stepwise {
             let again = self.clone();

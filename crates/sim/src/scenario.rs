@@ -258,7 +258,7 @@ impl Shape {
             first_key_one_in: if fights { 2 } else { 1 + rng.below(4) },
             operations: OPERATIONS,
             session_operations: rng.pick(&[40, 200, 100_000]),
-            fault_every_ns: if scenario == Scenario::Storm { 3 } else { 1 }
+            fault_every_ns: if scenario == Scenario::Storm { 8 } else { 1 }
                 * rng.pick(&[300_000, 1_000_000, 4_000_000]),
             lost_messages_one_in: if has(Fault::LostMessage) { 20 } else { 0 },
         }

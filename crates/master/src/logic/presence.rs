@@ -187,7 +187,7 @@ impl Master {
         if connection == LOCAL {
             return;
         }
-        let gone_at_ms = now_ms + self.settings.lease.grace_ms;
+        let gone_at_ms = now_ms.saturating_add(self.settings.lease.grace_ms);
         self.sessions.connection_closed(connection, gone_at_ms);
         let nodes = self.presences.nodes.values_mut();
         for node in nodes.filter(|node| node.connection == Some(connection)) {
