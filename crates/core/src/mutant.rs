@@ -38,15 +38,17 @@ mutants! {
     /// Readers use the backups of a subtable whose primary is lost before everybody has left the
     /// primary.
     ReadsBackupsWhileFrozen,
-    /// While the backups are made equal, readers take a word that stands on one of them only: it is
-    /// gone if that one is lost.
-    ReadsWhatMayBeLost,
     /// A loser waits on when the view changes: for a winner that is dead, and whose recovery waits
     /// for the change.
     LoserIgnoresNewView,
     /// A session does not tell that stopped writers have yet to look: others may overwrite what they
     /// look for.
     StoppedIsForgotten,
+    /// The master makes replicas equal before everybody has left the older views.
+    ChangeDoesNotWait,
+    /// The master lets writes go on before those that were stopped have looked, and before all
+    /// readers have left the old places.
+    SwitchDoesNotWait,
     /// A stopped writer looks before the replicas are equal.
     LooksBeforeTheSwitch,
 
@@ -87,9 +89,6 @@ mutants! {
     /// An UPDATE that lost reports success before the winner commits: readers still see the value
     /// before both.
     LoserDoesNotWait,
-    /// A loser waits for a winner that has crashed until the end of time, and whoever waits for the
-    /// loser does, too.
-    LoserWaitsForEver,
 
     // Two INSERTs of one key into two slots.
     /// INSERT commits without having looked for another entry of its key.

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fusee_control::master::{Leftover, Recovery, RecoveryTimes};
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::layout::BLOCK_HEADER_BYTES;
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::recovery::{BlockContent, RecoveryError, Report, recover};
 use fusee_core::repair::{self, RepairError};
 use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MnId, VerbError};
@@ -197,7 +198,9 @@ pub async fn recover_client<F: Fabric, R: Reach>(
         last_us.saturating_sub(before)
     };
     for member in &view.members {
-        order(reach, member.node, NodeRequest::Fence { client }).await?;
+        if !removed(Mutant::RecoveryBeforeTheFence) {
+            order(reach, member.node, NodeRequest::Fence { client }).await?;
+        }
     }
     times.reconnect_us = lap(reach);
     let blocks = Blocks::of(reach, view, client).await?;

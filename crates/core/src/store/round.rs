@@ -235,7 +235,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         old: Slot,
     ) -> Result<Option<Slot>, Error> {
         loop {
-            if self.pause().await.is_err() && !removed(Mutant::LoserWaitsForEver) {
+            if self.pause().await.is_err() {
                 let waiting_for = "the winner of a write conflict to finish";
                 return Err(Error::GaveUp { waiting_for, outcome: Outcome::Unknown });
             }

@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 
 use fusee_control::node::BlockId;
 use fusee_core::change::Stage;
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
@@ -76,11 +77,14 @@ impl Master {
     fn step(&mut self, now_ms: u64, out: &mut Actions) -> bool {
         let stage = self.view().and_then(|view| view.change.as_ref()).map(|change| change.stage);
         match stage {
-            Some(Stage::Frozen) if self.repair.running.is_none() && self.all_follow() => {
+            Some(Stage::Frozen)
+                if self.repair.running.is_none()
+                    && (self.all_follow() || removed(Mutant::ChangeDoesNotWait)) =>
+            {
                 self.advance(now_ms, out);
                 true
             }
-            Some(Stage::Switched) if self.all_follow() => {
+            Some(Stage::Switched) if self.all_follow() || removed(Mutant::SwitchDoesNotWait) => {
                 self.advance(now_ms, out);
                 true
             }

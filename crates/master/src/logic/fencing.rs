@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
 
 use super::{Action, Actions, Master, Purpose};
@@ -50,6 +51,9 @@ impl Fences {
 impl Master {
     /// Whether no verb of a client executes at any member any more.
     pub(super) fn is_fenced(&self, client: ClientId) -> bool {
+        if removed(Mutant::RecoveryBeforeTheFence) {
+            return true;
+        }
         let members = self.view().into_iter().flat_map(|view| &view.members);
         members.into_iter().all(|member| self.fences.is_done(client, member.node))
     }
@@ -68,7 +72,7 @@ impl Master {
                     Some(Fence::Again(at)) => at <= now_ms,
                     Some(Fence::Done) => false,
                 };
-                if due {
+                if due && !removed(Mutant::RecoveryBeforeTheFence) {
                     let again = Fence::Again(now_ms + PATIENCE_MS);
                     self.fences.fences.insert((client, *node), again);
                     let request = NodeRequest::Fence { client };

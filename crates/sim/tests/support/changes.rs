@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use fusee_client::logic::Gate;
 use fusee_core::change::Stage;
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::repair::transform;
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::MnId;
@@ -52,19 +53,24 @@ const STEPS: u64 = 3_000_000;
 /// much sooner than another, and both read what a third one writes.
 pub fn cut_off_primary(seed: u64) -> Events {
     let run = Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed);
-    let clients = [(); 3].map(|()| (run.client(), Life::new(None, || false)));
+    let forever = || Life::new(None, || false);
+    let dies = run.rng.below(2) == 0;
+    let steps = 10 + run.rng.below(60) as u64;
+    let short = if dies { Life::new(Some(steps), || true) } else { forever() };
+    let clients = [(run.client(), short), (run.client(), forever()), (run.client(), forever())];
     run.alone(run.workload.run(&clients[0].0, OpKind::Insert, 0));
     let leader =
-        Leader { run: &run, clients: &clients, is_done: Cell::new(false), losses_one_in: 12 };
-    let [(writer, _), (early, _), (late, _)] = &clients;
+        Leader { run: &run, clients: &clients, is_done: Cell::new(false), losses_one_in: 2 };
+    let [(writer, life), (early, _), (late, _)] = &clients;
     let now = run.cluster.view().clone();
     let subtable = run.workload.subtable_of(0, &now);
     let lost = now.subtables[subtable as usize].places[0].node;
     let mut stepper = Stepper::new(&run.rng);
-    stepper.spawn(async {
+    stepper.spawn(life.task(async {
         idle(run.rng.below(20)).await;
         run.workload.run(writer, OpKind::Update, 0).await;
-    });
+    }));
+    stepper.spawn(leader.bury(writer, life));
     for reader in [early, late] {
         stepper.spawn(async {
             while !leader.is_done.get() {
@@ -105,7 +111,7 @@ fn change(run: &Run, why: Why) {
             (run.client(), life)
         })
         .collect();
-    let leader = Leader { run, clients: &clients, is_done: Cell::new(false), losses_one_in: 3 };
+    let leader = Leader { run, clients: &clients, is_done: Cell::new(false), losses_one_in: 12 };
     let mut stepper = Stepper::new(rng);
     stepper.spawn(leader.lead(why));
     for (store, life) in &clients {
@@ -179,6 +185,8 @@ impl Leader<'_> {
             return without;
         }
         match stage {
+            Stage::Frozen if removed(Mutant::ChangeDoesNotWait) => {}
+            Stage::Switched if removed(Mutant::SwitchDoesNotWait) => {}
             Stage::Frozen | Stage::Switched => {
                 while !self.gates().all(Gate::acknowledges) {
                     idle(1).await;
