@@ -93,6 +93,7 @@ fn a_session_that_cannot_start_is_not_left_open() {
     master.wait_formed(SOON).unwrap();
     let addr = master.addr().unwrap().to_string();
     lost.stop();
+    kept.stop();
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
         let (fabric, connect_timeout) = (FabricChoice::Only(fabric), Duration::from_millis(200));
         let options = Options { fabric, connect_timeout, ..Options::default() };
@@ -106,24 +107,21 @@ fn a_session_that_cannot_start_is_not_left_open() {
         };
     wait_until("the end of the sessions", || status().open_sessions == 0);
     assert_eq!(status().sessions_opened, 2);
-    kept.stop();
 }
 
-/// A block whose backup cannot record it goes back, again and again.
+/// The view goes on without a dead node, and so do sessions that need a block.
 #[test]
-fn allocation_beside_a_dead_backup_does_not_eat_blocks() {
+fn allocation_goes_on_beside_a_dead_backup() {
     let dir = tempfile::tempdir().unwrap();
     let master = master(dir.path());
     let kept = node(dir.path(), &master);
     let lost = node(dir.path(), &master);
     master.wait_formed(SOON).unwrap();
-    let options = Options { op_timeout: Duration::from_secs(1), ..Options::default() };
-    let client = Client::connect_with(&master.addr().unwrap().to_string(), options).unwrap();
+    let client = Client::connect(&master.addr().unwrap().to_string()).unwrap();
     lost.stop();
     for i in 0..5u32 {
-        let error = client.put(&i.to_le_bytes(), b"value").unwrap_err();
-        drop(error);
+        client.put(&i.to_le_bytes(), b"value").unwrap();
     }
-    assert_eq!(blocks_owned(&client), 0);
+    assert!(blocks_owned(&client) >= 1);
     kept.stop();
 }
