@@ -1,0 +1,1 @@
+//! `SIGSTOP` for longer than a lease, then `SIGCONT`.
