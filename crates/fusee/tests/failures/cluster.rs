@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fusee_client::Status;
-use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::master::{MasterReply, MasterRequest, Recovery};
 use fusee_control::rpc::{MasterClient, Runtime};
 use fusee_core::verbs::MnId;
 use fusee_sim::linearizability::History;
@@ -23,14 +23,16 @@ use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
 use super::common::{Scratch, fusee, signal};
-use super::writer::{self, Task, Writers};
+use super::writer::{self, Mode, Task, Writers};
 
 /// Keys that all writers share.
-const KEYS: u64 = 12;
+const KEYS: u64 = 6;
 /// How long anything may take that the cluster does by itself. Generous: the machine may be slow.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Notes by which every writer has to get on, where it is asked whether it does.
 const SOME_NOTES: u64 = 200;
+/// Between two operations of those that are to live: the servers shall run as well.
+const LOAD_PAUSE_US: u64 = 50;
 /// Lines of each log to print when a test fails.
 const TAIL: usize = 40;
 
@@ -155,12 +157,13 @@ impl Cluster {
         self.master = Some(start_master(&self.scratch, &self.address));
     }
 
-    /// A client process.
-    pub fn client(&mut self, writers: u32) -> Writers {
-        self.task(writers, 300, false)
+    /// A client process that is in the middle of an operation nearly all of the time, and may so
+    /// be when it dies.
+    pub fn victim(&mut self, mode: Mode) -> Writers {
+        self.task(2, 0, mode)
     }
 
-    fn task(&mut self, writers: u32, pause_us: u64, sweeps: bool) -> Writers {
+    fn task(&mut self, writers: u32, pause_us: u64, mode: Mode) -> Writers {
         let first = self.next_writer;
         self.next_writer += writers;
         Writers::start(Task {
@@ -172,14 +175,14 @@ impl Cluster {
             keys: KEYS,
             seed: self.rng.borrow_mut().random(),
             pause_us,
-            sweeps,
+            mode,
         })
     }
 
     /// Client processes, which are at work when this returns.
     pub fn load(&mut self, processes: usize, writers: u32) {
         for _ in 0..processes {
-            let client = self.client(writers);
+            let client = self.task(writers, LOAD_PAUSE_US, Mode::Load);
             self.clients.push(client);
         }
         self.all_get_on("the load");
@@ -235,11 +238,11 @@ impl Cluster {
         })
     }
 
-    /// The name of a memory node.
-    pub fn name_of(&self, node: usize) -> MnId {
+    /// The name of the memory node in the view that has this process's address.
+    pub fn name_of(&self, node: usize) -> Option<MnId> {
         let control = self.nodes[node].control();
-        let status = self.status().expect("the master is there");
-        status.members.iter().find(|m| m.control == control).expect("it has joined").node
+        let view = self.status()?.view?;
+        view.members.iter().find(|member| member.control == control).map(|member| member.node)
     }
 
     /// Waits until every writer that runs has got on.
@@ -256,20 +259,37 @@ impl Cluster {
         }
     }
 
+    /// Everybody who is to live ends.
+    pub fn end_load(&mut self) {
+        self.clients.iter_mut().for_each(Writers::finish);
+    }
+
+    /// Goes through all keys, once.
+    pub fn sweep(&mut self, mode: Mode) -> Writers {
+        let mut sweep = self.task(1, 0, mode);
+        sweep.wait();
+        let notes = if mode == Mode::Sweep { 4 } else { 2 };
+        assert_eq!((sweep.progress(), &*sweep.complaints()), (notes * KEYS, ""));
+        sweep
+    }
+
     /// Ends the load; every key can be written and read; the history is linearizable. Nobody who
     /// was not killed has met an error, except those that `excused` says.
     pub fn finish_excusing(mut self, excused: impl Fn(&str) -> bool) {
-        for client in &mut self.clients {
-            client.finish();
-        }
+        self.end_load();
         let status = self.until("everybody is recovered", |status| {
             status.given_up_sessions == 0 && status.open_sessions == 0
         });
         let strange: u64 = status.last_recoveries.iter().map(|recovery| recovery.strange).sum();
         assert_eq!(strange, 0, "{:#?}", status.last_recoveries);
-        let mut sweep = self.task(1, 0, true);
-        sweep.wait();
-        assert_eq!(sweep.progress(), 4 * KEYS);
+        let sum = |of: fn(&Recovery) -> u64| status.last_recoveries.iter().map(of).sum::<u64>();
+        println!(
+            "{} clients recovered; of the last ones {} writes completed, {} withdrawn",
+            status.recoveries,
+            sum(|r| r.committed),
+            sum(|r| r.aborted)
+        );
+        let sweep = self.sweep(Mode::Sweep);
         self.clients.push(sweep);
         let mut complaints = String::new();
         let all = || self.clients.iter().chain(&self.dead);

@@ -1,1 +1,83 @@
-//! `SIGSTOP` for longer than a lease, then `SIGCONT`.
+//! `SIGSTOP` for longer than a lease, then `SIGCONT`: whoever was taken for dead cannot change
+//! anything any more.
+
+use super::cluster::Cluster;
+use super::writer::{self, Mode};
+use fusee_sim::linearizability::Answer;
+
+/// A client process stops in the middle of its work, and the others go on. When it runs again,
+/// every key has another's value, and keeps it.
+fn stop_a_client(fabric: &'static str) {
+    let mut cluster = Cluster::start(fabric);
+    cluster.load(2, 1);
+    let mut victim = cluster.victim(Mode::LoadUntilError);
+    super::common::eventually("it works", || victim.progress() > 200);
+    cluster.pause(0..50);
+    victim.signal("STOP");
+    cluster.all_get_on("while it is stopped");
+    let sessions = 3;
+    cluster.until("it is recovered", |status| status.recoveries == sessions);
+    cluster.all_get_on("without it");
+    cluster.end_load();
+    let sweep = cluster.sweep(Mode::Sweep);
+    if fabric == "shm" {
+        // Mapped memory cannot be taken away from a process that lives.
+        super::common::eventually("the fence kills it", || !victim.is_alive());
+    } else {
+        assert!(victim.is_alive());
+        victim.tell_to_end();
+        victim.signal("CONT");
+        victim.wait();
+        println!("what it met: {}", victim.complaints());
+    }
+    let look = cluster.sweep(Mode::Look);
+    for record in writer::read_all([&look]) {
+        let Some((_, Answer::Found(value))) = record.operation.returned else {
+            panic!("key {} is gone", record.key);
+        };
+        assert_eq!(value >> 40, u64::from(sweep.task.first), "key {}", record.key);
+    }
+    cluster.dead.push(victim);
+    cluster.clients.extend([sweep, look]);
+    cluster.finish_excusing(|complaint| complaint.contains("shut this session out"));
+}
+
+#[test]
+fn a_client_is_stopped_on_shared_memory() {
+    stop_a_client("shm");
+}
+
+#[test]
+fn a_client_is_stopped_over_tcp() {
+    stop_a_client("tcp");
+}
+
+/// A memory node stops, and the cluster goes on without it. When it runs again it joins anew, with
+/// nothing in it, and takes over replicas.
+fn stop_a_memory_node(fabric: &'static str) {
+    let mut cluster = Cluster::start(fabric);
+    cluster.load(2, 2);
+    let victim = cluster.choose(3);
+    let before = cluster.name_of(victim);
+    assert!(before.is_some());
+    cluster.nodes[victim].signal("STOP");
+    cluster.until_stable(2, false);
+    assert_eq!(cluster.name_of(victim), None);
+    cluster.all_get_on("without the node");
+    cluster.nodes[victim].signal("CONT");
+    cluster.until_stable(3, true);
+    let after = cluster.name_of(victim);
+    assert!(after.is_some() && after != before, "{before:?} came back as {after:?}");
+    cluster.all_get_on("with the node");
+    cluster.finish();
+}
+
+#[test]
+fn a_memory_node_is_stopped_on_shared_memory() {
+    stop_a_memory_node("shm");
+}
+
+#[test]
+fn a_memory_node_is_stopped_over_tcp() {
+    stop_a_memory_node("tcp");
+}

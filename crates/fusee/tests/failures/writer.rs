@@ -42,8 +42,26 @@ pub struct Task {
     pub seed: u64,
     /// Between two operations of a writer, in microseconds.
     pub pause_us: u64,
+    pub mode: Mode,
+}
+
+/// What a writer does.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub enum Mode {
+    /// Operates on random keys until it is told to end.
+    Load,
+    /// As `Load`; but a writer that has met an error does nothing more.
+    LoadUntilError,
     /// Puts and reads every key once, and ends.
-    pub sweeps: bool,
+    Sweep,
+    /// Reads every key once, and ends.
+    Look,
+}
+
+impl Mode {
+    fn is_load(self) -> bool {
+        matches!(self, Mode::Load | Mode::LoadUntilError)
+    }
 }
 
 impl Task {
@@ -76,8 +94,8 @@ impl Writers {
         Writers { task, child, stdin }
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    pub fn signal(&self, name: &str) {
+        super::common::signal(name, self.child.id());
     }
 
     pub fn kill(&mut self) {
@@ -85,13 +103,18 @@ impl Writers {
         self.child.wait().unwrap();
     }
 
-    pub fn has_ended(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
+    pub fn is_alive(&self) -> bool {
+        super::common::is_alive(self.child.id())
+    }
+
+    /// Tells it to end; it need not hear that at once.
+    pub fn tell_to_end(&mut self) {
+        drop(self.stdin.take());
     }
 
     /// Lets it end, which takes at most as long as an operation that waits in vain.
     pub fn finish(&mut self) {
-        drop(self.stdin.take());
+        self.tell_to_end();
         self.wait();
     }
 
@@ -144,7 +167,7 @@ fn is_a_client() {
                 scope.spawn(move || Writer::new(task, number, client).run(stop))
             })
             .collect();
-        if !task.sweeps {
+        if task.mode.is_load() {
             // Until the test is over, or gone.
             let _ = stdin().read_to_end(&mut Vec::new());
             stop.store(true, Ordering::Relaxed);
@@ -186,10 +209,12 @@ impl Writer<'_> {
     }
 
     fn run(&mut self, stop: &AtomicBool) {
-        if self.task.sweeps {
+        if !self.task.mode.is_load() {
             for key in 0..self.task.keys {
-                let value = self.next_value();
-                self.operate(key, Call::Upsert(value));
+                if self.task.mode == Mode::Sweep {
+                    let value = self.next_value();
+                    self.operate(key, Call::Upsert(value));
+                }
                 self.operate(key, Call::Search);
             }
             return;
@@ -197,9 +222,14 @@ impl Writer<'_> {
         while !stop.load(Ordering::Relaxed) {
             let key = self.rng.random_range(0..self.task.keys);
             let call = self.draw();
-            self.operate(key, call);
+            let went_well = self.operate(key, call);
+            if !went_well && self.task.mode == Mode::LoadUntilError {
+                return;
+            }
             self.look_at_view();
-            std::thread::sleep(Duration::from_micros(self.task.pause_us));
+            if self.task.pause_us > 0 {
+                std::thread::sleep(Duration::from_micros(self.task.pause_us));
+            }
         }
     }
 
@@ -219,7 +249,8 @@ impl Writer<'_> {
         u64::from(self.number) << 40 | self.sequence
     }
 
-    fn operate(&mut self, key: u64, call: Call) {
+    /// Whether it met no error.
+    fn operate(&mut self, key: u64, call: Call) -> bool {
         let name = format!("crash-{key:04}").into_bytes();
         self.journal.begin(key, call);
         let client = &self.client;
@@ -232,8 +263,11 @@ impl Writer<'_> {
         };
         self.journal.end(&result, call == Call::Search);
         match result {
-            Ok(_) | Err(Error::NotFound | Error::AlreadyExists) => {}
-            Err(error) => self.complain(&format!("error: {call:?} of key {key}: {error}")),
+            Ok(_) | Err(Error::NotFound | Error::AlreadyExists) => true,
+            Err(error) => {
+                self.complain(&format!("error: {call:?} of key {key}: {error}"));
+                false
+            }
         }
     }
 
