@@ -163,6 +163,11 @@ impl Cluster {
         self.task(2, 0, mode)
     }
 
+    /// A client process that leaves room for others.
+    pub fn slow_victim(&mut self, writers: u32, mode: Mode) -> Writers {
+        self.task(writers, 2_000, mode)
+    }
+
     fn task(&mut self, writers: u32, pause_us: u64, mode: Mode) -> Writers {
         let first = self.next_writer;
         self.next_writer += writers;

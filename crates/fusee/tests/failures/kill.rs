@@ -42,9 +42,10 @@ fn lose_clients(fabric: &'static str) {
     cluster.load(2, 1);
     let mut victims = Vec::new();
     for _ in 0..VICTIMS {
-        victims.push(cluster.victim(Mode::Load));
-        let begun = || victims.last().is_some_and(|victim| victim.progress() > 0);
-        super::common::eventually("it works", begun);
+        let victim = cluster.victim(Mode::Load);
+        // An operation of each writer has ended, so there are all sessions.
+        super::common::eventually("it works", || victim.progress() > 1);
+        victims.push(victim);
         cluster.pause(0..200);
         if victims.len() == 2 {
             kill_one(&mut cluster, &mut victims);

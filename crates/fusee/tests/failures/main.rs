@@ -14,5 +14,6 @@ mod cluster;
 mod common;
 mod journal;
 mod kill;
+mod measure;
 mod pause;
 mod writer;

@@ -81,3 +81,32 @@ fn a_memory_node_is_stopped_on_shared_memory() {
 fn a_memory_node_is_stopped_over_tcp() {
     stop_a_memory_node("tcp");
 }
+
+/// The master stops for some time, shorter and longer than a lease: nobody is taken for dead
+/// because it could not hear them.
+fn stop_the_master(fabric: &'static str) {
+    let mut cluster = Cluster::start(fabric);
+    cluster.load(2, 2);
+    for ms in [300, 450, 600, 900, 1300] {
+        cluster.master.as_ref().unwrap().signal("STOP");
+        cluster.all_get_on("without a master");
+        cluster.pause(ms..ms + 100);
+        cluster.master.as_ref().unwrap().signal("CONT");
+        cluster.pause(100..400);
+    }
+    let status = cluster.until("the master is back", |_| true);
+    // Each process has a session beside those of its writers.
+    let counts = (status.open_sessions, status.recoveries, status.reconfigurations);
+    assert_eq!(counts, (6, 0, 0), "{status:#?}");
+    cluster.finish();
+}
+
+#[test]
+fn the_master_is_stopped_on_shared_memory() {
+    stop_the_master("shm");
+}
+
+#[test]
+fn the_master_is_stopped_over_tcp() {
+    stop_the_master("tcp");
+}

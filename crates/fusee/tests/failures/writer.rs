@@ -129,6 +129,11 @@ impl Writers {
         self.numbers().map(|n| journal::notes(&self.task.journal(n))).min().unwrap()
     }
 
+    /// What all of its writers have noted.
+    pub fn notes(&self) -> u64 {
+        self.numbers().map(|n| journal::notes(&self.task.journal(n))).sum()
+    }
+
     pub fn records(&self) -> Vec<Record> {
         self.numbers().flat_map(|n| journal::read(&self.task.journal(n), n)).collect()
     }
