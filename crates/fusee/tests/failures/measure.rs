@@ -12,6 +12,8 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use fusee_control::master::RecoveryTimes;
+
 use super::cluster::Cluster;
 use super::writer::{Mode, Writers};
 
@@ -54,8 +56,26 @@ fn measure(fabric: &'static str) {
         let begun = Instant::now();
         cluster.until("all are recovered", |status| status.given_up_sessions == 0);
         println!("    the rest were recovered {:.0} ms later", begun.elapsed().as_secs_f64() * 1e3);
+        print_parts(&cluster);
     }
     cluster.end_load();
+}
+
+/// Where the time of the last recoveries went.
+fn print_parts(cluster: &Cluster) {
+    let last = cluster.status().unwrap().last_recoveries;
+    let mean = |of: fn(&RecoveryTimes) -> u64| {
+        last.iter().map(|recovery| of(&recovery.times)).sum::<u64>() / last.len().max(1) as u64
+    };
+    println!(
+        "    of the last {}, in us: fence {}, metadata {}, log {}, tables {}, free lists {}",
+        last.len(),
+        mean(|t| t.reconnect_us),
+        mean(|t| t.metadata_us),
+        mean(|t| t.log_us),
+        mean(|t| t.repair_us),
+        mean(|t| t.free_lists_us)
+    );
 }
 
 fn notes(clients: &[Writers]) -> u64 {
