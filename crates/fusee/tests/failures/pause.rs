@@ -1,9 +1,10 @@
-//! `SIGSTOP` for longer than a lease, then `SIGCONT`: whoever was taken for dead cannot change
-//! anything any more.
+//! `SIGSTOP`, then `SIGCONT`: whoever was taken for dead, after a lease, cannot change anything any
+//! more; whoever was not goes on as if nothing had been.
+
+use fusee_sim::linearizability::Answer;
 
 use super::cluster::Cluster;
 use super::writer::{self, Mode};
-use fusee_sim::linearizability::Answer;
 
 /// A client process stops in the middle of its work, and the others go on. When it runs again,
 /// every key has another's value, and keeps it.
@@ -50,6 +51,34 @@ fn a_client_is_stopped_on_shared_memory() {
 #[test]
 fn a_client_is_stopped_over_tcp() {
     stop_a_client("tcp");
+}
+
+/// Clients that stop for less than a lease keep their sessions.
+fn stop_clients_shortly(fabric: &'static str) {
+    let mut cluster = Cluster::start(fabric);
+    cluster.load(2, 2);
+    for round in 0..4 {
+        let client = &cluster.clients[round % 2];
+        client.signal("STOP");
+        cluster.pause(200..600);
+        client.signal("CONT");
+        cluster.all_get_on("after a pause");
+    }
+    cluster.pause(100..200);
+    let status = cluster.until("the master is there", |_| true);
+    // Each process has a session beside those of its writers.
+    assert_eq!((status.open_sessions, status.recoveries), (6, 0), "{status:#?}");
+    cluster.finish();
+}
+
+#[test]
+fn clients_are_stopped_shortly_on_shared_memory() {
+    stop_clients_shortly("shm");
+}
+
+#[test]
+fn clients_are_stopped_shortly_over_tcp() {
+    stop_clients_shortly("tcp");
 }
 
 /// A memory node stops, and the cluster goes on without it. When it runs again it joins anew, with

@@ -302,7 +302,7 @@ impl Writer<'_> {
 
 /// Values are of two size classes.
 fn encode(value: u64) -> Vec<u8> {
-    let words = if value % 2 == 0 { 5 } else { 25 };
+    let words = if value.is_multiple_of(2) { 5 } else { 25 };
     value.to_le_bytes().repeat(words)
 }
 
