@@ -34,7 +34,7 @@ const SOME_NOTES: u64 = 200;
 /// Between two operations of those that are to live: the servers shall run as well.
 const LOAD_PAUSE_US: u64 = 50;
 /// Lines of each log to print when a test fails.
-const TAIL: usize = 40;
+const TAIL: usize = 200;
 
 /// One cluster at a time: a test that starves the others' processes finds only that.
 static ALONE: Mutex<()> = Mutex::new(());

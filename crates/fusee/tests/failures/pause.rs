@@ -60,7 +60,7 @@ fn stop_clients_shortly(fabric: &'static str) {
     for round in 0..4 {
         let client = &cluster.clients[round % 2];
         client.signal("STOP");
-        cluster.pause(200..600);
+        cluster.pause(200..400);
         client.signal("CONT");
         cluster.all_get_on("after a pause");
     }
