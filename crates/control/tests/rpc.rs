@@ -124,6 +124,40 @@ fn requests_are_known_by_their_connection_and_its_end_is_told() {
     assert_eq!(next(), ("ends", 1));
 }
 
+/// The master takes whoever closes a connection, and is not heard over another one, for dead.
+#[test]
+fn a_connection_that_is_too_slow_is_not_closed_before_another_one_speaks() {
+    let runtime = runtime();
+    let (tell, told) = std::sync::mpsc::channel();
+    let seen = tell.clone();
+    let server = serve_connections::<NodeService, _, _, _>(
+        &runtime,
+        bind("127.0.0.1:0").unwrap(),
+        move |connection, request| {
+            seen.send(("asks", connection)).unwrap();
+            count(request, Arc::default())
+        },
+        move |connection| tell.send(("ends", connection)).unwrap(),
+    )
+    .unwrap();
+    let client = NodeClient::new(&runtime, server.addr().unwrap().to_string());
+    let hasty = client.with_deadline(Duration::from_millis(50));
+    let (mut connection, end) = (1, Instant::now() + Duration::from_secs(10));
+    // A deadline may pass without that anybody gives the connection up.
+    while connection == 1 {
+        assert!(Instant::now() < end, "the connection is never given up");
+        let slow = hasty.call_blocking(NodeRequest::Describe);
+        assert!(matches!(slow, Err(RpcError::TimedOut { .. })), "{slow:?}");
+        let (what, over) = told.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(what, "asks");
+        connection = over;
+    }
+    assert!(told.recv_timeout(Duration::from_millis(300)).is_err());
+    assert_eq!(client.call_blocking(NodeRequest::Usage).map(|_| ()), Ok(()));
+    assert_eq!(told.recv().unwrap(), ("asks", connection));
+    server.stop();
+}
+
 #[test]
 fn nobody_listening_is_unreachable() {
     let runtime = runtime();

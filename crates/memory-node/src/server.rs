@@ -82,6 +82,9 @@ pub struct MemoryNode {
     client: Option<NodeClient>,
     shared: Arc<Shared>,
     joined: watch::Receiver<Option<MnId>>,
+    expelled: watch::Receiver<bool>,
+    /// With the ports that it got; `None` inside of a process.
+    config: Option<Config>,
     description: Description,
     control: String,
     runtime: Runtime,
@@ -90,11 +93,13 @@ pub struct MemoryNode {
 impl MemoryNode {
     /// Starts a memory node with its own threads. It joins the master in the background, as soon
     /// as the master is there.
-    pub fn start(config: Config) -> Result<MemoryNode, StartError> {
+    pub fn start(mut config: Config) -> Result<MemoryNode, StartError> {
         let runtime = Runtime::start("fusee-mn")?;
         let identity: u64 = rand::random();
         let listener = rpc::bind(&config.listen)?;
-        let control = config.advertised(listener.local_addr()?)?;
+        let at = listener.local_addr()?;
+        let control = config.advertised(at)?;
+        config.listen = at.to_string();
         let socket = |dir: &std::path::PathBuf| dir.join(format!("fusee-{identity:016x}.sock"));
         let fabrics = NodeFabrics::start(NodeFabricsOptions {
             pool: make_pool(config.pool_bytes, config.huge_pages)?,
@@ -103,6 +108,7 @@ impl MemoryNode {
             shm: config.shm_dir.as_ref().map(socket),
         })?;
         let tcp = fabrics.tcp_addr().map(|at| config.advertised(at)).transpose()?;
+        config.tcp = fabrics.tcp_addr().map(|at| at.to_string());
         let (shared, description) = share(identity, fabrics, tcp);
         let service = Arc::clone(&shared);
         let server = rpc::serve::<NodeService, _, _>(&runtime, listener, move |request| {
@@ -110,15 +116,27 @@ impl MemoryNode {
         })?;
         tracing::info!(%control, pool_bytes = description.pool_bytes, "memory node started");
         let (tell, joined) = watch::channel(None);
+        let (warn, expelled) = watch::channel(false);
         let master = MasterClient::new(&runtime, config.master.clone());
         let request = join_request(&description, &control);
         // Ends with the runtime, if not before.
         runtime.handle().spawn(async move {
             join(&master, request, tell).await;
             stay(&master, identity).await;
+            warn.send_replace(true);
         });
-        let client = None;
-        Ok(MemoryNode { server, client, shared, joined, description, control, runtime })
+        let (client, config) = (None, Some(config));
+        Ok(MemoryNode {
+            server,
+            client,
+            shared,
+            joined,
+            expelled,
+            config,
+            description,
+            control,
+            runtime,
+        })
     }
 
     /// Starts a memory node for a cluster inside this process: no control port, no socket, no
@@ -144,8 +162,19 @@ impl MemoryNode {
             });
         let (runtime, control) = (runtime.clone(), name.to_owned());
         let client = Some(client);
-        let (_, joined) = watch::channel(None);
-        Ok(MemoryNode { server, client, shared, joined, description, control, runtime })
+        let ((_, joined), (_, expelled)) = (watch::channel(None), watch::channel(false));
+        let config = None;
+        Ok(MemoryNode {
+            server,
+            client,
+            shared,
+            joined,
+            expelled,
+            config,
+            description,
+            control,
+            runtime,
+        })
     }
 
     /// What this node tells the master to join.
@@ -177,6 +206,24 @@ impl MemoryNode {
     /// Its name in the cluster; `None` until it has joined.
     pub fn name(&self) -> Option<MnId> {
         *self.joined.borrow()
+    }
+
+    /// What to start a node with that takes the place of this one: the same, at the same addresses.
+    /// `None` of a node inside of a process.
+    pub fn config(&self) -> Option<&Config> {
+        self.config.as_ref()
+    }
+
+    /// Waits until the cluster goes on without this node. Then it is of no use any more; another
+    /// one, with another identity and an empty pool, may join in its place.
+    pub fn expelled(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut expelled = self.expelled.clone();
+        async move {
+            if expelled.wait_for(|is_so| *is_so).await.is_err() {
+                // The node ended before.
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
     /// Ends the node, as dropping it does, and returns when its ports are closed and its threads
@@ -278,7 +325,7 @@ async fn stay(master: &MasterClient, identity: u64) {
         match master.call(MasterRequest::Alive { identity }).await {
             Ok(MasterReply::Done) => pause = FIRST_STAY_PAUSE,
             Ok(MasterReply::Expelled) => {
-                tracing::warn!("the cluster goes on without this node; restart it to join empty");
+                tracing::warn!("the cluster goes on without this node");
                 return;
             }
             Ok(other) => {

@@ -23,6 +23,10 @@ use super::{DEFAULT_DEADLINE, HELLO_TIMEOUT, RpcError, Runtime, Service};
 /// How long to wait for a connection before the address counts as unreachable.
 const CONNECT_TIMEOUT: Duration = HELLO_TIMEOUT;
 
+/// How long a silent connection outlives the wish for another one: longer than it takes to make
+/// that, and to be heard.
+const PARTING: Duration = Duration::from_secs(5);
+
 /// Calls one service at one address.
 pub struct RpcClient<S: Service> {
     shared: Arc<Shared<S>>,
@@ -80,6 +84,16 @@ impl<S: Service> Link<S> {
         });
         Link { channel: client, broken }
     }
+}
+
+/// Closes a connection that was given up for its silence, after a while. A peer that was only slow
+/// reads the end of a connection as the end of this process, unless it has heard of us over
+/// another one before.
+fn part_later<S: Service>(link: Link<S>) {
+    tokio::spawn(async move {
+        tokio::time::sleep(PARTING).await;
+        drop(link);
+    });
 }
 
 impl<S: Service> RpcClient<S> {
@@ -186,6 +200,7 @@ impl<S: Service> Shared<S> {
             Err(TarpcError::DeadlineExceeded) => {
                 // The peer may be gone without a word; the next call finds out.
                 self.forget(&link).await;
+                part_later(link);
                 Err(RpcError::TimedOut { addr: addr() })
             }
             Err(TarpcError::Shutdown | TarpcError::Channel(_)) => {

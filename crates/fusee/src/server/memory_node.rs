@@ -7,7 +7,8 @@ use fusee_memory_node::config::Config;
 use fusee_memory_node::server::MemoryNode;
 use serde::{Deserialize, Serialize};
 
-use super::{announce, read_file, stop};
+use super::stop::Stop;
+use super::{announce, read_file};
 use crate::connect::{DEFAULT_MASTER, check_address};
 use crate::failure::Failure;
 use crate::quantity::Bytes;
@@ -132,11 +133,11 @@ pub struct Announcement {
     pub shm: Option<String>,
 }
 
-/// Runs a memory node until it is told to stop.
+/// Runs a memory node until it is told to stop. One that the cluster has given up, because it was
+/// silent, joins anew with nothing in it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let config = args.settings.or(read_file(args.config.as_deref())?).config()?;
-    let node = MemoryNode::start(config)
-        .map_err(|error| Failure::operation(format!("the memory node cannot start: {error}")))?;
+    let mut node = start(config)?;
     if args.announce {
         let description = node.description();
         announce(&Announcement {
@@ -145,9 +146,22 @@ pub fn run(args: Args) -> Result<(), Failure> {
             shm: description.shm.clone(),
         })?;
     }
-    stop::wait(args.stop_with_stdin)?;
+    let mut stop = Stop::watch(args.stop_with_stdin)?;
+    while stop.unless(node.expelled()).is_some() {
+        // Sessions that have not heard of it yet must reach nothing that is used anew: another
+        // pool, another identity. The addresses stay, as they were announced.
+        let config = node.config().cloned().expect("it was started with one");
+        node.stop();
+        tracing::warn!("starting again, empty");
+        node = start(config)?;
+    }
     node.stop();
     Ok(())
+}
+
+fn start(config: Config) -> Result<MemoryNode, Failure> {
+    MemoryNode::start(config)
+        .map_err(|error| Failure::operation(format!("the memory node cannot start: {error}")))
 }
 
 #[cfg(test)]

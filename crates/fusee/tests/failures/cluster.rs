@@ -1,0 +1,354 @@
+//! A cluster of real servers, each of which can be killed, stopped and started again, and its
+//! client processes.
+//!
+//! Servers and clients end with their standard input, so none outlives the test, and everything
+//! they make is in a directory that goes with the cluster. If a test fails, the ends of the logs
+//! are printed.
+
+use std::cell::{Cell, RefCell};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fusee_client::Status;
+use fusee_control::master::{MasterReply, MasterRequest, Recovery};
+use fusee_control::rpc::{MasterClient, Runtime};
+use fusee_core::verbs::MnId;
+use fusee_sim::linearizability::History;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::Value;
+
+use super::common::{Scratch, fusee, signal};
+use super::writer::{self, Mode, Task, Writers};
+
+/// Keys that all writers share.
+const KEYS: u64 = 6;
+/// How long anything may take that the cluster does by itself. Generous: the machine may be slow.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Notes by which every writer has to get on, where it is asked whether it does.
+const SOME_NOTES: u64 = 200;
+/// Between two operations of those that are to live: the servers shall run as well.
+const LOAD_PAUSE_US: u64 = 50;
+/// Lines of each log to print when a test fails.
+const TAIL: usize = 200;
+
+/// One cluster at a time: a test that starves the others' processes finds only that.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A server process.
+pub struct Server {
+    child: Child,
+    pub announced: Value,
+}
+
+impl Server {
+    fn start(scratch: &Scratch, name: &str, arguments: &[&str]) -> Server {
+        let log = scratch.path().join(format!("{name}.log"));
+        let log = File::options().create(true).append(true).open(log).unwrap();
+        let mut command = fusee(arguments);
+        command.args(["--announce", "--stop-with-stdin"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let announced = serde_json::from_str(&line).expect("it says where it is");
+        Server { child, announced }
+    }
+
+    pub fn control(&self) -> String {
+        self.announced["control"].as_str().unwrap().into()
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(name, self.child.id());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // An error means that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub struct Cluster {
+    // In the order in which they end.
+    pub clients: Vec<Writers>,
+    /// Those that were killed; their journals count.
+    pub dead: Vec<Writers>,
+    pub nodes: Vec<Server>,
+    pub master: Option<Server>,
+    asking: MasterClient,
+    _runtime: Runtime,
+    pub rng: RefCell<SmallRng>,
+    fabric: &'static str,
+    address: String,
+    next_writer: u32,
+    next_node: u32,
+    newest_view: Cell<u64>,
+    scratch: Scratch,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// Of the randomness of a test: `FUSEE_TEST_SEED`, or another one every time.
+fn seed() -> u64 {
+    let given = std::env::var("FUSEE_TEST_SEED").ok();
+    given.map_or_else(rand::random, |seed| seed.parse().expect("FUSEE_TEST_SEED is a number"))
+}
+
+impl Cluster {
+    /// Three memory nodes, three replicas of the index, two of the data; no client.
+    pub fn start(fabric: &'static str) -> Cluster {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let seed = seed();
+        println!("seed {seed}, over {fabric}");
+        let scratch = Scratch::new();
+        fs::create_dir(scratch.path().join("sockets")).unwrap();
+        let master = start_master(&scratch, "127.0.0.1:0");
+        let address = master.control();
+        let runtime = Runtime::start("test").unwrap();
+        let asking = MasterClient::new(&runtime, &*address).with_deadline(Duration::from_secs(1));
+        let mut cluster = Cluster {
+            clients: Vec::new(),
+            dead: Vec::new(),
+            nodes: Vec::new(),
+            master: Some(master),
+            asking,
+            _runtime: runtime,
+            rng: RefCell::new(SmallRng::seed_from_u64(seed)),
+            fabric,
+            address,
+            next_writer: 1,
+            next_node: 0,
+            newest_view: Cell::new(0),
+            scratch,
+            _alone: alone,
+        };
+        (0..3).for_each(|_| cluster.start_node());
+        cluster.until("the cluster is formed", |status| status.view.is_some());
+        cluster
+    }
+
+    pub fn start_node(&mut self) {
+        let sockets = format!("--shm-dir={}", self.scratch.path().join("sockets").display());
+        let line = ["memory-node", "--master", &self.address, "--pool=128MiB", &sockets];
+        let name = format!("node-{}", self.next_node);
+        self.next_node += 1;
+        self.nodes.push(Server::start(&self.scratch, &name, &line));
+    }
+
+    pub fn kill_master(&mut self) {
+        self.master.take().expect("it runs").kill();
+    }
+
+    /// From its store, at its address.
+    pub fn restart_master(&mut self) {
+        assert!(self.master.is_none());
+        self.master = Some(start_master(&self.scratch, &self.address));
+    }
+
+    /// A client process that is in the middle of an operation nearly all of the time, and may so
+    /// be when it dies.
+    pub fn victim(&mut self, mode: Mode) -> Writers {
+        self.task(2, 0, mode)
+    }
+
+    /// A client process that leaves room for others.
+    pub fn slow_victim(&mut self, writers: u32, mode: Mode) -> Writers {
+        self.task(writers, 2_000, mode)
+    }
+
+    fn task(&mut self, writers: u32, pause_us: u64, mode: Mode) -> Writers {
+        let first = self.next_writer;
+        self.next_writer += writers;
+        Writers::start(Task {
+            master: self.address.clone(),
+            fabric: self.fabric.into(),
+            dir: writer::dir(self.scratch.path()),
+            first,
+            writers,
+            keys: KEYS,
+            seed: self.rng.borrow_mut().random(),
+            pause_us,
+            mode,
+        })
+    }
+
+    /// Client processes, which are at work when this returns.
+    pub fn load(&mut self, processes: usize, writers: u32) {
+        for _ in 0..processes {
+            let client = self.task(writers, LOAD_PAUSE_US, Mode::Load);
+            self.clients.push(client);
+        }
+        self.all_get_on("the load");
+    }
+
+    /// A random time.
+    pub fn pause(&self, ms: std::ops::Range<u64>) {
+        let ms = self.rng.borrow_mut().random_range(ms);
+        sleep(Duration::from_millis(ms));
+    }
+
+    /// A random number below this one.
+    pub fn choose(&self, below: usize) -> usize {
+        self.rng.borrow_mut().random_range(0..below)
+    }
+
+    /// What the master says, if it says anything. Views never go backwards.
+    pub fn status(&self) -> Option<Status> {
+        let Ok(MasterReply::Status(status)) = self.asking.call_blocking(MasterRequest::Status)
+        else {
+            return None;
+        };
+        let number = status.view.as_ref().map_or(0, |view| view.number);
+        assert!(number >= self.newest_view.get(), "view {number} after {}", self.newest_view.get());
+        self.newest_view.set(number);
+        Some(status)
+    }
+
+    /// Waits until the master says so.
+    #[track_caller]
+    pub fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status();
+            match status {
+                Some(status) if is_so(&status) => return status,
+                _ => {}
+            }
+            assert!(Instant::now() < end, "not in time: {what}; {status:#?}");
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until so many memory nodes are in a stable view in which nothing is missing or, with
+    /// `whole` false, may be.
+    #[track_caller]
+    pub fn until_stable(&self, members: usize, whole: bool) -> Status {
+        let what = format!("stable with {members} memory nodes, whole: {whole}");
+        self.until(&what, |status| {
+            let view = status.view.as_ref().expect("it is formed");
+            let is_stable = view.change.is_none() && view.members.len() == members;
+            is_stable && (!whole || status.missing_replicas == 0)
+        })
+    }
+
+    /// The name of the memory node in the view that has this process's address.
+    pub fn name_of(&self, node: usize) -> Option<MnId> {
+        let control = self.nodes[node].control();
+        let view = self.status()?.view?;
+        view.members.iter().find(|member| member.control == control).map(|member| member.node)
+    }
+
+    /// Waits until every writer that runs has got on.
+    #[track_caller]
+    pub fn all_get_on(&self, when: &str) {
+        let before: Vec<u64> = self.clients.iter().map(Writers::progress).collect();
+        let end = Instant::now() + PATIENCE;
+        for (client, before) in self.clients.iter().zip(before) {
+            while client.progress() < before + SOME_NOTES {
+                let n = client.task.first;
+                assert!(Instant::now() < end, "{when}: writers {n}.. do not get on");
+                sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    /// Everybody who is to live ends.
+    pub fn end_load(&mut self) {
+        self.clients.iter_mut().for_each(Writers::finish);
+    }
+
+    /// Goes through all keys, once.
+    pub fn sweep(&mut self, mode: Mode) -> Writers {
+        let mut sweep = self.task(1, 0, mode);
+        sweep.wait();
+        let notes = if mode == Mode::Sweep { 4 } else { 2 };
+        assert_eq!((sweep.progress(), &*sweep.complaints()), (notes * KEYS, ""));
+        sweep
+    }
+
+    /// Ends the load; every key can be written and read; the history is linearizable. Nobody who
+    /// was not killed has met an error, except those that `excused` says.
+    pub fn finish_excusing(mut self, excused: impl Fn(&str) -> bool) {
+        self.end_load();
+        let status = self.until("everybody is recovered", |status| {
+            status.given_up_sessions == 0 && status.open_sessions == 0
+        });
+        let strange: u64 = status.last_recoveries.iter().map(|recovery| recovery.strange).sum();
+        assert_eq!(strange, 0, "{:#?}", status.last_recoveries);
+        let sum = |of: fn(&Recovery) -> u64| status.last_recoveries.iter().map(of).sum::<u64>();
+        println!(
+            "{} clients recovered; of the last ones {} writes completed, {} withdrawn",
+            status.recoveries,
+            sum(|r| r.committed),
+            sum(|r| r.aborted)
+        );
+        let sweep = self.sweep(Mode::Sweep);
+        self.clients.push(sweep);
+        let mut complaints = String::new();
+        let all = || self.clients.iter().chain(&self.dead);
+        for client in all() {
+            for line in client.complaints().lines().filter(|line| !excused(line)) {
+                complaints += &format!("client {}: {line}\n", client.task.first);
+            }
+        }
+        let findings = writer::read_all(all()).into_iter().collect::<History>().check();
+        println!(
+            "{} operations on {} keys, {} overlapping, {} pending",
+            findings.operations, findings.keys, findings.overlapping, findings.pending
+        );
+        let refutation = findings.refutation.as_deref();
+        let shown = refutation.map(|r| {
+            let name = |value| format!("w{}.{}", value >> 40, value & ((1 << 40) - 1));
+            format!("key {}:\n{}", r.key, r.render(name))
+        });
+        assert!(findings.is_clean(), "{}", shown.unwrap_or_else(|| format!("{findings:?}")));
+        assert_eq!(complaints, "");
+    }
+
+    pub fn finish(self) {
+        self.finish_excusing(|_| false);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let entries = self.scratch.entries().into_iter();
+        let clients = fs::read_dir(self.scratch.path().join("clients")).into_iter().flatten();
+        let clients = clients.flatten().map(|entry| entry.path());
+        let logs = entries.chain(clients).filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.ends_with(".log") || name.starts_with("complaints")
+        });
+        for path in logs {
+            let bytes = fs::read(&path).unwrap_or_default();
+            let text = String::from_utf8_lossy(&bytes);
+            let lines: Vec<&str> = text.lines().collect();
+            println!("--- {}", path.display());
+            lines[lines.len().saturating_sub(TAIL)..].iter().for_each(|line| println!("{line}"));
+        }
+    }
+}
+
+/// Small regions, blocks and subtables, so that a short load fills several of them.
+fn start_master(scratch: &Scratch, listen: &str) -> Server {
+    let data_dir = format!("--data-dir={}", scratch.path().join("master").display());
+    let line = ["master", "--listen", listen, &data_dir];
+    let sizes = ["--region-bytes=16MiB", "--block-bytes=256KiB", "--max-value-bytes=64KiB"];
+    let index = ["--index-keys=1000", "--groups-per-subtable=16", "-v"];
+    Server::start(scratch, "master", &[&line[..], &sizes, &index].concat())
+}

@@ -1,0 +1,131 @@
+//! What a client process did, in a file that survives its death.
+//!
+//! Every writer of a process has a file of its own. An operation is noted there before it is
+//! invoked, and again when it has ended, by one `write` each: what was noted is there for whoever
+//! reads the file, also if the process is killed at the next instruction. So an operation without
+//! an end is *pending*: it may have taken effect, or may still.
+//!
+//! A note is four words: `what | key << 8`, the value's name, the time in nanoseconds of the
+//! system's monotonic clock (one for all processes), and what a SEARCH found.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use fusee_client::{Error, Outcome};
+use fusee_sim::linearizability::{Answer, Call, Operation, Record};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Bytes of a note.
+const NOTE_BYTES: usize = 32;
+/// As in the benchmarks: an operation may have begun so many nanoseconds before it was seen to.
+const SLACK_NS: u64 = 100;
+
+// Notes of beginnings, by call, and of ends.
+const SEARCH: u64 = 0;
+const INSERT: u64 = 1;
+const UPDATE: u64 = 2;
+const UPSERT: u64 = 3;
+const DELETE: u64 = 4;
+const FIRST_END: u64 = 16;
+const DONE: u64 = 16;
+const EXISTS: u64 = 17;
+const ABSENT: u64 = 18;
+const FOUND: u64 = 19;
+/// It had no effect, but failed.
+const NOT_APPLIED: u64 = 20;
+/// It failed, and may have had an effect.
+const UNKNOWN: u64 = 21;
+
+/// Nanoseconds of the system's monotonic clock.
+pub fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The file of one writer, to write to.
+pub struct Journal(File);
+
+impl Journal {
+    pub fn create(path: &Path) -> Journal {
+        Journal(File::create(path).unwrap())
+    }
+
+    /// An operation is about to begin.
+    pub fn begin(&mut self, key: u64, call: Call) {
+        let (what, value) = match call {
+            Call::Search => (SEARCH, 0),
+            Call::Insert(value) => (INSERT, value),
+            Call::Update(value) => (UPDATE, value),
+            Call::Upsert(value) => (UPSERT, value),
+            Call::Delete => (DELETE, 0),
+        };
+        self.note([what | key << 8, value, now_ns(), 0]);
+    }
+
+    /// It has ended. The value of a SEARCH is the one it found.
+    pub fn end(&mut self, result: &Result<Option<u64>, Error>, is_search: bool) {
+        let now = now_ns();
+        let (what, found) = match result {
+            Ok(Some(value)) => (FOUND, *value),
+            Ok(None) if is_search => (ABSENT, 0),
+            Ok(None) => (DONE, 0),
+            Err(Error::AlreadyExists) => (EXISTS, 0),
+            Err(Error::NotFound) => (ABSENT, 0),
+            Err(Error::Corrupt { .. }) => (UNKNOWN, 0),
+            Err(error) if error.outcome() == Outcome::Unknown => (UNKNOWN, 0),
+            Err(_) => (NOT_APPLIED, 0),
+        };
+        self.note([what, 0, now, found]);
+    }
+
+    fn note(&mut self, words: [u64; 4]) {
+        let mut bytes = [0; NOTE_BYTES];
+        for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        self.0.write_all(&bytes).unwrap();
+    }
+}
+
+/// How many notes a writer has made so far.
+pub fn notes(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |meta| meta.len() / NOTE_BYTES as u64)
+}
+
+/// The operations of a writer.
+pub fn read(path: &Path, writer: u32) -> Vec<Record> {
+    let bytes = fs::read(path).unwrap_or_default();
+    let notes: Vec<[u64; 4]> = bytes
+        .chunks_exact(NOTE_BYTES)
+        .map(|note| {
+            let word = |i: usize| note[8 * i..8 * i + 8].try_into().unwrap();
+            [0, 1, 2, 3].map(|i| u64::from_le_bytes(word(i)))
+        })
+        .collect();
+    let mut records = Vec::new();
+    let mut notes = notes.into_iter().peekable();
+    while let Some([what, value, invoked, _]) = notes.next() {
+        let call = match what & 0xff {
+            SEARCH => Call::Search,
+            INSERT => Call::Insert(value),
+            UPDATE => Call::Update(value),
+            UPSERT => Call::Upsert(value),
+            DELETE => Call::Delete,
+            other => panic!("{} has an end without a beginning: {other}", path.display()),
+        };
+        let returned = match notes.next_if(|note| note[0] >= FIRST_END && note[0] <= UNKNOWN) {
+            None | Some([UNKNOWN, ..]) if call == Call::Search => continue,
+            None | Some([UNKNOWN, ..]) => None,
+            Some([NOT_APPLIED, ..]) => continue,
+            Some([DONE, _, time, _]) => Some((time, Answer::Done)),
+            Some([EXISTS, _, time, _]) => Some((time, Answer::Exists)),
+            Some([FOUND, _, time, found]) => Some((time, Answer::Found(found))),
+            Some([_, _, time, _]) => Some((time, Answer::Absent)),
+        };
+        let invoked = invoked - SLACK_NS;
+        let operation = Operation { call, invoked, returned };
+        records.push(Record { key: what >> 8, client: writer, operation });
+    }
+    records
+}

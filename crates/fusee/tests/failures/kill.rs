@@ -1,0 +1,159 @@
+//! `kill -9` of memory nodes, clients, masters, and of all of them together.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::cluster::Cluster;
+use super::writer::{Mode, Writers};
+
+/// Client processes that are killed in a test.
+const VICTIMS: usize = 8;
+
+/// A memory node is lost; writes go on without it; one that is started in addition takes its place.
+fn lose_a_memory_node(fabric: &'static str) {
+    let mut cluster = Cluster::start(fabric);
+    cluster.load(2, 2);
+    let victim = cluster.choose(3);
+    cluster.pause(0..300);
+    cluster.nodes[victim].kill();
+    cluster.all_get_on("after the loss");
+    cluster.until_stable(2, false);
+    cluster.all_get_on("without the node");
+    cluster.start_node();
+    let status = cluster.until_stable(3, true);
+    assert!(status.reconfigurations >= 2, "{status:#?}");
+    cluster.all_get_on("with another node");
+    cluster.finish();
+}
+
+#[test]
+fn a_memory_node_is_killed_on_shared_memory() {
+    lose_a_memory_node("shm");
+}
+
+#[test]
+fn a_memory_node_is_killed_over_tcp() {
+    lose_a_memory_node("tcp");
+}
+
+/// Clients that write the same keys die in the middle of it, two at a time.
+fn lose_clients(fabric: &'static str) {
+    let mut cluster = Cluster::start(fabric);
+    cluster.load(2, 1);
+    let mut victims = Vec::new();
+    for _ in 0..VICTIMS {
+        let victim = cluster.victim(Mode::Load);
+        // An operation of each writer has ended, so there are all sessions.
+        super::common::eventually("it works", || victim.progress() > 1);
+        victims.push(victim);
+        cluster.pause(0..200);
+        if victims.len() == 2 {
+            kill_one(&mut cluster, &mut victims);
+        }
+    }
+    kill_one(&mut cluster, &mut victims);
+    cluster.all_get_on("after the deaths");
+    // Each had a session of its main thread, and one for each of its two writers.
+    let sessions = 3 * VICTIMS as u64;
+    cluster.until("they are recovered", |status| status.recoveries >= sessions);
+    cluster.finish();
+}
+
+fn kill_one(cluster: &mut Cluster, victims: &mut Vec<Writers>) {
+    let at = cluster.choose(victims.len());
+    let mut victim = victims.swap_remove(at);
+    victim.kill();
+    cluster.dead.push(victim);
+}
+
+#[test]
+fn clients_are_killed_on_shared_memory() {
+    lose_clients("shm");
+}
+
+#[test]
+fn clients_are_killed_over_tcp() {
+    lose_clients("tcp");
+}
+
+/// The master is killed again and again, once together with a memory node, and started again.
+fn lose_the_master(fabric: &'static str) {
+    let mut cluster = Cluster::start(fabric);
+    cluster.load(2, 2);
+    for _ in 0..2 {
+        cluster.kill_master();
+        cluster.all_get_on("without a master");
+        cluster.pause(0..500);
+        cluster.restart_master();
+        cluster.until("the master is back", |_| true);
+        cluster.pause(0..300);
+    }
+    // The sessions are the same: nobody had to open another one. Each process has one beside those
+    // of its writers.
+    let status = cluster.status().unwrap();
+    assert_eq!((status.open_sessions, status.recoveries), (6, 0), "{status:#?}");
+    let victim = cluster.choose(3);
+    if cluster.choose(2) == 0 {
+        cluster.kill_master();
+        cluster.pause(0..30);
+        cluster.nodes[victim].kill();
+    } else {
+        cluster.nodes[victim].kill();
+        // The change has begun, or not; it takes some milliseconds.
+        cluster.pause(0..30);
+        cluster.kill_master();
+    }
+    cluster.pause(0..500);
+    cluster.restart_master();
+    cluster.until_stable(2, false);
+    cluster.all_get_on("after the loss");
+    cluster.finish();
+}
+
+#[test]
+fn the_master_is_killed_on_shared_memory() {
+    lose_the_master("shm");
+}
+
+#[test]
+fn the_master_is_killed_over_tcp() {
+    lose_the_master("tcp");
+}
+
+/// A client, a memory node and the master die within a moment of each other, in any order.
+fn lose_everything_at_once(fabric: &'static str) {
+    let mut cluster = Cluster::start(fabric);
+    cluster.load(2, 2);
+    let mut victims = vec![cluster.victim(Mode::Load)];
+    super::common::eventually("it works", || victims[0].progress() > 50);
+    let node = cluster.choose(3);
+    let mut order = ["client", "node", "master"];
+    order.swap(0, cluster.choose(3));
+    order.swap(1, 1 + cluster.choose(2));
+    for who in order {
+        match who {
+            "client" => kill_one(&mut cluster, &mut victims),
+            "node" => cluster.nodes[node].kill(),
+            _ => cluster.kill_master(),
+        }
+        cluster.pause(0..20);
+    }
+    println!("killed in this order: {order:?}");
+    sleep(Duration::from_millis(200));
+    cluster.restart_master();
+    cluster.until_stable(2, false);
+    cluster.all_get_on("after the losses");
+    cluster.start_node();
+    cluster.until_stable(3, true);
+    cluster.finish();
+}
+
+#[test]
+fn a_client_a_memory_node_and_the_master_are_killed_on_shared_memory() {
+    lose_everything_at_once("shm");
+}
+
+#[test]
+fn a_client_a_memory_node_and_the_master_are_killed_over_tcp() {
+    lose_everything_at_once("tcp");
+}

@@ -1,0 +1,19 @@
+//! What fails while others work: memory nodes, clients and masters are killed and stopped under
+//! load, as real processes, over both fabrics.
+//!
+//! Every test ends with the same questions ([`cluster::Cluster::finish`]): is everybody who was
+//! killed recovered, can every key be written, is the history of all operations linearizable (those
+//! of the killed included, which are pending if they had not ended), and did nobody else notice
+//! more than a delay? Times are bounded generously: that something goes on is asked, not how fast.
+//!
+//! Randomness is only in *when* things happen. A test prints its seed; `FUSEE_TEST_SEED` repeats
+//! it, as far as real processes repeat anything.
+
+mod cluster;
+#[path = "../common/mod.rs"]
+mod common;
+mod journal;
+mod kill;
+mod measure;
+mod pause;
+mod writer;

@@ -1,0 +1,141 @@
+//! `SIGSTOP`, then `SIGCONT`: whoever was taken for dead, after a lease, cannot change anything any
+//! more; whoever was not goes on as if nothing had been.
+
+use fusee_sim::linearizability::Answer;
+
+use super::cluster::Cluster;
+use super::writer::{self, Mode};
+
+/// A client process stops in the middle of its work, and the others go on. When it runs again,
+/// every key has another's value, and keeps it.
+fn stop_a_client(fabric: &'static str) {
+    let mut cluster = Cluster::start(fabric);
+    cluster.load(2, 1);
+    let mut victim = cluster.victim(Mode::LoadUntilError);
+    super::common::eventually("it works", || victim.progress() > 200);
+    cluster.pause(0..50);
+    victim.signal("STOP");
+    cluster.all_get_on("while it is stopped");
+    let sessions = 3;
+    cluster.until("it is recovered", |status| status.recoveries == sessions);
+    cluster.all_get_on("without it");
+    cluster.end_load();
+    let sweep = cluster.sweep(Mode::Sweep);
+    if fabric == "shm" {
+        // Mapped memory cannot be taken away from a process that lives.
+        super::common::eventually("the fence kills it", || !victim.is_alive());
+    } else {
+        assert!(victim.is_alive());
+        victim.tell_to_end();
+        victim.signal("CONT");
+        victim.wait();
+        println!("what it met: {}", victim.complaints());
+    }
+    let look = cluster.sweep(Mode::Look);
+    for record in writer::read_all([&look]) {
+        let Some((_, Answer::Found(value))) = record.operation.returned else {
+            panic!("key {} is gone", record.key);
+        };
+        assert_eq!(value >> 40, u64::from(sweep.task.first), "key {}", record.key);
+    }
+    cluster.dead.push(victim);
+    cluster.clients.extend([sweep, look]);
+    cluster.finish_excusing(|complaint| complaint.contains("shut this session out"));
+}
+
+#[test]
+fn a_client_is_stopped_on_shared_memory() {
+    stop_a_client("shm");
+}
+
+#[test]
+fn a_client_is_stopped_over_tcp() {
+    stop_a_client("tcp");
+}
+
+/// Clients that stop for less than a lease keep their sessions.
+fn stop_clients_shortly(fabric: &'static str) {
+    let mut cluster = Cluster::start(fabric);
+    cluster.load(2, 2);
+    for round in 0..4 {
+        let client = &cluster.clients[round % 2];
+        client.signal("STOP");
+        cluster.pause(200..400);
+        client.signal("CONT");
+        cluster.all_get_on("after a pause");
+    }
+    cluster.pause(100..200);
+    let status = cluster.until("the master is there", |_| true);
+    // Each process has a session beside those of its writers.
+    assert_eq!((status.open_sessions, status.recoveries), (6, 0), "{status:#?}");
+    cluster.finish();
+}
+
+#[test]
+fn clients_are_stopped_shortly_on_shared_memory() {
+    stop_clients_shortly("shm");
+}
+
+#[test]
+fn clients_are_stopped_shortly_over_tcp() {
+    stop_clients_shortly("tcp");
+}
+
+/// A memory node stops, and the cluster goes on without it. When it runs again it joins anew, with
+/// nothing in it, and takes over replicas.
+fn stop_a_memory_node(fabric: &'static str) {
+    let mut cluster = Cluster::start(fabric);
+    cluster.load(2, 2);
+    let victim = cluster.choose(3);
+    let before = cluster.name_of(victim);
+    assert!(before.is_some());
+    cluster.nodes[victim].signal("STOP");
+    cluster.until_stable(2, false);
+    assert_eq!(cluster.name_of(victim), None);
+    cluster.all_get_on("without the node");
+    cluster.nodes[victim].signal("CONT");
+    cluster.until_stable(3, true);
+    let after = cluster.name_of(victim);
+    assert!(after.is_some() && after != before, "{before:?} came back as {after:?}");
+    cluster.all_get_on("with the node");
+    cluster.finish();
+}
+
+#[test]
+fn a_memory_node_is_stopped_on_shared_memory() {
+    stop_a_memory_node("shm");
+}
+
+#[test]
+fn a_memory_node_is_stopped_over_tcp() {
+    stop_a_memory_node("tcp");
+}
+
+/// The master stops for some time, shorter and longer than a lease: nobody is taken for dead
+/// because it could not hear them.
+fn stop_the_master(fabric: &'static str) {
+    let mut cluster = Cluster::start(fabric);
+    cluster.load(2, 2);
+    for ms in [300, 450, 600, 900, 1300] {
+        cluster.master.as_ref().unwrap().signal("STOP");
+        cluster.all_get_on("without a master");
+        cluster.pause(ms..ms + 100);
+        cluster.master.as_ref().unwrap().signal("CONT");
+        cluster.pause(100..400);
+    }
+    let status = cluster.until("the master is back", |_| true);
+    // Each process has a session beside those of its writers.
+    let counts = (status.open_sessions, status.recoveries, status.reconfigurations);
+    assert_eq!(counts, (6, 0, 0), "{status:#?}");
+    cluster.finish();
+}
+
+#[test]
+fn the_master_is_stopped_on_shared_memory() {
+    stop_the_master("shm");
+}
+
+#[test]
+fn the_master_is_stopped_over_tcp() {
+    stop_the_master("tcp");
+}

@@ -1,0 +1,319 @@
+//! A client process, to be killed or stopped: this same executable, run for one test that is none.
+//!
+//! Its writers, a thread each, operate on the same few keys as those of all other processes, and
+//! keep a journal ([`super::journal`]). The process ends when its standard input does, so none
+//! outlives the test.
+//!
+//! A value names the write it comes from and repeats the name in every word, so that a mixture of
+//! two is noticed.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Write, stdin};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fusee_client::{Client, Error, Options};
+use fusee_sim::linearizability::{Call, Record};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+use super::journal::{self, Journal};
+
+/// The environment variable that tells this binary to be a client.
+const ROLE: &str = "FUSEE_TEST_WRITER";
+/// How long a client tries to join.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a client process does.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Task {
+    pub master: String,
+    /// `shm` or `tcp`.
+    pub fabric: String,
+    /// Of the journals, `writer-N` each, and of the complaints.
+    pub dir: PathBuf,
+    /// The number of the first writer, among all of the test.
+    pub first: u32,
+    pub writers: u32,
+    pub keys: u64,
+    pub seed: u64,
+    /// Between two operations of a writer, in microseconds.
+    pub pause_us: u64,
+    pub mode: Mode,
+}
+
+/// What a writer does.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub enum Mode {
+    /// Operates on random keys until it is told to end.
+    Load,
+    /// As `Load`; but a writer that has met an error does nothing more.
+    LoadUntilError,
+    /// Puts and reads every key once, and ends.
+    Sweep,
+    /// Reads every key once, and ends.
+    Look,
+}
+
+impl Mode {
+    fn is_load(self) -> bool {
+        matches!(self, Mode::Load | Mode::LoadUntilError)
+    }
+}
+
+impl Task {
+    fn journal(&self, writer: u32) -> PathBuf {
+        self.dir.join(format!("writer-{writer}"))
+    }
+
+    fn complaints(&self) -> PathBuf {
+        self.dir.join(format!("complaints-{}", self.first))
+    }
+}
+
+/// A running client process; killed on drop.
+pub struct Writers {
+    pub task: Task,
+    child: Child,
+    stdin: Option<ChildStdin>,
+}
+
+impl Writers {
+    pub fn start(task: Task) -> Writers {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "writer::is_a_client", "--ignored", "--nocapture"]);
+        command.env(ROLE, serde_json::to_string(&task).unwrap());
+        let log = task.dir.join(format!("client-{}.log", task.first));
+        let log = OpenOptions::new().create(true).append(true).open(log).unwrap();
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
+        let mut child = command.spawn().unwrap();
+        let stdin = child.stdin.take();
+        Writers { task, child, stdin }
+    }
+
+    pub fn signal(&self, name: &str) {
+        super::common::signal(name, self.child.id());
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn is_alive(&self) -> bool {
+        super::common::is_alive(self.child.id())
+    }
+
+    /// Tells it to end; it need not hear that at once.
+    pub fn tell_to_end(&mut self) {
+        drop(self.stdin.take());
+    }
+
+    /// Lets it end, which takes at most as long as an operation that waits in vain.
+    pub fn finish(&mut self) {
+        self.tell_to_end();
+        self.wait();
+    }
+
+    /// Waits for its end, which must be a good one.
+    pub fn wait(&mut self) {
+        let status = super::common::wait(&mut self.child);
+        assert!(status.success(), "client process {}: {status}", self.task.first);
+    }
+
+    /// The least that one of its writers has noted.
+    pub fn progress(&self) -> u64 {
+        self.numbers().map(|n| journal::notes(&self.task.journal(n))).min().unwrap()
+    }
+
+    /// What all of its writers have noted.
+    pub fn notes(&self) -> u64 {
+        self.numbers().map(|n| journal::notes(&self.task.journal(n))).sum()
+    }
+
+    pub fn records(&self) -> Vec<Record> {
+        self.numbers().flat_map(|n| journal::read(&self.task.journal(n), n)).collect()
+    }
+
+    /// Errors, torn values, views that went backwards; one a line.
+    pub fn complaints(&self) -> String {
+        std::fs::read_to_string(self.task.complaints()).unwrap_or_default()
+    }
+
+    fn numbers(&self) -> std::ops::Range<u32> {
+        self.task.first..self.task.first + self.task.writers
+    }
+}
+
+impl Drop for Writers {
+    fn drop(&mut self) {
+        // An error means that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Not a test: what [`Writers::start`] runs.
+#[test]
+#[ignore = "the client process of the other tests"]
+fn is_a_client() {
+    let Ok(task) = std::env::var(ROLE) else { return };
+    let task: Task = serde_json::from_str(&task).unwrap();
+    let stop = AtomicBool::new(false);
+    let client = join(&task);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..task.writers)
+            .map(|i| (task.first + i, client.clone()))
+            .map(|(number, client)| {
+                let (task, stop) = (&task, &stop);
+                scope.spawn(move || Writer::new(task, number, client).run(stop))
+            })
+            .collect();
+        if task.mode.is_load() {
+            // Until the test is over, or gone.
+            let _ = stdin().read_to_end(&mut Vec::new());
+            stop.store(true, Ordering::Relaxed);
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// The master may be away.
+fn join(task: &Task) -> Client {
+    let options = Options { fabric: task.fabric.parse().unwrap(), ..Options::default() };
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match Client::connect_with(&task.master, options.clone()) {
+            Ok(client) => return client,
+            Err(error) if Instant::now() > end => panic!("cannot join: {error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+struct Writer<'a> {
+    task: &'a Task,
+    number: u32,
+    client: Client,
+    journal: Journal,
+    rng: SmallRng,
+    /// Writes so far.
+    sequence: u64,
+    /// The newest view that was seen.
+    view: u64,
+}
+
+impl Writer<'_> {
+    fn new(task: &Task, number: u32, client: Client) -> Writer<'_> {
+        let journal = Journal::create(&task.journal(number));
+        let rng = SmallRng::seed_from_u64(task.seed ^ u64::from(number) << 32);
+        Writer { task, number, client, journal, rng, sequence: 0, view: 0 }
+    }
+
+    fn run(&mut self, stop: &AtomicBool) {
+        if !self.task.mode.is_load() {
+            for key in 0..self.task.keys {
+                if self.task.mode == Mode::Sweep {
+                    let value = self.next_value();
+                    self.operate(key, Call::Upsert(value));
+                }
+                self.operate(key, Call::Search);
+            }
+            return;
+        }
+        while !stop.load(Ordering::Relaxed) {
+            let key = self.rng.random_range(0..self.task.keys);
+            let call = self.draw();
+            let went_well = self.operate(key, call);
+            if !went_well && self.task.mode == Mode::LoadUntilError {
+                return;
+            }
+            self.look_at_view();
+            if self.task.pause_us > 0 {
+                std::thread::sleep(Duration::from_micros(self.task.pause_us));
+            }
+        }
+    }
+
+    fn draw(&mut self) -> Call {
+        let value = self.next_value();
+        match self.rng.random_range(0..100) {
+            0..30 => Call::Search,
+            30..55 => Call::Update(value),
+            55..75 => Call::Upsert(value),
+            75..90 => Call::Insert(value),
+            _ => Call::Delete,
+        }
+    }
+
+    fn next_value(&mut self) -> u64 {
+        self.sequence += 1;
+        u64::from(self.number) << 40 | self.sequence
+    }
+
+    /// Whether it met no error.
+    fn operate(&mut self, key: u64, call: Call) -> bool {
+        let name = format!("crash-{key:04}").into_bytes();
+        self.journal.begin(key, call);
+        let client = &self.client;
+        let result = match call {
+            Call::Search => client.get(&name).map(|found| found.map(|value| self.decode(&value))),
+            Call::Insert(value) => client.insert(&name, &encode(value)).map(|()| None),
+            Call::Update(value) => client.update(&name, &encode(value)).map(|()| None),
+            Call::Upsert(value) => client.put(&name, &encode(value)).map(|()| None),
+            Call::Delete => client.delete(&name).map(|()| None),
+        };
+        self.journal.end(&result, call == Call::Search);
+        match result {
+            Ok(_) | Err(Error::NotFound | Error::AlreadyExists) => true,
+            Err(error) => {
+                self.complain(&format!("error: {call:?} of key {key}: {error}"));
+                false
+            }
+        }
+    }
+
+    fn decode(&self, value: &[u8]) -> u64 {
+        let words: Vec<u64> = value.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect();
+        let first = words.first().copied().unwrap_or(u64::MAX);
+        if value != encode(first) {
+            self.complain(&format!("torn: {words:x?}"));
+        }
+        first
+    }
+
+    fn look_at_view(&mut self) {
+        let view = self.client.view().number;
+        if view < self.view {
+            self.complain(&format!("backwards: view {view} after {}", self.view));
+        }
+        self.view = view;
+    }
+
+    fn complain(&self, text: &str) {
+        let file = OpenOptions::new().create(true).append(true).open(self.task.complaints());
+        let at_ms = journal::now_ns() / 1_000_000;
+        file.unwrap().write_all(format!("{at_ms} w{}: {text}\n", self.number).as_bytes()).unwrap();
+    }
+}
+
+/// Values are of two size classes.
+fn encode(value: u64) -> Vec<u8> {
+    let words = if value.is_multiple_of(2) { 5 } else { 25 };
+    value.to_le_bytes().repeat(words)
+}
+
+/// Where the journals of a test are read from.
+pub fn read_all<'a>(writers: impl IntoIterator<Item = &'a Writers>) -> Vec<Record> {
+    writers.into_iter().flat_map(Writers::records).collect()
+}
+
+/// For [`Task::dir`].
+pub fn dir(scratch: &Path) -> PathBuf {
+    let dir = scratch.join("clients");
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
