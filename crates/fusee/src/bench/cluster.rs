@@ -7,7 +7,7 @@
 
 use fusee_client::{Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options};
 use fusee_core::layout::{BlockShape, Object};
-use fusee_master::settings::{Lease, Settings};
+use fusee_master::settings::{DEFAULT_LEASE_MS, Lease, Settings};
 
 use super::args::{ClusterArgs, LoadArgs};
 use super::workload::KEY_BYTES;
@@ -179,6 +179,7 @@ pub fn open(
             pool_bytes,
             index_keys: demand.keys,
             port: 0,
+            lease_ms: DEFAULT_LEASE_MS,
             fabrics: vec![match fabric {
                 FabricKind::Tcp => Serve::Tcp,
                 _ => Serve::Shm,

@@ -39,6 +39,8 @@ pub struct Plan {
     pub index_keys: u64,
     /// Port of the master on 127.0.0.1; 0 is any free one.
     pub port: u16,
+    /// Who is silent for so many milliseconds is given up.
+    pub lease_ms: u64,
     /// Fabrics that the memory nodes serve.
     pub fabrics: Vec<memory_node::Serve>,
     /// Size of a region, in bytes.
@@ -60,7 +62,7 @@ impl Plan {
                 block_bytes: self.block_bytes,
                 ..Config::default().geometry
             },
-            lease: Lease::default(),
+            lease: Lease { lease_ms: self.lease_ms, ..Lease::default() },
         };
         settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
     }
@@ -169,6 +171,7 @@ fn master_arguments(plan: &Plan, directory: &Directory) -> Vec<String> {
         format!("--index-replicas={}", plan.index_replicas),
         format!("--data-replicas={}", plan.data_replicas),
         format!("--index-keys={}", plan.index_keys),
+        format!("--lease={}", plan.lease_ms),
         format!("--region-bytes={}", plan.region_bytes),
         format!("--block-bytes={}", plan.block_bytes),
     ]
