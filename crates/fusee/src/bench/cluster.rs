@@ -10,6 +10,7 @@ use fusee_core::layout::{BlockShape, Object};
 use fusee_master::settings::{DEFAULT_LEASE_MS, Lease, Settings};
 
 use super::args::{ClusterArgs, LoadArgs};
+use super::report::ClusterReport;
 use super::workload::KEY_BYTES;
 use crate::connect;
 use crate::failure::Failure;
@@ -139,6 +140,14 @@ pub struct Target {
     pub client: Client,
     /// Its processes, if they were started for the purpose.
     pub servers: Option<Servers>,
+}
+
+impl Target {
+    /// For the report.
+    pub fn describe(&self, cluster: &ClusterArgs) -> ClusterReport {
+        let started = self.servers.is_some();
+        super::describe(&self.client, started, cluster.master.is_none() && !started)
+    }
 }
 
 /// Joins the cluster that is to be measured, or starts it.
