@@ -185,7 +185,9 @@ pub fn open(
             memory_nodes: cluster.memory_nodes,
             index_replicas: cluster.index_replicas(),
             data_replicas: cluster.data_replicas(),
-            pool_bytes,
+            // Whole regions: the index then has room at either end, and a memory node that takes the
+            // place of another one, with the index first, holds as much.
+            pool_bytes: pool_bytes.next_multiple_of(plan.geometry.region_bytes),
             index_keys: demand.keys,
             port: 0,
             lease_ms: DEFAULT_LEASE_MS,
