@@ -1,4 +1,4 @@
-//! `fusee bench failover` and `fusee bench recovery`: real processes are killed, and nothing is lost.
+//! `fusee bench failover` and `fusee bench recovery`: real processes are killed, nothing is lost.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{Up, eventually, finish, fusee, signal};
 
 fn failover(more: &[&str]) -> Value {
     let line = ["bench", "failover", "--json", "--keys=100", "--rate=2000"];
-    let output = finish(fusee(&line).args(["--before=0.5", "--after=3"]).args(more));
+    let output = finish(fusee(&line).args(["--before=1", "--after=3"]).args(more));
     let report = output.expect_code(0).json();
     assert_eq!((&report["lost_writes"], &report["wrong_reads"]), (&0.into(), &0.into()));
     assert_eq!((&report["linearizable"], &report["verified_keys"]), (&true.into(), &100.into()));

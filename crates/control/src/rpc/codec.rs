@@ -64,8 +64,8 @@ where
     serde_transport::new(frames, Codec(PhantomData))
 }
 
-/// A transport whose end is an error. Without that tarpc answers what it was asked before it notices
-/// that nobody is there any more, and an answer may be held back for long.
+/// A transport whose end is an error. Without that tarpc answers what it was asked before it
+/// notices that nobody is there any more, and an answer may be held back for long.
 pub(super) struct Ending<T>(Pin<Box<T>>);
 
 impl<T> Ending<T> {

@@ -243,7 +243,7 @@ where
         async move {
             let Ok(request) = request.map_err(|error| {
                 let cause = std::error::Error::source(&error);
-                let io = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>());
+                let io = cause.and_then(|cause| cause.downcast_ref::<Arc<std::io::Error>>());
                 // The end of a process looks like this, whether it said goodbye or not.
                 if io.is_some_and(|io| matches!(io.kind(), UnexpectedEof | ConnectionReset)) {
                     tracing::debug!(%peer, %error, ?cause, "control connection closed");

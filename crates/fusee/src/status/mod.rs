@@ -1,8 +1,8 @@
 //! `fusee status`: the cluster as the master and the memory nodes see it.
 //!
 //! Asks them directly, without joining: it works while the cluster is still forming, and when a
-//! memory node does not answer. What only that node knows is then unknown, and the exit code is 1. So it is
-//! for a memory node that is lost, as long as the master remembers it: somebody should look.
+//! memory node does not answer. What only that node knows is then unknown, and the exit code is 1.
+//! So it is for a memory node that is lost, until another takes its address: somebody should look.
 
 mod report;
 mod table;

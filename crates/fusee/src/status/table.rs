@@ -118,7 +118,7 @@ fn history(text: &mut String, report: &Report) {
         let median = totals.get(totals.len() / 2).copied().unwrap_or_default();
         let _ = writeln!(
             text,
-            "\n{} clients recovered, median of the last {}: {median:.2} ms (--recoveries lists them)",
+            "\n{} clients recovered, median of the last {}: {median:.2} ms (see --recoveries)",
             report.recoveries,
             totals.len()
         );

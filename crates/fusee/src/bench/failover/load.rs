@@ -34,7 +34,7 @@ pub struct Load<'a> {
     pub keys: u64,
     /// Between the beginnings of two operations of a session.
     pub interval: Duration,
-    /// The number of the next writer.
+    /// The number of the next writer; 0 is whoever loads the keys.
     pub writers: AtomicU64,
     /// Whether to stop.
     pub over: AtomicBool,
@@ -60,6 +60,13 @@ impl Load<'_> {
             }
         }
         Trace { writers, tally: tally.into_inner() }
+    }
+
+    /// Waits until so many threads have their first session.
+    pub fn wait_for_sessions(&self, threads: u64) {
+        while self.writers.load(Ordering::Relaxed) <= threads && self.goes_on() {
+            sleep(RETRY);
+        }
     }
 
     fn goes_on(&self) -> bool {

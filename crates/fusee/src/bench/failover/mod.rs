@@ -219,6 +219,7 @@ fn disturb<'a>(
     };
     let mut disturbed = scope(|scope| {
         let threads: Vec<_> = (0..args.threads).map(|_| scope.spawn(|| load.thread())).collect();
+        load.wait_for_sessions(args.threads.into());
         let steered = steer(args, client, board, victim, servers);
         load.over.store(true, Ordering::Relaxed);
         let traces = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));

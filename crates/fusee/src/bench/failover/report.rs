@@ -121,7 +121,8 @@ impl Report {
         let check = &self.check;
         let _ = writeln!(
             text,
-            "linearizable  {}: {} operations on {} keys checked, {} pending, {} violations ({:.2} s)",
+            "linearizable  {}: {} operations on {} keys checked, {} pending, {} violations \
+             ({:.2} s)",
             if self.linearizable { "yes" } else { "NO" },
             check.operations,
             check.keys,

@@ -178,7 +178,8 @@ impl Deaths<'_> {
             writable_ms: ms(last.saturating_duration_since(killed)),
             recovered_ms: ms(recovered),
             stops,
-            blocked,
+            // A slow machine can make a pass late that nobody blocks.
+            blocked: blocked && recovery.committed + recovery.aborted > 0,
             recovery: (&recovery).into(),
         };
         Ok((round, all))
