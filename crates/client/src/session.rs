@@ -118,8 +118,9 @@ impl Session {
     }
 
     /// Whether another session does better: this one is shut out, has lost its way to a memory
-    /// node, or left a write half-way.
-    pub(crate) fn is_lost(&self) -> bool {
+    /// node, or left a write half-way. It is to be dropped then, and soon: others may wait for what
+    /// it left.
+    pub fn is_lost(&self) -> bool {
         self.lost.get() || self.gate().is_expelled() || self.logic.store().needs_recovery()
     }
 

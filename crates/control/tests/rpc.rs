@@ -158,6 +158,32 @@ fn a_connection_that_is_too_slow_is_not_closed_before_another_one_speaks() {
     server.stop();
 }
 
+/// Who is gone is noticed at once, not when the answer that it waited for is due.
+#[test]
+fn the_end_of_a_connection_is_told_while_an_answer_is_held() {
+    let runtime = runtime();
+    let (tell, told) = std::sync::mpsc::channel();
+    let seen = tell.clone();
+    let server = serve_connections::<NodeService, _, _, _>(
+        &runtime,
+        bind("127.0.0.1:0").unwrap(),
+        move |_, _| {
+            seen.send("asks").unwrap();
+            std::future::pending()
+        },
+        move |_| tell.send("ends").unwrap(),
+    )
+    .unwrap();
+    let theirs = self::runtime();
+    let other = NodeClient::new(&theirs, server.addr().unwrap().to_string());
+    theirs.handle().spawn(async move { other.call(NodeRequest::Usage).await });
+    let next = || told.recv_timeout(Duration::from_secs(3));
+    assert_eq!(next(), Ok("asks"));
+    drop(theirs);
+    assert_eq!(next(), Ok("ends"));
+    drop(server);
+}
+
 #[test]
 fn nobody_listening_is_unreachable() {
     let runtime = runtime();

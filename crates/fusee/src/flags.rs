@@ -1,7 +1,7 @@
 //! Settings as the user knows them.
 //!
 //! The crates below name a setting by its field, `geometry.region_bytes`; on the command line it
-//! is a flag, `--region-bytes`.
+//! is a flag, `--region-bytes`. One has a shorter name there: `lease_ms` is `--lease`.
 
 /// Fields that are flags.
 const FIELDS: [&str; 11] = [
@@ -20,7 +20,8 @@ const FIELDS: [&str; 11] = [
 
 /// The text with flags in place of fields.
 pub fn in_text(text: &str) -> String {
-    let mut text = text.replace("geometry: geometry", "geometry").replace("geometry.", "");
+    let text = text.replace("geometry: geometry", "geometry").replace("geometry.", "");
+    let mut text = text.replace("lease_ms", "--lease");
     for field in FIELDS {
         text = text.replace(field, &format!("--{}", field.replace('_', "-")));
     }
@@ -35,6 +36,7 @@ mod tests {
     fn fields_become_flags() {
         for (text, flags) in [
             ("geometry.region_bytes is 5", "--region-bytes is 5"),
+            ("lease_ms is 3", "--lease is 3"),
             ("lower index_replicas to 2 memory nodes", "lower --index-replicas to 2 memory nodes"),
         ] {
             assert_eq!(in_text(text), flags);

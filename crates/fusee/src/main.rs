@@ -14,6 +14,7 @@ mod kv;
 mod logging;
 mod output;
 mod quantity;
+mod recoveries;
 mod server;
 mod shell;
 mod sim;

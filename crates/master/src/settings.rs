@@ -15,8 +15,9 @@ pub const MAX_SUBTABLES: u64 = 1 << 17;
 pub const MAX_REGIONS: u64 = 1 << 16;
 /// Memory nodes that may join; beyond is a mistake.
 pub const MAX_MEMORY_NODES: u32 = 1024;
-/// An answer is never held back longer, in milliseconds: deadlines of calls have to exceed it.
-pub const MAX_HOLD_MS: u64 = 1_000;
+/// An answer is never held back longer, in milliseconds, however long the lease is: deadlines of
+/// calls have to exceed it, and clients wait for half a second.
+pub const MAX_HOLD_MS: u64 = 250;
 /// How full a subtable is planned to be, in percent.
 const PLANNED_LOAD_PERCENT: u64 = 70;
 /// Answers are held for a quarter of a lease.
@@ -195,5 +196,12 @@ mod tests {
         says(Settings { geometry, ..settings() }, "geometry: ");
         let lease = Lease { lease_ms: 3, ..Lease::default() };
         says(Settings { lease, ..settings() }, "at least 4");
+    }
+
+    #[test]
+    fn answers_come_within_a_lease_and_within_the_patience_of_clients() {
+        for (lease_ms, hold_ms) in [(4, 1), (100, 25), (1_000, 250), (60_000, 250)] {
+            assert_eq!(Lease { lease_ms, ..Lease::default() }.hold_ms(), hold_ms);
+        }
     }
 }

@@ -14,8 +14,10 @@
 use std::io;
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use futures_util::{Sink, Stream};
 use serde::{Deserialize, Serialize};
 use tarpc::tokio_serde::{Deserializer, Serializer};
 use tarpc::tokio_util::bytes::{Bytes, BytesMut};
@@ -60,6 +62,45 @@ where
     let frames: Framed<TcpStream, LengthDelimitedCodec> =
         LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME_BYTES).new_framed(stream);
     serde_transport::new(frames, Codec(PhantomData))
+}
+
+/// A transport whose end is an error. Without that tarpc answers what it was asked before it
+/// notices that nobody is there any more, and an answer may be held back for long.
+pub(super) struct Ending<T>(Pin<Box<T>>);
+
+impl<T> Ending<T> {
+    pub(super) fn new(transport: T) -> Ending<T> {
+        Ending(Box::pin(transport))
+    }
+}
+
+impl<M, T: Stream<Item = io::Result<M>>> Stream for Ending<T> {
+    type Item = io::Result<M>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = self.0.as_mut().poll_next(cx);
+        next.map(|next| Some(next.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))))
+    }
+}
+
+impl<M, T: Sink<M, Error = io::Error>> Sink<M> for Ending<T> {
+    type Error = io::Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_ready(cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, item: M) -> io::Result<()> {
+        self.0.as_mut().start_send(item)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_close(cx)
+    }
 }
 
 fn encode<T: Serialize>(message: &T) -> io::Result<Bytes> {

@@ -5,6 +5,7 @@
 //! gave up or its connection broke: state machines behind it never see half of a request.
 //! What goes wrong on a connection ends that connection and says so in the log.
 
+use std::io::ErrorKind::{ConnectionReset, UnexpectedEof};
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::codec::{ServerTransport, transport};
+use super::codec::{Ending, ServerTransport, transport};
 use super::{
     MAX_CONNECTIONS, MAX_REQUESTS_PER_CONNECTION, RpcClient, Runtime, ServeError, Service, hello,
 };
@@ -225,7 +226,7 @@ where
         tracing::debug!(%peer, %error, "no TCP_NODELAY");
     }
     let transport: ServerTransport<S::Request, S::Reply> = transport(stream);
-    answer::<S, H, F, _>(transport, handler, peer.to_string()).await;
+    answer::<S, H, F, _>(Ending::new(transport), handler, peer.to_string()).await;
 }
 
 async fn answer<S, H, F, T>(transport: T, handler: H, peer: String)
@@ -241,8 +242,14 @@ where
         let peer = peer.clone();
         async move {
             let Ok(request) = request.map_err(|error| {
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
-                tracing::warn!(%peer, %error, ?cause, "control connection closed");
+                let cause = std::error::Error::source(&error);
+                let io = cause.and_then(|cause| cause.downcast_ref::<Arc<std::io::Error>>());
+                // The end of a process looks like this, whether it said goodbye or not.
+                if io.is_some_and(|io| matches!(io.kind(), UnexpectedEof | ConnectionReset)) {
+                    tracing::debug!(%peer, %error, ?cause, "control connection closed");
+                } else {
+                    tracing::warn!(%peer, %error, ?cause, "control connection closed");
+                }
             }) else {
                 return false;
             };

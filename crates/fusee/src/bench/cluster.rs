@@ -7,9 +7,10 @@
 
 use fusee_client::{Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options};
 use fusee_core::layout::{BlockShape, Object};
-use fusee_master::settings::{Lease, Settings};
+use fusee_master::settings::{DEFAULT_LEASE_MS, Lease, Settings};
 
 use super::args::{ClusterArgs, LoadArgs};
+use super::report::ClusterReport;
 use super::workload::KEY_BYTES;
 use crate::connect;
 use crate::failure::Failure;
@@ -141,6 +142,14 @@ pub struct Target {
     pub servers: Option<Servers>,
 }
 
+impl Target {
+    /// For the report.
+    pub fn describe(&self, cluster: &ClusterArgs) -> ClusterReport {
+        let started = self.servers.is_some();
+        super::describe(&self.client, started, cluster.master.is_none() && !started)
+    }
+}
+
 /// Joins the cluster that is to be measured, or starts it.
 pub fn open(
     demand: Demand,
@@ -176,9 +185,12 @@ pub fn open(
             memory_nodes: cluster.memory_nodes,
             index_replicas: cluster.index_replicas(),
             data_replicas: cluster.data_replicas(),
-            pool_bytes,
+            // Whole regions: the index then has room at either end, and a memory node that takes the
+            // place of another one, with the index first, holds as much.
+            pool_bytes: pool_bytes.next_multiple_of(plan.geometry.region_bytes),
             index_keys: demand.keys,
             port: 0,
+            lease_ms: DEFAULT_LEASE_MS,
             fabrics: vec![match fabric {
                 FabricKind::Tcp => Serve::Tcp,
                 _ => Serve::Shm,

@@ -19,7 +19,7 @@ use super::phase::{Job, Phase};
 use super::report::{ClusterReport, OperationReport, PhaseReport, Verdict, operations_table};
 use super::tally::Tally;
 use super::worker::Board;
-use super::{attempt, describe, judge, print_json};
+use super::{attempt, judge, print_json};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output;
@@ -240,7 +240,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             cache_threshold: args.load.cache_threshold,
         },
         fabric: client.fabric().to_string(),
-        cluster: describe(&target, &args.cluster),
+        cluster: target.describe(&args.cluster),
         machine,
         interrupted: interrupt::requested(),
         latency,

@@ -8,7 +8,8 @@
 //! Reading order: [`workload`] and [`zipf`] (what is asked), [`value`] and [`verify`] (how it is
 //! checked), [`worker`], [`phase`] and [`driver`] (how it is done), [`message`], [`client_process`]
 //! and [`processes`] (the same in several processes), [`cluster`] (on what), [`record`] and
-//! [`check`] (whether the history is linearizable), [`tally`] and [`report`] (what comes out).
+//! [`check`] (whether the history is linearizable),
+//! [`recovery`] and [`failover`] (what happens when somebody dies), [`tally`] and [`report`] (what comes out).
 
 mod args;
 mod check;
@@ -16,14 +17,16 @@ mod client_process;
 mod clock;
 mod cluster;
 mod driver;
-
+pub mod failover;
 mod machine;
 mod message;
 pub mod micro;
+mod own;
 mod phase;
 mod processes;
 mod progress;
 mod record;
+pub mod recovery;
 mod report;
 mod tally;
 mod value;
@@ -35,10 +38,9 @@ mod ycsb_report;
 mod zipf;
 
 use crate::failure::Failure;
-use args::ClusterArgs;
 use check::CheckReport;
 use clap::Subcommand;
-use cluster::Target;
+use fusee_client::Client;
 use report::{ClusterReport, Verdict};
 
 /// A benchmark.
@@ -48,9 +50,16 @@ pub enum Benchmark {
     Ycsb(ycsb::Args),
     /// Measure INSERT, UPDATE, SEARCH and DELETE one by one: latency, then throughput
     Micro(micro::Args),
+    /// Kill client processes in the middle of an update: how long they are in the way
+    Recovery(recovery::Args),
+    /// Kill a memory node under load: how long writes pause, and whether anything is lost
+    Failover(failover::Args),
     /// One of the processes of `--processes`; not for people
     #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
     Client,
+    /// The client of `recovery` that is killed; not for people
+    #[command(hide = true, after_help = "Example: started by `fusee bench recovery`")]
+    Doomed,
 }
 
 impl Benchmark {
@@ -59,17 +68,20 @@ impl Benchmark {
         match self {
             Benchmark::Ycsb(args) => ycsb::run(&args),
             Benchmark::Micro(args) => micro::run(&args),
+            Benchmark::Recovery(args) => recovery::run(&args),
+            Benchmark::Failover(args) => failover::run(&args),
             Benchmark::Client => client_process::run(),
+            Benchmark::Doomed => recovery::doomed::run(),
         }
     }
 }
 
 /// Describes the cluster that was measured.
-fn describe(target: &Target, args: &ClusterArgs) -> ClusterReport {
-    let view = target.client.view();
+fn describe(client: &Client, started: bool, embedded: bool) -> ClusterReport {
+    let view = client.view();
     ClusterReport {
-        embedded: args.master.is_none() && target.servers.is_none(),
-        started: target.servers.is_some(),
+        embedded,
+        started,
         memory_nodes: view.members.len(),
         index_replicas: view.subtables.first().map_or(0, |s| s.places.len()),
         data_replicas: view.regions.first().map_or(0, |r| r.places.len()),

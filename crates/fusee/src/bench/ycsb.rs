@@ -19,7 +19,7 @@ use super::worker::Board;
 use super::workload::{Frontier, MAX_KEYS, Part, Workload};
 use super::ycsb_report::{Report, Settings};
 use super::zipf::Distribution;
-use super::{attempt, describe, judge, print_json};
+use super::{attempt, judge, print_json};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output;
@@ -309,7 +309,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         workload: args.workload.to_string(),
         settings: args.settings(operations),
         fabric: client.fabric().to_string(),
-        cluster: describe(&target, &args.cluster),
+        cluster: target.describe(&args.cluster),
         ended_by: ended_by(args, run, operations, broken),
         machine,
         load: PhaseReport::new(load, false),

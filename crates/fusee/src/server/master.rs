@@ -68,6 +68,11 @@ struct Settings {
     #[arg(long, env = "FUSEE_LEASE_TTL_S", value_name = "SECONDS")]
     lease_ttl_s: Option<u64>,
 
+    /// A client or memory node that is silent for so many milliseconds is given up; at least 4
+    /// [default: 1000]
+    #[arg(long, env = "FUSEE_LEASE", value_name = "MS")]
+    lease: Option<u64>,
+
     /// The cluster is formed when so many memory nodes have joined [default: 3]
     #[arg(long, env = "FUSEE_MEMORY_NODES", value_name = "N")]
     memory_nodes: Option<u32>,
@@ -114,6 +119,7 @@ impl Settings {
             store: self.store.or(other.store),
             advertise: self.advertise.or(other.advertise),
             lease_ttl_s: self.lease_ttl_s.or(other.lease_ttl_s),
+            lease: self.lease.or(other.lease),
             memory_nodes: self.memory_nodes.or(other.memory_nodes),
             index_replicas: self.index_replicas.or(other.index_replicas),
             data_replicas: self.data_replicas.or(other.data_replicas),
@@ -127,7 +133,7 @@ impl Settings {
     }
 
     fn config(self) -> Result<Config, Failure> {
-        let geometry = Config::default().geometry;
+        let Config { geometry, lease_ms, .. } = Config::default();
         let limit = |name: &str, bytes: Option<Bytes>, default: u32| match bytes {
             None => Ok(default),
             Some(Bytes(bytes)) => u32::try_from(bytes)
@@ -140,6 +146,7 @@ impl Settings {
             store: self.store,
             advertise: self.advertise,
             lease_ttl_s: self.lease_ttl_s.unwrap_or(3),
+            lease_ms: self.lease.unwrap_or(lease_ms),
             memory_nodes: self.memory_nodes.unwrap_or(3),
             index_replicas: self.index_replicas.unwrap_or(3),
             data_replicas: self.data_replicas.unwrap_or(2),
@@ -158,7 +165,6 @@ impl Settings {
                 )?,
                 ..geometry
             },
-            ..Config::default()
         };
         config
             .settings()
@@ -195,6 +201,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use fusee_master::settings::Lease;
+
     use super::*;
 
     #[test]
@@ -229,6 +237,16 @@ mod tests {
         let error = toml::from_str::<Settings>("memory-nodes = 5\nmemorynodes = 3").unwrap_err();
         let text = error.to_string();
         assert!(text.contains("line 2") && text.contains("memorynodes"), "{text}");
+    }
+
+    #[test]
+    fn the_lease_is_a_second_unless_it_is_set() {
+        assert_eq!(Settings::default().config().unwrap().settings().lease, Lease::default());
+        let file: Settings = toml::from_str("lease = 200").unwrap();
+        assert_eq!(Settings::default().or(file).config().unwrap().settings().lease.lease_ms, 200);
+        let settings = Settings { lease: Some(3), ..Settings::default() };
+        let error = settings.config().unwrap_err().to_string();
+        assert!(error.contains("--lease is 3; it must be at least 4"), "{error}");
     }
 
     #[test]

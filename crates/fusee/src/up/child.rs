@@ -105,6 +105,13 @@ impl Child {
         self.exited.is_some()
     }
 
+    /// Kills it (SIGKILL), and does not wait for its end.
+    pub fn kill(&mut self) -> Result<(), Failure> {
+        let killed = self.process.start_kill();
+        killed
+            .map_err(|error| Failure::operation(format!("cannot kill the {}: {error}", self.name)))
+    }
+
     /// Tells it to stop, and kills it if it does not.
     async fn stop(mut self) {
         drop(self.stdin.take());

@@ -17,6 +17,7 @@ mod servers;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 
+use fusee_master::settings::DEFAULT_LEASE_MS;
 use futures_util::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -62,6 +63,10 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     index_keys: u64,
 
+    /// A client or memory node that is silent for so many milliseconds is given up; at least 4
+    #[arg(long, default_value_t = DEFAULT_LEASE_MS, value_name = "MS")]
+    lease: u64,
+
     /// Port of the master; 0 is any free one
     #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT")]
     port: u16,
@@ -85,6 +90,7 @@ impl Args {
             pool_bytes: self.pool.0,
             index_keys: self.index_keys,
             port: self.port,
+            lease_ms: self.lease,
             fabrics: self.fabric.clone(),
             region_bytes: REGION_BYTES,
             block_bytes: BLOCK_BYTES,

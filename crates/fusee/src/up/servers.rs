@@ -39,6 +39,8 @@ pub struct Plan {
     pub index_keys: u64,
     /// Port of the master on 127.0.0.1; 0 is any free one.
     pub port: u16,
+    /// Who is silent for so many milliseconds is given up.
+    pub lease_ms: u64,
     /// Fabrics that the memory nodes serve.
     pub fabrics: Vec<memory_node::Serve>,
     /// Size of a region, in bytes.
@@ -60,7 +62,7 @@ impl Plan {
                 block_bytes: self.block_bytes,
                 ..Config::default().geometry
             },
-            lease: Lease::default(),
+            lease: Lease { lease_ms: self.lease_ms, ..Lease::default() },
         };
         settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
     }
@@ -169,6 +171,7 @@ fn master_arguments(plan: &Plan, directory: &Directory) -> Vec<String> {
         format!("--index-replicas={}", plan.index_replicas),
         format!("--data-replicas={}", plan.data_replicas),
         format!("--index-keys={}", plan.index_keys),
+        format!("--lease={}", plan.lease_ms),
         format!("--region-bytes={}", plan.region_bytes),
         format!("--block-bytes={}", plan.block_bytes),
     ]
@@ -190,6 +193,7 @@ fn node_arguments(plan: &Plan, directory: &Directory, master: &str) -> Vec<Strin
 
 /// A cluster of child processes, which ends with its value.
 pub struct Servers {
+    plan: Plan,
     runtime: tokio::runtime::Runtime,
     children: Vec<Child>,
     master: String,
@@ -204,8 +208,13 @@ impl Servers {
         let runtime =
             runtime.map_err(|error| Failure::operation(format!("cannot start: {error}")))?;
         let directory = Directory::create()?;
-        let mut servers =
-            Servers { runtime, children: Vec::new(), master: String::new(), directory };
+        let mut servers = Servers {
+            plan: plan.clone(),
+            runtime,
+            children: Vec::new(),
+            master: String::new(),
+            directory,
+        };
         let Servers { runtime, children, directory, .. } = &mut servers;
         servers.master = runtime.block_on(start(plan, 0, directory, children))?.master;
         Ok(servers)
@@ -214,6 +223,26 @@ impl Servers {
     /// Host and port of the master.
     pub fn master(&self) -> &str {
         &self.master
+    }
+
+    /// Starts one more memory node, and waits until its ports are open.
+    pub fn add_memory_node(&mut self) -> Result<(), Failure> {
+        let arguments = node_arguments(&self.plan, &self.directory, &self.master);
+        let name = format!("memory node {}", self.children.len() - 1);
+        // A child needs the runtime from its beginning.
+        let added = self.runtime.block_on(async {
+            let mut child = Child::spawn(&name, 0, &arguments)?;
+            let announced = child.announcement().await;
+            announced.map(|_| child)
+        });
+        self.children.push(added?);
+        Ok(())
+    }
+
+    /// Kills the memory node of this name (SIGKILL).
+    pub fn kill(&mut self, name: &str) -> Result<(), Failure> {
+        let child = self.children.iter_mut().find(|child| child.name() == name);
+        child.ok_or_else(|| Failure::usage(format!("no server is called {name}")))?.kill()
     }
 }
 

@@ -1,0 +1,194 @@
+//! What `fusee status` knows, as programs read it.
+//!
+//! Nodes are named as in the view (`mn0`), states and stages in small letters. What only a memory
+//! node knows is `None` if it does not answer.
+
+use std::collections::BTreeMap;
+
+use fusee_client::{Status, Usage, View};
+use fusee_control::master::{MemberState, MemberStatus, Reconfiguration};
+use fusee_core::change::{Change, Stage};
+use serde::Serialize;
+
+use crate::recoveries::RecoveryReport;
+
+/// What each memory node answered, by its number.
+pub type Usages = BTreeMap<u16, Result<Usage, String>>;
+
+/// A memory node.
+#[derive(Debug, Serialize)]
+pub struct NodeReport {
+    pub node: String,
+    pub control: String,
+    pub tcp: Option<String>,
+    pub shm: Option<String>,
+    pub in_view: bool,
+    /// `in_view`, `joining`, `waiting` or `lost`.
+    pub state: &'static str,
+    pub reachable: bool,
+    /// Why it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    pub pool_bytes: Option<u64>,
+    pub reserved_bytes: Option<u64>,
+    pub primary_blocks: Option<u64>,
+    pub primary_blocks_owned: Option<u64>,
+    pub attached_clients: Option<u64>,
+}
+
+/// A change of the view that is under way.
+#[derive(Debug, Serialize)]
+pub struct ChangeReport {
+    /// `frozen`, `transforming` or `switched`.
+    pub stage: &'static str,
+    /// Index subtables in its scope.
+    pub subtables: usize,
+    /// Those of them that lost their primary.
+    pub headless: usize,
+    /// Regions in its scope.
+    pub regions: usize,
+    /// Replicas that are being added.
+    pub joining: usize,
+}
+
+/// A change of the view that is over, or the last one.
+#[derive(Debug, Serialize)]
+pub struct ReconfigurationReport {
+    /// The memory nodes that were lost.
+    pub lost: Vec<String>,
+    pub subtables: u64,
+    /// Replicas that were added.
+    pub joined: u64,
+    pub frozen_ms: u64,
+    pub transforming_ms: u64,
+    pub switched_ms: u64,
+    /// From the loss until nothing lacked a replica any more; `None` while something does.
+    pub whole_after_ms: Option<u64>,
+    pub under_way: bool,
+}
+
+/// The cluster.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The one that leads.
+    pub master: String,
+    /// Whether clients can join: the cluster is formed, and all its memory nodes answer.
+    pub ready: bool,
+    pub expected_memory_nodes: u32,
+    /// 0 while the cluster forms.
+    pub view: u64,
+    pub view_age_ms: u64,
+    /// `None` if the view is stable.
+    pub change: Option<ChangeReport>,
+    pub index_replicas: u8,
+    pub data_replicas: u8,
+    pub missing_replicas: u64,
+    pub subtables: usize,
+    pub regions: usize,
+    pub open_sessions: u64,
+    pub given_up_sessions: u64,
+    pub sessions_opened: u64,
+    /// Since this master started, as are those below.
+    pub recoveries: u64,
+    pub last_recoveries: Vec<RecoveryReport>,
+    pub reconfigurations: u64,
+    pub last_reconfigurations: Vec<ReconfigurationReport>,
+    /// What keeps the cluster from forming or from being whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    pub memory_nodes: Vec<NodeReport>,
+}
+
+impl Report {
+    /// Of what the master that leads and the memory nodes answered.
+    pub fn new(master: &str, status: Status, mut usages: Usages) -> Report {
+        let view = status.view.as_ref();
+        let nodes = status.members.iter().map(|member| {
+            let usage = usages.remove(&member.node.0).unwrap_or(Err("not asked".into()));
+            node(member, view, usage)
+        });
+        let nodes: Vec<NodeReport> = nodes.collect();
+        let count = |of: fn(&View) -> usize| view.map_or(0, of);
+        let change = view.and_then(|view| view.change.as_ref());
+        let changes = status.last_reconfigurations.len();
+        let under_way = |n: usize| change.is_some() && n + 1 == changes;
+        let reconfigurations = status.last_reconfigurations.iter().enumerate();
+        Report {
+            master: master.to_string(),
+            ready: view.is_some() && nodes.iter().all(|node| node.reachable || !node.in_view),
+            expected_memory_nodes: status.expected_memory_nodes,
+            view: view.map_or(0, |view| view.number),
+            view_age_ms: status.view_age_ms,
+            change: change.map(change_report),
+            index_replicas: status.index_replicas,
+            data_replicas: status.data_replicas,
+            missing_replicas: status.missing_replicas,
+            subtables: count(|view| view.subtables.len()),
+            regions: count(|view| view.regions.len()),
+            open_sessions: status.open_sessions,
+            given_up_sessions: status.given_up_sessions,
+            sessions_opened: status.sessions_opened,
+            recoveries: status.recoveries,
+            last_recoveries: status.last_recoveries.iter().map(RecoveryReport::from).collect(),
+            reconfigurations: status.reconfigurations,
+            last_reconfigurations: reconfigurations
+                .map(|(n, past)| reconfiguration(past, under_way(n)))
+                .collect(),
+            problem: status.problem.clone(),
+            memory_nodes: nodes,
+        }
+    }
+}
+
+fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>) -> NodeReport {
+    let place = view.and_then(|view| view.members.iter().find(|m| m.node == member.node));
+    let known = |of: fn(&Usage) -> u64| usage.as_ref().ok().map(of);
+    NodeReport {
+        node: member.node.to_string(),
+        control: member.control.clone(),
+        tcp: place.and_then(|place| place.tcp.clone()),
+        shm: place.and_then(|place| place.shm.clone()),
+        in_view: member.in_view,
+        state: match member.state {
+            MemberState::InView => "in_view",
+            MemberState::Joining => "joining",
+            MemberState::Waiting => "waiting",
+            MemberState::Lost => "lost",
+        },
+        reachable: usage.is_ok(),
+        problem: usage.as_ref().err().cloned(),
+        pool_bytes: place.map(|p| p.pool_bytes).or(known(|usage| usage.pool_bytes)),
+        reserved_bytes: known(|usage| usage.reserved_bytes),
+        primary_blocks: known(|usage| usage.primary_blocks),
+        primary_blocks_owned: known(|usage| usage.primary_blocks_owned),
+        attached_clients: known(|usage| usage.attached_clients),
+    }
+}
+
+fn change_report(change: &Change) -> ChangeReport {
+    let joining = change.subtables.iter().filter(|s| s.joining.is_some()).count();
+    ChangeReport {
+        stage: match change.stage {
+            Stage::Frozen => "frozen",
+            Stage::Transforming => "transforming",
+            Stage::Switched => "switched",
+        },
+        subtables: change.subtables.len(),
+        headless: change.subtables.iter().filter(|s| s.headless).count(),
+        regions: change.regions.len(),
+        joining: joining + change.regions.len(),
+    }
+}
+
+fn reconfiguration(past: &Reconfiguration, under_way: bool) -> ReconfigurationReport {
+    ReconfigurationReport {
+        lost: past.lost.iter().map(ToString::to_string).collect(),
+        subtables: past.subtables,
+        joined: past.joined,
+        frozen_ms: past.frozen_ms,
+        transforming_ms: past.transforming_ms,
+        switched_ms: past.switched_ms,
+        whole_after_ms: past.whole_after_ms,
+        under_way,
+    }
+}

@@ -1,0 +1,194 @@
+//! What `fusee status` shows to people.
+
+use std::fmt::Write as _;
+
+use super::report::{NodeReport, ReconfigurationReport, Report};
+use crate::quantity::Bytes;
+
+/// Changes of the view that are shown; all that the master knows are in the JSON.
+const SHOWN: usize = 5;
+
+/// All of it but the single recoveries.
+pub fn show(report: &Report) -> String {
+    let mut text = format!("master {}: {}\n", report.master, state(report));
+    if let Some(change) = &report.change {
+        let _ = writeln!(
+            text,
+            "the view is changing: {} for {}, with {} subtables ({} without a primary) and {} \
+             regions in scope, {} replicas joining",
+            change.stage,
+            duration(report.view_age_ms),
+            change.subtables,
+            change.headless,
+            change.regions,
+            change.joining
+        );
+    }
+    if let Some(problem) = report.problem.as_ref().filter(|_| report.view > 0) {
+        let _ = writeln!(text, "problem: {problem}");
+    }
+    let _ = write!(
+        text,
+        "{} index replicas of {} subtables, {} data replicas of {} regions{}\n\
+         {} sessions open, {} given up and not recovered, {} ever\n\n",
+        report.index_replicas,
+        report.subtables,
+        report.data_replicas,
+        report.regions,
+        match report.missing_replicas {
+            0 => String::new(),
+            missing => format!("; {missing} of them lack a replica"),
+        },
+        report.open_sessions,
+        report.given_up_sessions,
+        report.sessions_opened
+    );
+    nodes(&mut text, &report.memory_nodes);
+    history(&mut text, report);
+    text
+}
+
+/// In one word and the numbers that it needs.
+fn state(report: &Report) -> String {
+    if report.view == 0 {
+        let joined = report.memory_nodes.len();
+        let expected = report.expected_memory_nodes;
+        let problem = report.problem.as_ref().map(|p| format!(": {p}")).unwrap_or_default();
+        return format!("forming, {joined} of {expected} memory nodes joined{problem}");
+    }
+    let members = report.memory_nodes.iter().filter(|node| node.in_view);
+    let silent = members.clone().filter(|node| !node.reachable).count();
+    match silent {
+        0 => format!("ready, view {} since {}", report.view, duration(report.view_age_ms)),
+        _ => format!(
+            "view {}, {silent} of {} memory nodes do not answer",
+            report.view,
+            members.count()
+        ),
+    }
+}
+
+fn nodes(text: &mut String, nodes: &[NodeReport]) {
+    let _ = writeln!(
+        text,
+        "{:<6}{:<22}{:<22}{:>10}{:>10}{:>14}{:>9}  state",
+        "node", "control", "tcp", "pool", "reserved", "blocks used", "clients"
+    );
+    let bytes = |bytes: Option<u64>| bytes.map_or("-".into(), |bytes| Bytes(bytes).to_string());
+    let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
+    for node in nodes {
+        let blocks = match (node.primary_blocks_owned, node.primary_blocks) {
+            (Some(owned), Some(blocks)) => format!("{owned}/{blocks}"),
+            _ => "-".into(),
+        };
+        let state = match node.state {
+            "in_view" => "ok",
+            "joining" => "joining, gets replicas",
+            "waiting" => "waits, not in the view",
+            _ => "lost, the cluster goes on without it",
+        };
+        let state = match &node.problem {
+            None => state.into(),
+            Some(problem) if node.state == "in_view" => format!("no answer: {problem}"),
+            Some(problem) => format!("{state}; no answer: {problem}"),
+        };
+        let _ = writeln!(
+            text,
+            "{:<6}{:<22}{:<22}{:>10}{:>10}{blocks:>14}{:>9}  {state}",
+            node.node,
+            node.control,
+            node.tcp.as_deref().unwrap_or("-"),
+            bytes(node.pool_bytes),
+            bytes(node.reserved_bytes),
+            number(node.attached_clients)
+        );
+    }
+    for node in nodes {
+        if let Some(shm) = &node.shm {
+            let _ = writeln!(text, "{:<6}shared memory at {shm}", node.node);
+        }
+    }
+}
+
+fn history(text: &mut String, report: &Report) {
+    if report.recoveries > 0 {
+        let mut totals: Vec<f64> =
+            report.last_recoveries.iter().map(|recovery| recovery.parts.total_ms).collect();
+        totals.sort_by(f64::total_cmp);
+        let median = totals.get(totals.len() / 2).copied().unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "\n{} clients recovered, median of the last {}: {median:.2} ms (see --recoveries)",
+            report.recoveries,
+            totals.len()
+        );
+    }
+    let past = &report.last_reconfigurations;
+    if !past.is_empty() {
+        let _ = writeln!(text, "\n{} changes of the view, the last ones:", report.reconfigurations);
+    }
+    for change in &past[past.len().saturating_sub(SHOWN)..] {
+        let _ = writeln!(text, "  {}", reconfiguration(change));
+    }
+}
+
+fn reconfiguration(change: &ReconfigurationReport) -> String {
+    let mut what = Vec::new();
+    if !change.lost.is_empty() {
+        what.push(format!("lost {}", change.lost.join(", ")));
+    }
+    if change.joined > 0 {
+        what.push(format!("{} replicas joined", change.joined));
+    }
+    what.push(format!("{} subtables in scope", change.subtables));
+    let whole = match (change.under_way, change.lost.is_empty(), change.whole_after_ms) {
+        (true, ..) => "; under way".into(),
+        (_, true, _) => String::new(),
+        (_, false, Some(ms)) => format!("; all replicas there after {}", duration(ms)),
+        (_, false, None) => "; replicas are missing since".into(),
+    };
+    format!(
+        "{}: frozen {} ms, transforming {} ms, switched {} ms{whole}",
+        what.join(", "),
+        change.frozen_ms,
+        change.transforming_ms,
+        change.switched_ms
+    )
+}
+
+fn duration(ms: u64) -> String {
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..600_000 => format!("{:.1} s", ms as f64 / 1000.0),
+        600_000..7_200_000 => format!("{} min", ms / 60_000),
+        _ => format!("{} h", ms / 3_600_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_says_what_it_was_for_and_what_is_left() {
+        let mut change = ReconfigurationReport {
+            lost: vec!["mn1".into()],
+            subtables: 64,
+            joined: 0,
+            frozen_ms: 3,
+            transforming_ms: 12,
+            switched_ms: 1,
+            whole_after_ms: None,
+            under_way: false,
+        };
+        let times = "64 subtables in scope: frozen 3 ms, transforming 12 ms, switched 1 ms";
+        let missing = format!("lost mn1, {times}; replicas are missing since");
+        assert_eq!(reconfiguration(&change), missing);
+        change.whole_after_ms = Some(2_500);
+        assert!(reconfiguration(&change).ends_with("; all replicas there after 2.5 s"));
+        change.under_way = true;
+        assert!(reconfiguration(&change).ends_with("; under way"));
+        (change.lost, change.joined, change.under_way) = (Vec::new(), 2, false);
+        assert_eq!(reconfiguration(&change), format!("2 replicas joined, {times}"));
+    }
+}

@@ -1,0 +1,96 @@
+//! `fusee bench failover` and `fusee bench recovery`: real processes are killed, nothing is lost.
+
+mod common;
+
+use serde_json::Value;
+
+use common::{Up, eventually, finish, fusee, signal};
+
+fn failover(more: &[&str]) -> Value {
+    let line = ["bench", "failover", "--json", "--keys=100", "--rate=2000"];
+    let output = finish(fusee(&line).args(["--before=1", "--after=3"]).args(more));
+    let report = output.expect_code(0).json();
+    assert_eq!((&report["lost_writes"], &report["wrong_reads"]), (&0.into(), &0.into()));
+    assert_eq!((&report["linearizable"], &report["verified_keys"]), (&true.into(), &100.into()));
+    assert_eq!(report["problems"], Value::Array(Vec::new()), "{report:#}");
+    // Every session went on.
+    let pauses = report["pauses_after"]["per_session_ms"].as_array().unwrap();
+    assert_eq!(pauses.len(), 4);
+    assert!(pauses.iter().all(|ms| ms.as_f64().unwrap() < 2_900.0), "{report:#}");
+    for counted in ["operations_before", "operations_after", "acknowledged_writes"] {
+        assert!(report[counted].as_u64().unwrap() > 100, "{counted}: {report:#}");
+    }
+    assert!(report["stable_ms"].as_f64().unwrap() > 0.0);
+    report
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_memory_node_that_is_killed() {
+    let report = failover(&["--spare"]);
+    assert_eq!((&report["victim"], &report["fabric"]), (&"mn1".into(), &"shm".into()));
+    assert_eq!(report["missing_replicas"], 0, "{report:#}");
+    assert!(report["whole_ms"].as_f64().unwrap() >= report["stable_ms"].as_f64().unwrap());
+    assert!(report["stages"]["subtables"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn the_load_goes_on_with_fewer_replicas_over_tcp() {
+    let report = failover(&["--victim=mn0", "--fabric=tcp", "--rate=1000"]);
+    assert!(report["missing_replicas"].as_u64().unwrap() > 0);
+    assert_eq!(report["whole_ms"], Value::Null);
+}
+
+#[test]
+fn a_victim_that_does_not_exist_is_refused() {
+    let output = finish(&mut fusee(&["bench", "failover", "--victim", "mn7"]));
+    output.expect_error(2, "the cluster has mn0, mn1, mn2");
+}
+
+#[test]
+fn killed_clients_are_recovered_and_measured() {
+    for fabric in ["shm", "tcp"] {
+        let line = ["bench", "recovery", "--rounds=2", "--updates=200", "--keys=20", "--json"];
+        let report = finish(fusee(&line).args(["--fabric", fabric])).expect_code(0).json();
+        assert_eq!((&report["errors"]["total"], &report["mismatches"]), (&0.into(), &0.into()));
+        assert_eq!(report["verified_keys"], 40);
+        let rounds = report["rounds"].as_array().unwrap();
+        assert_eq!(rounds.len(), 2);
+        for round in rounds {
+            let recovery = &round["recovery"];
+            assert!(recovery["walked"].as_u64().unwrap() >= 200, "{report:#}");
+            assert_eq!(recovery["strange"], 0, "{report:#}");
+            assert!(recovery["total_ms"].as_f64().unwrap() > 0.0);
+            assert!(round["recovered_ms"].as_f64() > recovery["total_ms"].as_f64());
+        }
+        assert!(report["paper"]["total_ms"].as_f64() == Some(177.0));
+    }
+}
+
+#[test]
+fn status_tells_of_a_loss_and_what_is_missing() {
+    let up = Up::start(&["--pool", "512MiB", "--lease", "500"]);
+    up.run(&["put", "k", "v"]).expect_code(0);
+    let status = up.run(&["status", "--json"]).expect_code(0).json();
+    assert_eq!((&status["change"], &status["missing_replicas"]), (&Value::Null, &0.into()));
+    assert_eq!((&status["given_up_sessions"], &status["recoveries"]), (&0.into(), &0.into()));
+    assert_eq!(status["memory_nodes"][1]["state"], "in_view");
+    signal("KILL", up.pids()[2]);
+    eventually("the cluster goes on without mn1", || {
+        let status = up.run(&["status", "--json"]).json();
+        status["memory_nodes"][1]["state"] == "lost" && status["reconfigurations"] != 0
+    });
+    let output = up.run(&["status", "--json"]);
+    assert!(output.stderr.contains("no answer from mn1"), "{}", output.stderr);
+    let status = output.expect_code(1).json();
+    assert_eq!(status["ready"], true);
+    assert_eq!(status["last_reconfigurations"][0]["lost"][0], "mn1");
+    assert_eq!(status["last_reconfigurations"][0]["whole_after_ms"], Value::Null);
+    assert!(status["missing_replicas"].as_u64().unwrap() > 0);
+    assert_eq!(up.run(&["get", "k"]).expect_code(0).stdout, b"v");
+    let table = up.run(&["status"]).expect_code(1).text();
+    for says in ["lack a replica", "lost, the cluster goes on without it", "lost mn1, "] {
+        assert!(table.contains(says), "{says}: {table}");
+    }
+    let recoveries = up.run(&["status", "--recoveries"]).expect_code(1).text();
+    assert!(recoveries.starts_with("client") && recoveries.lines().count() == 1, "{recoveries}");
+}
