@@ -4,7 +4,7 @@
 //! them one by one and carries the actions out in order. A write to the store blocks the thread,
 //! which is what "durable before any later action" means. Calls to memory nodes run on the
 //! [`Runtime`] and come back through the queue, and so do jobs, which run on a thread of their own
-//! ([`repairer`](crate::repairer)). A store that fails ends the thread: a master that
+//! (`repairer.rs`). A store that fails ends the thread: a master that
 //! cannot remember must not decide, and whoever asks is told so. One of several masters (feature
 //! `etcd`) has such a thread for each of its terms, and stands by between them.
 

@@ -116,6 +116,9 @@ pub struct Sim(Rc<Inner>);
 /// A task of a process.
 pub(crate) type Spawned = Pin<Box<dyn Future<Output = ()>>>;
 
+/// What is called after a crash.
+type Hear = Rc<dyn Fn(ProcessId)>;
+
 struct Inner {
     now: Cell<Nanos>,
     rng: Rng,
@@ -129,7 +132,7 @@ struct Inner {
     /// Tasks that processes start by themselves, for the executor to take.
     born: RefCell<Vec<(ProcessId, Spawned)>>,
     /// Who hears of crashes.
-    on_crash: RefCell<Option<Rc<dyn Fn(ProcessId)>>>,
+    on_crash: RefCell<Option<Hear>>,
     counts: Counts,
     trace: RefCell<Trace>,
 }
