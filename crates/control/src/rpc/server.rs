@@ -245,7 +245,7 @@ where
                 let cause = std::error::Error::source(&error);
                 let io = cause.and_then(|cause| cause.downcast_ref::<Arc<std::io::Error>>());
                 // The end of a process looks like this, whether it said goodbye or not.
-                if io.is_some_and(|io| matches!(io.kind(), UnexpectedEof | ConnectionReset)) {
+                if io.is_some_and(|io| matches!(kind(io), UnexpectedEof | ConnectionReset)) {
                     tracing::debug!(%peer, %error, ?cause, "control connection closed");
                 } else {
                     tracing::warn!(%peer, %error, ?cause, "control connection closed");
@@ -260,6 +260,12 @@ where
     let mut answers = std::pin::pin!(answers.buffer_unordered(MAX_REQUESTS_PER_CONNECTION));
     // Replies are written while the stream is polled, so keep at it until either side closes.
     while answers.next().await == Some(true) {}
+}
+
+/// The kind of an error, or of the one that it wraps.
+fn kind(error: &std::io::Error) -> std::io::ErrorKind {
+    let within = error.get_ref().and_then(|within| within.downcast_ref::<std::io::Error>());
+    within.unwrap_or(error).kind()
 }
 
 /// Runs a handler to its end even if the caller of this function is dropped.
