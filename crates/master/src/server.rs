@@ -341,6 +341,8 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
                 Ok(Message::Answer { node, token, result }) => {
                     Event::NodeAnswer { node, token, result }
                 }
+                // Only if nothing waits in the queue, however overdue it is: the store may have
+                // kept us so long that leases seem to have ended that were renewed in time.
                 Err(RecvTimeoutError::Timeout) => {
                     next_tick = Instant::now() + TICK;
                     Event::Tick

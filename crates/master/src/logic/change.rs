@@ -63,11 +63,13 @@ impl Repair {
 
 impl Master {
     /// Does what is due in a formed cluster.
-    pub(super) fn keep_whole(&mut self, now_ms: u64, out: &mut Actions) {
+    pub(super) fn keep_whole(&mut self, now_ms: u64, is_tick: bool, out: &mut Actions) {
         if self.view().is_none() {
             return;
         }
-        self.expire(now_ms, out);
+        if is_tick {
+            self.expire(now_ms, out);
+        }
         self.go_on_without(now_ms, out);
         self.fence_all(now_ms, out);
         while self.step(now_ms, out) {}

@@ -92,7 +92,8 @@ pub enum Event {
         /// What came of it.
         result: Result<JobReport, JobError>,
     },
-    /// Time passes. To be given at start, and then at least eight times in a lease: after half a
+    /// Time passes, and nothing else that has happened is left to be told: only now is somebody taken
+    /// for dead, who may have spoken meanwhile. To be given at start, and then at least eight times in a lease: after half a
     /// lease without any event the master counts as having been away, and nothing expires.
     Tick,
 }
@@ -270,6 +271,7 @@ impl Master {
     /// Decides about an event. `now_ms` grows; where it starts does not matter.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
+        let is_tick = matches!(event, Event::Tick);
         self.presences.pass(now_ms, self.settings.lease);
         match event {
             Event::Request { token, connection, request } => {
@@ -292,7 +294,7 @@ impl Master {
             Event::Tick => {}
         }
         self.proceed(now_ms, &mut actions);
-        self.keep_whole(now_ms, &mut actions);
+        self.keep_whole(now_ms, is_tick, &mut actions);
         self.answer_waiting(now_ms, &mut actions);
         actions
     }
