@@ -36,6 +36,9 @@ pub struct BlockId {
 /// Regions that one ALLOC may name as frozen.
 pub const MAX_FROZEN_REGIONS: usize = 64;
 
+/// Clients that one request may be about.
+pub const MAX_CLIENTS: usize = 1024;
+
 /// The alignment of an extent of `bytes` bytes in the pool: pages, and huge pages where they
 /// pay. Memory nodes reserve by it and the master counts with it.
 pub const fn extent_align_bytes(bytes: u64) -> u64 {
@@ -100,10 +103,10 @@ pub enum NodeRequest {
         /// Whom other replicas show; `NOBODY` frees the block.
         to: ClientId,
     },
-    /// The blocks that a client owns here, in primary and backup regions. Answer: `Blocks`.
+    /// The blocks that clients own here, in primary and backup regions. Answer: `Blocks`.
     BlocksOf {
-        /// The client.
-        client: ClientId,
+        /// The clients; at most [`MAX_CLIENTS`].
+        clients: Vec<ClientId>,
     },
     /// The owners of all blocks of a region. Answer: `Owners`.
     OwnersOf {
@@ -124,11 +127,11 @@ pub enum NodeRequest {
         /// The regions.
         regions: Vec<u32>,
     },
-    /// Shuts a client out for good: when the answer comes, no verb of it executes any more on any
-    /// fabric of this node. Answer: `Done`.
+    /// Shuts clients out for good: when the answer comes, no verb of theirs executes any more on
+    /// any fabric of this node. Answer: `Done`.
     Fence {
-        /// The client.
-        client: ClientId,
+        /// The clients; at most [`MAX_CLIENTS`].
+        clients: Vec<ClientId>,
     },
     /// How full are you? Answer: `Usage`.
     Usage,
@@ -179,8 +182,8 @@ pub enum NodeReply {
     },
     /// To `OwnersOf`.
     Owners(Vec<ClientId>),
-    /// To `BlocksOf`.
-    Blocks(Vec<BlockId>),
+    /// To `BlocksOf`: the blocks, in order, with their owners.
+    Blocks(Vec<(BlockId, ClientId)>),
     /// To `Usage`.
     Usage(Usage),
     /// It is so.

@@ -75,7 +75,7 @@ fn a_silent_handler_times_out_and_a_panicking_one_is_an_error() {
     let timed_out = hurried.call_blocking(NodeRequest::Describe);
     assert_eq!(timed_out, Err(RpcError::TimedOut { addr }));
     assert!(begun.elapsed() < Duration::from_secs(2));
-    let failed = client.call_blocking(NodeRequest::BlocksOf { client: ClientId(1) });
+    let failed = client.call_blocking(NodeRequest::BlocksOf { clients: vec![ClientId(1)] });
     assert!(matches!(failed, Err(RpcError::Protocol { .. })), "{failed:?}");
     assert_eq!(usage(&client), 2);
 }

@@ -21,16 +21,17 @@ use fusee_core::recovery::{BlockContent, RecoveryError, Report, recover};
 use fusee_core::repair::{self, RepairError};
 use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MnId, VerbError};
 use fusee_core::view::{Place, View};
+use futures_util::future::try_join_all;
 
 /// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Job {
     /// The change of the view, which is *transforming*.
     Transform,
-    /// A client that is fenced at all members.
+    /// Clients that are fenced at all members.
     Recover {
-        /// The client.
-        client: ClientId,
+        /// The clients, at most [`MAX_CLIENTS`](fusee_control::node::MAX_CLIENTS).
+        clients: Vec<ClientId>,
     },
 }
 
@@ -44,8 +45,8 @@ pub enum JobReport {
         /// Bytes that were copied to new replicas.
         bytes_copied: u64,
     },
-    /// The client left nothing that anybody could stumble over.
-    Recovered(Box<Recovered>),
+    /// The clients left nothing that anybody could stumble over.
+    Recovered(Vec<Recovered>),
 }
 
 /// What came of a client.
@@ -128,9 +129,8 @@ pub async fn run<F: Fabric, R: Reach>(
             let repair::Transformed { slots_changed, bytes_copied, .. } = done;
             Ok(JobReport::Transformed { slots_changed, bytes_copied })
         }
-        Job::Recover { client } => {
-            let recovered = recover_client(fabric, reach, view, client).await?;
-            Ok(JobReport::Recovered(Box::new(recovered)))
+        Job::Recover { clients } => {
+            Ok(JobReport::Recovered(recover_clients(fabric, reach, view, clients).await?))
         }
     }
 }
@@ -149,6 +149,19 @@ async fn order<R: Reach>(reach: &R, node: MnId, request: NodeRequest) -> Result<
         NodeReply::Done => Ok(()),
         other => Err(unexpected(node, &other)),
     }
+}
+
+/// Asks all members of the view the same at once.
+async fn ask_all<R: Reach>(
+    reach: &R,
+    view: &View,
+    request: NodeRequest,
+) -> Result<Vec<(MnId, NodeReply)>, JobError> {
+    let asking = view
+        .members
+        .iter()
+        .map(|member| async { Ok((member.node, ask(reach, member.node, request.clone()).await?)) });
+    try_join_all(asking).await
 }
 
 /// Makes the replicas in the scope of a change equal and fills the joining ones, tables of block
@@ -184,36 +197,53 @@ pub async fn transform<F: Fabric, R: Reach>(
     Ok(transformed)
 }
 
-/// Puts right what a dead client left: its requests, its block tables, the blocks it never used.
-pub async fn recover_client<F: Fabric, R: Reach>(
+/// Puts right what dead clients left: their requests, their block tables, the blocks that they
+/// never used. One client after the other; what is asked of the memory nodes about all of them is
+/// asked at once.
+pub async fn recover_clients<F: Fabric, R: Reach>(
     fabric: &F,
     reach: &R,
     view: &View,
-    client: ClientId,
-) -> Result<Recovered, JobError> {
+    clients: Vec<ClientId>,
+) -> Result<Vec<Recovered>, JobError> {
     let mut times = RecoveryTimes::default();
-    let mut last_us = reach.now_us();
-    let mut lap = |reach: &R| {
-        let before = std::mem::replace(&mut last_us, reach.now_us());
-        last_us.saturating_sub(before)
-    };
-    for member in &view.members {
-        if !removed(Mutant::RecoveryBeforeTheFence) {
-            order(reach, member.node, NodeRequest::Fence { client }).await?;
+    let mut watch = Watch { reach, last_us: reach.now_us() };
+    if !removed(Mutant::RecoveryBeforeTheFence) {
+        let fence = NodeRequest::Fence { clients: clients.clone() };
+        for (node, reply) in ask_all(reach, view, fence).await? {
+            if reply != NodeReply::Done {
+                return Err(unexpected(node, &reply));
+            }
         }
     }
-    times.reconnect_us = lap(reach);
-    let blocks = Blocks::of(reach, view, client).await?;
-    times.metadata_us = lap(reach);
+    times.reconnect_us = watch.lap();
+    let blocks = Blocks::of_all(reach, view, clients).await?;
+    times.metadata_us = watch.lap();
+    let mut recovered = Vec::new();
+    for blocks in blocks {
+        recovered.push(recover_client(fabric, &mut watch, view, blocks, times).await?);
+    }
+    Ok(recovered)
+}
+
+/// `times` are those that the client shares with others.
+async fn recover_client<F: Fabric, R: Reach>(
+    fabric: &F,
+    watch: &mut Watch<'_, R>,
+    view: &View,
+    blocks: Blocks,
+    mut times: RecoveryTimes,
+) -> Result<Recovered, JobError> {
+    let (reach, client) = (watch.reach, blocks.client);
     let addresses: Vec<_> =
         blocks.all().map(|b| view.geometry.block_address(b.region, b.block)).collect();
     let report = recover(fabric, view, client, &addresses).await?;
-    times.log_us = lap(reach);
+    times.log_us = watch.lap();
     blocks.take_back(reach, view).await?;
-    times.repair_us = lap(reach);
+    times.repair_us = watch.lap();
     let unused = blocks.owned_with(view, &report, BlockContent::Nothing);
     free(fabric, reach, view, client, &unused).await?;
-    times.free_lists_us = lap(reach);
+    times.free_lists_us = watch.lap();
     let leftovers = blocks.leftovers(view, &report);
     let recovery = Recovery {
         client,
@@ -229,6 +259,20 @@ pub async fn recover_client<F: Fabric, R: Reach>(
     Ok(Recovered { recovery, owned: blocks.owned.into_iter().collect(), leftovers })
 }
 
+/// Measures one stretch after the other.
+struct Watch<'r, R> {
+    reach: &'r R,
+    last_us: u64,
+}
+
+impl<R: Reach> Watch<'_, R> {
+    /// Microseconds since the last call.
+    fn lap(&mut self) -> u64 {
+        let before = std::mem::replace(&mut self.last_us, self.reach.now_us());
+        self.last_us.saturating_sub(before)
+    }
+}
+
 /// The blocks that stand under a client's name.
 struct Blocks {
     client: ClientId,
@@ -240,25 +284,29 @@ struct Blocks {
 }
 
 impl Blocks {
-    async fn of<R: Reach>(reach: &R, view: &View, client: ClientId) -> Result<Blocks, JobError> {
-        let mut shown: BTreeMap<BlockId, BTreeSet<MnId>> = BTreeMap::new();
-        for member in &view.members {
-            match ask(reach, member.node, NodeRequest::BlocksOf { client }).await? {
-                NodeReply::Blocks(blocks) => {
-                    let known = blocks.into_iter().filter(|b| holds(view, *b, member.node));
-                    for block in known {
-                        shown.entry(block).or_default().insert(member.node);
-                    }
-                }
-                other => return Err(unexpected(member.node, &other)),
+    async fn of_all<R: Reach>(
+        reach: &R,
+        view: &View,
+        clients: Vec<ClientId>,
+    ) -> Result<Vec<Blocks>, JobError> {
+        let mut shown: BTreeMap<ClientId, BTreeMap<BlockId, BTreeSet<MnId>>> = BTreeMap::new();
+        let request = NodeRequest::BlocksOf { clients: clients.clone() };
+        for (node, reply) in ask_all(reach, view, request).await? {
+            let NodeReply::Blocks(blocks) = reply else { return Err(unexpected(node, &reply)) };
+            for (block, owner) in blocks.into_iter().filter(|(b, _)| holds(view, *b, node)) {
+                shown.entry(owner).or_default().entry(block).or_default().insert(node);
             }
         }
         let everywhere = |block: BlockId, nodes: &BTreeSet<MnId>| {
             places(view, block).iter().all(|place| nodes.contains(&place.node))
         };
-        let (owned, partial): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            shown.into_iter().partition(|(block, nodes)| everywhere(*block, nodes));
-        Ok(Blocks { client, owned: owned.into_keys().collect(), partial })
+        let of_client = clients.into_iter().map(|client| {
+            let shown = shown.remove(&client).unwrap_or_default();
+            let (owned, partial): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                shown.into_iter().partition(|(block, nodes)| everywhere(*block, nodes));
+            Blocks { client, owned: owned.into_keys().collect(), partial }
+        });
+        Ok(of_client.collect())
     }
 
     fn all(&self) -> impl Iterator<Item = &BlockId> {

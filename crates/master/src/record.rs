@@ -71,6 +71,16 @@ impl Record {
     }
 }
 
+impl Write {
+    /// The key whose record it changes.
+    pub fn key(&self) -> String {
+        match self {
+            Write::Put(record) => record.key(),
+            Write::Remove(key) => key.clone(),
+        }
+    }
+}
+
 /// The key of [`Record::Member`].
 pub fn member_key(node: MnId) -> String {
     format!("member/{:05}", node.0)

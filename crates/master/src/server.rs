@@ -1,15 +1,16 @@
 //! A running master: the logic on a thread of its own, the control service before it.
 //!
 //! Requests and the answers of memory nodes reach the thread through one queue; it decides about
-//! them one by one and carries the actions out in order. A write to the store blocks the thread,
-//! which is what "durable before any later action" means. Calls to memory nodes run on the
-//! [`Runtime`] and come back through the queue, and so do jobs, which run on a thread of their own
-//! (`repairer.rs`). A store that fails ends the thread: a master that
+//! them one by one, as many as are there, makes durable what is to be remembered of all of them,
+//! and then carries the other actions out in order. A write to the store blocks the thread. Calls
+//! to memory nodes run on the [`Runtime`] and come back through the queue, and so do jobs, which
+//! run on a thread of their own (`repairer.rs`). A store that fails ends the thread: a master that
 //! cannot remember must not decide, and whoever asks is told so. One of several masters (feature
 //! `etcd`) has such a thread for each of its terms, and stands by between them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::iter::once;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -43,6 +44,8 @@ const TICK: Duration = Duration::from_millis(5);
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
 /// How often [`MasterServer::wait_formed`] looks.
 const LOOK: Duration = Duration::from_millis(5);
+/// Events that are decided about before what follows is made durable, at most.
+const MAX_TOGETHER: usize = 256;
 /// The number of the one connection inside of a process.
 const LOCAL: u64 = 0;
 
@@ -329,42 +332,73 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         let mut next_tick = Instant::now();
         loop {
             let wait = next_tick.saturating_duration_since(Instant::now());
-            let event = match messages.recv_timeout(wait) {
-                Ok(Message::Request { connection, request, reply }) => {
-                    let token = self.next_token;
-                    self.next_token += 1;
-                    self.waiting.insert(token, reply);
-                    Event::Request { token, connection, request }
-                }
-                Ok(Message::Closed { connection }) => Event::ConnectionClosed { connection },
-                Ok(Message::Done { token, result }) => Event::JobDone { token, result },
-                Ok(Message::Answer { node, token, result }) => {
-                    Event::NodeAnswer { node, token, result }
+            let events = match messages.recv_timeout(wait) {
+                Ok(first) => {
+                    let more = messages.try_iter().take(MAX_TOGETHER - 1);
+                    let events = once(first).chain(more).map(|message| self.event(message));
+                    let Some(events) = events.collect::<Option<Vec<Event>>>() else { return };
+                    events
                 }
                 // Only if nothing waits in the queue, however overdue it is: the store may have
                 // kept us so long that leases seem to have ended that were renewed in time.
                 Err(RecvTimeoutError::Timeout) => {
                     next_tick = Instant::now() + TICK;
-                    Event::Tick
+                    vec![Event::Tick]
                 }
-                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return,
             };
             if !self.store.holds() {
                 tracing::warn!("this master's term is over");
                 return;
             }
             let now_ms = self.begun.elapsed().as_millis() as u64;
-            let actions = self.logic.handle(now_ms, event);
-            if let Err(error) = actions.into_iter().try_for_each(|action| self.perform(action)) {
+            let decided = events.into_iter().flat_map(|event| self.logic.handle(now_ms, event));
+            let actions: Vec<Action> = decided.collect();
+            if let Err(error) = self.perform_all(actions) {
                 tracing::error!(%error, "the master decides no more: its store failed");
                 return;
             }
         }
     }
 
-    fn perform(&mut self, action: Action) -> Result<(), StoreError> {
+    /// `None` if it is time to stop.
+    fn event(&mut self, message: Message) -> Option<Event> {
+        Some(match message {
+            Message::Request { connection, request, reply } => {
+                let token = self.next_token;
+                self.next_token += 1;
+                self.waiting.insert(token, reply);
+                Event::Request { token, connection, request }
+            }
+            Message::Closed { connection } => Event::ConnectionClosed { connection },
+            Message::Done { token, result } => Event::JobDone { token, result },
+            Message::Answer { node, token, result } => Event::NodeAnswer { node, token, result },
+            Message::Stop => return None,
+        })
+    }
+
+    /// Makes all that is to be remembered durable at once, which is what takes time; then nothing
+    /// else can be too early.
+    fn perform_all(&mut self, actions: Vec<Action>) -> Result<(), StoreError> {
+        let mut writes = BTreeMap::new();
+        let mut others = Vec::with_capacity(actions.len());
+        for action in actions {
+            match action {
+                // The last write to a key is the one that counts.
+                Action::Persist(more) => writes.extend(more.into_iter().map(|w| (w.key(), w))),
+                other => others.push(other),
+            }
+        }
+        if !writes.is_empty() {
+            self.store.persist(writes.into_values().collect())?;
+        }
+        others.into_iter().for_each(|action| self.perform(action));
+        Ok(())
+    }
+
+    fn perform(&mut self, action: Action) {
         match action {
-            Action::Persist(writes) => self.store.persist(writes)?,
+            Action::Persist(_) => unreachable!("these are performed before"),
             Action::Reply { token, reply } => {
                 // Who asked may have gone; then nobody waits for the reply.
                 if let Some(waiting) = self.waiting.remove(&token) {
@@ -378,7 +412,6 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             Action::Log(Level::Info, text) => tracing::info!("{text}"),
             Action::Log(Level::Warn, text) => tracing::warn!("{text}"),
         }
-        Ok(())
     }
 
     fn client(&mut self, control: &str) -> NodeClient {

@@ -170,11 +170,12 @@ impl Sessions {
         spoke.for_each(|session| session.gone_at_ms = Some(gone_at_ms));
     }
 
-    /// Shuts an open session out.
-    pub fn give_up(&mut self, client: ClientId, writes: &mut Vec<Write>) {
-        let Some(session) = self.open.remove(&client) else { return };
+    /// Gives an open session up; whether it was open.
+    pub fn give_up(&mut self, client: ClientId, writes: &mut Vec<Write>) -> bool {
+        let Some(session) = self.open.remove(&client) else { return false };
         self.given_up.insert(client, session.given);
         writes.push(Write::Put(Record::Session { client, given_up: true }));
+        true
     }
 
     /// Gives an open session the rest of a block for objects of a class, of a region of which

@@ -130,8 +130,8 @@ fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
     let (_, node) = clients.iter().find(|(name, _)| *name == primary).unwrap();
     let give = NodeRequest::SetOwner { block: blocks[0], from: first, to: second };
     assert_eq!(node.call_blocking(give), Ok(NodeReply::Done));
-    let owned = node.call_blocking(NodeRequest::BlocksOf { client: second });
-    assert_eq!(owned, Ok(NodeReply::Blocks(vec![blocks[0]])));
+    let owned = node.call_blocking(NodeRequest::BlocksOf { clients: vec![second] });
+    assert_eq!(owned, Ok(NodeReply::Blocks(vec![(blocks[0], second)])));
 
     // The copy of the table in the pool says the same.
     let place = view.regions[blocks[0].region as usize].places[0];
@@ -139,7 +139,10 @@ fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
     let entry = place.offset + 4 * u64::from(blocks[0].block);
     assert_eq!(holder.fabrics().pool().read_u32(entry), second.0);
 
-    assert_eq!(node.call_blocking(NodeRequest::Fence { client: second }), Ok(NodeReply::Done));
+    assert_eq!(
+        node.call_blocking(NodeRequest::Fence { clients: vec![second] }),
+        Ok(NodeReply::Done)
+    );
     assert_eq!(alloc(node, second), Err(NodeRefusal::Fenced { client: second }));
 
     let late = MemoryNode::start(node_config(dir.path(), &master)).unwrap();
@@ -295,7 +298,7 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
     assert_eq!(recovery.client, dead);
     for node in &nodes {
         assert_eq!(alloc(&node.client(), dead), Err(NodeRefusal::Fenced { client: dead }));
-        let owned = node.client().call_blocking(NodeRequest::BlocksOf { client: dead });
+        let owned = node.client().call_blocking(NodeRequest::BlocksOf { clients: vec![dead] });
         assert_eq!(owned, Ok(NodeReply::Blocks(vec![])), "{block:?}");
     }
     assert_eq!(status(&client).open_sessions, 1);

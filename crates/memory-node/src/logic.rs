@@ -19,8 +19,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::node::{
-    BlockId, Description, Extent, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply, NodeRequest, Usage,
-    extent_align_bytes,
+    BlockId, Description, Extent, MAX_CLIENTS, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply,
+    NodeRequest, Usage, extent_align_bytes,
 };
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{Geometry, TABLE_ENTRY_BYTES};
@@ -177,8 +177,8 @@ impl Node {
                 self.set_owners(region, &owners, &mut effects)
             }
             NodeRequest::Lead { regions } => self.lead(&regions),
-            NodeRequest::BlocksOf { client } => Ok(NodeReply::Blocks(self.blocks_of(client))),
-            NodeRequest::Fence { client } => self.fence(client, &mut effects),
+            NodeRequest::BlocksOf { clients } => self.blocks_of(clients),
+            NodeRequest::Fence { clients } => self.fence(&clients, &mut effects),
             NodeRequest::Usage => Ok(NodeReply::Usage(self.usage())),
         };
         Step { effects, reply: answer.unwrap_or_else(NodeReply::Refused) }
@@ -399,20 +399,24 @@ impl Node {
         Ok(NodeReply::Done)
     }
 
-    fn blocks_of(&self, client: ClientId) -> Vec<BlockId> {
+    fn blocks_of(&self, clients: Vec<ClientId>) -> Answer {
+        check_clients(&clients)?;
+        let clients = BTreeSet::from_iter(clients);
         let regions = self.regions.iter();
         let blocks = regions.flat_map(|(number, region)| {
-            let owned = (0u32..).zip(&region.owners).filter(|(_, owner)| **owner == client);
-            owned.map(|(block, _)| BlockId { region: *number, block })
+            let owned = (0u32..).zip(&region.owners).filter(|(_, owner)| clients.contains(owner));
+            owned.map(|(block, owner)| (BlockId { region: *number, block }, *owner))
         });
-        blocks.collect()
+        Ok(NodeReply::Blocks(blocks.collect()))
     }
 
-    fn fence(&mut self, client: ClientId, effects: &mut Vec<Effect>) -> Answer {
-        check_somebody(client)?;
-        self.fenced.insert(client);
-        // Repeated as well: the first one may not have got to its end yet.
-        effects.push(Effect::Fence { client });
+    fn fence(&mut self, clients: &[ClientId], effects: &mut Vec<Effect>) -> Answer {
+        check_clients(clients)?;
+        for client in clients {
+            self.fenced.insert(*client);
+            // Repeated as well: the first one may not have got to its end yet.
+            effects.push(Effect::Fence { client: *client });
+        }
         Ok(NodeReply::Done)
     }
 
@@ -437,6 +441,13 @@ fn unknown_region(region: u32) -> NodeRefusal {
 
 fn bad(what: &str) -> NodeRefusal {
     NodeRefusal::BadRequest { what: what.to_owned() }
+}
+
+fn check_clients(clients: &[ClientId]) -> Result<(), NodeRefusal> {
+    if clients.len() > MAX_CLIENTS {
+        return Err(bad("too many clients are named"));
+    }
+    clients.iter().try_for_each(|client| check_somebody(*client))
 }
 
 fn check_somebody(client: ClientId) -> Result<(), NodeRefusal> {

@@ -277,12 +277,16 @@ async fn handle(shared: Arc<Shared>, request: NodeRequest) -> NodeReply {
         }
     }
     drop(node);
-    for client in fences {
+    if !fences.is_empty() {
         let fencing = Arc::clone(&shared);
+        let fence_all = move || {
+            for client in fences {
+                fencing.fabrics.fence(client);
+                tracing::info!(%client, "fenced");
+            }
+        };
         // A fence that fails must not be acknowledged: the panic becomes the caller's error.
-        let fenced = spawn_blocking(move || fencing.fabrics.fence(client)).await;
-        fenced.expect("fencing ends");
-        tracing::info!(%client, "fenced");
+        spawn_blocking(fence_all).await.expect("fencing ends");
     }
     match step.reply {
         NodeReply::Usage(mut usage) => {

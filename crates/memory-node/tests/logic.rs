@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::node::{
-    BlockId, Description, Extent, NodeRefusal, NodeReply, NodeRequest, extent_align_bytes,
+    BlockId, Description, Extent, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest,
+    extent_align_bytes,
 };
 use fusee_core::verbs::ClientId;
 use fusee_memory_node::logic::{Effect, Node, Step};
@@ -114,7 +115,10 @@ fn numbers_that_make_no_sense_are_refused() {
         reserve(region, u64::MAX, 1 << 63),
         reserve(subtable, 0, 0),
         NodeRequest::Alloc { client: ClientId::NOBODY, frozen: vec![] },
-        NodeRequest::Fence { client: ClientId::NOBODY },
+        NodeRequest::Fence { clients: vec![ClientId::NOBODY] },
+        NodeRequest::Fence { clients: vec![ClientId(1); MAX_CLIENTS + 1] },
+        NodeRequest::BlocksOf { clients: vec![ClientId::NOBODY] },
+        NodeRequest::BlocksOf { clients: vec![ClientId(1); MAX_CLIENTS + 1] },
     ];
     for request in bad {
         let refusal = refusal(node.handle(request.clone()));
@@ -138,7 +142,7 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
         panic!("a fresh region has free blocks");
     };
     for _ in 0..2 {
-        let step = node.handle(NodeRequest::Fence { client: dead });
+        let step = node.handle(NodeRequest::Fence { clients: vec![dead] });
         assert_eq!(step.effects, [Effect::Fence { client: dead }]);
         assert_eq!(step.reply, NodeReply::Done);
     }
@@ -259,15 +263,13 @@ impl Model {
                 assert_eq!(self.owner(*block), *owner);
                 assert!(owner != from && owner != to);
             }
-            (NodeRequest::BlocksOf { client }, NodeReply::Blocks(blocks)) => {
-                let mine = self.owners.iter().filter(|(_, owner)| *owner == client);
-                let mine: Vec<BlockId> = mine.map(|(block, _)| *block).collect();
-                if *client != ClientId::NOBODY {
-                    assert_eq!(blocks, &mine);
-                }
+            (NodeRequest::BlocksOf { clients }, NodeReply::Blocks(blocks)) => {
+                let theirs = self.owners.iter().filter(|(_, owner)| clients.contains(owner));
+                let theirs = theirs.map(|(block, owner)| (*block, *owner));
+                assert_eq!(blocks, &Vec::from_iter(theirs));
             }
-            (NodeRequest::Fence { client }, NodeReply::Done) => {
-                assert!(self.fenced.contains(client));
+            (NodeRequest::Fence { clients }, NodeReply::Done) => {
+                assert!(clients.iter().all(|client| self.fenced.contains(client)));
             }
             (_, NodeReply::Refused(_)) => {}
             other => panic!("unexpected {other:?}"),
@@ -318,8 +320,9 @@ fn request() -> impl Strategy<Value = NodeRequest> {
         12 => client().prop_map(|client| NodeRequest::Alloc { client, frozen: vec![] }),
         12 => (block, client(), client())
             .prop_map(|(block, from, to)| NodeRequest::SetOwner { block, from, to }),
-        3 => client().prop_map(|client| NodeRequest::BlocksOf { client }),
-        1 => (3u32..5).prop_map(|client| NodeRequest::Fence { client: ClientId(client) }),
+        3 => prop::collection::vec(client(), 1..3)
+            .prop_map(|clients| NodeRequest::BlocksOf { clients }),
+        1 => (3u32..5).prop_map(|client| NodeRequest::Fence { clients: vec![ClientId(client)] }),
     ]
 }
 
@@ -355,16 +358,16 @@ fn a_block_is_taken_back_from_a_fenced_client_for_an_owner_that_is_fenced_too() 
     let take_back = NodeRequest::TakeBack { block, from: dead, to: earlier };
     node.handle(set(ClientId::NOBODY, earlier));
     node.handle(set(earlier, dead));
-    node.handle(NodeRequest::Fence { client: earlier });
+    node.handle(NodeRequest::Fence { clients: vec![earlier] });
     let refused = refusal(node.handle(take_back.clone()));
     assert!(matches!(refused, NodeRefusal::BadRequest { .. }), "not fenced yet: {refused:?}");
-    node.handle(NodeRequest::Fence { client: dead });
+    node.handle(NodeRequest::Fence { clients: vec![dead] });
     let fenced = NodeRefusal::Fenced { client: earlier };
     assert_eq!(refusal(node.handle(set(dead, earlier))), fenced);
     for _ in 0..2 {
         assert_eq!(node.handle(take_back.clone()).reply, NodeReply::Done);
-        let owned = node.handle(NodeRequest::BlocksOf { client: earlier }).reply;
-        assert_eq!(owned, NodeReply::Blocks(vec![block]));
+        let owned = node.handle(NodeRequest::BlocksOf { clients: vec![earlier] }).reply;
+        assert_eq!(owned, NodeReply::Blocks(vec![(block, earlier)]));
     }
     node.handle(set(earlier, ClientId::NOBODY));
     let nobody = NodeRefusal::NotOwner { owner: ClientId::NOBODY };

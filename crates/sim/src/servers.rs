@@ -274,9 +274,11 @@ impl MasterHost {
             let counts = again.sim().counts();
             match &result {
                 Ok(JobReport::Recovered(recovered)) => {
-                    count(&counts.client_recoveries);
-                    let strange = recovered.recovery.strange;
-                    assert_eq!(strange, 0, "a client left what no client leaves: {recovered:?}");
+                    for one in recovered {
+                        count(&counts.client_recoveries);
+                        let strange = one.recovery.strange;
+                        assert_eq!(strange, 0, "a client left what no client leaves: {one:?}");
+                    }
                 }
                 Ok(JobReport::Transformed { .. }) => count(&counts.transformations),
                 Err(_) => {}

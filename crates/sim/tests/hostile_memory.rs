@@ -120,7 +120,8 @@ fn slot_of_first_insert(options: &ClusterOptions) -> SlotRef {
 /// on, with that node.
 fn region_out_of_the_way(cluster: &Cluster, view: &View, store: &Client) -> (u64, MnId) {
     let has_block = |node| {
-        let blocks = cluster.peek_node(node, NodeRequest::BlocksOf { client: store.client() });
+        let blocks =
+            cluster.peek_node(node, NodeRequest::BlocksOf { clients: vec![store.client()] });
         !matches!(blocks, Some(NodeReply::Blocks(blocks)) if blocks.is_empty())
     };
     let has_index = |node| view.subtables[0].places.iter().any(|place| place.node == node);

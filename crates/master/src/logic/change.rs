@@ -8,7 +8,7 @@
 //! | frozen | all open sessions act by it, all given-up ones are fenced, no job runs | transforming |
 //! | transforming | the job that makes the replicas equal | switched |
 //! | switched | as for frozen, and nobody has to look what became of a write | stable |
-//! | stable | given-up sessions are recovered, one after the other | replicas are added |
+//! | stable | given-up sessions are recovered, some at a time | replicas are added |
 //!
 //! Jobs run one at a time, each under the session of the *repairer*. When one fails, its verbs may
 //! still be on their way: then the repairer is retired, that is fenced like a client that is given
@@ -19,7 +19,6 @@
 
 use std::collections::BTreeSet;
 
-use fusee_control::node::BlockId;
 use fusee_core::change::Stage;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
@@ -32,6 +31,8 @@ use crate::record::{Record, Write, member_key};
 /// How long to wait after a job failed; doubled for every failure in a row, up to the second.
 const PAUSE_MS: u64 = 50;
 const MAX_PAUSE_MS: u64 = 1_600;
+/// Clients that one job recovers at most.
+const TOGETHER: usize = 32;
 
 /// The job under way, and those who do the work.
 #[derive(Debug, Default)]
@@ -54,14 +55,13 @@ struct Running {
     view: u64,
 }
 
-impl Repair {
-    /// From the store: an earlier master worked under this name.
-    pub fn retire_earlier(&mut self, client: ClientId) {
-        self.retired.insert(client);
-    }
-}
-
 impl Master {
+    /// A repair session does not go on; it may be an earlier master's.
+    pub(super) fn retire(&mut self, repairer: ClientId) {
+        self.repair.retired.insert(repairer);
+        self.fences.add(repairer);
+    }
+
     /// Does what is due in a formed cluster.
     pub(super) fn keep_whole(&mut self, now_ms: u64, is_tick: bool, out: &mut Actions) {
         if self.view().is_none() {
@@ -96,10 +96,14 @@ impl Master {
             }
             Some(Stage::Frozen | Stage::Switched) => false,
             None => {
-                let next = self.sessions.given_up().find(|client| self.is_fenced(*client));
-                match next {
-                    Some(client) => self.start_job(now_ms, Job::Recover { client }, out),
-                    None => self.grow(now_ms, out),
+                if self.sessions.given_up().next().is_none() {
+                    self.grow(now_ms, out);
+                } else if self.may_start(now_ms) {
+                    let fenced = self.sessions.given_up().filter(|client| self.is_fenced(*client));
+                    let clients: Vec<ClientId> = fenced.take(TOGETHER).collect();
+                    if !clients.is_empty() {
+                        self.start_job(now_ms, Job::Recover { clients }, out);
+                    }
                 }
                 false
             }
@@ -188,7 +192,6 @@ impl Master {
         let mut writes = Vec::new();
         for node in lost {
             self.presences.forget(*node);
-            self.fences.forget_node(*node);
             self.present.remove(node);
             if let Some(member) = self.members.remove(node) {
                 writes.push(Write::Remove(member_key(*node)));
@@ -208,9 +211,13 @@ impl Master {
         self.set_view(now_ms, view, writes, text, out);
     }
 
+    fn may_start(&self, now_ms: u64) -> bool {
+        let Repair { running, not_before_ms, retired, .. } = &self.repair;
+        running.is_none() && *not_before_ms <= now_ms && retired.is_empty()
+    }
+
     fn start_job(&mut self, now_ms: u64, job: Job, out: &mut Actions) {
-        let repair = &self.repair;
-        if repair.running.is_some() || repair.not_before_ms > now_ms || !repair.retired.is_empty() {
+        if !self.may_start(now_ms) {
             return;
         }
         let Some(client) = self.repairer(out) else { return };
@@ -252,8 +259,8 @@ impl Master {
                 let pause = (PAUSE_MS << self.repair.failures.min(8)).min(MAX_PAUSE_MS);
                 self.repair.failures += 1;
                 self.repair.not_before_ms = now_ms + pause;
-                if error.may_linger {
-                    self.repair.retired.extend(self.repair.current.take());
+                if let Some(repairer) = self.repair.current.take_if(|_| error.may_linger) {
+                    self.retire(repairer);
                 }
                 let text = format!("a repair stopped, and is tried again: {error}");
                 out.push(Action::Log(Level::Warn, text));
@@ -276,31 +283,36 @@ impl Master {
                     self.advance(now_ms, out);
                 }
             }
-            JobReport::Recovered(recovered) => self.client_recovered(*recovered, out),
+            JobReport::Recovered(recovered) => self.clients_recovered(recovered, out),
         }
     }
 
-    fn client_recovered(&mut self, recovered: Recovered, out: &mut Actions) {
+    fn clients_recovered(&mut self, all: Vec<Recovered>, out: &mut Actions) {
         let Phase::Formed(view) = &self.phase else { return };
-        let Recovered { recovery, owned, leftovers } = recovered;
-        let client = recovery.client;
         let mut writes = Vec::new();
-        let owned: &[BlockId] = &owned;
-        self.sessions.recovered(client, owned, &leftovers, view, &mut writes);
-        if writes.is_empty() {
-            return;
+        let mut logs = Vec::new();
+        for Recovered { recovery, owned, leftovers } in all {
+            let client = recovery.client;
+            let writes_before = writes.len();
+            self.sessions.recovered(client, &owned, &leftovers, view, &mut writes);
+            if writes.len() == writes_before {
+                continue;
+            }
+            self.fences.forget_client(client);
+            let text = format!(
+                "{client} is recovered: {} blocks, {} writes completed, {} withdrawn",
+                recovery.blocks, recovery.committed, recovery.aborted
+            );
+            logs.push(Action::Log(Level::Info, text));
+            if recovery.strange > 0 {
+                let text = format!("{client} left {} things no client leaves", recovery.strange);
+                logs.push(Action::Log(Level::Warn, text));
+            }
+            self.history.recovered(recovery);
         }
-        out.push(Action::Persist(writes));
-        self.fences.forget_client(client);
-        let text = format!(
-            "{client} is recovered: {} blocks, {} writes completed, {} withdrawn",
-            recovery.blocks, recovery.committed, recovery.aborted
-        );
-        out.push(Action::Log(Level::Info, text));
-        if recovery.strange > 0 {
-            let text = format!("{client} left {} things no client leaves", recovery.strange);
-            out.push(Action::Log(Level::Warn, text));
+        if !writes.is_empty() {
+            out.push(Action::Persist(writes));
+            out.append(&mut logs);
         }
-        self.history.recovered(recovery);
     }
 }

@@ -1,13 +1,14 @@
 //! Shutting out: sessions that are given up, and the master's own repair sessions that are not to
 //! go on.
 //!
-//! Every member of the view is told, again and again until it acknowledges. Only then does a
-//! session count as gone: until then a CAS of it may arrive. What was acknowledged is kept in
-//! memory only; a master that restarts asks again, which changes nothing.
+//! Every member of the view is told, again and again until it acknowledges: one request at a time,
+//! about all whom it does not know of yet. Only then does a session count as gone: until then a
+//! CAS of it may arrive. What was acknowledged is kept in memory only; a master that restarts asks
+//! again, which changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::node::{MAX_CLIENTS, NodeReply, NodeRequest};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
 
@@ -16,68 +17,84 @@ use crate::record::{Write, repairer_key};
 
 /// How long to wait after a failure.
 const PAUSE_MS: u64 = 100;
-/// How long to wait for an answer, should none come at all.
-const PATIENCE_MS: u64 = 3_000;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fence {
-    /// To be asked again at this time, unless an answer comes.
-    Again(u64),
-    Done,
-}
 
 /// Who is shut out where.
 #[derive(Debug, Default)]
 pub(super) struct Fences {
-    fences: BTreeMap<(ClientId, MnId), Fence>,
+    /// Who is to be shut out.
+    clients: BTreeSet<ClientId>,
+    members: BTreeMap<MnId, Told>,
+}
+
+/// What a member has been told.
+#[derive(Debug, Default)]
+struct Told {
+    /// Whom it has not acknowledged.
+    left: BTreeSet<ClientId>,
+    /// When it is told again, unless an answer comes.
+    again_ms: u64,
 }
 
 impl Fences {
-    fn is_done(&self, client: ClientId, node: MnId) -> bool {
-        self.fences.get(&(client, node)) == Some(&Fence::Done)
+    /// Shuts a client out.
+    pub fn add(&mut self, client: ClientId) {
+        self.clients.insert(client);
+        for told in self.members.values_mut() {
+            told.left.insert(client);
+        }
     }
 
-    /// Forgets what was about a client.
+    /// Forgets a client: nothing is left of it.
     pub fn forget_client(&mut self, client: ClientId) {
-        self.fences.retain(|(fenced, _), _| *fenced != client);
+        self.clients.remove(&client);
+        for told in self.members.values_mut() {
+            told.left.remove(&client);
+        }
     }
 
-    /// Forgets what was about a node.
-    pub fn forget_node(&mut self, node: MnId) {
-        self.fences.retain(|(_, at), _| *at != node);
+    /// Those are the members now. Who is new has not been told of anybody.
+    fn follow(&mut self, members: &[MnId]) {
+        if members.len() == self.members.len()
+            && members.iter().all(|node| self.members.contains_key(node))
+        {
+            return;
+        }
+        self.members.retain(|node, _| members.contains(node));
+        for node in members {
+            let new = || Told { left: self.clients.clone(), again_ms: 0 };
+            self.members.entry(*node).or_insert_with(new);
+        }
     }
 }
 
 impl Master {
-    /// Whether no verb of a client executes at any member any more.
+    /// Whether no verb of a client that is to be shut out executes at any member any more.
     pub(super) fn is_fenced(&self, client: ClientId) -> bool {
         if removed(Mutant::RecoveryBeforeTheFence) {
             return true;
         }
-        let members = self.view().into_iter().flat_map(|view| &view.members);
-        members.into_iter().all(|member| self.fences.is_done(client, member.node))
+        let mut members = self.view().into_iter().flat_map(|view| &view.members);
+        self.fences.clients.contains(&client)
+            && members.all(|member| {
+                let told = self.fences.members.get(&member.node);
+                told.is_some_and(|told| !told.left.contains(&client))
+            })
     }
 
     /// Tells members whom to shut out.
     pub(super) fn fence_all(&mut self, now_ms: u64, out: &mut Actions) {
-        let clients: Vec<ClientId> =
-            self.sessions.given_up().chain(self.repair.retired.iter().copied()).collect();
         let Some(view) = self.view() else { return };
         let members: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
-        for client in clients {
-            for node in &members {
-                let fence = self.fences.fences.get(&(client, *node)).copied();
-                let due = match fence {
-                    None => true,
-                    Some(Fence::Again(at)) => at <= now_ms,
-                    Some(Fence::Done) => false,
-                };
-                if due && !removed(Mutant::RecoveryBeforeTheFence) {
-                    let again = Fence::Again(now_ms + PATIENCE_MS);
-                    self.fences.fences.insert((client, *node), again);
-                    let request = NodeRequest::Fence { client };
-                    self.call(*node, request, Purpose::Fence(client), out);
-                }
+        self.fences.follow(&members);
+        for node in members {
+            let Some(told) = self.fences.members.get_mut(&node) else { continue };
+            let due = !told.left.is_empty() && told.again_ms <= now_ms;
+            if due && !removed(Mutant::RecoveryBeforeTheFence) {
+                // Should no answer come at all.
+                told.again_ms = now_ms + self.settings.lease.lease_ms;
+                let clients: Vec<ClientId> = told.left.iter().copied().take(MAX_CLIENTS).collect();
+                let request = NodeRequest::Fence { clients: clients.clone() };
+                self.call(node, request, Purpose::Fence(clients), out);
             }
         }
         self.forget_repairers(out);
@@ -102,19 +119,18 @@ impl Master {
         &mut self,
         now_ms: u64,
         node: MnId,
-        client: ClientId,
+        clients: &[ClientId],
         result: &Result<NodeReply, String>,
         out: &mut Actions,
     ) {
-        // An entry that is gone belongs to a client that is over, or to a node that is lost.
-        let Some(fence) = self.fences.fences.get_mut(&(client, node)) else { return };
-        match result {
-            Ok(NodeReply::Done) => *fence = Fence::Done,
-            _ if *fence == Fence::Done => {}
-            _ => {
-                *fence = Fence::Again(now_ms + PAUSE_MS);
-                self.probe(now_ms, node, out);
-            }
+        // Who is not there any more is over, or the node is lost.
+        let Some(told) = self.fences.members.get_mut(&node) else { return };
+        if let Ok(NodeReply::Done) = result {
+            told.left.retain(|client| !clients.contains(client));
+            told.again_ms = now_ms;
+        } else {
+            told.again_ms = now_ms + PAUSE_MS;
+            self.probe(now_ms, node, out);
         }
     }
 }

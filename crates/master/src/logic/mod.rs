@@ -1,7 +1,7 @@
 //! What the master decides: a state machine without sockets, clocks, threads or files.
 //!
 //! The host feeds [`Event`]s and carries out the [`Action`]s of each in their order; an
-//! [`Action::Persist`] has to be durable before any later one. The master names memory nodes,
+//! [`Action::Persist`] has to be durable before any later one, and may be before an earlier one. The master names memory nodes,
 //! forms the cluster once enough of them are there, and from then on hands out client ids and
 //! the view. Gets and puts never come here.
 //!
@@ -92,9 +92,10 @@ pub enum Event {
         /// What came of it.
         result: Result<JobReport, JobError>,
     },
-    /// Time passes, and nothing else that has happened is left to be told: only now is somebody taken
-    /// for dead, who may have spoken meanwhile. To be given at start, and then at least eight times in a lease: after half a
-    /// lease without any event the master counts as having been away, and nothing expires.
+    /// Time passes, and nothing else that has happened is left to be told: only now is somebody
+    /// taken for dead, who may have spoken meanwhile. To be given at start, and then at least eight
+    /// times in a lease: after half a lease without any event the master counts as having been
+    /// away, and nothing expires.
     Tick,
 }
 
@@ -194,14 +195,14 @@ pub struct Master {
     next_call: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Purpose {
     /// Is it still there?
     Look,
     Format,
     /// As `Look`, of a member that does not answer somebody.
     Probe,
-    Fence(ClientId),
+    Fence(Vec<ClientId>),
     Grow,
 }
 
@@ -249,8 +250,13 @@ impl Master {
             Record::Member(member) => drop(self.members.insert(member.node, member)),
             Record::Lost(member) => drop(self.lost.insert(member.node, member)),
             Record::ClientIds { end } => self.sessions.restore_ids(end),
-            Record::Session { client, given_up } => self.sessions.restore_session(client, given_up),
-            Record::Repairer(client) => self.repair.retire_earlier(client),
+            Record::Session { client, given_up } => {
+                self.sessions.restore_session(client, given_up);
+                if given_up {
+                    self.fences.add(client);
+                }
+            }
+            Record::Repairer(client) => self.retire(client),
             Record::Leftover(leftover) => self.sessions.restore_leftover(leftover),
             Record::View(view) => {
                 view.check()?;
@@ -312,7 +318,7 @@ impl Master {
             Purpose::Look => self.looked(now_ms, node, result),
             Purpose::Format => self.format_answered(now_ms, node, result, out),
             Purpose::Probe => self.probed(node, result, out),
-            Purpose::Fence(client) => self.fence_answered(now_ms, node, client, &result, out),
+            Purpose::Fence(clients) => self.fence_answered(now_ms, node, &clients, &result, out),
             Purpose::Grow => self.grow_answered(now_ms, token, result, out),
         }
     }

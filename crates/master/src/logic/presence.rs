@@ -237,7 +237,9 @@ impl Master {
     pub(super) fn give_up(&mut self, clients: &[ClientId], why: &str, out: &mut Actions) {
         let mut writes = Vec::new();
         for client in clients {
-            self.sessions.give_up(*client, &mut writes);
+            if self.sessions.give_up(*client, &mut writes) {
+                self.fences.add(*client);
+            }
         }
         if !writes.is_empty() {
             out.push(Action::Persist(writes));

@@ -232,10 +232,11 @@ impl World {
             let Record::Repairer(other) = record else { continue };
             assert_eq!(*other, client, "an earlier repairer may still work");
         }
-        if let Job::Recover { client } = job {
+        if let Job::Recover { clients } = &job {
             for member in &view.members {
                 let node = &self.nodes.borrow()[usize::from(member.node.0)];
-                assert!(node.fenced.contains(&client), "recovered before it was fenced");
+                let fenced = clients.iter().all(|client| node.fenced.contains(client));
+                assert!(fenced, "recovered before it was fenced");
             }
         }
         let (ticks, crash_after) = (self.ticks.clone(), self.crash_after.clone());

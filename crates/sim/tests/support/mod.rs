@@ -82,13 +82,14 @@ pub fn clients_in_order<const N: usize>(rng: &Rng, cluster: &Cluster) -> [Client
 
 /// The blocks of a client, as the memory nodes' block tables show them.
 pub fn blocks_of(cluster: &Cluster, client: ClientId) -> Vec<Address> {
-    let at = |node| match cluster.peek_node(node, NodeRequest::BlocksOf { client }) {
+    let at = |node| match cluster.peek_node(node, NodeRequest::BlocksOf { clients: vec![client] }) {
         Some(NodeReply::Blocks(blocks)) => blocks,
         None => Vec::new(),
         other => panic!("{node} answers {other:?}"),
     };
     let nodes = cluster.node_processes();
-    let blocks: BTreeSet<BlockId> = nodes.into_iter().flat_map(|(node, _)| at(node)).collect();
+    let owned = nodes.into_iter().flat_map(|(node, _)| at(node));
+    let blocks: BTreeSet<BlockId> = owned.map(|(block, _)| block).collect();
     let geometry = cluster.view().geometry;
     blocks.iter().map(|b| geometry.block_address(b.region, b.block)).collect()
 }
