@@ -8,10 +8,13 @@ mod etcd_server;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use etcd_server::EtcdServer;
+use fusee_client::{Client, FabricChoice, FabricKind, Options};
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_control::rpc::{MasterClient, MasterService, RpcClient, RpcError, Runtime};
 use fusee_core::view::{Geometry, View};
@@ -118,6 +121,10 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Option<Cluster> {
+        Cluster::start_with(2 << 20)
+    }
+
+    fn start_with(pool_bytes: u64) -> Option<Cluster> {
         let etcd = EtcdServer::start()?;
         let store = format!("etcd://{}/test/cluster", etcd.endpoint());
         let masters: Vec<_> = (0..3).map(|_| MasterProcess::start(&store)).collect();
@@ -127,7 +134,7 @@ impl Cluster {
         let node = NodeConfig {
             shm_dir: Some(dir.path().to_owned()),
             master: addrs.clone(),
-            pool_bytes: 2 << 20,
+            pool_bytes,
             ..NodeConfig::default()
         };
         let nodes = (0..3).map(|_| MemoryNode::start(node.clone()).unwrap()).collect();
@@ -279,6 +286,98 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
     cluster.client = MasterClient::new(&cluster.runtime, addrs.join(",")).with_deadline(LONG);
     new.signal("KILL");
     assert!(cluster.open());
+}
+
+/// What clients wrote, and how long they had to wait.
+#[derive(Default)]
+struct Load {
+    ends: AtomicBool,
+    operations: AtomicU64,
+    longest: Mutex<Duration>,
+}
+
+impl Load {
+    /// Writes a key again and again and reads it back.
+    fn run(&self, client: &Client, key: &str) {
+        client.insert(key.as_bytes(), b"0").unwrap();
+        let mut last = Instant::now();
+        for number in 1.. {
+            if self.ends.load(Ordering::Relaxed) {
+                return;
+            }
+            let value = format!("{number}");
+            client.update(key.as_bytes(), value.as_bytes()).unwrap();
+            assert_eq!(client.get(key.as_bytes()).unwrap().as_deref(), Some(value.as_bytes()));
+            let mut longest = self.longest.lock().unwrap();
+            *longest = longest.max(last.elapsed());
+            last = Instant::now();
+            self.operations.fetch_add(2, Ordering::Relaxed);
+            // The memory of overwritten values does not come back.
+            sleep(Duration::from_micros(500));
+        }
+    }
+
+    /// The longest time between two operations since the last call.
+    fn longest(&self) -> Duration {
+        std::mem::take(&mut self.longest.lock().unwrap())
+    }
+
+    /// Waits until every client has got on.
+    fn gets_on(&self) {
+        let goal = self.operations.load(Ordering::Relaxed) + 400;
+        let end = Instant::now() + LONG;
+        while self.operations.load(Ordering::Relaxed) < goal {
+            assert!(Instant::now() < end, "the load does not go on");
+            sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn the_load_goes_on_when_the_leader_dies_and_a_memory_node_with_it() {
+    let Some(mut cluster) = Cluster::start_with(64 << 20) else { return };
+    let addrs: Vec<&str> = cluster.masters.iter().map(|master| master.addr.as_str()).collect();
+    let fabric = FabricChoice::Only(FabricKind::Tcp);
+    let options = Options { fabric, op_timeout: LONG, ..Options::default() };
+    let client = Client::connect_with(&addrs.join(","), options).unwrap();
+    let load = Load::default();
+    std::thread::scope(|scope| {
+        for key in ["one", "two"] {
+            let (load, client) = (&load, client.clone());
+            scope.spawn(move || load.run(&client, key));
+        }
+        load.gets_on();
+        println!("undisturbed, an update and a get take up to {:?}", load.longest());
+
+        let leader = cluster.leader();
+        leader.signal("KILL");
+        let killed = Instant::now();
+        cluster.open();
+        let away = killed.elapsed();
+        load.gets_on();
+        let longest = load.longest();
+        println!("a leader was killed: {away:?} without a master; the load waited {longest:?}");
+        // Nobody needs a master for that. Five seconds: the machine may be loaded.
+        assert!(longest < Duration::from_secs(5), "the load waited {longest:?}");
+
+        let leader = cluster.leader();
+        leader.signal("KILL");
+        drop(cluster.nodes.remove(0));
+        let killed = Instant::now();
+        assert!(cluster.open());
+        let away = killed.elapsed();
+        load.gets_on();
+        let longest = load.longest();
+        println!(
+            "a leader and a memory node were killed: {away:?} without a master; the load waited \
+             {longest:?}"
+        );
+        // The lease of the leader, that of the memory node, and time for a loaded machine.
+        assert!(longest < Duration::from_secs(TTL_S + 12), "the load waited {longest:?}");
+        let view = cluster.status().view.unwrap();
+        assert_eq!(view.members.len(), 2);
+        load.ends.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

@@ -93,6 +93,9 @@ fn crash_node(run: &Run) {
         count(&run.sim.counts().node_crashes);
         threaten(run, node);
         run.cluster.crash_node(node);
+        if let Some(actions) = run.master_crash.take() {
+            run.cluster.master().crash_in(actions, duration(run));
+        }
         let (cluster, later) = (run.cluster.clone(), duration(run));
         run.sim.after(later, move || cluster.start_node());
         // Clients that ran beside it may have died with it, in the middle of their rounds.

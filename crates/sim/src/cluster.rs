@@ -48,15 +48,18 @@ pub struct ClusterOptions {
     pub pool_bytes: u64,
     /// How sessions work.
     pub session: LogicOptions,
-    /// How long a silent process is waited for, in milliseconds; `None`: for ever.
+    /// How long a silent process is waited for, in milliseconds; `None`: for ever, even if its
+    /// connection is closed.
     pub lease_ms: Option<u64>,
+    /// How long it is waited for when its connection is closed.
+    pub grace_ms: u64,
 }
 
 impl ClusterOptions {
     /// When who is silent counts as gone.
     pub(crate) fn lease(&self) -> Lease {
         match self.lease_ms {
-            Some(lease_ms) => Lease { lease_ms, grace_ms: 1 },
+            Some(lease_ms) => Lease { lease_ms, grace_ms: self.grace_ms },
             None => Lease { lease_ms: u64::MAX, grace_ms: u64::MAX },
         }
     }
@@ -85,6 +88,7 @@ impl Default for ClusterOptions {
                 spins: false,
             },
             lease_ms: None,
+            grace_ms: 1,
         }
     }
 }

@@ -37,6 +37,9 @@ pub struct RunOptions {
     pub clients: Option<usize>,
     /// Faults of the scenario that are left out.
     pub without: BTreeSet<Fault>,
+    /// The master crashes before the action of this number, counted from the first loss of a memory
+    /// node.
+    pub master_crash: Option<u32>,
     /// Whether to keep the text of the trace.
     pub trace: bool,
 }
@@ -44,8 +47,15 @@ pub struct RunOptions {
 impl RunOptions {
     /// All of a seed's run.
     pub fn new(scenario: Scenario, seed: u64) -> RunOptions {
-        let (operations, clients, without) = (None, None, BTreeSet::new());
-        RunOptions { scenario, seed, operations, clients, without, trace: false }
+        RunOptions {
+            scenario,
+            seed,
+            operations: None,
+            clients: None,
+            without: BTreeSet::new(),
+            master_crash: None,
+            trace: false,
+        }
     }
 }
 
@@ -112,6 +122,8 @@ pub(crate) struct Run {
     pub cluster: Cluster,
     pub shape: Shape,
     pub faults: BTreeSet<Fault>,
+    /// See [`RunOptions`]; until it comes.
+    pub master_crash: Cell<Option<u32>>,
     pub fault_rng: Rng,
     op_rng: Rng,
     workload: Workload,
@@ -146,6 +158,7 @@ impl Run {
             cluster,
             shape,
             faults,
+            master_crash: Cell::new(options.master_crash),
             fault_rng: named("faults"),
             op_rng: named("operations"),
             clients: RefCell::default(),
@@ -198,7 +211,10 @@ impl Run {
             .network()
             .set_options(NetworkOptions { lost_completions_one_in: 0, ..options });
         self.cluster.control().lost_one_in.set(0);
-        self.cluster.master().spare();
+        // But where it shall crash at a given action, that may be one of those to come.
+        if self.faults.contains(&Fault::MasterRestart) {
+            self.cluster.master().spare();
+        }
         let begun = self.sim.now();
         let mut quiet = 0;
         while quiet < QUIET_NS {
@@ -206,6 +222,7 @@ impl Run {
             self.sim.sleep(5_000_000).await;
             quiet = if self.is_put_right() { quiet + 5_000_000 } else { 0 };
         }
+        self.cluster.master().spare();
         self.final_reads().await;
     }
 
@@ -218,11 +235,12 @@ impl Run {
 
     /// Whether the master has nothing left to do.
     fn is_put_right(&self) -> bool {
+        let Some(status) = self.status() else { return false };
+        // It may have crashed when it had answered.
         let master = self.cluster.master();
         if !master.is_running() || master.at_work().is_some() {
             return false;
         }
-        let Some(status) = self.status() else { return false };
         let stable = status.view.is_some_and(|view| {
             let lives = |node| self.cluster.network().has(node);
             view.change.is_none() && view.members.iter().all(|member| lives(member.node))

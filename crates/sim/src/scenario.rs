@@ -144,7 +144,7 @@ impl Scenario {
                 &[Delay, Tear, Stop, Partition, LostMessage, LostCompletion, MasterRestart]
             }
             Scenario::Crashes => &[Delay, Tear, ClientCrash, RecoveryCrash],
-            Scenario::Losses => &[Delay, Tear, NodeCrash, ClientCrash],
+            Scenario::Losses => &[Delay, Tear, NodeCrash, ClientCrash, RecoveryCrash],
             Scenario::Storm => &Fault::ALL,
         }
     }
@@ -237,6 +237,7 @@ impl Shape {
             geometry,
             pool_bytes: 3 << 19,
             session,
+            grace_ms: 1,
             lease_ms: (scenario >= Scenario::Unsteady).then(|| rng.pick(&[20, 60])),
         };
         let network = NetworkOptions {

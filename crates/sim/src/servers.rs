@@ -104,6 +104,8 @@ pub(crate) struct MasterHost {
     at_work: Cell<Option<ClientId>>,
 }
 
+/// How often the logic hears that time passes, as in a real master, if leases are not very short.
+const TICK_NS: Nanos = 5_000_000;
 /// How long a job waits for a memory node's answer.
 const PATIENCE_NS: Nanos = 5_000_000;
 
@@ -159,7 +161,7 @@ impl MasterHost {
     fn tick(&self, cluster: &Cluster, incarnation: u64) {
         let again = cluster.clone();
         let lease_ns = self.settings.lease.lease_ms.saturating_mul(1_000_000);
-        cluster.sim().after((lease_ns / 16).min(50_000_000), move || {
+        cluster.sim().after((lease_ns / 16).min(TICK_NS), move || {
             let master = again.master();
             if master.incarnation.get() == incarnation && master.is_running() {
                 if !again.sim().is_stopped(master.process.get()) {

@@ -1,13 +1,13 @@
-//! A measurement, to be run by hand: what is left of the others' throughput while clients crash,
-//! and how many crashes the cluster takes.
+//! A measurement, to be run by hand: what is left of the others' throughput while clients crash.
 //!
 //! ```text
-//! cargo test --release -p fusee --test failures -- --ignored --nocapture measure
+//! cargo test --release -p fusee --test failures -- --ignored --nocapture --test-threads 1 measure
 //! ```
 //!
 //! A client is a session with an id of its own. Several of them live in a process, since starting
 //! a process costs far more than anything that is measured here: all of them die with it, in the
-//! middle of their operations.
+//! middle of their operations. To tell what the crashes cost from what the clients cost that come
+//! and work, windows in which they crash take turns with windows in which as many leave in order.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,48 +17,88 @@ use fusee_control::master::RecoveryTimes;
 use super::cluster::Cluster;
 use super::writer::{Mode, Writers};
 
-/// How long each rate is held.
-const HELD: Duration = Duration::from_secs(5);
+/// Ends of clients in a second.
+const RATE: u32 = 100;
+/// Windows of each kind, and how long one is.
+const WINDOWS: usize = 12;
+const WINDOW: Duration = Duration::from_secs(5);
 /// Sessions of a process, that of its main thread included.
 const SESSIONS: u32 = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    /// Nobody comes or goes.
+    Nobody,
+    InOrder,
+    Crash,
+}
 
 fn measure(fabric: &'static str) {
     let mut cluster = Cluster::start(fabric);
     cluster.load(2, 2);
-    for rate in [0, 10, 25, 50, 100, 200] {
-        let before = cluster.status().unwrap().recoveries;
-        let (notes, begun) = (notes(&cluster.clients), Instant::now());
-        let mut crashed = 0;
-        while begun.elapsed() < HELD {
-            if rate == 0 {
-                sleep(Duration::from_millis(10));
-                continue;
-            }
-            let mut victim = cluster.slow_victim(SESSIONS - 1, Mode::Load);
-            while victim.progress() == 0 && begun.elapsed() < 2 * HELD {
-                sleep(Duration::from_millis(1));
-            }
-            let at = Duration::from_secs(1) * crashed / rate;
-            sleep(at.saturating_sub(begun.elapsed()));
-            victim.kill();
-            crashed += SESSIONS;
+    let ends = [End::Nobody, End::InOrder, End::Crash];
+    let mut rates: [Vec<f64>; 3] = Default::default();
+    for _ in 0..WINDOWS {
+        for (end, rates) in ends.iter().zip(&mut rates) {
+            rates.push(window(&mut cluster, *end));
         }
-        let seconds = begun.elapsed().as_secs_f64();
-        let others = self::notes(&cluster.clients) - notes;
-        let recovered = cluster.status().unwrap().recoveries - before;
-        println!(
-            "{fabric}, wanted {rate} crashes/s: {:.0} crashes/s, {:.0} recovered/s, others {:.0} \
-             operations/s",
-            f64::from(crashed) / seconds,
-            recovered as f64 / seconds,
-            others as f64 / 2.0 / seconds
-        );
-        let begun = Instant::now();
-        cluster.until("all are recovered", |status| status.given_up_sessions == 0);
-        println!("    the rest were recovered {:.0} ms later", begun.elapsed().as_secs_f64() * 1e3);
-        print_parts(&cluster);
     }
+    for (end, rates) in ends.iter().zip(&mut rates) {
+        rates.sort_by(f64::total_cmp);
+        println!(
+            "{fabric}, {end:?}: the others do {:.0} operations/s (median of {WINDOWS} windows, \
+             {:.0}-{:.0})",
+            rates[WINDOWS / 2],
+            rates[0],
+            rates[WINDOWS - 1]
+        );
+    }
+    let median = |i: usize| rates[i][WINDOWS / 2];
+    println!(
+        "{fabric}: {:.2} of the throughput with clients that leave in order, {:.2} of that alone",
+        median(2) / median(1),
+        median(2) / median(0)
+    );
+    print_parts(&cluster);
     cluster.end_load();
+}
+
+/// Operations per second of the others.
+fn window(cluster: &mut Cluster, end: End) -> f64 {
+    let before = cluster.status().unwrap().recoveries;
+    let (notes, begun) = (notes(&cluster.clients), Instant::now());
+    let mut ended = 0;
+    let mut leaving = Vec::new();
+    while begun.elapsed() < WINDOW {
+        if end == End::Nobody {
+            sleep(WINDOW.saturating_sub(begun.elapsed()));
+            continue;
+        }
+        let mut client = cluster.slow_victim(SESSIONS - 1, Mode::Load);
+        while client.progress() == 0 && begun.elapsed() < 2 * WINDOW {
+            sleep(Duration::from_millis(1));
+        }
+        let at = Duration::from_secs(1) * ended / RATE;
+        sleep(at.saturating_sub(begun.elapsed()));
+        ended += SESSIONS;
+        if end == End::Crash {
+            client.kill();
+        } else {
+            client.tell_to_end();
+            leaving.push(client);
+        }
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    let others = self::notes(&cluster.clients) - notes;
+    leaving.iter_mut().for_each(Writers::wait);
+    cluster.until("all are recovered", |status| status.given_up_sessions == 0);
+    let recovered = cluster.status().unwrap().recoveries - before;
+    println!(
+        "{end:?}: {:.0} ends/s, {recovered} recovered, others {:.0} operations/s",
+        f64::from(ended) / seconds,
+        others as f64 / seconds
+    );
+    others as f64 / seconds
 }
 
 /// Where the time of the last recoveries went.

@@ -1,0 +1,191 @@
+//! What is left of the throughput when clients crash all the time.
+//!
+//! In virtual time, on RNICs like the paper's: what others lose is what dead clients keep from them
+//! until they are recovered. Nothing else is shared here that could hide it, as processors are on a
+//! real host.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use fusee_client::logic::LogicOptions;
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_core::view::Geometry;
+use fusee_sim::{
+    Cluster, ClusterOptions, Executor, Nanos, NetworkOptions, Nic, ProcessId, Rng, Sim, SimSession,
+};
+
+/// A fifth of the paper's (P §6.1).
+const KEYS: u64 = 20_000;
+const SURVIVORS: u64 = 4;
+const CRASHES_PER_S: u64 = 500;
+/// How long a client lives that crashes.
+const LIFE_NS: Nanos = 10_000_000;
+const WARM_UP_NS: Nanos = 40_000_000;
+const MEASURED_NS: Nanos = 200_000_000;
+
+#[derive(Debug)]
+struct Measured {
+    /// Of the survivors.
+    operations: u64,
+    crashes: u64,
+    recoveries: u64,
+}
+
+const SESSION: LogicOptions = LogicOptions {
+    cache_entries: KEYS as usize,
+    cache_threshold: 0.5,
+    op_timeout: Duration::from_secs(5),
+    spins: false,
+};
+
+fn cluster(sim: &Sim) -> Cluster {
+    let options = ClusterOptions {
+        index_keys: KEYS,
+        geometry: Geometry {
+            region_bytes: 1 << 24,
+            block_bytes: 1 << 15,
+            slots_per_bucket: 7,
+            groups_per_subtable: 64,
+            ..ClusterOptions::default().geometry
+        },
+        pool_bytes: 5 << 26,
+        session: SESSION,
+        // Nobody is given up because he is silent: nobody renews anything here.
+        lease_ms: Some(1_000_000),
+        grace_ms: 10,
+        ..ClusterOptions::default()
+    };
+    let network = NetworkOptions {
+        nic: Nic::CONNECTX_3,
+        delays: false,
+        tearing: false,
+        ..NetworkOptions::default()
+    };
+    let cluster = Cluster::with_network(sim, &options, network);
+    cluster.stop_watching();
+    let loader = cluster.client();
+    cluster.block_on(loader.process, async {
+        for key in 0..KEYS {
+            loader.session.insert(&key.to_le_bytes(), &[1; 100]).await.unwrap();
+        }
+    });
+    cluster
+}
+
+/// Runs survivors beside clients that crash at this rate.
+fn measure(crashes_per_s: u64) -> Measured {
+    let sim = Sim::new(1);
+    let cluster = cluster(&sim);
+    let counted_from = sim.now() + WARM_UP_NS;
+    let run = Measuring {
+        cluster: &cluster,
+        counted_from,
+        end: counted_from + MEASURED_NS,
+        operations: Cell::new(0),
+        crashes: Cell::new(0),
+        births: RefCell::default(),
+    };
+    let mut executor = Executor::new(&sim);
+    for number in 0..SURVIVORS {
+        let process = cluster.client_process();
+        executor.spawn(process, run.survivor(process, number));
+    }
+    if let Some(every) = 1_000_000_000u64.checked_div(crashes_per_s) {
+        executor.spawn(sim.process("fate"), run.fate(every));
+    }
+    while executor.is_running() {
+        for process in run.births.take() {
+            executor.spawn(process, run.doomed(process));
+        }
+        assert!(executor.step(), "everything waits for ever");
+    }
+    drop(executor);
+    let Some(MasterReply::Status(status)) = cluster.peek_master(MasterRequest::Status) else {
+        panic!("the master tells its status");
+    };
+    let (operations, crashes) = (run.operations.get(), run.crashes.get());
+    Measured { operations, crashes, recoveries: status.recoveries }
+}
+
+struct Measuring<'c> {
+    cluster: &'c Cluster,
+    counted_from: Nanos,
+    end: Nanos,
+    operations: Cell<u64>,
+    crashes: Cell<u64>,
+    /// Processes whose client is to be started.
+    births: RefCell<Vec<ProcessId>>,
+}
+
+impl Measuring<'_> {
+    fn goes_on(&self) -> bool {
+        self.cluster.sim().now() < self.end
+    }
+
+    async fn survivor(&self, process: ProcessId, number: u64) {
+        let session = self.cluster.open(process, SESSION).await.unwrap();
+        let rng = Rng::named(number, "survivor");
+        while self.goes_on() {
+            operate(&session, &rng).await;
+            if self.cluster.sim().now() > self.counted_from {
+                self.operations.set(self.operations.get() + 1);
+            }
+        }
+    }
+
+    /// Lets clients begin, and crash a life later, wherever they are then.
+    async fn fate(&self, every: Nanos) {
+        let sim = self.cluster.sim();
+        let mut number = 0;
+        while self.goes_on() {
+            let process = self.cluster.client_process();
+            self.births.borrow_mut().push(process);
+            // Not all at the same point of the same operation.
+            let life = LIFE_NS + number * 7_919 % 100_000;
+            let end = sim.clone();
+            sim.after(life, move || end.crash(process));
+            if sim.now() + life > self.counted_from && sim.now() + life < self.end {
+                self.crashes.set(self.crashes.get() + 1);
+            }
+            number += 1;
+            sim.sleep(every).await;
+        }
+    }
+
+    async fn doomed(&self, process: ProcessId) {
+        let session = self.cluster.open(process, SESSION).await.unwrap();
+        let rng = Rng::named(u64::from(session.id().0), "doomed");
+        while self.goes_on() {
+            operate(&session, &rng).await;
+        }
+    }
+}
+
+/// YCSB A, uniform.
+async fn operate(session: &SimSession, rng: &Rng) {
+    let key = rng.below_u64(KEYS).to_le_bytes();
+    if rng.one_in(2) {
+        session.update(&key, &[2; 100]).await.unwrap();
+    } else {
+        assert!(session.get(&key).await.unwrap().is_some());
+    }
+}
+
+#[test]
+fn others_keep_nine_tenths_beside_500_crashes_a_second() {
+    let calm = measure(0);
+    let crashing = measure(CRASHES_PER_S);
+    let kept = crashing.operations as f64 / calm.operations as f64;
+    println!(
+        "{} crashes in {} ms of virtual time, {} recoveries since the beginning: others did {} \
+         operations, {kept:.3} of {}",
+        crashing.crashes,
+        MEASURED_NS / 1_000_000,
+        crashing.recoveries,
+        crashing.operations,
+        calm.operations
+    );
+    assert!(crashing.crashes >= CRASHES_PER_S * MEASURED_NS / 1_000_000_000 * 9 / 10);
+    assert!(crashing.recoveries >= crashing.crashes * 9 / 10, "{crashing:?}");
+    assert!(kept >= 0.9, "{crashing:?}, {calm:?}");
+}

@@ -1,0 +1,43 @@
+//! The master dies at every step of what it does about a lost memory node, and another one goes on
+//! from its store: exhaustively, for some runs.
+
+use std::collections::BTreeSet;
+
+use fusee_sim::{Fault, Outcome, RunOptions, Scenario, run};
+
+const SEEDS: u64 = 12;
+/// More steps than any of these runs has.
+const MOST_STEPS: u32 = 5_000;
+
+fn count(outcome: &Outcome, name: &str) -> u64 {
+    let found = outcome.counts.iter().find(|(counted, _)| *counted == name);
+    found.expect("it is counted").1
+}
+
+#[test]
+fn a_master_may_die_at_any_step_after_a_loss() {
+    let mut runs = 0;
+    for seed in 0..SEEDS {
+        let mut steps = 0;
+        for step in 0..MOST_STEPS {
+            let options = RunOptions {
+                operations: Some(60),
+                without: BTreeSet::from([Fault::Delay, Fault::Tear, Fault::RecoveryCrash]),
+                master_crash: Some(step),
+                ..RunOptions::new(Scenario::Losses, seed)
+            };
+            let outcome = run(&options);
+            if let Some(failure) = outcome.failure {
+                panic!("seed {seed}, before action {step}: {}", failure.what);
+            }
+            if count(&outcome, "master_restarts") == 0 {
+                steps = step;
+                break;
+            }
+        }
+        println!("seed {seed}: {steps} steps");
+        assert!(steps < MOST_STEPS - 1);
+        runs += steps;
+    }
+    assert!(runs > 1_000, "in most runs no memory node is lost: {runs} steps in all");
+}
