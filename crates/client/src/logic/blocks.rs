@@ -1,7 +1,8 @@
 //! Where a session's blocks come from (P §4.4).
 //!
 //! First, the rest of a block that another session handed on to the master, if there is one of the
-//! right size class. Else ALLOC: the memory nodes are asked in turn, each session starting with another one, so that
+//! right size class. A master that is away holds nobody up: for some time it is not asked again.
+//! Else ALLOC: the memory nodes are asked in turn, each session starting with another one, so that
 //! blocks spread. The block's primary records the owner as it answers; the session has it
 //! recorded on all backups before it uses the block, so that recovery finds every block of a
 //! client on any replica. Should the session crash in between, the block holds nothing yet.
@@ -29,7 +30,9 @@ use fusee_core::view::View;
 use super::Environment;
 
 /// How long a session that needs a block waits for the master's answer before it does without.
-const MASTER_DEADLINE: Duration = Duration::from_secs(1);
+const MASTER_DEADLINE: Duration = Duration::from_millis(100);
+/// Blocks that it takes without asking a master that did not answer.
+const BLOCKS_WITHOUT_MASTER: u32 = 16;
 
 /// The blocks of one session.
 pub(super) struct BlockSource<E> {
@@ -39,6 +42,8 @@ pub(super) struct BlockSource<E> {
     node_deadline: Duration,
     /// The memory node to ask next.
     turn: Cell<usize>,
+    /// Blocks to take before the master is asked again.
+    without_master: Cell<u32>,
     /// Blocks that were given back without an acknowledgement from all their nodes.
     in_doubt: RefCell<BTreeSet<BlockId>>,
 }
@@ -52,7 +57,8 @@ impl<E: Environment> BlockSource<E> {
     ) -> BlockSource<E> {
         let turn = Cell::new(client.0 as usize);
         let node_deadline = op_timeout / (members as u32 + 2);
-        BlockSource { client, env, node_deadline, turn, in_doubt: RefCell::default() }
+        let (without_master, in_doubt) = (Cell::new(0), RefCell::default());
+        BlockSource { client, env, node_deadline, turn, without_master, in_doubt }
     }
 
     pub fn client(&self) -> ClientId {
@@ -71,12 +77,20 @@ impl<E: Environment> BlockSource<E> {
     }
 
     async fn take_leftover(&self, class: SizeClass) -> Option<Leftover> {
+        if let Some(left) = self.without_master.get().checked_sub(1) {
+            self.without_master.set(left);
+            return None;
+        }
         let request = MasterRequest::TakeLeftover { client: self.client, class };
         let deadline = MASTER_DEADLINE.min(self.node_deadline);
         match self.env.ask_master(request, deadline).await {
             Ok(MasterReply::Leftover(leftover)) => leftover.filter(|l| l.class == class),
+            Ok(_) => None,
             // Memory nodes have blocks without the master's help.
-            Ok(_) | Err(_) => None,
+            Err(_) => {
+                self.without_master.set(BLOCKS_WITHOUT_MASTER);
+                None
+            }
         }
     }
 
@@ -205,12 +219,19 @@ mod tests {
         /// It does not even refuse to answer.
         hangs: Cell<bool>,
         owner: Cell<ClientId>,
+        has_master: Cell<bool>,
+        asked_master: Cell<u32>,
     }
 
     impl Surroundings {
         fn new() -> Rc<Surroundings> {
-            let (silent, hangs) = (Cell::new(true), Cell::new(false));
-            Rc::new(Surroundings { silent, hangs, owner: Cell::new(ClientId::NOBODY) })
+            Rc::new(Surroundings {
+                silent: Cell::new(true),
+                hangs: Cell::new(false),
+                owner: Cell::new(ClientId::NOBODY),
+                has_master: Cell::new(true),
+                asked_master: Cell::new(0),
+            })
         }
     }
 
@@ -256,7 +277,11 @@ mod tests {
         }
 
         async fn ask_master(&self, _: MasterRequest, _: Duration) -> Result<MasterReply, RpcError> {
-            Ok(MasterReply::Leftover(None))
+            self.asked_master.set(self.asked_master.get() + 1);
+            match self.has_master.get() {
+                true => Ok(MasterReply::Leftover(None)),
+                false => Err(RpcError::TimedOut { addr: "master".into() }),
+            }
         }
 
         fn adopt(&self, _: &View) {}
@@ -336,5 +361,23 @@ mod tests {
         env.silent.set(false);
         env.owner.set(ClientId::NOBODY);
         assert!(matches!(at_once(source.grant(class, &view)), Err(Error::Allocation { .. })));
+    }
+
+    #[test]
+    fn a_master_that_is_away_is_not_asked_for_every_block() {
+        let env = Surroundings::new();
+        env.silent.set(false);
+        env.has_master.set(false);
+        let source = source_of(7, &env);
+        let class = SizeClass::from_code(1).unwrap();
+        let mut grant = || {
+            env.owner.set(ClientId::NOBODY);
+            at_once(source.grant(class, &view())).unwrap();
+        };
+        (0..=BLOCKS_WITHOUT_MASTER).for_each(|_| grant());
+        assert_eq!(env.asked_master.get(), 1);
+        env.has_master.set(true);
+        (0..3).for_each(|_| grant());
+        assert_eq!(env.asked_master.get(), 4, "it is back");
     }
 }
