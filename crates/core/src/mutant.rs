@@ -38,6 +38,9 @@ mutants! {
     /// Readers use the backups of a subtable whose primary is lost before everybody has left the
     /// primary.
     ReadsBackupsWhileFrozen,
+    /// Readers of a subtable whose primary is lost answer although the backups may come to another
+    /// word: if one more is lost, what was read has never been.
+    ReadsDoubtfulBackups,
     /// A loser waits on when the view changes: for a winner that is dead, and whose recovery waits
     /// for the change.
     LoserIgnoresNewView,
@@ -155,6 +158,9 @@ mutants! {
     SettleKeepsTentative,
 
     // Whoever calls recovery.
+    /// A master does not shut out the repairs that an earlier one had begun: their verbs execute
+    /// among its own.
+    EarlierRepairerGoesOn,
     /// A client is recovered before it is fenced: verbs that it has posted execute afterwards.
     RecoveryBeforeTheFence,
 }

@@ -212,6 +212,11 @@ impl Cluster {
         &self.0.master
     }
 
+    /// The name under which the master repairs something now, if it does.
+    pub fn repairer(&self) -> Option<ClientId> {
+        self.master().at_work()
+    }
+
     /// The options it was made with.
     pub fn options(&self) -> &ClusterOptions {
         &self.0.options

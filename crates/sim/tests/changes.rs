@@ -6,6 +6,7 @@ mod support;
 
 use support::changes::{cut_off_primary, node_loss, node_loss_and_return};
 use support::failures::for_all;
+use support::steered_changes::doubtful_backups;
 
 /// The paper's §5.2 beside clients that work: nobody loses a write, and nobody is stuck.
 #[test]
@@ -26,4 +27,11 @@ fn replicas_are_added_beside_writers() {
 #[test]
 fn nobody_reads_an_older_value_after_a_newer_one() {
     for_all(2_000, cut_off_primary);
+}
+
+/// What the backups of a lost primary have not agreed on is read by nobody.
+#[test]
+fn nobody_reads_what_a_second_loss_may_undo() {
+    let Some(events) = for_all(1_500, doubtful_backups) else { return };
+    assert!(events.slots_settled > 100 && events.crashed > 750, "{events:?}");
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::steered;
+use support::{late_repairs, steered};
 
 /// Runs a history for every seed; it must go the intended way often enough to mean something.
 fn for_all(seeds: u64, history: fn(u64) -> bool) {
@@ -30,4 +30,9 @@ fn a_slot_that_is_free_on_a_backup_may_be_live_on_the_primary() {
 #[test]
 fn inserts_beside_one_that_stands_still_go_on_when_it_does() {
     for_all(1000, steered::standstill);
+}
+
+#[test]
+fn nothing_of_a_dead_masters_repairs_comes_between_the_next_ones() {
+    for_all(1000, late_repairs::late_repairs);
 }

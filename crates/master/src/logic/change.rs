@@ -58,6 +58,9 @@ struct Running {
 impl Master {
     /// A repair session does not go on; it may be an earlier master's.
     pub(super) fn retire(&mut self, repairer: ClientId) {
+        if removed(Mutant::EarlierRepairerGoesOn) {
+            return;
+        }
         self.repair.retired.insert(repairer);
         self.fences.add(repairer);
     }

@@ -57,6 +57,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         ChangeDoesNotWait | SwitchDoesNotWait | WritesWhileFrozen | LoserIgnoresNewView
         | StoppedIsForgotten | LooksBeforeTheSwitch => &scenarios::NODE_LOSS,
         ReadsBackupsWhileFrozen => &scenarios::CUT_OFF_PRIMARY,
+        ReadsDoubtfulBackups => &scenarios::DOUBTFUL_BACKUPS,
+        EarlierRepairerGoesOn => &scenarios::LATE_REPAIRS,
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
     }
 }

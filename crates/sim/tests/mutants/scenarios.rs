@@ -1,11 +1,14 @@
 //! What the hunted code is put through.
 //!
 //! Each scenario is there because it notices something that no other notices so soon. Those of
-//! `support` go step by step; the timed ones are those of `fusee sim`, a few hundred times longer.
+//! `support` go step by step, or are as short; the timed ones are those of `fusee sim`, a few
+//! hundred times longer.
 
 use fusee_sim::{RunOptions, run};
 
-use crate::support::{changes, failures, scenarios, steered, steered_recovery};
+use crate::support::{
+    changes, failures, late_repairs, scenarios, steered, steered_changes, steered_recovery,
+};
 
 /// A family of runs, one per seed.
 pub struct Scenario {
@@ -57,10 +60,20 @@ pub const CUT_OFF_PRIMARY: Scenario = named("cut off primary", |seed| {
     changes::cut_off_primary(seed);
 });
 
-/// Every scenario that goes step by step.
-pub const STEPWISE: [&Scenario; 16] = [
+pub const DOUBTFUL_BACKUPS: Scenario = named("doubtful", |seed| {
+    steered_changes::doubtful_backups(seed);
+});
+
+pub const LATE_REPAIRS: Scenario = named("late repairs", |seed| {
+    late_repairs::late_repairs(seed);
+});
+
+/// Every scenario that goes step by step, and one in virtual time that is as short.
+pub const STEPWISE: [&Scenario; 18] = [
     &NODE_LOSS,
     &CUT_OFF_PRIMARY,
+    &DOUBTFUL_BACKUPS,
+    &LATE_REPAIRS,
     &MIXED,
     &FIGHT,
     &BURSTS,

@@ -47,7 +47,7 @@ pub fn node_loss_and_return(seed: u64) -> Events {
 }
 
 /// Most of them are spent waiting.
-const STEPS: u64 = 3_000_000;
+pub(super) const STEPS: u64 = 3_000_000;
 
 /// The node of a primary is cut off from the master, but not from clients. One client hears of it
 /// much sooner than another, and both read what a third one writes.
@@ -79,17 +79,12 @@ pub fn cut_off_primary(seed: u64) -> Events {
         });
     }
     stepper.spawn(async {
-        let Ok(mut view) = now.without(&[lost]) else { return leader.is_done.set(true) };
+        let Ok(view) = now.without(&[lost]) else { return leader.is_done.set(true) };
         idle(run.rng.below(40)).await;
         run.cluster.stop_watching();
         early.session.gate().publish(&Arc::new(view.clone()));
         idle(run.rng.below(200)).await;
-        while view.change.is_some() {
-            view = leader.take_step(view).await;
-        }
-        run.cluster.set_view(view.clone());
-        leader.publish(&view).await;
-        leader.is_done.set(true);
+        leader.finish(view).await;
     });
     stepper.run(STEPS, || ());
     run.end()
@@ -123,12 +118,12 @@ fn change(run: &Run, why: Why) {
 }
 
 /// Changes the view.
-struct Leader<'r> {
-    run: &'r Run,
-    clients: &'r [(Client, Life<'r>)],
-    is_done: Cell<bool>,
+pub(super) struct Leader<'r> {
+    pub run: &'r Run,
+    pub clients: &'r [(Client, Life<'r>)],
+    pub is_done: Cell<bool>,
     /// In one of so many stages another node is lost.
-    losses_one_in: usize,
+    pub losses_one_in: usize,
 }
 
 impl Leader<'_> {
@@ -140,14 +135,20 @@ impl Leader<'_> {
             Why::Loss => self.lose_a_node(&now).await,
             Why::Growth => grown(run, &now),
         };
-        if let Some(mut view) = first {
+        if let Some(view) = first {
             run.cluster.stop_watching();
-            while view.change.is_some() {
-                view = self.take_step(view).await;
-            }
-            run.cluster.set_view(view.clone());
-            self.publish(&view).await;
+            self.finish(view).await;
         }
+        self.is_done.set(true);
+    }
+
+    /// Carries a change out to its end.
+    pub async fn finish(&self, mut view: View) {
+        while view.change.is_some() {
+            view = self.take_step(view).await;
+        }
+        self.run.cluster.set_view(view.clone());
+        self.publish(&view).await;
         self.is_done.set(true);
     }
 
@@ -168,7 +169,7 @@ impl Leader<'_> {
     }
 
     /// One stage: everybody hears of it, and does what it asks for.
-    async fn take_step(&self, view: View) -> View {
+    pub async fn take_step(&self, view: View) -> View {
         let run = self.run;
         let stage = view.change.as_ref().expect("it is under way").stage;
         if stage == Stage::Switched {
@@ -221,7 +222,7 @@ impl Leader<'_> {
     }
 
     /// Brings everybody a view, one after the other.
-    async fn publish(&self, view: &View) {
+    pub async fn publish(&self, view: &View) {
         view.check().expect("it follows from a view that is right");
         let view = Arc::new(view.clone());
         for (client, _) in self.clients {
@@ -231,7 +232,7 @@ impl Leader<'_> {
     }
 
     /// Recovers a client that died, when the view is stable.
-    async fn bury(&self, client: &Client, life: &Life<'_>) {
+    pub async fn bury(&self, client: &Client, life: &Life<'_>) {
         life.ended().await;
         while !self.is_done.get() {
             idle(1).await;

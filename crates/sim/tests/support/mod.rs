@@ -1,6 +1,7 @@
-//! Random and steered histories without time, for the tests that count steps.
+//! Random and steered histories without time, for the tests that count steps; and one with time,
+//! [`late_repairs`].
 //!
-//! All of them run on a [stepwise](Cluster::stepwise) cluster: each poll of an operation lets one
+//! The others run on a [stepwise](Cluster::stepwise) cluster: each poll of an operation lets one
 //! piece of one verb happen, so every interleaving of steps has a seed. The runs in virtual time
 //! (`fusee_sim::run`) are longer and have all the faults; these are shorter, so that there are
 //! more of them, and they use what sessions do not: hints of any age, clients that stop at a given
@@ -13,8 +14,10 @@
 pub mod changes;
 pub mod crash;
 pub mod failures;
+pub mod late_repairs;
 pub mod scenarios;
 pub mod steered;
+pub mod steered_changes;
 pub mod steered_recovery;
 pub mod workload;
 

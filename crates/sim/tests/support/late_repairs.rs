@@ -1,0 +1,104 @@
+//! A master that dies in the middle of a repair, while what it has posted is on its way for long:
+//! the next master has put everything right, and clients have written again, when it arrives.
+//!
+//! In virtual time, with the master's own logic. A late WRITE of a copy would bring back, on one
+//! replica, what stood there before the clients wrote. So nothing of the earlier repairs may
+//! execute any more.
+
+use fusee_control::master::MasterReply;
+use fusee_core::verbs::ClientId;
+use fusee_sim::check::replicas_agree;
+use fusee_sim::{Cluster, ClusterOptions, Nanos, NetworkOptions, ProcessId, Sim};
+
+const KEYS: [&[u8]; 3] = [b"one", b"two", b"three"];
+/// How late verbs come at most: much longer than everything else takes.
+const LATE_NS: Nanos = 60_000_000;
+/// How long the master may take until everything is put right.
+const REPAIR_LIMIT_NS: Nanos = 5_000_000_000;
+
+/// A memory node is lost and another one joins; the master dies in one of the repairs that follow.
+/// Returns whether a verb of the dead one was refused.
+pub fn late_repairs(seed: u64) -> bool {
+    let sim = Sim::new(seed);
+    let options = ClusterOptions { lease_ms: Some(20), ..ClusterOptions::default() };
+    let network = NetworkOptions { verb_timeout_ns: 2 * LATE_NS, ..NetworkOptions::default() };
+    let cluster = Cluster::with_network(&sim, &options, network);
+    let process = sim.process("observer");
+    cluster.block_on(process, async {
+        put_all(&cluster, process, b"first").await;
+        let nodes = cluster.node_processes();
+        cluster.crash_node(sim.rng().pick(&nodes).0);
+        cluster.start_node();
+        if let Some(repairer) = one_of_the_repairs(&cluster).await {
+            hold_some_links(&cluster, repairer);
+            sim.sleep(sim.rng().below_u64(50_000)).await;
+            cluster.restart_master(1_000);
+        }
+        wait_for_all_replicas(&cluster).await;
+        put_all(&cluster, process, b"second").await;
+        sim.sleep(LATE_NS).await;
+        replicas_agree(&cluster);
+        let session = cluster.open(process, options.session).await.expect("a master leads");
+        for key in KEYS {
+            let value = session.get(key).await.expect("all nodes answer");
+            assert_eq!(value.as_deref(), Some(&b"second"[..]), "of {key:?}");
+        }
+    });
+    sim.counts().fenced_verbs.get() > 0
+}
+
+/// A session writes all keys and ends.
+async fn put_all(cluster: &Cluster, process: ProcessId, value: &[u8]) {
+    let session = cluster.open(process, cluster.options().session).await;
+    let session = session.expect("a master leads");
+    for key in KEYS {
+        session.put(key, value).await.expect("all nodes answer");
+    }
+    let goodbye = session.leave().expect("nothing is left half-way").request();
+    assert_eq!(cluster.peek_master(goodbye), Some(MasterReply::Done));
+}
+
+/// The name under which the master does one of its next repairs, while it does; `None` if it does
+/// not do so many.
+async fn one_of_the_repairs(cluster: &Cluster) -> Option<ClientId> {
+    let skipped = cluster.sim().rng().below(4);
+    for _ in 0..skipped {
+        wait_for(cluster, |cluster| cluster.repairer().is_some()).await;
+        wait_for(cluster, |cluster| cluster.repairer().is_none()).await;
+    }
+    wait_for(cluster, |cluster| cluster.repairer().is_some()).await;
+    cluster.repairer()
+}
+
+/// Looks every microsecond, for up to as long as a memory node may be silent.
+async fn wait_for(cluster: &Cluster, is_so: impl Fn(&Cluster) -> bool) {
+    let until = cluster.sim().now() + 20_000_000;
+    while !is_so(cluster) && cluster.sim().now() < until {
+        cluster.sim().sleep(1_000).await;
+    }
+}
+
+fn hold_some_links(cluster: &Cluster, repairer: ClientId) {
+    let rng = cluster.sim().rng();
+    for (node, _) in cluster.node_processes() {
+        if rng.one_in(2) {
+            cluster.network().hold(repairer, node, LATE_NS / 2 + rng.below_u64(LATE_NS / 2));
+        }
+    }
+}
+
+/// Until the view is stable and nothing has a replica less than it should.
+async fn wait_for_all_replicas(cluster: &Cluster) {
+    let until = cluster.sim().now() + REPAIR_LIMIT_NS;
+    let options = cluster.options();
+    let is_whole = || {
+        let view = cluster.view();
+        view.change.is_none()
+            && view.subtables.iter().all(|s| s.places.len() == options.index_replicas.into())
+            && view.regions.iter().all(|r| r.places.len() == options.data_replicas.into())
+    };
+    while !is_whole() {
+        assert!(cluster.sim().now() < until, "not put right: {:?}", *cluster.view());
+        cluster.sim().sleep(100_000).await;
+    }
+}
