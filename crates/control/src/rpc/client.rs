@@ -99,7 +99,7 @@ fn part_later<S: Service>(link: Link<S>) {
 impl<S: Service> RpcClient<S> {
     /// A client of the service at `addr` (host and port); connects when it is first called.
     pub fn new(runtime: &Runtime, addr: impl Into<String>) -> RpcClient<S> {
-        RpcClient::with_link(runtime, addr.into(), true, None)
+        RpcClient::with_link(runtime.handle(), addr.into(), true, None)
     }
 
     /// As [`RpcClient::new`], but connects now, and so tells whether the service is there.
@@ -120,17 +120,17 @@ impl<S: Service> RpcClient<S> {
         T: tarpc::Transport<ClientMessage<S::Request>, Response<S::Reply>> + Send + 'static,
     {
         let link = Link::start(transport, name.to_owned());
-        RpcClient::with_link(runtime, name.to_owned(), false, Some(link))
+        RpcClient::with_link(runtime.handle(), name.to_owned(), false, Some(link))
     }
 
     fn with_link(
-        runtime: &Runtime,
+        runtime: &Handle,
         addr: String,
         reconnect: bool,
         link: Option<Link<S>>,
     ) -> RpcClient<S> {
-        let runtime = runtime.handle().clone();
-        let shared = Shared { runtime, addr, reconnect, link: Mutex::new(link) };
+        let (runtime, link) = (runtime.clone(), Mutex::new(link));
+        let shared = Shared { runtime, addr, reconnect, link };
         RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE }
     }
 
@@ -144,10 +144,7 @@ impl<S: Service> RpcClient<S> {
         if !self.shared.reconnect {
             return self.clone();
         }
-        let Shared { runtime, addr, .. } = &*self.shared;
-        let link = Mutex::new(None);
-        let shared = Shared { runtime: runtime.clone(), addr: addr.clone(), reconnect: true, link };
-        RpcClient { shared: Arc::new(shared), deadline: self.deadline }
+        self.sibling(self.shared.addr.clone()).with_deadline(self.deadline)
     }
 
     /// Whom the calls are for: host and port, or a name inside the process.
@@ -162,9 +159,7 @@ impl<S: Service> RpcClient<S> {
 
     /// A client of the same service at another address.
     pub(super) fn sibling(&self, addr: String) -> RpcClient<S> {
-        let runtime = self.shared.runtime.clone();
-        let shared = Shared { runtime, addr, reconnect: true, link: Mutex::new(None) };
-        RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE }
+        RpcClient::with_link(&self.shared.runtime, addr, true, None)
     }
 
     /// Asks once. Dropping the future does not take the request back.
