@@ -208,13 +208,12 @@ pub struct MemberStatus {
     pub node: MnId,
     /// Host and port of its control service.
     pub control: String,
-    /// Whether the view uses it. A node that joined a formed cluster waits.
-    pub in_view: bool,
     /// How it stands to the cluster.
     pub state: MemberState,
 }
 
-/// How a client was recovered: the parts of the paper's Table 1, in microseconds.
+/// How a client was recovered: the parts of the paper's Table 1, in microseconds. The first two are
+/// done once for all clients that are recovered together: each of them shows the whole time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryTimes {
     /// To shut the client out once more, at all memory nodes.

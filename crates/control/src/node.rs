@@ -2,7 +2,7 @@
 //!
 //! A memory node lends memory and nothing else: it reserves extents of its pool for the master,
 //! hands out blocks of its primary regions, records the owners of blocks, and fences clients.
-//! Every request may be repeated after a lost answer and then has the same effect once.
+//! Every request but `Alloc` may be repeated after a lost answer and then has the same effect once.
 
 use fusee_core::verbs::ClientId;
 use serde::{Deserialize, Serialize};

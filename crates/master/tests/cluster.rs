@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fusee_control::master::{MasterReply, MasterRequest, Pulse, Status};
+use fusee_control::master::{MasterReply, MasterRequest, MemberState, Pulse, Status};
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime, ServeError};
 use fusee_core::verbs::{ClientId, MnId};
@@ -147,9 +147,10 @@ fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
 
     let late = MemoryNode::start(node_config(dir.path(), &master)).unwrap();
     wait_until("the fourth join", || late.name() == Some(MnId(3)));
-    let in_view: Vec<bool> =
-        status(&master.client()).members.iter().map(|member| member.in_view).collect();
-    assert_eq!(in_view, [true, true, true, false]);
+    let members = status(&master.client()).members;
+    let states: Vec<MemberState> = members.iter().map(|member| member.state).collect();
+    let in_view = MemberState::InView;
+    assert_eq!(states, [in_view, in_view, in_view, MemberState::Waiting]);
 }
 
 #[test]

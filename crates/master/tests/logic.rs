@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fusee_control::master::{Leftover, MasterReply, MasterRequest};
+use fusee_control::master::{Leftover, MasterReply, MasterRequest, MemberState};
 use fusee_control::node::{BlockId, Description, NodeReply, NodeRequest, Usage};
 use fusee_core::layout::SizeClass;
 use fusee_core::verbs::{ClientId, MnId};
@@ -336,8 +336,9 @@ fn joins_are_idempotent_and_names_are_never_given_twice() {
     let late = world.add_node(POOL);
     assert_eq!(world.join(late), Some(MasterReply::Joined { node: MnId(4) }));
     let Some(MasterReply::Status(status)) = world.ask(MasterRequest::Status) else { panic!() };
-    let in_view: Vec<bool> = status.members.iter().map(|member| member.in_view).collect();
-    assert_eq!(in_view, [true, true, true, false]);
+    let states: Vec<MemberState> = status.members.iter().map(|member| member.state).collect();
+    let in_view = MemberState::InView;
+    assert_eq!(states, [in_view, in_view, in_view, MemberState::Waiting]);
 }
 
 #[test]

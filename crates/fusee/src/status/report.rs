@@ -22,6 +22,7 @@ pub struct NodeReport {
     pub control: String,
     pub tcp: Option<String>,
     pub shm: Option<String>,
+    /// Also of a lost one, as long as the cluster cannot do without it.
     pub in_view: bool,
     /// `in_view`, `joining`, `waiting` or `lost`.
     pub state: &'static str,
@@ -148,7 +149,7 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
         control: member.control.clone(),
         tcp: place.and_then(|place| place.tcp.clone()),
         shm: place.and_then(|place| place.shm.clone()),
-        in_view: member.in_view,
+        in_view: place.is_some(),
         state: match member.state {
             MemberState::InView => "in_view",
             MemberState::Joining => "joining",

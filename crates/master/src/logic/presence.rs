@@ -81,19 +81,27 @@ impl Presences {
         now_ms.saturating_sub(since_ms.max(self.begun_ms)) > lease.lease_ms
     }
 
-    fn session_is_gone(&self, now_ms: u64, session: &Session, lease: Lease) -> bool {
-        session.gone_at_ms.is_some_and(|at| at <= now_ms)
-            || self.is_over(now_ms, session.heard_ms, lease)
+    /// Why somebody counts as gone, if he does, who was heard last at this time.
+    fn gone(
+        &self,
+        now_ms: u64,
+        heard_ms: u64,
+        gone_at_ms: Option<u64>,
+        lease: Lease,
+    ) -> Option<&'static str> {
+        if gone_at_ms.is_some_and(|at| at <= now_ms) {
+            return Some("its connection was closed");
+        }
+        self.is_over(now_ms, heard_ms, lease).then_some("it is silent")
     }
 
-    fn node_is_gone(&self, now_ms: u64, node: MnId, lease: Lease) -> bool {
-        let Some(presence) = self.nodes.get(&node) else {
-            return self.is_over(now_ms, 0, lease);
-        };
-        // A node inside of this process is there as long as the process is.
-        let silent =
-            presence.connection != Some(LOCAL) && self.is_over(now_ms, presence.heard_ms, lease);
-        silent || presence.gone_at_ms.is_some_and(|at| at <= now_ms)
+    fn node_is_gone(&self, now_ms: u64, node: MnId, lease: Lease) -> Option<&'static str> {
+        match self.nodes.get(&node) {
+            // A node inside of this process is there as long as the process is.
+            Some(presence) if presence.connection == Some(LOCAL) => None,
+            Some(presence) => self.gone(now_ms, presence.heard_ms, presence.gone_at_ms, lease),
+            None => self.gone(now_ms, 0, None, lease),
+        }
     }
 
     /// Forgets a node.
@@ -198,13 +206,16 @@ impl Master {
     /// Gives up the sessions that are gone, and notes the members that are.
     pub(super) fn expire(&mut self, now_ms: u64, out: &mut Actions) {
         let lease = self.settings.lease;
-        let is_gone = |session: &Session| self.presences.session_is_gone(now_ms, session, lease);
-        let gone = self.sessions.open_sessions().filter(|(_, session)| is_gone(session));
-        let gone: Vec<ClientId> = gone.map(|(client, _)| client).collect();
-        self.give_up(&gone, "it is silent", out);
+        let gone = self.sessions.open_sessions().filter_map(|(client, session)| {
+            let Session { heard_ms, gone_at_ms, .. } = *session;
+            Some((client, self.presences.gone(now_ms, heard_ms, gone_at_ms, lease)?))
+        });
+        let gone: Vec<(ClientId, &str)> = gone.collect();
+        self.give_up(&gone, out);
         if self.presences.is_over(now_ms, self.history.since_ms(), lease) {
-            let late: Vec<ClientId> = self.laggards().collect();
-            self.give_up(&late, "it does not leave old views behind", out);
+            let late = self.laggards().map(|client| (client, "it does not leave old views behind"));
+            let late: Vec<(ClientId, &str)> = late.collect();
+            self.give_up(&late, out);
         }
         let late = self.presences.probes.iter().filter(|(_, until)| **until <= now_ms);
         let late: Vec<MnId> = late.map(|(node, _)| *node).collect();
@@ -212,11 +223,14 @@ impl Master {
             self.presences.probes.remove(&node);
             self.suspect(node, "it does not answer", out);
         }
-        let is_gone = |node: &&MnId| self.presences.node_is_gone(now_ms, **node, lease);
-        let gone: Vec<MnId> = self.members.keys().filter(is_gone).copied().collect();
-        for node in gone {
+        let gone = self
+            .members
+            .keys()
+            .filter_map(|node| Some((*node, self.presences.node_is_gone(now_ms, *node, lease)?)));
+        let gone: Vec<(MnId, &str)> = gone.collect();
+        for (node, why) in gone {
             self.present.remove(&node);
-            self.suspect(node, "it is silent", out);
+            self.suspect(node, why, out);
         }
     }
 
@@ -233,10 +247,10 @@ impl Master {
         open.filter(move |(_, session)| waits_for(session)).map(|(client, _)| client)
     }
 
-    /// Shuts sessions out. They are fenced from now on.
-    pub(super) fn give_up(&mut self, clients: &[ClientId], why: &str, out: &mut Actions) {
+    /// Shuts sessions out, each for its reason. They are fenced from now on.
+    pub(super) fn give_up(&mut self, clients: &[(ClientId, &str)], out: &mut Actions) {
         let mut writes = Vec::new();
-        for client in clients {
+        for (client, _) in clients {
             if self.sessions.give_up(*client, &mut writes) {
                 self.fences.add(*client);
             }
@@ -244,7 +258,7 @@ impl Master {
         if !writes.is_empty() {
             out.push(Action::Persist(writes));
         }
-        for client in clients {
+        for (client, why) in clients {
             out.push(Action::Log(Level::Warn, format!("{client} is given up: {why}")));
         }
     }

@@ -39,7 +39,7 @@ impl Master {
             }
             MasterRequest::Abandon { client } => {
                 if self.sessions.is_open(client) {
-                    self.give_up(&[client], "it ended half-way in an operation", out);
+                    self.give_up(&[(client, "it ended half-way in an operation")], out);
                 }
                 MasterReply::Done
             }
@@ -132,7 +132,6 @@ impl Master {
         let status = |member: &Member| MemberStatus {
             node: member.node,
             control: member.control.clone(),
-            in_view: self.in_view(member.node),
             state: self.state_of(member.node),
         };
         let mut members: Vec<MemberStatus> =

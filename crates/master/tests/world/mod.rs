@@ -265,6 +265,11 @@ impl World {
         self.replies.remove(&token)
     }
 
+    /// Whether the master has told people so.
+    pub fn said(&self, text: &str) -> bool {
+        self.log.iter().any(|line| line.contains(text))
+    }
+
     pub fn status(&mut self) -> Status {
         loop {
             match self.ask(MasterRequest::Status) {
