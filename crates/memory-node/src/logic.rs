@@ -166,12 +166,12 @@ impl Node {
                 .check_bound(cluster, attempt)
                 .and_then(|()| self.reserve(extent, bytes, block_bytes)),
             NodeRequest::Alloc { client, frozen } => self.alloc(client, &frozen, &mut effects),
-            NodeRequest::SetOwner { block, from, to } => {
-                self.set_owner(block, from, to, &mut effects)
-            }
-            NodeRequest::TakeBack { block, from, to } => {
-                self.take_back(block, from, to, &mut effects)
-            }
+            NodeRequest::SetOwner { block, from, to } => self
+                .check_new_owner(to)
+                .and_then(|()| self.replace_owner(block, from, to, &mut effects)),
+            NodeRequest::TakeBack { block, from, to } => self
+                .check_fenced(from)
+                .and_then(|()| self.replace_owner(block, from, to, &mut effects)),
             NodeRequest::OwnersOf { region } => self.owners_of(region),
             NodeRequest::SetOwners { region, owners } => {
                 self.set_owners(region, &owners, &mut effects)
@@ -292,6 +292,13 @@ impl Node {
         Ok(())
     }
 
+    fn check_fenced(&self, client: ClientId) -> Result<(), NodeRefusal> {
+        if !self.fenced.contains(&client) {
+            return Err(bad("blocks are taken back from fenced clients only"));
+        }
+        Ok(())
+    }
+
     fn alloc(&mut self, client: ClientId, frozen: &[u32], effects: &mut Vec<Effect>) -> Answer {
         check_somebody(client)?;
         self.check_new_owner(client)?;
@@ -315,30 +322,6 @@ impl Node {
         Err(NodeRefusal::NoFreeBlock)
     }
 
-    fn set_owner(
-        &mut self,
-        block: BlockId,
-        from: ClientId,
-        to: ClientId,
-        effects: &mut Vec<Effect>,
-    ) -> Answer {
-        self.check_new_owner(to)?;
-        self.replace_owner(block, from, to, effects)
-    }
-
-    fn take_back(
-        &mut self,
-        block: BlockId,
-        from: ClientId,
-        to: ClientId,
-        effects: &mut Vec<Effect>,
-    ) -> Answer {
-        if !self.fenced.contains(&from) {
-            return Err(bad("blocks are taken back from fenced clients only"));
-        }
-        self.replace_owner(block, from, to, effects)
-    }
-
     fn replace_owner(
         &mut self,
         block: BlockId,
@@ -359,10 +342,8 @@ impl Node {
     }
 
     fn owners_of(&self, region: u32) -> Answer {
-        match self.regions.get(&region) {
-            Some(found) => Ok(NodeReply::Owners(found.owners.clone())),
-            None => Err(unknown_region(region)),
-        }
+        let found = self.regions.get(&region).ok_or_else(|| unknown_region(region))?;
+        Ok(NodeReply::Owners(found.owners.clone()))
     }
 
     fn set_owners(
@@ -371,9 +352,7 @@ impl Node {
         owners: &[ClientId],
         effects: &mut Vec<Effect>,
     ) -> Answer {
-        let Some(found) = self.regions.get_mut(&region) else {
-            return Err(unknown_region(region));
-        };
+        let found = self.regions.get_mut(&region).ok_or_else(|| unknown_region(region))?;
         if found.primary {
             return Err(bad("this node leads the region: its own table is the right one"));
         }

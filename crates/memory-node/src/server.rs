@@ -125,14 +125,13 @@ impl MemoryNode {
             stay(&master, identity).await;
             warn.send_replace(true);
         });
-        let (client, config) = (None, Some(config));
         Ok(MemoryNode {
             server,
-            client,
+            client: None,
             shared,
             joined,
             expelled,
-            config,
+            config: Some(config),
             description,
             control,
             runtime,
@@ -161,16 +160,14 @@ impl MemoryNode {
                 handle(Arc::clone(&service), request)
             });
         let (runtime, control) = (runtime.clone(), name.to_owned());
-        let client = Some(client);
         let ((_, joined), (_, expelled)) = (watch::channel(None), watch::channel(false));
-        let config = None;
         Ok(MemoryNode {
             server,
-            client,
+            client: Some(client),
             shared,
             joined,
             expelled,
-            config,
+            config: None,
             description,
             control,
             runtime,
