@@ -15,7 +15,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
 use fusee_core::layout::SizeClass;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::MnId;
 use fusee_core::view::{Geometry, Place, View};
 use fusee_master::Settings;
 use fusee_master::settings::Lease;
@@ -549,13 +549,6 @@ impl Cluster {
         executor.run(10_000_000, || ());
         drop(executor);
         result.into_inner().expect("the process has not crashed")
-    }
-
-    /// No verb of the client executes any more, at any node.
-    pub fn fence(&self, client: ClientId) {
-        for (node, _) in self.node_processes() {
-            self.0.network.fence(node, client);
-        }
     }
 }
 

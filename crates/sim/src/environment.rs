@@ -41,6 +41,13 @@ fn nanos(time: Duration) -> Nanos {
     Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX / 4)
 }
 
+fn error(addr: String, why: NoAnswer) -> RpcError {
+    match why {
+        NoAnswer::Closed => RpcError::Closed { addr },
+        NoAnswer::TimedOut => RpcError::TimedOut { addr },
+    }
+}
+
 impl Environment for SimEnvironment {
     async fn sleep(&self, time: Duration) {
         match self.cluster.network().options().stepwise {
@@ -66,10 +73,7 @@ impl Environment for SimEnvironment {
         deadline: Duration,
     ) -> Result<NodeReply, RpcError> {
         let answer = self.cluster.ask_node(node, request, nanos(deadline)).await;
-        answer.map_err(|why| match why {
-            NoAnswer::Closed => RpcError::Closed { addr: node.to_string() },
-            NoAnswer::TimedOut => RpcError::TimedOut { addr: node.to_string() },
-        })
+        answer.map_err(|why| error(node.to_string(), why))
     }
 
     fn adopt(&self, view: &View) {
@@ -86,10 +90,7 @@ impl Environment for SimEnvironment {
         deadline: Duration,
     ) -> Result<MasterReply, RpcError> {
         let answer = self.cluster.ask_master(self.process, request, nanos(deadline)).await;
-        answer.map_err(|why| match why {
-            NoAnswer::Closed => RpcError::Closed { addr: "master".into() },
-            NoAnswer::TimedOut => RpcError::TimedOut { addr: "master".into() },
-        })
+        answer.map_err(|why| error("master".into(), why))
     }
 }
 
@@ -110,9 +111,6 @@ impl Keeping for Link {
         deadline: Duration,
     ) -> Result<MasterReply, RpcError> {
         let answer = self.cluster.ask_master(self.process, request, nanos(deadline)).await;
-        answer.map_err(|why| match why {
-            NoAnswer::Closed => RpcError::Closed { addr: "master".into() },
-            NoAnswer::TimedOut => RpcError::TimedOut { addr: "master".into() },
-        })
+        answer.map_err(|why| error("master".into(), why))
     }
 }

@@ -49,15 +49,9 @@ impl Workload {
         }
     }
 
-    /// `colliding` keys with the same buckets and the same fingerprint, and `others` without any
-    /// such relation.
+    /// As in a run: `colliding` keys with the same buckets and the same fingerprint, and `others`.
     pub fn keys(view: &View, colliding: usize, others: usize) -> Vec<Vec<u8>> {
-        let key = |i: u32| i.to_le_bytes().to_vec();
-        let target = Buckets::of(&key(0), view);
-        let alike = |i: &u32| Buckets::of(&key(*i), view) == target;
-        let colliding = (0..).filter(alike).take(colliding);
-        let others = (1..).filter(|i| !alike(i)).take(others);
-        colliding.chain(others).map(key).collect()
+        fusee_sim::Workload::keys(view, colliding, others)
     }
 
     /// The subtable that a key belongs to.
