@@ -1,46 +1,16 @@
 //! Sessions with a real master and real memory nodes: they end when they should, and a failed
 //! start leaves nothing open.
 
-use std::path::Path;
+mod common;
+
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fusee_client::{Client, FabricChoice, FabricKind, Geometry, Options};
-use fusee_master::{Config, MasterServer};
-use fusee_memory_node::{Config as NodeConfig, MemoryNode};
+use common::{master, node};
+use fusee_client::{Client, FabricChoice, FabricKind, Options};
 
 const SOON: Duration = Duration::from_secs(20);
-
-fn master(dir: &Path) -> MasterServer {
-    let geometry = Geometry {
-        region_bytes: 4 << 20,
-        block_bytes: 1 << 20,
-        max_value_bytes: 64 << 10,
-        ..Geometry::default()
-    };
-    let config = Config {
-        listen: "127.0.0.1:0".into(),
-        data_dir: dir.join("master"),
-        memory_nodes: 2,
-        index_replicas: 2,
-        data_replicas: 2,
-        index_keys: 1000,
-        geometry,
-        ..Config::default()
-    };
-    MasterServer::start(config).unwrap()
-}
-
-fn node(dir: &Path, master: &MasterServer) -> MemoryNode {
-    let config = NodeConfig {
-        master: master.addr().unwrap().to_string(),
-        shm_dir: Some(dir.to_owned()),
-        pool_bytes: 32 << 20,
-        ..NodeConfig::default()
-    };
-    MemoryNode::start(config).unwrap()
-}
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + SOON;
@@ -57,7 +27,7 @@ fn blocks_owned(client: &Client) -> u64 {
 #[test]
 fn sessions_of_all_threads_end_with_the_client_or_after_it() {
     let dir = tempfile::tempdir().unwrap();
-    let master = master(dir.path());
+    let master = master(dir.path(), 2);
     let _nodes = [node(dir.path(), &master), node(dir.path(), &master)];
     master.wait_formed(SOON).unwrap();
     let addr = master.addr().unwrap().to_string();
@@ -87,7 +57,7 @@ fn sessions_of_all_threads_end_with_the_client_or_after_it() {
 #[test]
 fn a_session_that_cannot_start_is_not_left_open() {
     let dir = tempfile::tempdir().unwrap();
-    let master = master(dir.path());
+    let master = master(dir.path(), 2);
     let kept = node(dir.path(), &master);
     let lost = node(dir.path(), &master);
     master.wait_formed(SOON).unwrap();
@@ -113,7 +83,7 @@ fn a_session_that_cannot_start_is_not_left_open() {
 #[test]
 fn allocation_goes_on_beside_a_dead_backup() {
     let dir = tempfile::tempdir().unwrap();
-    let master = master(dir.path());
+    let master = master(dir.path(), 2);
     let kept = node(dir.path(), &master);
     let lost = node(dir.path(), &master);
     master.wait_formed(SOON).unwrap();

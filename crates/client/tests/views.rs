@@ -11,9 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::fake::{FakeMaster, Forwarder, SOON, Script};
-use fusee_client::{Error, FabricKind, Geometry, MnId, Outcome, View};
-use fusee_master::{Config, MasterServer};
-use fusee_memory_node::{Config as NodeConfig, MemoryNode};
+use fusee_client::{Error, FabricKind, MnId, Outcome, View};
+use fusee_master::MasterServer;
+use fusee_memory_node::MemoryNode;
 use futures_util::future::join_all;
 
 /// A master, the one before it, and memory nodes.
@@ -25,33 +25,8 @@ struct Cluster {
 }
 
 fn cluster(dir: &Path) -> Cluster {
-    let geometry = Geometry {
-        region_bytes: 4 << 20,
-        block_bytes: 1 << 20,
-        max_value_bytes: 64 << 10,
-        ..Geometry::default()
-    };
-    let config = Config {
-        listen: "127.0.0.1:0".into(),
-        data_dir: dir.join("master"),
-        memory_nodes: 3,
-        index_replicas: 2,
-        data_replicas: 2,
-        index_keys: 1000,
-        geometry,
-        ..Config::default()
-    };
-    let real = MasterServer::start(config).unwrap();
-    let node = |_| {
-        let config = NodeConfig {
-            master: real.addr().unwrap().to_string(),
-            shm_dir: Some(dir.to_owned()),
-            pool_bytes: 32 << 20,
-            ..NodeConfig::default()
-        };
-        MemoryNode::start(config).unwrap()
-    };
-    let nodes = (0..3).map(node).collect();
+    let real = common::master(dir, 3);
+    let nodes = (0..3).map(|_| common::node(dir, &real)).collect();
     let view = real.wait_formed(SOON).unwrap();
     Cluster { fake: FakeMaster::start(real.client()), view, _nodes: nodes, _real: real }
 }

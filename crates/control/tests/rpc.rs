@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use fusee_control::master::{MasterReply, MasterRequest};
@@ -36,6 +37,23 @@ fn counting_node(runtime: &Runtime, addr: &str) -> (Server, String) {
     let server = serve::<NodeService, _, _>(runtime, bind(addr).unwrap(), handler).unwrap();
     let addr = server.addr().unwrap().to_string();
     (server, addr)
+}
+
+/// A node that answers as [`count`], always of a first call; and what it learns of connections:
+/// which one asks, and which one ends.
+fn watched_node(runtime: &Runtime) -> (Server, Receiver<(&'static str, u64)>) {
+    let (tell, told) = channel();
+    let seen = tell.clone();
+    let server = serve_connections::<NodeService, _, _, _>(
+        runtime,
+        bind("127.0.0.1:0").unwrap(),
+        move |connection, request| {
+            seen.send(("asks", connection)).unwrap();
+            count(request, Arc::default())
+        },
+        move |connection| tell.send(("ends", connection)).unwrap(),
+    );
+    (server.unwrap(), told)
 }
 
 fn usage(client: &NodeClient) -> u64 {
@@ -98,24 +116,13 @@ fn a_client_finds_its_server_again_after_a_restart() {
 #[test]
 fn requests_are_known_by_their_connection_and_its_end_is_told() {
     let runtime = runtime();
-    let (tell, told) = std::sync::mpsc::channel();
-    let seen = tell.clone();
-    let server = serve_connections::<NodeService, _, _, _>(
-        &runtime,
-        bind("127.0.0.1:0").unwrap(),
-        move |connection, _| {
-            seen.send(("asks", connection)).unwrap();
-            async { NodeReply::Done }
-        },
-        move |connection| tell.send(("ends", connection)).unwrap(),
-    )
-    .unwrap();
+    let (server, told) = watched_node(&runtime);
     let addr = server.addr().unwrap().to_string();
     let next = || told.recv_timeout(Duration::from_secs(10)).unwrap();
     let (theirs, ours) = (self::runtime(), NodeClient::new(&runtime, addr.clone()));
     let other = NodeClient::new(&theirs, addr);
     for (client, connection) in [(&ours, 1), (&other, 2), (&ours, 1)] {
-        assert_eq!(client.call_blocking(NodeRequest::Usage), Ok(NodeReply::Done));
+        assert_eq!(usage(client), 0);
         assert_eq!(next(), ("asks", connection));
     }
     drop((other, theirs));
@@ -128,18 +135,7 @@ fn requests_are_known_by_their_connection_and_its_end_is_told() {
 #[test]
 fn a_connection_that_is_too_slow_is_not_closed_before_another_one_speaks() {
     let runtime = runtime();
-    let (tell, told) = std::sync::mpsc::channel();
-    let seen = tell.clone();
-    let server = serve_connections::<NodeService, _, _, _>(
-        &runtime,
-        bind("127.0.0.1:0").unwrap(),
-        move |connection, request| {
-            seen.send(("asks", connection)).unwrap();
-            count(request, Arc::default())
-        },
-        move |connection| tell.send(("ends", connection)).unwrap(),
-    )
-    .unwrap();
+    let (server, told) = watched_node(&runtime);
     let client = NodeClient::new(&runtime, server.addr().unwrap().to_string());
     let hasty = client.with_deadline(Duration::from_millis(50));
     let (mut connection, end) = (1, Instant::now() + Duration::from_secs(10));
@@ -162,25 +158,14 @@ fn a_connection_that_is_too_slow_is_not_closed_before_another_one_speaks() {
 #[test]
 fn the_end_of_a_connection_is_told_while_an_answer_is_held() {
     let runtime = runtime();
-    let (tell, told) = std::sync::mpsc::channel();
-    let seen = tell.clone();
-    let server = serve_connections::<NodeService, _, _, _>(
-        &runtime,
-        bind("127.0.0.1:0").unwrap(),
-        move |_, _| {
-            seen.send("asks").unwrap();
-            std::future::pending()
-        },
-        move |_| tell.send("ends").unwrap(),
-    )
-    .unwrap();
+    let (server, told) = watched_node(&runtime);
     let theirs = self::runtime();
     let other = NodeClient::new(&theirs, server.addr().unwrap().to_string());
-    theirs.handle().spawn(async move { other.call(NodeRequest::Usage).await });
+    theirs.handle().spawn(async move { other.call(NodeRequest::Describe).await });
     let next = || told.recv_timeout(Duration::from_secs(3));
-    assert_eq!(next(), Ok("asks"));
+    assert_eq!(next(), Ok(("asks", 1)));
     drop(theirs);
-    assert_eq!(next(), Ok("ends"));
+    assert_eq!(next(), Ok(("ends", 1)));
     drop(server);
 }
 

@@ -1,9 +1,13 @@
-//! Small embedded clusters, and a master that does what a test says.
+//! Small clusters, embedded and with servers, and a master that does what a test says.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod fake;
 
+use std::path::Path;
+
 use fusee_client::{Client, EmbeddedOptions, FabricKind, Geometry};
+use fusee_master::{Config, MasterServer};
+use fusee_memory_node::{Config as NodeConfig, MemoryNode};
 
 /// Options of a cluster that is quick to start.
 pub fn options(fabric: FabricKind) -> EmbeddedOptions {
@@ -26,4 +30,36 @@ pub fn on_both_fabrics(mut test: impl FnMut(Client)) {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
         test(Client::embedded(options(fabric)).unwrap());
     }
+}
+
+/// A master that waits for so many memory nodes.
+pub fn master(dir: &Path, memory_nodes: u32) -> MasterServer {
+    let geometry = Geometry {
+        region_bytes: 4 << 20,
+        block_bytes: 1 << 20,
+        max_value_bytes: 64 << 10,
+        ..Geometry::default()
+    };
+    let config = Config {
+        listen: "127.0.0.1:0".into(),
+        data_dir: dir.join("master"),
+        memory_nodes,
+        index_replicas: 2,
+        data_replicas: 2,
+        index_keys: 1000,
+        geometry,
+        ..Config::default()
+    };
+    MasterServer::start(config).unwrap()
+}
+
+/// A memory node for it.
+pub fn node(dir: &Path, master: &MasterServer) -> MemoryNode {
+    let config = NodeConfig {
+        master: master.addr().unwrap().to_string(),
+        shm_dir: Some(dir.to_owned()),
+        pool_bytes: 32 << 20,
+        ..NodeConfig::default()
+    };
+    MemoryNode::start(config).unwrap()
 }
