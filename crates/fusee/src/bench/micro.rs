@@ -19,10 +19,9 @@ use super::phase::{Job, Phase};
 use super::report::{ClusterReport, OperationReport, PhaseReport, Verdict, operations_table};
 use super::tally::Tally;
 use super::worker::Board;
-use super::{attempt, judge, print_json};
+use super::{attempt, judge, print};
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::output;
 
 /// How long keys are inserted, and deleted.
 const INSERT_TIME: Duration = Duration::from_millis(500);
@@ -247,10 +246,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         throughput,
         verdict: Verdict::new(&total.tally, total.verified_keys, total.problems),
     };
-    if args.load.json {
-        print_json(&report)?;
-    } else {
-        output::text(&report.table())?;
-    }
+    print(&report, args.load.json, Report::table)?;
     judge(&report.verdict, None)
 }

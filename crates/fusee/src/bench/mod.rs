@@ -122,8 +122,15 @@ fn attempt<T: Default>(problems: &mut Vec<String>, step: Result<T, Failure>) -> 
     })
 }
 
-/// Prints one JSON object on standard output.
-fn print_json(report: &impl serde::Serialize) -> Result<(), Failure> {
+/// Prints a report on standard output, as one JSON object or as a table for people.
+fn print<R: serde::Serialize>(
+    report: &R,
+    as_json: bool,
+    table: impl FnOnce(&R) -> String,
+) -> Result<(), Failure> {
+    if !as_json {
+        return crate::output::text(&table(report));
+    }
     let json = serde_json::to_string_pretty(report)
         .map_err(|error| Failure::operation(format!("cannot write the report: {error}")))?;
     crate::output::line(&json)

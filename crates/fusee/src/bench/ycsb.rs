@@ -19,10 +19,9 @@ use super::worker::Board;
 use super::workload::{Frontier, MAX_KEYS, Part, Workload};
 use super::ycsb_report::{Report, Settings};
 use super::zipf::Distribution;
-use super::{attempt, judge, print_json};
+use super::{attempt, judge, print};
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::output;
 
 /// Operations of a run that is not limited by time.
 const DEFAULT_OPERATIONS: u64 = 1_000_000;
@@ -317,11 +316,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         verdict: Verdict::new(&tally, verified.keys, problems),
         check,
     };
-    if args.load.json {
-        print_json(&report)?;
-    } else {
-        output::text(&report.table())?;
-    }
+    print(&report, args.load.json, Report::table)?;
     judge(&report.verdict, report.check.as_ref())
 }
 

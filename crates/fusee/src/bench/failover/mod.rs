@@ -31,10 +31,9 @@ use super::tally::Tally;
 use super::verify::Log;
 use super::worker::{Board, Worker};
 use super::zipf::{Chooser, Distribution};
-use super::{attempt, describe, print_json};
+use super::{attempt, describe, print};
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::output;
 use crate::up::Servers;
 use gaps::Pauses;
 use load::{Load, Trace};
@@ -159,11 +158,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let loaded = load_keys(client, &board, args.keys)?;
     let disturbed = disturb(args, client, &board, victim, &mut servers)?;
     let report = judge(args, &target.client, &board, loaded, disturbed, (machine, cluster));
-    if args.cluster.json {
-        print_json(&report)?;
-    } else {
-        output::text(&report.table())?;
-    }
+    print(&report, args.cluster.json, Report::table)?;
     verdict(&report)
 }
 

@@ -24,10 +24,9 @@ use super::machine::Machine;
 use super::own::OwnCluster;
 use super::report::Verdict;
 use super::tally::Tally;
-use super::{describe, judge, print_json};
+use super::{describe, judge, print};
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::output;
 use crate::up::Servers;
 use doomed::{Doomed, Task};
 use report::{PAPER, Report, Round, Settings, Summary};
@@ -132,11 +131,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         verdict: Verdict::new(&tally, args.keys * rounds.len() as u64, Vec::new()),
         rounds,
     };
-    if args.cluster.json {
-        print_json(&report)?;
-    } else {
-        output::text(&report.table())?;
-    }
+    print(&report, args.cluster.json, Report::table)?;
     judge(&report.verdict, None)
 }
 
