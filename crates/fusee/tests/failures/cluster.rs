@@ -92,6 +92,7 @@ pub struct Cluster {
     _runtime: Runtime,
     pub rng: RefCell<SmallRng>,
     fabric: &'static str,
+    pool: &'static str,
     address: String,
     next_writer: u32,
     next_node: u32,
@@ -109,6 +110,11 @@ fn seed() -> u64 {
 impl Cluster {
     /// Three memory nodes, three replicas of the index, two of the data; no client.
     pub fn start(fabric: &'static str) -> Cluster {
+        Cluster::with_pools(fabric, "128MiB")
+    }
+
+    /// The same, with memory nodes of this size.
+    pub fn with_pools(fabric: &'static str, pool: &'static str) -> Cluster {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let seed = seed();
         println!("seed {seed}, over {fabric}");
@@ -127,6 +133,7 @@ impl Cluster {
             _runtime: runtime,
             rng: RefCell::new(SmallRng::seed_from_u64(seed)),
             fabric,
+            pool,
             address,
             next_writer: 1,
             next_node: 0,
@@ -141,7 +148,7 @@ impl Cluster {
 
     pub fn start_node(&mut self) {
         let sockets = format!("--shm-dir={}", self.scratch.path().join("sockets").display());
-        let line = ["memory-node", "--master", &self.address, "--pool=128MiB", &sockets];
+        let line = ["memory-node", "--master", &self.address, "--pool", self.pool, &sockets];
         let name = format!("node-{}", self.next_node);
         self.next_node += 1;
         self.nodes.push(Server::start(&self.scratch, &name, &line));

@@ -22,6 +22,9 @@ const RATE: u32 = 100;
 /// Windows of each kind, and how long one is.
 const WINDOWS: usize = 12;
 const WINDOW: Duration = Duration::from_secs(5);
+/// Of each memory node. Overwritten values keep their memory: with a tenth of this the writers would
+/// run out of it before the last window.
+const POOL: &str = "2GiB";
 /// Sessions of a process, that of its main thread included.
 const SESSIONS: u32 = 10;
 
@@ -34,7 +37,7 @@ enum End {
 }
 
 fn measure(fabric: &'static str) {
-    let mut cluster = Cluster::start(fabric);
+    let mut cluster = Cluster::with_pools(fabric, POOL);
     cluster.load(2, 2);
     let ends = [End::Nobody, End::InOrder, End::Crash];
     let mut rates: [Vec<f64>; 3] = Default::default();
