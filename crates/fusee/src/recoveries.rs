@@ -2,7 +2,8 @@
 //!
 //! The master measures the parts in microseconds; here they are milliseconds, as in the paper. What
 //! passes before the first of them (the crash has to be noticed, and the client shut out at all
-//! memory nodes) is in none.
+//! memory nodes) is in none. Clients that are recovered together share the first two parts: each
+//! shows them whole.
 
 use std::fmt::Write as _;
 

@@ -12,8 +12,8 @@
 //! * A session that has left is not named any more, but a question that names it may still be on
 //!   its way and arrive after its `Close`. Names are never used twice, so an answer about it finds
 //!   nobody here, and the master has to pay no heed to a session that it knows has ended.
-//! * A master that answers at once is asked every [`Timing::pace`], one that is away more and more seldom,
-//!   up to [`Timing::last_retry`]. Nothing ends on this side because time has passed.
+//! * A master that answers at once is asked every [`Timing::pace`], one that is away more and more
+//!   seldom, up to [`Timing::last_retry`]. Nothing ends on this side because time has passed.
 //!
 //! It waits by sleeps only and reads no clock. A future of [`Keeper::keep`] may be dropped at any
 //! point; another one goes on.

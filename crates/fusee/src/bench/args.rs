@@ -14,8 +14,9 @@ pub const MIN_PAIR_BYTES: usize = KEY_BYTES + HEADER_BYTES;
 /// The cluster to measure: an existing one, or one that is made for the purpose.
 #[derive(Args, Clone, Debug)]
 pub struct ClusterArgs {
-    /// Measure the cluster of the master at this address (several: with commas); without it, a cluster is started
-    /// inside this process and ends with it (for several client processes, as processes)
+    /// Measure the cluster of the master at this address (several: with commas); without it, a
+    /// cluster is started inside this process and ends with it (for several client processes, as
+    /// processes)
     #[arg(long, value_name = "HOST:PORT")]
     pub master: Option<String>,
 

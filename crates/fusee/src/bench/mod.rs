@@ -8,8 +8,8 @@
 //! Reading order: [`workload`] and [`zipf`] (what is asked), [`value`] and [`verify`] (how it is
 //! checked), [`worker`], [`phase`] and [`driver`] (how it is done), [`message`], [`client_process`]
 //! and [`processes`] (the same in several processes), [`cluster`] (on what), [`record`] and
-//! [`check`] (whether the history is linearizable),
-//! [`recovery`] and [`failover`] (what happens when somebody dies), [`tally`] and [`report`] (what comes out).
+//! [`check`] (whether the history is linearizable), [`recovery`] and [`failover`] (what happens when
+//! somebody dies), [`tally`] and [`report`] (what comes out).
 
 mod args;
 mod check;

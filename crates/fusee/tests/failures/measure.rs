@@ -22,8 +22,8 @@ const RATE: u32 = 100;
 /// Windows of each kind, and how long one is.
 const WINDOWS: usize = 12;
 const WINDOW: Duration = Duration::from_secs(5);
-/// Of each memory node. Overwritten values keep their memory: with a tenth of this the writers would
-/// run out of it before the last window.
+/// Of each memory node. Overwritten values keep their memory: with a tenth of this the writers
+/// would run out of it before the last window.
 const POOL: &str = "2GiB";
 /// Sessions of a process, that of its main thread included.
 const SESSIONS: u32 = 10;

@@ -2,9 +2,9 @@
 //! go on.
 //!
 //! Every member of the view is told, again and again until it acknowledges: one request at a time,
-//! about all whom it does not know of yet, up to [`MAX_CLIENTS`]. Only then does a session count as gone: until then a
-//! CAS of it may arrive. What was acknowledged is kept in memory only; a master that restarts asks
-//! again, which changes nothing.
+//! about all whom it does not know of yet, up to [`MAX_CLIENTS`]. Only then does a session count as
+//! gone: until then a CAS of it may arrive. What was acknowledged is kept in memory only; a master
+//! that restarts asks again, which changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,9 @@
 //! What the master decides: a state machine without sockets, clocks, threads or files.
 //!
 //! The host feeds [`Event`]s and carries out the [`Action`]s of each in their order; an
-//! [`Action::Persist`] has to be durable before any later one, and may be before an earlier one. The master names memory nodes,
-//! forms the cluster once enough of them are there, and from then on hands out client ids and
-//! the view. Gets and puts never come here.
+//! [`Action::Persist`] has to be durable before any later one, and may be before an earlier one.
+//! The master names memory nodes, forms the cluster once enough of them are there, and from then on
+//! hands out client ids and the view. Gets and puts never come here.
 //!
 //! Joining and identities:
 //!
