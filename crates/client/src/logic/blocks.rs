@@ -370,7 +370,7 @@ mod tests {
         env.has_master.set(false);
         let source = source_of(7, &env);
         let class = SizeClass::from_code(1).unwrap();
-        let mut grant = || {
+        let grant = || {
             env.owner.set(ClientId::NOBODY);
             at_once(source.grant(class, &view())).unwrap();
         };
