@@ -1,5 +1,5 @@
-//! How a view changes: one primitive for losing a memory node, adding replicas, and later for
-//! growing the index (P §5.2 and more).
+//! How a view changes: one primitive for losing a memory node, adding replicas, and growing the
+//! index (P §5.2 and more).
 //!
 //! ```text
 //! stable ─ freeze ─▶ frozen ─ all sessions have left older views ─▶ transforming
@@ -21,7 +21,15 @@
 //! | switched | wait; those that were stopped look what became of them | from the new primary | anywhere |
 //!
 //! Everything outside of the scope goes on, and so do reads of data, from any replica that is
-//! left. Invariants:
+//! left.
+//!
+//! A subtable that is *split* gets a sibling. Transforming fills the sibling with the entries of the
+//! keys whose next hash bit is 1, each in the slot of the same number; readers do not know of it
+//! yet. The switch makes it known. When everybody has left the old picture, the moved entries are
+//! cleared from where they were, and only then the change ends. Whatever a stopped writer looks for,
+//! it looks for where its key now belongs.
+//!
+//! Invariants:
 //!
 //! * A session *acknowledges* a view once none of its operations acts by an older one. An
 //!   operation that was stopped half-way in a scope acts by no view until it looks.
@@ -37,7 +45,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::verbs::MnId;
-use crate::view::{Place, View, ViewError};
+use crate::view::{MAX_DEPTH, Place, Subtable, View, ViewError};
 
 /// How far a change has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -62,7 +70,7 @@ pub struct Change {
 }
 
 /// What happens to a subtable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubtableChange {
     /// Which.
     pub subtable: u32,
@@ -70,6 +78,17 @@ pub struct SubtableChange {
     pub headless: bool,
     /// A replica to fill, which becomes the last backup.
     pub joining: Option<Place>,
+    /// Of a subtable that is split.
+    pub split: Option<Split>,
+}
+
+/// How far the split of a subtable has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Split {
+    /// Here is its sibling to be filled. It is no part of the index yet.
+    Filling(Vec<Place>),
+    /// The sibling is this subtable. Moved entries are still to be cleared.
+    Clearing(u32),
 }
 
 /// What happens to a region.
@@ -90,6 +109,22 @@ pub enum NothingLeft {
     /// A region is gone, with all its objects.
     #[error("region {0} has no replica left")]
     Region(u32),
+}
+
+impl SubtableChange {
+    /// Only that it is frozen, and its replicas made equal.
+    fn of(subtable: u32) -> SubtableChange {
+        SubtableChange { subtable, headless: false, joining: None, split: None }
+    }
+
+    /// Where something is filled that is no part of the index yet.
+    pub(crate) fn new_places(&self) -> impl Iterator<Item = Place> + '_ {
+        let sibling = match &self.split {
+            Some(Split::Filling(places)) => &places[..],
+            Some(Split::Clearing(_)) | None => &[],
+        };
+        self.joining.into_iter().chain(sibling.iter().copied())
+    }
 }
 
 impl Change {
@@ -128,7 +163,7 @@ impl View {
         let held = self.subtables.iter().flat_map(|s| &s.places);
         let held = held.chain(self.regions.iter().flat_map(|r| &r.places));
         let joining = self.change.iter().flat_map(|change| {
-            let subtables = change.subtables.iter().filter_map(|s| s.joining);
+            let subtables = change.subtables.iter().flat_map(SubtableChange::new_places);
             subtables.chain(change.regions.iter().map(|r| r.joining))
         });
         held.copied().chain(joining).any(|place| place.node == node)
@@ -152,7 +187,7 @@ impl View {
         let mut change =
             Change { stage: Stage::Frozen, subtables: Vec::new(), regions: before.regions.clone() };
         for (number, subtable) in (0u32..).zip(&mut view.subtables) {
-            let known = before.of_subtable(number).copied();
+            let known = before.of_subtable(number).cloned();
             let lost_one = subtable.places.iter().any(is_lost);
             if known.is_none() && !lost_one {
                 continue;
@@ -162,10 +197,20 @@ impl View {
             if subtable.places.is_empty() {
                 return Err(NothingLeft::Subtable(number));
             }
+            let known = known.unwrap_or(SubtableChange::of(number));
+            let split = known.split.and_then(|split| match split {
+                Split::Filling(mut places) => {
+                    places.retain(|place| !is_lost(place));
+                    // Without any room for the sibling there is no split.
+                    (!places.is_empty()).then_some(Split::Filling(places))
+                }
+                clearing => Some(clearing),
+            });
             change.subtables.push(SubtableChange {
-                subtable: number,
-                headless: lost_its_head || known.is_some_and(|known| known.headless),
-                joining: known.and_then(|known| known.joining).filter(|place| !is_lost(place)),
+                headless: lost_its_head || known.headless,
+                joining: known.joining.filter(|place| !is_lost(place)),
+                split,
+                ..known
             });
         }
         for (number, region) in (0u32..).zip(&mut view.regions) {
@@ -186,9 +231,8 @@ impl View {
     pub fn growing(&self, subtables: &[(u32, Place)], regions: &[(u32, Place)]) -> View {
         assert!(self.change.is_none(), "one change at a time");
         let subtable = |(subtable, place): &(u32, Place)| SubtableChange {
-            subtable: *subtable,
-            headless: false,
             joining: Some(*place),
+            ..SubtableChange::of(*subtable)
         };
         let region =
             |(region, joining): &(u32, Place)| RegionChange { region: *region, joining: *joining };
@@ -200,6 +244,41 @@ impl View {
         change.subtables.sort_by_key(|s| s.subtable);
         change.regions.sort_by_key(|r| r.region);
         self.next(Some(change))
+    }
+
+    /// The view in which subtables are going to be split; with the places of their siblings.
+    ///
+    /// # Panics
+    /// If a change is under way.
+    pub fn splitting(&self, splits: &[(u32, Vec<Place>)]) -> View {
+        assert!(self.change.is_none(), "one change at a time");
+        let split = |(subtable, sibling): &(u32, Vec<Place>)| SubtableChange {
+            split: Some(Split::Filling(sibling.clone())),
+            ..SubtableChange::of(*subtable)
+        };
+        let mut subtables: Vec<SubtableChange> = splits.iter().map(split).collect();
+        subtables.sort_by_key(|s| s.subtable);
+        self.next(Some(Change { stage: Stage::Frozen, subtables, regions: Vec::new() }))
+    }
+
+    /// Makes the sibling of a subtable a part of the index: half of the directory's entries that
+    /// lead to the one lead to the other from now on. Returns its number.
+    fn take_sibling_in(&mut self, subtable: u32, places: Vec<Place>) -> u32 {
+        let number = self.subtables.len() as u32;
+        let old = &mut self.subtables[subtable as usize];
+        old.local_depth += 1;
+        let local_depth = u32::from(old.local_depth);
+        self.subtables.push(Subtable { local_depth: local_depth as u8, places });
+        if local_depth > self.depth() {
+            self.directory = self.directory.iter().flat_map(|entry| [*entry; 2]).collect();
+        }
+        let bit = 1 << (self.depth() - local_depth);
+        for (i, entry) in self.directory.iter_mut().enumerate() {
+            if *entry == subtable && i & bit != 0 {
+                *entry = number;
+            }
+        }
+        number
     }
 
     /// The view of the next stage: transforming after frozen, switched after transforming, stable
@@ -216,11 +295,20 @@ impl View {
             }
             Stage::Transforming => {
                 let mut view = self.next(None);
+                let mut siblings = Vec::new();
                 for subtable in &mut change.subtables {
                     subtable.headless = false;
                     let places = &mut view.subtables[subtable.subtable as usize].places;
                     places.extend(subtable.joining.take());
+                    if let Some(Split::Filling(places)) = &mut subtable.split {
+                        let places = core::mem::take(places);
+                        let sibling = view.take_sibling_in(subtable.subtable, places);
+                        subtable.split = Some(Split::Clearing(sibling));
+                        siblings.push(SubtableChange::of(sibling));
+                    }
                 }
+                // Their numbers are larger than all others.
+                change.subtables.append(&mut siblings);
                 for region in change.regions.drain(..) {
                     view.regions[region.region as usize].places.push(region.joining);
                 }
@@ -248,16 +336,29 @@ impl View {
             return fail("a change names an unknown subtable or region");
         }
         let switched = change.stage == Stage::Switched;
-        if switched && change.subtables.iter().any(|s| s.headless || s.joining.is_some()) {
+        let unfinished = |s: &SubtableChange| s.headless || s.new_places().next().is_some();
+        if switched && change.subtables.iter().any(unfinished) {
             return fail("a change that is switched leaves a subtable unfinished");
         }
         if switched && !change.regions.is_empty() {
             return fail("a change that is switched leaves a region unfinished");
         }
-        for SubtableChange { subtable, joining, .. } in &change.subtables {
+        let bytes = self.geometry.subtable_bytes();
+        for SubtableChange { subtable, joining, split, .. } in &change.subtables {
+            let Subtable { places, local_depth } = &self.subtables[*subtable as usize];
             if let Some(joining) = joining {
-                let places = &self.subtables[*subtable as usize].places;
-                self.check_joining(places, *joining, self.geometry.subtable_bytes())?;
+                self.check_joining(places, *joining, bytes)?;
+            }
+            match split {
+                None => {}
+                Some(Split::Filling(_)) if u32::from(*local_depth) >= MAX_DEPTH => {
+                    return fail("a subtable is split that is too deep");
+                }
+                Some(Split::Filling(sibling)) => self.check_places(sibling, bytes)?,
+                Some(Split::Clearing(sibling)) if change.of_subtable(*sibling).is_none() => {
+                    return fail("the sibling of a subtable is not in the scope of the change");
+                }
+                Some(Split::Clearing(_)) => {}
             }
         }
         for RegionChange { region, joining } in &change.regions {
@@ -357,7 +458,7 @@ mod tests {
             let error = view.check().unwrap_err();
             assert!(error.what.contains(what), "{what}: {error}");
         };
-        bad("in order", |c| c.subtables.push(c.subtables[0]));
+        bad("in order", |c| c.subtables.push(c.subtables[0].clone()));
         bad("unknown subtable", |c| c.subtables[0].subtable = 9);
         bad("unknown subtable or region", |c| c.regions[0].region = 9);
         bad("unfinished", |c| c.stage = Stage::Switched);

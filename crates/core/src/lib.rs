@@ -29,6 +29,7 @@ pub mod recovery;
 pub mod repair;
 pub mod slab;
 pub mod snapshot;
+pub mod split;
 pub mod stats;
 pub mod store;
 pub mod verbs;

@@ -66,6 +66,13 @@ impl Buckets {
         }
     }
 
+    /// Whether a key belongs into the sibling of its subtable, once that is split at this depth: its
+    /// next hash bit.
+    pub fn belongs_to_sibling(key: &[u8], local_depth: u8) -> bool {
+        let low = XxHash3_128::oneshot(key) as u64;
+        low >> (63 - local_depth) & 1 == 1
+    }
+
     /// Posts the two READs that fetch all slots from the replica at `place`.
     pub fn read(&self, batch: &mut Batch, place: Place) -> [Ticket; 2] {
         let bytes = 2 * self.bucket_slots * 8;

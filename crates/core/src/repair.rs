@@ -16,7 +16,7 @@
 //! again. If the primary is lost, readers may use the first backup meanwhile: its word is the one
 //! that is chosen. So it may stop anywhere and be run again.
 //!
-//! A subtable that gets a replica is made equal first, and copied then; a region is only copied,
+//! A subtable that gets a replica, or a sibling ([`split`]), is made equal first, and copied then; a region is only copied,
 //! since an object stands on all replicas before anybody can learn of it.
 //!
 //! Preconditions: the change is in the stage *transforming*: no operation that touches its scope
@@ -28,9 +28,10 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
-use crate::change::{RegionChange, Stage, SubtableChange};
+use crate::change::{RegionChange, Split, Stage, SubtableChange};
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
+use crate::split;
 use crate::stats::Cost;
 use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
 use crate::view::{MAX_REPLICAS, Place, View};
@@ -90,8 +91,11 @@ pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed
     let change = view.change.as_ref().expect("a change is under way");
     assert_eq!(change.stage, Stage::Transforming, "nobody has stopped for it");
     let mut result = Transformed::default();
-    for SubtableChange { subtable, joining, .. } in &change.subtables {
+    for SubtableChange { subtable, joining, split, .. } in &change.subtables {
         settle_subtable(fabric, view, *subtable, &mut result).await?;
+        if let Some(Split::Filling(sibling)) = split {
+            split::fill(fabric, view, *subtable, sibling, &mut result).await?;
+        }
         if let Some(joining) = joining {
             let from = view.subtables[*subtable as usize].places[0];
             let bytes = view.geometry.subtable_bytes();

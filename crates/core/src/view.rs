@@ -15,6 +15,8 @@ use crate::verbs::MnId;
 
 /// The largest replication factor, of index and of data (P Fig. 18 goes to 5).
 pub const MAX_REPLICAS: usize = 5;
+/// The directory has up to two to this power of entries.
+pub const MAX_DEPTH: u32 = 24;
 /// Buckets of a group: main, shared overflow, main (RACE hashing).
 pub const BUCKETS_PER_GROUP: u64 = 3;
 /// Entries of a block allocation table are client ids.
@@ -232,7 +234,7 @@ impl View {
     pub fn check(&self) -> Result<(), ViewError> {
         let fail = |what| Err(ViewError { what });
         self.geometry.check()?;
-        if !self.directory.len().is_power_of_two() || self.directory.len() > 1 << 24 {
+        if !self.directory.len().is_power_of_two() || self.directory.len() > 1 << MAX_DEPTH {
             return fail("the directory must have 2^n entries, at most 2^24");
         }
         if self.directory.iter().any(|s| *s as usize >= self.subtables.len()) {
@@ -272,8 +274,8 @@ impl View {
         extents.extend(self.subtables.iter().flat_map(|s| places(&s.places, subtable)));
         extents.extend(self.regions.iter().flat_map(|r| places(&r.places, region)));
         if let Some(change) = &self.change {
-            let joining = change.subtables.iter().filter_map(|s| s.joining);
-            extents.extend(joining.flat_map(|place| places(&[place], subtable)));
+            let new = change.subtables.iter().flat_map(|s| s.new_places());
+            extents.extend(new.flat_map(|place| places(&[place], subtable)));
             extents.extend(change.regions.iter().flat_map(|r| places(&[r.joining], region)));
         }
         extents.sort_unstable();

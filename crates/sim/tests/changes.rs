@@ -4,7 +4,7 @@
 
 mod support;
 
-use support::changes::{cut_off_primary, node_loss, node_loss_and_return};
+use support::changes::{cut_off_primary, node_loss, node_loss_and_return, splits};
 use support::failures::for_all;
 use support::steered_changes::doubtful_backups;
 
@@ -21,6 +21,14 @@ fn operations_go_on_when_memory_nodes_are_lost() {
 fn replicas_are_added_beside_writers() {
     let Some(events) = for_all(1_500, node_loss_and_return) else { return };
     assert!(events.crashed > 500 && events.slots_settled > 100, "{events:?}");
+}
+
+/// The index grows beside working clients, and while memory nodes are lost.
+#[test]
+fn the_index_grows_beside_working_clients() {
+    let Some(events) = for_all(2_000, splits) else { return };
+    assert!(events.moved > 1_000 && events.stopped > 100, "{events:?}");
+    assert!(events.begun_anew > 100 && events.crashed > 500, "{events:?}");
 }
 
 /// A node that only the master has lost is still read by those who have not heard of it.

@@ -202,6 +202,20 @@ impl<'a> Object<'a> {
         Ok(same_length && prefix.get(HEADER_BYTES as usize..end) == Some(key))
     }
 
+    /// The key at the start of an object, or if `prefix` is too short for it, how long it is. Does
+    /// not check the CRC: the caller knows the object to be complete.
+    pub fn prefix_key(prefix: &[u8], generation: u8) -> Result<Result<&[u8], u64>, ObjectError> {
+        match prefix.get(12).copied() {
+            Some(found) if found == generation => {}
+            Some(found) => return Err(ObjectError::OtherGeneration(found)),
+            None => return Err(ObjectError::Incomplete),
+        }
+        let key_bytes = u32_at(prefix, 4);
+        let key =
+            prefix.get(HEADER_BYTES as usize..).and_then(|rest| rest.get(..key_bytes as usize));
+        Ok(key.ok_or(key_bytes.into()))
+    }
+
     /// The size class that holds a pair of these lengths; `None` over 16 MiB.
     pub fn class(key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
         SizeClass::fitting(object_bytes(key_bytes as u64, value_bytes as u64))

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use fusee_core::layout::{Object, Slot, TRAILER_BYTES};
+use fusee_core::race::Buckets;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, SlotRef, View};
 
@@ -64,6 +65,10 @@ impl Entries {
         }
         let view = self.view.as_ref().expect("there are slots only with a view");
         let key = key_of(network, view, word);
+        // What a split has moved stays here until it is cleared: nobody looks for it any more.
+        if Buckets::of(&key, view).subtable != slot.subtable {
+            return;
+        }
         if let Some(other) = self.live.insert(key.clone(), slot) {
             panic!("{key:02x?} is live twice, in {other:?} and in {slot:?} as {:#x}", word.0);
         }

@@ -16,6 +16,7 @@ use fusee_client::logic::Gate;
 use fusee_core::change::Stage;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::repair::transform;
+use fusee_core::split::clear;
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, View};
@@ -43,6 +44,17 @@ pub fn node_loss_and_return(seed: u64) -> Events {
     change(&run, Why::Loss);
     change(&run, Why::Growth);
     change(&run, Why::Loss);
+    run.end()
+}
+
+/// The index grows beside working clients, and nodes are lost meanwhile. 1 to 5 index replicas.
+pub fn splits(seed: u64) -> Events {
+    let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
+    let run = Run::new(seed, 1 + seed as u8 % 5, plans);
+    run.work(&[false]);
+    for _ in 0..1 + run.rng.below(3) {
+        change(&run, Why::Split);
+    }
     run.end()
 }
 
@@ -94,6 +106,7 @@ pub fn cut_off_primary(seed: u64) -> Events {
 enum Why {
     Loss,
     Growth,
+    Split,
 }
 
 /// Clients work while the view changes.
@@ -134,6 +147,7 @@ impl Leader<'_> {
         let first = match why {
             Why::Loss => self.lose_a_node(&now).await,
             Why::Growth => grown(run, &now),
+            Why::Split => split(run, &now),
         };
         if let Some(view) = first {
             run.cluster.stop_watching();
@@ -192,6 +206,9 @@ impl Leader<'_> {
                 while !self.gates().all(Gate::acknowledges) {
                     idle(1).await;
                 }
+                if stage == Stage::Switched {
+                    self.clear(&view).await;
+                }
             }
             Stage::Transforming => {
                 self.gates().for_each(|gate| {
@@ -213,6 +230,19 @@ impl Leader<'_> {
         }
         let done = transform(&fabric, view).await.expect("everybody has stopped");
         run.count(|e| e.slots_settled += done.slots_changed);
+    }
+
+    /// Takes out what a split has moved.
+    async fn clear(&self, view: &View) {
+        let run = self.run;
+        let fabric = operator_fabric(&run.cluster);
+        while run.rng.below(3) == 0 {
+            let steps = run.rng.below(40) as u64;
+            let cut = cut_off(steps, clear(&fabric, view)).await;
+            run.count(|e| e.cut_off += u64::from(cut.is_none()));
+        }
+        let done = clear(&fabric, view).await.expect("everybody has left the old picture");
+        run.count(|e| e.moved += done.slots_changed);
     }
 
     /// The gates of the clients that live.
@@ -243,38 +273,71 @@ impl Leader<'_> {
     }
 }
 
-/// The view in which every subtable is going to have one more replica, where there is room.
-fn grown(run: &Run, view: &View) -> Option<View> {
+/// The end of what a view uses on each node.
+fn used(view: &View) -> Vec<(MnId, u64)> {
+    let end_on = |node: MnId| {
+        let end =
+            move |place: &Place, bytes: u64| (place.node == node).then_some(place.offset + bytes);
+        let subtables = view.subtables.iter().flat_map(|s| &s.places);
+        let subtables = subtables.filter_map(|p| end(p, view.geometry.subtable_bytes()));
+        let regions = view.regions.iter().flat_map(|r| &r.places);
+        let regions = regions.filter_map(|p| end(p, view.geometry.region_bytes));
+        subtables.chain(regions).max().unwrap_or(0).next_multiple_of(64)
+    };
+    view.members.iter().map(|member| (member.node, end_on(member.node))).collect()
+}
+
+/// Room for one more subtable, on up to so many nodes that are none of `not`.
+fn room(
+    run: &Run,
+    view: &View,
+    used: &mut [(MnId, u64)],
+    not: &[Place],
+    most: usize,
+) -> Vec<Place> {
     let bytes = view.geometry.subtable_bytes().next_multiple_of(64);
-    let mut next_free: Vec<(MnId, u64)> = view
-        .members
-        .iter()
-        .map(|member| {
-            let end = |place: &Place, bytes: u64| {
-                if place.node == member.node { place.offset + bytes } else { 0 }
-            };
-            let subtables = view.subtables.iter().flat_map(|s| &s.places);
-            let subtables = subtables.map(|p| end(p, view.geometry.subtable_bytes()));
-            let regions = view.regions.iter().flat_map(|r| &r.places);
-            let regions = regions.map(|p| end(p, view.geometry.region_bytes));
-            let used = subtables.chain(regions).max().unwrap_or(0);
-            (member.node, used.next_multiple_of(64))
-        })
-        .collect();
-    let mut joining = Vec::new();
-    for (number, subtable) in (0u32..).zip(&view.subtables) {
-        let fits = |(node, free): &&mut (MnId, u64)| {
+    let mut places = Vec::new();
+    while places.len() < most {
+        let fits = |(node, end): &&mut (MnId, u64)| {
             let member = view.member(*node).expect("a member");
-            *free + bytes <= member.pool_bytes && subtable.places.iter().all(|p| p.node != *node)
+            let taken = not.iter().chain(&places).any(|p: &Place| p.node == *node);
+            *end + bytes <= member.pool_bytes && !taken
         };
-        let mut fitting: Vec<&mut (MnId, u64)> = next_free.iter_mut().filter(fits).collect();
-        if fitting.is_empty() || subtable.places.len() == 5 {
-            continue;
+        let mut fitting: Vec<&mut (MnId, u64)> = used.iter_mut().filter(fits).collect();
+        if fitting.is_empty() {
+            break;
         }
         let at = run.rng.below(fitting.len());
-        let (node, free) = &mut *fitting[at];
-        joining.push((number, Place { node: *node, offset: *free }));
-        *free += bytes;
+        let (node, end) = &mut *fitting[at];
+        places.push(Place { node: *node, offset: *end });
+        *end += bytes;
+    }
+    places
+}
+
+/// The view in which every subtable is going to have one more replica, where there is room.
+fn grown(run: &Run, view: &View) -> Option<View> {
+    let mut used = used(view);
+    let mut joining = Vec::new();
+    for (number, subtable) in (0u32..).zip(&view.subtables) {
+        let most = usize::from(subtable.places.len() < 5);
+        let place = room(run, view, &mut used, &subtable.places, most);
+        joining.extend(place.first().map(|place| (number, *place)));
     }
     (!joining.is_empty()).then(|| view.growing(&joining, &[]))
+}
+
+/// The view in which some subtables are going to be split, where there is room.
+fn split(run: &Run, view: &View) -> Option<View> {
+    let mut used = used(view);
+    let mut splits = Vec::new();
+    for (number, subtable) in (0u32..).zip(&view.subtables) {
+        if subtable.local_depth < 4 && run.rng.below(3) > 0 {
+            let places = room(run, view, &mut used, &[], subtable.places.len());
+            if !places.is_empty() {
+                splits.push((number, places));
+            }
+        }
+    }
+    (!splits.is_empty()).then(|| view.splitting(&splits))
 }

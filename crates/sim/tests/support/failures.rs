@@ -50,6 +50,8 @@ pub struct Events {
     pub begun_anew: u64,
     /// Operations that were stopped by a change.
     pub stopped: u64,
+    /// Entries that moved when a subtable was split.
+    pub moved: u64,
 }
 
 impl Events {
@@ -64,6 +66,7 @@ impl Events {
         self.slots_settled += other.slots_settled;
         self.begun_anew += other.begun_anew;
         self.stopped += other.stopped;
+        self.moved += other.moved;
     }
 }
 

@@ -1,0 +1,196 @@
+//! Splitting a subtable: the index grows by a sibling for one that is full (RACE hashing; P §4.2).
+//!
+//! The next bit of its hash says in which of the two a key belongs; the numbers of its slots are
+//! the same in both. [`fill`] runs while the change is *transforming*: the sibling gets
+//!
+//! * the word of every entry whose key belongs there;
+//! * the word of every free slot: a DELETE that was stopped may look for it there;
+//! * in place of every other entry the free slot of the same identity, a word that nobody expects
+//!   or writes anywhere in the sibling.
+//!
+//! So every word of the sibling is as unique as those of the subtable. Readers do not know the
+//! sibling yet, and the subtable stays as it is.
+//!
+//! [`clear`] runs when the change is *switched* and nobody acts by an older view any more: entries
+//! that stand in both are taken out of the subtable, the backups first, the primary last. What is
+//! still in the primary is still to be cleared, so both may stop anywhere and be run again. Writes
+//! to the two wait until the change has ended.
+
+use alloc::vec::Vec;
+
+use crate::change::{Split, Stage, SubtableChange};
+use crate::layout::{HEADER_BYTES, Object, Slot};
+use crate::race::Buckets;
+use crate::repair::{RepairError, Transformed};
+use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
+use crate::view::{MAX_REPLICAS, Place, View};
+
+/// Slots that are handled in one go: one object is read for each.
+const CHUNK_SLOTS: u64 = MAX_BATCH_VERBS as u64;
+/// Bytes of an object that are read first: most keys are shorter.
+const PREFIX_BYTES: u64 = 128;
+
+/// Fills the sibling of a subtable whose replicas are equal.
+pub(crate) async fn fill<F: Fabric>(
+    fabric: &F,
+    view: &View,
+    subtable: u32,
+    sibling: &[Place],
+    result: &mut Transformed,
+) -> Result<(), RepairError> {
+    let from = view.subtables[subtable as usize].places[0];
+    let mut work = Work { fabric, view, batch: Batch::new(), result };
+    for (first, count) in chunks(view) {
+        let [words] = work.read([from], first, count).await?;
+        let moves = work.which_move(subtable, &words).await?;
+        work.batch.clear();
+        let image = work.batch.stage(count as u32 * 8);
+        let slots = work.batch.bytes_mut(image).chunks_exact_mut(8);
+        for ((bytes, word), moves) in slots.zip(&words).zip(moves) {
+            let word = if moves || word.is_free() { *word } else { word.aborted() };
+            bytes.copy_from_slice(&word.0.to_le_bytes());
+        }
+        for place in sibling {
+            work.batch.write(place.node, place.offset + first * 8, image);
+        }
+        work.phase().await;
+        work.batch.check()?;
+        work.result.bytes_copied += count * 8 * sibling.len() as u64;
+    }
+    Ok(())
+}
+
+/// Takes moved entries out of where they were, in a view that is switched and that everybody
+/// follows.
+///
+/// # Panics
+/// If the view has no change that is switched.
+pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, RepairError> {
+    let change = view.change.as_ref().expect("a change is under way");
+    assert_eq!(change.stage, Stage::Switched, "readers may still be at the old place");
+    let mut result = Transformed::default();
+    for SubtableChange { subtable, split, .. } in &change.subtables {
+        let Some(Split::Clearing(sibling)) = split else { continue };
+        let places = &view.subtables[*subtable as usize].places;
+        let [old, new] = [places[0], view.subtables[*sibling as usize].places[0]];
+        let mut work = Work { fabric, view, batch: Batch::new(), result: &mut result };
+        for (first, count) in chunks(view) {
+            let [old, new] = work.read([old, new], first, count).await?;
+            let both = (first..).zip(old.into_iter().zip(new));
+            let moved = both.filter(|(_, (old, new))| old == new && !old.is_free());
+            let moved: Vec<(u64, Slot)> = moved.map(|(slot, (word, _))| (slot, word)).collect();
+            for moved in moved.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
+                work.take_out(*subtable, &places[1..], moved).await?;
+                work.take_out(*subtable, &places[..1], moved).await?;
+            }
+        }
+    }
+    Ok(result)
+}
+
+/// First slot and number of slots, chunk by chunk.
+fn chunks(view: &View) -> impl Iterator<Item = (u64, u64)> + use<> {
+    let slots = view.geometry.subtable_slots();
+    let firsts = (0..slots).step_by(CHUNK_SLOTS as usize);
+    firsts.map(move |first| (first, CHUNK_SLOTS.min(slots - first)))
+}
+
+struct Work<'w, F> {
+    fabric: &'w F,
+    view: &'w View,
+    batch: Batch,
+    result: &'w mut Transformed,
+}
+
+impl<F: Fabric> Work<'_, F> {
+    async fn phase(&mut self) {
+        let batch = core::mem::take(&mut self.batch);
+        self.batch = self.fabric.execute(batch).await;
+        self.result.cost.add_batch(&self.batch);
+    }
+
+    /// Reads the same range of slots at several places.
+    async fn read<const N: usize>(
+        &mut self,
+        places: [Place; N],
+        first: u64,
+        count: u64,
+    ) -> Result<[Vec<Slot>; N], Failure> {
+        self.batch.clear();
+        let reads = places
+            .map(|place| self.batch.read(place.node, place.offset + first * 8, count as u32 * 8));
+        self.phase().await;
+        let mut all = [const { Vec::new() }; N];
+        for (words, read) in all.iter_mut().zip(reads) {
+            let bytes = self.batch.data(read)?.as_chunks().0;
+            words.extend(bytes.iter().map(|word| Slot(u64::from_le_bytes(*word))));
+        }
+        Ok(all)
+    }
+
+    /// Of every word whether it is an entry of the sibling. An entry that leads to no object is
+    /// not: nobody finds it anywhere.
+    async fn which_move(&mut self, subtable: u32, words: &[Slot]) -> Result<Vec<bool>, Failure> {
+        let depth = self.view.subtables[subtable as usize].local_depth;
+        let mut moves = Vec::new();
+        moves.resize(words.len(), false);
+        let mut asked: Vec<(usize, u64)> =
+            (0..words.len()).filter(|i| !words[*i].is_free()).map(|i| (i, PREFIX_BYTES)).collect();
+        // A second round for the keys that are longer than the first one reads.
+        while !asked.is_empty() {
+            self.batch.clear();
+            let reads: Vec<(usize, Ticket)> = asked
+                .drain(..)
+                .filter_map(|(i, bytes)| Some((i, self.read_object(words[i], bytes)?)))
+                .collect();
+            self.phase().await;
+            for (i, read) in reads {
+                let prefix = self.batch.data(read)?;
+                match Object::prefix_key(prefix, words[i].generation()) {
+                    Ok(Ok(key)) => moves[i] = Buckets::belongs_to_sibling(key, depth),
+                    Ok(Err(key_bytes)) if prefix.len() as u64 == PREFIX_BYTES => {
+                        asked.push((i, HEADER_BYTES + key_bytes));
+                    }
+                    Ok(Err(_)) | Err(_) => {}
+                }
+            }
+        }
+        Ok(moves)
+    }
+
+    /// Posts a READ of the beginning of the object that a word leads to.
+    fn read_object(&mut self, word: Slot, bytes: u64) -> Option<Ticket> {
+        let whole = word.class()?.bytes();
+        let place = self.view.object_places(word.address(), whole)?.next()?;
+        Some(self.batch.read(place.node, place.offset, whole.min(bytes) as u32))
+    }
+
+    /// Frees slots at some of the places of a subtable; none is left out that was freed before.
+    async fn take_out(
+        &mut self,
+        subtable: u32,
+        places: &[Place],
+        moved: &[(u64, Slot)],
+    ) -> Result<(), RepairError> {
+        self.batch.clear();
+        let mut cases = Vec::new();
+        for (slot, word) in moved {
+            for place in places {
+                let (at, to) = (place.offset + slot * 8, word.aborted());
+                cases.push((*slot, *word, self.batch.cas(place.node, at, word.0, to.0)));
+            }
+        }
+        if cases.is_empty() {
+            return Ok(());
+        }
+        self.phase().await;
+        for (slot, word, ticket) in cases {
+            let found = self.batch.found(ticket)?;
+            if found != word.0 && found != word.aborted().0 {
+                return Err(RepairError::NotFrozen { subtable, slot });
+            }
+        }
+        self.result.slots_changed += moved.len() as u64;
+        Ok(())
+    }
+}
