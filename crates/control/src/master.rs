@@ -85,6 +85,14 @@ pub enum MasterRequest {
         /// The node.
         node: MnId,
     },
+    /// A client found no free slot in a subtable: it is split, which a newer view will show. `Done`
+    /// or `Refused`, if that cannot be.
+    Split {
+        /// The subtable.
+        subtable: u32,
+        /// The number of the view by which it was full.
+        view: u64,
+    },
     /// A memory node is there. The answer waits until it is time to say so again. Answer: `Done`,
     /// or `Expelled`.
     Alive {

@@ -152,6 +152,12 @@ impl View {
         found.is_some_and(|subtable| subtable.headless)
     }
 
+    /// Whether entries that a split has moved are still to be cleared.
+    pub fn has_moved_entries(&self) -> bool {
+        let subtables = self.change.iter().flat_map(|change| &change.subtables);
+        subtables.into_iter().any(|s| matches!(s.split, Some(Split::Clearing(_))))
+    }
+
     /// Whether no new object may be placed in a region.
     pub fn is_region_frozen(&self, region: u32) -> bool {
         let change = self.change.as_ref().filter(|change| change.stage != Stage::Switched);
@@ -198,13 +204,12 @@ impl View {
                 return Err(NothingLeft::Subtable(number));
             }
             let known = known.unwrap_or(SubtableChange::of(number));
-            let split = known.split.and_then(|split| match split {
+            let split = known.split.map(|split| match split {
                 Split::Filling(mut places) => {
                     places.retain(|place| !is_lost(place));
-                    // Without any room for the sibling there is no split.
-                    (!places.is_empty()).then_some(Split::Filling(places))
+                    Split::Filling(places)
                 }
-                clearing => Some(clearing),
+                clearing => clearing,
             });
             change.subtables.push(SubtableChange {
                 headless: lost_its_head || known.headless,
@@ -220,6 +225,12 @@ impl View {
             }
         }
         change.regions.retain(|region| !is_lost(&region.joining));
+        // Without a place for one sibling none is taken in: their numbers follow from each other.
+        let homeless = |s: &SubtableChange| s.split == Some(Split::Filling(Vec::new()));
+        if change.subtables.iter().any(homeless) {
+            let filled = |s: &&mut SubtableChange| matches!(s.split, Some(Split::Filling(_)));
+            change.subtables.iter_mut().filter(filled).for_each(|s| s.split = None);
+        }
         view.change = Some(change);
         Ok(view)
     }

@@ -53,6 +53,11 @@ pub trait Host {
         view: &Arc<View>,
     ) -> impl Future<Output = Result<Option<BlockGrant>, Error>>;
 
+    /// A subtable has no free slot for a key, for an operation that acts by no view now. Waits
+    /// until there is a newer view than `view`, in which there may be one; false if there will be
+    /// none.
+    fn grow_index(&self, subtable: u32, view: &Arc<View>) -> impl Future<Output = bool>;
+
     /// The newest view, if it is newer than the one of this number. The fabric reaches its members
     /// then.
     fn newer_view(&self, than: u64) -> Option<Arc<View>>;

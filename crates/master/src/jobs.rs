@@ -19,6 +19,7 @@ use fusee_core::layout::BLOCK_HEADER_BYTES;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::recovery::{BlockContent, RecoveryError, Report, recover};
 use fusee_core::repair::{self, RepairError};
+use fusee_core::split;
 use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MnId, VerbError};
 use fusee_core::view::{Place, View};
 use futures_util::future::try_join_all;
@@ -28,6 +29,8 @@ use futures_util::future::try_join_all;
 pub enum Job {
     /// The change of the view, which is *transforming*.
     Transform,
+    /// What is left to do of splits, in a view that is *switched* and that everybody follows.
+    Clear,
     /// Clients that are fenced at all members.
     Recover {
         /// The clients, at most [`MAX_CLIENTS`](fusee_control::node::MAX_CLIENTS).
@@ -44,6 +47,11 @@ pub enum JobReport {
         slots_changed: u64,
         /// Bytes that were copied to new replicas.
         bytes_copied: u64,
+    },
+    /// Entries that have moved are not where they were any more.
+    Cleared {
+        /// How many.
+        slots_changed: u64,
     },
     /// The clients left nothing that anybody could stumble over.
     Recovered(Vec<Recovered>),
@@ -128,6 +136,10 @@ pub async fn run<F: Fabric, R: Reach>(
             let done = transform(fabric, reach, view).await?;
             let repair::Transformed { slots_changed, bytes_copied, .. } = done;
             Ok(JobReport::Transformed { slots_changed, bytes_copied })
+        }
+        Job::Clear => {
+            let repair::Transformed { slots_changed, .. } = split::clear(fabric, view).await?;
+            Ok(JobReport::Cleared { slots_changed })
         }
         Job::Recover { clients } => {
             Ok(JobReport::Recovered(recover_clients(fabric, reach, view, clients).await?))

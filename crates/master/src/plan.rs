@@ -1,6 +1,7 @@
 //! From settings and memory nodes to the first view.
 //!
-//! The index is placed first, and then as many regions as fit on what it leaves. Each node is
+//! The index is placed first, and then as many regions as fit on what it leaves, less a share into
+//! which the index can grow. Each node is
 //! asked for its regions before its subtables, one after the other: regions are powers of two and
 //! leave no holes, so the plan can count exactly what the node's allocator, which aligns by
 //! [`extent_align_bytes`], will give. Nothing here remembers anything.
@@ -17,6 +18,8 @@ use crate::settings::{MAX_REGIONS, Settings};
 /// Which item a ring position is for; part of the hash.
 pub(crate) const SUBTABLES: u64 = 1;
 pub(crate) const REGIONS: u64 = 2;
+/// One of so many bytes that the index leaves are kept for its growth.
+const GROWTH_SHARE: u64 = 16;
 
 /// Who will hold what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,22 +84,30 @@ impl Plan {
         let subtables = place(SUBTABLES, &rooms, replicas, count);
 
         let region = geometry.region_bytes;
-        let room = |member: &Member| {
-            let holds = |nodes: &&Vec<MnId>| nodes.contains(&member.node);
-            let index = subtables.iter().filter(holds).count() as u64 * padded(bytes);
-            let left = member.pool_bytes - index;
-            let left = left - left % extent_align_bytes(bytes);
-            Room { node: member.node, items: left / padded(region) }
+        let rooms = |kept: fn(u64) -> u64| -> Vec<Room> {
+            let room = |member: &Member| {
+                let holds = |nodes: &&Vec<MnId>| nodes.contains(&member.node);
+                let index = subtables.iter().filter(holds).count() as u64 * padded(bytes);
+                let left = member.pool_bytes - index - kept(member.pool_bytes - index);
+                let left = left - left % extent_align_bytes(bytes);
+                Room { node: member.node, items: left / padded(region) }
+            };
+            members.iter().map(room).collect()
         };
-        let rooms: Vec<Room> = members.iter().map(room).collect();
         let replicas = settings.data_replicas;
         // The 48-bit address space is a bound as well; it lies beyond for all but huge regions.
         let most = MAX_REGIONS.min((1 << fusee_core::layout::ADDRESS_BITS) / region);
-        let count = capacity(&rooms, replicas, most);
+        let mut rooms_left = rooms(|left| left / GROWTH_SHARE);
+        let mut count = capacity(&rooms_left, replicas, most);
+        if count == 0 {
+            // Where there is room for one region only, the index keeps its size.
+            rooms_left = rooms(|_| 0);
+            count = capacity(&rooms_left, replicas, most);
+        }
         if count == 0 {
             return Err(PlanError::Regions { bytes: region, replicas });
         }
-        let regions = place(REGIONS, &rooms, replicas, count);
+        let regions = place(REGIONS, &rooms_left, replicas, count);
         Ok(Plan { members, geometry, subtables, regions })
     }
 

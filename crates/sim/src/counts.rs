@@ -50,6 +50,8 @@ counts! {
     client_recoveries,
     /// Changes of the view that made replicas equal, or filled new ones.
     transformations,
+    /// Changes of the view that split subtables, to their ends.
+    splits,
     /// Masters that crashed while they repaired something.
     recovery_crashes,
     /// Sessions that were shut out though their process lived.

@@ -283,6 +283,7 @@ impl MasterHost {
                     }
                 }
                 Ok(JobReport::Transformed { .. }) => count(&counts.transformations),
+                Ok(JobReport::Cleared { .. }) => count(&counts.splits),
                 Err(_) => {}
             }
             let master = again.master();

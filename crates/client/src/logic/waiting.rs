@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::{Error, Outcome};
 use fusee_core::host::{Acting, BlockGrant, GiveUp, Host};
 use fusee_core::layout::SizeClass;
@@ -32,6 +33,8 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// How often who waits for a memory node's answer looks for a newer view.
 const VIEW_POLL: Duration = Duration::from_millis(5);
+/// How long the master may take to note that a subtable is full.
+const SPLIT_DEADLINE: Duration = Duration::from_secs(1);
 
 /// A session's surroundings.
 pub struct SessionHost<E> {
@@ -146,6 +149,18 @@ impl<E: Environment> Host for SessionHost<E> {
                 waiting_for: "a memory node to allocate a block",
                 outcome: Outcome::NotApplied,
             }),
+        }
+    }
+
+    async fn grow_index(&self, subtable: u32, view: &Arc<View>) -> bool {
+        let request = MasterRequest::Split { subtable, view: view.number };
+        match self.env.ask_master(request, SPLIT_DEADLINE.min(self.op_timeout)).await {
+            Ok(MasterReply::Refused { reason }) => {
+                tracing::debug!(subtable, reason, "the index does not grow");
+                false
+            }
+            // If it has not heard of it, somebody else may have asked for the same.
+            Ok(_) | Err(_) => self.outwait(view.number).await,
         }
     }
 

@@ -115,6 +115,7 @@ impl tarpc::RequestName for MasterRequest {
             MasterRequest::Renew { .. } => "Renew",
             MasterRequest::Abandon { .. } => "Abandon",
             MasterRequest::Unreachable { .. } => "Unreachable",
+            MasterRequest::Split { .. } => "Split",
             MasterRequest::Alive { .. } => "Alive",
             MasterRequest::GetView { .. } => "GetView",
             MasterRequest::Status => "Status",

@@ -15,6 +15,8 @@
 //! took effect just before the winner's write: success. A loser's DELETE must not claim that the
 //! key is gone when the winner wrote a new value: it starts again.
 
+use alloc::boxed::Box;
+
 use super::round::{Contended, Round, object_places};
 use super::stopped::Progress;
 use super::{Hint, Op, Stale, Store, Written};
@@ -124,7 +126,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 object = self.store.allocate(class, &self.view.clone()).await?;
             }
             let Some(object) = &object else { continue };
-            match self.attempt_or_find_out(intent, hint.take(), object).await? {
+            let attempt = match self.attempt_or_find_out(intent, hint.take(), object).await {
+                Err(Error::IndexFull) => {
+                    self.acts.pause();
+                    let full = Buckets::of(intent.key, &self.view).subtable;
+                    // On the heap: it is rare, and the futures of operations stay small.
+                    if !Box::pin(self.store.host.grow_index(full, &self.view.clone())).await {
+                        return Err(Error::IndexFull);
+                    }
+                    Attempt::Again
+                }
+                other => other?,
+            };
+            match attempt {
                 Attempt::Done(place) => {
                     self.acts.posted = false;
                     return Ok(Written { place, hint_held: self.hint_held });

@@ -7,8 +7,8 @@
 //! | any stage | – | a member is lost: *frozen*, without it |
 //! | frozen | all open sessions act by it, all given-up ones are fenced, no job runs | transforming |
 //! | transforming | the job that makes the replicas equal | switched |
-//! | switched | as for frozen, and nobody has to look what became of a write | stable |
-//! | stable | given-up sessions are recovered, some at a time | replicas are added |
+//! | switched | as for frozen, and nobody has to look what became of a write; after a split, the job that clears what has moved | stable |
+//! | stable | given-up sessions are recovered, some at a time | full subtables are split, replicas are added |
 //!
 //! Jobs run one at a time, each under the session of the *repairer*. When one fails, its verbs may
 //! still be on their way: then the repairer is retired, that is fenced like a client that is given
@@ -90,6 +90,10 @@ impl Master {
                 true
             }
             Some(Stage::Switched) if self.all_follow() || removed(Mutant::SwitchDoesNotWait) => {
+                if self.view().is_some_and(View::has_moved_entries) {
+                    self.start_job(now_ms, Job::Clear, out);
+                    return false;
+                }
                 self.advance(now_ms, out);
                 true
             }
@@ -99,8 +103,11 @@ impl Master {
             }
             Some(Stage::Frozen | Stage::Switched) => false,
             None => {
+                let splits = self.split(now_ms, out);
                 if self.sessions.given_up().next().is_none() {
-                    self.grow(now_ms, out);
+                    if !splits {
+                        self.grow(now_ms, out);
+                    }
                 } else if self.may_start(now_ms) {
                     let fenced = self.sessions.given_up().filter(|client| self.is_fenced(*client));
                     let clients: Vec<ClientId> = fenced.take(TOGETHER).collect();
@@ -210,6 +217,7 @@ impl Master {
             names.join(", ")
         );
         self.growth.abandon();
+        self.splitting.abandon();
         self.history.lost(now_ms, lost);
         self.set_view(now_ms, view, writes, text, out);
     }
@@ -276,6 +284,13 @@ impl Master {
 
     fn job_succeeded(&mut self, now_ms: u64, by: u64, report: JobReport, out: &mut Actions) {
         match report {
+            JobReport::Cleared { slots_changed } => {
+                if self.view().is_some_and(|view| view.number == by) {
+                    let text = format!("{slots_changed} moved entries are cleared");
+                    out.push(Action::Log(Level::Info, text));
+                    self.advance(now_ms, out);
+                }
+            }
             JobReport::Transformed { slots_changed, bytes_copied } => {
                 if self.view().is_some_and(|view| view.number == by) {
                     let text = format!(

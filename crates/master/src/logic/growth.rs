@@ -67,6 +67,11 @@ impl Growth {
         self.at_rest = None;
     }
 
+    /// A node refused for lack of room.
+    pub fn has_no_room_for_subtables(&mut self, node: MnId) {
+        self.full.insert((node, false));
+    }
+
     /// Whether room is being reserved on a node.
     pub fn is_for(&self, node: MnId) -> bool {
         self.under_way.as_ref().is_some_and(|growing| growing.node == node)
@@ -158,7 +163,7 @@ impl Master {
     }
 
     /// How many extents of some size fit on the nodes that can be used.
-    fn rooms(&self, view: &View, regions: bool, bytes: u64) -> Vec<Room> {
+    pub(super) fn rooms(&self, view: &View, regions: bool, bytes: u64) -> Vec<Room> {
         let usable = self.members.values().filter(|member| {
             let node = member.node;
             let in_view = view.member(node).is_some();

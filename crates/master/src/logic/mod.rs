@@ -21,6 +21,7 @@
 //! * What is given up is shut out at all members (`fencing`) before anything follows from it.
 //! * The view goes through its stages (`change`), jobs are started, clients are recovered.
 //! * Missing replicas are added where there is room (`growth`).
+//! * The index grows when clients find no room in it (`splitting`).
 //!
 //! Restarts: names, client ids, sessions and the view come back from the store. With a view, all
 //! that is to be done follows from it and from the sessions; nothing else is remembered. Without
@@ -37,6 +38,7 @@ mod history;
 mod joining;
 mod presence;
 mod requests;
+mod splitting;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +57,7 @@ use format::Attempt;
 use growth::Growth;
 use history::History;
 use presence::Presences;
+use splitting::Splitting;
 
 /// How long to wait before forming is tried again, or an absent node is asked again.
 const RETRY_MS: u64 = 1_000;
@@ -189,6 +192,7 @@ pub struct Master {
     fences: Fences,
     repair: Repair,
     growth: Growth,
+    splitting: Splitting,
     history: History,
     /// Calls under way; a call that belongs to an attempt is forgotten with it.
     calls: BTreeMap<u64, (MnId, Purpose)>,
@@ -204,6 +208,7 @@ enum Purpose {
     Probe,
     Fence(Vec<ClientId>),
     Grow,
+    Split,
 }
 
 type Actions = Vec<Action>;
@@ -232,6 +237,7 @@ impl Master {
             fences: Fences::default(),
             repair: Repair::default(),
             growth: Growth::default(),
+            splitting: Splitting::default(),
             history: History::default(),
             calls: BTreeMap::new(),
             next_call: 0,
@@ -320,6 +326,7 @@ impl Master {
             Purpose::Probe => self.probed(node, result, out),
             Purpose::Fence(clients) => self.fence_answered(now_ms, node, &clients, &result, out),
             Purpose::Grow => self.grow_answered(now_ms, token, result, out),
+            Purpose::Split => self.split_answered(now_ms, node, token, result, out),
         }
     }
 

@@ -43,6 +43,7 @@ impl Master {
                 }
                 MasterReply::Done
             }
+            MasterRequest::Split { subtable, view } => self.split_wanted(subtable, view),
             MasterRequest::Unreachable { node } => {
                 self.probe(now_ms, node, out);
                 MasterReply::Done
@@ -62,7 +63,7 @@ impl Master {
     }
 
     /// Not formed: because that takes time, or because it cannot be with the nodes that came.
-    fn not_ready(&self) -> MasterReply {
+    pub(super) fn not_ready(&self) -> MasterReply {
         if let (Phase::Forming { try_at_ms: u64::MAX, .. }, Some(problem)) =
             (&self.phase, &self.problem)
         {
