@@ -1,9 +1,9 @@
 //! Whoever makes things go wrong: takes a fault of the run's kinds every now and then.
 
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::Place;
 
 use crate::counts::count;
+use crate::danger::Danger;
 use crate::engine::{Nanos, ProcessId};
 use crate::run::Run;
 use crate::scenario::Fault;
@@ -42,6 +42,11 @@ fn some_client(run: &Run) -> Option<ProcessId> {
     (!clients.is_empty()).then(|| run.fault_rng.pick(&clients))
 }
 
+fn some_node(run: &Run) -> Option<MnId> {
+    let nodes = run.cluster.living_nodes();
+    (!nodes.is_empty()).then(|| run.fault_rng.pick(&nodes))
+}
+
 /// Crashes a client. At times its last verbs are on the way for a long time: what if they come only
 /// when others have put everything right?
 async fn crash_client(run: &Run) {
@@ -60,7 +65,7 @@ async fn crash_client(run: &Run) {
 /// something.
 async fn hold_some_links(run: &Run, client: ClientId) {
     let network = run.cluster.network();
-    for node in run.living_nodes() {
+    for node in run.cluster.living_nodes() {
         if run.fault_rng.one_in(2) {
             let longest = network.options().verb_timeout_ns;
             network.hold(client, node, run.fault_rng.below_u64(longest));
@@ -69,29 +74,11 @@ async fn hold_some_links(run: &Run, client: ClientId) {
     run.sim.sleep(run.fault_rng.below_u64(20_000)).await;
 }
 
-/// Whether everything that a node holds has another replica on a node that nothing happens to.
-fn may_lose(run: &Run, node: MnId) -> bool {
-    let (view, nodes) = (run.cluster.view(), run.living_nodes());
-    let threatened = run.threatened.borrow();
-    let is_safe =
-        |p: &Place| p.node != node && nodes.contains(&p.node) && !threatened.contains(&p.node);
-    let left = |places: &[Place]| places.iter().any(is_safe);
-    view.subtables.iter().all(|s| left(&s.places)) && view.regions.iter().all(|r| left(&r.places))
-}
-
-/// A node may be lost, or is: until some time has passed, or for ever.
-fn threaten(run: &Run, node: MnId) {
-    // It ends when the view goes on without it: `may_lose` asks for members only.
-    run.threatened.borrow_mut().insert(node);
-}
-
 /// Seldom, and never the last replica of anything. Another one comes later, empty.
 fn crash_node(run: &Run) {
-    let nodes = run.living_nodes();
-    let node = run.fault_rng.pick(&nodes);
-    if run.cluster.view().members.len() > 1 && may_lose(run, node) {
+    let Some(node) = some_node(run) else { return };
+    if run.cluster.view().members.len() > 1 && run.cluster.endanger(node, Danger::Lasting) {
         count(&run.sim.counts().node_crashes);
-        threaten(run, node);
         run.cluster.crash_node(node);
         if let Some(actions) = run.master_crash.take() {
             run.cluster.master().crash_in(actions, duration(run));
@@ -131,29 +118,29 @@ fn duration(run: &Run) -> Nanos {
 }
 
 /// How long a node may be away: not so long that the cluster goes on without it, if that would be
-/// the end of something.
-fn duration_of(run: &Run, node: MnId) -> Nanos {
+/// the end of something. `None`: not at all.
+fn duration_of(run: &Run, node: MnId) -> Option<Nanos> {
+    let short = run.shape.lease().as_nanos() as u64 / 4;
     let time = duration(run);
-    let lease = run.shape.lease().as_nanos() as u64;
-    if time < lease / 4 {
-        return time;
+    if time >= short && run.cluster.endanger(node, Danger::Lasting) {
+        return Some(time);
     }
-    if !may_lose(run, node) {
-        return lease / 4;
-    }
-    threaten(run, node);
-    time
+    run.cluster.disturb(node).then_some(time.min(short))
+}
+
+/// A node to disturb, and for how long.
+fn disturbed_node(run: &Run) -> Option<(ProcessId, Nanos)> {
+    let node = some_node(run)?;
+    Some((run.cluster.process_of(node)?, duration_of(run, node)?))
 }
 
 fn stop(run: &Run) {
-    let nodes = run.living_nodes();
     let (process, time) = match run.fault_rng.below(6) {
         0 => (run.cluster.master().process.get(), duration(run)),
-        1 => {
-            let node = run.fault_rng.pick(&nodes);
-            let Some(process) = run.cluster.process_of(node) else { return };
-            (process, duration_of(run, node))
-        }
+        1 => match disturbed_node(run) {
+            Some(disturbed) => disturbed,
+            None => return,
+        },
         _ => match some_client(run) {
             Some(process) => (process, duration(run)),
             None => return,
@@ -169,13 +156,11 @@ fn stop(run: &Run) {
 }
 
 fn partition(run: &Run) {
-    let nodes = run.living_nodes();
     let (process, time) = match run.fault_rng.below(4) {
-        0 => {
-            let node = run.fault_rng.pick(&nodes);
-            let Some(process) = run.cluster.process_of(node) else { return };
-            (process, duration_of(run, node))
-        }
+        0 => match disturbed_node(run) {
+            Some(disturbed) => disturbed,
+            None => return,
+        },
         _ => match some_client(run) {
             Some(process) => (process, duration(run)),
             None => return,

@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use crate::check::entries::Entries;
 use crate::control::{Control, NoAnswer};
 use crate::counts::count;
+use crate::danger::Dangers;
 use crate::engine::{Nanos, ProcessId, Sim};
 use crate::environment::{SimEnvironment, SimSession};
 use crate::executor::Executor;
@@ -123,6 +124,7 @@ struct Inner {
     sim: Sim,
     network: Network,
     control: Control,
+    dangers: Dangers,
     options: ClusterOptions,
     master: MasterHost,
     nodes: RefCell<Vec<Rc<NodeHost>>>,
@@ -169,6 +171,7 @@ impl Cluster {
             sim: sim.clone(),
             network: Network::new(sim, network),
             control: Control::new(sim),
+            dangers: Dangers::default(),
             options: *options,
             master: MasterHost::new(settings, sim.process("master")),
             nodes: RefCell::default(),
@@ -206,6 +209,10 @@ impl Cluster {
 
     pub(crate) fn control(&self) -> &Control {
         &self.0.control
+    }
+
+    pub(crate) fn dangers(&self) -> &Dangers {
+        &self.0.dangers
     }
 
     pub(crate) fn master(&self) -> &MasterHost {
@@ -419,12 +426,16 @@ impl Cluster {
             self.0.sim.after(20_000, move || answer(Err("connection refused".into())));
             return;
         }
-        self.0.control.send(to, open, move || {
+        // Who does not answer this is lost.
+        let is_harmless = request != NodeRequest::Describe;
+        let may_be_lost = || is_harmless || self.may_lose_question_to(to);
+        self.0.control.send(to, open, may_be_lost, move || {
             let nodes = cluster.0.nodes.borrow();
             let host = nodes.iter().find(|h| h.process == to).expect("a node's process").clone();
             drop(nodes);
             let reply = host.handle(&cluster, request);
-            cluster.0.control.send_back(open, move || answer(Ok(reply)));
+            let may_be_lost = || is_harmless || cluster.may_lose_question_to(to);
+            cluster.0.control.send_back(open, may_be_lost, move || answer(Ok(reply)));
         });
     }
 
@@ -437,11 +448,18 @@ impl Cluster {
         let cluster = self.clone();
         let open = self.0.control.reaches_master(from);
         let to = self.master().process.get();
-        self.0.control.send(to, open, move || {
+        let says_alive = matches!(request, MasterRequest::Alive { .. });
+        // Who is cut off is so for a short time only, unless all of that time may be lost.
+        let may_be_lost = || !says_alive || !open || self.may_lose_word_of(from);
+        self.0.control.send(to, open, may_be_lost, move || {
+            if says_alive {
+                cluster.heard(from);
+            }
             let back = cluster.clone();
             let reply = move |reply| {
                 let open = back.0.control.reaches_master(from);
-                back.0.control.send_back(open, move || answer(reply));
+                let may_be_lost = || !says_alive || !open || back.may_lose_word_of(from);
+                back.0.control.send_back(open, may_be_lost, move || answer(reply));
             };
             cluster.master().request(&cluster, Some(from), request, Box::new(reply));
         });

@@ -52,11 +52,26 @@ impl Control {
         !self.cut_off.borrow().contains(&process)
     }
 
-    /// Sends something to a process; `arrive` happens there, if it gets there.
-    pub fn send(&self, to: ProcessId, open: bool, arrive: impl FnOnce() + 'static) {
-        let lost = self.lost_one_in.get();
-        if !open || (lost > 0 && self.sim.rng().one_in(lost)) {
+    /// Whether a message is lost: because the way is not open, or by chance; unless it must not be.
+    fn is_lost(&self, open: bool, may_be: impl FnOnce() -> bool) -> bool {
+        let one_in = self.lost_one_in.get();
+        let by_chance = one_in > 0 && self.sim.rng().one_in(one_in);
+        let lost = (!open || by_chance) && may_be();
+        if lost {
             count(&self.sim.counts().lost_messages);
+        }
+        lost
+    }
+
+    /// Sends something to a process; `arrive` happens there, if it gets there.
+    pub fn send(
+        &self,
+        to: ProcessId,
+        open: bool,
+        may_be_lost: impl FnOnce() -> bool,
+        arrive: impl FnOnce() + 'static,
+    ) {
+        if self.is_lost(open, may_be_lost) {
             return;
         }
         let sim = self.sim.clone();
@@ -69,13 +84,15 @@ impl Control {
 
     /// Sends an answer back. Whoever asked may be gone, stopped or tired of waiting: that shows
     /// when it takes its next step.
-    pub fn send_back(&self, open: bool, arrive: impl FnOnce() + 'static) {
-        let lost = self.lost_one_in.get();
-        if !open || (lost > 0 && self.sim.rng().one_in(lost)) {
-            count(&self.sim.counts().lost_messages);
-            return;
+    pub fn send_back(
+        &self,
+        open: bool,
+        may_be_lost: impl FnOnce() -> bool,
+        arrive: impl FnOnce() + 'static,
+    ) {
+        if !self.is_lost(open, may_be_lost) {
+            self.sim.after(self.latency(), arrive);
         }
-        self.sim.after(self.latency(), arrive);
     }
 
     fn latency(&self) -> Nanos {

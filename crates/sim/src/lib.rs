@@ -45,6 +45,7 @@ pub mod check;
 mod cluster;
 mod control;
 mod counts;
+mod danger;
 mod engine;
 mod environment;
 mod executor;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use fusee_client::logic::{Keeper, Timing};
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_core::stats::OpKind;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::ClientId;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::adversary;
@@ -131,8 +131,6 @@ pub(crate) struct Run {
     pub clients: RefCell<BTreeMap<ProcessId, Option<ClientId>>>,
     /// Client processes to start.
     births: Cell<usize>,
-    /// Nodes that the master may count as lost, now or soon.
-    pub threatened: RefCell<BTreeSet<MnId>>,
 }
 
 /// How long everything has to be quiet in the end.
@@ -162,7 +160,6 @@ impl Run {
             fault_rng: named("faults"),
             op_rng: named("operations"),
             clients: RefCell::default(),
-            threatened: RefCell::default(),
         }
     }
 
@@ -258,13 +255,6 @@ impl Run {
         count(&self.sim.counts().client_crashes);
         self.clients.borrow_mut().remove(&process);
         self.births.set(self.births.get() + 1);
-    }
-
-    /// The nodes of the view that have not crashed.
-    pub fn living_nodes(&self) -> Vec<MnId> {
-        let view = self.cluster.view();
-        let nodes = view.members.iter().map(|m| m.node);
-        nodes.filter(|node| self.cluster.network().has(*node)).collect()
     }
 
     /// What a client process does: one session after the other, until there is nothing to do.

@@ -1,0 +1,104 @@
+//! Which memory nodes the master may be about to lose.
+//!
+//! Chance must not take the last replica of anything: no protocol survives that. The master loses a
+//! node when it crashes, when it is silent for a lease, or when the master asks in vain whether it
+//! is there. So a node is *in danger* from the moment at which something happens to it until the
+//! master hears from it, or for good, and nothing more happens to a node unless all that it holds
+//! has another replica on a node that lives and is in no danger.
+//!
+//! What is shorter than a quarter of a lease may happen to any node that is in no danger yet: it
+//! speaks up in time.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use fusee_core::verbs::MnId;
+use fusee_core::view::Place;
+
+use crate::cluster::Cluster;
+use crate::engine::ProcessId;
+
+/// How long a danger lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Danger {
+    /// Until the master hears from the node.
+    UntilHeard,
+    /// Until the view goes on without the node.
+    Lasting,
+}
+
+/// The nodes in danger.
+#[derive(Debug, Default)]
+pub(crate) struct Dangers(RefCell<BTreeMap<MnId, Danger>>);
+
+impl Cluster {
+    /// The nodes of the view that have not crashed.
+    pub(crate) fn living_nodes(&self) -> Vec<MnId> {
+        let view = self.view();
+        let nodes = view.members.iter().map(|member| member.node);
+        nodes.filter(|node| self.network().has(*node)).collect()
+    }
+
+    /// Whether everything that a node holds has another replica on a node that nothing happens to.
+    pub(crate) fn may_lose(&self, node: MnId) -> bool {
+        let (view, living) = (self.view(), self.living_nodes());
+        let dangers = self.dangers().0.borrow();
+        let is_safe = |place: &Place| {
+            place.node != node && living.contains(&place.node) && !dangers.contains_key(&place.node)
+        };
+        let left = |places: &[Place]| places.iter().any(is_safe);
+        view.subtables.iter().all(|s| left(&s.places))
+            && view.regions.iter().all(|r| left(&r.places))
+    }
+
+    /// Something is to happen to a node by which the master may lose it. Whether it may.
+    pub(crate) fn endanger(&self, node: MnId, danger: Danger) -> bool {
+        let may = self.may_lose(node);
+        if may {
+            self.note_danger(node, danger);
+        }
+        may
+    }
+
+    /// Something short is to happen to a node. Whether it may.
+    pub(crate) fn disturb(&self, node: MnId) -> bool {
+        let is_calm = !self.dangers().0.borrow().contains_key(&node);
+        let may = is_calm || self.may_lose(node);
+        if may {
+            self.note_danger(node, Danger::UntilHeard);
+        }
+        may
+    }
+
+    fn note_danger(&self, node: MnId, danger: Danger) {
+        let mut dangers = self.dangers().0.borrow_mut();
+        let known = dangers.entry(node).or_insert(danger);
+        *known = danger.max(*known);
+    }
+
+    /// The master has heard from a memory node.
+    pub(crate) fn heard(&self, process: ProcessId) {
+        let Some(node) = self.node_of(process) else { return };
+        let mut dangers = self.dangers().0.borrow_mut();
+        if dangers.get(&node) == Some(&Danger::UntilHeard) {
+            dangers.remove(&node);
+        }
+    }
+
+    /// Whether a message may be lost by which the master hears from a process.
+    pub(crate) fn may_lose_word_of(&self, process: ProcessId) -> bool {
+        self.node_of(process).is_none_or(|node| self.endanger(node, Danger::UntilHeard))
+    }
+
+    /// Whether a question of the master may be lost, whether a node is there.
+    pub(crate) fn may_lose_question_to(&self, process: ProcessId) -> bool {
+        self.node_of(process).is_none_or(|node| self.endanger(node, Danger::Lasting))
+    }
+
+    /// The node of a process, if it is one of the view.
+    fn node_of(&self, process: ProcessId) -> Option<MnId> {
+        let nodes = self.node_processes();
+        let (node, _) = nodes.into_iter().find(|(_, of)| *of == process)?;
+        self.view().member(node).map(|member| member.node)
+    }
+}
