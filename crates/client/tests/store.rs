@@ -196,6 +196,45 @@ fn keys_racing_for_slots_are_not_lost() {
     }
 }
 
+/// An index of one small subtable takes thousands of keys, while they are read and changed.
+#[test]
+fn the_index_grows_with_its_keys() {
+    const THREADS: u32 = 4;
+    const KEYS: u32 = 1_500;
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        let mut options = options(fabric);
+        options.geometry =
+            Geometry { slots_per_bucket: 4, groups_per_subtable: 16, ..options.geometry };
+        options.index_keys = 1;
+        options.pool_bytes = 48 << 20;
+        let client = Client::embedded(options).unwrap();
+        assert_eq!(client.view().subtables.len(), 1);
+        let key = |t: u32, i: u32| (u64::from(t) << 32 | u64::from(i)).to_le_bytes();
+        thread::scope(|scope| {
+            for t in 0..THREADS {
+                let client = client.clone();
+                scope.spawn(move || {
+                    for i in 0..KEYS {
+                        client.insert(&key(t, i), &i.to_le_bytes()).unwrap();
+                        let (old, new) = (i / 2, i.reverse_bits());
+                        assert!(client.get(&key(t, old)).unwrap().is_some(), "{old} is there");
+                        client.update(&key(t, i), &new.to_le_bytes()).unwrap();
+                    }
+                });
+            }
+        });
+        for (t, i) in (0..THREADS).flat_map(|t| (0..KEYS).map(move |i| (t, i))) {
+            let value = i.reverse_bits().to_le_bytes().to_vec();
+            assert_eq!(client.get(&key(t, i)).unwrap(), Some(value));
+        }
+        let view = client.view();
+        let slots = view.subtables.len() as u64 * view.geometry.subtable_slots();
+        let load = f64::from(THREADS * KEYS) / slots as f64;
+        println!("{fabric}: {} subtables, load factor {load:.2}", view.subtables.len());
+        assert!(view.subtables.len() > 16 && load > 0.4, "load factor {load:.2}");
+    }
+}
+
 /// The RTT budget on real fabrics, with coroutines side by side. (Without conflicts; what it is
 /// made of is asserted in the simulator.)
 #[test]

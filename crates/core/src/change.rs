@@ -25,9 +25,8 @@
 //!
 //! A subtable that is *split* gets a sibling. Transforming fills the sibling with the entries of the
 //! keys whose next hash bit is 1, each in the slot of the same number; readers do not know of it
-//! yet. The switch makes it known. When everybody has left the old picture, the moved entries are
-//! cleared from where they were, and only then the change ends. Whatever a stopped writer looks for,
-//! it looks for where its key now belongs.
+//! yet. The switch makes it known. When everybody has left the old picture and knows what became of
+//! his writes, the moved entries are cleared from where they were, and only then the change ends.
 //!
 //! Invariants:
 //!
@@ -476,5 +475,52 @@ mod tests {
         bad("exceeds", |c| c.regions[0].joining.offset = 4 << 20);
         bad("on one memory node", |c| c.subtables[0].joining = Some(place(1, 0)));
         bad("overlap", |c| c.regions[0].joining = place(2, 0));
+    }
+
+    #[test]
+    fn a_split_takes_half_of_the_directory_entries() {
+        let view = small();
+        let sibling = Vec::from([place(1, 1 << 17), place(0, 1 << 17)]);
+        let frozen = view.splitting(&[(1, sibling.clone())]);
+        frozen.check().unwrap();
+        assert_eq!((frozen.stage_of(0), frozen.stage_of(1)), (None, Some(Stage::Frozen)));
+        let transforming = frozen.advanced();
+        assert_eq!(transforming.subtables, view.subtables, "nobody knows of it yet");
+        let switched = transforming.advanced();
+        switched.check().unwrap();
+        assert_eq!(switched.directory, [0, 0, 1, 2]);
+        assert_eq!(switched.subtables[2], Subtable { local_depth: 2, places: sibling });
+        assert_eq!((switched.subtables[0].local_depth, switched.subtables[1].local_depth), (1, 2));
+        assert_eq!(switched.stage_of(2), Some(Stage::Switched), "writes to it wait");
+        assert!(switched.has_moved_entries());
+        let stable = switched.advanced();
+        stable.check().unwrap();
+        assert!(!stable.has_moved_entries());
+        // The other one has room in the directory.
+        let again = stable.splitting(&[(0, Vec::from([place(0, 3 << 16)]))]);
+        let again = again.advanced().advanced().advanced();
+        again.check().unwrap();
+        assert_eq!(again.directory, [0, 3, 1, 2]);
+    }
+
+    #[test]
+    fn a_split_outlives_the_loss_of_a_node() {
+        let view = small();
+        let sibling = Vec::from([place(1, 1 << 17), place(0, 1 << 17)]);
+        let frozen = view.splitting(&[(1, sibling)]);
+        let without = frozen.without(&[MnId(1)]).unwrap();
+        without.check().unwrap();
+        let switched = without.advanced().advanced();
+        switched.check().unwrap();
+        assert_eq!(switched.subtables[2].places, [place(0, 1 << 17)]);
+        // Lost again, before the moved entries are cleared: that is not forgotten.
+        let view = frozen.advanced().advanced().without(&[MnId(1)]).unwrap();
+        view.check().unwrap();
+        assert!(view.has_moved_entries() && view.is_headless(2));
+        // A sibling without a place is none.
+        let alone = small().splitting(&[(0, Vec::from([place(1, 1 << 17)]))]);
+        let without = alone.without(&[MnId(1)]).unwrap().advanced().advanced();
+        without.check().unwrap();
+        assert_eq!(without.subtables.len(), 2);
     }
 }

@@ -43,8 +43,8 @@ pub enum Error {
     /// No memory node has a free block for an object of this size.
     #[error("out of memory: no memory node has a free block; form a cluster with larger pools")]
     OutOfMemory,
-    /// Both buckets of the key are full.
-    #[error("index full: both buckets of the key are full; start the cluster with more index keys")]
+    /// Both buckets of the key are full, and the index cannot grow.
+    #[error("index full: no memory node has room for a larger one; form a cluster with larger pools")]
     IndexFull,
     /// A memory node did not answer.
     #[error("{node} failed: {error} (write outcome: {outcome:?})")]

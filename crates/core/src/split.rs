@@ -1,20 +1,16 @@
 //! Splitting a subtable: the index grows by a sibling for one that is full (RACE hashing; P §4.2).
 //!
 //! The next bit of its hash says in which of the two a key belongs; the numbers of its slots are
-//! the same in both. [`fill`] runs while the change is *transforming*: the sibling gets
+//! the same in both. [`fill`] runs while the change is *transforming*: the sibling gets the words of
+//! the entries whose keys belong there, and zeros, as at the beginning of every subtable. Readers do
+//! not know it yet, and the subtable stays as it is, so that writers that were stopped find there
+//! what they look for.
 //!
-//! * the word of every entry whose key belongs there;
-//! * the word of every free slot: a DELETE that was stopped may look for it there;
-//! * in place of every other entry the free slot of the same identity, a word that nobody expects
-//!   or writes anywhere in the sibling.
-//!
-//! So every word of the sibling is as unique as those of the subtable. Readers do not know the
-//! sibling yet, and the subtable stays as it is.
-//!
-//! [`clear`] runs when the change is *switched* and nobody acts by an older view any more: entries
-//! that stand in both are taken out of the subtable, the backups first, the primary last. What is
-//! still in the primary is still to be cleared, so both may stop anywhere and be run again. Writes
-//! to the two wait until the change has ended.
+//! [`clear`] runs when the change is *switched*, nobody acts by an older view any more, and nobody
+//! has to look: entries that stand in both are taken out of the subtable, the backups first, the
+//! primary last. In their place stands the free word of the same identity, which nobody has ever
+//! expected there. What is still in the primary is still to be cleared, so both may stop anywhere
+//! and be run again. Writes to the two wait until the change has ended.
 
 use alloc::vec::Vec;
 
@@ -47,7 +43,7 @@ pub(crate) async fn fill<F: Fabric>(
         let image = work.batch.stage(count as u32 * 8);
         let slots = work.batch.bytes_mut(image).chunks_exact_mut(8);
         for ((bytes, word), moves) in slots.zip(&words).zip(moves) {
-            let word = if moves || word.is_free() { *word } else { word.aborted() };
+            let word = if moves { *word } else { Slot::default() };
             bytes.copy_from_slice(&word.0.to_le_bytes());
         }
         for place in sibling {

@@ -89,18 +89,22 @@ pub enum Scenario {
     Crashes,
     /// Memory nodes are lost, up to all replicas but one, under running clients, and clients too.
     Losses,
+    /// The index grows all the time, from a subtable of a dozen slots, while clients, memory nodes
+    /// and the master crash.
+    Growth,
     /// All of it.
     Storm,
 }
 
 impl Scenario {
     /// All of them, in the order in which seeds take turns.
-    pub const ALL: [Scenario; 6] = [
+    pub const ALL: [Scenario; 7] = [
         Scenario::Mixed,
         Scenario::Inserts,
         Scenario::Unsteady,
         Scenario::Crashes,
         Scenario::Losses,
+        Scenario::Growth,
         Scenario::Storm,
     ];
 
@@ -112,6 +116,7 @@ impl Scenario {
             Scenario::Unsteady => "unsteady",
             Scenario::Crashes => "crashes",
             Scenario::Losses => "losses",
+            Scenario::Growth => "growth",
             Scenario::Storm => "storm",
         }
     }
@@ -126,6 +131,9 @@ impl Scenario {
             }
             Scenario::Crashes => "client crashes at any await point, recovered beside the others",
             Scenario::Losses => "memory nodes lost under running clients, and clients with them",
+            Scenario::Growth => {
+                "an index that grows, under crashes of clients, nodes and the master"
+            }
             Scenario::Storm => "every fault there is",
         }
     }
@@ -145,6 +153,9 @@ impl Scenario {
             }
             Scenario::Crashes => &[Delay, Tear, ClientCrash, RecoveryCrash],
             Scenario::Losses => &[Delay, Tear, NodeCrash, ClientCrash, RecoveryCrash],
+            Scenario::Growth => {
+                &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash]
+            }
             Scenario::Storm => &Fault::ALL,
         }
     }
@@ -247,7 +258,7 @@ impl Shape {
             lost_completions_one_in: if has(Fault::LostCompletion) { 3_000 } else { 0 },
             ..NetworkOptions::default()
         };
-        Shape {
+        let shape = Shape {
             cluster,
             network,
             processes: 2 + rng.below(4),
@@ -262,6 +273,21 @@ impl Shape {
             fault_every_ns: if scenario == Scenario::Storm { 8 } else { 1 }
                 * rng.pick(&[300_000, 1_000_000, 4_000_000]),
             lost_messages_one_in: if has(Fault::LostMessage) { 20 } else { 0 },
+        };
+        if scenario == Scenario::Growth { shape.with_many_keys(rng) } else { shape }
+    }
+
+    /// More keys than the index has slots for; most are inserted, and stay.
+    fn with_many_keys(self, rng: &Rng) -> Shape {
+        let mixes = rng.pick(&[[4, 1, 2, 1, 2, 0], [2, 1, 4, 2, 2, 0], [6, 2, 0, 3, 2, 0]]);
+        Shape {
+            cluster: ClusterOptions { index_keys: 1, ..self.cluster },
+            other_keys: 20 + rng.below(60),
+            first_mix: mix(mixes),
+            other_mix: mix(mixes),
+            first_key_one_in: 20,
+            fault_every_ns: 4 * self.fault_every_ns,
+            ..self
         }
     }
 }

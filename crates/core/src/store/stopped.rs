@@ -14,13 +14,11 @@
 //! | competed, or confirmed | its own word | is done |
 //! | | its identity, withdrawn; or the old word | starts again |
 //! | | another word | is a loser: of an occupied slot it has replaced what the winner replaced |
-//!
-//! Its slot is the one of the same number in the subtable where the key belongs by the new view.
 
 use alloc::sync::Arc;
 
 use super::round::Round;
-use super::write::{Attempt, Intent};
+use super::write::Attempt;
 use super::{Hint, Op};
 use crate::change::Stage;
 use crate::error::{Error, Outcome};
@@ -29,7 +27,7 @@ use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::verbs::{Fabric, MnId, VerbError};
-use crate::view::{SlotRef, View};
+use crate::view::View;
 
 /// How far an attempt to write has come.
 #[derive(Clone, Copy, Debug)]
@@ -123,21 +121,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// writer. Finds out what became of it. `error` is what it comes to if nobody changes the view.
     pub(super) async fn find_out(
         &mut self,
-        intent: &Intent<'_>,
+        opcode: Opcode,
         mut error: Error,
     ) -> Result<Attempt, Error> {
         loop {
             self.await_switch(&error).await?;
-            // The subtable may have been split.
-            let subtable = Buckets::of(intent.key, &self.view).subtable;
-            let here = |round: Round| Round { slot: SlotRef { subtable, ..round.slot }, ..round };
             let attempt = match self.progress {
                 Progress::Nothing | Progress::Withdrawing(_) => Ok(Attempt::Again),
-                Progress::Committing(round) => Ok(Attempt::Done(live(&here(round), round.own))),
+                Progress::Committing(round) => Ok(Attempt::Done(live(&round, round.own))),
                 Progress::Contending(round) => {
-                    let round = here(round);
-                    let word = self.fetch_slot(round.slot).await;
-                    word.map(|word| fate(intent.opcode, &round, word))
+                    self.fetch_slot(round.slot).await.map(|word| fate(opcode, &round, word))
                 }
             };
             match attempt {
@@ -218,6 +211,7 @@ fn fate(opcode: Opcode, round: &Round, word: Slot) -> Attempt {
 mod tests {
     use super::*;
     use crate::layout::{Address, SizeClass};
+    use crate::view::SlotRef;
 
     fn word(n: u64) -> Slot {
         Slot::new(1, SizeClass::from_code(1).unwrap(), Address::new(n * 64), 0)

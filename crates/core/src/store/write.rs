@@ -164,10 +164,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Ok(Attempt::Stopped) => {
                 let waiting_for = "the winner of a write conflict to finish";
                 let error = Error::GaveUp { waiting_for, outcome: Outcome::Unknown };
-                self.find_out(intent, error).await
+                self.find_out(intent.opcode, error).await
             }
             Err(error @ Error::Unreachable { error: VerbError::Unreachable, .. }) => {
-                self.find_out(intent, error).await
+                self.find_out(intent.opcode, error).await
             }
             other => other,
         }

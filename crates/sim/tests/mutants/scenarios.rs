@@ -56,6 +56,10 @@ pub const NODE_LOSS: Scenario = named("node loss", |seed| {
     changes::node_loss(seed);
 });
 
+pub const SPLITS: Scenario = named("splits", |seed| {
+    changes::splits(seed);
+});
+
 pub const CUT_OFF_PRIMARY: Scenario = named("cut off primary", |seed| {
     changes::cut_off_primary(seed);
 });
@@ -69,8 +73,9 @@ pub const LATE_REPAIRS: Scenario = named("late repairs", |seed| {
 });
 
 /// Every scenario that goes step by step, and one in virtual time that is as short.
-pub const STEPWISE: [&Scenario; 18] = [
+pub const STEPWISE: [&Scenario; 19] = [
     &NODE_LOSS,
+    &SPLITS,
     &CUT_OFF_PRIMARY,
     &DOUBTFUL_BACKUPS,
     &LATE_REPAIRS,
