@@ -58,6 +58,8 @@ pub enum MasterRequest {
         client: ClientId,
         /// The class of the objects that it needs.
         class: SizeClass,
+        /// The number of the view by which it is going to take the block over.
+        view: u64,
     },
     /// A session ends; it has no operation running. Answer: `Done`.
     Close {

@@ -44,7 +44,9 @@ pub enum Error {
     #[error("out of memory: no memory node has a free block; form a cluster with larger pools")]
     OutOfMemory,
     /// Both buckets of the key are full, and the index cannot grow.
-    #[error("index full: no memory node has room for a larger one; form a cluster with larger pools")]
+    #[error(
+        "index full: no memory node has room for a larger one; form a cluster with larger pools"
+    )]
     IndexFull,
     /// A memory node did not answer.
     #[error("{node} failed: {error} (write outcome: {outcome:?})")]

@@ -195,7 +195,8 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     let leftover = Leftover { block, owner: first, class, first: 3 };
     let close = MasterRequest::Close { client: first, leftovers: vec![leftover] };
     assert_eq!(world.ask(close), Some(MasterReply::Done));
-    let take = |client| MasterRequest::TakeLeftover { client, class };
+    let number = world.view().number;
+    let take = |client| MasterRequest::TakeLeftover { client, class, view: number };
     assert_eq!(world.ask(take(second)), Some(MasterReply::Leftover(Some(leftover))));
     // It has taken the block over on one of two replicas.
     let view = world.view();
@@ -207,6 +208,9 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     assert!(world.sessions[1].expelled);
     check_tables(&world, &world.view(), second);
     let third = world.open();
+    // Who acts by an older view would miss the replicas that have been added since.
+    let late = MasterRequest::TakeLeftover { client: third, class, view: number - 1 };
+    assert_eq!(world.ask(late), Some(MasterReply::Leftover(None)));
     assert_eq!(world.ask(take(third)), Some(MasterReply::Leftover(Some(leftover))));
     assert_eq!(world.ask(take(third)), Some(MasterReply::Leftover(None)));
     assert_eq!(world.view(), view, "no view has to change for a client");

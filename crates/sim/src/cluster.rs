@@ -536,13 +536,14 @@ impl Cluster {
     /// If the master is not there.
     pub fn take_rests(&self) -> BTreeMap<BlockId, u32> {
         let ask = |request| self.peek_master(request).expect("the master answers at once");
-        let MasterReply::Opened { client, .. } = ask(MasterRequest::Open) else {
+        let MasterReply::Opened { client, view } = ask(MasterRequest::Open) else {
             panic!("the master does not open a session");
         };
+        let view = view.number;
         let mut rests = BTreeMap::new();
         for class in (0..=u8::MAX).filter_map(SizeClass::from_code) {
             while let MasterReply::Leftover(Some(leftover)) =
-                ask(MasterRequest::TakeLeftover { client, class })
+                ask(MasterRequest::TakeLeftover { client, class, view })
             {
                 let before = rests.insert(leftover.block, leftover.first);
                 assert_eq!(before, None, "{leftover:?} is there twice");

@@ -67,7 +67,7 @@ impl<E: Environment> BlockSource<E> {
 
     /// A block for objects of a class.
     pub async fn grant(&self, class: SizeClass, view: &View) -> Result<BlockGrant, Error> {
-        if let Some(leftover) = self.take_leftover(class).await {
+        if let Some(leftover) = self.take_leftover(class, view).await {
             match self.adopt(&leftover, view).await {
                 Ok(()) => return Ok(granted(view, leftover.block, leftover.first)),
                 Err(error) => tracing::warn!(?leftover, %error, "a handed-on block is lost"),
@@ -76,12 +76,13 @@ impl<E: Environment> BlockSource<E> {
         self.allocate(view).await
     }
 
-    async fn take_leftover(&self, class: SizeClass) -> Option<Leftover> {
+    async fn take_leftover(&self, class: SizeClass, view: &View) -> Option<Leftover> {
         if let Some(left) = self.without_master.get().checked_sub(1) {
             self.without_master.set(left);
             return None;
         }
-        let request = MasterRequest::TakeLeftover { client: self.client, class };
+        let (client, view) = (self.client, view.number);
+        let request = MasterRequest::TakeLeftover { client, class, view };
         let deadline = MASTER_DEADLINE.min(self.node_deadline);
         match self.env.ask_master(request, deadline).await {
             Ok(MasterReply::Leftover(leftover)) => leftover.filter(|l| l.class == class),

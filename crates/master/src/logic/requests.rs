@@ -28,7 +28,9 @@ impl Master {
                 reply
             }
             MasterRequest::Open => self.open(now_ms, connection, out),
-            MasterRequest::TakeLeftover { client, class } => self.take_leftover(client, class, out),
+            MasterRequest::TakeLeftover { client, class, view } => {
+                self.take_leftover(client, class, view, out)
+            }
             MasterRequest::Close { client, leftovers } => self.close(client, &leftovers, out),
             MasterRequest::Renew { sessions, newer_than } => {
                 if self.view().is_none() {
@@ -85,14 +87,21 @@ impl Master {
     }
 
     /// No block of a region that is being copied: its owner is recorded on replicas that a copy of
-    /// the table has been made of already.
+    /// the table has been made of already. Nor any to a session that acts by an older view: it would
+    /// not record it on a replica that has been added since, and what it writes would be taken for
+    /// a block that it never took over. (Who acts by this view is waited for before another
+    /// replica is added.)
     fn take_leftover(
         &mut self,
         client: ClientId,
         class: SizeClass,
+        by: u64,
         out: &mut Actions,
     ) -> MasterReply {
         let Phase::Formed(view) = &self.phase else { return self.not_ready() };
+        if by != view.number {
+            return MasterReply::Leftover(None);
+        }
         let mut writes = Vec::new();
         let may_use = |region| !view.is_region_frozen(region);
         let leftover = self.sessions.take_leftover(client, class, may_use, &mut writes);
