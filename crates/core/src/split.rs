@@ -1,7 +1,7 @@
 //! Splitting a subtable: the index grows by a sibling for one that is full (RACE hashing; P §4.2).
 //!
 //! The next bit of its hash says in which of the two a key belongs; the numbers of its slots are
-//! the same in both. [`fill`] runs while the change is *transforming*: the sibling gets the words of
+//! the same in both. `fill` runs while the change is *transforming*: the sibling gets the words of
 //! the entries whose keys belong there, and zeros, as at the beginning of every subtable. Readers do
 //! not know it yet, and the subtable stays as it is, so that writers that were stopped find there
 //! what they look for.
