@@ -21,7 +21,8 @@
 //! | switched | wait; those that were stopped look what became of them | from the new primary | anywhere |
 //!
 //! Everything outside of the scope goes on, and so do reads of data, from any replica that is
-//! left.
+//! left. Only when regions have lost replicas do all writes wait while the change is frozen: a new
+//! object would stand on fewer replicas than those who act by an older view read from.
 //!
 //! A subtable that is *split* gets a sibling. Transforming fills the sibling with the entries of the
 //! keys whose next hash bit is 1, each in the slot of the same number; readers do not know of it
@@ -62,6 +63,8 @@ pub enum Stage {
 pub struct Change {
     /// How far it has come.
     pub stage: Stage,
+    /// Regions have lost replicas, and somebody may still read there: no new objects yet.
+    pub data_lost: bool,
     /// The index subtables in its scope, by number, in order.
     pub subtables: Vec<SubtableChange>,
     /// The regions in its scope, by number, in order.
@@ -151,6 +154,12 @@ impl View {
         found.is_some_and(|subtable| subtable.headless)
     }
 
+    /// Whether nobody may write an object now, wherever it is: it would stand on the replicas that
+    /// are left only, while those who have not heard of the loss read from the others.
+    pub fn holds_objects_back(&self) -> bool {
+        self.change.as_ref().is_some_and(|change| change.data_lost)
+    }
+
     /// Whether entries that a split has moved are still to be cleared.
     pub fn has_moved_entries(&self) -> bool {
         let subtables = self.change.iter().flat_map(|change| &change.subtables);
@@ -184,13 +193,18 @@ impl View {
         let is_lost = |place: &Place| lost.contains(&place.node);
         let before = self.change.clone().unwrap_or(Change {
             stage: Stage::Frozen,
+            data_lost: true,
             subtables: Vec::new(),
             regions: Vec::new(),
         });
         let mut view = self.next(None);
         view.members.retain(|member| !lost.contains(&member.node));
-        let mut change =
-            Change { stage: Stage::Frozen, subtables: Vec::new(), regions: before.regions.clone() };
+        let mut change = Change {
+            stage: Stage::Frozen,
+            data_lost: true,
+            subtables: Vec::new(),
+            regions: before.regions.clone(),
+        };
         for (number, subtable) in (0u32..).zip(&mut view.subtables) {
             let known = before.of_subtable(number).cloned();
             let lost_one = subtable.places.iter().any(is_lost);
@@ -248,6 +262,7 @@ impl View {
             |(region, joining): &(u32, Place)| RegionChange { region: *region, joining: *joining };
         let mut change = Change {
             stage: Stage::Frozen,
+            data_lost: false,
             subtables: subtables.iter().map(subtable).collect(),
             regions: regions.iter().map(region).collect(),
         };
@@ -268,7 +283,8 @@ impl View {
         };
         let mut subtables: Vec<SubtableChange> = splits.iter().map(split).collect();
         subtables.sort_by_key(|s| s.subtable);
-        self.next(Some(Change { stage: Stage::Frozen, subtables, regions: Vec::new() }))
+        let (stage, data_lost, regions) = (Stage::Frozen, false, Vec::new());
+        self.next(Some(Change { stage, data_lost, subtables, regions }))
     }
 
     /// Makes the sibling of a subtable a part of the index: half of the directory's entries that
@@ -301,6 +317,7 @@ impl View {
         match change.stage {
             Stage::Frozen => {
                 change.stage = Stage::Transforming;
+                change.data_lost = false;
                 self.next(Some(change))
             }
             Stage::Transforming => {

@@ -62,7 +62,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if !self.acts.is_acting() || self.newer_view_has_come() {
                 self.view = self.acts.resume();
             }
-            if self.stage_of(key).is_none() || removed(Mutant::WritesWhileFrozen) {
+            let waits = self.stage_of(key).is_some() || self.view.holds_objects_back();
+            if !waits || removed(Mutant::WritesWhileFrozen) {
                 return Ok(());
             }
             self.wait_for_change().await?;
