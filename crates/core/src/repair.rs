@@ -16,7 +16,8 @@
 //! again. If the primary is lost, readers may use the first backup meanwhile: its word is the one
 //! that is chosen. So it may stop anywhere and be run again.
 //!
-//! A subtable that gets a replica, or a sibling ([`split`]), is made equal first, and copied then; a region is only copied,
+//! A subtable that gets a replica, or a sibling ([`split`]), is made equal first, and copied then; a
+//! region is only copied,
 //! since an object stands on all replicas before anybody can learn of it.
 //!
 //! Preconditions: the change is in the stage *transforming*: no operation that touches its scope

@@ -78,6 +78,7 @@ pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, Re
             for moved in moved.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
                 work.take_out(*subtable, &places[1..], moved).await?;
                 work.take_out(*subtable, &places[..1], moved).await?;
+                work.result.slots_changed += moved.len() as u64;
             }
         }
     }
@@ -186,7 +187,6 @@ impl<F: Fabric> Work<'_, F> {
                 return Err(RepairError::NotFrozen { subtable, slot });
             }
         }
-        self.result.slots_changed += moved.len() as u64;
         Ok(())
     }
 }
