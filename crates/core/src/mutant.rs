@@ -38,6 +38,9 @@ mutants! {
     /// Readers use the backups of a subtable whose primary is lost before everybody has left the
     /// primary.
     ReadsBackupsWhileFrozen,
+    /// Objects are written to the replicas that are left while others may still read from a lost one,
+    /// which is only cut off.
+    WritesBesideLostReplicas,
     /// Readers of a subtable whose primary is lost answer although the backups may come to another
     /// word: if one more is lost, what was read has never been.
     ReadsDoubtfulBackups,

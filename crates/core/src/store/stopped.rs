@@ -62,7 +62,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if !self.acts.is_acting() || self.newer_view_has_come() {
                 self.view = self.acts.resume();
             }
-            let waits = self.stage_of(key).is_some() || self.view.holds_objects_back();
+            let held_back =
+                self.view.holds_objects_back() && !removed(Mutant::WritesBesideLostReplicas);
+            let waits = self.stage_of(key).is_some() || held_back;
             if !waits || removed(Mutant::WritesWhileFrozen) {
                 return Ok(());
             }

@@ -54,8 +54,13 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | RecoveryExaminesLastObjectsOnly
         | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
         HintIsTrusted | KeysNotCompared | OlderObjectGivenBack => &scenarios::MIXED,
-        ChangeDoesNotWait | SwitchDoesNotWait | WritesWhileFrozen | LoserIgnoresNewView
-        | StoppedIsForgotten | LooksBeforeTheSwitch => &scenarios::NODE_LOSS,
+        ChangeDoesNotWait
+        | SwitchDoesNotWait
+        | WritesWhileFrozen
+        | LoserIgnoresNewView
+        | StoppedIsForgotten
+        | LooksBeforeTheSwitch
+        | WritesBesideLostReplicas => &scenarios::NODE_LOSS,
         ReadsBackupsWhileFrozen => &scenarios::CUT_OFF_PRIMARY,
         ReadsDoubtfulBackups => &scenarios::DOUBTFUL_BACKUPS,
         EarlierRepairerGoesOn => &scenarios::LATE_REPAIRS,
