@@ -172,7 +172,7 @@ mod tests {
                 Member { node: MnId(i), ..member.clone() }
             });
             let [a, b, c] = &members;
-            let gate = Arc::new(Gate::new(ClientId(5), view(1, &[a, b])));
+            let gate = Arc::new(Gate::new(ClientId(5), view(1, &[a, b]), 0));
             let attachments = Attachments::new(kind, gate.clone(), &gate.view()).unwrap();
             let nobody = |node| panic!("cannot attach to {node}");
             assert_eq!(reached(&attachments), [0, 1]);

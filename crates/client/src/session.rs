@@ -59,8 +59,8 @@ impl Session {
         shared: &Arc<Shared>,
         keep_alive: Option<KeepAlive>,
     ) -> Result<Session, ConnectError> {
-        let (client, view) = shared.open_session()?;
-        let gate = Arc::new(Gate::new(client, Arc::new(view)));
+        let (client, view, epoch) = shared.open_session()?;
+        let gate = Arc::new(Gate::new(client, Arc::new(view), epoch));
         // Before it attaches, which takes time: the master must not take it for dead.
         shared.keeper.open(gate.clone());
         Session::attach(shared, keep_alive, gate).inspect_err(|_| {
@@ -235,13 +235,14 @@ fn attach_to_newest(
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.shared.keeper.close(self.id());
         if self.shared.is_cluster_gone() {
+            self.shared.keeper.close(self.id());
             return;
         }
         // While panicking an operation may be half-way: that is a crash, not an end.
         let is_lost = self.is_lost() || std::thread::panicking();
-        let leaving = if is_lost { None } else { self.logic.leave() };
+        let leaving = if is_lost { None } else { self.block_on(self.logic.leave()) };
+        self.shared.keeper.close(self.id());
         // First: the master fences whoever is abandoned, and over shared memory a node can do that
         // to an attached session only by killing the process.
         let patience = if leaving.is_some() { Duration::ZERO } else { LEAVE_PATIENCE };

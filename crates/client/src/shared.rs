@@ -123,8 +123,8 @@ impl Shared {
         wait(&self.runtime, future)
     }
 
-    /// Asks the master for a new session.
-    pub fn open_session(&self) -> Result<(ClientId, View), ConnectError> {
+    /// Asks the master for a new session: its name, the view and the epoch.
+    pub fn open_session(&self) -> Result<(ClientId, View, u64), ConnectError> {
         if self.is_closed() {
             return Err(ConnectError::Refused("the client has ended".into()));
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fusee_client::logic::{Gate, Keeper, Keeping, Timing};
 use fusee_client::{ClientId, Geometry, MnId, View};
-use fusee_control::master::{MasterReply, MasterRequest, Pulse};
+use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
 use fusee_control::rpc::RpcError;
 use fusee_core::host::Acting;
 use fusee_core::view::{Member, Place, Region, Scheme, Subtable};
@@ -58,7 +58,9 @@ impl Keeping for Outside {
     }
 
     async fn ask_master(&self, request: MasterRequest, _: Duration) -> Answer {
-        let MasterRequest::Renew { sessions, newer_than } = request else { panic!("{request:?}") };
+        let MasterRequest::Renew { sessions, newer_than, .. } = request else {
+            panic!("{request:?}")
+        };
         let at = self.0.now.get();
         self.0.asked.borrow_mut().push(Asked { at, sessions, newer_than });
         if let Some(answer) = &*self.0.at_once.borrow() {
@@ -103,7 +105,7 @@ impl Rig {
     }
 
     fn open(&self, client: u32) -> Arc<Gate> {
-        let gate = Arc::new(Gate::new(ClientId(client), Arc::new(view(1))));
+        let gate = Arc::new(Gate::new(ClientId(client), Arc::new(view(1)), 0));
         self.keeper.open(gate.clone());
         gate
     }
@@ -183,7 +185,8 @@ fn view(number: u64) -> View {
 
 fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
     let expelled = expelled.iter().copied().map(ClientId).collect();
-    Ok(MasterReply::Renewed { view: view.into(), expelled })
+    let epochs = Epochs::default();
+    Ok(MasterReply::Renewed { view: view.into(), expelled, epochs, mark: 0 })
 }
 
 fn acting(oldest: u64) -> Acting {
@@ -304,7 +307,7 @@ fn a_view_that_comes_with_a_session_reaches_the_others_and_the_other_way_round()
     let mut rig = Rig::new();
     let old = rig.open(5);
     rig.settle();
-    let new = Arc::new(Gate::new(ClientId(6), Arc::new(view(3))));
+    let new = Arc::new(Gate::new(ClientId(6), Arc::new(view(3)), 0));
     rig.keeper.open(new.clone());
     assert_eq!((old.view().number, rig.keeper.view().number), (3, 3));
     rig.pass(10 * MS);

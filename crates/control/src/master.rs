@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::BlockId;
 
-/// The rest of a block that a leaving client hands on: its objects from `first` on are unused.
+/// A block that a client has left, for others to go on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leftover {
     /// The block.
@@ -16,8 +16,22 @@ pub struct Leftover {
     pub owner: ClientId,
     /// The class its objects have.
     pub class: SizeClass,
-    /// The first unused object.
+    /// From this object on none was ever allocated; the number of its objects if all were.
     pub first: u32,
+    /// Whether the free bitmap tells which of the others are free. If not, only a look at the whole
+    /// index does.
+    pub marked: bool,
+}
+
+/// Epochs: an operation belongs to the newest one that its process knows when it begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Epochs {
+    /// The newest.
+    pub newest: u64,
+    /// All operations of earlier epochs than this one have ended, everywhere.
+    pub passed: u64,
+    /// What operations of earlier epochs than this one have freed is marked, or never will be.
+    pub settled: u64,
 }
 
 /// What a session says of itself, again and again: that it is there, and by which view it acts.
@@ -28,6 +42,10 @@ pub struct Pulse {
     /// It acts by no view older than this one: neither has it operations that began under one, nor
     /// will it begin any.
     pub acts_by: u64,
+    /// It has no operations of earlier epochs than this one, and will begin none.
+    pub acts_in: u64,
+    /// What its operations of earlier epochs than this one have freed is marked, or never will be.
+    pub frees_in: u64,
     /// Whether operations of it were stopped by a change of the view, and have not found out yet
     /// what became of their writes.
     pub has_stopped: bool,
@@ -52,12 +70,14 @@ pub enum MasterRequest {
     /// A session wants to start. Answer: `Opened`, or `NotReady` while the cluster forms.
     Open,
     /// A session needs a block and would rather go on with one that another session left. Not
-    /// idempotent: a lost answer costs the rest of one block. Answer: `Leftover`.
+    /// idempotent: a lost answer costs one block, until the session ends. Answer: `Leftover`.
     TakeLeftover {
         /// The session's id.
         client: ClientId,
-        /// The class of the objects that it needs.
-        class: SizeClass,
+        /// The class of the objects that it needs: there is room in the block that was never used.
+        /// `None` if any block would do: some of it may be free, or all, so that it can go back to
+        /// the pool.
+        class: Option<SizeClass>,
         /// The number of the view by which it is going to take the block over.
         view: u64,
     },
@@ -75,6 +95,10 @@ pub enum MasterRequest {
         sessions: Vec<Pulse>,
         /// The number of the newest view that the process has.
         newer_than: u64,
+        /// The epochs that it knows.
+        known: Epochs,
+        /// Whether it waits for later ones: then the answer comes when there are.
+        reclaims: bool,
     },
     /// A session ends as if it had crashed: something of it may have to be put right. To be told
     /// only when nothing of it runs any more. Answer: `Done`.
@@ -124,8 +148,10 @@ pub enum MasterReply {
         client: ClientId,
         /// The current view.
         view: View,
+        /// The current epoch.
+        epoch: u64,
     },
-    /// To `TakeLeftover`: a rest that is now the session's, if there is one of this class.
+    /// To `TakeLeftover`: a block that is now the session's, if there is one of this class.
     Leftover(Option<Leftover>),
     /// To `Renew`.
     Renewed {
@@ -133,6 +159,11 @@ pub enum MasterReply {
         view: Option<View>,
         /// Which of the sessions are shut out: they must not be used any more.
         expelled: Vec<ClientId>,
+        /// The epochs.
+        epochs: Epochs,
+        /// The newest epoch when the question came: all operations that had begun before it was
+        /// asked are of this epoch or of earlier ones.
+        mark: u64,
     },
     /// To `Alive`: the cluster goes on without this node. It may join again, empty, under another
     /// identity.

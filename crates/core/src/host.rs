@@ -22,16 +22,20 @@ pub struct GiveUp;
 pub struct BlockGrant {
     /// Its first byte, which is where its header goes.
     pub address: Address,
-    /// The first object not allocated yet; more than 0 when a client that left hands on the rest
-    /// of a block.
+    /// The class of its objects. Another one than was asked for if nothing else was left: all of it
+    /// may turn out to be free, so that it can go back to the pool.
+    pub class: SizeClass,
+    /// The first object never allocated; more than 0 in a block that another client left.
     pub first: u32,
+    /// See [`Rest::marked`](crate::slab::Rest::marked).
+    pub marked: bool,
 }
 
 /// What a session says of its operations to whoever changes the view
 /// ([`change`](crate::change)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acting {
-    /// The oldest view by which an operation acts; `None` if none does.
+    /// The moment since which the oldest running operation acts; `None` if none does.
     pub oldest: Option<u64>,
     /// Operations that were stopped after a CAS and have not found out what became of it.
     pub stopped: usize,
@@ -62,10 +66,35 @@ pub trait Host {
     /// then.
     fn newer_view(&self, than: u64) -> Option<Arc<View>>;
 
-    /// Tells others what the operations act by. In one order with [`Host::newer_view`] for
-    /// everybody: who publishes a new view after this finds what was told, or a later
-    /// `newer_view` finds the view.
+    /// The moment: a number that grows when a view has come, or an epoch. In an earlier moment than
+    /// the one of a view, `newer_view` may find that view or not; from that moment on it does.
+    fn moment(&self) -> u64;
+
+    /// Tells others since when the operations act. In one order with [`Host::moment`] for everybody:
+    /// who makes a new moment after this finds what was told, or a later `moment` finds the new one.
     fn tell(&self, acting: Acting);
+
+    /// Tells others since when there are freed objects whose bits are not set yet.
+    fn tell_freed(&self, since: Option<u64>);
+
+    /// Whether the bits may be set now; if not, nothing is waited for any more that was told, and
+    /// they must stay as they are.
+    fn may_mark(&self) -> bool;
+
+    /// Gives a name to this very moment, for [`Host::has_passed`].
+    fn mark(&self) -> u64;
+
+    /// Whether all operations of all sessions have ended that had begun before a mark.
+    fn has_passed(&self, mark: u64) -> bool;
+
+    /// Whether, in addition, the bits of all objects are set that those operations freed, as far as
+    /// they will ever be.
+    fn is_settled(&self, mark: u64) -> bool;
+
+    /// Gives a block back to the pool (FREE, P §4.4), for who acts by `view`. Its bytes are zeros,
+    /// and no operation runs that began before they were. It is not the session's any more, even if
+    /// that fails.
+    fn free_block(&self, block: Address, view: &Arc<View>) -> impl Future<Output = ()>;
 
     /// A memory node did not answer: somebody should look after it.
     fn report_unreachable(&self, node: MnId);

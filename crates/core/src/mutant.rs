@@ -134,9 +134,20 @@ mutants! {
     // Objects.
     /// An object is written to its first replica only: it is lost with that node.
     ObjectOnOneReplica,
-    /// An object is given back although the session has allocated others since: one of those is
-    /// handed out twice.
-    OlderObjectGivenBack,
+
+    // Memory that is used again.
+    /// A freed object is used again while operations run that know it.
+    ReusedAtOnce,
+    /// An object has the same generation every time it is used.
+    GenerationStays,
+    /// The loser of a round frees its object while its word may still stand on a backup.
+    LoserFreesAtOnce,
+    /// A withdrawing INSERT frees its own object, which the slot still names.
+    WithdrawnObjectFreed,
+    /// What no slot keeps is used again although whoever freed it may still set its bit.
+    ComparedIsNotSettled,
+    /// A block goes back to the pool while operations run that saw what was in it.
+    FreedBlockAtOnce,
 
     // Recovery of clients, and settling after the loss of a memory node.
     /// Recovery reads the backups' slots before the primary's.

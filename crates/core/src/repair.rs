@@ -30,7 +30,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 use crate::change::{RegionChange, Split, Stage, SubtableChange};
-use crate::layout::Slot;
+use crate::layout::{BLOCK_HEADER_BYTES, Slot, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
 use crate::split;
 use crate::stats::Cost;
@@ -105,9 +105,32 @@ pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed
     }
     for RegionChange { region, joining } in &change.regions {
         let from = view.regions[*region as usize].places[0];
-        copy(fabric, from, *joining, view.geometry.region_bytes, &mut result).await?;
+        copy_region(fabric, view, from, *joining, &mut result).await?;
     }
     Ok(result)
+}
+
+/// Copies a region, except for the free bitmaps: only those of its first place count, clients
+/// change them all the while, and those of the others are zeros until one of them comes first.
+async fn copy_region<F: Fabric>(
+    fabric: &F,
+    view: &View,
+    from: Place,
+    to: Place,
+    result: &mut Transformed,
+) -> Result<(), RepairError> {
+    let geometry = &view.geometry;
+    let at = |place: Place, offset| Place { offset: place.offset + offset, ..place };
+    copy(fabric, from, to, geometry.table_bytes(), result).await?;
+    for block in 0..geometry.blocks_per_region() {
+        let header = geometry.block_offset(block);
+        copy(fabric, at(from, header), at(to, header), BLOCK_HEADER_BYTES, result).await?;
+        let bitmap = BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes);
+        let objects = header + bitmap;
+        let bytes = geometry.block_bytes - bitmap;
+        copy(fabric, at(from, objects), at(to, objects), bytes, result).await?;
+    }
+    Ok(())
 }
 
 /// Copies `bytes` bytes, which nobody writes meanwhile.

@@ -1,22 +1,32 @@
-//! The client's half of two-level allocation: slabs cut from blocks (P §4.4), and the order of
-//! allocation that the embedded log records (P §4.5).
+//! The client's half of two-level allocation: slabs cut from blocks (P §4.4).
 //!
-//! Per size class a client owns a list of blocks and takes their objects in order. So the next
-//! object is known before it is needed, and every log entry can name it. At the end of a block
-//! the entry names nothing; the log goes on in the block whose header has the next sequence
-//! number.
+//! Per size class a session owns blocks and takes their objects. A block goes round:
 //!
-//! Objects are not taken back yet: what an update replaces stays where it is. The one exception is
-//! an object that no CAS ever mentioned, when it is also the newest of its class: nobody knows its
-//! address, so it is allocated again, with the next generation.
+//! ```text
+//! granted --> in use --> aside --> at rest --> its freed objects are collected --> in use ...
+//!                                          `-> all its objects are free: back to the pool
+//! ```
+//!
+//! * *In use*: objects are allocated from it. Its header says so on all replicas before anybody can
+//!   learn of one of them: that is how recovery finds what may be under way.
+//! * *Aside*: another block is in use, or its region is frozen. Writes may still be under way.
+//! * *At rest*: none is, and the header says so. Only such blocks are collected ([`store`]), and
+//!   can leave the session.
+//!
+//! An object that was allocated is free again in one of two ways: nobody has learnt its address, so
+//! it is given back ([`Slabs::give_back`]); or its bit in the block's free bitmap was set, and every
+//! operation that could know it has ended since ([`Slabs::take_in`]). Each time it is allocated it
+//! has the next generation, modulo 32, so that what was there before is never taken for it.
+//!
+//! [`store`]: crate::store
 
-use alloc::collections::VecDeque;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::host::BlockGrant;
 use crate::layout::{Address, BlockHeader, BlockShape, LogEntry, Opcode, SizeClass, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::verbs::ClientId;
+use crate::verbs::{ClientId, MnId};
 
 /// An object to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +37,6 @@ pub struct Allocation {
     pub class: SizeClass,
     /// The generation for its header and slot.
     pub generation: u8,
-    /// The pointers of its log entry.
-    pub next: Address,
-    /// See [`LogEntry::prev`].
-    pub prev: Address,
     /// The header of its block, with the block's address, until it is known to be written: goes
     /// into the same batch, before the object. So no object of a block can be visible before the
     /// header by which recovery finds it, whichever operation comes first and whichever fails.
@@ -40,54 +46,195 @@ pub struct Allocation {
 impl Allocation {
     /// The log entry of this object.
     pub fn entry(&self, opcode: Opcode, old: Option<u64>) -> LogEntry {
-        LogEntry { next: self.next, prev: self.prev, old, opcode }
+        LogEntry { old, opcode }
     }
 }
 
-/// The unused rest of a block.
+/// What is left of a block whose owner has done with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rest {
     /// The block's address.
     pub block: Address,
     /// The class of its objects.
     pub class: SizeClass,
-    /// The first unused object.
+    /// From this object on none was ever allocated; the number of its objects if all were.
     pub first: u32,
+    /// Whether the free bitmap tells which of the others are free. If not, only a look at the whole
+    /// index does.
+    pub marked: bool,
 }
 
-/// The block that a class allocates from.
+/// The generation of an object is not known.
+const UNKNOWN: u8 = u8::MAX;
+
+/// Bits of a free bitmap that were seen set, and are taken in once it is time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Where the bitmap is.
+    pub node: MnId,
+    /// When they had been seen ([`Host::mark`](crate::host::Host::mark)).
+    pub mark: u64,
+    /// Number and bits of every word that is not zero.
+    pub words: Vec<(u32, u64)>,
+}
+
+/// Why the free bitmap of a block does not tell all that is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// It does.
+    None,
+    /// To be compared with the index.
+    Open,
+    /// At this mark the objects had been found that no slot keeps.
+    Compared { mark: u64, garbage: Vec<u32> },
+}
+
+/// A block of the session.
 #[derive(Debug)]
-struct Current {
-    block: Address,
-    shape: BlockShape,
-    /// The next object to hand out.
-    index: u32,
-    /// The first object that this client took.
-    first: u32,
-    /// Until it is known to be written.
-    header: Option<BlockHeader>,
-    /// The generation of object `index`.
-    generation: u8,
-    /// Whether object `index` was handed out before, and given back.
-    written: bool,
+pub(crate) struct Block {
+    pub address: Address,
+    pub class: SizeClass,
+    pub shape: BlockShape,
+    /// Objects to hand out, the next one last.
+    free: Vec<u32>,
+    /// From here on no object was ever allocated.
+    fresh: u32,
+    /// Of every object before `fresh`, the generation for its next time.
+    generations: Vec<u8>,
+    /// Objects that were handed out for operations that have not ended.
+    in_flight: u32,
+    /// Whether the header says on all replicas that the block is at rest; `None` if that is not
+    /// certain.
+    written: Option<bool>,
+    /// The first object that may have been allocated since the block is in use.
+    in_use_from: u32,
+    pub seen: Option<Seen>,
+    /// The look at the bitmap that was the last, counted over all blocks.
+    pub looked: u64,
+    pub doubt: Doubt,
+    /// It is being emptied, or since when it is all zeros.
+    pub scrubbed: Option<Scrub>,
 }
 
-impl Current {
+/// How far a block is on its way back to the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scrub {
+    /// Zeros are being written.
+    Begun,
+    /// It was zeros on all replicas at this mark.
+    Done(u64),
+}
+
+impl Block {
+    fn new(grant: &BlockGrant, class: SizeClass, shape: BlockShape) -> Block {
+        Block {
+            address: grant.address,
+            class,
+            shape,
+            free: Vec::new(),
+            fresh: grant.first,
+            generations: vec![UNKNOWN; grant.first as usize],
+            in_flight: 0,
+            written: None,
+            in_use_from: u32::MAX,
+            seen: None,
+            looked: 0,
+            doubt: if grant.marked { Doubt::None } else { Doubt::Open },
+            scrubbed: None,
+        }
+    }
+
     fn object(&self, index: u32) -> Address {
-        Address::new(self.block.bytes() + self.shape.offset(index))
+        Address::new(self.address.bytes() + self.shape.offset(index))
+    }
+
+    /// Objects that can be handed out.
+    pub fn free_objects(&self) -> u32 {
+        self.free.len() as u32 + (self.shape.objects - self.fresh)
+    }
+
+    fn has_room(&self) -> bool {
+        self.free_objects() > 0 && self.scrubbed.is_none()
+    }
+
+    /// Whether a class may take it into use, if one in `least` objects has to be free.
+    fn suits(&self, class: SizeClass, least: u32) -> bool {
+        let free = u64::from(self.free_objects()) * u64::from(least);
+        self.class == class && self.has_room() && free >= u64::from(self.shape.objects)
+    }
+
+    /// Whether not one object of it is in use.
+    pub fn is_free(&self) -> bool {
+        self.free_objects() == self.shape.objects && self.in_flight == 0
+    }
+
+    /// Whether no write is under way whose object lies here, and none may begin.
+    pub fn is_quiet(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// Whether the header is to be told that the block is at rest.
+    pub fn may_rest(&self) -> bool {
+        self.is_quiet() && self.written != Some(true)
+    }
+
+    /// Of every object, whether it was allocated and is not free.
+    pub fn taken(&self) -> Vec<bool> {
+        let mut taken = vec![false; self.shape.objects as usize];
+        taken[..self.fresh as usize].fill(true);
+        self.free.iter().for_each(|object| taken[*object as usize] = false);
+        taken
+    }
+
+    /// Those of these objects whose generation has to be read first.
+    pub fn unknown<'o>(&self, objects: &'o [u32]) -> impl Iterator<Item = u32> + use<'o, '_> {
+        let generation = |object: u32| self.generations.get(object as usize);
+        objects.iter().copied().filter(move |o| generation(*o) == Some(&UNKNOWN))
+    }
+
+    /// The generation that stands in an object.
+    pub fn learn(&mut self, object: u32, generation: u8) {
+        if let Some(next) = self.generations.get_mut(object as usize) {
+            *next = (generation % Slot::GENERATIONS + 1) % Slot::GENERATIONS;
+        }
+    }
+
+    /// Objects are free from now on: their bits are cleared, and their generations known.
+    pub fn take_in(&mut self, objects: &[u32]) {
+        self.free.extend_from_slice(objects);
+        if self.written == Some(false) {
+            self.use_from_here();
+        }
+    }
+
+    /// The block is in use from now on, or may have more objects to give.
+    fn use_from_here(&mut self) {
+        let from = if self.free.is_empty() { self.fresh } else { 0 };
+        if self.written == Some(true) {
+            self.in_use_from = from;
+        }
+        if from < self.in_use_from {
+            (self.in_use_from, self.written) = (from, None);
+        }
+    }
+
+    fn rest(&self) -> Rest {
+        let Block { address, class, fresh, .. } = *self;
+        Rest { block: address, class, first: fresh, marked: self.doubt == Doubt::None }
+    }
+
+    /// The objects that are free although they were allocated once: what a session that leaves has
+    /// to mark again.
+    pub fn unmarked(&self) -> impl Iterator<Item = Address> + '_ {
+        self.free.iter().map(|object| self.object(*object))
     }
 }
 
 #[derive(Debug)]
 struct Slab {
     class: SizeClass,
-    current: Option<Current>,
-    /// Begun blocks whose regions are frozen, or were.
-    aside: Vec<Current>,
-    waiting: VecDeque<BlockGrant>,
-    /// The object allocated last, and the one before.
-    last: Address,
-    blocks_used: u64,
+    /// The block in use.
+    current: Option<Block>,
     /// Whether an operation is asking for a block of this class.
     asking: bool,
 }
@@ -98,26 +245,20 @@ pub struct Slabs {
     owner: ClientId,
     block_bytes: u64,
     slabs: Vec<Slab>,
+    /// The blocks that are not in use, of all classes.
+    aside: Vec<Block>,
 }
 
 impl Slabs {
     /// No blocks yet.
     pub fn new(owner: ClientId, block_bytes: u64) -> Slabs {
-        Slabs { owner, block_bytes, slabs: Vec::new() }
+        Slabs { owner, block_bytes, slabs: Vec::new(), aside: Vec::new() }
     }
 
     fn slab(&mut self, class: SizeClass) -> &mut Slab {
         let found = self.slabs.iter().position(|s| s.class == class);
         let at = found.unwrap_or_else(|| {
-            self.slabs.push(Slab {
-                class,
-                current: None,
-                aside: Vec::new(),
-                waiting: VecDeque::new(),
-                last: Address::NONE,
-                blocks_used: 0,
-                asking: false,
-            });
+            self.slabs.push(Slab { class, current: None, asking: false });
             self.slabs.len() - 1
         });
         &mut self.slabs[at]
@@ -138,110 +279,154 @@ impl Slabs {
     /// Adds a block to a class. Returns whether the class can use it.
     pub fn add_block(&mut self, class: SizeClass, grant: BlockGrant) -> bool {
         let shape = BlockShape::new(self.block_bytes, class);
-        let usable = shape.is_some_and(|s| grant.first < s.objects);
-        if usable {
-            self.slab(class).waiting.push_back(grant);
-        }
-        usable
+        let shape = shape.filter(|shape| grant.first <= shape.objects);
+        let Some(shape) = shape else { return false };
+        self.aside.push(Block::new(&grant, class, shape));
+        true
     }
 
-    /// Takes the next object of a class, of a block that is not frozen; `None` when a block is
-    /// needed.
+    /// Takes the next object of a class, of a block that is not frozen and of which at least one in
+    /// `least` objects is free, if it is not in use already; `None` when there is none.
     pub fn allocate(
         &mut self,
         class: SizeClass,
+        least: u32,
         is_frozen: impl Fn(Address) -> bool,
     ) -> Option<Allocation> {
-        let (owner, block_bytes) = (self.owner, self.block_bytes);
-        let slab = self.slab(class);
-        let has_room = |c: &Current| c.index < c.shape.objects;
-        if slab.current.as_ref().is_some_and(|c| has_room(c) && is_frozen(c.block)) {
-            slab.aside.extend(slab.current.take());
+        let owner = self.owner;
+        let at = self.slabs.iter().position(|s| s.class == class);
+        let at = at.unwrap_or_else(|| {
+            self.slab(class);
+            self.slabs.len() - 1
+        });
+        let slab = &mut self.slabs[at];
+        if !slab.current.as_ref().is_some_and(|c| c.has_room() && !is_frozen(c.address)) {
+            let usable = self.aside.iter().enumerate();
+            let usable = usable.filter(|(_, b)| b.suits(class, least) && !is_frozen(b.address));
+            let (best, _) = usable.max_by_key(|(_, b)| b.free_objects())?;
+            let mut next = self.aside.swap_remove(best);
+            next.use_from_here();
+            self.aside.extend(slab.current.replace(next));
         }
-        if !slab.current.as_ref().is_some_and(has_room)
-            && let Some(begun) = slab.aside.iter().position(|c| !is_frozen(c.block))
-        {
-            slab.current = Some(slab.aside.swap_remove(begun));
-        }
-        if !slab.current.as_ref().is_some_and(has_room) {
-            let next = slab.waiting.iter().position(|grant| !is_frozen(grant.address))?;
-            let grant = slab.waiting.remove(next)?;
-            let shape = BlockShape::new(block_bytes, class).expect("add_block checked it");
-            let (first, sequence) = (grant.first, slab.blocks_used);
-            slab.blocks_used += 1;
-            slab.current = Some(Current {
-                block: grant.address,
-                shape,
-                index: first,
-                first,
-                header: Some(BlockHeader { class, owner, first, sequence }),
-                generation: 0,
-                written: false,
-            });
-        }
-        let current = slab.current.as_mut().expect("just set");
-        let address = current.object(current.index);
-        let next = current.index + 1;
-        let allocation = Allocation {
-            address,
-            class,
-            generation: current.generation,
-            next: if next < current.shape.objects { current.object(next) } else { Address::NONE },
-            prev: slab.last,
-            header: current.header.map(|header| (current.block, header)),
+        let block = slab.current.as_mut()?;
+        let index = match block.free.pop() {
+            Some(index) => index,
+            None => {
+                block.fresh += 1;
+                block.generations.push(0);
+                block.fresh - 1
+            }
         };
-        current.index = next;
-        current.generation = 0;
-        current.written = false;
-        slab.last = address;
-        Some(allocation)
+        let next = &mut block.generations[index as usize];
+        let generation = *next;
+        if !removed(Mutant::GenerationStays) {
+            *next = (generation + 1) % Slot::GENERATIONS;
+        }
+        block.in_flight += 1;
+        let header = (block.written != Some(false)).then(|| {
+            // Whoever posts it may be dropped, or fail, at any time from now on.
+            block.written = None;
+            let first = block.in_use_from;
+            (block.address, BlockHeader { class, owner, first, at_rest: false })
+        });
+        Some(Allocation { address: block.object(index), class, generation, header })
+    }
+
+    fn block_of(&mut self, object: &Allocation) -> Option<&mut Block> {
+        let holds = |b: &Block| {
+            let bytes = object.address.bytes().checked_sub(b.address.bytes());
+            bytes.is_some_and(|bytes| bytes < self.block_bytes)
+        };
+        let current = self.slabs.iter_mut().find(|s| s.class == object.class);
+        let current = current.and_then(|s| s.current.as_mut()).filter(|b| holds(b));
+        match current {
+            Some(block) => Some(block),
+            None => self.aside.iter_mut().find(|b| holds(b)),
+        }
     }
 
     /// The header that came with an object stands on all replicas.
     pub fn header_written(&mut self, object: &Allocation) {
-        let slab = self.slab(object.class);
-        if let (Some(current), Some((block, _))) = (&mut slab.current, &object.header)
-            && current.block == *block
-        {
-            current.header = None;
+        if let Some(block) = self.block_of(object) {
+            block.written = Some(false);
         }
     }
 
-    /// Takes back an object that was written but that no CAS ever mentioned. Does nothing if a
-    /// later one of its class has been allocated: the log's order must stay.
+    /// The operation that an object was allocated for posts nothing about it any more, and nothing
+    /// is on its way.
+    pub fn end(&mut self, object: &Allocation) {
+        if let Some(block) = self.block_of(object) {
+            block.in_flight -= 1;
+        }
+    }
+
+    /// As [`Slabs::end`], for an object that no CAS has mentioned: it is free at once.
     pub fn give_back(&mut self, object: &Allocation) {
-        let slab = self.slab(object.class);
-        let newest = slab.last == object.address;
-        let is_its_block = |c: &&mut Current| {
-            let is_last = c.index > c.first && c.object(c.index - 1) == object.address;
-            (newest && is_last) || (removed(Mutant::OlderObjectGivenBack) && c.index > c.first)
-        };
-        let Some(current) = slab.current.as_mut().filter(is_its_block) else { return };
-        current.index -= 1;
-        current.generation = (object.generation + 1) % Slot::GENERATIONS;
-        current.written = true;
-        slab.last = object.prev;
+        if let Some(block) = self.block_of(object) {
+            block.in_flight -= 1;
+            let offset = object.address.bytes() - block.address.bytes();
+            let index = block.shape.object_at(offset).expect("it was allocated here");
+            block.free.push(index);
+        }
     }
 
-    /// The unused rests of all blocks, which this client stops using.
-    pub fn take_rests(&mut self) -> Vec<Rest> {
-        let mut rests = Vec::new();
-        for slab in core::mem::take(&mut self.slabs) {
-            let class = slab.class;
-            for current in slab.current.into_iter().chain(slab.aside) {
-                // An object that was given back was written once: leave it out.
-                let first = current.index + u32::from(current.written);
-                if first < current.shape.objects {
-                    rests.push(Rest { block: current.block, class, first });
-                }
-            }
-            rests.extend(slab.waiting.iter().map(|grant| Rest {
-                block: grant.address,
-                class,
-                first: grant.first,
-            }));
+    /// The blocks that are not in use.
+    pub(crate) fn aside(&self) -> &[Block] {
+        &self.aside
+    }
+
+    /// One of them.
+    pub(crate) fn aside_at(&mut self, block: Address) -> Option<&mut Block> {
+        self.aside.iter_mut().find(|b| b.address == block)
+    }
+
+    /// Any block.
+    pub(crate) fn find(&mut self, block: Address) -> Option<&mut Block> {
+        let current = self.slabs.iter_mut().filter_map(|s| s.current.as_mut());
+        current.chain(&mut self.aside).find(|b| b.address == block)
+    }
+
+    /// Whether [`Slabs::allocate`] has something to give, from a block in use or not.
+    pub(crate) fn has_room(
+        &self,
+        class: SizeClass,
+        least: u32,
+        is_frozen: impl Fn(Address) -> bool,
+    ) -> bool {
+        let in_use = self.slabs.iter().filter_map(|s| s.current.as_ref());
+        let mut in_use = in_use.filter(|b| b.class == class && b.has_room());
+        in_use.any(|b| !is_frozen(b.address))
+            || self.aside.iter().any(|b| b.suits(class, least) && !is_frozen(b.address))
+    }
+
+    /// No block is in use any more.
+    pub(crate) fn set_aside(&mut self) {
+        let current = self.slabs.iter_mut().filter_map(|s| s.current.take());
+        self.aside.extend(current);
+    }
+
+    /// The header of a block says on all replicas that it is at rest, unless it was taken into use
+    /// meanwhile.
+    pub(crate) fn rests(&mut self, block: Address) {
+        if let Some(block) = self.aside_at(block).filter(|b| b.is_quiet()) {
+            block.written = Some(true);
         }
-        rests
+    }
+
+    /// A block is not the session's any more.
+    pub(crate) fn remove(&mut self, block: Address) {
+        self.aside.retain(|b| b.address != block);
+    }
+
+    /// What is left of all blocks, which this client stops using.
+    pub fn take_rests(&mut self) -> Vec<Rest> {
+        self.set_aside();
+        core::mem::take(&mut self.aside).iter().map(Block::rest).collect()
+    }
+
+    /// The header that says that a block of this session is at rest.
+    pub(crate) fn at_rest(&self, class: SizeClass) -> BlockHeader {
+        BlockHeader { class, owner: self.owner, first: 0, at_rest: true }
     }
 }
 
@@ -252,86 +437,114 @@ mod tests {
     const BLOCK: u64 = 4096;
 
     fn grant(n: u64, first: u32) -> BlockGrant {
-        BlockGrant { address: Address::new(n * BLOCK), first }
+        BlockGrant { address: Address::new(n * BLOCK), class: class(), first, marked: true }
     }
 
     fn class() -> SizeClass {
         SizeClass::fitting(1024).unwrap()
     }
 
-    #[test]
-    fn objects_are_linked_in_the_order_of_allocation() {
-        let mut slabs = Slabs::new(ClientId(7), BLOCK);
-        assert_eq!(slabs.allocate(class(), |_| false), None);
-        assert!(slabs.add_block(class(), grant(1, 0)));
-        assert!(slabs.add_block(class(), grant(5, 1)));
-        let take = || {
-            let object = slabs.allocate(class(), |_| false)?;
-            slabs.header_written(&object);
-            Some(object)
-        };
-        let all: Vec<Allocation> = core::iter::from_fn(take).collect();
-        assert_eq!(all.len(), 3 + 2);
-        for pair in all.windows(2) {
-            assert_eq!(pair[1].prev, pair[0].address);
-            let crosses = pair[1].header.is_some();
-            assert_eq!(pair[0].next, if crosses { Address::NONE } else { pair[1].address });
-        }
-        let (address, header) = all[3].header.unwrap();
-        assert_eq!((address, header.sequence, header.first), (Address::new(5 * BLOCK), 1, 1));
-        assert_eq!(header.owner, ClientId(7));
+    fn take(slabs: &mut Slabs) -> Option<Allocation> {
+        slabs.allocate(class(), u32::MAX, |_| false)
     }
 
     #[test]
-    fn only_the_newest_object_is_taken_back_and_changes_its_generation() {
+    fn objects_come_from_one_block_after_the_other() {
+        let mut slabs = Slabs::new(ClientId(7), BLOCK);
+        assert_eq!(take(&mut slabs), None);
+        assert!(slabs.add_block(class(), grant(1, 0)));
+        assert!(slabs.add_block(class(), grant(5, 1)));
+        let all: Vec<Allocation> = core::iter::from_fn(|| take(&mut slabs)).collect();
+        assert_eq!(all.len(), 3 + 2);
+        assert!(all.iter().all(|object| object.generation == 0));
+        let header = BlockHeader { class: class(), owner: ClientId(7), first: 0, at_rest: false };
+        assert_eq!(all[0].header, Some((Address::new(BLOCK), header)));
+        let header = BlockHeader { first: 1, ..header };
+        assert_eq!(all[3].header, Some((Address::new(5 * BLOCK), header)));
+    }
+
+    #[test]
+    fn what_is_given_back_comes_again_with_the_next_generation() {
         let mut slabs = Slabs::new(ClientId(1), BLOCK);
         slabs.add_block(class(), grant(1, 0));
-        let first = slabs.allocate(class(), |_| false).unwrap();
-        let second = slabs.allocate(class(), |_| false).unwrap();
+        let first = take(&mut slabs).unwrap();
+        let _second = take(&mut slabs).unwrap();
         slabs.give_back(&first);
-        slabs.give_back(&second);
-        let again = slabs.allocate(class(), |_| false).unwrap();
-        assert_eq!((again.address, again.generation), (second.address, 1));
-        assert_eq!((again.prev, again.next), (second.prev, second.next));
-        let third = slabs.allocate(class(), |_| false).unwrap();
-        assert_eq!(third.generation, 0);
+        let again = take(&mut slabs).unwrap();
+        assert_eq!((again.address, again.generation), (first.address, 1));
+        let mut object = again;
+        for i in 2..=u32::from(Slot::GENERATIONS) {
+            slabs.give_back(&object);
+            object = take(&mut slabs).unwrap();
+            assert_eq!(u32::from(object.generation), i % u32::from(Slot::GENERATIONS));
+        }
+        assert_eq!(take(&mut slabs).unwrap().generation, 0, "the third one, never used");
     }
 
     #[test]
     fn a_header_goes_with_every_object_until_it_is_written() {
         let mut slabs = Slabs::new(ClientId(1), BLOCK);
         slabs.add_block(class(), grant(1, 0));
-        let first = slabs.allocate(class(), |_| false).unwrap();
-        let second = slabs.allocate(class(), |_| false).unwrap();
+        let first = take(&mut slabs).unwrap();
+        let second = take(&mut slabs).unwrap();
         assert_eq!(first.header, second.header);
         assert!(second.header.is_some());
         slabs.header_written(&second);
-        assert_eq!(slabs.allocate(class(), |_| false).unwrap().header, None);
+        let third = take(&mut slabs).unwrap();
+        assert_eq!(third.header, None);
+        // At rest, and in use once more.
+        slabs.set_aside();
+        let block = Address::new(BLOCK);
+        slabs.rests(block);
+        assert!(slabs.aside()[0].may_rest() || !slabs.aside()[0].is_quiet());
+        [first, second].iter().for_each(|object| slabs.end(object));
+        slabs.give_back(&third);
+        assert!(slabs.aside()[0].may_rest());
+        slabs.rests(block);
+        assert!(!slabs.aside()[0].may_rest());
+        let (_, header) = take(&mut slabs).unwrap().header.unwrap();
+        assert_eq!((header.first, header.at_rest), (0, false));
     }
 
-    /// Also when its generation has come round.
     #[test]
-    fn an_object_that_was_given_back_is_never_handed_on() {
+    fn a_block_with_little_room_is_used_only_if_that_will_do() {
         let mut slabs = Slabs::new(ClientId(1), BLOCK);
-        slabs.add_block(class(), grant(1, 0));
-        for _ in 0..u32::from(Slot::GENERATIONS) {
-            let object = slabs.allocate(class(), |_| false).unwrap();
-            slabs.give_back(&object);
-        }
-        assert_eq!(slabs.take_rests()[0].first, 1);
+        slabs.add_block(class(), grant(1, 2));
+        assert_eq!(slabs.allocate(class(), 2, |_| false), None);
+        assert_eq!(slabs.allocate(class(), 3, |_| true), None, "frozen");
+        assert!(slabs.allocate(class(), 3, |_| false).is_some());
+        assert_eq!(take(&mut slabs), None);
     }
 
     #[test]
-    fn rests_hold_exactly_what_was_never_written() {
+    fn freed_objects_are_taken_in_with_the_generation_that_stands_there() {
+        let mut slabs = Slabs::new(ClientId(1), BLOCK);
+        slabs.add_block(class(), grant(1, 3));
+        assert_eq!(take(&mut slabs), None);
+        let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
+        assert_eq!(block.taken(), [true; 3]);
+        assert_eq!(block.unknown(&[1, 2]).collect::<Vec<u32>>(), [1, 2]);
+        block.learn(2, 31);
+        block.take_in(&[2]);
+        assert_eq!(block.taken(), [true, true, false]);
+        let object = take(&mut slabs).unwrap();
+        assert_eq!((object.address.bytes() - BLOCK, object.generation), (128 + 2048, 0));
+        assert_eq!(take(&mut slabs), None);
+    }
+
+    #[test]
+    fn rests_say_what_was_never_allocated() {
         let mut slabs = Slabs::new(ClientId(1), BLOCK);
         slabs.add_block(class(), grant(1, 0));
         slabs.add_block(class(), grant(2, 0));
-        let object = slabs.allocate(class(), |_| false).unwrap();
+        let object = take(&mut slabs).unwrap();
         slabs.give_back(&object);
-        let rest = |n: u64, first| Rest { block: Address::new(n * BLOCK), class: class(), first };
-        assert_eq!(slabs.take_rests(), [rest(1, 1), rest(2, 0)]);
+        let mut rests = slabs.take_rests();
+        rests.sort_by_key(|rest| rest.first);
+        assert_eq!(rests.iter().map(|rest| rest.first).collect::<Vec<u32>>(), [0, 1]);
         assert!(slabs.take_rests().is_empty());
-        assert!(!slabs.add_block(class(), grant(1, 3)), "an exhausted block is refused");
+        assert!(slabs.add_block(class(), grant(1, 3)), "all of it was allocated once");
+        assert!(!slabs.add_block(class(), grant(1, 4)));
         assert!(!slabs.add_block(SizeClass::MAX, grant(1, 0)), "too large for a block");
     }
 }

@@ -8,8 +8,9 @@
 //!
 //! [`clear`] runs when the change is *switched*, nobody acts by an older view any more, and nobody
 //! has to look: entries that stand in both are taken out of the subtable, the backups first, the
-//! primary last. In their place stands the free word of the same identity, which nobody has ever
-//! expected there. What is still in the primary is still to be cleared, so both may stop anywhere
+//! primary last. In their place stands a free word that only this split leaves
+//! ([`Slot::moved`]): that of the same identity would keep the object from being reused for ever,
+//! or be taken for its owner. What is still in the primary is still to be cleared, so both may stop anywhere
 //! and be run again. Writes to the two wait until the change has ended.
 
 use alloc::vec::Vec;
@@ -76,8 +77,8 @@ pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, Re
             let moved = both.filter(|(_, (old, new))| old == new && !old.is_free());
             let moved: Vec<(u64, Slot)> = moved.map(|(slot, (word, _))| (slot, word)).collect();
             for moved in moved.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
-                work.take_out(*subtable, &places[1..], moved).await?;
-                work.take_out(*subtable, &places[..1], moved).await?;
+                work.take_out(*subtable, *sibling, &places[1..], moved).await?;
+                work.take_out(*subtable, *sibling, &places[..1], moved).await?;
                 work.result.slots_changed += moved.len() as u64;
             }
         }
@@ -166,15 +167,17 @@ impl<F: Fabric> Work<'_, F> {
     async fn take_out(
         &mut self,
         subtable: u32,
+        sibling: u32,
         places: &[Place],
         moved: &[(u64, Slot)],
     ) -> Result<(), RepairError> {
         self.batch.clear();
+        let left = Slot::moved(sibling);
         let mut cases = Vec::new();
         for (slot, word) in moved {
             for place in places {
-                let (at, to) = (place.offset + slot * 8, word.aborted());
-                cases.push((*slot, *word, self.batch.cas(place.node, at, word.0, to.0)));
+                let at = place.offset + slot * 8;
+                cases.push((*slot, *word, self.batch.cas(place.node, at, word.0, left.0)));
             }
         }
         if cases.is_empty() {
@@ -183,7 +186,7 @@ impl<F: Fabric> Work<'_, F> {
         self.phase().await;
         for (slot, word, ticket) in cases {
             let found = self.batch.found(ticket)?;
-            if found != word.0 && found != word.aborted().0 {
+            if found != word.0 && found != left.0 {
                 return Err(RepairError::NotFrozen { subtable, slot });
             }
         }

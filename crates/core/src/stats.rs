@@ -15,22 +15,26 @@ pub enum OpKind {
     Upsert,
     /// DELETE.
     Delete,
+    /// What memory management costs beside the operations: to mark freed objects, to collect them,
+    /// to return blocks.
+    Reclaim,
 }
 
 impl OpKind {
     /// All kinds, in the order of their discriminants.
-    pub const ALL: [OpKind; 6] = [
+    pub const ALL: [OpKind; 7] = [
         OpKind::Search,
         OpKind::SearchMany,
         OpKind::Insert,
         OpKind::Update,
         OpKind::Upsert,
         OpKind::Delete,
+        OpKind::Reclaim,
     ];
 
     /// The paper's word for it, in lower case.
     pub fn name(self) -> &'static str {
-        ["search", "search_many", "insert", "update", "upsert", "delete"][self as usize]
+        ["search", "search_many", "insert", "update", "upsert", "delete", "reclaim"][self as usize]
     }
 }
 

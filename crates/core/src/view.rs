@@ -10,7 +10,10 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::change::Change;
-use crate::layout::{ADDRESS_BITS, Address, BlockShape, Object, SizeClass, UNIT_BYTES};
+use crate::layout::{
+    Address, BLOCK_HEADER_BYTES, BlockShape, MOVED_BYTES, Object, SizeClass, UNIT_BYTES,
+    bitmap_bytes,
+};
 use crate::verbs::MnId;
 
 /// The largest replication factor, of index and of data (P Fig. 18 goes to 5).
@@ -119,6 +122,24 @@ impl Geometry {
         let block = u32::try_from(offset / self.block_bytes).ok()?;
         let valid = offset.is_multiple_of(self.block_bytes) && block < self.blocks_per_region();
         valid.then_some((region, block))
+    }
+
+    /// The block that an address lies in, and the offset there; `None` outside of the blocks.
+    pub fn block_of(&self, address: Address) -> Option<(Address, u64)> {
+        let in_region = address.bytes() % self.region_bytes;
+        let in_blocks = in_region.checked_sub(self.table_bytes())?;
+        let offset = in_blocks % self.block_bytes;
+        let known = in_blocks / self.block_bytes < u64::from(self.blocks_per_region());
+        known.then(|| (Address::new(address.bytes() - offset), offset))
+    }
+
+    /// The free bit of the object at an address: of which block, in which word of its bitmap, and
+    /// the word with that bit alone. `None` if no object can be there.
+    pub fn free_bit(&self, object: Address) -> Option<(Address, u32, u64)> {
+        let (block, offset) = self.block_of(object)?;
+        let is_object = offset >= BLOCK_HEADER_BYTES + bitmap_bytes(self.block_bytes);
+        let unit = offset / UNIT_BYTES;
+        is_object.then(|| (block, (unit / 64) as u32, 1 << (unit % 64)))
     }
 
     /// Bytes of a bucket.
@@ -243,7 +264,7 @@ impl View {
         let bits = u32::try_from(self.regions.len())
             .ok()
             .and_then(|n| u64::from(n).checked_mul(self.geometry.region_bytes));
-        if bits.is_none_or(|end| end > 1 << ADDRESS_BITS) {
+        if bits.is_none_or(|end| end > MOVED_BYTES) {
             return fail("the regions exceed the 48-bit address space");
         }
         for subtable in &self.subtables {

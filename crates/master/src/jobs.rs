@@ -64,7 +64,7 @@ pub struct Recovered {
     pub recovery: Recovery,
     /// The blocks that it had taken over on all replicas.
     pub owned: Vec<BlockId>,
-    /// The unused rests of them.
+    /// What others can go on with of them.
     pub leftovers: Vec<Leftover>,
 }
 
@@ -370,7 +370,8 @@ impl Blocks {
         let leftovers = rests.filter_map(|rest| {
             let (region, block) = view.geometry.block_at(rest.block)?;
             let block = BlockId { region, block };
-            Some(Leftover { block, owner: self.client, class: rest.class, first: rest.first })
+            let (class, first, marked) = (rest.class, rest.first, rest.marked);
+            Some(Leftover { block, owner: self.client, class, first, marked })
         });
         leftovers.filter(|leftover| self.owned.contains(&leftover.block)).collect()
     }

@@ -40,8 +40,13 @@ pub enum Record {
     },
     /// A session under which a master has repaired things. Only the youngest may go on.
     Repairer(ClientId),
-    /// The unused rest of a block, for the next session that needs one.
+    /// A block without an owner that uses it, for the next session that needs one.
     Leftover(Leftover),
+    /// All epochs before this one may have been told.
+    Epochs {
+        /// The first one that has not.
+        end: u64,
+    },
 }
 
 /// A change of the store.
@@ -67,6 +72,7 @@ impl Record {
             Record::Session { client, .. } => session_key(*client),
             Record::Repairer(client) => repairer_key(*client),
             Record::Leftover(Leftover { block, .. }) => leftover_key(*block),
+            Record::Epochs { .. } => "epochs".into(),
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Client ids, the sessions that use them, and the rests of blocks that pass from one session to
-//! another.
+//! Client ids, the sessions that use them, and the blocks that pass from one session to another.
 //!
 //! Ids are never used twice, not even across restarts of the master: they are drawn from ranges of
 //! [`IDS_PER_RECORD`] that are recorded before their first id is handed out. A restart skips what
@@ -10,7 +9,7 @@
 //! anything follows from it: it never comes back.
 //!
 //! A leftover is recorded with the end of its session, and its record is removed before it is
-//! handed out: a master that crashes in between loses the rest of one block, and never hands one
+//! handed out: a master that crashes in between loses one block, and never hands one
 //! out twice, to two clients that would write to the same objects.
 //!
 //! All methods change what is in memory and return what has to be written; the caller lets nobody
@@ -40,6 +39,10 @@ pub struct Session {
     pub acts_by: u64,
     /// As in the pulse.
     pub has_stopped: bool,
+    /// As in the pulse; 0 if this process has not heard it.
+    acts_in: u64,
+    /// As in the pulse.
+    frees_in: u64,
     /// When it was heard last; 0 if not yet by this process.
     pub heard_ms: u64,
     /// The connection over which it spoke last, if it has.
@@ -55,8 +58,8 @@ pub struct Sessions {
     next: u32,
     end: u32,
     open: BTreeMap<ClientId, Session>,
-    /// Shut out, not recovered yet; with what they were given since this process runs.
-    given_up: BTreeMap<ClientId, Vec<Leftover>>,
+    /// Shut out, not recovered yet.
+    given_up: BTreeMap<ClientId, Session>,
     leftovers: BTreeMap<SizeClass, Vec<Leftover>>,
     /// The blocks of all leftovers.
     left: BTreeSet<BlockId>,
@@ -84,7 +87,7 @@ impl Sessions {
     /// From the store: a session.
     pub fn restore_session(&mut self, client: ClientId, given_up: bool) {
         if given_up {
-            self.given_up.insert(client, Vec::new());
+            self.given_up.insert(client, Session::default());
         } else {
             self.open.insert(client, Session::default());
         }
@@ -132,18 +135,29 @@ impl Sessions {
         Some(client)
     }
 
-    /// Opens a session, which acts by the view of this number; `None` when all ids are used up.
+    /// Before which epoch no operation runs any more: of open sessions, and of those that somebody
+    /// may still have to put an end to. And before which one what was freed is marked.
+    pub fn epochs(&self) -> Option<(u64, u64)> {
+        let all = self.open.values().chain(self.given_up.values());
+        let settled = all.clone().map(|session| session.frees_in.min(session.acts_in)).min()?;
+        Some((all.map(|session| session.acts_in).min()?, settled))
+    }
+
+    /// Opens a session, which acts by the view of this number and in this epoch; `None` when all ids
+    /// are used up.
     pub fn open(
         &mut self,
         now_ms: u64,
         connection: u64,
-        view: u64,
+        (view, epoch): (u64, u64),
         writes: &mut Vec<Write>,
     ) -> Option<ClientId> {
         let client = self.new_id(writes)?;
         writes.push(Write::Put(Record::Session { client, given_up: false }));
         let session = Session {
             acts_by: view,
+            acts_in: epoch,
+            frees_in: epoch,
             heard_ms: now_ms,
             connection: Some(connection),
             ..Session::default()
@@ -162,6 +176,8 @@ impl Sessions {
             session.acts_by = pulse.acts_by;
             session.has_stopped = pulse.has_stopped;
         }
+        session.acts_in = session.acts_in.max(pulse.acts_in);
+        session.frees_in = session.frees_in.max(pulse.frees_in);
     }
 
     /// A connection was closed: who spoke over it last has until `gone_at_ms`.
@@ -173,24 +189,25 @@ impl Sessions {
     /// Gives an open session up; whether it was open.
     pub fn give_up(&mut self, client: ClientId, writes: &mut Vec<Write>) -> bool {
         let Some(session) = self.open.remove(&client) else { return false };
-        self.given_up.insert(client, session.given);
+        self.given_up.insert(client, session);
         writes.push(Write::Put(Record::Session { client, given_up: true }));
         true
     }
 
-    /// Gives an open session the rest of a block for objects of a class, of a region of which
-    /// `may_use` holds.
+    /// Gives an open session a block for objects of a class, or of any, of which `may_use` holds.
     pub fn take_leftover(
         &mut self,
         client: ClientId,
-        class: SizeClass,
-        may_use: impl Fn(u32) -> bool,
+        class: Option<SizeClass>,
+        may_use: impl Fn(&Leftover) -> bool,
         writes: &mut Vec<Write>,
     ) -> Option<Leftover> {
         let session = self.open.get_mut(&client)?;
-        let of_class = self.leftovers.get_mut(&class)?;
-        let at = of_class.iter().rposition(|leftover| may_use(leftover.block.region))?;
-        let leftover = of_class.remove(at);
+        let of_class = |(known, _): &(&SizeClass, _)| class.is_none_or(|class| class == **known);
+        let leftover = self.leftovers.iter_mut().filter(of_class).find_map(|(_, left)| {
+            let at = left.iter().rposition(&may_use)?;
+            Some(left.remove(at))
+        })?;
         self.left.remove(&leftover.block);
         session.given.push(leftover);
         writes.push(Write::Remove(leftover_key(leftover.block)));
@@ -232,7 +249,7 @@ impl Sessions {
         view: &View,
         writes: &mut Vec<Write>,
     ) {
-        let Some(given) = self.given_up.remove(&client) else { return };
+        let Some(Session { given, .. }) = self.given_up.remove(&client) else { return };
         writes.push(Write::Remove(session_key(client)));
         let returned = given.iter().filter(|leftover| !owned.contains(&leftover.block));
         for leftover in leftovers.iter().chain(returned) {
@@ -250,7 +267,7 @@ impl Sessions {
         view: &View,
         writes: &mut Vec<Write>,
     ) -> Result<(), &'static str> {
-        let Leftover { block, owner, class, first } = *leftover;
+        let Leftover { block, owner, class, first, marked: _ } = *leftover;
         let region = view.regions.get(block.region as usize);
         if region.is_none() || block.block >= view.geometry.blocks_per_region() {
             return Err("no such block");
@@ -258,7 +275,7 @@ impl Sessions {
         // The class came over a wire that checks only its type.
         let class = SizeClass::from_code(class.code()).ok_or("no such size class")?;
         let shape = BlockShape::new(view.geometry.block_bytes, class);
-        if first >= shape.ok_or("no object of this class fits in a block")?.objects {
+        if first > shape.ok_or("no object of this class fits in a block")?.objects {
             return Err("the block has no such object");
         }
         match before.filter(|before| before.owner == owner) {

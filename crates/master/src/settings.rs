@@ -18,6 +18,8 @@ pub const MAX_MEMORY_NODES: u32 = 1024;
 /// An answer is never held back longer, in milliseconds, however long the lease is: deadlines of
 /// calls have to exceed it, and clients wait for half a second.
 pub const MAX_HOLD_MS: u64 = 250;
+/// The shortest epoch, in milliseconds, where leases are not short.
+const MAX_EPOCH_MS: u64 = 10;
 /// How full a subtable is planned to be, in percent.
 const PLANNED_LOAD_PERCENT: u64 = 70;
 /// Answers are held for a quarter of a lease.
@@ -65,6 +67,11 @@ impl Lease {
     /// The longest time that an answer is held back, so that the asker's silence stays short.
     pub fn hold_ms(&self) -> u64 {
         (self.lease_ms / 4).clamp(1, MAX_HOLD_MS)
+    }
+
+    /// The shortest epoch: so that the messages about them stay few.
+    pub fn epoch_ms(&self) -> u64 {
+        (self.lease_ms / 100).min(MAX_EPOCH_MS)
     }
 }
 

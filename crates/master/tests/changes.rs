@@ -3,7 +3,7 @@
 
 mod world;
 
-use fusee_control::master::{Leftover, MasterReply, MasterRequest, MemberState, Pulse};
+use fusee_control::master::{Epochs, Leftover, MasterReply, MasterRequest, MemberState, Pulse};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
 use fusee_core::layout::{Address, SizeClass, Slot};
@@ -192,11 +192,11 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     let (first, second) = (world.open(), world.open());
     let block = give_block(&world, first, true);
     let class = SizeClass::from_code(2).unwrap();
-    let leftover = Leftover { block, owner: first, class, first: 3 };
+    let leftover = Leftover { block, owner: first, class, first: 3, marked: true };
     let close = MasterRequest::Close { client: first, leftovers: vec![leftover] };
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     let number = world.view().number;
-    let take = |client| MasterRequest::TakeLeftover { client, class, view: number };
+    let take = |client| MasterRequest::TakeLeftover { client, class: Some(class), view: number };
     assert_eq!(world.ask(take(second)), Some(MasterReply::Leftover(Some(leftover))));
     // It has taken the block over on one of two replicas.
     let view = world.view();
@@ -209,7 +209,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     check_tables(&world, &world.view(), second);
     let third = world.open();
     // Who acts by an older view would miss the replicas that have been added since.
-    let late = MasterRequest::TakeLeftover { client: third, class, view: number - 1 };
+    let late = MasterRequest::TakeLeftover { client: third, class: None, view: number - 1 };
     assert_eq!(world.ask(late), Some(MasterReply::Leftover(None)));
     assert_eq!(world.ask(take(third)), Some(MasterReply::Leftover(Some(leftover))));
     assert_eq!(world.ask(take(third)), Some(MasterReply::Leftover(None)));
@@ -217,8 +217,9 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
 }
 
 fn renew(client: ClientId, acts_by: u64, newer_than: u64) -> MasterRequest {
-    let pulse = Pulse { client, acts_by, has_stopped: false };
-    MasterRequest::Renew { sessions: vec![pulse], newer_than }
+    let pulse = Pulse { client, acts_by, acts_in: 0, frees_in: 0, has_stopped: false };
+    let known = Epochs::default();
+    MasterRequest::Renew { sessions: vec![pulse], newer_than, known, reclaims: false }
 }
 
 #[test]
@@ -228,7 +229,7 @@ fn an_answer_waits_for_news_or_for_a_quarter_of_a_lease() {
     world.sessions[0].renews = false;
     let first = world.view().number;
     let told = world.send(9, renew(client, first, 0));
-    let Some(MasterReply::Renewed { view: Some(view), expelled }) = world.replies.remove(&told)
+    let Some(MasterReply::Renewed { view: Some(view), expelled, .. }) = world.replies.remove(&told)
     else {
         panic!("the view is news");
     };
@@ -238,15 +239,15 @@ fn an_answer_waits_for_news_or_for_a_quarter_of_a_lease() {
     world.pass(LEASE_MS / 4 - 50);
     assert_eq!(world.replies.get(&waits), None);
     world.pass(50);
-    let late = MasterReply::Renewed { view: None, expelled: vec![] };
+    let late = renewed(vec![]);
     assert_eq!(world.replies.remove(&waits), Some(late));
 
     let waits = world.send(9, renew(client, first, first));
     world.ask(MasterRequest::Abandon { client });
-    let expelled = MasterReply::Renewed { view: None, expelled: vec![client] };
+    let expelled = renewed(vec![client]);
     assert_eq!(world.replies.remove(&waits), Some(expelled));
     let strange = world.send(9, renew(ClientId(4000), first, first));
-    let expelled = MasterReply::Renewed { view: None, expelled: vec![ClientId(4000)] };
+    let expelled = renewed(vec![ClientId(4000)]);
     assert_eq!(world.replies.remove(&strange), Some(expelled));
 }
 
@@ -438,4 +439,9 @@ fn memory_nodes_are_lost_one_after_the_other_in_any_stage() {
             return;
         }
     }
+}
+
+/// An answer to a [`MasterRequest::Renew`] without news.
+fn renewed(expelled: Vec<ClientId>) -> MasterReply {
+    MasterReply::Renewed { view: None, expelled, epochs: Epochs::default(), mark: 0 }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fusee_control::master::{MasterReply, MasterRequest, MemberState, Pulse, Status};
+use fusee_control::master::{Epochs, MasterReply, MasterRequest, MemberState, Pulse, Status};
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime, ServeError};
 use fusee_core::verbs::{ClientId, MnId};
@@ -288,11 +288,19 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
     let ((alive, _), (dead, _)) = (open(&client), open(&client));
     wait_until("joining", || nodes.iter().all(|node| node.name().is_some()));
     let block = alloc(&nodes[0].client(), dead).unwrap();
-    let pulse = Pulse { client: alive, acts_by: view.number, has_stopped: false };
-    let renew = MasterRequest::Renew { sessions: vec![pulse], newer_than: view.number };
+    let pulse =
+        Pulse { client: alive, acts_by: view.number, acts_in: 0, frees_in: 0, has_stopped: false };
+    let renew = MasterRequest::Renew {
+        sessions: vec![pulse],
+        newer_than: view.number,
+        known: Epochs::default(),
+        reclaims: false,
+    };
     wait_until("the recovery", || {
         let renewed = client.call_blocking(renew.clone());
-        assert_eq!(renewed, Ok(MasterReply::Renewed { view: None, expelled: vec![] }));
+        let epochs = Epochs::default();
+        let nothing = MasterReply::Renewed { view: None, expelled: vec![], epochs, mark: 0 };
+        assert_eq!(renewed, Ok(nothing));
         status(&client).recoveries == 1
     });
     let recovery = status(&client).last_recoveries[0];

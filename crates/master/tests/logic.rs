@@ -248,13 +248,13 @@ impl World {
     /// Opens a session, and takes all there is for it to go on with.
     fn open(&mut self) -> Option<(ClientId, Vec<Leftover>)> {
         let (client, view) = match self.ask(MasterRequest::Open)? {
-            MasterReply::Opened { client, view } => (client, view.number),
+            MasterReply::Opened { client, view, .. } => (client, view.number),
             other => panic!("unexpected {other:?}"),
         };
         let class = SizeClass::from_code(2).unwrap();
         let mut taken = Vec::new();
         loop {
-            match self.ask(MasterRequest::TakeLeftover { client, class, view })? {
+            match self.ask(MasterRequest::TakeLeftover { client, class: Some(class), view })? {
                 MasterReply::Leftover(Some(leftover)) => taken.push(leftover),
                 MasterReply::Leftover(None) => break,
                 other => panic!("unexpected {other:?}"),
@@ -479,7 +479,7 @@ fn client_ids_never_repeat_whenever_the_master_crashes() {
 
 fn leftover(block: u32, owner: ClientId, first: u32) -> Leftover {
     let class = SizeClass::from_code(2).unwrap();
-    Leftover { block: BlockId { region: 0, block }, owner, class, first }
+    Leftover { block: BlockId { region: 0, block }, owner, class, first, marked: true }
 }
 
 #[test]
@@ -504,7 +504,8 @@ fn leftovers_pass_to_one_later_session_each() {
         Some(MasterReply::Done)
     );
     let other_class = SizeClass::from_code(3).unwrap();
-    let request = MasterRequest::TakeLeftover { client: ClientId(3), class: other_class, view: 1 };
+    let class = Some(other_class);
+    let request = MasterRequest::TakeLeftover { client: ClientId(3), class, view: 1 };
     assert_eq!(world.ask(request), Some(MasterReply::Leftover(None)), "of another class");
     let (third, given) = world.open().unwrap();
     assert_eq!(given, [used, taken_over]);

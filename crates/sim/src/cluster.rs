@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use fusee_client::ConnectError;
 use fusee_client::logic::{LogicOptions, Session, SessionHost, opened};
-use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::master::{Leftover, MasterReply, MasterRequest};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
-use fusee_core::layout::SizeClass;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, Place, View};
 use fusee_master::Settings;
@@ -521,35 +520,33 @@ impl Cluster {
     ) -> Result<SimSession, ConnectError> {
         let asked = self.ask_master(process, MasterRequest::Open, 1_000_000).await;
         let reply = asked.map_err(|why| ConnectError::Embedded(format!("{why:?}")))?;
-        let (client, view) = opened(reply)?;
+        let (client, view, epoch) = opened(reply)?;
         // Without time there are tests that stand in for the master.
         let stepwise = self.0.network.options().stepwise;
         let view = if stepwise { self.view().clone() } else { view };
         let env = Rc::new(SimEnvironment::new(self, process, client));
         let fabric = SimFabric::new(&self.0.network, client);
-        Ok(Session::new(fabric, env, client, view, options))
+        Ok(Session::new(fabric, env, client, view, epoch, options))
     }
 
-    /// Takes the rests of blocks that the master knows: of each its first free object.
+    /// Takes all blocks that sessions have left to the master.
     ///
     /// # Panics
     /// If the master is not there.
-    pub fn take_rests(&self) -> BTreeMap<BlockId, u32> {
+    pub fn take_leftovers(&self) -> BTreeMap<BlockId, Leftover> {
         let ask = |request| self.peek_master(request).expect("the master answers at once");
-        let MasterReply::Opened { client, view } = ask(MasterRequest::Open) else {
+        let MasterReply::Opened { client, view, .. } = ask(MasterRequest::Open) else {
             panic!("the master does not open a session");
         };
         let view = view.number;
-        let mut rests = BTreeMap::new();
-        for class in (0..=u8::MAX).filter_map(SizeClass::from_code) {
-            while let MasterReply::Leftover(Some(leftover)) =
-                ask(MasterRequest::TakeLeftover { client, class, view })
-            {
-                let before = rests.insert(leftover.block, leftover.first);
-                assert_eq!(before, None, "{leftover:?} is there twice");
-            }
+        let mut leftovers = BTreeMap::new();
+        while let MasterReply::Leftover(Some(leftover)) =
+            ask(MasterRequest::TakeLeftover { client, class: None, view })
+        {
+            let before = leftovers.insert(leftover.block, leftover);
+            assert_eq!(before, None, "{leftover:?} is there twice");
         }
-        rests
+        leftovers
     }
 
     /// A client process with a session, for tests that run operations by hand.

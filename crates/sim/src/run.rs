@@ -182,10 +182,10 @@ impl Run {
             assert!(events.get() < limit, "stuck after {limit} events");
         }
         drop(executor);
-        let rests = self.cluster.take_rests();
-        at_rest(&self.cluster, &rests);
+        let leftovers = self.cluster.take_leftovers();
+        at_rest(&self.cluster, &leftovers);
         if self.faults.iter().all(|fault| [Fault::Delay, Fault::Tear].contains(fault)) {
-            nothing_is_lost(&self.cluster, &rests);
+            nothing_is_lost(&self.cluster, &leftovers);
         }
         let findings = self.workload.check();
         if let Some(refutation) = findings.refutation {
@@ -274,9 +274,10 @@ impl Run {
             self.clients.borrow_mut().insert(process, Some(session.id()));
             self.use_session(&session).await;
             let expelled = session.gate().is_expelled();
+            let leaving = session.leave().await;
             keeper.close(session.id());
             self.clients.borrow_mut().insert(process, None);
-            let goodbye = match session.leave() {
+            let goodbye = match leaving {
                 Some(leaving) => leaving.request(),
                 None => MasterRequest::Abandon { client: session.id() },
             };

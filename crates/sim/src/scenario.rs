@@ -92,19 +92,23 @@ pub enum Scenario {
     /// The index grows all the time, from a subtable of a dozen slots, while clients, memory nodes
     /// and the master crash.
     Growth,
+    /// Memory is short, and what is freed is used again at once, while clients, memory nodes and the
+    /// master crash.
+    Reuse,
     /// All of it.
     Storm,
 }
 
 impl Scenario {
     /// All of them, in the order in which seeds take turns.
-    pub const ALL: [Scenario; 7] = [
+    pub const ALL: [Scenario; 8] = [
         Scenario::Mixed,
         Scenario::Inserts,
         Scenario::Unsteady,
         Scenario::Crashes,
         Scenario::Losses,
         Scenario::Growth,
+        Scenario::Reuse,
         Scenario::Storm,
     ];
 
@@ -117,6 +121,7 @@ impl Scenario {
             Scenario::Crashes => "crashes",
             Scenario::Losses => "losses",
             Scenario::Growth => "growth",
+            Scenario::Reuse => "reuse",
             Scenario::Storm => "storm",
         }
     }
@@ -134,6 +139,7 @@ impl Scenario {
             Scenario::Growth => {
                 "an index that grows, under crashes of clients, nodes and the master"
             }
+            Scenario::Reuse => "memory that is short, and used again, under the same crashes",
             Scenario::Storm => "every fault there is",
         }
     }
@@ -153,7 +159,7 @@ impl Scenario {
             }
             Scenario::Crashes => &[Delay, Tear, ClientCrash, RecoveryCrash],
             Scenario::Losses => &[Delay, Tear, NodeCrash, ClientCrash, RecoveryCrash],
-            Scenario::Growth => {
+            Scenario::Growth | Scenario::Reuse => {
                 &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash]
             }
             Scenario::Storm => &Fault::ALL,
@@ -204,7 +210,7 @@ const OPERATIONS: usize = 1_500;
 impl Shape {
     /// How long a silent process is waited for.
     pub fn lease(&self) -> Duration {
-        Duration::from_millis(self.cluster.lease_ms.unwrap_or(1_000))
+        Duration::from_millis(self.cluster.lease_ms.unwrap_or(60))
     }
 
     /// Draws one.
@@ -274,7 +280,32 @@ impl Shape {
                 * rng.pick(&[300_000, 1_000_000, 4_000_000]),
             lost_messages_one_in: if has(Fault::LostMessage) { 20 } else { 0 },
         };
-        if scenario == Scenario::Growth { shape.with_many_keys(rng) } else { shape }
+        match scenario {
+            Scenario::Growth => shape.with_many_keys(rng),
+            Scenario::Reuse => shape.with_little_memory(rng),
+            _ => shape,
+        }
+    }
+
+    /// Hardly more blocks than the clients have size classes, and many operations.
+    fn with_little_memory(self, rng: &Rng) -> Shape {
+        let mixes = rng.pick(&[[2, 6, 4, 2, 3, 1], [3, 1, 1, 3, 2, 0], [1, 8, 0, 1, 4, 0]]);
+        let geometry = Geometry {
+            region_bytes: rng.pick(&[1 << 15, 1 << 16]),
+            max_value_bytes: 512,
+            ..self.cluster.geometry
+        };
+        let pool_bytes = geometry.region_bytes * (1 + rng.below_u64(3)) + (1 << 14);
+        Shape {
+            cluster: ClusterOptions { geometry, pool_bytes, index_keys: 1, ..self.cluster },
+            processes: 2 + rng.below(2),
+            first_mix: mix(mixes),
+            other_mix: mix(mixes),
+            other_keys: 1 + rng.below(12),
+            operations: 3 * self.operations,
+            fault_every_ns: 8 * self.fault_every_ns,
+            ..self
+        }
     }
 
     /// More keys than the index has slots for; most are inserted, and stay.

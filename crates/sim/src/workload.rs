@@ -96,6 +96,7 @@ impl Workload {
             OpKind::Update => (begin(Call::Update(value)), session.update(name, &bytes).await),
             OpKind::Upsert => (begin(Call::Upsert(value)), session.put(name, &bytes).await),
             OpKind::Delete => (begin(Call::Delete), session.delete(name).await),
+            OpKind::Reclaim => unreachable!("sessions do it by themselves"),
         };
         self.answered(entry, result.map(|()| Answer::Done))
     }

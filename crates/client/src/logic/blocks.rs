@@ -1,7 +1,7 @@
 //! Where a session's blocks come from (P §4.4).
 //!
-//! First, the rest of a block that another session handed on to the master, if there is one of the
-//! right size class. A master that is away holds nobody up: for some time it is not asked again.
+//! First, a block that another session handed on to the master, if there is one of the right size
+//! class. A master that is away holds nobody up: for some time it is not asked again.
 //! Else ALLOC: the memory nodes are asked in turn, each session starting with another one, so that
 //! blocks spread. The block's primary records the owner as it answers; the session has it
 //! recorded on all backups before it uses the block, so that recovery finds every block of a
@@ -22,7 +22,7 @@ use fusee_control::node::{BlockId, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply, N
 use fusee_control::rpc::RpcError;
 use fusee_core::error::Error;
 use fusee_core::host::BlockGrant;
-use fusee_core::layout::SizeClass;
+use fusee_core::layout::{Address, SizeClass};
 use fusee_core::slab::Rest;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
@@ -65,18 +65,46 @@ impl<E: Environment> BlockSource<E> {
         self.client
     }
 
-    /// A block for objects of a class.
+    /// A block for objects of a class; if there is none, one of another class that may turn out to
+    /// be free.
     pub async fn grant(&self, class: SizeClass, view: &View) -> Result<BlockGrant, Error> {
-        if let Some(leftover) = self.take_leftover(class, view).await {
-            match self.adopt(&leftover, view).await {
-                Ok(()) => return Ok(granted(view, leftover.block, leftover.first)),
-                Err(error) => tracing::warn!(?leftover, %error, "a handed-on block is lost"),
-            }
+        if let Some(left) = self.go_on_with(Some(class), view).await {
+            return Ok(left);
         }
-        self.allocate(view).await
+        match self.allocate(view).await {
+            Ok(block) => {
+                let address = view.geometry.block_address(block.region, block.block);
+                Ok(BlockGrant { address, class, first: 0, marked: true })
+            }
+            Err(Error::OutOfMemory) => self.go_on_with(None, view).await.ok_or(Error::OutOfMemory),
+            Err(error) => Err(error),
+        }
     }
 
-    async fn take_leftover(&self, class: SizeClass, view: &View) -> Option<Leftover> {
+    async fn go_on_with(&self, class: Option<SizeClass>, view: &View) -> Option<BlockGrant> {
+        let leftover = self.take_leftover(class, view).await?;
+        let Leftover { block, class, first, marked, .. } = leftover;
+        match self.adopt(&leftover, view).await {
+            Ok(()) => {
+                let address = view.geometry.block_address(block.region, block.block);
+                Some(BlockGrant { address, class, first, marked })
+            }
+            Err(error) => {
+                tracing::warn!(?leftover, %error, "a handed-on block is lost");
+                None
+            }
+        }
+    }
+
+    /// Gives a block of this session back to the pool. The primary last: it hands the block out as
+    /// soon as it is free there.
+    pub async fn free(&self, block: Address, view: &View) {
+        let Some((region, block)) = view.geometry.block_at(block) else { return };
+        let block = BlockId { region, block };
+        self.give_back(block, view).await;
+    }
+
+    async fn take_leftover(&self, class: Option<SizeClass>, view: &View) -> Option<Leftover> {
         if let Some(left) = self.without_master.get().checked_sub(1) {
             self.without_master.set(left);
             return None;
@@ -85,7 +113,9 @@ impl<E: Environment> BlockSource<E> {
         let request = MasterRequest::TakeLeftover { client, class, view };
         let deadline = MASTER_DEADLINE.min(self.node_deadline);
         match self.env.ask_master(request, deadline).await {
-            Ok(MasterReply::Leftover(leftover)) => leftover.filter(|l| l.class == class),
+            Ok(MasterReply::Leftover(leftover)) => {
+                leftover.filter(|l| class.is_none_or(|class| l.class == class))
+            }
             Ok(_) => None,
             // Memory nodes have blocks without the master's help.
             Err(_) => {
@@ -95,18 +125,18 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// The rests of this session's blocks, for others.
+    /// What is left of this session's blocks, for others.
     pub fn give_up(&self, rests: Vec<Rest>, view: &View) -> Vec<Leftover> {
-        let leftover = |Rest { block, class, first }| {
+        let leftover = |Rest { block, class, first, marked }| {
             let (region, block) = view.geometry.block_at(block)?;
             let block = BlockId { region, block };
-            Some(Leftover { block, owner: self.client, class, first })
+            Some(Leftover { block, owner: self.client, class, first, marked })
         };
         rests.into_iter().filter_map(leftover).collect()
     }
 
     /// ALLOC at one memory node after the other, until a block is recorded on all its replicas.
-    async fn allocate(&self, view: &View) -> Result<BlockGrant, Error> {
+    async fn allocate(&self, view: &View) -> Result<BlockId, Error> {
         let members = &view.members;
         let first = self.turn.get();
         self.turn.set(first.wrapping_add(1));
@@ -119,7 +149,7 @@ impl<E: Environment> BlockSource<E> {
                 }
                 Ok(NodeReply::Allocated { block }) if is_valid(view, block) => {
                     match self.record_on_backups(block, view).await {
-                        Ok(()) => return Ok(granted(view, block, 0)),
+                        Ok(()) => return Ok(block),
                         Err(error) => last_failure = Some(error.to_string()),
                     }
                     self.give_back(block, view).await;
@@ -142,12 +172,13 @@ impl<E: Environment> BlockSource<E> {
         NodeRequest::Alloc { client: self.client, frozen }
     }
 
-    /// Frees a block that could not be recorded everywhere, as far as its nodes can be reached.
+    /// Frees a block, as far as its nodes can be reached. The primary last: it hands the block out
+    /// as soon as it is free there.
     async fn give_back(&self, block: BlockId, view: &View) {
         // Before anything is sent: who waits for the block may tire of it at any await.
         self.in_doubt.borrow_mut().insert(block);
         let mut acknowledged = true;
-        for place in &view.regions[block.region as usize].places {
+        for place in view.regions[block.region as usize].places.iter().rev() {
             let (from, to) = (self.client, ClientId::NOBODY);
             let request = NodeRequest::SetOwner { block, from, to };
             if let Err(error) = self.ask(place.node, request).await {
@@ -194,10 +225,6 @@ impl<E: Environment> BlockSource<E> {
         }
         answer
     }
-}
-
-fn granted(view: &View, block: BlockId, first: u32) -> BlockGrant {
-    BlockGrant { address: view.geometry.block_address(block.region, block.block), first }
 }
 
 fn is_valid(view: &View, block: BlockId) -> bool {

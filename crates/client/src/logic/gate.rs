@@ -1,17 +1,23 @@
-//! Between a session and the keeper of its process: the newest view one way, what the session's
-//! operations act by the other way.
+//! Between a session and the keeper of its process: the newest view and epoch one way, since when
+//! the session's operations act the other way.
 //!
-//! The keeper talks to the master for all sessions of a process, on a
-//! thread of its own, so that a session is known to be there also while its thread does nothing or
-//! is elsewhere. An idle session thus acknowledges views without waking up.
+//! The keeper talks to the master for all sessions of a process, on a thread of its own, so that a
+//! session is known to be there also while its thread does nothing or is elsewhere. An idle session
+//! thus acknowledges views and epochs without waking up.
 //!
-//! The order is Dekker's: a session first tells by which view it acts and then looks for a newer
-//! one; the keeper first puts the new view here and then looks what the session acts by. All four
-//! are sequentially consistent, so at least one sees the other: either the operation begins by the
-//! new view, or the keeper sees that it acts by the old one and does not acknowledge yet.
+//! A view or an epoch that comes makes a new *moment*: a number that both sides know. The order is
+//! Dekker's: a session first tells since which moment it acts and then looks whether that is still
+//! the newest; the keeper first makes the new moment and then looks what the session tells. All four
+//! are sequentially consistent, so at least one sees the other: either the operation begins at the
+//! new moment, or the keeper sees that it acts since the old one.
+//!
+//! What operations have freed holds up only those who must know that all of it is marked: a session
+//! that does nothing would hold them up for ever. So after some epochs the keeper *revokes* what
+//! waits to be marked: it never will be, and is found by a comparison with the index.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 
 use fusee_control::master::Pulse;
@@ -19,37 +25,96 @@ use fusee_core::change::Stage;
 use fusee_core::host::Acting;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
+use futures_util::task::AtomicWaker;
 
-/// Nothing acts.
+/// Nothing acts; nothing waits to be marked.
 const IDLE: u64 = u64::MAX;
+/// What waited to be marked is revoked.
+const REVOKED: u64 = u64::MAX - 1;
+/// With a moment: what was freed since is being marked.
+const MARKING: u64 = 1 << 63;
+/// Epochs after which what waits to be marked is revoked.
+const REVOKED_AFTER: u64 = 16;
 
 /// What a session and its keeper share.
 #[derive(Debug)]
 pub struct Gate {
     client: ClientId,
-    view: Mutex<Arc<View>>,
-    /// The number of `view`.
+    newest: Mutex<Newest>,
+    /// The number of the newest view.
     number: AtomicU64,
-    /// The oldest view that an operation acts by, or `IDLE`.
+    moment: AtomicU64,
+    /// The moment since which the oldest operation acts, or `IDLE`.
     oldest: AtomicU64,
+    /// The moment since which freed objects wait to be marked, `IDLE` or `REVOKED`.
+    freed: AtomicU64,
     stopped: AtomicUsize,
     expelled: AtomicBool,
+    /// The number of the keeper's last question to the master.
+    asked: AtomicU64,
+    /// The session waits for the outcome of the question of this number: until what began before it
+    /// has ended, or is settled.
+    awaits: AtomicU64,
+    awaits_settled: AtomicU64,
+    /// All operations of all sessions have ended that had begun before the question of this number;
+    /// and all that they freed is marked.
+    passed: AtomicU64,
+    settled: AtomicU64,
     /// Wakes the session's thread, which may wait for a memory node that is not there any more.
     waker: Mutex<Option<Waker>>,
+    /// Wakes the keeper.
+    keeper: OnceLock<Arc<AtomicWaker>>,
+}
+
+#[derive(Debug)]
+struct Newest {
+    view: Arc<View>,
+    epoch: u64,
+    /// What the moments stand for that somebody may still act since, the newest last.
+    moments: VecDeque<Moment>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    number: u64,
+    view: u64,
+    epoch: u64,
+}
+
+impl Newest {
+    /// What a moment stands for. Where it is forgotten already nobody acts since then, but somebody
+    /// may be about to find that it is over.
+    fn at(&self, moment: u64) -> Moment {
+        let known = self.moments.iter().rev().find(|known| known.number <= moment);
+        *known.unwrap_or(&self.moments[0])
+    }
 }
 
 impl Gate {
-    /// The gate of a session that was opened with this view.
-    pub fn new(client: ClientId, view: Arc<View>) -> Gate {
+    /// The gate of a session that was opened with this view and in this epoch.
+    pub fn new(client: ClientId, view: Arc<View>, epoch: u64) -> Gate {
+        let first = Moment { number: 0, view: view.number, epoch };
         Gate {
             client,
             number: AtomicU64::new(view.number),
-            view: Mutex::new(view),
+            newest: Mutex::new(Newest { view, epoch, moments: VecDeque::from([first]) }),
+            moment: AtomicU64::new(0),
             oldest: AtomicU64::new(IDLE),
+            freed: AtomicU64::new(IDLE),
             stopped: AtomicUsize::new(0),
             expelled: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
+            awaits: AtomicU64::new(0),
+            awaits_settled: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
             waker: Mutex::new(None),
+            keeper: OnceLock::new(),
         }
+    }
+
+    fn newest(&self) -> MutexGuard<'_, Newest> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The session.
@@ -62,10 +127,15 @@ impl Gate {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
     }
 
-    /// From the session: what its operations act by.
+    /// From the session: since when its operations act.
     pub fn tell(&self, acting: Acting) {
         self.stopped.store(acting.stopped, SeqCst);
         self.oldest.store(acting.oldest.unwrap_or(IDLE), SeqCst);
+    }
+
+    /// To the session: see [`Host::moment`](fusee_core::host::Host::moment).
+    pub fn moment(&self) -> u64 {
+        self.moment.load(SeqCst)
     }
 
     /// To the session: the newest view, if it is newer.
@@ -75,7 +145,12 @@ impl Gate {
 
     /// The newest view.
     pub fn view(&self) -> Arc<View> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.newest().view.clone()
+    }
+
+    /// The newest epoch.
+    pub fn epoch(&self) -> u64 {
+        self.newest().epoch
     }
 
     /// To the session: it is shut out, and must begin nothing any more.
@@ -83,17 +158,102 @@ impl Gate {
         self.expelled.load(SeqCst)
     }
 
+    /// From the session: since when something waits to be marked.
+    pub fn tell_freed(&self, since: Option<u64>) {
+        self.freed.store(since.unwrap_or(IDLE), SeqCst);
+    }
+
+    /// To the session: whether what waits may be marked now.
+    pub fn may_mark(&self) -> bool {
+        let waits = self.freed.load(SeqCst);
+        let begun = |waits: u64| {
+            self.freed.compare_exchange(waits, waits | MARKING, SeqCst, SeqCst).is_ok()
+        };
+        if waits != REVOKED && begun(waits) {
+            return true;
+        }
+        self.freed.store(IDLE, SeqCst);
+        false
+    }
+
+    /// To the session: the name of this moment, for the two that follow. The keeper asks the master
+    /// soon what has passed.
+    pub fn mark(&self) -> u64 {
+        let mark = self.asked.load(SeqCst);
+        self.awaits.fetch_max(mark + 1, SeqCst);
+        if let Some(keeper) = self.keeper.get() {
+            keeper.wake();
+        }
+        mark
+    }
+
+    /// To the session: whether all operations have ended that had begun before a mark.
+    pub fn has_passed(&self, mark: u64) -> bool {
+        self.passed.load(SeqCst) > mark
+    }
+
+    /// To the session: whether, besides, all that they freed is marked.
+    pub fn is_settled(&self, mark: u64) -> bool {
+        self.awaits_settled.fetch_max(mark + 1, SeqCst);
+        self.settled.load(SeqCst) > mark
+    }
+
     /// From the keeper: a view has come.
     pub fn publish(&self, view: &Arc<View>) {
         {
-            let mut newest = self.view.lock().unwrap_or_else(PoisonError::into_inner);
-            if newest.number >= view.number {
+            let mut newest = self.newest();
+            if newest.view.number >= view.number {
                 return;
             }
-            *newest = view.clone();
+            newest.view = view.clone();
             self.number.store(view.number, SeqCst);
+            self.next_moment(&mut newest);
         }
         self.wake();
+    }
+
+    /// From the keeper: an epoch has come.
+    pub fn publish_epoch(&self, epoch: u64) {
+        let mut newest = self.newest();
+        if newest.epoch < epoch {
+            newest.epoch = epoch;
+            self.next_moment(&mut newest);
+        }
+    }
+
+    /// Last: who finds the new moment finds the view that came with it.
+    fn next_moment(&self, newest: &mut Newest) {
+        let number = self.moment.load(SeqCst) + 1;
+        let moment = Moment { number, view: newest.view.number, epoch: newest.epoch };
+        newest.moments.push_back(moment);
+        self.moment.store(number, SeqCst);
+    }
+
+    /// From the keeper: it is about to ask the master for the so many-th time.
+    pub fn asks(&self, number: u64) {
+        self.asked.store(number, SeqCst);
+    }
+
+    /// From the keeper: what had begun before these questions has ended, or is settled.
+    pub fn tell_passed(&self, passed: u64, settled: u64) {
+        self.passed.fetch_max(passed, SeqCst);
+        self.settled.fetch_max(settled, SeqCst);
+    }
+
+    /// From the keeper: how to wake it.
+    pub fn set_keeper(&self, keeper: Arc<AtomicWaker>) {
+        let _set_once = self.keeper.set(keeper);
+    }
+
+    /// To the keeper: whether the session waits for the outcome of a question.
+    pub fn reclaims(&self) -> bool {
+        self.awaits.load(SeqCst) > self.passed.load(SeqCst)
+            || self.awaits_settled.load(SeqCst) > self.settled.load(SeqCst)
+    }
+
+    /// To the keeper: whether it waits for a question that has not been asked.
+    pub fn wants_to_ask(&self) -> bool {
+        self.awaits.load(SeqCst) > self.asked.load(SeqCst)
     }
 
     /// From the keeper: the master has shut the session out.
@@ -110,10 +270,34 @@ impl Gate {
 
     /// To the keeper: what to tell the master.
     pub fn pulse(&self) -> Pulse {
-        // The number first: an operation that begins afterwards begins by this view or a newer one.
-        let number = self.number.load(SeqCst);
-        let acts_by = self.oldest.load(SeqCst).min(number);
-        Pulse { client: self.client, acts_by, has_stopped: self.stopped.load(SeqCst) > 0 }
+        // The moment first: an operation that begins afterwards begins at this one or a newer one.
+        let moment = self.moment.load(SeqCst);
+        let since = self.oldest.load(SeqCst).min(moment);
+        // What is freed from now on, by an operation that acts already, is freed since `since`.
+        let freed = self.freed.load(SeqCst);
+        let mut newest = self.newest();
+        let acts = newest.at(since);
+        let unmarked = freed & !MARKING;
+        let mut frees_in = acts.epoch;
+        if freed != IDLE && freed != REVOKED {
+            frees_in = newest.at(unmarked).epoch.min(acts.epoch);
+            let is_old = frees_in + REVOKED_AFTER < newest.epoch;
+            let revoke = || self.freed.compare_exchange(freed, REVOKED, SeqCst, SeqCst).is_ok();
+            if is_old && freed & MARKING == 0 && revoke() {
+                frees_in = acts.epoch;
+            }
+        }
+        let oldest = since.min(if freed >= REVOKED { since } else { unmarked });
+        while newest.moments.len() > 1 && newest.moments[1].number <= oldest {
+            newest.moments.pop_front();
+        }
+        Pulse {
+            client: self.client,
+            acts_by: acts.view,
+            acts_in: acts.epoch,
+            frees_in,
+            has_stopped: self.stopped.load(SeqCst) > 0,
+        }
     }
 
     /// Whether a session that says this has done all that a view asks of it.
@@ -122,8 +306,11 @@ impl Gate {
         pulse.acts_by >= view.number && !(looks && pulse.has_stopped)
     }
 
-    /// To the keeper: whether the session has done all that the newest view asks of it.
+    /// To the keeper: whether the session has done all that the newest view asks of it, and acts in
+    /// no older epoch than the newest.
     pub fn acknowledges(&self) -> bool {
-        Gate::acknowledged(&self.pulse(), &self.view())
+        let pulse = self.pulse();
+        let newest = self.newest();
+        Gate::acknowledged(&pulse, &newest.view) && pulse.acts_in >= newest.epoch
     }
 }

@@ -1,9 +1,14 @@
 //! The keeper of a process: talks to the master for all of its sessions, so that none has to do it
 //! itself, nor has to be awake for it.
 //!
-//! It says again and again which sessions are there and what they act by (`Renew`), puts the views
-//! that come back before them, and tells the master as soon as all of them have acknowledged one.
-//! Between a session and its keeper stands a [`Gate`].
+//! It says again and again which sessions are there and since when they act (`Renew`), puts the views
+//! and epochs that come back before them, and tells the master as soon as all of them have
+//! acknowledged one. Between a session and its keeper stands a [`Gate`].
+//!
+//! Sessions that wait to use memory again name a moment by the number of the last question to the
+//! master ([`Gate::mark`]). The answer to a later question says which epoch was the newest when it
+//! came: whatever had begun at that moment belongs to this epoch or an earlier one, in every process.
+//! Once these have passed everywhere, so has the moment.
 //!
 //! * The master may hold its answer until there is news. While it does, there may be something to
 //!   tell: a session was opened or shut out, or the newest view has been acknowledged. Then the
@@ -18,13 +23,14 @@
 //! It waits by sleeps only and reads no clock. A future of [`Keeper::keep`] may be dropped at any
 //! point; another one goes on.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fusee_control::master::{MasterReply, MasterRequest, Pulse};
+use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
 use fusee_control::rpc::RpcError;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{View, ViewError};
@@ -36,6 +42,8 @@ use super::Gate;
 /// How often to look whether a view has been acknowledged: first, and at last.
 const FIRST_LOOK: Duration = Duration::from_micros(100);
 const LAST_LOOK: Duration = Duration::from_millis(1);
+/// Questions whose epoch is remembered until it has passed. Beyond, a later one has to do.
+const MAX_MARKS: usize = 256;
 
 /// How long a keeper waits for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +92,8 @@ pub trait Keeping {
 pub struct Keeper {
     timing: Timing,
     state: Mutex<State>,
-    /// Wakes [`Keeper::keep`] when the list has changed.
-    changed: AtomicWaker,
+    /// Wakes [`Keeper::keep`] when the list has changed, or a session wants something to be asked.
+    changed: Arc<AtomicWaker>,
 }
 
 #[derive(Debug)]
@@ -94,6 +102,38 @@ struct State {
     gates: Vec<Arc<Gate>>,
     /// Counts what happens to the list that the master should hear of soon.
     changes: u64,
+    epochs: Epochs,
+    /// Questions to the master so far.
+    asked: u64,
+    /// The questions that nobody waits for any more: see [`Gate::tell_passed`].
+    passed: Marks,
+    settled: Marks,
+}
+
+/// Questions to the master, with the newest epoch when they came.
+#[derive(Debug, Default)]
+struct Marks {
+    waiting: VecDeque<(u64, u64)>,
+    /// The last question whose epoch is over.
+    over: u64,
+}
+
+impl Marks {
+    fn push(&mut self, question: u64, epoch: u64) {
+        if self.waiting.len() == MAX_MARKS {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back((question, epoch));
+    }
+
+    /// All epochs before this one are over.
+    fn pass(&mut self, until: u64) -> u64 {
+        while let Some((question, _)) = self.waiting.front().filter(|(_, epoch)| *epoch < until) {
+            self.over = *question;
+            self.waiting.pop_front();
+        }
+        self.over
+    }
 }
 
 /// What the master has been told.
@@ -101,13 +141,26 @@ struct Told {
     changes: u64,
     /// The view that all sessions acknowledged; 0 for none.
     acknowledged: u64,
+    /// The epoch before which none of them acts.
+    acts_in: u64,
+    /// The number of the question, and whether it waits for later epochs.
+    question: u64,
+    reclaims: bool,
 }
 
 impl Keeper {
     /// A keeper without sessions. The view has passed [`View::check`].
     pub fn new(view: View, timing: Timing) -> Keeper {
-        let state = State { view: Arc::new(view), gates: Vec::new(), changes: 0 };
-        Keeper { timing, state: Mutex::new(state), changed: AtomicWaker::new() }
+        let state = State {
+            view: Arc::new(view),
+            gates: Vec::new(),
+            changes: 0,
+            epochs: Epochs::default(),
+            asked: 0,
+            passed: Marks::default(),
+            settled: Marks::default(),
+        };
+        Keeper { timing, state: Mutex::new(state), changed: Arc::default() }
     }
 
     /// Locks without regard to panics: the state is valid at every step.
@@ -124,6 +177,9 @@ impl Keeper {
     pub fn open(&self, gate: Arc<Gate>) {
         let mut state = self.state();
         let view = gate.view();
+        gate.asks(state.asked);
+        gate.set_keeper(self.changed.clone());
+        state.epochs.newest = state.epochs.newest.max(gate.epoch());
         state.gates.push(gate);
         if view.number > state.view.number {
             state.view = view;
@@ -149,7 +205,8 @@ impl Keeper {
             let (request, told) = self.renewal();
             let mut asking = pin!(outside.ask_master(request, self.timing.deadline));
             let mut more = pin!(self.more_to_tell(&told, outside));
-            let (mut pace, mut paced) = (pin!(outside.sleep(self.timing.pace)), false);
+            let pace = if told.reclaims { self.timing.gap } else { self.timing.pace };
+            let (mut pace, mut paced) = (pin!(outside.sleep(pace)), false);
             // The pace runs beside the question: after an answer that was held it is over.
             let reply = poll_fn(|context| {
                 paced = paced || pace.as_mut().poll(context).is_ready();
@@ -159,7 +216,7 @@ impl Keeper {
                 }
             });
             let Some(reply) = reply.await else { continue };
-            match self.take(reply, &mut broken) {
+            match self.take(told.question, reply, &mut broken) {
                 // Most sessions acknowledge it at once, and one question does for both.
                 Some(News::View) => {
                     select(pin!(outside.sleep(LAST_LOOK)), more).await;
@@ -191,24 +248,35 @@ impl Keeper {
     }
 
     fn renewal(&self) -> (MasterRequest, Told) {
-        let state = self.state();
+        let mut state = self.state();
+        state.asked += 1;
+        let question = state.asked;
+        // Before it is sent: whoever takes a mark from now on waits for a later one.
+        state.open().for_each(|gate| gate.asks(question));
+        let reclaims = state.open().any(|gate| gate.reclaims());
         let sessions: Vec<Pulse> = state.open().map(|gate| gate.pulse()).collect();
         // By what is told, not by another look: that could find an acknowledgement which the
         // pulse does not have yet.
         let all = sessions.iter().all(|pulse| Gate::acknowledged(pulse, &state.view));
         let newer_than = state.view.number;
         let acknowledged = if all { newer_than } else { 0 };
-        let told = Told { changes: state.changes, acknowledged };
-        (MasterRequest::Renew { sessions, newer_than }, told)
+        let acts_in = sessions.iter().map(|pulse| pulse.acts_in).min().unwrap_or(u64::MAX);
+        let changes = state.changes;
+        let told = Told { changes, acknowledged, acts_in, question, reclaims };
+        let known = state.epochs;
+        (MasterRequest::Renew { sessions, newer_than, known, reclaims }, told)
     }
 
     /// Waits until the master should hear more than it was told, which is the case soon after a
-    /// session has come, and once all have acknowledged the newest view.
+    /// session has come or wants something to be asked, and once all have acknowledged the newest
+    /// view and epoch.
     async fn more_to_tell(&self, told: &Told, outside: &impl Keeping) {
         let changed = poll_fn(|context| {
             self.changed.register(context.waker());
-            match self.state().changes {
-                changes if changes == told.changes => Poll::Pending,
+            let state = self.state();
+            let wanted = state.open().any(|gate| gate.wants_to_ask());
+            match state.changes {
+                changes if changes == told.changes && !wanted => Poll::Pending,
                 _ => Poll::Ready(()),
             }
         });
@@ -216,13 +284,17 @@ impl Keeper {
         select(changed, pin!(self.acknowledgement(told, outside))).await;
     }
 
-    /// Waits until all sessions have acknowledged a newer view than the master was told.
+    /// Waits until all sessions have acknowledged a newer view or epoch than the master was told.
     async fn acknowledgement(&self, told: &Told, outside: &impl Keeping) {
         // Needs no waking: it is this very task that puts newer views into the state, and with
         // those that a new session brings comes a change of the list.
-        let newer = |_: &mut Context<'_>| match self.state().view.number > told.acknowledged {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+        let newer = |_: &mut Context<'_>| {
+            let state = self.state();
+            let is_newer = state.view.number > told.acknowledged;
+            match is_newer || state.epochs.newest > told.acts_in {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
         };
         poll_fn(newer).await;
         let mut look = FIRST_LOOK;
@@ -233,9 +305,16 @@ impl Keeper {
     }
 
     /// What an answer brings; `None` if there is none.
-    fn take(&self, reply: Result<MasterReply, RpcError>, broken: &mut u64) -> Option<News> {
-        let (view, expelled) = match reply {
-            Ok(MasterReply::Renewed { view, expelled }) => (view, expelled),
+    fn take(
+        &self,
+        question: u64,
+        reply: Result<MasterReply, RpcError>,
+        broken: &mut u64,
+    ) -> Option<News> {
+        let (view, expelled, epochs, mark) = match reply {
+            Ok(MasterReply::Renewed { view, expelled, epochs, mark }) => {
+                (view, expelled, epochs, mark)
+            }
             other => {
                 tracing::debug!(?other, "the master does not renew the sessions");
                 return None;
@@ -248,9 +327,11 @@ impl Keeper {
             tracing::warn!(client = %gate.client(), "the cluster has shut a session out");
             gate.expel();
         }
-        Some(match view {
-            Some(view) => state.follow(view, broken),
-            None => News::Nothing,
+        let is_newer = state.pass(question, epochs, mark);
+        Some(match view.map(|view| state.follow(view, broken)) {
+            Some(News::View) => News::View,
+            _ if is_newer => News::View,
+            _ => News::Nothing,
         })
     }
 }
@@ -258,6 +339,7 @@ impl Keeper {
 /// What an answer brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
+    /// A view or an epoch, to be acknowledged.
     View,
     Nothing,
 }
@@ -266,6 +348,29 @@ impl State {
     /// The sessions to speak for: those that are shut out have no say any more.
     fn open(&self) -> impl Iterator<Item = &Arc<Gate>> {
         self.gates.iter().filter(|gate| !gate.is_expelled())
+    }
+
+    /// Takes epochs from the master; whether the newest is new.
+    fn pass(&mut self, question: u64, epochs: Epochs, mark: u64) -> bool {
+        let known = self.epochs;
+        let is_newer = epochs.newest > known.newest;
+        // A master that has just begun does not know yet how far an earlier one was.
+        self.epochs = Epochs {
+            newest: epochs.newest.max(known.newest),
+            passed: epochs.passed.max(known.passed),
+            settled: epochs.settled.max(known.settled),
+        };
+        self.passed.push(question, mark);
+        self.settled.push(question, mark);
+        let passed = self.passed.pass(self.epochs.passed);
+        let settled = self.settled.pass(self.epochs.settled);
+        for gate in self.open() {
+            if is_newer {
+                gate.publish_epoch(epochs.newest);
+            }
+            gate.tell_passed(passed, settled);
+        }
+        is_newer
     }
 
     /// Takes a view from the master; it may be broken.

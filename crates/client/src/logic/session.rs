@@ -37,12 +37,13 @@ pub struct LogicOptions {
     pub spins: bool,
 }
 
-/// What an answer to [`MasterRequest::Open`] means: a name, and a view that is fit for use.
-pub fn opened(reply: MasterReply) -> Result<(ClientId, View), ConnectError> {
+/// What an answer to [`MasterRequest::Open`] means: a name, a view that is fit for use, and the
+/// epoch.
+pub fn opened(reply: MasterReply) -> Result<(ClientId, View, u64), ConnectError> {
     match reply {
-        MasterReply::Opened { client, view } => {
+        MasterReply::Opened { client, view, epoch } => {
             view.check()?;
-            Ok((client, view))
+            Ok((client, view, epoch))
         }
         MasterReply::NotReady { joined, expected } => {
             Err(ConnectError::NotReady { joined, expected })
@@ -57,7 +58,7 @@ pub fn opened(reply: MasterReply) -> Result<(ClientId, View), ConnectError> {
 pub struct Leaving {
     /// The session.
     pub client: ClientId,
-    /// The unused rests of its blocks.
+    /// Its blocks.
     pub leftovers: Vec<Leftover>,
 }
 
@@ -81,10 +82,12 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         env: Rc<E>,
         client: ClientId,
         view: View,
+        epoch: u64,
         options: LogicOptions,
     ) -> Session<F, E> {
         let view = Arc::new(view);
-        Session::behind(Arc::new(Gate::new(client, view.clone())), view, fabric, env, options)
+        let gate = Arc::new(Gate::new(client, view.clone(), epoch));
+        Session::behind(gate, view, fabric, env, options)
     }
 
     /// As [`Session::new`], behind a gate that the keeper may know already. The session begins
@@ -126,11 +129,14 @@ impl<F: Fabric, E: Environment> Session<F, E> {
 
     /// Ends the session: no operation runs, and none may be started any more. `None` if it left a
     /// write half-way: then it must not say goodbye, and is to be recovered as if it had crashed.
-    pub fn leave(&self) -> Option<Leaving> {
+    pub async fn leave(&self) -> Option<Leaving> {
         if self.store.needs_recovery() {
             return None;
         }
-        let rests = self.store.take_rests();
+        let rests = self.store.leave().await;
+        if self.store.needs_recovery() {
+            return None;
+        }
         let leftovers = self.store.host().blocks().give_up(rests, &self.store.view());
         Some(Leaving { client: self.id(), leftovers })
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::{Error, Outcome};
 use fusee_core::host::{Acting, BlockGrant, GiveUp, Host};
-use fusee_core::layout::SizeClass;
+use fusee_core::layout::{Address, SizeClass};
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 use futures_util::future::{Either, select};
@@ -170,8 +170,36 @@ impl<E: Environment> Host for SessionHost<E> {
         Some(view)
     }
 
+    fn moment(&self) -> u64 {
+        self.gate.moment()
+    }
+
     fn tell(&self, acting: Acting) {
         self.gate.tell(acting);
+    }
+
+    fn tell_freed(&self, since: Option<u64>) {
+        self.gate.tell_freed(since);
+    }
+
+    fn may_mark(&self) -> bool {
+        self.gate.may_mark()
+    }
+
+    fn mark(&self) -> u64 {
+        self.gate.mark()
+    }
+
+    fn has_passed(&self, mark: u64) -> bool {
+        self.gate.has_passed(mark)
+    }
+
+    fn is_settled(&self, mark: u64) -> bool {
+        self.gate.is_settled(mark)
+    }
+
+    async fn free_block(&self, block: Address, view: &Arc<View>) {
+        self.blocks.free(block, view).await;
     }
 
     fn report_unreachable(&self, node: MnId) {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, ClientId, FabricChoice, FabricKind, MnId, Options, View};
-use fusee_control::master::{MasterReply, MasterRequest, Pulse};
+use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
 use fusee_control::rpc::{self, MasterClient, MasterService, Runtime, Server};
 
 /// How long the fake holds an answer to `Renew`.
@@ -111,7 +111,7 @@ async fn answer(
 ) -> MasterReply {
     let lock = || script.lock().unwrap();
     match request {
-        MasterRequest::Renew { sessions, newer_than } => {
+        MasterRequest::Renew { sessions, newer_than, .. } => {
             let mine: Vec<ClientId> = sessions.iter().map(|p| p.client).collect();
             {
                 let mut script = lock();
@@ -126,7 +126,8 @@ async fn answer(
                     let is_out = |client: &ClientId| script.expelled.contains(client);
                     let expelled: Vec<ClientId> = mine.iter().copied().filter(is_out).collect();
                     if view.is_some() || !expelled.is_empty() || Instant::now() >= end {
-                        return MasterReply::Renewed { view, expelled };
+                        let epochs = Epochs::default();
+                        return MasterReply::Renewed { view, expelled, epochs, mark: 0 };
                     }
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -145,8 +146,8 @@ async fn answer(
                 lock().closed.push(*client);
             }
             match real.call(request).await.unwrap() {
-                MasterReply::Opened { client, view } => {
-                    MasterReply::Opened { client, view: lock().follow(view) }
+                MasterReply::Opened { client, view, epoch } => {
+                    MasterReply::Opened { client, view: lock().follow(view), epoch }
                 }
                 MasterReply::View(Some(view)) => MasterReply::View(Some(lock().follow(view))),
                 reply => reply,

@@ -1,15 +1,20 @@
-//! Blocks and regions: where objects lie.
+//! Blocks: where objects lie.
 //!
 //! ```text
-//! block header  | magic 4 | class 1 | zeros 3 | owner 4 | first object 4 | sequence 8 | zeros 36 | crc 4 |
+//! block         | header 64 | free bitmap | objects of one size class |
+//! block header  | magic 4 | class 1 | state 1 | zeros 2 | owner 4 | first 4 | zeros 44 | crc 4 |
 //! ```
 //!
 //! A block belongs to one client and holds objects of one size class. Its header tells recovery
-//! which client allocates from it, from which object on, and in which order among the client's
-//! blocks of that class (P §4.5 stores list heads apart; the header of the block with the
-//! smallest sequence is that head). The free bitmap has one bit per object (P §4.4).
+//! whose it is, and whether the owner may have writes under way in it: a block *in use* is walked
+//! from its first object that may be, one *at rest* is not.
+//!
+//! The free bitmap (P §4.4) has one bit for every 64 bytes of the block, of which the one where an
+//! object starts says that it was freed. So who frees needs the address alone, and the bitmap lies
+//! at the same place in every block. Only the one on the region's first replica counts: a bit is
+//! set and cleared at one place, and no crash leaves replicas of it that differ.
 
-use super::bytes::{put_u32, put_u64, u32_at, u64_at};
+use super::bytes::{put_u32, u32_at};
 use super::{SizeClass, UNIT_BYTES};
 use crate::verbs::ClientId;
 
@@ -18,17 +23,21 @@ pub const BLOCK_HEADER_BYTES: u64 = 64;
 const MAGIC: u32 = u32::from_le_bytes(*b"FBLK");
 const CRC: usize = 60;
 
-/// The first 64 bytes of a block in use.
+const IN_USE: u8 = 1;
+const AT_REST: u8 = 2;
+
+/// The first 64 bytes of a block that has an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
     /// The class of all its objects.
     pub class: SizeClass,
     /// The client that allocates from it.
     pub owner: ClientId,
-    /// The first object that this owner allocates; earlier ones are a previous owner's.
+    /// The first object that the owner may have allocated since the block is in use.
     pub first: u32,
-    /// The position among the owner's blocks of this class, from 0.
-    pub sequence: u64,
+    /// No write of the owner is under way whose object lies here, and none begins before the
+    /// header says otherwise.
+    pub at_rest: bool,
 }
 
 impl BlockHeader {
@@ -37,9 +46,9 @@ impl BlockHeader {
         let mut bytes = [0; BLOCK_HEADER_BYTES as usize];
         put_u32(&mut bytes, 0, MAGIC);
         bytes[4] = self.class.code();
+        bytes[5] = if self.at_rest { AT_REST } else { IN_USE };
         put_u32(&mut bytes, 8, self.owner.0);
         put_u32(&mut bytes, 12, self.first);
-        put_u64(&mut bytes, 16, self.sequence);
         let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[..CRC]);
         put_u32(&mut bytes, CRC, crc as u32);
         bytes
@@ -51,13 +60,19 @@ impl BlockHeader {
         if u32_at(bytes, 0) != MAGIC || u32_at(bytes, CRC) != crc as u32 {
             return None;
         }
-        Some(BlockHeader {
-            class: SizeClass::from_code(bytes[4])?,
-            owner: ClientId(u32_at(bytes, 8)),
-            first: u32_at(bytes, 12),
-            sequence: u64_at(bytes, 16),
-        })
+        let at_rest = match bytes[5] {
+            IN_USE => false,
+            AT_REST => true,
+            _ => return None,
+        };
+        let (owner, first) = (ClientId(u32_at(bytes, 8)), u32_at(bytes, 12));
+        Some(BlockHeader { class: SizeClass::from_code(bytes[4])?, owner, first, at_rest })
     }
+}
+
+/// Bytes of a block's free bitmap, which stands behind its header.
+pub const fn bitmap_bytes(block_bytes: u64) -> u64 {
+    block_bytes.div_ceil(UNIT_BYTES * 8).next_multiple_of(UNIT_BYTES)
 }
 
 /// How a block of one size class is cut into objects.
@@ -65,7 +80,7 @@ impl BlockHeader {
 pub struct BlockShape {
     /// Number of objects.
     pub objects: u32,
-    /// Offset of object 0 in the block, in bytes.
+    /// Offset of object 0 in the block, in bytes; the same for all classes.
     pub first_offset: u64,
     /// Size of each, in bytes.
     pub object_bytes: u64,
@@ -75,16 +90,11 @@ impl BlockShape {
     /// The shape of a block of `block_bytes`; `None` if not one object fits.
     pub fn new(block_bytes: u64, class: SizeClass) -> Option<BlockShape> {
         let object_bytes = class.bytes();
-        let first_offset = |objects: u64| {
-            BLOCK_HEADER_BYTES + objects.div_ceil(64).next_multiple_of(8) * (UNIT_BYTES / 8)
-        };
-        let mut objects = block_bytes.saturating_sub(first_offset(1)) / object_bytes;
-        while objects > 0 && first_offset(objects) + objects * object_bytes > block_bytes {
-            objects -= 1;
-        }
+        let first_offset = BLOCK_HEADER_BYTES + bitmap_bytes(block_bytes);
+        let objects = block_bytes.saturating_sub(first_offset) / object_bytes;
         (objects > 0).then(|| BlockShape {
             objects: u32::try_from(objects).expect("a block has fewer than 2^32 objects"),
-            first_offset: first_offset(objects),
+            first_offset,
             object_bytes,
         })
     }
@@ -93,6 +103,14 @@ impl BlockShape {
     pub fn offset(&self, object: u32) -> u64 {
         assert!(object < self.objects, "no such object in the block");
         self.first_offset + u64::from(object) * self.object_bytes
+    }
+
+    /// The number of the object that starts at an offset; `None` if none does.
+    pub fn object_at(&self, offset: u64) -> Option<u32> {
+        let from_first = offset.checked_sub(self.first_offset)?;
+        let object = u32::try_from(from_first / self.object_bytes).ok()?;
+        let starts = from_first.is_multiple_of(self.object_bytes) && object < self.objects;
+        starts.then_some(object)
     }
 }
 
@@ -103,11 +121,13 @@ mod tests {
     #[test]
     fn headers_come_back_and_damage_is_noticed() {
         let class = SizeClass::from_code(18).unwrap();
-        let header = BlockHeader { class, owner: ClientId(7), first: 3, sequence: 1 << 40 };
-        let mut bytes = header.encode();
-        assert_eq!(BlockHeader::decode(&bytes), Some(header));
-        bytes[16] ^= 1;
-        assert_eq!(BlockHeader::decode(&bytes), None);
+        for at_rest in [false, true] {
+            let header = BlockHeader { class, owner: ClientId(7), first: 3, at_rest };
+            let mut bytes = header.encode();
+            assert_eq!(BlockHeader::decode(&bytes), Some(header));
+            bytes[16] ^= 1;
+            assert_eq!(BlockHeader::decode(&bytes), None);
+        }
         assert_eq!(BlockHeader::decode(&[0; 64]), None);
     }
 
@@ -117,13 +137,17 @@ mod tests {
             for code in 1..=128 {
                 let class = SizeClass::from_code(code).unwrap();
                 let Some(shape) = BlockShape::new(block_bytes, class) else {
-                    assert!(class.bytes() + 128 > block_bytes);
+                    assert!(class.bytes() + 64 + bitmap_bytes(block_bytes) > block_bytes);
                     continue;
                 };
-                let bitmap = u64::from(shape.objects).div_ceil(8);
-                assert!(BLOCK_HEADER_BYTES + bitmap <= shape.first_offset);
+                assert!(bitmap_bytes(block_bytes) * 8 >= block_bytes / UNIT_BYTES);
                 assert!(shape.first_offset.is_multiple_of(64));
-                assert!(shape.offset(shape.objects - 1) + shape.object_bytes <= block_bytes);
+                let last = shape.offset(shape.objects - 1);
+                assert!(last + shape.object_bytes <= block_bytes);
+                assert_eq!(shape.object_at(last), Some(shape.objects - 1));
+                assert_eq!(shape.object_at(last + shape.object_bytes), None);
+                assert_eq!(shape.object_at(last + 1), None);
+                assert_eq!(shape.object_at(0), None);
             }
         }
         let class = SizeClass::fitting(1 << 20).unwrap();

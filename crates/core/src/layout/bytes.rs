@@ -10,13 +10,6 @@ pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
 }
 
-/// The 6 bytes at `at`: a 48-bit address.
-pub fn u48_at(bytes: &[u8], at: usize) -> u64 {
-    let mut wide = [0; 8];
-    wide[..6].copy_from_slice(&bytes[at..at + 6]);
-    u64::from_le_bytes(wide)
-}
-
 /// Puts 8 bytes at `at`.
 pub fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -25,9 +18,4 @@ pub fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
 /// Puts 4 bytes at `at`.
 pub fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
-}
-
-/// Puts the low 6 bytes at `at`.
-pub fn put_u48(bytes: &mut [u8], at: usize, value: u64) {
-    bytes[at..at + 6].copy_from_slice(&value.to_le_bytes()[..6]);
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! slot     8 B   | fingerprint 8 | size class 8 | address 42 | generation 5 | tentative 1 |
 //! object   64 B aligned, as long as its size class
-//!                | header 16 | key | value | zeros | log entry 22 |
+//!                | header 16 | key | value | zeros | log entry 10 |
 //! block    | header 64 | free bitmap | objects of one size class |
 //! region   | block allocation table, 4 B a block, padded to 4 KiB | blocks |
 //! ```
@@ -17,13 +17,13 @@ mod object;
 mod size_class;
 mod slot;
 
-pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape};
+pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, bitmap_bytes};
 pub use object::{
     HEADER_BYTES, LOG_ENTRY_BYTES, LogEntry, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair,
     TRAILER_BYTES, object_bytes, trailer_bytes,
 };
 pub use size_class::SizeClass;
-pub use slot::{Identity, Slot};
+pub use slot::{Identity, MOVED_BYTES, Slot};
 
 use core::fmt;
 
@@ -51,12 +51,6 @@ impl Address {
         assert!(bytes.is_multiple_of(UNIT_BYTES), "objects are 64-byte aligned");
         assert!(bytes >> ADDRESS_BITS == 0, "a global address has 48 bits");
         Address(bytes)
-    }
-
-    /// The address of byte `bytes`, if it may be one: for bytes that came from elsewhere.
-    pub fn checked(bytes: u64) -> Option<Address> {
-        let valid = bytes.is_multiple_of(UNIT_BYTES) && bytes >> ADDRESS_BITS == 0;
-        valid.then_some(Address(bytes))
     }
 
     /// In bytes.

@@ -3,8 +3,8 @@
 //! ```text
 //! offset         0       4           8             12      16
 //!                | crc 4 | key len 4 | value len 4 | gen 4 | key | value | zeros ...
-//! from the end   24        22       16       10            2       1
-//!                | zeros 2 | next 6 | prev 6 | old value 8 | crc 1 | opcode 7 bits, used 1 bit |
+//! from the end   16        10            2       1
+//!                | zeros 6 | old value 8 | crc 1 | opcode 7 bits, used 1 bit |
 //! ```
 //!
 //! The CRC-32C covers the rest of the header, the key and the value: a reader that raced with a
@@ -12,31 +12,30 @@
 //! which led here. The used bit is the top bit of the object's last byte, and a WRITE lands its
 //! last word last: once it is set, the object is complete.
 //!
-//! The log entry links the objects of one client and size class in the order of allocation. Its
-//! old value is written by the winner of a write round, in the phase that commits the primary; it
-//! serves only to free the old object, so its CRC-8 says whether it is there.
+//! Of the paper's log entry the pointers are missing: recovery walks through the blocks in use by
+//! position, so nothing has to link their objects. The old value is written by the winner of a
+//! write round, in the phase that commits the primary; it tells people what a write replaced, so
+//! its CRC-8 says whether it is there.
 
 use core::fmt;
 
-use super::bytes::{put_u32, put_u48, put_u64, u32_at, u48_at, u64_at};
-use super::{Address, SizeClass};
+use super::SizeClass;
+use super::bytes::{put_u32, put_u64, u32_at, u64_at};
 
 /// Bytes before the key.
 pub const HEADER_BYTES: u64 = 16;
-/// Bytes of the log entry (P §4.5, Fig. 8a).
-pub const LOG_ENTRY_BYTES: u64 = 22;
+/// Bytes of the log entry (P §4.5, Fig. 8a, without its pointers).
+pub const LOG_ENTRY_BYTES: u64 = 10;
 /// The log entry, padded to whole words so that it can be written again on its own.
-pub const TRAILER_BYTES: u64 = 24;
+pub const TRAILER_BYTES: u64 = 16;
 /// What an object needs beside key and value.
 pub const OVERHEAD_BYTES: u64 = HEADER_BYTES + TRAILER_BYTES;
 
-const NEXT: usize = 2;
-const PREV: usize = 8;
-const OLD: usize = 14;
-const OLD_CRC: usize = 22;
-const TAIL: usize = 23;
+const OLD: usize = 6;
+const OLD_CRC: usize = 14;
+const TAIL: usize = 15;
 const _: () = assert!(TAIL + 1 == TRAILER_BYTES as usize);
-const _: () = assert!(NEXT as u64 + LOG_ENTRY_BYTES == TRAILER_BYTES);
+const _: () = assert!(OLD as u64 + LOG_ENTRY_BYTES == TRAILER_BYTES);
 const USED: u8 = 0x80;
 
 /// What an operation does to its key. Stands in the log entry.
@@ -64,22 +63,15 @@ impl Opcode {
 /// The embedded log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// The object of this client and class that will be allocated next; `NONE` at the end of a
-    /// block, where the block with the next sequence number goes on.
-    pub next: Address,
-    /// The object allocated before; `NONE` for the first.
-    pub prev: Address,
     /// The primary slot's word before this write, once its writer has won the round.
     pub old: Option<u64>,
     /// The operation.
     pub opcode: Opcode,
 }
 
-/// The last 24 bytes of an object, in whole words, with the used bit set.
+/// The last 16 bytes of an object, in whole words, with the used bit set.
 pub fn trailer_bytes(entry: &LogEntry) -> [u8; TRAILER_BYTES as usize] {
     let mut bytes = [0; TRAILER_BYTES as usize];
-    put_u48(&mut bytes, NEXT, entry.next.bytes());
-    put_u48(&mut bytes, PREV, entry.prev.bytes());
     if let Some(old) = entry.old {
         put_u64(&mut bytes, OLD, old);
         bytes[OLD_CRC] = old_crc(old);
@@ -216,6 +208,11 @@ impl<'a> Object<'a> {
         Ok(key.ok_or(key_bytes.into()))
     }
 
+    /// The generation in a header, complete or not.
+    pub fn header_generation(header: &[u8]) -> u8 {
+        header.get(12).copied().unwrap_or(0)
+    }
+
     /// The size class that holds a pair of these lengths; `None` over 16 MiB.
     pub fn class(key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
         SizeClass::fitting(object_bytes(key_bytes as u64, value_bytes as u64))
@@ -241,13 +238,11 @@ impl<'a> Object<'a> {
         self.bytes[12]
     }
 
-    /// The log entry; `None` if its opcode or a pointer is none of ours.
+    /// The log entry; `None` if its opcode is none of ours.
     pub fn log_entry(&self) -> Option<LogEntry> {
         let trailer = &self.bytes[self.bytes.len() - TRAILER_BYTES as usize..];
         let old = u64_at(trailer, OLD);
         Some(LogEntry {
-            next: Address::checked(u48_at(trailer, NEXT))?,
-            prev: Address::checked(u48_at(trailer, PREV))?,
             old: (trailer[OLD_CRC] == old_crc(old)).then_some(old),
             opcode: Opcode::from_bits(trailer[TAIL] & !USED)?,
         })
@@ -261,12 +256,7 @@ mod tests {
     use super::*;
 
     fn entry(old: Option<u64>) -> LogEntry {
-        LogEntry {
-            next: Address::new(0xffff_ffff_ffc0),
-            prev: Address::new(64),
-            old,
-            opcode: Opcode::Upsert,
-        }
+        LogEntry { old, opcode: Opcode::Upsert }
     }
 
     #[test]
@@ -295,7 +285,7 @@ mod tests {
     fn the_old_value_can_be_added_by_rewriting_the_trailer() {
         let mut bytes = vec![0; 128];
         // The value ends right before the trailer.
-        Pair { key: b"k", value: &[3; 87], generation: 0 }.encode(&entry(None), &mut bytes);
+        Pair { key: b"k", value: &[3; 95], generation: 0 }.encode(&entry(None), &mut bytes);
         assert_eq!(Object::decode(&bytes).unwrap().log_entry().unwrap().old, None);
         for old in [0, 1, u64::MAX] {
             let trailer = trailer_bytes(&entry(Some(old)));
@@ -303,7 +293,7 @@ mod tests {
             bytes[at..].copy_from_slice(&trailer);
             let object = Object::decode(&bytes).unwrap();
             assert_eq!(object.log_entry().unwrap().old, Some(old));
-            assert_eq!(object.value(), [3; 87]);
+            assert_eq!(object.value(), [3; 95]);
         }
     }
 

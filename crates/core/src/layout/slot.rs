@@ -28,6 +28,9 @@ const FINGERPRINT_SHIFT: u32 = CLASS_SHIFT + 8;
 const _: () = assert!(FINGERPRINT_SHIFT + 8 == 64);
 const _: () = assert!(1u64 << ADDRESS_UNIT_BITS == (1u64 << super::ADDRESS_BITS) / UNIT_BYTES);
 
+/// Where the addresses begin that stand for no object, but for the siblings of split subtables.
+pub const MOVED_BYTES: u64 = (1 << super::ADDRESS_BITS) - ((1 << 32) * UNIT_BYTES);
+
 /// Who wrote a slot value: address and generation of the writer's own object. The rules of
 /// SNAPSHOT compare identities, because one writer's word changes while it works (tentative,
 /// confirmed, aborted). A writer never uses an identity twice.
@@ -56,6 +59,23 @@ impl Slot {
     pub fn empty_marker(address: Address, generation: u8) -> Slot {
         assert!(generation < Slot::GENERATIONS, "a generation has 5 bits");
         Slot(address.units() << ADDRESS_SHIFT | u64::from(generation) << GENERATION_SHIFT)
+    }
+
+    /// The free word that the split of a subtable leaves where an entry was that has moved to
+    /// `sibling`. It names no object: the entry's own is in use there. A slot gets it only once,
+    /// since a sibling is made only once.
+    pub fn moved(sibling: u32) -> Slot {
+        let units = u64::MAX >> (64 - ADDRESS_UNIT_BITS);
+        let address = Address::new((units - u64::from(sibling)) * UNIT_BYTES);
+        Slot::empty_marker(address, Slot::GENERATIONS - 1)
+    }
+
+    /// The object that this word keeps from being reused: what it refers to or, if the slot is
+    /// free, the log object of whoever freed it. `None` in a slot that was never used, and where a
+    /// split took an entry away.
+    pub fn object(self) -> Option<Address> {
+        let address = self.address();
+        (address != Address::NONE && address.bytes() < MOVED_BYTES).then_some(address)
     }
 
     /// Whether the slot refers to no object. Its address must never be followed then.
@@ -153,6 +173,18 @@ mod tests {
         assert_eq!(slot.generation(), 31);
         assert!(!slot.is_tentative() && !slot.is_free());
         assert_eq!(slot.0, 0xab11_ffff_ffff_fffe);
+    }
+
+    #[test]
+    fn words_say_which_object_they_keep() {
+        let slot = Slot::new(1, SizeClass::from_code(17).unwrap(), Address::new(1 << 20), 3);
+        assert_eq!(slot.object(), Some(slot.address()));
+        assert_eq!(slot.aborted().object(), Some(slot.address()));
+        assert_eq!(Slot(0).object(), None);
+        for sibling in [0, 1, u32::MAX] {
+            assert!(Slot::moved(sibling).is_free() && Slot::moved(sibling).object().is_none());
+        }
+        assert_ne!(Slot::moved(0), Slot::moved(1));
     }
 
     #[test]

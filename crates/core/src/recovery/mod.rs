@@ -5,8 +5,8 @@
 //! its writer, so the replicas of a slot show how far a write round came, whatever the log says.
 //! The log only tells which objects to look for.
 //!
-//! 1. *Walk* (`walk.rs`): READ the headers of the client's blocks, then its objects, in the order
-//!    of their allocation. An object that is not complete on the replica that is read was never
+//! 1. *Walk* (`walk.rs`): READ the headers of the client's blocks, then the objects of those that
+//!    are in use. An object that is not complete on the replica that is read was never
 //!    mentioned in a CAS: all replicas are written before the first CAS goes out.
 //! 2. *Examine* (`examine.rs`): READ the slots that may hold the object's key, the primary's
 //!    first, then the backups'. The other order is wrong: a round could end in between, and the
@@ -14,7 +14,7 @@
 //! 3. *Resume* (`resume.rs`): own identity on backups only: the primary shows the round's old
 //!    value. Go on with Algorithm 1 on this same slot, and finish what was won.
 //!
-//! All complete objects are examined. How many requests were under way is known to nobody: a
+//! All complete objects in these blocks are examined. How many requests were under way is known to nobody: a
 //! session runs any number of operations side by side, and any of them may be the slowest. The
 //! walk reads every object anyhow; a look at its slots adds two READs of a bucket pair, 64 objects
 //! to a phase.
@@ -69,9 +69,8 @@ pub enum BlockContent {
     Objects {
         /// The class of all of them.
         class: SizeClass,
-        /// The first object from which on none has ever been mentioned in a CAS, by this client
-        /// or by an earlier owner: a new owner may allocate from here on. The number of the
-        /// block's objects if it is full.
+        /// The first object from which on none has ever been mentioned in a CAS, as far as that is
+        /// known: a new owner may allocate from here on. Else the number of the block's objects.
         first: u32,
     },
     /// Bytes that no client has left there, except one that died while it wrote the header: there
@@ -89,12 +88,11 @@ pub struct BlockReport {
 }
 
 impl BlockReport {
-    /// The part of the block that another client may allocate from; `None` if it is full or
-    /// holds nothing that says of which class it is.
+    /// What another client may go on with; `None` if nothing says of which class it is.
     pub fn rest(&self, block_bytes: u64) -> Option<Rest> {
         let BlockContent::Objects { class, first } = self.content else { return None };
-        let shape = BlockShape::new(block_bytes, class)?;
-        (first < shape.objects).then_some(Rest { block: self.block, class, first })
+        BlockShape::new(block_bytes, class)?;
+        Some(Rest { block: self.block, class, first, marked: false })
     }
 }
 

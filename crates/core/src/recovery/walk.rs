@@ -1,15 +1,15 @@
-//! The logs of a dead client: its blocks' headers, and its objects in the order of allocation.
+//! The logs of a dead client: the headers of its blocks, and the objects of those in use.
 //!
-//! Within a block objects are allocated one after the other, so the walk goes by position, from
-//! the header's first object to the end of the block, and needs no pointer of any log entry. It
-//! does not stop at an object that is incomplete: operations side by side write their objects in
-//! any order, and those behind it may be complete.
+//! Within a block the walk goes by position and needs no pointers. Objects of any age lie there side
+//! by side: what was committed long ago, what is free, and what was under way. Blocks at rest hold
+//! nothing that was under way, so they are not walked.
 //!
 //! The replicas of a block differ where the client died within a WRITE. One replica is enough:
 //!
-//! * On every replica the header stands before the first object of its owner does, and no CAS goes
-//!   out before an object stands on all of them. So where one replica shows no header, or an
-//!   object that is incomplete, no CAS of that object has been posted.
+//! * On every replica the header says that the block is in use before an object of this use stands
+//!   there, and no CAS goes out before the object stands on all of them. So where one replica shows
+//!   no header, or an object that is incomplete or of an earlier generation, no CAS of that object
+//!   has been posted. A block that one replica shows in use is walked.
 //! * For the same reason an identity behind the last complete object has never been used.
 //!
 //! A block whose header names an earlier owner was handed on to the dead client, which did not use
@@ -41,8 +41,7 @@ pub(super) struct Log {
 }
 
 impl<F: Fabric> Recovery<'_, F> {
-    /// Reads the headers of all blocks, each once, and reports those that have none. The others
-    /// come class by class, by their sequence.
+    /// Reads the headers of all blocks, each once, and reports those that have none.
     pub(super) async fn headers(&mut self, blocks: &[Address]) -> Result<Vec<Log>, RecoveryError> {
         let mut blocks = blocks.to_vec();
         blocks.sort_unstable();
@@ -67,7 +66,7 @@ impl<F: Fabric> Recovery<'_, F> {
                 self.header(replicas, &mut logs)?;
             }
         }
-        logs.sort_by_key(|l: &Log| (l.header.class, l.header.sequence, l.block));
+        logs.sort_by_key(|l: &Log| (l.header.class, l.block));
         Ok(logs)
     }
 
@@ -93,8 +92,10 @@ impl<F: Fabric> Recovery<'_, F> {
             answered = true;
             written |= bytes.iter().any(|b| *b != 0);
             let header = BlockHeader::decode(bytes);
-            // Before an earlier owner's header, which the client may have begun to replace.
-            if header.is_some_and(|h| h.owner == self.dead) || best.is_none() {
+            // In use rather than at rest, and anything rather than an earlier owner's header, which
+            // the client may have begun to replace.
+            let rank = |h: &BlockHeader| (h.owner == self.dead, !h.at_rest);
+            if header.as_ref().map(rank) > best.as_ref().map(rank) {
                 best = header;
             }
         }
@@ -103,7 +104,7 @@ impl<F: Fabric> Recovery<'_, F> {
         }
         let shaped = best.and_then(|header| {
             let shape = BlockShape::new(self.view.geometry.block_bytes, header.class)?;
-            (header.first <= shape.objects).then_some(Log { block, header, shape })
+            Some(Log { block, header, shape })
         });
         match shaped {
             Some(log) => logs.push(log),
@@ -117,11 +118,14 @@ impl<F: Fabric> Recovery<'_, F> {
         self.report.blocks.push(BlockReport { block, content });
     }
 
-    /// Walks through the objects of a block.
+    /// Walks through the objects of a block, if some may have been under way. Those before the header's
+    /// first are of earlier uses of the block.
     pub(super) async fn walk(&mut self, log: &Log) -> Result<(), RecoveryError> {
         let Log { block, header, shape } = log;
-        let mut unused = header.first;
-        let mut from = header.first;
+        let class = header.class;
+        let walked_from = header.first.min(shape.objects);
+        let mut unused = if header.at_rest { shape.objects } else { walked_from };
+        let mut from = unused;
         while from < shape.objects {
             let fitting = (CHUNK_BYTES / shape.object_bytes).max(1);
             let count = fitting.min(u64::from(shape.objects - from)) as u32;
@@ -137,20 +141,20 @@ impl<F: Fabric> Recovery<'_, F> {
                     continue;
                 }
                 let address = Address::new(block.bytes() + shape.offset(from + i));
-                match candidate(self.view, &object, address, header.class) {
+                match candidate(self.view, &object, address, class) {
                     Some(found) => self.take(found),
                     None => self.report.strange += 1,
                 }
             }
             from += count;
         }
-        if header.owner == self.dead {
-            self.report.walked += u64::from(unused - header.first);
+        if header.owner == self.dead && !header.at_rest {
+            self.report.walked += u64::from(unused - walked_from);
         }
         if removed(Mutant::RecoveryHandsOnTheLastObject) {
-            unused = unused.saturating_sub(1).max(header.first);
+            unused = unused.saturating_sub(1).max(walked_from);
         }
-        self.report_block(*block, BlockContent::Objects { class: header.class, first: unused });
+        self.report_block(*block, BlockContent::Objects { class, first: unused });
         Ok(())
     }
 

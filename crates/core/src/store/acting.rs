@@ -1,14 +1,15 @@
-//! By which views the operations of a session act, and how one stops and goes on.
+//! Since when the operations of a session act, and how one stops and goes on.
 //!
-//! An operation *acts by* a view from the moment it may post verbs by it until it will post none
-//! any more, and none that it has posted can still execute. The session tells its surroundings
-//! the oldest of these views ([`Host::tell`]); whoever changes the view waits for it
-//! ([`change`](crate::change)). So an operation
+//! An operation *acts* from the moment at which it may post verbs until it will post none any more,
+//! and none that it has posted can still execute. A moment stands for a view and an epoch, of which
+//! every operation begins with the newest. The session tells its surroundings the oldest moment that
+//! counts ([`Host::tell`]): whoever changes the view waits for it ([`change`](crate::change)), and so
+//! does whoever uses an object again that was freed ([`reclaim`](super::reclaim)). So an operation
 //!
-//! * begins by the newest view: it tells first, and looks for a newer view after that;
-//! * acts by none while it waits to begin, e.g. for the end of a change;
-//! * that was dropped or failed after its first CAS acts by its view for ever: nobody knows what is
-//!   still on its way, so that this session has to be shut out before the view changes.
+//! * begins at the newest moment: it tells first, and looks for a newer one after that;
+//! * does not act while it waits to begin, e.g. for the end of a change;
+//! * that was dropped or failed after its first CAS acts for ever: nobody knows what is still on its
+//!   way, so that this session has to be shut out before the view changes.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,39 +21,39 @@ use crate::mutant::{Mutant, removed};
 use crate::verbs::Fabric;
 use crate::view::View;
 
-/// How many operations of a session act by which view.
+/// How many operations of a session act since when.
 #[derive(Debug, Default)]
-pub(super) struct Views {
-    /// Number of the view, and of the operations; the oldest first. Seldom more than one entry.
+pub(super) struct Moments {
+    /// The moment, and the number of the operations; the oldest first. Seldom more than one entry.
     acting: RefCell<Vec<(u64, usize)>>,
     stopped: Cell<usize>,
 }
 
-impl Views {
+impl Moments {
     fn oldest(&self) -> Option<u64> {
-        self.acting.borrow().first().map(|(number, _)| *number)
+        self.acting.borrow().first().map(|(moment, _)| *moment)
     }
 
-    /// Returns whether the oldest view changed.
-    fn begin(&self, number: u64) -> bool {
+    /// Returns whether the oldest moment changed.
+    fn begin(&self, moment: u64) -> bool {
         let mut acting = self.acting.borrow_mut();
         match acting.last_mut() {
-            Some((newest, count)) if *newest == number => {
+            Some((newest, count)) if *newest == moment => {
                 *count += 1;
                 false
             }
-            // Views never go back, and operations begin by the newest.
+            // Moments never go back, and operations begin at the newest.
             _ => {
-                acting.push((number, 1));
+                acting.push((moment, 1));
                 acting.len() == 1
             }
         }
     }
 
-    /// Returns whether the oldest view changed.
-    fn end(&self, number: u64) -> bool {
+    /// Returns whether the oldest moment changed.
+    fn end(&self, moment: u64) -> bool {
         let mut acting = self.acting.borrow_mut();
-        let at = acting.iter().position(|(n, _)| *n == number).expect("it has begun");
+        let at = acting.iter().position(|(m, _)| *m == moment).expect("it has begun");
         acting[at].1 -= 1;
         if acting[at].1 > 0 {
             return false;
@@ -64,7 +65,7 @@ impl Views {
 
 impl<F: Fabric, H: Host> Store<F, H> {
     fn tell(&self) {
-        let (oldest, stopped) = (self.views.oldest(), self.views.stopped.get());
+        let (oldest, stopped) = (self.moments.oldest(), self.moments.stopped.get());
         self.host.tell(Acting { oldest, stopped });
     }
 
@@ -77,31 +78,26 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.view()
     }
 
-    /// Begins to act by the newest view.
-    fn begin(&self) -> Arc<View> {
+    /// Begins to act at the newest moment, which is returned with its view, or a newer one.
+    fn begin(&self) -> (Arc<View>, u64) {
         loop {
-            let view = self.view();
-            let told = self.views.begin(view.number);
+            let moment = self.host.moment();
+            let view = self.newest_view();
+            let told = self.moments.begin(moment);
             if told {
                 self.tell();
             }
-            // What was told stands before this look: either the newer view is seen here, or
-            // whoever published it sees that this operation acts by the older one.
-            match self.host.newer_view(view.number) {
-                None => return view,
-                Some(newer) => {
-                    *self.view.borrow_mut() = newer;
-                    self.views.end(view.number);
-                    if told {
-                        self.tell();
-                    }
-                }
+            // What was told stands before this look: either the newer moment is seen here, or
+            // whoever made it sees that this operation acts since an older one.
+            if self.host.moment() == moment {
+                return (view, moment);
             }
+            self.end(moment);
         }
     }
 
-    fn end(&self, number: u64) {
-        if self.views.end(number) {
+    fn end(&self, moment: u64) {
+        if self.moments.end(moment) {
             self.tell();
         }
     }
@@ -110,8 +106,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
 /// That an operation acts, and whether it has left traces.
 pub(super) struct Acts<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
-    /// The view that it acts by.
-    number: Option<u64>,
+    /// Since when it acts.
+    moment: Option<u64>,
     /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
     /// recovery can still finish.
     pub posted: bool,
@@ -122,28 +118,33 @@ pub(super) struct Acts<'s, F: Fabric, H: Host> {
 impl<'s, F: Fabric, H: Host> Acts<'s, F, H> {
     /// An operation begins.
     pub fn new(store: &'s Store<F, H>) -> (Acts<'s, F, H>, Arc<View>) {
-        let view = store.begin();
-        let acts = Acts { store, number: Some(view.number), posted: false, stopped: false };
+        let (view, moment) = store.begin();
+        let acts = Acts { store, moment: Some(moment), posted: false, stopped: false };
         (acts, view)
     }
 
-    /// Whether it acts by any view.
+    /// Whether it acts.
     pub fn is_acting(&self) -> bool {
-        self.number.is_some()
+        self.moment.is_some()
+    }
+
+    /// Since when, if it does.
+    pub fn since(&self) -> Option<u64> {
+        self.moment
     }
 
     /// It posts nothing any more, until it acts again, and nothing is on its way.
     pub fn pause(&mut self) {
-        if let Some(number) = self.number.take() {
-            self.store.end(number);
+        if let Some(moment) = self.moment.take() {
+            self.store.end(moment);
         }
     }
 
     /// It acts by the newest view from now on.
     pub fn resume(&mut self) -> Arc<View> {
-        let before = self.number.take();
-        let view = self.store.begin();
-        self.number = Some(view.number);
+        let before = self.moment.take();
+        let (view, moment) = self.store.begin();
+        self.moment = Some(moment);
         if let Some(before) = before {
             self.store.end(before);
         }
@@ -154,11 +155,11 @@ impl<'s, F: Fabric, H: Host> Acts<'s, F, H> {
     pub fn stop(&mut self) {
         if !self.stopped && !removed(Mutant::StoppedIsForgotten) {
             self.stopped = true;
-            let stopped = &self.store.views.stopped;
+            let stopped = &self.store.moments.stopped;
             stopped.set(stopped.get() + 1);
         }
-        if let Some(number) = self.number.take() {
-            self.store.views.end(number);
+        if let Some(moment) = self.moment.take() {
+            self.store.moments.end(moment);
         }
         self.store.tell();
     }
@@ -166,7 +167,7 @@ impl<'s, F: Fabric, H: Host> Acts<'s, F, H> {
     /// It has found out.
     pub fn found_out(&mut self) {
         if core::mem::take(&mut self.stopped) {
-            let stopped = &self.store.views.stopped;
+            let stopped = &self.store.moments.stopped;
             stopped.set(stopped.get() - 1);
             self.store.tell();
         }

@@ -44,10 +44,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         words: &Words,
         object: &Allocation,
     ) -> Result<Attempt, Error> {
-        let Some((slot, old)) = words.free_slot() else {
-            self.store.slabs.borrow_mut().give_back(object);
-            return Err(Error::IndexFull);
-        };
+        let Some((slot, old)) = words.free_slot() else { return Err(Error::IndexFull) };
         let own = self.own_word(intent.key, object);
         let buckets = Buckets::of(intent.key, &self.view);
         if self.view.subtables[slot.subtable as usize].places.len() == 1 {
@@ -59,9 +56,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Contended::Won(winner, Some(look)) => (winner, look),
             Contended::Won(_, None) => unreachable!("a winner with backups has looked"),
             Contended::Lost => {
-                if self.await_end(slot, old).await?.is_none() {
+                let Some(end) = self.await_end(slot, old).await? else {
                     return Ok(Attempt::Stopped);
-                }
+                };
+                self.free_lost(own, end);
                 if removed(Mutant::InsertLoserSucceeds) {
                     return Ok(Attempt::Done(None));
                 }
@@ -84,6 +82,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.rewrite_backups(&winner, slot, round.own, own).await?;
         let done = self.commit(winner, &round, old, own, object, intent.opcode).await?;
         debug_assert!(done, "only a commit without backups can come too late");
+        self.free(old);
         Ok(Attempt::Done(Some(Hint { slot, word: own })))
     }
 
@@ -125,6 +124,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if removed(Mutant::AbortsPrimaryFirst) {
             self.rewrite_backups(&winner, round.slot, round.own, left).await?;
         }
+        // The slot keeps the own object now.
+        self.free(if removed(Mutant::WithdrawnObjectFreed) { round.own } else { round.old });
         Ok(())
     }
 
@@ -138,11 +139,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         object: &Allocation,
     ) -> Result<Attempt, Error> {
         self.batch.next_phase();
+        self.mentioned = true;
         let place = self.primary(slot);
         let cas = self.batch.cas(place.node, place.offset, old.0, own.tentative().0);
         let tickets = self.read_buckets(buckets);
         self.phase().await;
         if self.batch.found(cas).map_err(|f| self.failed(f))? != old.0 {
+            self.free(own);
             return Ok(Attempt::Again);
         }
         let look = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
@@ -162,10 +165,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 return Err(Error::Interrupted { what: "a tentative slot changed" });
             }
             self.progress = Progress::Nothing;
+            self.free(old);
             return other.map(|_| Attempt::Again).map_err(withdrawn);
         }
         match self.commit(winner, &round, own.tentative(), own, object, intent.opcode).await? {
-            true => Ok(Attempt::Done(Some(Hint { slot, word: own }))),
+            true => {
+                self.free(old);
+                Ok(Attempt::Done(Some(Hint { slot, word: own })))
+            }
             false => Err(Error::Interrupted { what: "a tentative slot changed" }),
         }
     }

@@ -18,8 +18,10 @@
 //! | INSERT, UPSERT of a new key | – | 4 | 3 |
 
 mod acting;
+mod compare;
 mod insert;
 mod many;
+mod reclaim;
 mod round;
 mod search;
 mod stopped;
@@ -35,7 +37,8 @@ use arrayvec::ArrayVec;
 pub use many::SearchKey;
 pub use search::Searched;
 
-use acting::{Acts, Views};
+use acting::{Acts, Moments};
+use reclaim::Freed;
 use stopped::Progress;
 
 use crate::error::{Error, Outcome};
@@ -43,7 +46,7 @@ use crate::host::{GiveUp, Host};
 use crate::layout::{Address, HEADER_BYTES, Object, ObjectError, SizeClass, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, MAX_CANDIDATES, Words};
-use crate::slab::{Allocation, Rest, Slabs};
+use crate::slab::Slabs;
 use crate::stats::{Cost, OpKind, Stats};
 use crate::verbs::{Batch, ClientId, Fabric, Failure, MnId, Ticket, VerbError};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
@@ -80,8 +83,12 @@ pub struct Store<F, H> {
     stats: RefCell<Stats>,
     /// Whether an operation left a write round half-way.
     half_way: Cell<bool>,
-    /// By which views the running operations act.
-    views: Views,
+    /// Since when the running operations act.
+    moments: Moments,
+    /// Objects whose free bits are to be set.
+    freed: Freed,
+    /// Counts looks at free bitmaps.
+    looks: Cell<u64>,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -97,7 +104,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
             batches: RefCell::default(),
             stats: RefCell::default(),
             half_way: Cell::new(false),
-            views: Views::default(),
+            moments: Moments::default(),
+            freed: Freed::default(),
+            looks: Cell::new(0),
         }
     }
 
@@ -134,12 +143,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.half_way.get()
     }
 
-    /// Gives up the unused rests of this session's blocks, for others to use. To be called when
-    /// no operation runs.
-    pub fn take_rests(&self) -> Vec<Rest> {
-        self.slabs.borrow_mut().take_rests()
-    }
-
     fn check_key(&self, key: &[u8]) -> Result<(), Error> {
         let max_bytes = self.view.borrow().geometry.max_key_bytes as usize;
         match key.len() {
@@ -169,6 +172,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             progress: Progress::Nothing,
             in_doubt: Vec::new(),
             hint_held: false,
+            mentioned: false,
             pauses: 0,
         }
     }
@@ -178,53 +182,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if batch.memory_bytes() <= MAX_KEPT_BYTES {
             self.batches.borrow_mut().push(batch);
         }
-    }
-
-    /// An object of a class, from this session's slabs or from a new block, and by this view.
-    /// `None` when a newer view has come.
-    async fn allocate(
-        &self,
-        class: SizeClass,
-        view: &Arc<View>,
-    ) -> Result<Option<Allocation>, Error> {
-        let is_frozen = |block: Address| {
-            view.change.is_some()
-                && view.is_region_frozen((block.bytes() / view.geometry.region_bytes) as u32)
-                && !removed(Mutant::WritesWhileFrozen)
-        };
-        for attempt in 0.. {
-            if let Some(object) = self.slabs.borrow_mut().allocate(class, is_frozen) {
-                return Ok(Some(object));
-            }
-            if self.slabs.borrow_mut().begin_ask(class) {
-                let asking = Asking { slabs: &self.slabs, class };
-                let grant = self.host.alloc_block(class, view).await?;
-                drop(asking);
-                let Some(grant) = grant else { return Ok(None) };
-                if !self.slabs.borrow_mut().add_block(class, grant) {
-                    let what = "a granted block has no room for one object";
-                    return Err(Error::Corrupt { what });
-                }
-            } else if self.newest_view().number > view.number {
-                return Ok(None);
-            } else if self.host.pause(attempt).await.is_err() {
-                let waiting_for = "a block that another operation asked for";
-                return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
-            }
-        }
-        unreachable!("the loop ends by return")
-    }
-}
-
-/// An operation asks for a block; also when it fails or is dropped, it has stopped asking.
-struct Asking<'s> {
-    slabs: &'s RefCell<Slabs>,
-    class: SizeClass,
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.slabs.borrow_mut().end_ask(self.class);
     }
 }
 
@@ -242,6 +199,8 @@ struct Op<'s, F: Fabric, H: Host> {
     in_doubt: Vec<MnId>,
     /// Whether the slot of the hint held the hint's word.
     hint_held: bool,
+    /// Whether a CAS of the running attempt mentioned its object.
+    mentioned: bool,
     /// How often it has waited. One count for the whole operation, so that the host's limit on
     /// waiting is one on the operation.
     pauses: u32,

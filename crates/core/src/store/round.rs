@@ -66,6 +66,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Contended, Error> {
         let backups = self.backups(round.slot);
         self.progress = Progress::Contending(*round);
+        self.mentioned = true;
         let mut looked = None;
         let mut seen = PerBackup::<Slot>::new();
         if !backups.is_empty() {

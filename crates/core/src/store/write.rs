@@ -17,7 +17,9 @@
 
 use alloc::boxed::Box;
 
+use super::reclaim;
 use super::round::{Contended, Round, object_places};
+use super::search::Fetched;
 use super::stopped::Progress;
 use super::{Hint, Op, Stale, Store, Written};
 use crate::error::{Error, Outcome};
@@ -78,6 +80,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             op.acts.posted = false;
         }
         op.finish(kind);
+        self.mark_freed(reclaim::MARKED_TOGETHER).await;
         result
     }
 }
@@ -126,7 +129,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 object = self.store.allocate(class, &self.view.clone()).await?;
             }
             let Some(object) = &object else { continue };
-            let attempt = match self.attempt_or_find_out(intent, hint.take(), object).await {
+            let attempt = self.attempt_or_find_out(intent, hint.take(), object).await;
+            self.done_with(object, &attempt);
+            let attempt = match attempt {
                 Err(Error::IndexFull) => {
                     self.acts.pause();
                     let full = Buckets::of(intent.key, &self.view).subtable;
@@ -152,6 +157,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
+    /// An attempt has ended: its object is not under way any more, unless nobody can know.
+    fn done_with(&self, object: &Allocation, attempt: &Result<Attempt, Error>) {
+        let is_known = match attempt {
+            Ok(_) => true,
+            // What was posted to a silent node may still execute.
+            Err(Error::Unreachable { .. }) => false,
+            Err(error) => error.outcome() == Outcome::NotApplied,
+        };
+        let mut slabs = self.store.slabs.borrow_mut();
+        match is_known && !removed(Mutant::IdentityUsedAgain) {
+            true if self.mentioned => slabs.end(object),
+            true => slabs.give_back(object),
+            false => {}
+        }
+    }
+
     /// One attempt, and if it is stopped by the loss of a memory node, what became of it.
     async fn attempt_or_find_out(
         &mut self,
@@ -160,6 +181,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         object: &Allocation,
     ) -> Result<Attempt, Error> {
         self.progress = Progress::Nothing;
+        self.mentioned = false;
         match self.attempt(intent, hint, object).await {
             Ok(Attempt::Stopped) => {
                 let waiting_for = "the winner of a write conflict to finish";
@@ -181,20 +203,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Attempt, Error> {
         let target = match self.write_and_find(intent, hint, object).await? {
             Ok(target) => target,
-            Err(Stale) => {
-                self.store.slabs.borrow_mut().give_back(object);
-                return Ok(Attempt::Again);
-            }
+            Err(Stale) => return Ok(Attempt::Again),
         };
         match (target, intent.opcode) {
-            (Target::Slot(_), Opcode::Insert) => {
-                self.store.slabs.borrow_mut().give_back(object);
-                Err(Error::AlreadyExists)
-            }
-            (Target::Absent(_), Opcode::Update | Opcode::Delete) => {
-                self.store.slabs.borrow_mut().give_back(object);
-                Err(Error::NotFound)
-            }
+            (Target::Slot(_), Opcode::Insert) => Err(Error::AlreadyExists),
+            (Target::Absent(_), Opcode::Update | Opcode::Delete) => Err(Error::NotFound),
             (Target::Slot(found), _) => self.replace(intent, found, object).await,
             (Target::Absent(words), _) => self.insert_into_free(intent, &words, object).await,
         }
@@ -212,9 +225,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.post_object(intent, object)?;
         if let Some(hint) = hint.filter(|hint| self.is_possible(*hint, intent.key)) {
             let slot = self.read_slot(hint.slot);
+            // All of it: nothing but the CRC shows that no part of it belongs to another object, which
+            // was here when the hint was made, or is being written.
+            let led_to = self.read_whole(hint.word).expect("is_possible checked it");
             self.object_phase(object).await?;
             let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
-            if word == hint.word || removed(Mutant::HintIsTrusted) {
+            let leads = matches!(self.fetched(led_to, word, intent.key)?, Fetched::Value(_));
+            if (word == hint.word && leads) || removed(Mutant::HintIsTrusted) {
                 self.hint_held = true;
                 return Ok(Ok(Target::Slot(hint)));
             }
@@ -304,6 +321,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Contended::Won(winner, _) => {
                 let done =
                     self.commit(winner, &round, round.old, own, object, intent.opcode).await?;
+                self.free(if done { round.old } else { own });
                 let hint = Hint { slot: found.slot, word: own };
                 Ok(if done { Attempt::Done((!own.is_free()).then_some(hint)) } else { lost })
             }
@@ -311,8 +329,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 if removed(Mutant::LoserDoesNotWait) {
                     return Ok(lost);
                 }
-                let end = self.await_end(round.slot, round.old).await?;
-                Ok(if end.is_some() { lost } else { Attempt::Stopped })
+                if removed(Mutant::LoserFreesAtOnce) {
+                    self.free(own);
+                }
+                let Some(end) = self.await_end(round.slot, round.old).await? else {
+                    return Ok(Attempt::Stopped);
+                };
+                if !removed(Mutant::LoserFreesAtOnce) {
+                    self.free_lost(own, end);
+                }
+                Ok(lost)
             }
         }
     }

@@ -41,6 +41,8 @@ pub(super) struct Repair {
     current: Option<ClientId>,
     /// Sessions of jobs that failed, and of earlier masters: recorded until they are fenced.
     pub retired: BTreeSet<ClientId>,
+    /// The epoch of the oldest of these jobs; that of an earlier master's is not known.
+    retired_in: u64,
     running: Option<Running>,
     next_token: u64,
     failures: u32,
@@ -53,6 +55,7 @@ pub(super) struct Repair {
 struct Running {
     token: u64,
     view: u64,
+    epoch: u64,
 }
 
 impl Master {
@@ -63,6 +66,13 @@ impl Master {
         }
         self.repair.retired.insert(repairer);
         self.fences.add(repairer);
+    }
+
+    /// The epoch of the oldest job of which something may still execute.
+    pub(super) fn held_epoch(&self) -> Option<u64> {
+        let retired = (!self.repair.retired.is_empty()).then_some(self.repair.retired_in);
+        let running = self.repair.running.as_ref().map(|running| running.epoch);
+        retired.into_iter().chain(running).min()
     }
 
     /// Does what is due in a formed cluster.
@@ -235,7 +245,8 @@ impl Master {
         let Some(view) = self.view().cloned().map(Box::new) else { return };
         let token = self.repair.next_token;
         self.repair.next_token += 1;
-        self.repair.running = Some(Running { token, view: view.number });
+        let epoch = self.epochs.newest(out);
+        self.repair.running = Some(Running { token, view: view.number, epoch });
         out.push(Action::Job { token, client, view, job });
     }
 
@@ -271,6 +282,9 @@ impl Master {
                 self.repair.failures += 1;
                 self.repair.not_before_ms = now_ms + pause;
                 if let Some(repairer) = self.repair.current.take_if(|_| error.may_linger) {
+                    if self.repair.retired.is_empty() {
+                        self.repair.retired_in = running.epoch;
+                    }
                     self.retire(repairer);
                 }
                 let text = format!("a repair stopped, and is tried again: {error}");

@@ -22,6 +22,7 @@
 //! * The view goes through its stages (`change`), jobs are started, clients are recovered.
 //! * Missing replicas are added where there is room (`growth`).
 //! * The index grows when clients find no room in it (`splitting`).
+//! * Epochs say when memory may be used again (`epochs`).
 //!
 //! Restarts: names, client ids, sessions and the view come back from the store. With a view, all
 //! that is to be done follows from it and from the sessions; nothing else is remembered. Without
@@ -30,6 +31,7 @@
 //! does not sweep away (see `format`).
 
 mod change;
+mod epochs;
 mod fencing;
 mod format;
 mod forming;
@@ -52,6 +54,7 @@ use crate::record::{Record, Write};
 use crate::sessions::Sessions;
 use crate::settings::Settings;
 use change::Repair;
+use epochs::Epoch;
 use fencing::Fences;
 use format::Attempt;
 use growth::Growth;
@@ -194,6 +197,7 @@ pub struct Master {
     growth: Growth,
     splitting: Splitting,
     history: History,
+    epochs: Epoch,
     /// Calls under way; a call that belongs to an attempt is forgotten with it.
     calls: BTreeMap<u64, (MnId, Purpose)>,
     next_call: u64,
@@ -239,6 +243,7 @@ impl Master {
             growth: Growth::default(),
             splitting: Splitting::default(),
             history: History::default(),
+            epochs: Epoch::default(),
             calls: BTreeMap::new(),
             next_call: 0,
         };
@@ -256,6 +261,7 @@ impl Master {
             Record::Member(member) => drop(self.members.insert(member.node, member)),
             Record::Lost(member) => drop(self.lost.insert(member.node, member)),
             Record::ClientIds { end } => self.sessions.restore_ids(end),
+            Record::Epochs { end } => self.epochs.restore(end),
             Record::Session { client, given_up } => {
                 self.sessions.restore_session(client, given_up);
                 if given_up {
@@ -307,6 +313,7 @@ impl Master {
         }
         self.proceed(now_ms, &mut actions);
         self.keep_whole(now_ms, is_tick, &mut actions);
+        self.next_epoch(now_ms, &mut actions);
         self.answer_waiting(now_ms, &mut actions);
         actions
     }

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_control::master::{MasterReply, Pulse};
+use fusee_control::master::{Epochs, MasterReply, Pulse};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::change::Stage;
 use fusee_core::verbs::{ClientId, MnId};
@@ -47,9 +47,18 @@ struct Waiting {
 }
 
 #[derive(Debug)]
-enum Asker {
-    Sessions { clients: Vec<ClientId>, newer_than: u64 },
-    Node { identity: u64 },
+pub(super) enum Asker {
+    /// The keeper of these sessions, with the epochs that it knows, and the newest one when it came.
+    Sessions {
+        clients: Vec<ClientId>,
+        newer_than: u64,
+        known: Epochs,
+        reclaims: bool,
+        mark: u64,
+    },
+    Node {
+        identity: u64,
+    },
 }
 
 /// Who was heard when.
@@ -141,23 +150,20 @@ impl Master {
         None
     }
 
-    /// Sessions say that they are there.
+    /// Sessions say that they are there. Returns their names.
     pub(super) fn renew(
         &mut self,
         now_ms: u64,
         connection: u64,
-        token: u64,
         pulses: &[Pulse],
-        newer_than: u64,
-    ) {
+    ) -> Vec<ClientId> {
         for pulse in pulses {
             self.sessions.pulse(now_ms, connection, pulse);
         }
-        let clients = pulses.iter().map(|pulse| pulse.client).collect();
-        self.wait(now_ms, token, Asker::Sessions { clients, newer_than });
+        pulses.iter().map(|pulse| pulse.client).collect()
     }
 
-    fn wait(&mut self, now_ms: u64, token: u64, asker: Asker) {
+    pub(super) fn wait(&mut self, now_ms: u64, token: u64, asker: Asker) {
         let until_ms = now_ms + self.settings.lease.hold_ms();
         self.presences.waiting.push(Waiting { token, until_ms, asker });
     }
@@ -165,22 +171,28 @@ impl Master {
     /// Answers who waits for something that has happened, or has waited long enough.
     pub(super) fn answer_waiting(&mut self, now_ms: u64, out: &mut Actions) {
         let waiting = std::mem::take(&mut self.presences.waiting);
+        let epochs = self.epochs();
         for asking in waiting {
-            match self.reply_to(&asking.asker, asking.until_ms <= now_ms) {
+            match self.reply_to(&asking.asker, epochs, asking.until_ms <= now_ms) {
                 Some(reply) => out.push(Action::Reply { token: asking.token, reply }),
                 None => self.presences.waiting.push(asking),
             }
         }
     }
 
-    fn reply_to(&self, asker: &Asker, is_late: bool) -> Option<MasterReply> {
+    fn reply_to(&self, asker: &Asker, epochs: Epochs, is_late: bool) -> Option<MasterReply> {
         match asker {
-            Asker::Sessions { clients, newer_than } => {
+            Asker::Sessions { clients, newer_than, known, reclaims, mark } => {
                 let gone = clients.iter().filter(|client| !self.sessions.is_open(**client));
                 let expelled: Vec<ClientId> = gone.copied().collect();
                 let view = self.view().filter(|view| view.number > *newer_than).cloned();
-                let told = view.is_some() || !expelled.is_empty();
-                (told || is_late).then_some(MasterReply::Renewed { view, expelled })
+                let later = epochs.passed > known.passed || epochs.settled > known.settled;
+                let told = view.is_some()
+                    || !expelled.is_empty()
+                    || epochs.newest > known.newest
+                    || (*reclaims && later);
+                let mark = *mark;
+                (told || is_late).then_some(MasterReply::Renewed { view, expelled, epochs, mark })
             }
             Asker::Node { identity } => {
                 if self.members.values().all(|member| member.identity != *identity) {

@@ -1,10 +1,13 @@
 //! What the master is asked, except for the joining of memory nodes.
 
-use fusee_control::master::{MasterReply, MasterRequest, MemberState, MemberStatus, Status};
-use fusee_core::layout::SizeClass;
+use fusee_control::master::{
+    Leftover, MasterReply, MasterRequest, MemberState, MemberStatus, Status,
+};
+use fusee_core::layout::{BlockShape, SizeClass};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::Member;
 
+use super::presence::Asker;
 use super::{Action, Actions, Level, Master, Phase, refused};
 
 impl Master {
@@ -32,11 +35,15 @@ impl Master {
                 self.take_leftover(client, class, view, out)
             }
             MasterRequest::Close { client, leftovers } => self.close(client, &leftovers, out),
-            MasterRequest::Renew { sessions, newer_than } => {
+            MasterRequest::Renew { sessions, newer_than, known, reclaims } => {
                 if self.view().is_none() {
                     return Some(self.not_ready());
                 }
-                self.renew(now_ms, connection, token, &sessions, newer_than);
+                let clients = self.renew(now_ms, connection, &sessions);
+                let mark = self.epochs.newest(out);
+                self.epochs.wanted |= reclaims;
+                let asker = Asker::Sessions { clients, newer_than, known, reclaims, mark };
+                self.wait(now_ms, token, asker);
                 return None;
             }
             MasterRequest::Abandon { client } => {
@@ -77,13 +84,16 @@ impl Master {
 
     fn open(&mut self, now_ms: u64, connection: u64, out: &mut Actions) -> MasterReply {
         let Phase::Formed(view) = &self.phase else { return self.not_ready() };
+        let view = view.clone();
+        let epoch = self.epochs.newest(out);
         let mut writes = Vec::new();
-        let opened = self.sessions.open(now_ms, connection, view.number, &mut writes);
+        let since = (view.number, epoch);
+        let opened = self.sessions.open(now_ms, connection, since, &mut writes);
         let Some(client) = opened else {
             return refused("all client ids have been used; format the cluster anew");
         };
         out.push(Action::Persist(writes));
-        MasterReply::Opened { client, view: view.clone() }
+        MasterReply::Opened { client, view, epoch }
     }
 
     /// No block of a region that is being copied: its owner is recorded on replicas that a copy of
@@ -94,7 +104,7 @@ impl Master {
     fn take_leftover(
         &mut self,
         client: ClientId,
-        class: SizeClass,
+        class: Option<SizeClass>,
         by: u64,
         out: &mut Actions,
     ) -> MasterReply {
@@ -103,7 +113,14 @@ impl Master {
             return MasterReply::Leftover(None);
         }
         let mut writes = Vec::new();
-        let may_use = |region| !view.is_region_frozen(region);
+        let block_bytes = view.geometry.block_bytes;
+        // Who needs room at once has no use for a block of which all was allocated once.
+        let has_room = |leftover: &Leftover| {
+            BlockShape::new(block_bytes, leftover.class).is_some_and(|s| leftover.first < s.objects)
+        };
+        let may_use = |leftover: &Leftover| {
+            !view.is_region_frozen(leftover.block.region) && (class.is_none() || has_room(leftover))
+        };
         let leftover = self.sessions.take_leftover(client, class, may_use, &mut writes);
         if !writes.is_empty() {
             out.push(Action::Persist(writes));
@@ -114,7 +131,7 @@ impl Master {
     fn close(
         &mut self,
         client: ClientId,
-        leftovers: &[fusee_control::master::Leftover],
+        leftovers: &[Leftover],
         out: &mut Actions,
     ) -> MasterReply {
         let Phase::Formed(view) = &self.phase else {

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use fusee_control::master::{MasterReply, MasterRequest, Pulse, Status};
+use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse, Status};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, VerbError};
 use fusee_core::view::{Geometry, View};
@@ -285,7 +285,7 @@ impl World {
     pub fn open(&mut self) -> ClientId {
         let connection = self.sessions.len() as u64 + 1;
         let token = self.send(connection, MasterRequest::Open);
-        let Some(MasterReply::Opened { client, view }) = self.replies.remove(&token) else {
+        let Some(MasterReply::Opened { client, view, .. }) = self.replies.remove(&token) else {
             panic!("no session");
         };
         let (renews, follows, expelled) = (true, true, false);
@@ -345,15 +345,21 @@ impl World {
         }
         let (client, acts_by) = (session.client, session.view);
         let acts_by = if session.follows { acts_by } else { 1 };
-        let pulse = Pulse { client, acts_by, has_stopped: !session.follows };
-        let request = MasterRequest::Renew { sessions: vec![pulse], newer_than: session.view };
+        let has_stopped = !session.follows;
+        let pulse = Pulse { client, acts_by, acts_in: 0, frees_in: 0, has_stopped };
+        let request = MasterRequest::Renew {
+            sessions: vec![pulse],
+            newer_than: session.view,
+            known: Epochs::default(),
+            reclaims: false,
+        };
         let (asking, crashes) = (session.asking, self.crashes);
         let token = asking.unwrap_or_else(|| self.send(at as u64 + 1, request));
         let reply = self.replies.remove(&token);
         let session = &mut self.sessions[at];
         session.asking = None;
         match reply {
-            Some(MasterReply::Renewed { view, expelled }) => {
+            Some(MasterReply::Renewed { view, expelled, .. }) => {
                 session.expelled = expelled.contains(&client);
                 session.view = view.map_or(session.view, |view| view.number);
             }

@@ -1,93 +1,118 @@
-//! When nothing runs: replicas are equal, free memory is not referenced, nothing is lost.
+//! When nothing runs: replicas are equal, nothing that is referenced is free, nothing is lost.
 //!
-//! Nothing is free and referenced: a live object lies before the first free one of its block, if
-//! somebody may go on there. And where nothing went wrong, nothing is lost: every block that has an
-//! owner is full, or its rest is known to the master. (What updates and deletes replace is garbage
-//! by design until it can be reclaimed.)
+//! *Nothing referenced is free.* Every word of the index keeps an object: the pair that it refers to,
+//! or the log object of whoever freed the slot. No two words keep one. Its free bit is not set, and it
+//! lies before the part of its block that was never allocated. The block has an owner in the tables
+//! of all replicas of its region: else it could be given out again. It need not be the same owner
+//! everywhere, where a message got lost or a client crashed while the block was handed on.
 //!
-//! A block that live entries refer into has an owner in the tables of all replicas of its region: else
-//! it could be given out again. It need not be the same owner everywhere, where a message got lost or
-//! a client crashed while the block was handed on.
+//! *Nothing is lost*, where nothing went wrong: every block with an owner is known to the master, and
+//! every object of it is kept by a word, or marked as free, or was never allocated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fusee_control::master::Leftover;
 use fusee_control::node::BlockId;
-use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, Slot};
+use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, BlockShape, Slot};
 use fusee_core::verbs::ClientId;
-use fusee_core::view::{Place, TABLE_ENTRY_BYTES, View};
+use fusee_core::view::{Place, SlotRef, TABLE_ENTRY_BYTES, View};
 
 use super::entries::all_slots;
 use crate::cluster::Cluster;
 
-/// Checks a cluster in which nothing runs, and in which every session has ended, by `rests`: the
-/// first free object of each block that somebody may go on with.
+/// Checks a cluster in which nothing runs, and in which every session has ended, by what they left
+/// to the master.
 ///
 /// # Panics
 /// If a promise is broken.
-pub fn at_rest(cluster: &Cluster, rests: &BTreeMap<BlockId, u32>) {
+pub fn at_rest(cluster: &Cluster, leftovers: &BTreeMap<BlockId, Leftover>) {
     let view = cluster.view().clone();
     replicas_agree(cluster);
-    for slot in all_slots(&view) {
-        let place = view.slot_places(slot).next().expect("a primary");
-        let word = cluster.network().word_at(place);
-        if !word.is_free() {
-            let (region, block) = block_of(&view, word.address());
-            let owners = owners_of(cluster, &view, region, block);
-            let owned = !owners.contains(&ClientId::NOBODY);
-            assert!(owned, "{slot:?} refers into block {block} of region {region} of {owners:?}");
-            let class = word.class().expect("a live entry has one");
-            let shape = BlockShape::new(view.geometry.block_bytes, class).expect("it fits");
-            let start = view.geometry.block_address(region, block).bytes() + shape.offset(0);
-            let number = (word.address().bytes() - start) / shape.object_bytes;
-            let free = rests.get(&BlockId { region, block });
+    for (object, (slot, word)) in kept(cluster, &view) {
+        let (region, block) = block_of(&view, object);
+        let owners = owners_of(cluster, &view, region, block);
+        let owned = !owners.contains(&ClientId::NOBODY);
+        assert!(
+            owned,
+            "{slot:?} keeps an object of block {block} of region {region} of {owners:?}"
+        );
+        assert!(!is_marked(cluster, &view, object), "{slot:?} with {word:?} keeps what is free");
+        if let Some(Leftover { class, first, .. }) = leftovers.get(&BlockId { region, block }) {
+            let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
+            let (_, offset) = view.geometry.block_of(object).expect("it is in a block");
+            let number = shape.object_at(offset).expect("an object begins there");
+            let of_its_class = word.is_free() || word.class() == Some(*class);
+            assert!(of_its_class, "{slot:?} with {word:?} refers into a block of {class:?}");
             assert!(
-                free.is_none_or(|first| number < u64::from(*first)),
-                "{slot:?} refers to object {number} of a block that is free from {free:?} on"
+                number < *first,
+                "{slot:?} keeps object {number} of a block, new from {first} on"
             );
         }
     }
 }
 
-/// Checks that every block with an owner is full, or has its rest among `rests`. To be asked where
-/// no message was lost and nobody crashed.
+/// Checks that every object of every block is kept, marked or new. To be asked where no message was
+/// lost and nobody crashed.
 ///
 /// # Panics
 /// If one is lost.
-pub fn nothing_is_lost(cluster: &Cluster, rests: &BTreeMap<BlockId, u32>) {
+pub fn nothing_is_lost(cluster: &Cluster, leftovers: &BTreeMap<BlockId, Leftover>) {
     let view = cluster.view().clone();
     let geometry = &view.geometry;
-    for (number, region) in view.regions.iter().enumerate() {
+    let kept = kept(cluster, &view);
+    for number in 0..view.regions.len() as u32 {
         for block in 0..geometry.blocks_per_region() {
-            let id = BlockId { region: number as u32, block };
+            let id = BlockId { region: number, block };
             let owners = owners_of(cluster, &view, id.region, block);
             assert_eq!(owners.len(), 1, "{id:?} is half-way between {owners:?}");
-            if owners.contains(&ClientId::NOBODY) || rests.contains_key(&id) {
+            if owners.contains(&ClientId::NOBODY) {
                 continue;
             }
-            let place = region.places[0];
-            let at = (place.offset + geometry.block_offset(block)) as usize;
-            cluster.network().with(place.node, |memory| {
-                let bytes = &memory.pool[at..][..geometry.block_bytes as usize];
-                let header = bytes[..BLOCK_HEADER_BYTES as usize].try_into().expect("so long");
-                let header = BlockHeader::decode(header);
-                let header = header.unwrap_or_else(|| panic!("{id:?} of {owners:?} is lost"));
-                let shape = BlockShape::new(geometry.block_bytes, header.class).expect("it fits");
-                let last = shape.offset(shape.objects - 1) as usize;
-                let last = &bytes[last..][..shape.object_bytes as usize];
-                assert!(Object::decode(last).is_ok(), "the rest of {id:?} of {owners:?} is lost");
-            });
+            let Some(Leftover { class, first, marked, .. }) = leftovers.get(&id) else {
+                panic!("{id:?} of {owners:?} is lost");
+            };
+            assert!(marked, "nobody has crashed, so what is free in {id:?} is marked");
+            let shape = BlockShape::new(geometry.block_bytes, *class).expect("it fits");
+            let start = geometry.block_address(number, block).bytes();
+            for object in 0..*first {
+                let object = Address::new(start + shape.offset(object));
+                let is_free = is_marked(cluster, &view, object);
+                assert!(is_free || kept.contains_key(&object), "{object} of {id:?} is lost");
+            }
         }
     }
 }
 
+/// The objects that the words of the index keep, each with its slot.
+///
+/// # Panics
+/// If two keep the same.
+fn kept(cluster: &Cluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
+    let mut kept = BTreeMap::new();
+    for slot in all_slots(view) {
+        let place = view.slot_places(slot).next().expect("a primary");
+        let word = cluster.network().word_at(place);
+        let Some(object) = word.object() else { continue };
+        let before = kept.insert(object, (slot, word));
+        assert_eq!(before, None, "{slot:?} keeps it as well, with {word:?}");
+    }
+    kept
+}
+
+/// Whether an object is marked as free.
+fn is_marked(cluster: &Cluster, view: &View, object: Address) -> bool {
+    let (block, word, bit) = view.geometry.free_bit(object).expect("an object in a block");
+    let (region, offset) = view.region_of(block).expect("a block lies in a region");
+    let Place { node, offset: start } = region.places[0];
+    let bitmap = start + offset + BLOCK_HEADER_BYTES;
+    let place = Place { node, offset: bitmap + u64::from(word) * 8 };
+    cluster.network().word_at(place).0 & bit != 0
+}
+
 /// The block that an object lies in.
 fn block_of(view: &View, object: Address) -> (u32, u32) {
-    let geometry = &view.geometry;
-    let (_, offset) = view.region_of(object).expect("a live entry leads into a region");
-    let region = (object.bytes() / geometry.region_bytes) as u32;
-    let into_blocks = offset.checked_sub(geometry.block_offset(0));
-    let block = into_blocks.expect("a live entry leads into a block") / geometry.block_bytes;
-    (region, block as u32)
+    let (block, _) = view.geometry.block_of(object).expect("a word leads into a block");
+    view.geometry.block_at(block).expect("a block begins there")
 }
 
 /// Checks that every slot holds the same word on all replicas, and none is tentative.

@@ -53,7 +53,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | RecoveryTrustsTheLog
         | RecoveryExaminesLastObjectsOnly
         | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
-        HintIsTrusted | KeysNotCompared | OlderObjectGivenBack => &scenarios::MIXED,
+        HintIsTrusted | KeysNotCompared => &scenarios::MIXED,
         ChangeDoesNotWait
         | SwitchDoesNotWait
         | WritesWhileFrozen
@@ -65,6 +65,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         ReadsDoubtfulBackups => &scenarios::DOUBTFUL_BACKUPS,
         EarlierRepairerGoesOn => &scenarios::LATE_REPAIRS,
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
+        ReusedAtOnce | GenerationStays | LoserFreesAtOnce | WithdrawnObjectFreed
+        | ComparedIsNotSettled | FreedBlockAtOnce => &scenarios::TIMED_REUSE,
     }
 }
 
@@ -77,8 +79,9 @@ fn timed_scenario(mutant: Mutant) -> Option<&'static Scenario> {
             &scenarios::TIMED_INSERTS
         }
         BackupsNotFixed | LoserDoesNotWait | HintIsTrusted | KeysNotCompared
-        | ObjectOnOneReplica | ReadsABackup | OlderObjectGivenBack | ReadersSeeTentative
-        | WritersSeeTentative => &scenarios::TIMED_MIXED,
+        | ObjectOnOneReplica | ReadsABackup | ReadersSeeTentative | WritersSeeTentative => {
+            &scenarios::TIMED_MIXED
+        }
         WholeWordsCompared
         | NeverTentative
         | RecoveryHandsOnTheLastObject

@@ -289,9 +289,10 @@ impl Run {
     pub fn hand_on(&self, client: ClientId, report: &Report) {
         let geometry = self.cluster.view().geometry;
         let leftover = |block: &BlockReport| {
-            let Rest { block, class, first } = block.rest(geometry.block_bytes)?;
+            let Rest { block, class, first, marked } = block.rest(geometry.block_bytes)?;
             let (region, block) = geometry.block_at(block)?;
-            Some(Leftover { block: BlockId { region, block }, owner: client, class, first })
+            let block = BlockId { region, block };
+            Some(Leftover { block, owner: client, class, first, marked })
         };
         let leftovers: Vec<_> = report.blocks.iter().filter_map(leftover).collect();
         self.count(|e| e.handed_on += leftovers.len() as u64);

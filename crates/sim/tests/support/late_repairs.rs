@@ -54,7 +54,7 @@ async fn put_all(cluster: &Cluster, process: ProcessId, value: &[u8]) {
     for key in KEYS {
         session.put(key, value).await.expect("all nodes answer");
     }
-    let goodbye = session.leave().expect("nothing is left half-way").request();
+    let goodbye = session.leave().await.expect("nothing is left half-way").request();
     assert_eq!(cluster.peek_master(goodbye), Some(MasterReply::Done));
 }
 

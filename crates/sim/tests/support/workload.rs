@@ -76,6 +76,7 @@ impl Workload {
             OpKind::Update => (begin(Call::Update(value)), store.update(name, &bytes, hint).await),
             OpKind::Upsert => (begin(Call::Upsert(value)), store.upsert(name, &bytes, hint).await),
             OpKind::Delete => (begin(Call::Delete), store.delete(name, hint).await),
+            OpKind::Reclaim => unreachable!("sessions do it by themselves"),
         };
         let answer = match result {
             Ok(written) => {

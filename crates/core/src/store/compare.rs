@@ -1,0 +1,188 @@
+//! What marks have been lost: a comparison of blocks with the whole index.
+//!
+//! A client that dies takes along what it had freed and not marked, and a memory node the bitmaps
+//! that it held; nor does anybody know which objects a dead client had free. The blocks concerned
+//! are in *doubt* until their owner has compared them:
+//!
+//! 1. Of a block with no write under way, note which objects are not free.
+//! 2. READ all slots from the primaries. Whatever was live at 1 and still is stands in its slot all
+//!    the time, so an object that no slot keeps is garbage. (A word that stands on backups alone
+//!    belongs to a round that is under way: its writer, or whoever recovers it, ends the round and
+//!    frees the object before 3.)
+//! 3. Wait until all operations have ended that had begun before the end of 2, and until everything
+//!    that they freed is marked, or never will be ([`Host::is_settled`]): a mark that came later
+//!    would be taken for one of the object's next life.
+//! 4. READ the bitmap. Clear what is marked of the garbage. It is free.
+//!
+//! All of this costs as much as reading the index once, so it is done when memory is short.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::Store;
+use crate::host::Host;
+use crate::layout::{Address, BlockShape, Slot, UNIT_BYTES, bitmap_bytes};
+use crate::mutant::{Mutant, removed};
+use crate::slab::Doubt;
+use crate::stats::OpKind;
+use crate::store::Op;
+use crate::verbs::{Fabric, MnId};
+
+/// Bytes of the index that are read in one phase, if a subtable is not larger.
+const PHASE_BYTES: u64 = 1 << 20;
+
+/// A block to compare.
+struct Target {
+    block: Address,
+    shape: BlockShape,
+    taken: Vec<bool>,
+    kept: Vec<bool>,
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Goes on with the comparison of all blocks in doubt.
+    pub(super) async fn compare_doubtful(&self) {
+        self.end_comparison().await;
+        let mut targets = self.targets();
+        if targets.is_empty() {
+            return;
+        }
+        let mut op = self.operation();
+        let compared = op.compare(&mut targets).await;
+        op.finish(OpKind::Reclaim);
+        if !compared {
+            return;
+        }
+        let mark = self.host.mark();
+        let mut slabs = self.slabs.borrow_mut();
+        for Target { block, taken, kept, .. } in targets {
+            let garbage = (0u32..).zip(taken.iter().zip(&kept)).filter(|(_, (t, k))| **t && !**k);
+            let garbage = garbage.map(|(object, _)| object).collect();
+            if let Some(found) = slabs.find(block) {
+                found.doubt = Doubt::Compared { mark, garbage };
+            }
+        }
+    }
+
+    fn targets(&self) -> Vec<Target> {
+        let slabs = self.slabs.borrow();
+        let due = slabs.aside().iter().filter(|b| {
+            b.doubt == Doubt::Open && b.is_quiet() && b.seen.is_none() && b.scrubbed.is_none()
+        });
+        let target = |b: &crate::slab::Block| {
+            let (shape, taken) = (b.shape, b.taken());
+            Target { block: b.address, shape, kept: vec![false; taken.len()], taken }
+        };
+        let mut targets: Vec<Target> = due.map(target).collect();
+        targets.sort_unstable_by_key(|target| target.block);
+        targets
+    }
+
+    /// Takes in the garbage of blocks that were compared long enough ago.
+    async fn end_comparison(&self) {
+        let ripe: Vec<(Address, Vec<u32>)> = {
+            let slabs = self.slabs.borrow();
+            let due = slabs.aside().iter().filter_map(|b| match &b.doubt {
+                Doubt::Compared { mark, garbage } => {
+                    let settled =
+                        self.host.is_settled(*mark) || removed(Mutant::ComparedIsNotSettled);
+                    settled.then(|| (b.address, garbage.clone()))
+                }
+                Doubt::None | Doubt::Open => None,
+            });
+            due.collect()
+        };
+        for (block, garbage) in ripe {
+            let mut op = self.operation();
+            op.take_in_garbage(block, &garbage).await;
+            op.finish(OpKind::Reclaim);
+        }
+    }
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// Reads the index and notes which objects its slots keep. False if that could not be done.
+    async fn compare(&mut self, targets: &mut [Target]) -> bool {
+        let view = self.view.clone();
+        let bytes = view.geometry.subtable_bytes();
+        let together = (PHASE_BYTES / bytes).max(1) as usize;
+        if view.change.is_some() {
+            return false;
+        }
+        for subtables in view.subtables.chunks(together) {
+            self.batch.clear();
+            let mut reads = Vec::new();
+            for subtable in subtables {
+                let place = subtable.places[0];
+                let mut at = 0;
+                while at < bytes {
+                    let count = PHASE_BYTES.min(bytes - at);
+                    reads.push(self.batch.read(place.node, place.offset + at, count as u32));
+                    at += count;
+                }
+            }
+            self.phase().await;
+            // Nobody is to wait for this.
+            if self.newer_view_has_come() {
+                return false;
+            }
+            for read in reads {
+                let Ok(bytes) = self.batch.data(read) else { return false };
+                for word in bytes.as_chunks().0 {
+                    self.note(Slot(u64::from_le_bytes(*word)), targets);
+                }
+            }
+        }
+        true
+    }
+
+    fn note(&self, word: Slot, targets: &mut [Target]) {
+        let Some(object) = word.object() else { return };
+        let Some((block, offset)) = self.view.geometry.block_of(object) else { return };
+        let Ok(at) = targets.binary_search_by_key(&block, |target| target.block) else { return };
+        if let Some(object) = targets[at].shape.object_at(offset) {
+            targets[at].kept[object as usize] = true;
+        }
+    }
+
+    async fn take_in_garbage(&mut self, block: Address, garbage: &[u32]) {
+        let Some(shape) = self.store.slabs.borrow_mut().find(block).map(|found| {
+            // Until it has come to its end.
+            found.doubt = Doubt::Open;
+            found.shape
+        }) else {
+            return;
+        };
+        let Some((words, node)) = self.marks(block).await else { return };
+        let mut cleared: Vec<(u32, u64)> = Vec::new();
+        for object in garbage {
+            let unit = shape.offset(*object) / UNIT_BYTES;
+            let (word, bit) = ((unit / 64) as u32, 1 << (unit % 64));
+            let is_set = words.get(word as usize).is_some_and(|bits| bits & bit != 0);
+            match cleared.last_mut() {
+                _ if !is_set => {}
+                Some((last, sum)) if *last == word => *sum |= bit,
+                _ => cleared.push((word, bit)),
+            }
+        }
+        if self.clear(block, &cleared).await && self.learn(block, garbage).await {
+            // With another node came another bitmap: marks may be missing again.
+            let same = self.bitmap(block).is_some_and(|place| place.node == node);
+            self.made_free(block, garbage);
+            if !same && let Some(found) = self.store.slabs.borrow_mut().find(block) {
+                found.doubt = Doubt::Open;
+            }
+        }
+    }
+
+    /// One phase: the free bitmap of a block, and where it is.
+    async fn marks(&mut self, block: Address) -> Option<(Vec<u64>, MnId)> {
+        let place = self.bitmap(block)?;
+        let bytes = bitmap_bytes(self.view.geometry.block_bytes) as u32;
+        self.batch.clear();
+        let read = self.batch.read(place.node, place.offset, bytes);
+        self.phase().await;
+        let bytes = self.batch.data(read).ok()?;
+        Some((bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect(), place.node))
+    }
+}

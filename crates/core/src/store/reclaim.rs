@@ -1,0 +1,654 @@
+//! Memory comes back (P §4.4): objects that nothing refers to are marked in the free bitmaps of
+//! their blocks, collected by the blocks' owners and used again; blocks that are wholly free return
+//! to the pool.
+//!
+//! *Who frees what.* Every word of a slot keeps one object from being reused: the pair it refers to,
+//! or in a free slot the log object of whoever freed it, whose identity stands there
+//! ([`Slot::object`]). Whoever replaces a word frees what it kept: the winner of the round, alone.
+//! The loser of a round frees its own object once the round is over, since its word then stands on
+//! no replica. What a crash or a lost memory node leaves unmarked is found by a comparison with the
+//! whole index ([`compare`](super::compare)).
+//!
+//! *Marking.* Freed objects wait in the session until there are some, and are then marked together:
+//! one FAA per word of a bitmap. Exactly one client ever sets a bit, and only the block's owner
+//! clears it, so nothing is ever carried into a neighbour. Bitmaps are not replicated: if a node
+//! that holds them is lost, so are its marks.
+//!
+//! *Collecting.* When a session needs a block it looks at those that it has, notes what is marked,
+//! and uses it when all operations have ended that had begun before the look
+//! ([`Host::has_passed`]): these are all that can know the object. Then it clears the bits.
+//!
+//! *Blocks.* Of a class's blocks that are wholly free one is kept; all are given up if the pool is
+//! exhausted. Such a block is overwritten by zeros first, and waits once more: nobody who has seen
+//! what was there before must meet what the next owner writes, whose generations begin at 0 again.
+//!
+//! The work is done by the operation that finds its slab empty, once in a block's worth of objects.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::mem;
+
+use super::{Op, Store};
+use crate::error::{Error, Outcome};
+use crate::host::Host;
+use crate::layout::{
+    Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, SizeClass, Slot, UNIT_BYTES, bitmap_bytes,
+};
+use crate::mutant::{Mutant, removed};
+use crate::slab::{Allocation, Block, Doubt, Rest, Scrub, Seen, Slabs};
+use crate::stats::OpKind;
+use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
+use crate::view::{MAX_REPLICAS, Place, View};
+
+/// So many freed objects are marked together.
+pub(super) const MARKED_TOGETHER: usize = 64;
+/// Of so many objects of a block one has to be free for it to be taken into use again, as long as
+/// there are other blocks.
+const USED_AGAIN_AT: u32 = 8;
+/// Blocks that one look goes to.
+const LOOKED_AT_TOGETHER: usize = 8;
+/// Bytes that are overwritten in one WRITE.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Freed objects that are not marked yet.
+#[derive(Debug, Default)]
+pub(super) struct Freed {
+    objects: RefCell<Vec<Address>>,
+    /// Since when, if there are any: the moment of the oldest operation that freed one.
+    since: Cell<Option<u64>>,
+    /// Whether some are being marked.
+    marking: Cell<bool>,
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// Nothing refers any more to what a word has kept.
+    pub(super) fn free(&mut self, word: Slot) {
+        if let (Some(object), Some(since)) = (word.object(), self.acts.since()) {
+            self.store.free(object, since);
+        }
+    }
+
+    /// A round was lost, and its slot shows this word since.
+    pub(super) fn free_lost(&mut self, own: Slot, now: Slot) {
+        if now.identity() != own.identity() {
+            self.free(own);
+        }
+    }
+
+    /// Waits until nothing of what was posted to silent nodes can execute any more; whether that
+    /// came about.
+    async fn outlive_doubts(&mut self) -> bool {
+        for node in &self.in_doubt {
+            self.store.host.report_unreachable(*node);
+        }
+        loop {
+            let newest = self.store.newest_view();
+            self.in_doubt.retain(|node| newest.member(*node).is_some());
+            if self.in_doubt.is_empty() {
+                return true;
+            }
+            if self.pause().await.is_err() {
+                return false;
+            }
+        }
+    }
+
+    /// One phase whose outcome has to be known before the operation may end. Whether all went well.
+    async fn sure_phase(&mut self) -> bool {
+        if self.batch.verbs().is_empty() {
+            return true;
+        }
+        // Also what is not atomic must not execute later.
+        self.acts.posted = true;
+        self.phase().await;
+        let is_good = self.batch.check().is_ok();
+        if is_good || self.outlive_doubts().await {
+            self.acts.posted = false;
+        }
+        is_good
+    }
+
+    fn is_frozen(&self, block: Address) -> bool {
+        is_frozen(&self.view, block)
+    }
+
+    /// The replicas of a block, or with `offset` more of a place in it.
+    fn places_in(
+        &self,
+        block: Address,
+        offset: u64,
+    ) -> impl Iterator<Item = Place> + use<'_, F, H> {
+        let found = self.view.region_of(block);
+        let at = move |p: &Place, start| Place { node: p.node, offset: p.offset + start + offset };
+        found
+            .into_iter()
+            .flat_map(move |(region, start)| region.places.iter().map(move |p| at(p, start)))
+    }
+
+    /// Where the free bitmap of a block is.
+    pub(super) fn bitmap(&self, block: Address) -> Option<Place> {
+        self.places_in(block, BLOCK_HEADER_BYTES).next()
+    }
+}
+
+/// Whether no new object may be placed in a block.
+pub(super) fn is_frozen(view: &View, block: Address) -> bool {
+    view.change.is_some()
+        && view.is_region_frozen((block.bytes() / view.geometry.region_bytes) as u32)
+        && !removed(Mutant::WritesWhileFrozen)
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    fn free(&self, object: Address, since: u64) {
+        self.freed.objects.borrow_mut().push(object);
+        if self.freed.since.get().is_none() {
+            self.freed.since.set(Some(since));
+            if !self.freed.marking.get() {
+                self.host.tell_freed(Some(since));
+            }
+        }
+    }
+
+    /// Marks what was freed, if it is so much.
+    pub(super) async fn mark_freed(&self, least: usize) {
+        let enough = self.freed.objects.borrow().len() >= least.max(1);
+        if enough && !self.freed.marking.get() {
+            // On the heap: it is rare, and the futures of operations stay small.
+            alloc::boxed::Box::pin(self.mark_all_freed()).await;
+        }
+    }
+
+    async fn mark_all_freed(&self) {
+        let objects = mem::take(&mut *self.freed.objects.borrow_mut());
+        self.freed.since.set(None);
+        if !self.host.may_mark() {
+            return;
+        }
+        self.freed.marking.set(true);
+        let mut op = self.operation();
+        op.batch.clear();
+        for ((block, word), bits) in by_word(&op.view, &objects) {
+            if let Some(bitmap) = op.bitmap(block) {
+                op.batch.faa(bitmap.node, bitmap.offset + u64::from(word) * 8, bits);
+            }
+            if op.batch.verbs().len() == MAX_BATCH_VERBS {
+                op.sure_phase().await;
+                op.batch.clear();
+            }
+        }
+        op.sure_phase().await;
+        let lost = op.acts.posted;
+        op.finish(OpKind::Reclaim);
+        self.freed.marking.set(false);
+        // If something may still execute, the session has to be shut out before it is over.
+        if !lost {
+            self.host.tell_freed(self.freed.since.get());
+        }
+    }
+
+    /// An object of a class, from this session's slabs or from a new block, and by this view.
+    /// `None` when a newer view has come.
+    pub(super) async fn allocate(
+        &self,
+        class: SizeClass,
+        view: &Arc<View>,
+    ) -> Result<Option<Allocation>, Error> {
+        let frozen = |block: Address| is_frozen(view, block);
+        if let Some(object) = self.slabs.borrow_mut().allocate(class, USED_AGAIN_AT, frozen) {
+            return Ok(Some(object));
+        }
+        alloc::boxed::Box::pin(self.allocate_slowly(class, view)).await
+    }
+
+    async fn allocate_slowly(
+        &self,
+        class: SizeClass,
+        view: &Arc<View>,
+    ) -> Result<Option<Allocation>, Error> {
+        let frozen = |block: Address| is_frozen(view, block);
+        let mut least = USED_AGAIN_AT;
+        for attempt in 0.. {
+            if let Some(object) = self.slabs.borrow_mut().allocate(class, least, frozen) {
+                return Ok(Some(object));
+            }
+            if self.newest_view().number > view.number {
+                return Ok(None);
+            }
+            if self.slabs.borrow_mut().begin_ask(class) {
+                let asking = Asking { slabs: &self.slabs, class };
+                let more = self.more(class, view, &mut least).await?;
+                drop(asking);
+                if !more {
+                    return Ok(None);
+                }
+            } else if self.host.pause(attempt).await.is_err() {
+                let waiting_for = "a block that another operation asked for";
+                return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
+            }
+        }
+        unreachable!("the loop ends by return")
+    }
+
+    /// Gets something to allocate from. False when a newer view has come.
+    async fn more(
+        &self,
+        class: SizeClass,
+        view: &Arc<View>,
+        least: &mut u32,
+    ) -> Result<bool, Error> {
+        self.mark_freed(1).await;
+        self.collect(false).await;
+        let frozen = |block: Address| is_frozen(view, block);
+        if self.slabs.borrow().has_room(class, USED_AGAIN_AT, frozen) {
+            return Ok(true);
+        }
+        match self.ask_for_block(class, view).await {
+            Err(Error::OutOfMemory) => {}
+            other => return other,
+        }
+        // Whatever there is will do now.
+        *least = u32::MAX;
+        for attempt in 0.. {
+            if self.slabs.borrow().has_room(class, *least, frozen) {
+                return Ok(true);
+            }
+            if self.newest_view().number > view.number {
+                return Ok(false);
+            }
+            match self.collect(true).await {
+                Left::Freed => match self.ask_for_block(class, view).await {
+                    Err(Error::OutOfMemory) => {}
+                    other => return other,
+                },
+                Left::Waiting => {}
+                Left::Nothing => return Err(Error::OutOfMemory),
+            }
+            if self.host.pause(attempt).await.is_err() {
+                return Err(Error::OutOfMemory);
+            }
+        }
+        unreachable!("the loop ends by return")
+    }
+
+    /// False when a newer view has come.
+    async fn ask_for_block(&self, class: SizeClass, view: &Arc<View>) -> Result<bool, Error> {
+        let Some(grant) = self.host.alloc_block(class, view).await? else { return Ok(false) };
+        let class = grant.class;
+        if !self.slabs.borrow_mut().add_block(class, grant) {
+            return Err(Error::Corrupt { what: "a granted block has no room for one object" });
+        }
+        Ok(true)
+    }
+
+    /// Does what is due about the blocks that are not in use. If memory is `short` that is all
+    /// blocks, and everything that may help.
+    async fn collect(&self, short: bool) -> Left {
+        if short {
+            self.slabs.borrow_mut().set_aside();
+            self.mark_freed(1).await;
+        }
+        self.take_in_ripe().await;
+        let freed = self.return_blocks(short).await;
+        if short {
+            self.compare_doubtful().await;
+        }
+        let waits = |b: &Block| {
+            b.seen.is_some() || b.scrubbed.is_some() || b.doubt != Doubt::None || !b.is_quiet()
+        };
+        let waits = self.slabs.borrow().aside().iter().any(waits);
+        // Who is short looks once more when all that was seen has been taken in.
+        let seen = if short && waits { false } else { self.look(short).await };
+        match () {
+            () if freed => Left::Freed,
+            () if seen || waits => Left::Waiting,
+            () => Left::Nothing,
+        }
+    }
+
+    /// Reads the free bitmaps of some blocks, and tells those that can be at rest.
+    async fn look(&self, all: bool) -> bool {
+        let mut op = self.operation();
+        let limit = if all { usize::MAX } else { LOOKED_AT_TOGETHER };
+        let blocks = self.to_look_at(limit, &op);
+        let mut any = false;
+        for blocks in blocks.chunks(LOOKED_AT_TOGETHER) {
+            any |= op.look_at(blocks).await;
+            if op.acts.posted {
+                break;
+            }
+        }
+        op.finish(OpKind::Reclaim);
+        any
+    }
+
+    /// The blocks that were not looked at for longest.
+    fn to_look_at(&self, limit: usize, op: &Op<'_, F, H>) -> Vec<Address> {
+        let slabs = self.slabs.borrow();
+        let due = |b: &&Block| {
+            b.seen.is_none() && b.scrubbed.is_none() && b.doubt == Doubt::None && !b.is_free()
+        };
+        let mut due: Vec<(u64, Address)> =
+            slabs.aside().iter().filter(due).map(|b| (b.looked, b.address)).collect();
+        due.sort_unstable();
+        due.truncate(limit);
+        let known = |(_, block): &(u64, Address)| op.bitmap(*block).map(|_| *block);
+        due.iter().filter_map(known).collect()
+    }
+
+    /// Takes in what was seen marked, and is known to nobody any more.
+    async fn take_in_ripe(&self) {
+        let ripe: Vec<Address> = {
+            let slabs = self.slabs.borrow();
+            let passed = |seen: &Seen| self.has_passed(seen.mark);
+            let ripe = slabs.aside().iter().filter(|b| b.seen.as_ref().is_some_and(passed));
+            ripe.map(|b| b.address).collect()
+        };
+        for block in ripe {
+            let mut op = self.operation();
+            op.take_in(block).await;
+            op.finish(OpKind::Reclaim);
+        }
+    }
+
+    fn has_passed(&self, mark: u64) -> bool {
+        self.host.has_passed(mark) || removed(Mutant::ReusedAtOnce)
+    }
+
+    /// Wholly free blocks go back to the pool, all but one of each class, or all if memory is
+    /// short. Whether one did.
+    async fn return_blocks(&self, short: bool) -> bool {
+        let mut freed = false;
+        for (block, state) in self.to_return(short) {
+            let mut op = self.operation();
+            if op.is_frozen(block) {
+                continue;
+            }
+            match state {
+                None => op.scrub(block).await,
+                Some(Scrub::Done(mark))
+                    if self.host.has_passed(mark) || removed(Mutant::FreedBlockAtOnce) =>
+                {
+                    self.slabs.borrow_mut().remove(block);
+                    self.host.free_block(block, &op.view.clone()).await;
+                    freed = true;
+                }
+                Some(_) => {}
+            }
+            op.finish(OpKind::Reclaim);
+        }
+        freed
+    }
+
+    fn to_return(&self, short: bool) -> Vec<(Address, Option<Scrub>)> {
+        let slabs = self.slabs.borrow();
+        let mut kept: Vec<SizeClass> = Vec::new();
+        let mut blocks = Vec::new();
+        for block in slabs.aside().iter().filter(|b| b.is_free() && b.doubt == Doubt::None) {
+            let is_spare = short || block.scrubbed.is_some() || kept.contains(&block.class);
+            match is_spare {
+                true => blocks.push((block.address, block.scrubbed)),
+                false => kept.push(block.class),
+            }
+        }
+        blocks
+    }
+
+    /// Ends the use of all blocks, for others to go on with: marks all that is free and tells what
+    /// is left. To be called when no operation runs, and none begins any more.
+    pub async fn leave(&self) -> Vec<Rest> {
+        self.mark_freed(1).await;
+        self.slabs.borrow_mut().set_aside();
+        let blocks: Vec<(Address, Vec<Address>)> = {
+            let slabs = self.slabs.borrow();
+            slabs.aside().iter().map(|b| (b.address, b.unmarked().collect())).collect()
+        };
+        let mut op = self.operation();
+        for (block, objects) in blocks {
+            op.batch.clear();
+            for ((block, word), bits) in by_word(&op.view, &objects) {
+                let Some(bitmap) = op.bitmap(block) else { continue };
+                op.batch.faa(bitmap.node, bitmap.offset + u64::from(word) * 8, bits);
+                if op.batch.verbs().len() == MAX_BATCH_VERBS {
+                    op.sure_phase().await;
+                    op.batch.clear();
+                }
+            }
+            if !op.sure_phase().await
+                && let Some(block) = self.slabs.borrow_mut().aside_at(block)
+            {
+                block.doubt = Doubt::Open;
+            }
+        }
+        op.finish(OpKind::Reclaim);
+        self.slabs.borrow_mut().take_rests()
+    }
+}
+
+/// How collecting ended.
+enum Left {
+    /// A block went back to the pool.
+    Freed,
+    /// Something may become free soon.
+    Waiting,
+    Nothing,
+}
+
+/// The bits of these objects, word by word of their blocks' bitmaps.
+fn by_word(view: &View, objects: &[Address]) -> Vec<((Address, u32), u64)> {
+    let bits = objects.iter().filter_map(|object| view.geometry.free_bit(*object));
+    let mut bits: Vec<((Address, u32), u64)> =
+        bits.map(|(block, word, bit)| ((block, word), bit)).collect();
+    bits.sort_unstable();
+    bits.dedup_by(|bit, sum| {
+        let same = bit.0 == sum.0;
+        if same {
+            sum.1 |= bit.1;
+        }
+        same
+    });
+    bits
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// One phase: a look at these bitmaps. Whether anything new is marked.
+    async fn look_at(&mut self, blocks: &[Address]) -> bool {
+        self.batch.clear();
+        let reads = self.post_looks(blocks);
+        let resting = self.post_rests(blocks);
+        let is_good = self.sure_phase().await;
+        // After the look: whoever began to act before it may know what was marked.
+        let mark = self.store.host.mark();
+        let mut slabs = self.store.slabs.borrow_mut();
+        let look = self.store.looks.get() + 1;
+        self.store.looks.set(look);
+        let mut any = false;
+        for (block, place, read) in reads {
+            let Ok(bytes) = self.batch.data(read) else { continue };
+            let words = (0u32..).zip(bytes.as_chunks().0).map(|(i, w)| (i, u64::from_le_bytes(*w)));
+            let words: Vec<(u32, u64)> = words.filter(|(_, bits)| *bits != 0).collect();
+            let Some(block) = slabs.find(block) else { continue };
+            block.looked = look;
+            if !words.is_empty() {
+                block.seen = Some(Seen { node: place.node, mark, words });
+                any = true;
+            }
+        }
+        if is_good {
+            resting.iter().for_each(|block| slabs.rests(*block));
+        }
+        any
+    }
+
+    fn post_looks(&mut self, blocks: &[Address]) -> Vec<(Address, Place, Ticket)> {
+        let bytes = bitmap_bytes(self.view.geometry.block_bytes) as u32;
+        let places = blocks.iter().filter_map(|b| Some((*b, self.bitmap(*b)?)));
+        let places: Vec<(Address, Place)> = places.collect();
+        let read = |(block, place): (Address, Place)| {
+            (block, place, self.batch.read(place.node, place.offset, bytes))
+        };
+        places.into_iter().map(read).collect()
+    }
+
+    /// Posts what tells recovery that it need not walk through these blocks.
+    fn post_rests(&mut self, blocks: &[Address]) -> Vec<Address> {
+        let resting: Vec<(Address, SizeClass)> = {
+            let slabs = self.store.slabs.borrow();
+            let quiet = slabs.aside().iter().filter(|b| b.may_rest());
+            let quiet = quiet.filter(|b| blocks.contains(&b.address));
+            quiet.map(|b| (b.address, b.class)).collect()
+        };
+        let mut posted = Vec::new();
+        for (block, class) in resting {
+            if self.is_frozen(block) {
+                continue;
+            }
+            let header = self.store.slabs.borrow().at_rest(class).encode();
+            let span = self.batch.stage(header.len() as u32);
+            self.batch.bytes_mut(span).copy_from_slice(&header);
+            let places: arrayvec::ArrayVec<Place, MAX_REPLICAS> =
+                self.places_in(block, 0).collect();
+            for place in places {
+                self.batch.write(place.node, place.offset, span);
+            }
+            posted.push(block);
+        }
+        posted
+    }
+
+    /// Makes the objects allocatable that were seen marked in a block.
+    async fn take_in(&mut self, block: Address) {
+        let bitmap = self.bitmap(block);
+        let (seen, class) = {
+            let mut slabs = self.store.slabs.borrow_mut();
+            let Some(found) = slabs.aside_at(block) else { return };
+            let Some(seen) = found.seen.take() else { return };
+            let same = bitmap.is_some_and(|place| place.node == seen.node);
+            // Whatever ends this early leaves bits of which nobody knows whether they are set.
+            found.doubt = Doubt::Open;
+            if !same {
+                return;
+            }
+            (seen, (found.shape, found.taken()))
+        };
+        let (shape, taken) = class;
+        let mut objects = Vec::new();
+        let mut cleared: Vec<(u32, u64)> = Vec::new();
+        for (word, bits) in &seen.words {
+            for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
+                let offset = (u64::from(*word) * 64 + bit) * UNIT_BYTES;
+                // Anything else is none of ours.
+                if let Some(object) = shape.object_at(offset)
+                    && taken[object as usize]
+                {
+                    objects.push(object);
+                    match cleared.last_mut() {
+                        Some((last, sum)) if last == word => *sum |= 1 << bit,
+                        _ => cleared.push((*word, 1 << bit)),
+                    }
+                }
+            }
+        }
+        if self.clear(block, &cleared).await && self.learn(block, &objects).await {
+            self.made_free(block, &objects);
+        }
+    }
+
+    /// The bits of these objects are clear.
+    pub(super) fn made_free(&self, block: Address, objects: &[u32]) {
+        if let Some(found) = self.store.slabs.borrow_mut().find(block) {
+            found.take_in(objects);
+            found.doubt = Doubt::None;
+        }
+    }
+
+    /// Clears bits of a block's bitmap that are set. Whether it is done.
+    pub(super) async fn clear(&mut self, block: Address, words: &[(u32, u64)]) -> bool {
+        let Some(bitmap) = self.bitmap(block) else { return false };
+        for words in words.chunks(MAX_BATCH_VERBS) {
+            self.batch.clear();
+            for (word, bits) in words {
+                let at = bitmap.offset + u64::from(*word) * 8;
+                self.batch.faa(bitmap.node, at, bits.wrapping_neg());
+            }
+            if !self.sure_phase().await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Reads the generations of those of a block's objects whose is not known. Whether all are.
+    pub(super) async fn learn(&mut self, block: Address, objects: &[u32]) -> bool {
+        let unknown: Vec<(u32, u64)> = {
+            let mut slabs = self.store.slabs.borrow_mut();
+            let Some(found) = slabs.find(block) else { return false };
+            let shape = found.shape;
+            found.unknown(objects).map(|object| (object, shape.offset(object))).collect()
+        };
+        for unknown in unknown.chunks(MAX_BATCH_VERBS) {
+            self.batch.clear();
+            let mut reads = Vec::new();
+            for (object, offset) in unknown {
+                let Some(place) = self.places_in(block, *offset).next() else { return false };
+                reads.push((
+                    *object,
+                    self.batch.read(place.node, place.offset, HEADER_BYTES as u32),
+                ));
+            }
+            self.phase().await;
+            if self.batch.check().is_err() {
+                return false;
+            }
+            let mut slabs = self.store.slabs.borrow_mut();
+            let Some(found) = slabs.find(block) else { return false };
+            for (object, read) in reads {
+                let header = self.batch.data(read).expect("checked");
+                found.learn(object, Object::header_generation(header));
+            }
+        }
+        true
+    }
+
+    /// Overwrites a wholly free block by zeros on all replicas.
+    async fn scrub(&mut self, block: Address) {
+        let bytes = self.view.geometry.block_bytes;
+        if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
+            found.scrubbed = Some(Scrub::Begun);
+        }
+        let places: arrayvec::ArrayVec<Place, MAX_REPLICAS> = self.places_in(block, 0).collect();
+        let bitmap = BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + bitmap_bytes(bytes);
+        let mut at = 0;
+        let mut is_good = true;
+        while at < bytes && is_good {
+            // All but the bitmap, in which nothing is set.
+            at = if bitmap.contains(&at) { bitmap.end } else { at };
+            let end = if at < bitmap.start { bitmap.start } else { bytes };
+            let count = CHUNK_BYTES.min(end - at);
+            self.batch.clear();
+            let zeros = self.batch.stage(count as u32);
+            self.batch.bytes_mut(zeros).fill(0);
+            for place in &places {
+                self.batch.write(place.node, place.offset + at, zeros);
+            }
+            is_good = self.sure_phase().await;
+            at += count;
+        }
+        let mark = self.store.host.mark();
+        if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
+            found.scrubbed = is_good.then_some(Scrub::Done(mark));
+        }
+    }
+}
+
+/// An operation asks for a block; also when it fails or is dropped, it has stopped asking.
+struct Asking<'s> {
+    slabs: &'s RefCell<Slabs>,
+    class: SizeClass,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.slabs.borrow_mut().end_ask(self.class);
+    }
+}
