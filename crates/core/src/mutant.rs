@@ -146,6 +146,9 @@ mutants! {
     WithdrawnObjectFreed,
     /// What no slot keeps is used again although whoever freed it may still set its bit.
     ComparedIsNotSettled,
+    /// Only the primaries of the index are compared with the blocks: a word that stands on a backup
+    /// alone may still be the one that is settled on.
+    ComparesPrimariesOnly,
     /// A block goes back to the pool while operations run that saw what was in it.
     FreedBlockAtOnce,
 

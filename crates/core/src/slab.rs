@@ -112,6 +112,9 @@ pub(crate) struct Block {
     /// The look at the bitmap that was the last, counted over all blocks.
     pub looked: u64,
     pub doubt: Doubt,
+    /// Its header is being told that it is at rest: what an operation wrote there meanwhile could be
+    /// overtaken.
+    pub resting: bool,
     /// It is being emptied, or since when it is all zeros.
     pub scrubbed: Option<Scrub>,
 }
@@ -140,6 +143,7 @@ impl Block {
             seen: None,
             looked: 0,
             doubt: if grant.marked { Doubt::None } else { Doubt::Open },
+            resting: false,
             scrubbed: None,
         }
     }
@@ -154,7 +158,7 @@ impl Block {
     }
 
     fn has_room(&self) -> bool {
-        self.free_objects() > 0 && self.scrubbed.is_none()
+        self.free_objects() > 0 && self.scrubbed.is_none() && !self.resting
     }
 
     /// Whether a class may take it into use, if one in `least` objects has to be free.
@@ -175,7 +179,7 @@ impl Block {
 
     /// Whether the header is to be told that the block is at rest.
     pub fn may_rest(&self) -> bool {
-        self.is_quiet() && self.written != Some(true)
+        self.is_quiet() && self.written != Some(true) && self.scrubbed.is_none()
     }
 
     /// Of every object, whether it was allocated and is not free.
@@ -281,6 +285,7 @@ impl Slabs {
         let shape = BlockShape::new(self.block_bytes, class);
         let shape = shape.filter(|shape| grant.first <= shape.objects);
         let Some(shape) = shape else { return false };
+        debug_assert!(self.find(grant.address).is_none(), "the block is the session's already");
         self.aside.push(Block::new(&grant, class, shape));
         true
     }
@@ -405,11 +410,11 @@ impl Slabs {
         self.aside.extend(current);
     }
 
-    /// The header of a block says on all replicas that it is at rest, unless it was taken into use
-    /// meanwhile.
-    pub(crate) fn rests(&mut self, block: Address) {
-        if let Some(block) = self.aside_at(block).filter(|b| b.is_quiet()) {
-            block.written = Some(true);
+    /// The header of a block that is `resting` says on all replicas that it is at rest, or may do so.
+    pub(crate) fn rests(&mut self, block: Address, is_sure: bool) {
+        if let Some(block) = self.aside_at(block) {
+            block.resting = false;
+            block.written = is_sure.then_some(true);
         }
     }
 
@@ -495,12 +500,12 @@ mod tests {
         // At rest, and in use once more.
         slabs.set_aside();
         let block = Address::new(BLOCK);
-        slabs.rests(block);
+        slabs.rests(block, true);
         assert!(slabs.aside()[0].may_rest() || !slabs.aside()[0].is_quiet());
         [first, second].iter().for_each(|object| slabs.end(object));
         slabs.give_back(&third);
         assert!(slabs.aside()[0].may_rest());
-        slabs.rests(block);
+        slabs.rests(block, true);
         assert!(!slabs.aside()[0].may_rest());
         let (_, header) = take(&mut slabs).unwrap().header.unwrap();
         assert_eq!((header.first, header.at_rest), (0, false));

@@ -8,6 +8,11 @@
 //! not recorded is gone, and may be told so. That a session is given up is recorded before
 //! anything follows from it: it never comes back.
 //!
+//! What a session was given is returned if it dies before it has taken it over. That may come too
+//! late: it had taken it over, and given it back to the pool. Whoever gets such a block is refused by
+//! the memory nodes, whose tables name another owner, or nobody; and when that owner leaves, it says
+//! what there really is.
+//!
 //! A leftover is recorded with the end of its session, and its record is removed before it is
 //! handed out: a master that crashes in between loses one block, and never hands one
 //! out twice, to two clients that would write to the same objects.
@@ -289,7 +294,11 @@ impl Sessions {
             return Err("there are too many");
         }
         if !self.left.insert(block) {
-            return Err("it has been handed on already");
+            if owner != client {
+                return Err("it has been handed on already");
+            }
+            // Of an owner who has given it back to the pool since, from where this one got it.
+            self.leftovers.values_mut().for_each(|left| left.retain(|l| l.block != block));
         }
         writes.push(Write::Put(Record::Leftover(*leftover)));
         self.leftovers.entry(class).or_default().push(*leftover);

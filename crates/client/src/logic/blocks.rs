@@ -46,6 +46,8 @@ pub(super) struct BlockSource<E> {
     without_master: Cell<u32>,
     /// Blocks that were given back without an acknowledgement from all their nodes.
     in_doubt: RefCell<BTreeSet<BlockId>>,
+    /// Blocks that were granted and not given back.
+    held: RefCell<BTreeSet<BlockId>>,
 }
 
 impl<E: Environment> BlockSource<E> {
@@ -57,8 +59,9 @@ impl<E: Environment> BlockSource<E> {
     ) -> BlockSource<E> {
         let turn = Cell::new(client.0 as usize);
         let node_deadline = op_timeout / (members as u32 + 2);
-        let (without_master, in_doubt) = (Cell::new(0), RefCell::default());
-        BlockSource { client, env, node_deadline, turn, without_master, in_doubt }
+        let without_master = Cell::new(0);
+        let (in_doubt, held) = (RefCell::default(), RefCell::default());
+        BlockSource { client, env, node_deadline, turn, without_master, in_doubt, held }
     }
 
     pub fn client(&self) -> ClientId {
@@ -73,6 +76,7 @@ impl<E: Environment> BlockSource<E> {
         }
         match self.allocate(view).await {
             Ok(block) => {
+                self.held.borrow_mut().insert(block);
                 let address = view.geometry.block_address(block.region, block.block);
                 Ok(BlockGrant { address, class, first: 0, marked: true })
             }
@@ -84,8 +88,14 @@ impl<E: Environment> BlockSource<E> {
     async fn go_on_with(&self, class: Option<SizeClass>, view: &View) -> Option<BlockGrant> {
         let leftover = self.take_leftover(class, view).await?;
         let Leftover { block, class, first, marked, .. } = leftover;
+        // The master may not know that somebody gave it back to the pool, before this session got it
+        // from there.
+        if self.held.borrow().contains(&block) {
+            return None;
+        }
         match self.adopt(&leftover, view).await {
             Ok(()) => {
+                self.held.borrow_mut().insert(block);
                 let address = view.geometry.block_address(block.region, block.block);
                 Some(BlockGrant { address, class, first, marked })
             }
@@ -101,6 +111,7 @@ impl<E: Environment> BlockSource<E> {
     pub async fn free(&self, block: Address, view: &View) {
         let Some((region, block)) = view.geometry.block_at(block) else { return };
         let block = BlockId { region, block };
+        self.held.borrow_mut().remove(&block);
         self.give_back(block, view).await;
     }
 

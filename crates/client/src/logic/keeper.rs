@@ -184,7 +184,7 @@ impl Keeper {
         if view.number > state.view.number {
             state.view = view;
         }
-        // Whoever has the older view of the two gets the newer one.
+        // Whoever has the older view or epoch of the two gets the newer one.
         state.publish();
         state.changes += 1;
         drop(state);
@@ -395,6 +395,7 @@ impl State {
     fn publish(&self) {
         for gate in self.open() {
             gate.publish(&self.view);
+            gate.publish_epoch(self.epochs.newest);
         }
     }
 }

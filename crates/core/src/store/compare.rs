@@ -5,10 +5,11 @@
 //! are in *doubt* until their owner has compared them:
 //!
 //! 1. Of a block with no write under way, note which objects are not free.
-//! 2. READ all slots from the primaries. Whatever was live at 1 and still is stands in its slot all
-//!    the time, so an object that no slot keeps is garbage. (A word that stands on backups alone
-//!    belongs to a round that is under way: its writer, or whoever recovers it, ends the round and
-//!    frees the object before 3.)
+//! 2. READ all slots, from the primaries first, then from the backups. Whatever was live at 1 and
+//!    still is stands in its slot all the time, so an object that no slot keeps is garbage. A word
+//!    that stands on backups alone was left by a writer that lost its round. It mostly vanishes, but
+//!    if a memory node is lost, it may be the one that is settled on: words go from backups to the
+//!    primary, never back, so who reads in this order sees it.
 //! 3. Wait until all operations have ended that had begun before the end of 2, and until everything
 //!    that they freed is marked, or never will be ([`Host::is_settled`]): a mark that came later
 //!    would be taken for one of the object's next life.
@@ -27,6 +28,7 @@ use crate::slab::Doubt;
 use crate::stats::OpKind;
 use crate::store::Op;
 use crate::verbs::{Fabric, MnId};
+use crate::view::Place;
 
 /// Bytes of the index that are read in one phase, if a subtable is not larger.
 const PHASE_BYTES: u64 = 1 << 20;
@@ -110,27 +112,47 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return false;
         }
         for subtables in view.subtables.chunks(together) {
-            self.batch.clear();
-            let mut reads = Vec::new();
-            for subtable in subtables {
-                let place = subtable.places[0];
-                let mut at = 0;
-                while at < bytes {
-                    let count = PHASE_BYTES.min(bytes - at);
-                    reads.push(self.batch.read(place.node, place.offset + at, count as u32));
-                    at += count;
-                }
-            }
-            self.phase().await;
-            // Nobody is to wait for this.
-            if self.newer_view_has_come() {
+            let primaries = subtables.iter().map(|subtable| subtable.places[0]);
+            let backups = subtables.iter().flat_map(|subtable| &subtable.places[1..]).copied();
+            if !self.note_all(primaries, bytes, targets).await {
                 return false;
             }
-            for read in reads {
-                let Ok(bytes) = self.batch.data(read) else { return false };
-                for word in bytes.as_chunks().0 {
-                    self.note(Slot(u64::from_le_bytes(*word)), targets);
-                }
+            if !removed(Mutant::ComparesPrimariesOnly)
+                && !self.note_all(backups, bytes, targets).await
+            {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// One phase, if there are any: reads these replicas of subtables. False if it is to be done
+    /// again later.
+    async fn note_all(
+        &mut self,
+        replicas: impl Iterator<Item = Place>,
+        bytes: u64,
+        targets: &mut [Target],
+    ) -> bool {
+        self.batch.clear();
+        let mut reads = Vec::new();
+        for place in replicas {
+            for at in (0..bytes).step_by(PHASE_BYTES as usize) {
+                let count = PHASE_BYTES.min(bytes - at);
+                reads.push(self.batch.read(place.node, place.offset + at, count as u32));
+            }
+        }
+        if !reads.is_empty() {
+            self.phase().await;
+        }
+        // Nobody is to wait for this.
+        if self.newer_view_has_come() {
+            return false;
+        }
+        for read in reads {
+            let Ok(bytes) = self.batch.data(read) else { return false };
+            for word in bytes.as_chunks().0 {
+                self.note(Slot(u64::from_le_bytes(*word)), targets);
             }
         }
         true

@@ -89,6 +89,8 @@ pub struct Store<F, H> {
     freed: Freed,
     /// Counts looks at free bitmaps.
     looks: Cell<u64>,
+    /// Whether an operation collects free memory.
+    collecting: Cell<bool>,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -107,6 +109,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             moments: Moments::default(),
             freed: Freed::default(),
             looks: Cell::new(0),
+            collecting: Cell::new(false),
         }
     }
 

@@ -282,8 +282,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Does what is due about the blocks that are not in use. If memory is `short` that is all
-    /// blocks, and everything that may help.
+    /// blocks, and everything that may help. One operation at a time does it: what it has found out
+    /// about a block holds as long as nobody else collects there.
     async fn collect(&self, short: bool) -> Left {
+        if self.collecting.replace(true) {
+            return Left::Waiting;
+        }
+        let _ends = Collecting(&self.collecting);
         if short {
             self.slabs.borrow_mut().set_aside();
             self.mark_freed(1).await;
@@ -365,7 +370,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 continue;
             }
             match state {
-                None => op.scrub(block).await,
+                // It may have been taken into use meanwhile.
+                None if self.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.is_free()) => {
+                    op.scrub(block).await;
+                }
                 Some(Scrub::Done(mark))
                     if self.host.has_passed(mark) || removed(Mutant::FreedBlockAtOnce) =>
                 {
@@ -373,7 +381,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     self.host.free_block(block, &op.view.clone()).await;
                     freed = true;
                 }
-                Some(_) => {}
+                _ => {}
             }
             op.finish(OpKind::Reclaim);
         }
@@ -422,6 +430,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         op.finish(OpKind::Reclaim);
         self.slabs.borrow_mut().take_rests()
+    }
+}
+
+/// An operation collects; also when it is dropped, it has stopped collecting.
+struct Collecting<'s>(&'s Cell<bool>);
+
+impl Drop for Collecting<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
     }
 }
 
@@ -474,8 +491,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 any = true;
             }
         }
-        if is_good {
-            resting.iter().for_each(|block| slabs.rests(*block));
+        // What may still execute keeps the block from being used, and the session from going on.
+        if !self.acts.posted {
+            resting.iter().for_each(|block| slabs.rests(*block, is_good));
         }
         any
     }
@@ -502,6 +520,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         for (block, class) in resting {
             if self.is_frozen(block) {
                 continue;
+            }
+            if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
+                found.resting = true;
             }
             let header = self.store.slabs.borrow().at_rest(class).encode();
             let span = self.batch.stage(header.len() as u32);
@@ -610,21 +631,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         true
     }
 
-    /// Overwrites a wholly free block by zeros on all replicas.
+    /// Overwrites the objects of a wholly free block by zeros on all replicas.
     async fn scrub(&mut self, block: Address) {
         let bytes = self.view.geometry.block_bytes;
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
             found.scrubbed = Some(Scrub::Begun);
         }
         let places: arrayvec::ArrayVec<Place, MAX_REPLICAS> = self.places_in(block, 0).collect();
-        let bitmap = BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + bitmap_bytes(bytes);
-        let mut at = 0;
+        // The header stays: a block without one is taken for one that was never used. In the bitmap
+        // nothing is set.
+        let mut at = BLOCK_HEADER_BYTES + bitmap_bytes(bytes);
         let mut is_good = true;
         while at < bytes && is_good {
-            // All but the bitmap, in which nothing is set.
-            at = if bitmap.contains(&at) { bitmap.end } else { at };
-            let end = if at < bitmap.start { bitmap.start } else { bytes };
-            let count = CHUNK_BYTES.min(end - at);
+            let count = CHUNK_BYTES.min(bytes - at);
             self.batch.clear();
             let zeros = self.batch.stage(count as u32);
             self.batch.bytes_mut(zeros).fill(0);

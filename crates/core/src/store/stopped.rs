@@ -132,9 +132,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let attempt = match self.progress {
                 Progress::Nothing | Progress::Withdrawing(_) => Ok(Attempt::Again),
                 Progress::Committing(round) => Ok(Attempt::Done(live(&round, round.own))),
-                Progress::Contending(round) => {
-                    self.fetch_slot(round.slot).await.map(|word| fate(opcode, &round, word))
-                }
+                Progress::Contending(round) => match self.fetch_slot(round.slot).await {
+                    Ok(word) => {
+                        // All replicas hold this word: what is not kept by it is free.
+                        let is_own = word.identity() == round.own.identity();
+                        self.free(if is_own { round.old } else { round.own });
+                        Ok(fate(opcode, &round, word))
+                    }
+                    Err(error) => Err(error),
+                },
             };
             match attempt {
                 Err(Error::Unreachable { node, error: why, .. })

@@ -40,7 +40,8 @@ pub fn at_rest(cluster: &Cluster, leftovers: &BTreeMap<BlockId, Leftover>) {
         if let Some(Leftover { class, first, .. }) = leftovers.get(&BlockId { region, block }) {
             let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
             let (_, offset) = view.geometry.block_of(object).expect("it is in a block");
-            let number = shape.object_at(offset).expect("an object begins there");
+            let number = shape.object_at(offset);
+            let number = number.unwrap_or_else(|| panic!("{slot:?} keeps no object with {word:?}"));
             let of_its_class = word.is_free() || word.class() == Some(*class);
             assert!(of_its_class, "{slot:?} with {word:?} refers into a block of {class:?}");
             assert!(

@@ -65,8 +65,13 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         ReadsDoubtfulBackups => &scenarios::DOUBTFUL_BACKUPS,
         EarlierRepairerGoesOn => &scenarios::LATE_REPAIRS,
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
-        ReusedAtOnce | GenerationStays | LoserFreesAtOnce | WithdrawnObjectFreed
-        | ComparedIsNotSettled | FreedBlockAtOnce => &scenarios::TIMED_REUSE,
+        ReusedAtOnce
+        | GenerationStays
+        | LoserFreesAtOnce
+        | WithdrawnObjectFreed
+        | ComparedIsNotSettled
+        | ComparesPrimariesOnly
+        | FreedBlockAtOnce => &scenarios::TIMED_REUSE,
     }
 }
 
