@@ -9,7 +9,8 @@
 //! checked), [`worker`], [`phase`] and [`driver`] (how it is done), [`message`], [`client_process`]
 //! and [`processes`] (the same in several processes), [`cluster`] (on what), [`record`] and
 //! [`check`] (whether the history is linearizable), [`recovery`] and [`failover`] (what happens when
-//! somebody dies), [`tally`] and [`report`] (what comes out).
+//! somebody dies), [`growth`] (what the growth of the index costs), [`tally`], [`series`],
+//! [`report`] and [`plot`] (what comes out).
 
 mod args;
 mod check;
@@ -18,16 +19,19 @@ mod clock;
 mod cluster;
 mod driver;
 pub mod failover;
+pub mod growth;
 mod machine;
 mod message;
 pub mod micro;
 mod own;
 mod phase;
+mod plot;
 mod processes;
 mod progress;
 mod record;
 pub mod recovery;
 mod report;
+mod series;
 mod tally;
 mod value;
 mod verify;
@@ -54,6 +58,8 @@ pub enum Benchmark {
     Recovery(recovery::Args),
     /// Kill a memory node under load: how long writes pause, and whether anything is lost
     Failover(failover::Args),
+    /// Insert keys into a small index while others read and write: what its growth costs
+    Growth(growth::Args),
     /// One of the processes of `--processes`; not for people
     #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
     Client,
@@ -70,6 +76,7 @@ impl Benchmark {
             Benchmark::Micro(args) => micro::run(&args),
             Benchmark::Recovery(args) => recovery::run(&args),
             Benchmark::Failover(args) => failover::run(&args),
+            Benchmark::Growth(args) => growth::run(&args),
             Benchmark::Client => client_process::run(),
             Benchmark::Doomed => recovery::doomed::run(),
         }
