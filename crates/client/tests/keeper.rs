@@ -14,6 +14,7 @@ use fusee_client::{ClientId, Geometry, MnId, View};
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
 use fusee_control::rpc::RpcError;
 use fusee_core::host::Acting;
+use fusee_core::update::ViewUpdate;
 use fusee_core::view::{Member, Place, Region, Scheme, Subtable};
 use tokio::sync::oneshot;
 
@@ -185,8 +186,8 @@ fn view(number: u64) -> View {
 
 fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
     let expelled = expelled.iter().copied().map(ClientId).collect();
-    let epochs = Epochs::default();
-    Ok(MasterReply::Renewed { view: view.into(), expelled, epochs, mark: 0 })
+    let (view, epochs) = (view.into().map(ViewUpdate::from), Epochs::default());
+    Ok(MasterReply::Renewed { view, expelled, epochs, mark: 0 })
 }
 
 fn acting(oldest: u64) -> Acting {
@@ -369,4 +370,41 @@ fn who_has_left_is_not_named_and_not_confused_with_who_comes() {
     let before = rig.count();
     rig.pass(1000 * MS);
     assert_eq!(rig.count(), before);
+}
+
+/// The master tells what has changed; what does not lead to a good view is asked for whole.
+#[test]
+fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_view() {
+    let grown = |number: u64, nodes: u16| {
+        let member = |n| Member { node: MnId(n), ..view(1).members[0].clone() };
+        View { number, members: (0..nodes).map(member).collect(), ..view(1) }
+    };
+    let told = |update: ViewUpdate| -> Answer {
+        let (expelled, epochs) = (Vec::new(), Epochs::default());
+        Ok(MasterReply::Renewed { view: Some(update), expelled, epochs, mark: 0 })
+    };
+    let mut rig = Rig::new();
+    let gate = rig.open(5);
+    rig.settle();
+    rig.answer(told(ViewUpdate::to(&grown(2, 2), Some(&view(1)))));
+    assert_eq!(*gate.view(), grown(2, 2));
+    // To another view than the one that is here, and to one that is none.
+    let headless = View { members: Vec::new(), ..view(3) };
+    for misfit in [
+        ViewUpdate::to(&grown(4, 3), Some(&grown(3, 1))),
+        ViewUpdate::to(&headless, Some(&grown(2, 2))),
+    ] {
+        assert!(matches!(misfit, ViewUpdate::Difference(_)));
+        rig.pass(100 * MS);
+        let before = rig.count();
+        rig.answer(told(misfit));
+        rig.pass(100 * MS);
+        assert_eq!((gate.view().number, rig.count()), (2, before + 1));
+        assert_eq!(rig.world.asked.borrow().last().unwrap().newer_than, 0, "told whole, please");
+        rig.answer(renewed(grown(2, 2), &[]));
+        rig.pass(100 * MS);
+        assert_eq!(rig.world.asked.borrow().last().unwrap().newer_than, 2);
+    }
+    rig.answer(told(ViewUpdate::to(&grown(4, 3), None)));
+    assert_eq!(*gate.view(), grown(4, 3));
 }
