@@ -93,7 +93,7 @@ pub enum Event {
         /// The answer, or why there is none.
         result: Result<NodeReply, String>,
     },
-    /// A job has ended, and with it its session: no verb of it is posted any more.
+    /// A job has ended: no verb of it is posted any more.
     JobDone {
         /// The job's token.
         token: u64,
