@@ -9,7 +9,8 @@
 //! checked), [`worker`], [`phase`] and [`driver`] (how it is done), [`message`], [`client_process`]
 //! and [`processes`] (the same in several processes), [`cluster`] (on what), [`record`] and
 //! [`check`] (whether the history is linearizable), [`recovery`] and [`failover`] (what happens when
-//! somebody dies), [`growth`] (what the growth of the index costs), [`tally`], [`series`],
+//! somebody dies), [`growth`] (what the growth of the index costs), [`elasticity`] (what comes of
+//! sessions and memory nodes that come and go), [`sizes`] (what pairs take of the pools), [`tally`], [`series`],
 //! [`report`] and [`plot`] (what comes out).
 
 mod args;
@@ -18,6 +19,7 @@ mod client_process;
 mod clock;
 mod cluster;
 mod driver;
+pub mod elasticity;
 pub mod failover;
 pub mod growth;
 mod machine;
@@ -32,6 +34,7 @@ mod record;
 pub mod recovery;
 mod report;
 mod series;
+pub mod sizes;
 mod tally;
 mod value;
 mod verify;
@@ -60,6 +63,10 @@ pub enum Benchmark {
     Failover(failover::Args),
     /// Insert keys into a small index while others read and write: what its growth costs
     Growth(growth::Args),
+    /// Let sessions come and go, and a memory node join: whether throughput follows
+    Elasticity(elasticity::Args),
+    /// Draw sizes of values: what they take of the pools
+    Sizes(sizes::Args),
     /// One of the processes of `--processes`; not for people
     #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
     Client,
@@ -77,6 +84,8 @@ impl Benchmark {
             Benchmark::Recovery(args) => recovery::run(&args),
             Benchmark::Failover(args) => failover::run(&args),
             Benchmark::Growth(args) => growth::run(&args),
+            Benchmark::Elasticity(args) => elasticity::run(&args),
+            Benchmark::Sizes(args) => sizes::run(&args),
             Benchmark::Client => client_process::run(),
             Benchmark::Doomed => recovery::doomed::run(),
         }
