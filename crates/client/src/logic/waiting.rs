@@ -33,6 +33,9 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// Before a memory node that did not give a block is asked again.
 const BLOCK_RETRY: Duration = Duration::from_millis(5);
+/// How long who asked for a block still waits when a newer view has come: one that is granted when
+/// nobody waits any more is of use to nobody.
+const BLOCK_PATIENCE: Duration = Duration::from_millis(5);
 /// How long the master may take to note that a subtable is full.
 const SPLIT_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -134,7 +137,14 @@ impl<E: Environment> Host for SessionHost<E> {
             }
             self.blocks.grant(class, view).await
         });
-        match select(granting, pin!(self.outwait(view.number))).await {
+        let tiring = async {
+            let is_newer = self.outwait(view.number).await;
+            if is_newer {
+                self.env.sleep(BLOCK_PATIENCE).await;
+            }
+            is_newer
+        };
+        match select(granting, pin!(tiring)).await {
             Either::Left((result, _)) => result.map(Some),
             Either::Right((true, _)) => Ok(None),
             Either::Right((false, _)) => Err(Error::GaveUp {
