@@ -59,6 +59,13 @@ pub struct Mark {
     pub text: String,
 }
 
+impl Mark {
+    /// Without a text.
+    pub fn at(at_s: f64) -> Mark {
+        Mark { at_s, text: String::new() }
+    }
+}
+
 type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
 
 impl Chart {
@@ -136,7 +143,7 @@ impl Chart {
         chart
             .configure_series_labels()
             .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
+            .background_style(WHITE.mix(0.5))
             .label_font((FONT, 13))
             .draw()?;
         Ok(())

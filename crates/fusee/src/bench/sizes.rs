@@ -191,7 +191,7 @@ fn row(args: &Args, sizes: Sizes) -> Result<Row, Failure> {
 
 fn table(report: &Report) -> String {
     let mut text = format!(
-        "{} pairs each, keys of {} bytes, blocks of {}, one replica\n\n{:<24}{:>16}{:>16}{:>16}{:>16}{:>9}\n",
+        "{} pairs each, keys of {} bytes, blocks of {}, one replica\n\n{:<24}{:>15}{:>16}{:>18}{:>15}{:>9}\n",
         report.pairs,
         report.key_bytes,
         Bytes(report.block_size_bytes),
@@ -205,7 +205,7 @@ fn table(report: &Report) -> String {
     for row in &report.distributions {
         let _ = writeln!(
             text,
-            "{:<24}{:>16.1}{:>16.3}{:>16.3}{:>16.3}{:>9}",
+            "{:<24}{:>15.1}{:>16.3}{:>18.3}{:>15.3}{:>9}",
             row.values,
             row.user_bytes as f64 / report.pairs as f64,
             row.object_per_user,

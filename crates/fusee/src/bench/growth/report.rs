@@ -15,6 +15,8 @@ use crate::bench::worker::Board;
 
 /// Rows of the time series that the table for people has at most.
 const ROWS: usize = 24;
+/// Splits that the picture marks at most.
+const MARKS: usize = 50;
 /// The operations of the load, in this order.
 const KINDS: [&str; 3] = ["insert", "search", "update"];
 
@@ -230,7 +232,11 @@ impl Report {
                 panel("keys / slots", false, vec![load, when_it_grew]),
                 panel("subtables", false, vec![subtables]),
             ],
-            marks: self.growth.iter().map(|g| Mark { at_s: g.at_s, text: String::new() }).collect(),
+            // More than so many would hide what they stand for.
+            marks: match self.growth.len() {
+                0..=MARKS => self.growth.iter().map(|g| Mark::at(g.at_s)).collect(),
+                _ => Vec::new(),
+            },
         }
     }
 }
