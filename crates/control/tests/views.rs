@@ -1,6 +1,6 @@
 //! How long the messages are in which the master tells of views.
 
-use fusee_control::master::MasterReply;
+use fusee_control::master::{Epochs, MasterReply};
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Geometry, Member, Place, Subtable, View};
@@ -34,7 +34,8 @@ fn the_views_of_a_split_are_short_messages() {
     };
     let told = |view: &View, from: Option<&View>| {
         let view = Some(ViewUpdate::to(view, from));
-        let reply = MasterReply::Renewed { view, expelled: Vec::new() };
+        let (expelled, epochs) = (Vec::new(), Epochs::default());
+        let reply = MasterReply::Renewed { view, expelled, epochs, mark: 0 };
         postcard::to_stdvec(&reply).unwrap().len()
     };
     let (mut old, mut whole, mut differences) = (from.clone(), Vec::new(), Vec::new());
