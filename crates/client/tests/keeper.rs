@@ -407,4 +407,13 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
     }
     rig.answer(told(ViewUpdate::to(&grown(4, 3), None)));
     assert_eq!(*gate.view(), grown(4, 3));
+    // A session has brought the newer view meanwhile: that is nothing to complain of.
+    let newer = Arc::new(Gate::new(ClientId(6), Arc::new(grown(6, 3)), 0));
+    rig.keeper.open(newer);
+    rig.answer(told(ViewUpdate::to(&grown(7, 2), Some(&grown(4, 3)))));
+    rig.pass(100 * MS);
+    assert_eq!(gate.view().number, 6);
+    assert_eq!(rig.world.asked.borrow().last().unwrap().newer_than, 6);
+    rig.answer(told(ViewUpdate::to(&grown(7, 2), Some(&grown(6, 3)))));
+    assert_eq!(*gate.view(), grown(7, 2));
 }

@@ -383,7 +383,10 @@ impl State {
     fn follow(&mut self, update: ViewUpdate, broken: &mut u64) -> News {
         let (number, is_whole) = (update.number(), matches!(update, ViewUpdate::Whole(_)));
         self.wants_whole &= !is_whole;
-        if number <= self.view.number {
+        // A session may have brought a newer view since the question was asked: the next answer
+        // starts from that one.
+        let is_late = matches!(&update, ViewUpdate::Difference(d) if d.from < self.view.number);
+        if number <= self.view.number || is_late {
             return News::Nothing;
         }
         let view = match update.apply(&self.view).and_then(|view| self.good(view)) {
