@@ -107,6 +107,7 @@ impl Chart {
         let end = self.end();
         let mut chart = ChartBuilder::on(area)
             .margin(8)
+            .margin_right(24)
             .x_label_area_size(30)
             .y_label_area_size(76)
             .build_cartesian_2d(0.0..end, low..high)?;
@@ -142,7 +143,7 @@ impl Chart {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
+            .position(SeriesLabelPosition::LowerLeft)
             .background_style(WHITE.mix(0.5))
             .label_font((FONT, 13))
             .draw()?;
