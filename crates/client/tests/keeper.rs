@@ -251,7 +251,7 @@ fn a_view_is_acknowledged_once_no_operation_acts_by_an_older_one() {
     let mut rig = Rig::new();
     let (busy, idle) = (rig.open(5), rig.open(6));
     rig.pass(100 * MS);
-    busy.tell(acting(1));
+    busy.tell(acting(busy.moment()));
     rig.answer(renewed(view(2), &[]));
     for gate in [&busy, &idle] {
         assert_eq!(gate.newer_view(1).map(|view| view.number), Some(2));
@@ -260,7 +260,7 @@ fn a_view_is_acknowledged_once_no_operation_acts_by_an_older_one() {
     rig.pass(20 * MS);
     assert_eq!(rig.last().1, [(5, 1), (6, 2)], "the lease lives meanwhile");
     let (now, before) = (rig.world.now.get(), rig.count());
-    busy.tell(acting(2));
+    busy.tell(acting(busy.moment()));
     rig.pass(5 * MS);
     assert_eq!((rig.count(), rig.last().1), (before + 1, vec![(5, 2), (6, 2)]));
     assert!(rig.last().0 <= now + MS, "the keeper looks every millisecond");
