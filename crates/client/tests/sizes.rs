@@ -1,5 +1,5 @@
-//! Large and small, all at once: keys from one byte to the longest, values from none to the largest,
-//! that go from one size class to another under their keys.
+//! Large and small, all at once: keys from one byte to the longest, values from none to the
+//! largest, that go from one size class to another under their keys.
 
 mod common;
 

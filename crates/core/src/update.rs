@@ -1,8 +1,8 @@
 //! How views are told: whole, or as what has changed since another one.
 //!
-//! A change of the view takes four views, and every client process gets to hear of each. Between two of
-//! them little changes, whatever the size of the index: so the master tells the *difference* to the
-//! view that the process has, if it still knows that one.
+//! A change of the view takes four views, and every client process gets to hear of each. Between
+//! two of them little changes, whatever the size of the index: so the master tells the *difference*
+//! to the view that the process has, if it still knows that one.
 //!
 //! | part | how it is told |
 //! |---|---|
@@ -11,9 +11,9 @@
 //! | members | all of them, if any has changed |
 //! | change | as it is |
 //!
-//! A difference comes from another process: [`Difference::apply`] panics at nothing, and takes no more
-//! memory than the view that comes out, whose directory is bounded as that of any view. It checks
-//! only that the difference *fits*; whether the outcome is a view that can be worked with,
+//! A difference comes from another process: [`Difference::apply`] panics at nothing, and takes no
+//! more memory than the view that comes out, whose directory is bounded as that of any view. It
+//! checks only that the difference *fits*; whether the outcome is a view that can be worked with,
 //! [`View::check`] has to say, as of a whole one.
 
 use alloc::boxed::Box;
@@ -99,8 +99,8 @@ impl From<View> for ViewUpdate {
 }
 
 impl Difference {
-    /// Between two views of a cluster; `None` if none can tell it: regions and subtables do not go, nor
-    /// does a directory shrink, unless something else is wrong.
+    /// Between two views of a cluster; `None` if none can tell it: regions and subtables do not go,
+    /// nor does a directory shrink, unless something else is wrong.
     pub fn between(from: &View, to: &View) -> Option<Difference> {
         let grows = to.number > from.number
             && to.regions.len() >= from.regions.len()
@@ -276,7 +276,7 @@ mod tests {
         let sibling = Vec::from([Place { node: MnId(0), offset: 1 << 28 }]);
         from.check().unwrap();
         for depth in [11, 11] {
-            let view = from.splitting(&[(depth as u32 * 7, sibling.clone())]);
+            let view = from.splitting(&[(depth * 7, sibling.clone())]);
             let switched = view.advanced().advanced();
             assert_eq!(switched.depth(), depth);
             let difference = Difference::between(&view, &switched).unwrap();
@@ -318,10 +318,8 @@ mod tests {
         // The other end: nothing leads from or to what is no view, or another cluster's.
         let other = View { geometry: Geometry::default(), ..to.clone() };
         assert_eq!(Difference::between(from, &other), None);
-        for broken in [View { directory: Vec::new(), ..from.clone() }] {
-            assert_eq!(Difference::between(&broken, to), None);
-            let difference = Difference::between(from, to).unwrap();
-            assert!(difference.apply(&broken).is_err());
-        }
+        let broken = View { directory: Vec::new(), ..from.clone() };
+        assert_eq!(Difference::between(&broken, to), None);
+        assert!(Difference::between(from, to).unwrap().apply(&broken).is_err());
     }
 }

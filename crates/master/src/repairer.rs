@@ -1,15 +1,15 @@
 //! The thread that runs the master's jobs, with a fabric session to all members.
 //!
 //! The session reaches the members by shared memory if they are on this host and let it in, else by
-//! TCP. Over shared memory verbs execute on the spot,
-//! so nothing of the session is left when a job ends, and it need not be shut out when one fails. It must
-//! not be either: a memory node that has not noticed its end yet would kill this process. So it has ended
-//! before a job that failed is reported.
+//! TCP. Over shared memory verbs execute on the spot, so nothing of the session is left when a job
+//! ends, and it need not be shut out when one fails. It must not be either: a memory node that has
+//! not noticed its end yet would kill this process. So it has ended before a job that failed is
+//! reported.
 //!
 //! Jobs often follow each other: a split takes two, and splits come in hundreds. Over shared memory
 //! a new session maps the pools anew, and then every page that it looks at is a page fault, which
-//! takes longer than all that is to be done there. So after a job that succeeded the session stays for
-//! [`KEPT`], for the next one of the same name with the same members.
+//! takes longer than all that is to be done there. So after a job that succeeded the session stays
+//! for [`KEPT`], for the next one of the same name with the same members.
 //!
 //! When the master ends, a running job is dropped where it is, as if the master had crashed.
 

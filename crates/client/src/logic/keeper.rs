@@ -1,21 +1,21 @@
 //! The keeper of a process: talks to the master for all of its sessions, so that none has to do it
 //! itself, nor has to be awake for it.
 //!
-//! It says again and again which sessions are there and since when they act (`Renew`), puts the views
-//! and epochs that come back before them, and tells the master as soon as all of them have
+//! It says again and again which sessions are there and since when they act (`Renew`), puts the
+//! views and epochs that come back before them, and tells the master as soon as all of them have
 //! acknowledged one. Between a session and its keeper stands a [`Gate`].
 //!
 //! Sessions that wait to use memory again name a moment by the number of the last question to the
 //! master ([`Gate::mark`]). The answer to a later question says which epoch was the newest when it
-//! came: whatever had begun at that moment belongs to this epoch or an earlier one, in every process.
-//! Once these have passed everywhere, so has the moment.
+//! came: whatever had begun at that moment belongs to this epoch or an earlier one, in every
+//! process. Once these have passed everywhere, so has the moment.
 //!
 //! * The master may hold its answer until there is news. While it does, there may be something to
 //!   tell: a session was opened or shut out, or the newest view has been acknowledged. Then the
 //!   keeper does not wait for the held answer any more and asks anew. Nothing is lost with that
 //!   answer: views are asked for by number, and who is shut out is told every time.
-//! * Views come as differences to the one that is here. A difference that does not lead to a good view
-//!   is dropped, and the newest view asked for whole.
+//! * Views come as differences to the one that is here. A difference that does not lead to a good
+//!   view is dropped, and the newest view asked for whole.
 //! * A session that has left is not named any more, but a question that names it may still be on
 //!   its way and arrive after its `Close`. Names are never used twice, so an answer about it finds
 //!   nobody here, and the master has to pay no heed to a session that it knows has ended.

@@ -28,13 +28,13 @@ pub struct ClusterArgs {
     #[arg(long, default_value_t = 3, conflicts_with = "master", value_name = "N")]
     pub memory_nodes: u16,
 
-    /// Replicas of the index in the cluster that is started, 1 to 5 [default: 3, or as many as there are
-    /// memory nodes]
+    /// Replicas of the index in the cluster that is started, 1 to 5 [default: 3, or as many as
+    /// there are memory nodes]
     #[arg(long, conflicts_with = "master", value_name = "N")]
     pub index_replicas: Option<u8>,
 
-    /// Replicas of keys and values in the cluster that is started, 1 to 5 [default: 2, or as many as
-    /// there are memory nodes]
+    /// Replicas of keys and values in the cluster that is started, 1 to 5 [default: 2, or as many
+    /// as there are memory nodes]
     #[arg(long, conflicts_with = "master", value_name = "N")]
     pub data_replicas: Option<u8>,
 

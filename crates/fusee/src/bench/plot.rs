@@ -1,8 +1,8 @@
 //! Time series as a picture: panels above each other over one axis of seconds, in SVG.
 //!
-//! Moments are marked by vertical lines in all panels; those with a text bear it in the first. A panel may have a logarithmic
-//! axis, then values of zero are left out. What is drawn is what the JSON report has; the picture
-//! is for looking.
+//! Moments are marked by vertical lines in all panels; those with a text bear it in the first. A
+//! panel may have a logarithmic axis, then values of zero are left out. What is drawn is what the
+//! JSON report has; the picture is for looking.
 
 use std::path::Path;
 

@@ -1,9 +1,10 @@
 //! `fusee bench sizes`: what pairs of some sizes take of the pools.
 //!
-//! Drawn sizes, no cluster: the layouts decide. An *object* is as long as the size class that the pair
-//! falls into, with header and log entry; a *block* holds so many objects of one class, its header, its
-//! bitmap, and a rest at its end. So the bytes of blocks are those of full ones, on one replica. What
-//! comes on top: a session holds one block for every class that it writes, full or not.
+//! Drawn sizes, no cluster: the layouts decide. An *object* is as long as the size class that the
+//! pair falls into, with header and log entry; a *block* holds so many objects of one class, its
+//! header, its bitmap, and a rest at its end. So the bytes of blocks are those of full ones, on one
+//! replica. What comes on top: a session holds one block for every class that it writes, full or
+//! not.
 
 use std::fmt;
 use std::fmt::Write as _;

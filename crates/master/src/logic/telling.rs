@@ -1,9 +1,9 @@
-//! What clients are told of a new view: the difference to the view that they have, if the master still
-//! knows that one.
+//! What clients are told of a new view: the difference to the view that they have, if the master
+//! still knows that one.
 //!
-//! The last few views are kept for it; who has an older one, or asks for it, is told all. Differences are
-//! made when somebody waits, once for all who have the same view. A master that has just started
-//! knows no earlier view.
+//! The last few views are kept for it; who has an older one, or asks for it, is told all.
+//! Differences are made when somebody waits, once for all who have the same view. A master that has
+//! just started knows no earlier view.
 
 use std::collections::{BTreeMap, VecDeque};
 

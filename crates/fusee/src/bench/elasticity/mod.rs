@@ -1,10 +1,11 @@
-//! `fusee bench elasticity`: sessions come and go, a memory node joins; what throughput makes of it.
+//! `fusee bench elasticity`: sessions come and go, a memory node joins; what throughput makes of
+//! it.
 //!
-//! P Fig. 21 shows YCSB C while 16 clients become 32 and 16 again. Here a [`Script`] says what happens
-//! when; sessions work at an even pace (or as fast as they can), so that what is shown is whether the
-//! store follows, not how many processors there are. What comes out is a time series, a summary
-//! of every phase between two steps, and what every memory node holds at its end. Every value that is
-//! read is checked, and in the end every key is.
+//! P Fig. 21 shows YCSB C while 16 clients become 32 and 16 again. Here a [`Script`] says what
+//! happens when; sessions work at an even pace (or as fast as they can), so that what is shown is
+//! whether the store follows, not how many processors there are. What comes out is a time series, a
+//! summary of every phase between two steps, and what every memory node holds at its end. Every
+//! value that is read is checked, and in the end every key is.
 //!
 //! A further kind of step is a variant of [`Step`] and its line in [`Steering::take`].
 

@@ -1,8 +1,8 @@
 //! `fusee bench growth`: an index of one subtable takes many keys, while others read and write.
 //!
-//! Some sessions insert as fast as they can, others read and update keys that are there, at an
-//! even pace ([`load`]). Meanwhile the index is split again and again. What comes out is a time
-//! series, and the latencies of the operations during which the view changed beside those of the others
+//! Some sessions insert as fast as they can, others read and update keys that are there, at an even
+//! pace ([`load`]). Meanwhile the index is split again and again. What comes out is a time series,
+//! and the latencies of the operations during which the view changed beside those of the others
 //! (see [`super::series`] for what that means); how full the index was whenever it grew; how long
 //! the stages of the changes took. In the end every key is read back.
 //!

@@ -1,8 +1,8 @@
 //! When the index grew, and how long the stages of the changes took.
 //!
 //! That it grows is seen where the load's sessions have their views, by looking often: a change may
-//! be seen a moment late, by as much as the machine is busy. The stages are the master's figures, in
-//! whole milliseconds; what it has done since it was asked last is added up.
+//! be seen a moment late, by as much as the machine is busy. The stages are the master's figures,
+//! in whole milliseconds; what it has done since it was asked last is added up.
 
 use std::sync::Arc;
 use std::time::Instant;
