@@ -281,7 +281,7 @@ pub fn verify(client: &Client, board: &Board, logs: Vec<Log>) -> Result<Verified
             if key >= keys || failed || interrupt::requested() != was_interrupted {
                 return;
             }
-            if key % VERIFY_SHOWN == 0 {
+            if key.is_multiple_of(VERIFY_SHOWN) {
                 bar.set_position(key);
             }
             let invoked = board.clock.now();
