@@ -75,7 +75,7 @@ impl Dice {
     /// Bytes that differ from those of any other call, if there are enough of them.
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         let start = self.below(1 << 30);
-        (start..start + len).map(|i| (i * 2_654_435_761 >> 13) as u8).collect()
+        (start..start + len).map(|i| ((i * 2_654_435_761) >> 13) as u8).collect()
     }
 
     /// A key of a thread, of a size of its own; all differ by their first byte.
