@@ -89,10 +89,16 @@ impl Reactor {
     /// Waits for some time, while others run.
     pub async fn sleep(&self, time: Duration) {
         let at = Instant::now() + time;
+        let mut known: Option<Waker> = None;
         poll_fn(|context| {
             if Instant::now() >= at {
                 return Poll::Ready(());
             }
+            // Who also waits for something else may be polled many times before the time is over.
+            if known.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                return Poll::Pending;
+            }
+            known = Some(context.waker().clone());
             let number = self.next_timer.get();
             self.next_timer.set(number + 1);
             let waker = context.waker().clone();

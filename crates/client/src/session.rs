@@ -124,6 +124,11 @@ impl Session {
         self.lost.get() || self.gate().is_expelled() || self.logic.store().needs_recovery()
     }
 
+    /// The newest view that the session has heard of, if it is newer than the one of this number.
+    pub fn newer_view(&self, than: u64) -> Option<Arc<View>> {
+        self.gate().newer_view(than)
+    }
+
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         self.logic.gate()
     }

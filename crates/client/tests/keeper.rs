@@ -14,6 +14,7 @@ use fusee_client::{ClientId, Geometry, MnId, View};
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
 use fusee_control::rpc::RpcError;
 use fusee_core::host::Acting;
+use fusee_core::update::ViewUpdate;
 use fusee_core::view::{Member, Place, Region, Scheme, Subtable};
 use tokio::sync::oneshot;
 
@@ -185,8 +186,8 @@ fn view(number: u64) -> View {
 
 fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
     let expelled = expelled.iter().copied().map(ClientId).collect();
-    let epochs = Epochs::default();
-    Ok(MasterReply::Renewed { view: view.into(), expelled, epochs, mark: 0 })
+    let (view, epochs) = (view.into().map(ViewUpdate::from), Epochs::default());
+    Ok(MasterReply::Renewed { view, expelled, epochs, mark: 0 })
 }
 
 fn acting(oldest: u64) -> Acting {
@@ -250,7 +251,7 @@ fn a_view_is_acknowledged_once_no_operation_acts_by_an_older_one() {
     let mut rig = Rig::new();
     let (busy, idle) = (rig.open(5), rig.open(6));
     rig.pass(100 * MS);
-    busy.tell(acting(1));
+    busy.tell(acting(busy.moment()));
     rig.answer(renewed(view(2), &[]));
     for gate in [&busy, &idle] {
         assert_eq!(gate.newer_view(1).map(|view| view.number), Some(2));
@@ -259,7 +260,7 @@ fn a_view_is_acknowledged_once_no_operation_acts_by_an_older_one() {
     rig.pass(20 * MS);
     assert_eq!(rig.last().1, [(5, 1), (6, 2)], "the lease lives meanwhile");
     let (now, before) = (rig.world.now.get(), rig.count());
-    busy.tell(acting(2));
+    busy.tell(acting(busy.moment()));
     rig.pass(5 * MS);
     assert_eq!((rig.count(), rig.last().1), (before + 1, vec![(5, 2), (6, 2)]));
     assert!(rig.last().0 <= now + MS, "the keeper looks every millisecond");
@@ -369,4 +370,50 @@ fn who_has_left_is_not_named_and_not_confused_with_who_comes() {
     let before = rig.count();
     rig.pass(1000 * MS);
     assert_eq!(rig.count(), before);
+}
+
+/// The master tells what has changed; what does not lead to a good view is asked for whole.
+#[test]
+fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_view() {
+    let grown = |number: u64, nodes: u16| {
+        let member = |n| Member { node: MnId(n), ..view(1).members[0].clone() };
+        View { number, members: (0..nodes).map(member).collect(), ..view(1) }
+    };
+    let told = |update: ViewUpdate| -> Answer {
+        let (expelled, epochs) = (Vec::new(), Epochs::default());
+        Ok(MasterReply::Renewed { view: Some(update), expelled, epochs, mark: 0 })
+    };
+    let mut rig = Rig::new();
+    let gate = rig.open(5);
+    rig.settle();
+    rig.answer(told(ViewUpdate::to(&grown(2, 2), Some(&view(1)))));
+    assert_eq!(*gate.view(), grown(2, 2));
+    // To another view than the one that is here, and to one that is none.
+    let headless = View { members: Vec::new(), ..view(3) };
+    for misfit in [
+        ViewUpdate::to(&grown(4, 3), Some(&grown(3, 1))),
+        ViewUpdate::to(&headless, Some(&grown(2, 2))),
+    ] {
+        assert!(matches!(misfit, ViewUpdate::Difference(_)));
+        rig.pass(100 * MS);
+        let before = rig.count();
+        rig.answer(told(misfit));
+        rig.pass(100 * MS);
+        assert_eq!((gate.view().number, rig.count()), (2, before + 1));
+        assert_eq!(rig.world.asked.borrow().last().unwrap().newer_than, 0, "told whole, please");
+        rig.answer(renewed(grown(2, 2), &[]));
+        rig.pass(100 * MS);
+        assert_eq!(rig.world.asked.borrow().last().unwrap().newer_than, 2);
+    }
+    rig.answer(told(ViewUpdate::to(&grown(4, 3), None)));
+    assert_eq!(*gate.view(), grown(4, 3));
+    // A session has brought the newer view meanwhile: that is nothing to complain of.
+    let newer = Arc::new(Gate::new(ClientId(6), Arc::new(grown(6, 3)), 0));
+    rig.keeper.open(newer);
+    rig.answer(told(ViewUpdate::to(&grown(7, 2), Some(&grown(4, 3)))));
+    rig.pass(100 * MS);
+    assert_eq!(gate.view().number, 6);
+    assert_eq!(rig.world.asked.borrow().last().unwrap().newer_than, 6);
+    rig.answer(told(ViewUpdate::to(&grown(7, 2), Some(&grown(6, 3)))));
+    assert_eq!(*gate.view(), grown(7, 2));
 }

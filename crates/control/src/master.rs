@@ -1,6 +1,7 @@
 //! What the master is asked, and what it answers.
 
 use fusee_core::layout::SizeClass;
+use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 use serde::{Deserialize, Serialize};
@@ -93,7 +94,7 @@ pub enum MasterRequest {
     Renew {
         /// All open sessions of the process.
         sessions: Vec<Pulse>,
-        /// The number of the newest view that the process has.
+        /// The number of the newest view that the process has; 0 to be told the newest one whole.
         newer_than: u64,
         /// The epochs that it knows.
         known: Epochs,
@@ -155,8 +156,9 @@ pub enum MasterReply {
     Leftover(Option<Leftover>),
     /// To `Renew`.
     Renewed {
-        /// The newest view, if the process does not have it yet.
-        view: Option<View>,
+        /// The newest view, if the process does not have it yet; whole, or as the difference to
+        /// the one that it has.
+        view: Option<ViewUpdate>,
         /// Which of the sessions are shut out: they must not be used any more.
         expelled: Vec<ClientId>,
         /// The epochs.

@@ -32,6 +32,7 @@ pub mod snapshot;
 pub mod split;
 pub mod stats;
 pub mod store;
+pub mod update;
 pub mod verbs;
 pub mod view;
 

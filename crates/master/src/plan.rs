@@ -19,7 +19,7 @@ use crate::settings::{MAX_REGIONS, Settings};
 pub(crate) const SUBTABLES: u64 = 1;
 pub(crate) const REGIONS: u64 = 2;
 /// One of so many bytes that the index leaves are kept for its growth.
-const GROWTH_SHARE: u64 = 16;
+pub const GROWTH_SHARE: u64 = 16;
 
 /// Who will hold what.
 #[derive(Clone, Debug, PartialEq, Eq)]

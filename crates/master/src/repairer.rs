@@ -1,9 +1,15 @@
-//! The thread that runs the master's jobs, each with a fabric session of its own.
+//! The thread that runs the master's jobs, with a fabric session to all members.
 //!
 //! The session reaches the members by shared memory if they are on this host and let it in, else by
-//! TCP. It ends before the job is reported as done. Over shared memory verbs execute on the spot,
-//! so nothing of the session is left then, and it need not be shut out when a job fails. It must
-//! not be either: a memory node that has not noticed its end yet would kill this process.
+//! TCP. Over shared memory verbs execute on the spot, so nothing of the session is left when a job
+//! ends, and it need not be shut out when one fails. It must not be either: a memory node that has
+//! not noticed its end yet would kill this process. So it has ended before a job that failed is
+//! reported.
+//!
+//! Jobs often follow each other: a split takes two, and splits come in hundreds. Over shared memory
+//! a new session maps the pools anew, and then every page that it looks at is a page fault, which
+//! takes longer than all that is to be done there. So after a job that succeeded the session stays
+//! for [`KEPT`], for the next one of the same name with the same members.
 //!
 //! When the master ends, a running job is dropped where it is, as if the master had crashed.
 
@@ -13,7 +19,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::task::{Context, Poll};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -30,6 +36,10 @@ use crate::jobs::{self, Job, JobError, JobReport, Reach};
 const DEADLINE: Duration = Duration::from_secs(2);
 /// How often a job that waits looks whether the master ends.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a session stays after a job. Shorter than any lease: who takes over from this master
+/// must not find it at the memory nodes.
+const KEPT: Duration = Duration::from_millis(100);
 
 /// A job to run.
 pub(crate) struct Order {
@@ -89,22 +99,64 @@ fn run<D>(orders: &Receiver<Order>, ends: &AtomicBool, done: D)
 where
     D: Fn(u64, Result<JobReport, JobError>),
 {
-    while let Ok(order) = orders.recv() {
+    let mut kept = None;
+    loop {
+        let order = match kept {
+            None => orders.recv().map_err(RecvTimeoutError::from),
+            Some(_) => orders.recv_timeout(KEPT),
+        };
+        let order = match order {
+            Ok(order) => order,
+            Err(RecvTimeoutError::Timeout) => {
+                kept = None;
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
         let token = order.token;
-        let Some(result) = work(order, ends) else { return };
+        let Some(result) = work(order, &mut kept, ends) else { return };
         done(token, result);
     }
 }
 
-/// Runs a job to its end; `None` if the master ends first. When it returns, the session has ended.
-fn work(order: Order, ends: &AtomicBool) -> Option<Result<JobReport, JobError>> {
+/// A session that stays for the next job.
+struct Kept {
+    client: ClientId,
+    /// Names and identities.
+    members: Vec<(MnId, u64)>,
+    fabric: AnyFabric,
+}
+
+/// Runs a job to its end; `None` if the master ends first. When it returns, the session has ended,
+/// or is kept.
+fn work(
+    order: Order,
+    kept: &mut Option<Kept>,
+    ends: &AtomicBool,
+) -> Option<Result<JobReport, JobError>> {
     let Order { client, view, job, nodes, .. } = order;
-    let fabric = match attach(client, &view.members) {
+    let members: Vec<(MnId, u64)> = view.members.iter().map(|m| (m.node, m.identity)).collect();
+    let fits = kept.take().filter(|kept| kept.client == client && kept.members == members);
+    let fabric = match fits.map_or_else(|| attach(client, &view.members), |kept| Ok(kept.fabric)) {
         Ok(fabric) => fabric,
         Err(error) => return Some(Err(error)),
     };
+    let result = complete(&fabric, &view, job, nodes, ends)?;
+    if result.is_ok() && fabric.kind() == FabricKind::Shm {
+        *kept = Some(Kept { client, members, fabric });
+    }
+    Some(result)
+}
+
+fn complete(
+    fabric: &AnyFabric,
+    view: &View,
+    job: Job,
+    nodes: HashMap<MnId, NodeClient>,
+    ends: &AtomicBool,
+) -> Option<Result<JobReport, JobError>> {
     let asking = Asking { nodes, begun: Instant::now() };
-    let mut job = pin!(jobs::run(&fabric, &asking, &view, job));
+    let mut job = pin!(jobs::run(fabric, &asking, view, job));
     let waker = fabric.waker();
     let mut context = Context::from_waker(&waker);
     loop {

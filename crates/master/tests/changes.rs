@@ -7,6 +7,7 @@ use fusee_control::master::{Epochs, Leftover, MasterReply, MasterRequest, Member
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
 use fusee_core::layout::{Address, SizeClass, Slot};
+use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Place, View};
 use fusee_master::logic::Event;
@@ -233,7 +234,7 @@ fn an_answer_waits_for_news_or_for_a_quarter_of_a_lease() {
     else {
         panic!("the view is news");
     };
-    assert_eq!((view.number, expelled), (first, vec![]));
+    assert_eq!((view.number(), expelled), (first, vec![]));
 
     let waits = world.send(9, renew(client, first, first));
     world.pass(LEASE_MS / 4 - 50);
@@ -249,6 +250,46 @@ fn an_answer_waits_for_news_or_for_a_quarter_of_a_lease() {
     let strange = world.send(9, renew(ClientId(4000), first, first));
     let expelled = renewed(vec![ClientId(4000)]);
     assert_eq!(world.replies.remove(&strange), Some(expelled));
+}
+
+/// Who has one of the last views is told what has changed; everybody else all of it.
+#[test]
+fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
+    let mut world = World::formed(settings(4, 2, 2));
+    let client = world.open();
+    let mut seen = vec![world.view()];
+    // Another member is lost, and its replicas move: some views come and go.
+    world.kill(1);
+    world.until("the view is stable, and all is there again", |world| {
+        let view = world.view();
+        if view.number > seen.last().unwrap().number {
+            seen.push(view.clone());
+        }
+        view.change.is_none() && view.member(MnId(1)).is_none() && view.number > 8
+    });
+    world.sessions[0].renews = false;
+    let newest = world.view();
+    let mut ask = |newer_than: u64| {
+        let told = world.send(9, renew(client, newest.number, newer_than));
+        match world.replies.remove(&told) {
+            Some(MasterReply::Renewed { view: Some(update), .. }) => update,
+            other => panic!("the view is news: {other:?}"),
+        }
+    };
+    let from = &seen[seen.len() - 2];
+    let update = ask(from.number);
+    assert!(matches!(update, ViewUpdate::Difference(_)), "{update:?}");
+    assert_eq!(update.apply(from), Ok(newest.clone()));
+    for forgotten in [0, 1] {
+        assert_eq!(ask(forgotten), ViewUpdate::from(newest.clone()));
+    }
+    // An earlier master's views are not known to the next one.
+    world.restart_master();
+    let told = world.send(9, renew(client, newest.number, from.number));
+    assert!(matches!(
+        world.replies.remove(&told),
+        Some(MasterReply::Renewed { view: Some(ViewUpdate::Whole(_)), .. })
+    ));
 }
 
 #[test]

@@ -16,9 +16,10 @@
 //! waits to be marked: it never will be, and is found by a comparison with the index.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use fusee_control::master::Pulse;
 use fusee_core::change::Stage;
@@ -62,6 +63,8 @@ pub struct Gate {
     settled: AtomicU64,
     /// Wakes the session's thread, which may wait for a memory node that is not there any more.
     waker: Mutex<Option<Waker>>,
+    /// Wakes operations that wait for a newer view.
+    waiting: Mutex<Vec<Waker>>,
     /// Wakes the keeper.
     keeper: OnceLock<Arc<AtomicWaker>>,
 }
@@ -110,6 +113,7 @@ impl Gate {
             settled: AtomicU64::new(0),
             waker: Mutex::new(None),
             keeper: OnceLock::new(),
+            waiting: Mutex::default(),
         }
     }
 
@@ -141,6 +145,24 @@ impl Gate {
     /// To the session: the newest view, if it is newer.
     pub fn newer_view(&self, than: u64) -> Option<Arc<View>> {
         (self.number.load(SeqCst) > than).then(|| self.view())
+    }
+
+    /// To the session: waits until there is a newer view, or it is shut out.
+    pub async fn news(&self, than: u64) {
+        poll_fn(|context| {
+            {
+                let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                    waiting.push(context.waker().clone());
+                }
+            }
+            // Only now: what comes from here on finds the waker.
+            match self.number.load(SeqCst) > than || self.is_expelled() {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
     }
 
     /// The newest view.
@@ -266,6 +288,8 @@ impl Gate {
         if let Some(waker) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
             waker.wake_by_ref();
         }
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.drain(..).for_each(Waker::wake);
     }
 
     /// To the keeper: what to tell the master.

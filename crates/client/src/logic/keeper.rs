@@ -1,19 +1,21 @@
 //! The keeper of a process: talks to the master for all of its sessions, so that none has to do it
 //! itself, nor has to be awake for it.
 //!
-//! It says again and again which sessions are there and since when they act (`Renew`), puts the views
-//! and epochs that come back before them, and tells the master as soon as all of them have
+//! It says again and again which sessions are there and since when they act (`Renew`), puts the
+//! views and epochs that come back before them, and tells the master as soon as all of them have
 //! acknowledged one. Between a session and its keeper stands a [`Gate`].
 //!
 //! Sessions that wait to use memory again name a moment by the number of the last question to the
 //! master ([`Gate::mark`]). The answer to a later question says which epoch was the newest when it
-//! came: whatever had begun at that moment belongs to this epoch or an earlier one, in every process.
-//! Once these have passed everywhere, so has the moment.
+//! came: whatever had begun at that moment belongs to this epoch or an earlier one, in every
+//! process. Once these have passed everywhere, so has the moment.
 //!
 //! * The master may hold its answer until there is news. While it does, there may be something to
 //!   tell: a session was opened or shut out, or the newest view has been acknowledged. Then the
 //!   keeper does not wait for the held answer any more and asks anew. Nothing is lost with that
 //!   answer: views are asked for by number, and who is shut out is told every time.
+//! * Views come as differences to the one that is here. A difference that does not lead to a good
+//!   view is dropped, and the newest view asked for whole.
 //! * A session that has left is not named any more, but a question that names it may still be on
 //!   its way and arrive after its `Close`. Names are never used twice, so an answer about it finds
 //!   nobody here, and the master has to pay no heed to a session that it knows has ended.
@@ -32,6 +34,7 @@ use std::time::Duration;
 
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
 use fusee_control::rpc::RpcError;
+use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{View, ViewError};
 use futures_util::future::{join, select};
@@ -108,6 +111,8 @@ struct State {
     /// The questions that nobody waits for any more: see [`Gate::tell_passed`].
     passed: Marks,
     settled: Marks,
+    /// A difference did not lead from `view` to a good one: the next is to be told whole.
+    wants_whole: bool,
 }
 
 /// Questions to the master, with the newest epoch when they came.
@@ -159,6 +164,7 @@ impl Keeper {
             asked: 0,
             passed: Marks::default(),
             settled: Marks::default(),
+            wants_whole: false,
         };
         Keeper { timing, state: Mutex::new(state), changed: Arc::default() }
     }
@@ -258,8 +264,8 @@ impl Keeper {
         // By what is told, not by another look: that could find an acknowledgement which the
         // pulse does not have yet.
         let all = sessions.iter().all(|pulse| Gate::acknowledged(pulse, &state.view));
-        let newer_than = state.view.number;
-        let acknowledged = if all { newer_than } else { 0 };
+        let acknowledged = if all { state.view.number } else { 0 };
+        let newer_than = if state.wants_whole { 0 } else { state.view.number };
         let acts_in = sessions.iter().map(|pulse| pulse.acts_in).min().unwrap_or(u64::MAX);
         let changes = state.changes;
         let told = Told { changes, acknowledged, acts_in, question, reclaims };
@@ -374,22 +380,36 @@ impl State {
     }
 
     /// Takes a view from the master; it may be broken.
-    fn follow(&mut self, view: View, broken: &mut u64) -> News {
-        if view.number <= self.view.number {
+    fn follow(&mut self, update: ViewUpdate, broken: &mut u64) -> News {
+        let (number, is_whole) = (update.number(), matches!(update, ViewUpdate::Whole(_)));
+        self.wants_whole &= !is_whole;
+        // A session may have brought a newer view since the question was asked: the next answer
+        // starts from that one.
+        let is_late = matches!(&update, ViewUpdate::Difference(d) if d.from < self.view.number);
+        if number <= self.view.number || is_late {
             return News::Nothing;
         }
-        let same = view.cluster == self.view.cluster;
-        let other = ViewError { what: "it is of another cluster" };
-        if let Err(error) = view.check().and(if same { Ok(()) } else { Err(other) }) {
-            if *broken != view.number {
-                tracing::error!(number = view.number, %error, "the master's view is ignored");
+        let view = match update.apply(&self.view).and_then(|view| self.good(view)) {
+            Ok(view) => view,
+            Err(error) => {
+                if *broken != number {
+                    tracing::error!(number, is_whole, %error, "the master's view is ignored");
+                }
+                *broken = number;
+                self.wants_whole = !is_whole;
+                return News::Nothing;
             }
-            *broken = view.number;
-            return News::Nothing;
-        }
+        };
         self.view = Arc::new(view);
         self.publish();
         News::View
+    }
+
+    fn good(&self, view: View) -> Result<View, ViewError> {
+        if view.cluster != self.view.cluster {
+            return Err(ViewError { what: "it is of another cluster" });
+        }
+        view.check().map(|()| view)
     }
 
     fn publish(&self) {

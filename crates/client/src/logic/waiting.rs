@@ -31,8 +31,11 @@ const YIELDS: u32 = 48;
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// How often who waits for a memory node's answer looks for a newer view.
-const VIEW_POLL: Duration = Duration::from_millis(5);
+/// Before a memory node that did not give a block is asked again.
+const BLOCK_RETRY: Duration = Duration::from_millis(5);
+/// How long who asked for a block still waits when a newer view has come: one that is granted when
+/// nobody waits any more is of use to nobody.
+const BLOCK_PATIENCE: Duration = Duration::from_millis(5);
 /// How long the master may take to note that a subtable is full.
 const SPLIT_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -82,16 +85,8 @@ impl<E: Environment> SessionHost<E> {
 
     /// Waits as long as an operation may take, or until there is a newer view: then it is true.
     async fn outwait(&self, number: u64) -> bool {
-        let mut left = self.op_timeout;
-        while !left.is_zero() && !self.gate.is_expelled() {
-            if self.gate.newer_view(number).is_some() {
-                return true;
-            }
-            let time = left.min(VIEW_POLL);
-            self.env.sleep(time).await;
-            left -= time;
-        }
-        false
+        select(pin!(self.gate.news(number)), pin!(self.env.sleep(self.op_timeout))).await;
+        !self.gate.is_expelled() && self.gate.newer_view(number).is_some()
     }
 
     /// A pseudo-random number (xorshift64); jitter needs no better.
@@ -131,18 +126,25 @@ impl<E: Environment> Host for SessionHost<E> {
         view: &Arc<View>,
     ) -> Result<Option<BlockGrant>, Error> {
         // On the heap: it is rare, and the futures of operations stay small.
-        let tries = self.op_timeout.as_millis() / (4 * VIEW_POLL.as_millis());
+        let tries = self.op_timeout.as_millis() / (4 * BLOCK_RETRY.as_millis());
         let granting = Box::pin(async {
             for _ in 0..tries {
                 match self.blocks.grant(class, view).await {
                     // A node that has blocks may be missing: wait for the view without it.
-                    Err(Error::Allocation { .. }) => self.env.sleep(VIEW_POLL).await,
+                    Err(Error::Allocation { .. }) => self.env.sleep(BLOCK_RETRY).await,
                     other => return other,
                 }
             }
             self.blocks.grant(class, view).await
         });
-        match select(granting, pin!(self.outwait(view.number))).await {
+        let tiring = async {
+            let is_newer = self.outwait(view.number).await;
+            if is_newer {
+                self.env.sleep(BLOCK_PATIENCE).await;
+            }
+            is_newer
+        };
+        match select(granting, pin!(tiring)).await {
             Either::Left((result, _)) => result.map(Some),
             Either::Right((true, _)) => Ok(None),
             Either::Right((false, _)) => Err(Error::GaveUp {

@@ -126,6 +126,7 @@ async fn answer(
                     let is_out = |client: &ClientId| script.expelled.contains(client);
                     let expelled: Vec<ClientId> = mine.iter().copied().filter(is_out).collect();
                     if view.is_some() || !expelled.is_empty() || Instant::now() >= end {
+                        let view = view.map(|view| view.into());
                         let epochs = Epochs::default();
                         return MasterReply::Renewed { view, expelled, epochs, mark: 0 };
                     }

@@ -15,8 +15,8 @@ pub const MIN_PAIR_BYTES: usize = KEY_BYTES + HEADER_BYTES;
 #[derive(Args, Clone, Debug)]
 pub struct ClusterArgs {
     /// Measure the cluster of the master at this address (several: with commas); without it, a
-    /// cluster is started inside this process and ends with it (for several client processes, as
-    /// processes)
+    /// cluster is started inside this process and ends with it (as processes for several client
+    /// processes, and for `growth`)
     #[arg(long, value_name = "HOST:PORT")]
     pub master: Option<String>,
 
@@ -24,21 +24,21 @@ pub struct ClusterArgs {
     #[arg(long, default_value = "auto")]
     pub fabric: FabricChoice,
 
-    /// Memory nodes of the embedded cluster
+    /// Memory nodes of the cluster that is started
     #[arg(long, default_value_t = 3, conflicts_with = "master", value_name = "N")]
     pub memory_nodes: u16,
 
-    /// Replicas of the index in the embedded cluster, 1 to 5 [default: 3, or as many as there are
-    /// memory nodes]
+    /// Replicas of the index in the cluster that is started, 1 to 5 [default: 3, or as many as
+    /// there are memory nodes]
     #[arg(long, conflicts_with = "master", value_name = "N")]
     pub index_replicas: Option<u8>,
 
-    /// Replicas of keys and values in the embedded cluster, 1 to 5 [default: 2, or as many as
-    /// there are memory nodes]
+    /// Replicas of keys and values in the cluster that is started, 1 to 5 [default: 2, or as many
+    /// as there are memory nodes]
     #[arg(long, conflicts_with = "master", value_name = "N")]
     pub data_replicas: Option<u8>,
 
-    /// Memory of each node of the embedded cluster, like 1GiB; without it, as much as the
+    /// Memory of each node of the cluster that is started, like 1GiB; without it, as much as the
     /// benchmark may need (every write takes new memory; what is replaced is not used again)
     #[arg(long, conflicts_with = "master", value_name = "BYTES")]
     pub pool: Option<Bytes>,

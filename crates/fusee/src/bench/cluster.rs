@@ -7,6 +7,7 @@
 
 use fusee_client::{Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options};
 use fusee_core::layout::{BlockShape, Object};
+use fusee_master::plan::GROWTH_SHARE;
 use fusee_master::settings::{DEFAULT_LEASE_MS, Lease, Settings};
 
 use super::args::{ClusterArgs, LoadArgs};
@@ -24,11 +25,16 @@ const USABLE_PERCENT: u64 = 85;
 /// Retries after conflicts write new objects: so much more than the writes that are asked for.
 const RETRIES_PERCENT: u64 = 25;
 
+/// A growing index is at least so full, but for its first subtables.
+const LEAST_LOAD_PERCENT: u64 = 25;
+
 /// The writes that a run may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// Keys that may exist at a time.
     pub keys: u64,
+    /// Keys that the index is made for; it grows when there are more.
+    pub index_keys: u64,
     /// Objects with a pair, for INSERTs and UPDATEs.
     pub pairs: u64,
     /// Objects with a key only, for DELETEs.
@@ -71,7 +77,7 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
         memory_nodes: cluster.memory_nodes.into(),
         index_replicas: cluster.index_replicas(),
         data_replicas: cluster.data_replicas(),
-        index_keys: demand.keys,
+        index_keys: demand.index_keys,
         geometry,
         lease: Lease::default(),
     };
@@ -86,14 +92,30 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
     let replicas = u64::from(cluster.data_replicas());
     let nodes = u64::from(cluster.memory_nodes);
     let index_bytes = settings.subtables() * geometry.subtable_bytes();
+    let grown_bytes = grown_index_bytes(&demand, &geometry);
     // Regions spread over the nodes; of each subtable a node holds one replica at most. One
     // region more, as extents are aligned.
     let regions_per_node = (regions * replicas).div_ceil(nodes) + 1;
-    let pool_bytes = regions_per_node * geometry.region_bytes + index_bytes;
+    let region_bytes = regions_per_node * geometry.region_bytes;
+    // A share of every pool is kept for the index to grow into.
+    let kept = grown_bytes.max(region_bytes.div_ceil(GROWTH_SHARE - 1));
+    let pool_bytes = match grown_bytes {
+        0 => region_bytes + index_bytes,
+        _ => kept * GROWTH_SHARE + index_bytes,
+    };
     let touched_bytes = (pair_blocks + delete_blocks) * geometry.block_bytes * replicas
-        + index_bytes * u64::from(cluster.index_replicas());
+        + (index_bytes + grown_bytes) * u64::from(cluster.index_replicas());
     let least_pool_bytes = geometry.region_bytes + index_bytes;
     Ok(Plan { geometry, pool_bytes, touched_bytes, least_pool_bytes })
+}
+
+/// Bytes of one replica of what the index may grow to, beyond what it is made for.
+fn grown_index_bytes(demand: &Demand, geometry: &Geometry) -> u64 {
+    if demand.keys <= demand.index_keys {
+        return 0;
+    }
+    let slots = demand.keys.saturating_mul(100) / LEAST_LOAD_PERCENT;
+    slots.div_ceil(geometry.subtable_slots()) * geometry.subtable_bytes()
 }
 
 fn blocks(
@@ -188,7 +210,7 @@ pub fn open(
             // Whole regions: the index then has room at either end, and a memory node that takes the
             // place of another one, with the index first, holds as much.
             pool_bytes: pool_bytes.next_multiple_of(plan.geometry.region_bytes),
-            index_keys: demand.keys,
+            index_keys: demand.index_keys,
             port: 0,
             lease_ms: DEFAULT_LEASE_MS,
             fabrics: vec![match fabric {
@@ -209,7 +231,7 @@ pub fn open(
         fabric,
         pool_bytes,
         geometry: plan.geometry,
-        index_keys: demand.keys,
+        index_keys: demand.index_keys,
         client: options,
         ..EmbeddedOptions::default()
     };
@@ -251,12 +273,16 @@ mod tests {
         Args::parse_from(["bench"].into_iter().chain(line.split_whitespace()))
     }
 
+    fn demand(keys: u64, pairs: u64) -> Demand {
+        Demand { keys, index_keys: keys, pairs, deletes: 0, processes: 0 }
+    }
+
     #[test]
     fn the_planned_pools_hold_all_writes_but_not_many_times_as_much() {
         for line in ["", "--memory-nodes 5", "--data-replicas 3", "--pair-bytes 40", "--threads 1"]
         {
             let args = args(line);
-            let demand = Demand { keys: 100_000, pairs: 1_000_000, deletes: 1000, processes: 0 };
+            let demand = demand(100_000, 1_000_000);
             let plan = plan(demand, &args.load, &args.cluster).unwrap();
             let needed =
                 1_000_000 * bytes_per_pair(args.load.pair_bytes, args.cluster.data_replicas());
@@ -271,20 +297,20 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_a_way_out() {
         let args = args("");
-        let demand = Demand { keys: 1, pairs: 1_000_000, deletes: 0, processes: 0 };
+        let demand = demand(1, 1_000_000);
         let plan = plan(demand, &args.load, &args.cluster).unwrap();
         assert!(check_memory(plan.touched_bytes, Some(100 << 30)).is_ok());
         let refused = check_memory(plan.touched_bytes, Some(1 << 30)).unwrap_err().to_string();
         assert!(refused.contains("lower --operations"), "{refused}");
         let pairs = affordable_pairs(&args.load, &args.cluster, Some(1 << 30));
-        let demand = Demand { keys: 1, pairs, deletes: 0, processes: 0 };
+        let demand = self::demand(1, pairs);
         let plan = super::plan(demand, &args.load, &args.cluster).unwrap();
         assert!(check_memory(plan.touched_bytes, Some(1 << 30)).is_ok());
     }
 
     #[test]
     fn impossible_clusters_and_pairs_are_refused() {
-        let demand = Demand { keys: 1, pairs: 1, deletes: 0, processes: 0 };
+        let demand = demand(1, 1);
         for (line, says) in [
             ("--memory-nodes 2 --index-replicas 3", "--index-replicas is 3"),
             ("--data-replicas 0", "--data-replicas is 0; it must be 1..=5"),

@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 
 use super::clock::monotonic_ns;
 use super::phase::{Budget, Phase, Share};
-use super::progress::Progress;
+use super::progress::{Progress, bar};
 use super::record::{End, Entry, Keep, Packed};
 use super::tally::Tally;
 use super::verify::{Log, Mismatch, Verifier, self_check};
@@ -27,6 +27,8 @@ use crate::interrupt;
 
 /// Reads that verification has under way at a time.
 const VERIFY_COROUTINES: u64 = 16;
+/// After so many keys the bar of the verification moves.
+const VERIFY_SHOWN: u64 = 1024;
 
 /// How many workers, and where.
 #[derive(Clone, Copy, Debug)]
@@ -270,6 +272,7 @@ pub fn verify(client: &Client, board: &Board, logs: Vec<Log>) -> Result<Verified
     let verified = RefCell::new(Verified::default());
     let next = AtomicU64::new(0);
     let len = board.value_bytes();
+    let bar = bar("verify", keys, true);
     let was_interrupted = interrupt::requested();
     let read = async || {
         loop {
@@ -277,6 +280,9 @@ pub fn verify(client: &Client, board: &Board, logs: Vec<Log>) -> Result<Verified
             let failed = verified.borrow().tally.error_count() > 0;
             if key >= keys || failed || interrupt::requested() != was_interrupted {
                 return;
+            }
+            if key.is_multiple_of(VERIFY_SHOWN) {
+                bar.set_position(key);
             }
             let invoked = board.clock.now();
             let check = |found: Option<&[u8]>| {
@@ -309,6 +315,7 @@ pub fn verify(client: &Client, board: &Board, logs: Vec<Log>) -> Result<Verified
         }
     };
     session.block_on(join_all((0..VERIFY_COROUTINES).map(|_| read())));
+    bar.finish_and_clear();
     Ok(verified.into_inner())
 }
 

@@ -75,8 +75,10 @@ impl Args {
     }
 
     fn demand(&self, limits: &Limits) -> Demand {
+        let keys = limits.keys.max(self.operations);
         Demand {
-            keys: limits.keys.max(self.operations),
+            keys,
+            index_keys: keys,
             pairs: limits.keys + limits.updates.min(1 << 40) + 2 * self.operations,
             deletes: limits.keys + self.operations,
             processes: 0,

@@ -8,8 +8,10 @@
 //! Reading order: [`workload`] and [`zipf`] (what is asked), [`value`] and [`verify`] (how it is
 //! checked), [`worker`], [`phase`] and [`driver`] (how it is done), [`message`], [`client_process`]
 //! and [`processes`] (the same in several processes), [`cluster`] (on what), [`record`] and
-//! [`check`] (whether the history is linearizable), [`recovery`] and [`failover`] (what happens when
-//! somebody dies), [`tally`] and [`report`] (what comes out).
+//! [`check`] (whether the history is linearizable), [`recovery`] and [`failover`] (what happens
+//! when somebody dies), [`growth`] (what the growth of the index costs), [`elasticity`] (what comes
+//! of sessions and memory nodes that come and go), [`sizes`] (what pairs take of the pools),
+//! [`tally`], [`series`], [`report`] and [`plot`] (what comes out).
 
 mod args;
 mod check;
@@ -17,17 +19,22 @@ mod client_process;
 mod clock;
 mod cluster;
 mod driver;
+pub mod elasticity;
 pub mod failover;
+pub mod growth;
 mod machine;
 mod message;
 pub mod micro;
 mod own;
 mod phase;
+mod plot;
 mod processes;
 mod progress;
 mod record;
 pub mod recovery;
 mod report;
+mod series;
+pub mod sizes;
 mod tally;
 mod value;
 mod verify;
@@ -54,6 +61,12 @@ pub enum Benchmark {
     Recovery(recovery::Args),
     /// Kill a memory node under load: how long writes pause, and whether anything is lost
     Failover(failover::Args),
+    /// Insert keys into a small index while others read and write: what its growth costs
+    Growth(growth::Args),
+    /// Let sessions come and go, and a memory node join: whether throughput follows
+    Elasticity(elasticity::Args),
+    /// Draw sizes of values: what they take of the pools
+    Sizes(sizes::Args),
     /// One of the processes of `--processes`; not for people
     #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
     Client,
@@ -70,6 +83,9 @@ impl Benchmark {
             Benchmark::Micro(args) => micro::run(&args),
             Benchmark::Recovery(args) => recovery::run(&args),
             Benchmark::Failover(args) => failover::run(&args),
+            Benchmark::Growth(args) => growth::run(&args),
+            Benchmark::Elasticity(args) => elasticity::run(&args),
+            Benchmark::Sizes(args) => sizes::run(&args),
             Benchmark::Client => client_process::run(),
             Benchmark::Doomed => recovery::doomed::run(),
         }

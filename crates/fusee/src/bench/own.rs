@@ -67,17 +67,7 @@ impl OwnCluster {
         threads: u16,
         machine: &Machine,
     ) -> Result<(Target, Servers), Failure> {
-        let options = Options::default();
-        let load = LoadArgs {
-            pair_bytes: self.pair_bytes,
-            threads,
-            coroutines: 1,
-            seed: self.seed,
-            cache_entries: options.cache_entries,
-            cache_threshold: options.cache_threshold,
-            json: self.json,
-        };
-        load.check()?;
+        let load = load(self.pair_bytes, threads, self.seed, self.json)?;
         let available = machine.available_memory_bytes;
         let mut target = cluster::open(demand, &load, &self.cluster(), available)?;
         let servers = target.servers.take();
@@ -89,4 +79,20 @@ impl OwnCluster {
     pub fn value_bytes(&self) -> usize {
         self.pair_bytes.saturating_sub(MIN_PAIR_BYTES) + super::value::HEADER_BYTES
     }
+}
+
+/// A load of so many threads, each with one operation at a time.
+pub fn load(pair_bytes: usize, threads: u16, seed: u64, json: bool) -> Result<LoadArgs, Failure> {
+    let options = Options::default();
+    let load = LoadArgs {
+        pair_bytes,
+        threads,
+        coroutines: 1,
+        seed,
+        cache_entries: options.cache_entries,
+        cache_threshold: options.cache_threshold,
+        json,
+    };
+    load.check()?;
+    Ok(load)
 }

@@ -12,6 +12,15 @@ use super::phase::{Job, Phase};
 /// How often the bar moves.
 const TICK: Duration = Duration::from_millis(100);
 
+/// An empty bar on standard error, if that is wanted and a terminal.
+pub fn bar(name: &'static str, total: u64, shown: bool) -> ProgressBar {
+    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let style = ProgressStyle::with_template("{prefix:7} {wide_bar} {percent:3} % {msg}");
+    ProgressBar::with_draw_target(Some(total), target)
+        .with_style(style.expect("the template is a constant"))
+        .with_prefix(name)
+}
+
 /// The bar of one phase.
 pub struct Progress<'a> {
     bar: ProgressBar,
@@ -31,13 +40,7 @@ impl<'a> Progress<'a> {
             Job::Ycsb { .. } => "run",
         };
         let total = phase.time.map_or(phase.operations, |time| time.as_millis() as u64);
-        let target =
-            if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let style = ProgressStyle::with_template("{prefix:7} {wide_bar} {percent:3} % {msg}");
-        let bar = ProgressBar::with_draw_target(Some(total), target)
-            .with_style(style.expect("the template is a constant"))
-            .with_prefix(name);
-        Progress { bar, counters, time: phase.time }
+        Progress { bar: bar(name, total, shown), counters, time: phase.time }
     }
 
     /// Moves the bar until `wait` returns.

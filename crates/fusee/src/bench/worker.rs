@@ -99,6 +99,8 @@ pub struct Worker<'a> {
     pub rng: SmallRng,
     /// The keys that it inserted and has not deleted, where a phase works on its own keys.
     pub own_keys: Vec<u64>,
+    /// The last operation that succeeded: what it was and how long it took, in nanoseconds.
+    pub latest: Option<(OpKind, u64)>,
     takes_turns: bool,
 }
 
@@ -121,6 +123,7 @@ impl<'a> Worker<'a> {
             value: vec![0; board.value_bytes()],
             rng: SmallRng::seed_from_u64(mix(board.seed ^ mix(writer))),
             own_keys: Vec::new(),
+            latest: None,
             // Over TCP every operation waits, and others run meanwhile.
             takes_turns: takes_turns && session.fabric() == FabricKind::Shm,
         }
@@ -168,7 +171,7 @@ impl<'a> Worker<'a> {
             .await;
         match result {
             Ok(checked) => {
-                self.tally.borrow_mut().record(OpKind::Search, end - start);
+                self.record(OpKind::Search, end - start);
                 let answer = match checked {
                     Ok(answer) => Some(answer),
                     Err(Mismatch::Missing) => {
@@ -253,7 +256,7 @@ impl<'a> Worker<'a> {
             Err(error) if answer.is_none() || !self.board.keys_come_and_go => {
                 self.fail(kind, key, error);
             }
-            _ => self.tally.borrow_mut().record(kind, time - start),
+            _ => self.record(kind, time - start),
         }
         let (fate, end) = match (answer, result) {
             (Some(answer @ Answer::Done), _) => {
@@ -278,6 +281,11 @@ impl<'a> Worker<'a> {
         if wanted {
             self.entries.push(Entry { key, worker: self.writer, call, invoked, end }.into());
         }
+    }
+
+    fn record(&mut self, kind: OpKind, latency_ns: u64) {
+        self.tally.borrow_mut().record(kind, latency_ns);
+        self.latest = Some((kind, latency_ns));
     }
 
     fn fail(&self, kind: OpKind, key: u64, error: &Error) {

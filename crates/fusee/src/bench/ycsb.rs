@@ -187,7 +187,8 @@ impl Args {
         let new_keys = if self.workload.adds_keys() { inserts } else { 0 };
         let processes = if self.processes > 1 { self.processes.into() } else { 0 };
         let pairs = self.keys + inserts + updates;
-        Demand { keys: self.keys + new_keys, pairs, deletes, processes }
+        let keys = self.keys + new_keys;
+        Demand { keys, index_keys: keys, pairs, deletes, processes }
     }
 
     fn run(&self, operations: u64) -> Run {

@@ -164,7 +164,9 @@ impl Master {
         if let Phase::Formed(old) = &self.phase {
             self.history.view_changes(now_ms, old, &view);
         }
-        self.phase = Phase::Formed(view);
+        if let Phase::Formed(old) = std::mem::replace(&mut self.phase, Phase::Formed(view)) {
+            self.told.replaced(old);
+        }
     }
 
     /// Makes the view without the members that are gone, as far as something is left without them.

@@ -41,6 +41,7 @@ mod joining;
 mod presence;
 mod requests;
 mod splitting;
+mod telling;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,6 +62,7 @@ use growth::Growth;
 use history::History;
 use presence::Presences;
 use splitting::Splitting;
+use telling::Told;
 
 /// How long to wait before forming is tried again, or an absent node is asked again.
 const RETRY_MS: u64 = 1_000;
@@ -91,7 +93,7 @@ pub enum Event {
         /// The answer, or why there is none.
         result: Result<NodeReply, String>,
     },
-    /// A job has ended, and with it its session: no verb of it is posted any more.
+    /// A job has ended: no verb of it is posted any more.
     JobDone {
         /// The job's token.
         token: u64,
@@ -198,6 +200,7 @@ pub struct Master {
     splitting: Splitting,
     history: History,
     epochs: Epoch,
+    told: Told,
     /// Calls under way; a call that belongs to an attempt is forgotten with it.
     calls: BTreeMap<u64, (MnId, Purpose)>,
     next_call: u64,
@@ -244,6 +247,7 @@ impl Master {
             splitting: Splitting::default(),
             history: History::default(),
             epochs: Epoch::default(),
+            told: Told::default(),
             calls: BTreeMap::new(),
             next_call: 0,
         };

@@ -19,7 +19,7 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::change::Stage;
 use fusee_core::verbs::{ClientId, MnId};
 
-use super::{Action, Actions, Level, Master, Purpose};
+use super::{Action, Actions, Level, Master, Phase, Purpose};
 use crate::sessions::Session;
 use crate::settings::Lease;
 
@@ -172,6 +172,13 @@ impl Master {
     pub(super) fn answer_waiting(&mut self, now_ms: u64, out: &mut Actions) {
         let waiting = std::mem::take(&mut self.presences.waiting);
         let epochs = self.epochs();
+        for asking in &waiting {
+            if let Asker::Sessions { newer_than, .. } = asking.asker
+                && let Phase::Formed(view) = &self.phase
+            {
+                self.told.prepare(view, newer_than);
+            }
+        }
         for asking in waiting {
             match self.reply_to(&asking.asker, epochs, asking.until_ms <= now_ms) {
                 Some(reply) => out.push(Action::Reply { token: asking.token, reply }),
@@ -185,7 +192,8 @@ impl Master {
             Asker::Sessions { clients, newer_than, known, reclaims, mark } => {
                 let gone = clients.iter().filter(|client| !self.sessions.is_open(**client));
                 let expelled: Vec<ClientId> = gone.copied().collect();
-                let view = self.view().filter(|view| view.number > *newer_than).cloned();
+                let newer = self.view().filter(|view| view.number > *newer_than);
+                let view = newer.and_then(|_| self.told.update(*newer_than));
                 let later = epochs.passed > known.passed || epochs.settled > known.settled;
                 let told = view.is_some()
                     || !expelled.is_empty()

@@ -361,7 +361,7 @@ impl World {
         match reply {
             Some(MasterReply::Renewed { view, expelled, .. }) => {
                 session.expelled = expelled.contains(&client);
-                session.view = view.map_or(session.view, |view| view.number);
+                session.view = view.map_or(session.view, |view| view.number());
             }
             None if self.crashes == crashes => session.asking = Some(token),
             None => {}

@@ -122,7 +122,13 @@ impl Args {
         let updates = operations / 2 + (3.0 * (operations as f64).sqrt()) as u64;
         // Every session may be followed by another one.
         let processes = u64::from(self.threads) + 1;
-        Demand { keys: self.keys, pairs: self.keys + updates, deletes: 0, processes }
+        Demand {
+            keys: self.keys,
+            index_keys: self.keys,
+            pairs: self.keys + updates,
+            deletes: 0,
+            processes,
+        }
     }
 
     fn settings(&self) -> Settings {

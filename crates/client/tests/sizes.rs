@@ -1,0 +1,194 @@
+//! Large and small, all at once: keys from one byte to the longest, values from none to the
+//! largest, that go from one size class to another under their keys.
+
+mod common;
+
+use std::collections::HashMap;
+use std::thread;
+
+use common::options;
+use fusee_client::{Client, EmbeddedOptions, Error, FabricKind, Geometry};
+
+const MAX_KEY: usize = 64 << 10;
+const MAX_VALUE: usize = 1 << 20;
+/// At the ends of units and size classes, and beside them.
+const KEY_SIZES: [usize; 12] = [1, 2, 7, 8, 23, 24, 63, 64, 255, 4096, MAX_KEY - 1, MAX_KEY];
+const VALUE_SIZES: [usize; 18] = [
+    0,
+    1,
+    15,
+    16,
+    24,
+    63,
+    64,
+    65,
+    100,
+    984,
+    985,
+    1024,
+    4096,
+    10_000,
+    65_536,
+    300_000,
+    MAX_VALUE - 1,
+    MAX_VALUE,
+];
+const THREADS: usize = 3;
+const KEYS: usize = 20;
+const OPERATIONS: usize = 160;
+
+/// A cluster with the limits that are the default.
+fn client(fabric: FabricKind) -> Client {
+    let defaults = Geometry::default();
+    let geometry = Geometry {
+        region_bytes: 128 << 20,
+        block_bytes: 4 << 20,
+        max_key_bytes: MAX_KEY as u32,
+        max_value_bytes: MAX_VALUE as u32,
+        ..defaults
+    };
+    assert_eq!(
+        (geometry.max_key_bytes, geometry.max_value_bytes),
+        (defaults.max_key_bytes, defaults.max_value_bytes),
+        "these are the default limits"
+    );
+    // Every size class that a session writes takes a block; what is not written costs nothing.
+    let pool_bytes = 2 << 30;
+    Client::embedded(EmbeddedOptions { geometry, pool_bytes, ..options(fabric) }).unwrap()
+}
+
+/// Numbers that look random (SplitMix64), the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((x ^ (x >> 31)) % n as u64) as usize
+    }
+
+    fn pick(&mut self, sizes: &[usize]) -> usize {
+        sizes[self.below(sizes.len())]
+    }
+
+    /// Bytes that differ from those of any other call, if there are enough of them.
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let start = self.below(1 << 30);
+        (start..start + len).map(|i| ((i * 2_654_435_761) >> 13) as u8).collect()
+    }
+
+    /// A key of a thread, of a size of its own; all differ by their first byte.
+    fn key(&mut self, thread: usize, number: usize) -> Vec<u8> {
+        let len = KEY_SIZES[number % KEY_SIZES.len()];
+        let mut key = self.bytes(len);
+        key[0] = (thread * KEYS + number) as u8;
+        key
+    }
+}
+
+/// One thread's keys, and what they hold.
+fn work(client: &Client, thread: usize) -> HashMap<Vec<u8>, Option<Vec<u8>>> {
+    let mut dice = Dice(thread as u64 + 1);
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(|number| dice.key(thread, number)).collect();
+    let mut model: HashMap<Vec<u8>, Option<Vec<u8>>> =
+        keys.iter().map(|key| (key.clone(), None)).collect();
+    for _ in 0..OPERATIONS {
+        let key = &keys[dice.below(KEYS)];
+        let held = model.get_mut(key).unwrap();
+        let len = dice.pick(&VALUE_SIZES);
+        let value = dice.bytes(len);
+        match dice.below(8) {
+            0 => {
+                let expected = held.take().map(|_| ()).ok_or(Error::NotFound);
+                assert_eq!(client.delete(key), expected);
+            }
+            1 | 2 => assert_eq!(client.get(key).as_ref(), Ok(&*held)),
+            3 | 4 if held.is_none() => {
+                assert_eq!(client.update(key, &value), Err(Error::NotFound));
+                assert_eq!(client.insert(key, &value), Ok(()));
+                *held = Some(value);
+            }
+            3 | 4 => {
+                assert_eq!(client.insert(key, &value), Err(Error::AlreadyExists));
+                assert_eq!(client.update(key, &value), Ok(()));
+                *held = Some(value);
+            }
+            _ => {
+                assert_eq!(client.put(key, &value), Ok(()));
+                *held = Some(value);
+            }
+        }
+    }
+    model
+}
+
+#[test]
+fn all_sizes_side_by_side_keep_what_they_hold() {
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        let client = client(fabric);
+        let models: Vec<_> = thread::scope(|scope| {
+            let work = |thread| {
+                scope.spawn({
+                    let client = &client;
+                    move || work(client, thread)
+                })
+            };
+            let threads: Vec<_> = (0..THREADS).map(work).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let mut there = 0;
+        for (key, held) in models.into_iter().flatten() {
+            assert_eq!(client.get(&key).unwrap(), held, "a key of {} bytes", key.len());
+            there += usize::from(held.is_some());
+        }
+        assert!(there > THREADS * KEYS / 2, "{there} keys are there");
+    }
+}
+
+/// Every size of a key with every size of a value: from each to the next, and back in one go.
+#[test]
+fn a_key_may_hold_any_size_after_any_other() {
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        let client = client(fabric);
+        let mut dice = Dice(7);
+        let keys: Vec<Vec<u8>> = (0..KEY_SIZES.len()).map(|n| dice.key(0, n)).collect();
+        for key in &keys {
+            for len in VALUE_SIZES.into_iter().chain([0]) {
+                let value = dice.bytes(len);
+                client.put(key, &value).unwrap();
+                let found = client.get(key).unwrap();
+                assert_eq!(found.as_deref(), Some(&value[..]), "{} and {len} bytes", key.len());
+            }
+        }
+        // Together, so that small and large ones are fetched in the same phases.
+        let values: Vec<Vec<u8>> = VALUE_SIZES.map(|len| dice.bytes(len)).into();
+        for (key, value) in keys.iter().zip(&values) {
+            client.update(key, value).unwrap();
+        }
+        let expected: Vec<_> = values.into_iter().take(keys.len()).map(Some).collect();
+        assert_eq!(client.get_many(&keys), Ok(expected));
+    }
+}
+
+#[test]
+fn one_byte_beyond_the_limits_is_refused_by_name() {
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        let client = client(fabric);
+        let (key, value) = (vec![7; MAX_KEY], vec![8; MAX_VALUE]);
+        client.insert(&key, &value).unwrap();
+        assert_eq!(client.get(&key).unwrap().as_ref(), Some(&value));
+        let (long, large) = (vec![7; MAX_KEY + 1], vec![8; MAX_VALUE + 1]);
+        let too_long = Error::KeyTooLarge { bytes: MAX_KEY + 1, max_bytes: MAX_KEY };
+        let too_large = Error::ValueTooLarge { bytes: MAX_VALUE + 1, max_bytes: MAX_VALUE };
+        for write in [Client::insert, Client::update, Client::put] {
+            assert_eq!(write(&client, &long, b"x").as_ref(), Err(&too_long));
+            assert_eq!(write(&client, &key, &large).as_ref(), Err(&too_large));
+            assert_eq!(write(&client, b"", b"x"), Err(Error::KeyEmpty));
+        }
+        assert_eq!(client.get(&long).as_ref(), Err(&too_long));
+        assert_eq!(client.get_many(&[&long]).as_ref(), Err(&too_long));
+        assert_eq!(client.delete(&long).as_ref(), Err(&too_long));
+        assert_eq!(client.get(&key).unwrap().as_ref(), Some(&value), "nothing was lost");
+    }
+}

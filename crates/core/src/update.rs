@@ -1,0 +1,325 @@
+//! How views are told: whole, or as what has changed since another one.
+//!
+//! A change of the view takes four views, and every client process gets to hear of each. Between
+//! two of them little changes, whatever the size of the index: so the master tells the *difference*
+//! to the view that the process has, if it still knows that one.
+//!
+//! | part | how it is told |
+//! |---|---|
+//! | regions, subtables | those that are new or not what they were, by number, ascending; none ever goes |
+//! | directory | its depth: every doubling writes each entry twice; then runs of entries that lead to one subtable and did not before |
+//! | members | all of them, if any has changed |
+//! | change | as it is |
+//!
+//! A difference comes from another process: [`Difference::apply`] panics at nothing, and takes no
+//! more memory than the view that comes out, whose directory is bounded as that of any view. It
+//! checks only that the difference *fits*; whether the outcome is a view that can be worked with,
+//! [`View::check`] has to say, as of a whole one.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::Change;
+use crate::view::{MAX_DEPTH, Member, Region, Subtable, View, ViewError};
+
+/// A newer view, as it is told to somebody who has an older one, or none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ViewUpdate {
+    /// All of it.
+    Whole(Box<View>),
+    /// What has changed.
+    Difference(Difference),
+}
+
+/// What makes one view of another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// The cluster of both.
+    pub cluster: u64,
+    /// The number of the view that it starts from.
+    pub from: u64,
+    /// The number of the view that it leads to.
+    pub to: u64,
+    /// All members, if they are not the same.
+    pub members: Option<Vec<Member>>,
+    /// By number.
+    pub regions: Vec<(u32, Region)>,
+    /// By number.
+    pub subtables: Vec<(u32, Subtable)>,
+    /// Directory bits.
+    pub depth: u8,
+    /// In the order of the directory.
+    pub runs: Vec<Run>,
+    /// The change that is under way then.
+    pub change: Option<Change>,
+}
+
+/// Neighbours in the directory that lead to one subtable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The first entry.
+    pub first: u32,
+    /// How many there are.
+    pub count: u32,
+    /// Where they lead.
+    pub subtable: u32,
+}
+
+impl ViewUpdate {
+    /// Of a view for somebody who has another one. Where no difference leads from the one to the
+    /// other, or none is known, it is told whole.
+    pub fn to(view: &View, from: Option<&View>) -> ViewUpdate {
+        let difference = from.and_then(|from| Difference::between(from, view));
+        difference.map_or_else(|| view.clone().into(), ViewUpdate::Difference)
+    }
+
+    /// The number of the view.
+    pub fn number(&self) -> u64 {
+        match self {
+            ViewUpdate::Whole(view) => view.number,
+            ViewUpdate::Difference(difference) => difference.to,
+        }
+    }
+
+    /// The view, for somebody who has this one. It is still to be checked.
+    pub fn apply(self, from: &View) -> Result<View, ViewError> {
+        match self {
+            ViewUpdate::Whole(view) => Ok(*view),
+            ViewUpdate::Difference(difference) => difference.apply(from),
+        }
+    }
+}
+
+impl From<View> for ViewUpdate {
+    fn from(view: View) -> ViewUpdate {
+        ViewUpdate::Whole(Box::new(view))
+    }
+}
+
+impl Difference {
+    /// Between two views of a cluster; `None` if none can tell it: regions and subtables do not go,
+    /// nor does a directory shrink, unless something else is wrong.
+    pub fn between(from: &View, to: &View) -> Option<Difference> {
+        let grows = to.number > from.number
+            && to.regions.len() >= from.regions.len()
+            && to.subtables.len() >= from.subtables.len()
+            && to.directory.len() >= from.directory.len()
+            && to.directory.len().is_power_of_two()
+            && from.directory.len().is_power_of_two();
+        if !grows || from.cluster != to.cluster || from.geometry != to.geometry {
+            return None;
+        }
+        Some(Difference {
+            cluster: to.cluster,
+            from: from.number,
+            to: to.number,
+            members: (from.members != to.members).then(|| to.members.clone()),
+            regions: changed(&from.regions, &to.regions),
+            subtables: changed(&from.subtables, &to.subtables),
+            depth: u8::try_from(to.depth()).ok()?,
+            runs: runs(from, to),
+            change: to.change.clone(),
+        })
+    }
+
+    /// The view that it leads to; an error if it does not start from this one, or is none at all.
+    pub fn apply(self, from: &View) -> Result<View, ViewError> {
+        let fail = |what| Err(ViewError { what });
+        if self.cluster != from.cluster || self.from != from.number || self.to <= self.from {
+            return fail("it is a difference to another view");
+        }
+        let mut directory = doubled(&from.directory, self.depth.into())?;
+        let mut end = 0;
+        for Run { first, count, subtable } in self.runs {
+            let (first, count) = (first as usize, count as usize);
+            let entries = directory.get_mut(first..).and_then(|rest| rest.get_mut(..count));
+            let Some(entries) = entries.filter(|_| first >= end) else {
+                return fail("a run is not in the directory, or behind the next one");
+            };
+            entries.fill(subtable);
+            end = first + count;
+        }
+        Ok(View {
+            number: self.to,
+            cluster: from.cluster,
+            geometry: from.geometry,
+            members: self.members.unwrap_or_else(|| from.members.clone()),
+            regions: with(&from.regions, self.regions)?,
+            directory,
+            subtables: with(&from.subtables, self.subtables)?,
+            change: self.change,
+        })
+    }
+}
+
+/// What is new, or not as it was.
+fn changed<T: Clone + PartialEq>(from: &[T], to: &[T]) -> Vec<(u32, T)> {
+    let all = (0u32..).zip(to);
+    let other = all.filter(|(number, item)| from.get(*number as usize) != Some(*item));
+    other.map(|(number, item)| (number, item.clone())).collect()
+}
+
+/// The list with these in it.
+fn with<T: Clone>(from: &[T], changed: Vec<(u32, T)>) -> Result<Vec<T>, ViewError> {
+    let mut list = from.to_vec();
+    for (number, item) in changed {
+        let number = number as usize;
+        match list.len() {
+            len if number < len => list[number] = item,
+            len if number == len => list.push(item),
+            _ => return Err(ViewError { what: "a region or a subtable is left out" }),
+        }
+    }
+    Ok(list)
+}
+
+/// The directory with so many bits.
+fn doubled(directory: &[u32], depth: u32) -> Result<Vec<u32>, ViewError> {
+    let is_good = directory.len().is_power_of_two()
+        && depth <= MAX_DEPTH
+        && depth >= directory.len().trailing_zeros();
+    if !is_good {
+        return Err(ViewError { what: "the directory cannot have so many bits" });
+    }
+    let times = (1usize << depth) / directory.len();
+    let mut doubled = Vec::with_capacity(1 << depth);
+    directory.iter().for_each(|entry| doubled.extend(core::iter::repeat_n(*entry, times)));
+    Ok(doubled)
+}
+
+/// What the directory of the second view has that the first's, doubled, has not.
+fn runs(from: &View, to: &View) -> Vec<Run> {
+    let times = to.directory.len() / from.directory.len();
+    let mut runs: Vec<Run> = Vec::new();
+    for (i, subtable) in (0u32..).zip(&to.directory) {
+        if from.directory[i as usize / times] == *subtable {
+            continue;
+        }
+        match runs.last_mut() {
+            Some(run) if run.first + run.count == i && run.subtable == *subtable => run.count += 1,
+            _ => runs.push(Run { first: i, count: 1, subtable: *subtable }),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::MnId;
+    use crate::view::{Geometry, Place, Scheme};
+
+    /// Views of a cluster whose index is split again and again, with a loss and a new member.
+    fn history() -> Vec<View> {
+        let mut view = crate::view::tests::small();
+        view.members.iter_mut().for_each(|member| member.pool_bytes = 64 << 20);
+        let mut offset = 8 << 20;
+        let mut place = |node| {
+            offset += 1 << 16;
+            Place { node: MnId(node), offset }
+        };
+        let mut views = Vec::from([view.clone()]);
+        for round in 0..5u32 {
+            let splits = [round, round + 1].map(|s| (s, Vec::from([place(0), place(1)])));
+            let next = match round {
+                2 => views.last().unwrap().without(&[MnId(1)]).unwrap(),
+                3 => {
+                    let mut grown = views.last().unwrap().growing(&[(1, place(5))], &[]);
+                    let member = Member { node: MnId(5), ..grown.members[0].clone() };
+                    grown.members.push(member);
+                    grown
+                }
+                4 => views.last().unwrap().splitting(&[(5, Vec::from([place(0)]))]),
+                _ => views.last().unwrap().splitting(&splits),
+            };
+            views.push(next);
+            while views.last().unwrap().change.is_some() {
+                views.push(views.last().unwrap().advanced());
+            }
+        }
+        views.iter().for_each(|view| view.check().unwrap());
+        views
+    }
+
+    #[test]
+    fn differences_between_any_two_views_lead_from_the_one_to_the_other() {
+        let views = history();
+        assert!(views.len() > 16 && views.last().unwrap().depth() > views[0].depth() + 1);
+        for (i, from) in views.iter().enumerate() {
+            for to in &views[i + 1..] {
+                let difference = Difference::between(from, to).unwrap();
+                assert_eq!(difference.apply(from).as_ref(), Ok(to));
+                let update = ViewUpdate::to(to, Some(from));
+                assert!(matches!(update, ViewUpdate::Difference(_)));
+                assert_eq!((update.number(), update.apply(from).as_ref()), (to.number, Ok(to)));
+            }
+            assert_eq!(Difference::between(from, &views[0]), None, "only forward");
+        }
+        let whole = ViewUpdate::to(&views[3], None);
+        assert_eq!(whole.apply(&views[0]).as_ref(), Ok(&views[3]));
+    }
+
+    #[test]
+    fn the_difference_of_a_split_does_not_grow_with_the_index() {
+        let small = crate::view::tests::small();
+        let subtables: Vec<Subtable> = (0..1024)
+            .map(|i| Subtable {
+                local_depth: 10,
+                places: Vec::from([0, 1].map(|n| Place { node: MnId(n), offset: i << 16 })),
+            })
+            .collect();
+        let mut from = View { subtables, directory: (0..1024).collect(), ..small };
+        from.regions.clear();
+        from.members.iter_mut().for_each(|member| member.pool_bytes = 1 << 30);
+        let sibling = Vec::from([Place { node: MnId(0), offset: 1 << 28 }]);
+        from.check().unwrap();
+        for depth in [11, 11] {
+            let view = from.splitting(&[(depth * 7, sibling.clone())]);
+            let switched = view.advanced().advanced();
+            assert_eq!(switched.depth(), depth);
+            let difference = Difference::between(&view, &switched).unwrap();
+            assert_eq!((difference.subtables.len(), difference.runs.len()), (2, 1));
+            assert_eq!((difference.regions.len(), &difference.members), (0, &None));
+            from.directory = doubled(&from.directory, 11).unwrap();
+        }
+    }
+
+    /// It may come from a master that is broken.
+    #[test]
+    fn differences_that_do_not_fit_are_refused() {
+        let views = history();
+        let (from, to) = (&views[0], &views[3]);
+        let refused = |what: &str, change: &dyn Fn(&mut Difference)| {
+            let mut difference = Difference::between(from, to).unwrap();
+            change(&mut difference);
+            let error = difference.apply(from).unwrap_err();
+            assert!(error.what.contains(what), "{what}: {error}");
+        };
+        refused("another view", &|d| d.cluster += 1);
+        refused("another view", &|d| d.from += 1);
+        refused("another view", &|d| d.to = d.from);
+        refused("so many bits", &|d| d.depth = 0);
+        refused("so many bits", &|d| d.depth = 25);
+        refused("so many bits", &|d| d.depth = u8::MAX);
+        refused("not in the directory", &|d| d.runs[0].count = u32::MAX);
+        refused("not in the directory", &|d| d.runs[0].first = u32::MAX);
+        refused("not in the directory", &|d| d.runs.push(d.runs[0]));
+        refused("left out", &|d| d.subtables.last_mut().unwrap().0 = u32::MAX);
+        refused("left out", &|d| {
+            let region = Region { scheme: Scheme::Replicated, places: Vec::new() };
+            d.regions.push((2 + 1, region));
+        });
+        // What fits may still be no view: that is what the check is for.
+        let mut difference = Difference::between(from, to).unwrap();
+        difference.runs[0].subtable = u32::MAX;
+        assert!(difference.apply(from).unwrap().check().is_err());
+        // The other end: nothing leads from or to what is no view, or another cluster's.
+        let other = View { geometry: Geometry::default(), ..to.clone() };
+        assert_eq!(Difference::between(from, &other), None);
+        let broken = View { directory: Vec::new(), ..from.clone() };
+        assert_eq!(Difference::between(&broken, to), None);
+        assert!(Difference::between(from, to).unwrap().apply(&broken).is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! `fusee bench elasticity` and `fusee bench sizes`: tiny runs, and what their reports show.
+
+mod common;
+
+use std::fs;
+
+use serde_json::Value;
+
+use common::{Scratch, finish, fusee};
+
+#[test]
+fn sessions_come_and_go_and_a_memory_node_joins() {
+    let scratch = Scratch::new();
+    for (fabric, workload) in [("shm", "a"), ("tcp", "c")] {
+        let plot = scratch.path().join(format!("{fabric}.svg"));
+        let line = ["bench", "elasticity", "--sessions=2", "--more=2", "--rate=200", "--keys=200"];
+        let mut command = fusee(&line);
+        command.args(["--phase=1.5", "--interval=0.25", "--json", "--fabric", fabric]);
+        command.args(["--workload", workload, "--plot"]).arg(&plot);
+        let report = finish(&mut command).expect_code(0).json();
+        assert_eq!((&report["errors"]["total"], &report["mismatches"]), (&0.into(), &0.into()));
+        assert_eq!((&report["verified_keys"], &report["fabric"]), (&200.into(), &fabric.into()));
+        let phases = report["phases"].as_array().unwrap();
+        let steps: Vec<&str> = phases.iter().map(|p| p["step"].as_str().unwrap()).collect();
+        assert_eq!(steps, ["2 sessions", "4 sessions", "2 sessions", "a memory node joins"]);
+        let rate = |phase: usize| phases[phase]["ops_per_s"].as_f64().unwrap();
+        // What they are paced to, at most; busy machines make it less.
+        assert!(rate(0) > 40.0 && rate(1) > 1.3 * rate(0) && rate(1) < 900.0, "{report:#}");
+        assert!(rate(2) < 450.0 && rate(3) > 40.0, "{report:#}");
+        for phase in phases {
+            assert_eq!(phase["nodes"]["mn0"]["subtables"], 1, "{phase:#}");
+            let updates = &phase["operations"]["update"];
+            assert_eq!(updates == &Value::Null, workload == "c", "{phase:#}");
+        }
+        let intervals = report["intervals"].as_array().unwrap();
+        assert!(intervals.iter().any(|row| row["sessions"] == 4), "{report:#}");
+        assert_eq!(intervals.last().unwrap()["sessions"], 2);
+        let svg = fs::read_to_string(&plot).unwrap();
+        assert!(svg.contains("a memory node joins") && svg.trim_end().ends_with("</svg>"), "{svg}");
+    }
+}
+
+#[test]
+fn impossible_elasticity_is_refused_before_it_starts() {
+    for (more, says) in [
+        (&["--phase", "0"][..], "--phase must be more than 0"),
+        (&["--workload", "d"], "adds or removes keys"),
+        (&["--workload", "a", "--rate", "0"], "updates need memory"),
+    ] {
+        finish(fusee(&["bench", "elasticity"]).args(more)).expect_error(2, says);
+    }
+}
+
+#[test]
+fn sizes_are_told_for_every_distribution() {
+    let report = finish(&mut fusee(&["bench", "sizes", "--pairs=2000", "--json"]));
+    let report = report.expect_code(0).json();
+    let rows = report["distributions"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["values"].as_str().unwrap()).collect();
+    let all = ["fixed:48", "fixed:1008", "uniform:1024-4096", "log-uniform:1-1048576"];
+    assert_eq!(names, all);
+    for row in rows {
+        let ratio = |name: &str| row[name].as_f64().unwrap();
+        assert!(ratio("object_per_user") > 1.0 && ratio("block_per_object") > 1.0, "{row:#}");
+        let whole = ratio("object_per_user") * ratio("block_per_object");
+        assert!((whole / ratio("block_per_user") - 1.0).abs() < 1e-9, "{row:#}");
+    }
+    // 64 bytes of 128, and 16 + 1008 + 40 bytes in 17 units, which the class of 18 holds.
+    assert_eq!(rows[0]["object_per_user"], 2.0);
+    assert_eq!(rows[1]["object_per_user"], 1152.0 / 1024.0);
+    let text = finish(&mut fusee(&["bench", "sizes", "--pairs=10", "--values=uniform:1-9"]));
+    assert!(text.expect_code(0).text().contains("uniform:1-9"));
+    let wrong = finish(&mut fusee(&["bench", "sizes", "--values", "normal:3"]));
+    wrong.expect_error(2, "none of fixed:BYTES");
+    let large = finish(&mut fusee(&["bench", "sizes", "--values", "fixed:16777216"]));
+    large.expect_error(2, "does not fit into a block");
+}
