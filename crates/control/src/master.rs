@@ -119,6 +119,14 @@ pub enum MasterRequest {
         /// The number of the view by which it was full.
         view: u64,
     },
+    /// A client got no block from any member: regions are added, which a newer view will show.
+    /// `Done` or `Refused`, if that cannot be.
+    MoreRoom {
+        /// The session's id.
+        client: ClientId,
+        /// The number of the view by which it asked.
+        view: u64,
+    },
     /// A memory node is there. The answer waits until it is time to say so again. Answer: `Done`,
     /// or `Expelled`.
     Alive {
@@ -301,6 +309,8 @@ pub struct Reconfiguration {
     pub subtables: u64,
     /// Replicas that were added, of subtables and of regions.
     pub joined: u64,
+    /// Regions that are new.
+    pub new_regions: u64,
     /// Milliseconds until everybody had stopped in the scope.
     pub frozen_ms: u64,
     /// Milliseconds until the replicas were equal, or filled.

@@ -29,6 +29,10 @@
 //! yet. The switch makes it known. When everybody has left the old picture and knows what became of
 //! his writes, the moved entries are cleared from where they were, and only then the change ends.
 //!
+//! A *new region* stands in the region table from the first view of its change on, and nobody is told
+//! to hand out its blocks before the change is transforming: until then a session may act by a
+//! view that does not have it, and would read a word that leads nowhere. Nothing waits for it.
+//!
 //! Invariants:
 //!
 //! * A session *acknowledges* a view once none of its operations acts by an older one. An
@@ -45,7 +49,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::verbs::MnId;
-use crate::view::{MAX_DEPTH, Place, Subtable, View, ViewError};
+use crate::view::{MAX_DEPTH, Place, Region, Scheme, Subtable, View, ViewError};
 
 /// How far a change has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -69,6 +73,22 @@ pub struct Change {
     pub subtables: Vec<SubtableChange>,
     /// The regions in its scope, by number, in order.
     pub regions: Vec<RegionChange>,
+    /// So many regions at the end of the table are new, and nobody has been told to hand out their
+    /// blocks yet. Only while it is frozen.
+    pub new_regions: u32,
+}
+
+impl Change {
+    /// A change that begins, with nothing in its scope yet.
+    fn begun() -> Change {
+        Change {
+            stage: Stage::Frozen,
+            data_lost: false,
+            subtables: Vec::new(),
+            regions: Vec::new(),
+            new_regions: 0,
+        }
+    }
 }
 
 /// What happens to a subtable.
@@ -191,20 +211,11 @@ impl View {
     /// that had a replica there is frozen, beside those that were already. To be made in any stage.
     pub fn without(&self, lost: &[MnId]) -> Result<View, NothingLeft> {
         let is_lost = |place: &Place| lost.contains(&place.node);
-        let before = self.change.clone().unwrap_or(Change {
-            stage: Stage::Frozen,
-            data_lost: true,
-            subtables: Vec::new(),
-            regions: Vec::new(),
-        });
+        let before = self.change.clone().unwrap_or(Change::begun());
         let mut view = self.next(None);
         view.members.retain(|member| !lost.contains(&member.node));
-        let mut change = Change {
-            stage: Stage::Frozen,
-            data_lost: true,
-            subtables: Vec::new(),
-            regions: before.regions.clone(),
-        };
+        let mut change =
+            Change { data_lost: true, regions: before.regions.clone(), ..Change::begun() };
         for (number, subtable) in (0u32..).zip(&mut view.subtables) {
             let known = before.of_subtable(number).cloned();
             let lost_one = subtable.places.iter().any(is_lost);
@@ -231,12 +242,18 @@ impl View {
                 ..known
             });
         }
-        for (number, region) in (0u32..).zip(&mut view.regions) {
+        for region in &mut view.regions {
             region.places.retain(|place| !is_lost(place));
-            if region.places.is_empty() {
-                return Err(NothingLeft::Region(number));
-            }
         }
+        if let Some(gone) = view.regions.iter().position(|region| region.places.is_empty()) {
+            // A new one holds nothing yet: it and those after it do not come.
+            if gone < view.regions.len() - before.new_regions as usize {
+                return Err(NothingLeft::Region(gone as u32));
+            }
+            view.regions.truncate(gone);
+        }
+        let known = self.regions.len() as u32 - before.new_regions;
+        change.new_regions = view.regions.len() as u32 - known;
         change.regions.retain(|region| !is_lost(&region.joining));
         // Without a place for one sibling none is taken in: their numbers follow from each other.
         let homeless = |s: &SubtableChange| s.split == Some(Split::Filling(Vec::new()));
@@ -261,10 +278,9 @@ impl View {
         let region =
             |(region, joining): &(u32, Place)| RegionChange { region: *region, joining: *joining };
         let mut change = Change {
-            stage: Stage::Frozen,
-            data_lost: false,
             subtables: subtables.iter().map(subtable).collect(),
             regions: regions.iter().map(region).collect(),
+            ..Change::begun()
         };
         change.subtables.sort_by_key(|s| s.subtable);
         change.regions.sort_by_key(|r| r.region);
@@ -283,8 +299,21 @@ impl View {
         };
         let mut subtables: Vec<SubtableChange> = splits.iter().map(split).collect();
         subtables.sort_by_key(|s| s.subtable);
-        let (stage, data_lost, regions) = (Stage::Frozen, false, Vec::new());
-        self.next(Some(Change { stage, data_lost, subtables, regions }))
+        self.next(Some(Change { subtables, ..Change::begun() }))
+    }
+
+    /// The view that has new regions, of which nobody hands out blocks yet; with their places.
+    ///
+    /// # Panics
+    /// If a change is under way.
+    pub fn with_new_regions(&self, regions: &[Vec<Place>]) -> View {
+        assert!(self.change.is_none(), "one change at a time");
+        let new_regions = regions.len() as u32;
+        let mut view = self.next(Some(Change { new_regions, ..Change::begun() }));
+        let region =
+            |places: &Vec<Place>| Region { scheme: Scheme::Replicated, places: places.clone() };
+        view.regions.extend(regions.iter().map(region));
+        view
     }
 
     /// Makes the sibling of a subtable a part of the index: half of the directory's entries that
@@ -318,6 +347,7 @@ impl View {
             Stage::Frozen => {
                 change.stage = Stage::Transforming;
                 change.data_lost = false;
+                change.new_regions = 0;
                 self.next(Some(change))
             }
             Stage::Transforming => {
@@ -361,6 +391,11 @@ impl View {
             || regions.last().is_some_and(|last| *last as usize >= self.regions.len())
         {
             return fail("a change names an unknown subtable or region");
+        }
+        if change.new_regions as usize > self.regions.len()
+            || (change.new_regions > 0 && change.stage != Stage::Frozen)
+        {
+            return fail("a change has new regions that it cannot have");
         }
         let switched = change.stage == Stage::Switched;
         let unfinished = |s: &SubtableChange| s.headless || s.new_places().next().is_some();
@@ -492,6 +527,29 @@ mod tests {
         bad("exceeds", |c| c.regions[0].joining.offset = 4 << 20);
         bad("on one memory node", |c| c.subtables[0].joining = Some(place(1, 0)));
         bad("overlap", |c| c.regions[0].joining = place(2, 0));
+    }
+
+    #[test]
+    fn new_regions_are_known_before_they_can_be_used() {
+        let at = |offset| Vec::from([place(1, offset), place(0, offset)]);
+        let mut view = small();
+        view.members.iter_mut().for_each(|member| member.pool_bytes = 8 << 20);
+        let frozen = view.with_new_regions(&[at(3 << 20), Vec::from([place(1, 4 << 20)])]);
+        frozen.check().unwrap();
+        assert_eq!(frozen.regions.len(), 4, "everybody is to learn of them");
+        let transforming = frozen.advanced();
+        assert_eq!(transforming.change.as_ref().unwrap().new_regions, 0);
+        let stable = transforming.advanced().advanced();
+        assert_eq!((stable.regions.len(), &stable.change), (4, &None));
+        // Lost before anybody could use it: it does not come, the other one does.
+        let without = frozen.without(&[MnId(1)]).unwrap();
+        without.check().unwrap();
+        assert_eq!(without.regions.len(), 3);
+        assert_eq!(without.change.as_ref().unwrap().new_regions, 1);
+        assert_eq!(without.regions[2].places, [place(0, 3 << 20)]);
+        // Later it may hold something.
+        let lost = transforming.without(&[MnId(1)]);
+        assert_eq!(lost, Err(NothingLeft::Region(3)));
     }
 
     #[test]

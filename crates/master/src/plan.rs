@@ -1,8 +1,8 @@
 //! From settings and memory nodes to the first view.
 //!
-//! The index is placed first, and then as many regions as fit on what it leaves, less a share into
-//! which the index can grow. Each node is
-//! asked for its regions before its subtables, one after the other: regions are powers of two and
+//! The index is placed first, then few regions: about one for each node to lead. More are added when
+//! clients need them (`logic::adding`). Where there is room for it, so much is left that the index
+//! can double. Each node is asked for its regions before its subtables, one after the other: regions are powers of two and
 //! leave no holes, so the plan can count exactly what the node's allocator, which aligns by
 //! [`extent_align_bytes`], will give. Nothing here remembers anything.
 
@@ -18,8 +18,6 @@ use crate::settings::{MAX_REGIONS, Settings};
 /// Which item a ring position is for; part of the hash.
 pub(crate) const SUBTABLES: u64 = 1;
 pub(crate) const REGIONS: u64 = 2;
-/// One of so many bytes that the index leaves are kept for its growth.
-const GROWTH_SHARE: u64 = 16;
 
 /// Who will hold what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,11 +82,11 @@ impl Plan {
         let subtables = place(SUBTABLES, &rooms, replicas, count);
 
         let region = geometry.region_bytes;
-        let rooms = |kept: fn(u64) -> u64| -> Vec<Room> {
+        let rooms = |index_growth: u64| -> Vec<Room> {
             let room = |member: &Member| {
                 let holds = |nodes: &&Vec<MnId>| nodes.contains(&member.node);
                 let index = subtables.iter().filter(holds).count() as u64 * padded(bytes);
-                let left = member.pool_bytes - index - kept(member.pool_bytes - index);
+                let left = (member.pool_bytes - index).saturating_sub(index * index_growth);
                 let left = left - left % extent_align_bytes(bytes);
                 Room { node: member.node, items: left / padded(region) }
             };
@@ -97,11 +95,12 @@ impl Plan {
         let replicas = settings.data_replicas;
         // The 48-bit address space is a bound as well; it lies beyond for all but huge regions.
         let most = MAX_REGIONS.min((1 << fusee_core::layout::ADDRESS_BITS) / region);
-        let mut rooms_left = rooms(|left| left / GROWTH_SHARE);
+        let most = most.min(members.len() as u64);
+        let mut rooms_left = rooms(1);
         let mut count = capacity(&rooms_left, replicas, most);
         if count == 0 {
-            // Where there is room for one region only, the index keeps its size.
-            rooms_left = rooms(|_| 0);
+            // Where there is room for hardly one region, the index keeps its size.
+            rooms_left = rooms(0);
             count = capacity(&rooms_left, replicas, most);
         }
         if count == 0 {

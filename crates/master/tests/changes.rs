@@ -1,6 +1,8 @@
 //! Failures through the master's eyes: sessions and memory nodes that go, views in stages, clients
 //! that are recovered, replicas that come back; with a master that crashes anywhere in between.
 
+#[path = "changes/elastic.rs"]
+mod elastic;
 mod world;
 
 use fusee_control::master::{Epochs, Leftover, MasterReply, MasterRequest, MemberState, Pulse};

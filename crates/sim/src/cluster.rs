@@ -499,9 +499,9 @@ impl Cluster {
         let (sender, answer) = oneshot::channel();
         if self.0.network.options().stepwise {
             self.0.sim.idle(MESSAGE_STEPS).await;
-            if matches!(request, MasterRequest::Split { .. }) {
-                // There are tests that stand in for the master, and decide what is split.
-                let reason = "the index keeps its size here".into();
+            if matches!(request, MasterRequest::Split { .. } | MasterRequest::MoreRoom { .. }) {
+                // There are tests that stand in for the master, and decide what grows.
+                let reason = "the cluster keeps its size here".into();
                 return Ok(MasterReply::Refused { reason });
             }
             let reply = Box::new(|reply| drop(sender.send(reply)));

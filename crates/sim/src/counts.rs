@@ -52,6 +52,8 @@ counts! {
     transformations,
     /// Changes of the view that split subtables, to their ends.
     splits,
+    /// Changes of the view that brought new regions.
+    additions,
     /// Masters that crashed while they repaired something.
     recovery_crashes,
     /// Sessions that were shut out though their process lived.

@@ -95,13 +95,16 @@ pub enum Scenario {
     /// Memory is short, and what is freed is used again at once, while clients, memory nodes and the
     /// master crash.
     Reuse,
+    /// The pool grows region by region, and memory nodes come and go, while clients, memory nodes and
+    /// the master crash.
+    Elastic,
     /// All of it.
     Storm,
 }
 
 impl Scenario {
     /// All of them, in the order in which seeds take turns.
-    pub const ALL: [Scenario; 8] = [
+    pub const ALL: [Scenario; 9] = [
         Scenario::Mixed,
         Scenario::Inserts,
         Scenario::Unsteady,
@@ -109,6 +112,7 @@ impl Scenario {
         Scenario::Losses,
         Scenario::Growth,
         Scenario::Reuse,
+        Scenario::Elastic,
         Scenario::Storm,
     ];
 
@@ -122,6 +126,7 @@ impl Scenario {
             Scenario::Losses => "losses",
             Scenario::Growth => "growth",
             Scenario::Reuse => "reuse",
+            Scenario::Elastic => "elastic",
             Scenario::Storm => "storm",
         }
     }
@@ -140,6 +145,7 @@ impl Scenario {
                 "an index that grows, under crashes of clients, nodes and the master"
             }
             Scenario::Reuse => "memory that is short, and used again, under the same crashes",
+            Scenario::Elastic => "a pool that grows region by region, under crashes of all kinds",
             Scenario::Storm => "every fault there is",
         }
     }
@@ -159,7 +165,7 @@ impl Scenario {
             }
             Scenario::Crashes => &[Delay, Tear, ClientCrash, RecoveryCrash],
             Scenario::Losses => &[Delay, Tear, NodeCrash, ClientCrash, RecoveryCrash],
-            Scenario::Growth | Scenario::Reuse => {
+            Scenario::Growth | Scenario::Reuse | Scenario::Elastic => {
                 &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash]
             }
             Scenario::Storm => &Fault::ALL,
@@ -283,6 +289,7 @@ impl Shape {
         match scenario {
             Scenario::Growth => shape.with_many_keys(rng),
             Scenario::Reuse => shape.with_little_memory(rng),
+            Scenario::Elastic => shape.with_small_regions(),
             _ => shape,
         }
     }
@@ -304,6 +311,16 @@ impl Shape {
             other_keys: 1 + rng.below(12),
             operations: 3 * self.operations,
             fault_every_ns: 8 * self.fault_every_ns,
+            ..self
+        }
+    }
+
+    /// A region has seven blocks: one more is needed all the time.
+    fn with_small_regions(self) -> Shape {
+        let geometry = Geometry { region_bytes: 1 << 15, ..self.cluster.geometry };
+        Shape {
+            cluster: ClusterOptions { geometry, ..self.cluster },
+            fault_every_ns: 4 * self.fault_every_ns,
             ..self
         }
     }

@@ -233,6 +233,9 @@ impl MasterHost {
                 for write in writes {
                     if let Write::Put(Record::View(view)) = &write {
                         cluster.view_begins(view);
+                        if view.change.as_ref().is_some_and(|change| change.new_regions > 0) {
+                            count(&cluster.sim().counts().additions);
+                        }
                     }
                     let mut store = self.store.borrow_mut();
                     match write {

@@ -116,6 +116,7 @@ impl tarpc::RequestName for MasterRequest {
             MasterRequest::Abandon { .. } => "Abandon",
             MasterRequest::Unreachable { .. } => "Unreachable",
             MasterRequest::Split { .. } => "Split",
+            MasterRequest::MoreRoom { .. } => "MoreRoom",
             MasterRequest::Alive { .. } => "Alive",
             MasterRequest::GetView { .. } => "GetView",
             MasterRequest::Status => "Status",

@@ -8,7 +8,7 @@
 //! | frozen | all open sessions act by it, all given-up ones are fenced, no job runs | transforming |
 //! | transforming | the job that makes the replicas equal | switched |
 //! | switched | as for frozen, and nobody has to look what became of a write; after a split, the job that clears what has moved | stable |
-//! | stable | given-up sessions are recovered, some at a time | full subtables are split, replicas are added |
+//! | stable | given-up sessions are recovered, some at a time | full subtables are split, regions and replicas are added |
 //!
 //! Jobs run one at a time, each under the session of the *repairer*. When one fails, its verbs may
 //! still be on their way: then the repairer is retired, that is fenced like a client that is given
@@ -114,8 +114,9 @@ impl Master {
             Some(Stage::Frozen | Stage::Switched) => false,
             None => {
                 let splits = self.split(now_ms, out);
+                let grows = self.add_regions(now_ms, out) || splits;
                 if self.sessions.given_up().next().is_none() {
-                    if !splits {
+                    if !grows {
                         self.grow(now_ms, out);
                     }
                 } else if self.may_start(now_ms) {
@@ -228,6 +229,7 @@ impl Master {
         );
         self.growth.abandon();
         self.splitting.abandon();
+        self.adding.abandon();
         self.history.lost(now_ms, lost);
         self.set_view(now_ms, view, writes, text, out);
     }

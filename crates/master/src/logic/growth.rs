@@ -16,7 +16,7 @@ use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, View};
 
-use super::{Action, Actions, Level, Master, Purpose};
+use super::{Action, Actions, Level, Master, Purpose, reserving};
 use crate::placement::{Room, another};
 use crate::plan::{REGIONS, SUBTABLES, padded};
 
@@ -67,9 +67,9 @@ impl Growth {
         self.at_rest = None;
     }
 
-    /// A node refused for lack of room.
-    pub fn has_no_room_for_subtables(&mut self, node: MnId) {
-        self.full.insert((node, false));
+    /// A node refused for lack of room, for a region or a subtable.
+    pub fn has_no_room_for(&mut self, node: MnId, region: bool) {
+        self.full.insert((node, region));
     }
 
     /// Whether room is being reserved on a node.
@@ -138,7 +138,7 @@ impl Master {
     /// What to add next, and on which node.
     fn choose(&self) -> Option<(MnId, Vec<Extent>)> {
         let view = self.view()?;
-        let subtable = view.geometry.subtable_bytes();
+        let subtable = padded(view.geometry.subtable_bytes());
         let mut rooms = self.rooms(view, false, subtable);
         let mut chosen: Option<(MnId, Vec<Extent>)> = None;
         for (number, places) in self.poor_subtables(view) {
@@ -155,25 +155,28 @@ impl Master {
         if chosen.is_some() {
             return chosen;
         }
-        let rooms = self.rooms(view, true, view.geometry.region_bytes);
+        let rooms = self.rooms(view, true, padded(view.geometry.region_bytes));
         self.poor_regions(view).find_map(|(region, places)| {
             let node = another(REGIONS, &rooms, region.into(), &names(places))?;
             Some((node, vec![Extent::Region { region, primary: false }]))
         })
     }
 
-    /// How many extents of some size fit on the nodes that can be used.
-    pub(super) fn rooms(&self, view: &View, regions: bool, bytes: u64) -> Vec<Room> {
+    /// Whether something may be placed on a node.
+    pub(super) fn is_usable(&self, node: MnId) -> bool {
+        (self.in_view(node) || self.present.contains(&node))
+            && !self.presences.losing.contains(&node)
+    }
+
+    /// How many extents, subtables or regions, that take so many bytes each fit on the nodes that
+    /// can be used.
+    pub(super) fn rooms(&self, view: &View, regions: bool, padded_bytes: u64) -> Vec<Room> {
         let usable = self.members.values().filter(|member| {
-            let node = member.node;
-            let in_view = view.member(node).is_some();
-            (in_view || self.present.contains(&node))
-                && !self.presences.losing.contains(&node)
-                && !self.growth.full.contains(&(node, regions))
+            self.is_usable(member.node) && !self.growth.full.contains(&(member.node, regions))
         });
         let room = usable.map(|member| {
             let left = member.pool_bytes.saturating_sub(used(view, member.node));
-            Room { node: member.node, items: left / padded(bytes) }
+            Room { node: member.node, items: left / padded_bytes }
         });
         room.collect()
     }
@@ -181,18 +184,11 @@ impl Master {
     fn begin(&mut self, now_ms: u64, node: MnId, extents: Vec<Extent>, out: &mut Actions) {
         let (Some(view), Some(member)) = (self.view(), self.members.get(&node)) else { return };
         let (cluster, attempt) = (view.cluster, self.last_attempt);
-        let geometry = view.geometry;
         let mut requests = Vec::new();
         if view.member(node).is_none() {
             requests.push(NodeRequest::Format { cluster, attempt });
         }
-        requests.extend(extents.iter().map(|extent| {
-            let (bytes, block_bytes) = match extent {
-                Extent::Region { .. } => (geometry.region_bytes, geometry.block_bytes),
-                Extent::Subtable { .. } => (geometry.subtable_bytes(), 0),
-            };
-            NodeRequest::Reserve { cluster, attempt, extent: *extent, bytes, block_bytes }
-        }));
+        requests.extend(extents.iter().map(|extent| reserving::request(view, attempt, *extent)));
         // Who answers last has answered everything.
         requests.push(NodeRequest::Describe);
         let growing = Growing {

@@ -68,6 +68,7 @@ impl History {
                 let joining = change.subtables.iter().filter(|s| s.joining.is_some()).count();
                 entry.subtables = change.subtables.len() as u64;
                 entry.joined = (joining + change.regions.len()) as u64;
+                entry.new_regions = change.new_regions.into();
             }
             Some(_) => {}
             None => self.reconfigurations += 1,

@@ -23,6 +23,7 @@
 //! * Missing replicas are added where there is room (`growth`).
 //! * The index grows when clients find no room in it (`splitting`).
 //! * Epochs say when memory may be used again (`epochs`).
+//! * Regions are added when clients find no free block (`adding`).
 //!
 //! Restarts: names, client ids, sessions and the view come back from the store. With a view, all
 //! that is to be done follows from it and from the sessions; nothing else is remembered. Without
@@ -30,6 +31,7 @@
 //! with those that answer or join: an unfinished attempt to form it leaves nothing that the next
 //! does not sweep away (see `format`).
 
+mod adding;
 mod change;
 mod epochs;
 mod fencing;
@@ -40,6 +42,7 @@ mod history;
 mod joining;
 mod presence;
 mod requests;
+mod reserving;
 mod splitting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +56,7 @@ use crate::jobs::{Job, JobError, JobReport};
 use crate::record::{Record, Write};
 use crate::sessions::Sessions;
 use crate::settings::Settings;
+use adding::Adding;
 use change::Repair;
 use epochs::Epoch;
 use fencing::Fences;
@@ -196,6 +200,7 @@ pub struct Master {
     repair: Repair,
     growth: Growth,
     splitting: Splitting,
+    adding: Adding,
     history: History,
     epochs: Epoch,
     /// Calls under way; a call that belongs to an attempt is forgotten with it.
@@ -213,6 +218,7 @@ enum Purpose {
     Fence(Vec<ClientId>),
     Grow,
     Split,
+    AddRegions,
 }
 
 type Actions = Vec<Action>;
@@ -242,6 +248,7 @@ impl Master {
             repair: Repair::default(),
             growth: Growth::default(),
             splitting: Splitting::default(),
+            adding: Adding::default(),
             history: History::default(),
             epochs: Epoch::default(),
             calls: BTreeMap::new(),
@@ -334,6 +341,7 @@ impl Master {
             Purpose::Fence(clients) => self.fence_answered(now_ms, node, &clients, &result, out),
             Purpose::Grow => self.grow_answered(now_ms, token, result, out),
             Purpose::Split => self.split_answered(now_ms, node, token, result, out),
+            Purpose::AddRegions => self.add_answered(now_ms, node, token, result, out),
         }
     }
 

@@ -53,6 +53,7 @@ impl Master {
                 MasterReply::Done
             }
             MasterRequest::Split { subtable, view } => self.split_wanted(subtable, view),
+            MasterRequest::MoreRoom { client, view } => self.region_wanted(client, view),
             MasterRequest::Unreachable { node } => {
                 self.probe(now_ms, node, out);
                 MasterReply::Done

@@ -64,6 +64,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         ReadsBackupsWhileFrozen => &scenarios::CUT_OFF_PRIMARY,
         ReadsDoubtfulBackups => &scenarios::DOUBTFUL_BACKUPS,
         EarlierRepairerGoesOn => &scenarios::LATE_REPAIRS,
+        NewRegionLedAtOnce => &scenarios::TIMED_ELASTIC,
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
         ReusedAtOnce | GenerationStays | LoserFreesAtOnce | WithdrawnObjectFreed
         | ComparedIsNotSettled | FreedBlockAtOnce => &scenarios::TIMED_REUSE,

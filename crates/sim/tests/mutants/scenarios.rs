@@ -105,6 +105,8 @@ pub const TIMED_LOSSES: Scenario =
     named("timed losses", |seed| timed(fusee_sim::Scenario::Losses, seed));
 pub const TIMED_REUSE: Scenario =
     named("timed reuse", |seed| timed(fusee_sim::Scenario::Reuse, seed));
+pub const TIMED_ELASTIC: Scenario =
+    named("timed elastic", |seed| timed(fusee_sim::Scenario::Elastic, seed));
 
 /// Short runs: what is left behind at their ends is seen more often.
 pub const TIMED_SHORT_CRASHES: Scenario = named("short crashes", |seed| {
@@ -118,12 +120,13 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
 });
 
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 7] = [
+pub const TIMED: [&Scenario; 8] = [
     &TIMED_MIXED,
     &TIMED_INSERTS,
     &TIMED_CRASHES,
     &TIMED_LOSSES,
     &TIMED_REUSE,
+    &TIMED_ELASTIC,
     &TIMED_SHORT_CRASHES,
     &TIMED_SHORT_LOSSES,
 ];
