@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::Change;
+use crate::change::{Change, LeavingFrom};
 use crate::layout::{
     Address, BLOCK_HEADER_BYTES, BlockShape, MOVED_BYTES, Object, SizeClass, UNIT_BYTES,
     bitmap_bytes,
@@ -297,7 +297,19 @@ impl View {
         if let Some(change) = &self.change {
             let new = change.subtables.iter().flat_map(|s| s.new_places());
             extents.extend(new.flat_map(|place| places(&[place], subtable)));
-            extents.extend(change.regions.iter().flat_map(|r| places(&[r.joining], region)));
+            extents.extend(
+                change.regions.iter().flat_map(|r| r.joining).flat_map(|p| places(&[p], region)),
+            );
+            for (from, place) in self.leaving() {
+                let (held, bytes) = match from {
+                    LeavingFrom::Subtable(n) => (&self.subtables[n as usize].places, subtable),
+                    LeavingFrom::Region(n) => (&self.regions[n as usize].places, region),
+                };
+                // One that has left, and is not given back yet.
+                if !held.contains(&place) {
+                    extents.extend(places(&[place], bytes));
+                }
+            }
         }
         extents.sort_unstable();
         let overlap = |pair: &[(MnId, u64, u64)]| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1;

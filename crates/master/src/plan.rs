@@ -12,12 +12,16 @@ use fusee_control::node::{Extent, NodeRequest, extent_align_bytes};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Geometry, Member, Place, Region, Scheme, Subtable, View};
 
+use crate::logic::balance::Kind;
 use crate::placement::{Room, capacity, place};
 use crate::settings::{MAX_REGIONS, Settings};
 
 /// Which item a ring position is for; part of the hash.
 pub(crate) const SUBTABLES: u64 = 1;
 pub(crate) const REGIONS: u64 = 2;
+
+/// Items that are moved at most before the first view.
+const MAX_MOVES: usize = 256;
 
 /// Who will hold what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +70,25 @@ pub(crate) fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(extent_align_bytes(bytes))
 }
 
+/// Evens out what hashing leaves uneven, as the cluster would do as soon as it is formed: now
+/// nothing has to be copied.
+fn evened(members: &[Member], mut placed: Vec<Vec<MnId>>, rooms: &[Room]) -> Vec<Vec<MnId>> {
+    for _ in 0..MAX_MOVES {
+        let place = |node: &MnId| Place { node: *node, offset: 0 };
+        let items: Vec<Vec<Place>> =
+            placed.iter().map(|nodes| nodes.iter().map(place).collect()).collect();
+        let load = |node| placed.iter().flatten().filter(|at| **at == node).count() as u64;
+        let left = rooms.iter().map(|room| Room { items: room.items - load(room.node), ..*room });
+        let Some(moves) = Kind::planned(&items, left.collect()).next(members, &[]) else { break };
+        for (extent, leaving) in moves.extents {
+            let Extent::Subtable { subtable: item } = extent else { continue };
+            let nodes = placed[item as usize].iter_mut().filter(|node| **node == leaving.node);
+            nodes.for_each(|node| *node = moves.to);
+        }
+    }
+    placed
+}
+
 impl Plan {
     /// Places index and regions on the members.
     pub fn new(settings: &Settings, members: Vec<Member>) -> Result<Plan, PlanError> {
@@ -79,7 +102,7 @@ impl Plan {
         if fitting < count {
             return Err(PlanError::Index { subtables: count, fitting, bytes, replicas });
         }
-        let subtables = place(SUBTABLES, &rooms, replicas, count);
+        let subtables = evened(&members, place(SUBTABLES, &rooms, replicas, count), &rooms);
 
         let region = geometry.region_bytes;
         let rooms = |index_growth: u64| -> Vec<Room> {
@@ -106,7 +129,7 @@ impl Plan {
         if count == 0 {
             return Err(PlanError::Regions { bytes: region, replicas });
         }
-        let regions = place(REGIONS, &rooms_left, replicas, count);
+        let regions = evened(&members, place(REGIONS, &rooms_left, replicas, count), &rooms_left);
         Ok(Plan { members, geometry, subtables, regions })
     }
 
@@ -134,7 +157,7 @@ impl Plan {
                 Extent::Region { .. } => (self.geometry.region_bytes, self.geometry.block_bytes),
                 Extent::Subtable { .. } => (self.geometry.subtable_bytes(), 0),
             };
-            NodeRequest::Reserve { cluster, attempt, extent, bytes, block_bytes }
+            NodeRequest::Reserve { cluster, attempt, view: 0, extent, bytes, block_bytes }
         };
         self.extents(node).into_iter().map(request).collect()
     }

@@ -24,7 +24,15 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Setting
     };
     // Nobody here renews anything: `changes.rs` is about that.
     let lease = Lease { lease_ms: u64::MAX, ..Lease::default() };
-    Settings { memory_nodes, index_replicas, data_replicas, index_keys: 300, geometry, lease }
+    Settings {
+        memory_nodes,
+        index_replicas,
+        data_replicas,
+        index_keys: 300,
+        geometry,
+        lease,
+        move_bytes_per_s: 1 << 30,
+    }
 }
 
 const POOL: u64 = 2 << 20;

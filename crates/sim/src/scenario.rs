@@ -37,11 +37,15 @@ pub enum Fault {
     MasterRestart,
     /// The master crashes while it repairs something.
     RecoveryCrash,
+    /// Memory nodes join.
+    Join,
+    /// Memory nodes are drained; at times they are to stay after all.
+    Drain,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 10] = [
+    pub const ALL: [Fault; 12] = [
         Fault::Delay,
         Fault::Tear,
         Fault::ClientCrash,
@@ -52,6 +56,8 @@ impl Fault {
         Fault::LostCompletion,
         Fault::MasterRestart,
         Fault::RecoveryCrash,
+        Fault::Join,
+        Fault::Drain,
     ];
 
     /// Its name on the command line.
@@ -67,6 +73,8 @@ impl Fault {
             Fault::LostCompletion => "lost-completion",
             Fault::MasterRestart => "master-restart",
             Fault::RecoveryCrash => "recovery-crash",
+            Fault::Join => "join",
+            Fault::Drain => "drain",
         }
     }
 
@@ -145,7 +153,9 @@ impl Scenario {
                 "an index that grows, under crashes of clients, nodes and the master"
             }
             Scenario::Reuse => "memory that is short, and used again, under the same crashes",
-            Scenario::Elastic => "a pool that grows region by region, under crashes of all kinds",
+            Scenario::Elastic => {
+                "a pool that grows, nodes that join and are drained, under crashes of all kinds"
+            }
             Scenario::Storm => "every fault there is",
         }
     }
@@ -165,8 +175,11 @@ impl Scenario {
             }
             Scenario::Crashes => &[Delay, Tear, ClientCrash, RecoveryCrash],
             Scenario::Losses => &[Delay, Tear, NodeCrash, ClientCrash, RecoveryCrash],
-            Scenario::Growth | Scenario::Reuse | Scenario::Elastic => {
+            Scenario::Growth | Scenario::Reuse => {
                 &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash]
+            }
+            Scenario::Elastic => {
+                &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash, Join, Drain]
             }
             Scenario::Storm => &Fault::ALL,
         }
@@ -261,6 +274,7 @@ impl Shape {
             pool_bytes: 3 << 19,
             session,
             grace_ms: 1,
+            move_bytes_per_s: ClusterOptions::default().move_bytes_per_s,
             lease_ms: (scenario >= Scenario::Unsteady).then(|| rng.pick(&[20, 60])),
         };
         let network = NetworkOptions {
@@ -315,12 +329,13 @@ impl Shape {
         }
     }
 
-    /// A region has seven blocks: one more is needed all the time.
+    /// A region has three blocks: one more is needed all the time.
     fn with_small_regions(self) -> Shape {
-        let geometry = Geometry { region_bytes: 1 << 15, ..self.cluster.geometry };
+        let geometry = Geometry { region_bytes: 1 << 14, ..self.cluster.geometry };
         Shape {
             cluster: ClusterOptions { geometry, ..self.cluster },
-            fault_every_ns: 4 * self.fault_every_ns,
+            // The master has to live longer than a lease now and then, or nobody expires.
+            fault_every_ns: 12 * self.fault_every_ns,
             ..self
         }
     }

@@ -7,7 +7,7 @@
 
 use fusee_client::{Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options};
 use fusee_core::layout::{BlockShape, Object};
-use fusee_master::settings::{DEFAULT_LEASE_MS, Lease, Settings};
+use fusee_master::settings::{DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, Lease, Settings};
 
 use super::args::{ClusterArgs, LoadArgs};
 use super::report::ClusterReport;
@@ -74,6 +74,7 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
         index_keys: demand.keys,
         geometry,
         lease: Lease::default(),
+        move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
     };
     settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
     // One session per thread, the clients' own and the verifier's, each with an open block.
@@ -191,6 +192,7 @@ pub fn open(
             index_keys: demand.keys,
             port: 0,
             lease_ms: DEFAULT_LEASE_MS,
+            move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
             fabrics: vec![match fabric {
                 FabricKind::Tcp => Serve::Tcp,
                 _ => Serve::Shm,

@@ -102,7 +102,8 @@ pub(super) fn request(view: &View, attempt: u64, extent: Extent) -> NodeRequest 
         Extent::Region { .. } => (geometry.region_bytes, geometry.block_bytes),
         Extent::Subtable { .. } => (geometry.subtable_bytes(), 0),
     };
-    NodeRequest::Reserve { cluster: view.cluster, attempt, extent, bytes, block_bytes }
+    let (cluster, view) = (view.cluster, view.number);
+    NodeRequest::Reserve { cluster, attempt, view, extent, bytes, block_bytes }
 }
 
 impl Master {
