@@ -175,7 +175,11 @@ fn view(number: u64) -> View {
         cluster: 1,
         geometry: Geometry::default(),
         members: vec![member],
-        regions: vec![Region { scheme: Scheme::Replicated, places: vec![place(1 << 32)] }],
+        regions: vec![Region {
+            scheme: Scheme::Replicated,
+            places: vec![place(1 << 32)],
+            led_since: 1,
+        }],
         directory: vec![0],
         subtables: vec![Subtable { local_depth: 0, places: vec![place(0)] }],
         change: None,

@@ -308,6 +308,9 @@ impl View {
         }
         change.regions.retain(|region| region.joining.or(region.leaving).is_some());
         for region in &mut view.regions {
+            if region.places.first().is_some_and(is_lost) {
+                region.led_since = view.number;
+            }
             region.places.retain(|place| !is_lost(place));
         }
         if let Some(gone) = view.regions.iter().position(|region| region.places.is_empty()) {
@@ -378,8 +381,11 @@ impl View {
         assert!(self.change.is_none(), "one change at a time");
         let new_regions = regions.len() as u32;
         let mut view = self.next(Some(Change { new_regions, ..Change::begun() }));
-        let region =
-            |places: &Vec<Place>| Region { scheme: Scheme::Replicated, places: places.clone() };
+        let region = |places: &Vec<Place>| Region {
+            scheme: Scheme::Replicated,
+            places: places.clone(),
+            led_since: view.number,
+        };
         view.regions.extend(regions.iter().map(region));
         view
     }
@@ -435,8 +441,11 @@ impl View {
                 // Their numbers are larger than all others.
                 change.subtables.append(&mut siblings);
                 for RegionChange { region, joining, leaving } in &mut change.regions {
-                    let places = &mut view.regions[*region as usize].places;
-                    switch_places(places, joining.take(), *leaving);
+                    let region = &mut view.regions[*region as usize];
+                    if region.places.first() == leaving.as_ref() {
+                        region.led_since = view.number;
+                    }
+                    switch_places(&mut region.places, joining.take(), *leaving);
                 }
                 change.regions.retain(|region| region.leaving.is_some());
                 change.stage = Stage::Switched;
@@ -598,6 +607,8 @@ mod tests {
         let switched = frozen.advanced().advanced();
         switched.check().unwrap();
         assert_eq!(switched.regions[0].places, [new, view.regions[0].places[1]]);
+        assert_eq!(switched.regions[0].led_since, switched.number, "the bitmaps are others");
+        assert_eq!(switched.regions[1].led_since, 1);
         assert_eq!(switched.subtables[1].places, [view.subtables[1].places[0], place(2, 0)]);
         assert!(switched.is_region_frozen(0), "who reads at the old place sees no new object");
         let leaving: Vec<Place> = switched.leaving().map(|(_, place)| place).collect();

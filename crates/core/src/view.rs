@@ -181,8 +181,11 @@ pub struct Region {
     /// How it is made redundant.
     pub scheme: Scheme,
     /// Where it starts on each of its memory nodes. The first is the primary, which allocates
-    /// its blocks.
+    /// its blocks and holds the free bitmaps that count.
     pub places: Vec<Place>,
+    /// The number of the view since which the first place is the first: with another one came other
+    /// free bitmaps, all zeros.
+    pub led_since: u64,
 }
 
 /// A subtable of the index.
@@ -426,10 +429,11 @@ pub(crate) mod tests {
             cluster: 1,
             geometry,
             members: Vec::from([member(0), member(1)]),
-            regions: Vec::from(
-                [1 << 20, 2 << 20]
-                    .map(|at| Region { scheme: Scheme::Replicated, places: places(at) }),
-            ),
+            regions: Vec::from([1 << 20, 2 << 20].map(|at| Region {
+                scheme: Scheme::Replicated,
+                places: places(at),
+                led_since: 1,
+            })),
             directory: Vec::from([0, 1]),
             subtables: Vec::from(
                 [0, 1 << 16].map(|at| Subtable { local_depth: 1, places: places(at) }),

@@ -117,7 +117,7 @@ impl Plan {
         };
         let replicas = settings.data_replicas;
         // The 48-bit address space is a bound as well; it lies beyond for all but huge regions.
-        let most = MAX_REGIONS.min((1 << fusee_core::layout::ADDRESS_BITS) / region);
+        let most = MAX_REGIONS.min(fusee_core::layout::MOVED_BYTES / region);
         let most = most.min(members.len() as u64);
         let mut rooms_left = rooms(1);
         let mut count = capacity(&rooms_left, replicas, most);
@@ -181,7 +181,7 @@ impl Plan {
             let primary = |node: &MnId| nodes.first() == Some(node);
             let extent = |node| Extent::Region { region, primary: primary(&node) };
             let places = nodes.iter().map(|node| place(*node, extent(*node))).collect();
-            Region { scheme: Scheme::Replicated, places }
+            Region { scheme: Scheme::Replicated, places, led_since: 1 }
         };
         let depth = self.subtables.len().ilog2() as u8;
         let subtable = |(subtable, nodes): (u32, &Vec<MnId>)| {

@@ -363,6 +363,7 @@ mod tests {
             regions: vec![Region {
                 scheme: Scheme::Replicated,
                 places: vec![place(MnId(0)), place(MnId(1))],
+                led_since: 1,
             }],
             directory: Vec::new(),
             subtables: Vec::new(),

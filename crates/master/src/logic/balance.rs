@@ -221,6 +221,7 @@ mod tests {
         let region = |(number, nodes): (u64, &&[u16])| Region {
             scheme: Scheme::Replicated,
             places: nodes.iter().map(|n| Place { node: MnId(*n), offset: number << 20 }).collect(),
+            led_since: 1,
         };
         View {
             number: 1,
