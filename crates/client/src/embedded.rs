@@ -11,7 +11,7 @@ use fusee_control::master::MasterReply;
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 use fusee_core::verbs::MnId;
 use fusee_fabric::FabricKind;
-use fusee_master::settings::Lease;
+use fusee_master::settings::{DEFAULT_MOVE_BYTES_PER_S, Lease};
 use fusee_master::{MasterServer, Settings};
 use fusee_memory_node::MemoryNode;
 
@@ -36,6 +36,7 @@ impl Cluster {
             index_keys: options.index_keys,
             geometry: options.geometry,
             lease: Lease::default(),
+            move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
         };
         let failed = |error: &dyn std::fmt::Display| ConnectError::Embedded(error.to_string());
         settings.check().map_err(|error| failed(&error))?;

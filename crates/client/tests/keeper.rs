@@ -13,6 +13,7 @@ use fusee_client::logic::{Gate, Keeper, Keeping, Timing};
 use fusee_client::{ClientId, Geometry, MnId, View};
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
 use fusee_control::rpc::RpcError;
+use fusee_core::change::Gain;
 use fusee_core::host::Acting;
 use fusee_core::update::ViewUpdate;
 use fusee_core::view::{Member, Place, Region, Scheme, Subtable};
@@ -175,7 +176,11 @@ fn view(number: u64) -> View {
         cluster: 1,
         geometry: Geometry::default(),
         members: vec![member],
-        regions: vec![Region { scheme: Scheme::Replicated, places: vec![place(1 << 32)] }],
+        regions: vec![Region {
+            scheme: Scheme::Replicated,
+            places: vec![place(1 << 32)],
+            led_since: 1,
+        }],
         directory: vec![0],
         subtables: vec![Subtable { local_depth: 0, places: vec![place(0)] }],
         change: None,
@@ -281,7 +286,9 @@ fn a_switch_is_acknowledged_when_nobody_has_to_look_any_more() {
     let frozen = || {
         let mut frozen = view(1);
         frozen.members.push(Member { node: MnId(1), ..frozen.members[0].clone() });
-        let frozen = frozen.growing(&[(0, Place { node: MnId(1), offset: 0 })], &[]);
+        let joining = Place { node: MnId(1), offset: 0 };
+        let gain = Gain { of: 0, joining, leaving: None };
+        let frozen = frozen.growing(&[gain], &[]);
         frozen.check().unwrap();
         frozen
     };

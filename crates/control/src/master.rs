@@ -120,6 +120,22 @@ pub enum MasterRequest {
         /// The number of the view by which it was full.
         view: u64,
     },
+    /// A client got no block from any member: regions are added, which a newer view will show.
+    /// `Done` or `Refused`, if that cannot be.
+    MoreRoom {
+        /// The session's id.
+        client: ClientId,
+        /// The number of the view by which it asked.
+        view: u64,
+    },
+    /// A memory node is to leave: what it holds goes to others, and then the cluster goes on
+    /// without it. Repeating it changes nothing. Answer: `Done`, or `Refused` with what to do.
+    Drain {
+        /// The node.
+        node: MnId,
+        /// It stays after all, with what it still holds.
+        cancel: bool,
+    },
     /// A memory node is there. The answer waits until it is time to say so again. Answer: `Done`,
     /// or `Expelled`.
     Alive {
@@ -170,6 +186,8 @@ pub enum MasterReply {
     /// To `Alive`: the cluster goes on without this node. It may join again, empty, under another
     /// identity.
     Expelled,
+    /// To `Alive`: the node has been drained. Nothing lies on it any more; it should end.
+    Drained,
     /// To `GetView`; `None` if the asker's view is the newest.
     View(Option<View>),
     /// To `Status`.
@@ -209,6 +227,9 @@ pub struct Status {
     pub data_replicas: u8,
     /// Subtables and regions that have fewer replicas than they should.
     pub missing_replicas: u64,
+    /// Whether replicas are to be moved: to members that hold less than their share, or from one
+    /// that is drained.
+    pub rebalancing: bool,
     /// Sessions open now.
     pub open_sessions: u64,
     /// Sessions that were given up and are not recovered yet.
@@ -236,10 +257,14 @@ pub struct Status {
 pub enum MemberState {
     /// The view has it.
     InView,
-    /// It is being given replicas to hold, and comes with the next view.
+    /// It is being made a member, and comes with the next view.
     Joining,
-    /// It is there, and nothing is to be done for it.
+    /// It has joined, and cannot be made a member now.
     Waiting,
+    /// The view has it, and what it holds goes to others.
+    Draining,
+    /// It has been drained; the cluster goes on without it.
+    Drained,
     /// The cluster goes on without it, or would if it could.
     Lost,
 }
@@ -303,6 +328,10 @@ pub struct Reconfiguration {
     pub subtables: u64,
     /// Replicas that were added, of subtables and of regions.
     pub joined: u64,
+    /// Replicas that moved from one memory node to another.
+    pub moved: u64,
+    /// Regions that are new.
+    pub new_regions: u64,
     /// Milliseconds until everybody had stopped in the scope.
     pub frozen_ms: u64,
     /// Milliseconds until the replicas were equal, or filled.

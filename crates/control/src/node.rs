@@ -67,6 +67,8 @@ pub enum NodeRequest {
         cluster: u64,
         /// As in the `Format` that came before.
         attempt: u64,
+        /// The number of the view that it is reserved for; 0 while the cluster forms.
+        view: u64,
         /// What for.
         extent: Extent,
         /// Its length, in bytes.
@@ -124,8 +126,19 @@ pub enum NodeRequest {
     /// This node is the primary of these regions from now on, in addition to those that it leads
     /// already, and hands out their free blocks. Answer: `Done`.
     Lead {
-        /// The regions.
+        /// The regions. One that was reserved for a later view is passed over: the order is late.
         regions: Vec<u32>,
+        /// The number of the view that says so.
+        view: u64,
+    },
+    /// Takes an extent back that no view uses any more, and that nobody reads or writes. It is zeroed
+    /// before it is reserved again. One that was reserved for a later view stays: the order is
+    /// late. Answer: `Done`, also if there is no such extent.
+    Release {
+        /// The extent; `primary` does not matter.
+        extent: Extent,
+        /// The number of the view that does without it.
+        view: u64,
     },
     /// Shuts clients out for good: when the answer comes, no verb of theirs executes any more on
     /// any fabric of this node. Answer: `Done`.

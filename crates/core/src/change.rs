@@ -18,7 +18,7 @@
 //! |---|---|---|---|
 //! | frozen | wait | from the primary; wait if it was lost | elsewhere |
 //! | transforming | wait | from the primary; if it was lost from all backups ([`settled`]) | elsewhere |
-//! | switched | wait; those that were stopped look what became of them | from the new primary | anywhere |
+//! | switched | wait; those that were stopped look what became of them | from the new primary | anywhere but where a replica leaves |
 //!
 //! Everything outside of the scope goes on, and so do reads of data, from any replica that is
 //! left. Only when regions have lost replicas do all writes wait while the change is frozen: a new
@@ -28,6 +28,15 @@
 //! keys whose next hash bit is 1, each in the slot of the same number; readers do not know of it
 //! yet. The switch makes it known. When everybody has left the old picture and knows what became of
 //! his writes, the moved entries are cleared from where they were, and only then the change ends.
+//!
+//! A replica *moves* by a new one that is filled while another is *leaving*: at the switch it takes its
+//! place, also that of the primary. Until all have acknowledged *switched* somebody may still read at
+//! the old place, so nothing may be written that is not there as well: a region that a replica leaves
+//! stays frozen to the end of the change. Then the memory node gets its room back.
+//!
+//! A *new region* stands in the region table from the first view of its change on, and nobody is told
+//! to hand out its blocks before the change is transforming: until then a session may act by a
+//! view that does not have it, and would read a word that leads nowhere. Nothing waits for it.
 //!
 //! Invariants:
 //!
@@ -44,8 +53,9 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use crate::mutant::{Mutant, removed};
 use crate::verbs::MnId;
-use crate::view::{MAX_DEPTH, Place, Subtable, View, ViewError};
+use crate::view::{MAX_DEPTH, Member, Place, Region, Scheme, Subtable, View, ViewError};
 
 /// How far a change has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -69,6 +79,22 @@ pub struct Change {
     pub subtables: Vec<SubtableChange>,
     /// The regions in its scope, by number, in order.
     pub regions: Vec<RegionChange>,
+    /// So many regions at the end of the table are new, and nobody has been told to hand out their
+    /// blocks yet. Only while it is frozen.
+    pub new_regions: u32,
+}
+
+impl Change {
+    /// A change that begins, with nothing in its scope yet.
+    fn begun() -> Change {
+        Change {
+            stage: Stage::Frozen,
+            data_lost: false,
+            subtables: Vec::new(),
+            regions: Vec::new(),
+            new_regions: 0,
+        }
+    }
 }
 
 /// What happens to a subtable.
@@ -78,8 +104,11 @@ pub struct SubtableChange {
     pub subtable: u32,
     /// Whether its primary was lost: its first place is a backup, until the change is switched.
     pub headless: bool,
-    /// A replica to fill, which becomes the last backup.
+    /// A replica to fill, which takes the place of the one that is leaving, or becomes the last
+    /// backup.
     pub joining: Option<Place>,
+    /// A replica that is taken away at the switch; after it, one whose room is to be given back.
+    pub leaving: Option<Place>,
     /// Of a subtable that is split.
     pub split: Option<Split>,
 }
@@ -98,8 +127,33 @@ pub enum Split {
 pub struct RegionChange {
     /// Which.
     pub region: u32,
-    /// A replica to fill, which becomes the last one.
+    /// A replica to fill, which takes the place of the one that is leaving, or becomes the last
+    /// one.
+    pub joining: Option<Place>,
+    /// As of a subtable. If it is the first place, the region has another one from the switch on.
+    pub leaving: Option<Place>,
+}
+
+/// A replica that is to be added to a subtable or a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gain {
+    /// The number of the subtable or region.
+    pub of: u32,
+    /// Where.
     pub joining: Place,
+    /// The replica that is taken away for it, if one is.
+    pub leaving: Option<Place>,
+}
+
+/// What the switch makes of the places.
+fn switch_places(places: &mut Vec<Place>, joining: Option<Place>, leaving: Option<Place>) {
+    let leaves = leaving.and_then(|leaving| places.iter().position(|place| *place == leaving));
+    match (joining, leaves) {
+        (Some(joining), Some(at)) => places[at] = joining,
+        (Some(joining), None) => places.push(joining),
+        (None, Some(at)) => drop(places.remove(at)),
+        (None, None) => {}
+    }
 }
 
 /// Something has no replica left.
@@ -116,7 +170,7 @@ pub enum NothingLeft {
 impl SubtableChange {
     /// Only that it is frozen, and its replicas made equal.
     fn of(subtable: u32) -> SubtableChange {
-        SubtableChange { subtable, headless: false, joining: None, split: None }
+        SubtableChange { subtable, headless: false, joining: None, leaving: None, split: None }
     }
 
     /// Where something is filled that is no part of the index yet.
@@ -166,10 +220,30 @@ impl View {
         subtables.into_iter().any(|s| matches!(s.split, Some(Split::Clearing(_))))
     }
 
-    /// Whether no new object may be placed in a region.
+    /// Whether no new object may be placed in a region: it is being copied, or somebody may still
+    /// read from a replica that has left it.
     pub fn is_region_frozen(&self, region: u32) -> bool {
-        let change = self.change.as_ref().filter(|change| change.stage != Stage::Switched);
+        let change = self.change.as_ref().filter(|change| {
+            change.stage != Stage::Switched || !removed(Mutant::WritesWhereAReplicaLeaves)
+        });
         change.is_some_and(|change| change.has_region(region))
+    }
+
+    /// The replicas, of subtables and of regions by their numbers, that have left a view that is
+    /// switched, or will at the switch.
+    pub fn leaving(&self) -> impl Iterator<Item = (LeavingFrom, Place)> + '_ {
+        let subtables = self.change.iter().flat_map(|change| &change.subtables);
+        let subtables =
+            subtables.filter_map(|s| Some((LeavingFrom::Subtable(s.subtable), s.leaving?)));
+        let regions = self.change.iter().flat_map(|change| &change.regions);
+        let regions = regions.filter_map(|r| Some((LeavingFrom::Region(r.region), r.leaving?)));
+        subtables.chain(regions)
+    }
+
+    /// Whether a change that is switched leaves work behind: moved entries, or room to be given
+    /// back.
+    pub fn is_to_be_cleared(&self) -> bool {
+        self.has_moved_entries() || self.leaving().next().is_some()
     }
 
     /// Whether a memory node holds anything of this view, or is about to.
@@ -178,8 +252,9 @@ impl View {
         let held = held.chain(self.regions.iter().flat_map(|r| &r.places));
         let joining = self.change.iter().flat_map(|change| {
             let subtables = change.subtables.iter().flat_map(SubtableChange::new_places);
-            subtables.chain(change.regions.iter().map(|r| r.joining))
+            subtables.chain(change.regions.iter().filter_map(|r| r.joining))
         });
+        let joining = joining.chain(self.leaving().map(|(_, place)| place));
         held.copied().chain(joining).any(|place| place.node == node)
     }
 
@@ -191,20 +266,11 @@ impl View {
     /// that had a replica there is frozen, beside those that were already. To be made in any stage.
     pub fn without(&self, lost: &[MnId]) -> Result<View, NothingLeft> {
         let is_lost = |place: &Place| lost.contains(&place.node);
-        let before = self.change.clone().unwrap_or(Change {
-            stage: Stage::Frozen,
-            data_lost: true,
-            subtables: Vec::new(),
-            regions: Vec::new(),
-        });
+        let before = self.change.clone().unwrap_or(Change::begun());
         let mut view = self.next(None);
         view.members.retain(|member| !lost.contains(&member.node));
-        let mut change = Change {
-            stage: Stage::Frozen,
-            data_lost: true,
-            subtables: Vec::new(),
-            regions: before.regions.clone(),
-        };
+        let mut change =
+            Change { data_lost: true, regions: before.regions.clone(), ..Change::begun() };
         for (number, subtable) in (0u32..).zip(&mut view.subtables) {
             let known = before.of_subtable(number).cloned();
             let lost_one = subtable.places.iter().any(is_lost);
@@ -212,6 +278,9 @@ impl View {
                 continue;
             }
             let lost_its_head = is_lost(&subtable.places[0]);
+            let leaving = known.as_ref().and_then(|known| {
+                still_leaving(&subtable.places, known.joining, known.leaving, lost)
+            });
             subtable.places.retain(|place| !is_lost(place));
             if subtable.places.is_empty() {
                 return Err(NothingLeft::Subtable(number));
@@ -227,17 +296,32 @@ impl View {
             change.subtables.push(SubtableChange {
                 headless: lost_its_head || known.headless,
                 joining: known.joining.filter(|place| !is_lost(place)),
+                leaving,
                 split,
                 ..known
             });
         }
-        for (number, region) in (0u32..).zip(&mut view.regions) {
-            region.places.retain(|place| !is_lost(place));
-            if region.places.is_empty() {
-                return Err(NothingLeft::Region(number));
-            }
+        for change in &mut change.regions {
+            let places = &view.regions[change.region as usize].places;
+            change.leaving = still_leaving(places, change.joining, change.leaving, lost);
+            change.joining = change.joining.filter(|place| !is_lost(place));
         }
-        change.regions.retain(|region| !is_lost(&region.joining));
+        change.regions.retain(|region| region.joining.or(region.leaving).is_some());
+        for region in &mut view.regions {
+            if region.places.first().is_some_and(is_lost) {
+                region.led_since = view.number;
+            }
+            region.places.retain(|place| !is_lost(place));
+        }
+        if let Some(gone) = view.regions.iter().position(|region| region.places.is_empty()) {
+            // A new one holds nothing yet: it and those after it do not come.
+            if gone < view.regions.len() - before.new_regions as usize {
+                return Err(NothingLeft::Region(gone as u32));
+            }
+            view.regions.truncate(gone);
+        }
+        let known = self.regions.len() as u32 - before.new_regions;
+        change.new_regions = view.regions.len() as u32 - known;
         // Without a place for one sibling none is taken in: their numbers follow from each other.
         let homeless = |s: &SubtableChange| s.split == Some(Split::Filling(Vec::new()));
         if change.subtables.iter().any(homeless) {
@@ -252,19 +336,22 @@ impl View {
     ///
     /// # Panics
     /// If a change is under way.
-    pub fn growing(&self, subtables: &[(u32, Place)], regions: &[(u32, Place)]) -> View {
+    pub fn growing(&self, subtables: &[Gain], regions: &[Gain]) -> View {
         assert!(self.change.is_none(), "one change at a time");
-        let subtable = |(subtable, place): &(u32, Place)| SubtableChange {
-            joining: Some(*place),
-            ..SubtableChange::of(*subtable)
+        let subtable = |gain: &Gain| SubtableChange {
+            joining: Some(gain.joining),
+            leaving: gain.leaving,
+            ..SubtableChange::of(gain.of)
         };
-        let region =
-            |(region, joining): &(u32, Place)| RegionChange { region: *region, joining: *joining };
+        let region = |gain: &Gain| RegionChange {
+            region: gain.of,
+            joining: Some(gain.joining),
+            leaving: gain.leaving,
+        };
         let mut change = Change {
-            stage: Stage::Frozen,
-            data_lost: false,
             subtables: subtables.iter().map(subtable).collect(),
             regions: regions.iter().map(region).collect(),
+            ..Change::begun()
         };
         change.subtables.sort_by_key(|s| s.subtable);
         change.regions.sort_by_key(|r| r.region);
@@ -283,8 +370,24 @@ impl View {
         };
         let mut subtables: Vec<SubtableChange> = splits.iter().map(split).collect();
         subtables.sort_by_key(|s| s.subtable);
-        let (stage, data_lost, regions) = (Stage::Frozen, false, Vec::new());
-        self.next(Some(Change { stage, data_lost, subtables, regions }))
+        self.next(Some(Change { subtables, ..Change::begun() }))
+    }
+
+    /// The view that has new regions, of which nobody hands out blocks yet; with their places.
+    ///
+    /// # Panics
+    /// If a change is under way.
+    pub fn with_new_regions(&self, regions: &[Vec<Place>]) -> View {
+        assert!(self.change.is_none(), "one change at a time");
+        let new_regions = regions.len() as u32;
+        let mut view = self.next(Some(Change { new_regions, ..Change::begun() }));
+        let region = |places: &Vec<Place>| Region {
+            scheme: Scheme::Replicated,
+            places: places.clone(),
+            led_since: view.number,
+        };
+        view.regions.extend(regions.iter().map(region));
+        view
     }
 
     /// Makes the sibling of a subtable a part of the index: half of the directory's entries that
@@ -318,6 +421,7 @@ impl View {
             Stage::Frozen => {
                 change.stage = Stage::Transforming;
                 change.data_lost = false;
+                change.new_regions = 0;
                 self.next(Some(change))
             }
             Stage::Transforming => {
@@ -326,7 +430,7 @@ impl View {
                 for subtable in &mut change.subtables {
                     subtable.headless = false;
                     let places = &mut view.subtables[subtable.subtable as usize].places;
-                    places.extend(subtable.joining.take());
+                    switch_places(places, subtable.joining.take(), subtable.leaving);
                     if let Some(Split::Filling(places)) = &mut subtable.split {
                         let places = core::mem::take(places);
                         let sibling = view.take_sibling_in(subtable.subtable, places);
@@ -336,9 +440,14 @@ impl View {
                 }
                 // Their numbers are larger than all others.
                 change.subtables.append(&mut siblings);
-                for region in change.regions.drain(..) {
-                    view.regions[region.region as usize].places.push(region.joining);
+                for RegionChange { region, joining, leaving } in &mut change.regions {
+                    let region = &mut view.regions[*region as usize];
+                    if region.places.first() == leaving.as_ref() {
+                        region.led_since = view.number;
+                    }
+                    switch_places(&mut region.places, joining.take(), *leaving);
                 }
+                change.regions.retain(|region| region.leaving.is_some());
                 change.stage = Stage::Switched;
                 view.change = Some(change);
                 view
@@ -362,20 +471,23 @@ impl View {
         {
             return fail("a change names an unknown subtable or region");
         }
+        if change.new_regions as usize > self.regions.len()
+            || (change.new_regions > 0 && change.stage != Stage::Frozen)
+        {
+            return fail("a change has new regions that it cannot have");
+        }
         let switched = change.stage == Stage::Switched;
         let unfinished = |s: &SubtableChange| s.headless || s.new_places().next().is_some();
         if switched && change.subtables.iter().any(unfinished) {
             return fail("a change that is switched leaves a subtable unfinished");
         }
-        if switched && !change.regions.is_empty() {
+        if switched && change.regions.iter().any(|r| r.joining.is_some()) {
             return fail("a change that is switched leaves a region unfinished");
         }
         let bytes = self.geometry.subtable_bytes();
-        for SubtableChange { subtable, joining, split, .. } in &change.subtables {
+        for SubtableChange { subtable, joining, leaving, split, .. } in &change.subtables {
             let Subtable { places, local_depth } = &self.subtables[*subtable as usize];
-            if let Some(joining) = joining {
-                self.check_joining(places, *joining, bytes)?;
-            }
+            self.check_exchange(places, *joining, *leaving, bytes)?;
             match split {
                 None => {}
                 Some(Split::Filling(_)) if u32::from(*local_depth) >= MAX_DEPTH => {
@@ -388,18 +500,78 @@ impl View {
                 Some(Split::Clearing(_)) => {}
             }
         }
-        for RegionChange { region, joining } in &change.regions {
+        for RegionChange { region, joining, leaving } in &change.regions {
             let places = &self.regions[*region as usize].places;
-            self.check_joining(places, *joining, self.geometry.region_bytes)?;
+            self.check_exchange(places, *joining, *leaving, self.geometry.region_bytes)?;
         }
         Ok(())
     }
 
-    fn check_joining(&self, places: &[Place], joining: Place, bytes: u64) -> Result<(), ViewError> {
-        let mut places = places.to_vec();
-        places.push(joining);
-        self.check_places(&places, bytes)
+    /// Checks what comes to these places, and what goes or has gone.
+    fn check_exchange(
+        &self,
+        places: &[Place],
+        joining: Option<Place>,
+        leaving: Option<Place>,
+        bytes: u64,
+    ) -> Result<(), ViewError> {
+        let mut all = places.to_vec();
+        all.extend(joining);
+        // One that leaves may make room for the sixth of five.
+        all.retain(|place| Some(*place) != leaving);
+        self.check_places(&all, bytes)?;
+        leaving.map_or(Ok(()), |leaving| self.check_places(&[leaving], bytes))?;
+        let stays = leaving.is_some_and(|leaving| places.contains(&leaving));
+        let switched = self.change.as_ref().is_some_and(|c| c.stage == Stage::Switched);
+        match switched && stays {
+            true => Err(ViewError { what: "a replica that has left is still there" }),
+            false => Ok(()),
+        }
     }
+
+    /// The view with one more member, which holds nothing yet.
+    ///
+    /// # Panics
+    /// If a change is under way.
+    pub fn with_member(&self, member: Member) -> View {
+        assert!(self.change.is_none(), "one change at a time");
+        let mut view = self.next(None);
+        view.members.push(member);
+        view
+    }
+
+    /// The view without a member that holds nothing any more.
+    ///
+    /// # Panics
+    /// If a change is under way, or it holds something.
+    pub fn without_member(&self, node: MnId) -> View {
+        assert!(self.change.is_none() && !self.uses(node), "something lies there");
+        let mut view = self.next(None);
+        view.members.retain(|member| member.node != node);
+        view
+    }
+}
+
+/// What has a replica leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeavingFrom {
+    /// The subtable of this number.
+    Subtable(u32),
+    /// The region of this number.
+    Region(u32),
+}
+
+/// Which replica leaves these places when memory nodes are lost meanwhile. Where one more was lost, or
+/// what was to come, none does: there would be too few. One that has left already stays away.
+fn still_leaving(
+    places: &[Place],
+    joining: Option<Place>,
+    leaving: Option<Place>,
+    lost: &[MnId],
+) -> Option<Place> {
+    let is_lost = |place: &Place| lost.contains(&place.node);
+    let stays = places.iter().chain(&joining).any(is_lost);
+    leaving.filter(|leaving| !is_lost(leaving) && !(stays && places.contains(leaving)))
 }
 
 #[cfg(test)]
@@ -409,6 +581,89 @@ mod tests {
 
     fn place(node: u16, offset: u64) -> Place {
         Place { node: MnId(node), offset }
+    }
+
+    fn gain(of: u32, joining: Place) -> Gain {
+        Gain { of, joining, leaving: None }
+    }
+
+    /// Both subtables and both regions lie on nodes 0 and 1; node 2 has nothing.
+    fn three() -> View {
+        let mut view = small();
+        view.members.push(Member { node: MnId(2), ..view.members[0].clone() });
+        view
+    }
+
+    #[test]
+    fn a_replica_moves_at_the_switch_and_its_room_is_given_back_after_it() {
+        let view = three();
+        let (old, new) = (view.regions[0].places[0], place(2, 1 << 20));
+        let region = Gain { of: 0, joining: new, leaving: Some(old) };
+        let moved = view.subtables[1].places[1];
+        let subtable = Gain { of: 1, joining: place(2, 0), leaving: Some(moved) };
+        let frozen = view.growing(&[subtable], &[region]);
+        frozen.check().unwrap();
+        assert_eq!(frozen.regions, view.regions);
+        let switched = frozen.advanced().advanced();
+        switched.check().unwrap();
+        assert_eq!(switched.regions[0].places, [new, view.regions[0].places[1]]);
+        assert_eq!(switched.regions[0].led_since, switched.number, "the bitmaps are others");
+        assert_eq!(switched.regions[1].led_since, 1);
+        assert_eq!(switched.subtables[1].places, [view.subtables[1].places[0], place(2, 0)]);
+        assert!(switched.is_region_frozen(0), "who reads at the old place sees no new object");
+        let leaving: Vec<Place> = switched.leaving().map(|(_, place)| place).collect();
+        assert_eq!(leaving, [moved, old]);
+        let mut again = switched.clone();
+        again.regions[1].places[0] = old;
+        assert!(again.check().is_err(), "the room is not free yet");
+        let stable = switched.advanced();
+        stable.check().unwrap();
+        assert!(!stable.is_region_frozen(0) && !stable.is_to_be_cleared());
+        again = stable.clone();
+        again.regions[0].places.push(place(0, old.offset));
+        again.check().unwrap();
+    }
+
+    #[test]
+    fn a_loss_keeps_the_replica_that_was_to_leave() {
+        let view = three();
+        let [first, second] = [0, 1].map(|at| view.regions[0].places[at]);
+        let new = place(2, 1 << 20);
+        let moving = Gain { of: 0, joining: new, leaving: Some(second) };
+        let frozen = view.growing(&[], &[moving]);
+        let switched = |view: View| view.advanced().advanced();
+        let without = |node, from: &View| from.without(&[MnId(node)]).unwrap();
+        // The other one is lost.
+        let after = switched(without(0, &frozen.advanced()));
+        after.check().unwrap();
+        assert_eq!(after.regions[0].places, [second, new]);
+        // What was to come is lost.
+        let after = switched(without(2, &frozen));
+        assert_eq!(after.regions[0].places, [first, second]);
+        assert!(!after.is_to_be_cleared());
+        // What was to leave is lost.
+        let after = switched(without(1, &frozen));
+        assert_eq!(after.regions[0].places, [first, new]);
+        assert!(!after.is_to_be_cleared());
+        // One that has left does not come back, and its room is not forgotten.
+        let after = without(2, &switched(frozen));
+        after.check().unwrap();
+        assert_eq!(after.regions[0].places, [first]);
+        let after = switched(after);
+        assert_eq!(after.leaving().next(), Some((LeavingFrom::Region(0), second)));
+        after.check().unwrap();
+    }
+
+    #[test]
+    fn members_come_and_go_with_nothing_on_them() {
+        let view = small();
+        let member = Member { node: MnId(2), ..view.members[0].clone() };
+        let more = view.with_member(member);
+        more.check().unwrap();
+        assert_eq!((more.number, more.members.len()), (2, 3));
+        let less = more.without_member(MnId(2));
+        less.check().unwrap();
+        assert_eq!((less.number, less.members), (3, view.members));
     }
 
     #[test]
@@ -444,8 +699,8 @@ mod tests {
     fn replicas_join_at_the_switch() {
         let half = small().without(&[MnId(0)]).unwrap().advanced().advanced().advanced();
         let mut half = half;
-        half.members.push(crate::view::Member { node: MnId(2), ..half.members[0].clone() });
-        let growing = half.growing(&[(1, place(2, 0))], &[(0, place(2, 1 << 20))]);
+        half.members.push(Member { node: MnId(2), ..half.members[0].clone() });
+        let growing = half.growing(&[gain(1, place(2, 0))], &[gain(0, place(2, 1 << 20))]);
         growing.check().unwrap();
         assert_eq!(growing.stage_of(0), None);
         assert!(growing.is_region_frozen(0) && !growing.is_region_frozen(1));
@@ -460,8 +715,9 @@ mod tests {
     fn a_loss_during_a_change_starts_it_again_with_all_that_was_frozen() {
         let half = small().without(&[MnId(0)]).unwrap().advanced().advanced().advanced();
         let mut half = half;
-        half.members.push(crate::view::Member { node: MnId(2), ..half.members[0].clone() });
-        let growing = half.growing(&[(1, place(2, 0))], &[(0, place(2, 1 << 20))]).advanced();
+        half.members.push(Member { node: MnId(2), ..half.members[0].clone() });
+        let growing =
+            half.growing(&[gain(1, place(2, 0))], &[gain(0, place(2, 1 << 20))]).advanced();
         let again = growing.without(&[MnId(2)]).unwrap();
         again.check().unwrap();
         assert_eq!(again.stage_of(1), Some(Stage::Frozen));
@@ -476,8 +732,8 @@ mod tests {
     fn bad_changes_are_refused() {
         let growing = || {
             let mut view = small();
-            view.members.push(crate::view::Member { node: MnId(2), ..view.members[0].clone() });
-            view.growing(&[(0, place(2, 0))], &[(1, place(2, 1 << 20))])
+            view.members.push(Member { node: MnId(2), ..view.members[0].clone() });
+            view.growing(&[gain(0, place(2, 0))], &[gain(1, place(2, 1 << 20))])
         };
         let bad = |what: &str, spoil: fn(&mut Change)| {
             let mut view = growing();
@@ -489,9 +745,33 @@ mod tests {
         bad("unknown subtable", |c| c.subtables[0].subtable = 9);
         bad("unknown subtable or region", |c| c.regions[0].region = 9);
         bad("unfinished", |c| c.stage = Stage::Switched);
-        bad("exceeds", |c| c.regions[0].joining.offset = 4 << 20);
+        bad("exceeds", |c| c.regions[0].joining = Some(place(2, 4 << 20)));
         bad("on one memory node", |c| c.subtables[0].joining = Some(place(1, 0)));
-        bad("overlap", |c| c.regions[0].joining = place(2, 0));
+        bad("overlap", |c| c.regions[0].joining = Some(place(2, 0)));
+        bad("unknown memory node", |c| c.regions[0].leaving = Some(place(7, 0)));
+    }
+
+    #[test]
+    fn new_regions_are_known_before_they_can_be_used() {
+        let at = |offset| Vec::from([place(1, offset), place(0, offset)]);
+        let mut view = small();
+        view.members.iter_mut().for_each(|member| member.pool_bytes = 8 << 20);
+        let frozen = view.with_new_regions(&[at(3 << 20), Vec::from([place(1, 4 << 20)])]);
+        frozen.check().unwrap();
+        assert_eq!(frozen.regions.len(), 4, "everybody is to learn of them");
+        let transforming = frozen.advanced();
+        assert_eq!(transforming.change.as_ref().unwrap().new_regions, 0);
+        let stable = transforming.advanced().advanced();
+        assert_eq!((stable.regions.len(), &stable.change), (4, &None));
+        // Lost before anybody could use it: it does not come, the other one does.
+        let without = frozen.without(&[MnId(1)]).unwrap();
+        without.check().unwrap();
+        assert_eq!(without.regions.len(), 3);
+        assert_eq!(without.change.as_ref().unwrap().new_regions, 1);
+        assert_eq!(without.regions[2].places, [place(0, 3 << 20)]);
+        // Later it may hold something.
+        let lost = transforming.without(&[MnId(1)]);
+        assert_eq!(lost, Err(NothingLeft::Region(3)));
     }
 
     #[test]

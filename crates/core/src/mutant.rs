@@ -50,6 +50,13 @@ mutants! {
     /// A session does not tell that stopped writers have yet to look: others may overwrite what they
     /// look for.
     StoppedIsForgotten,
+    /// Blocks of a new region are handed out before everybody knows it: a slot leads readers
+    /// nowhere.
+    NewRegionLedAtOnce,
+    /// A memory node gets the room of a replica back that some may still read from.
+    PlaceGivenUpEarly,
+    /// Objects are written to a region although some may still read from a replica that has left it.
+    WritesWhereAReplicaLeaves,
     /// The master makes replicas equal before everybody has left the older views.
     ChangeDoesNotWait,
     /// The master lets writes go on before those that were stopped have looked, and before all

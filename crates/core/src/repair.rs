@@ -103,7 +103,8 @@ pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed
             copy(fabric, from, *joining, bytes, &mut result).await?;
         }
     }
-    for RegionChange { region, joining } in &change.regions {
+    for RegionChange { region, joining, .. } in &change.regions {
+        let Some(joining) = joining else { continue };
         let from = view.regions[*region as usize].places[0];
         copy_region(fabric, view, from, *joining, &mut result).await?;
     }

@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 use crate::host::BlockGrant;
 use crate::layout::{Address, BlockHeader, BlockShape, LogEntry, Opcode, SizeClass, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::verbs::{ClientId, MnId};
+use crate::verbs::ClientId;
 
 /// An object to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +70,9 @@ const UNKNOWN: u8 = u8::MAX;
 /// Bits of a free bitmap that were seen set, and are taken in once it is time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Where the bitmap is.
-    pub node: MnId,
+    /// The bitmap: that of the place that leads the region since this view
+    /// ([`Region::led_since`](crate::view::Region::led_since)).
+    pub led_since: u64,
     /// When they had been seen ([`Host::mark`](crate::host::Host::mark)).
     pub mark: u64,
     /// Number and bits of every word that is not zero.
@@ -111,6 +112,8 @@ pub(crate) struct Block {
     pub seen: Option<Seen>,
     /// The look at the bitmap that was the last, counted over all blocks.
     pub looked: u64,
+    /// As in [`Seen`], of that look.
+    pub looked_at: Option<u64>,
     pub doubt: Doubt,
     /// Its header is being told that it is at rest: what an operation wrote there meanwhile could be
     /// overtaken.
@@ -142,6 +145,7 @@ impl Block {
             in_use_from: u32::MAX,
             seen: None,
             looked: 0,
+            looked_at: None,
             doubt: if grant.marked { Doubt::None } else { Doubt::Open },
             resting: false,
             scrubbed: None,

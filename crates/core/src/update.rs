@@ -208,6 +208,7 @@ fn runs(from: &View, to: &View) -> Vec<Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::Gain;
     use crate::verbs::MnId;
     use crate::view::{Geometry, Place, Scheme};
 
@@ -226,7 +227,10 @@ mod tests {
             let next = match round {
                 2 => views.last().unwrap().without(&[MnId(1)]).unwrap(),
                 3 => {
-                    let mut grown = views.last().unwrap().growing(&[(1, place(5))], &[]);
+                    let mut grown = views
+                        .last()
+                        .unwrap()
+                        .growing(&[Gain { of: 1, joining: place(5), leaving: None }], &[]);
                     let member = Member { node: MnId(5), ..grown.members[0].clone() };
                     grown.members.push(member);
                     grown
@@ -308,7 +312,7 @@ mod tests {
         refused("not in the directory", &|d| d.runs.push(d.runs[0]));
         refused("left out", &|d| d.subtables.last_mut().unwrap().0 = u32::MAX);
         refused("left out", &|d| {
-            let region = Region { scheme: Scheme::Replicated, places: Vec::new() };
+            let region = Region { scheme: Scheme::Replicated, places: Vec::new(), led_since: 1 };
             d.regions.push((2 + 1, region));
         });
         // What fits may still be no view: that is what the check is for.

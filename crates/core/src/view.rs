@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::change::Change;
+use crate::change::{Change, LeavingFrom};
 use crate::layout::{
     Address, BLOCK_HEADER_BYTES, BlockShape, MOVED_BYTES, Object, SizeClass, UNIT_BYTES,
     bitmap_bytes,
@@ -181,8 +181,11 @@ pub struct Region {
     /// How it is made redundant.
     pub scheme: Scheme,
     /// Where it starts on each of its memory nodes. The first is the primary, which allocates
-    /// its blocks.
+    /// its blocks and holds the free bitmaps that count.
     pub places: Vec<Place>,
+    /// The number of the view since which the first place is the first: with another one came other
+    /// free bitmaps, all zeros.
+    pub led_since: u64,
 }
 
 /// A subtable of the index.
@@ -297,7 +300,19 @@ impl View {
         if let Some(change) = &self.change {
             let new = change.subtables.iter().flat_map(|s| s.new_places());
             extents.extend(new.flat_map(|place| places(&[place], subtable)));
-            extents.extend(change.regions.iter().flat_map(|r| places(&[r.joining], region)));
+            extents.extend(
+                change.regions.iter().flat_map(|r| r.joining).flat_map(|p| places(&[p], region)),
+            );
+            for (from, place) in self.leaving() {
+                let (held, bytes) = match from {
+                    LeavingFrom::Subtable(n) => (&self.subtables[n as usize].places, subtable),
+                    LeavingFrom::Region(n) => (&self.regions[n as usize].places, region),
+                };
+                // One that has left, and is not given back yet.
+                if !held.contains(&place) {
+                    extents.extend(places(&[place], bytes));
+                }
+            }
         }
         extents.sort_unstable();
         let overlap = |pair: &[(MnId, u64, u64)]| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1;
@@ -414,10 +429,11 @@ pub(crate) mod tests {
             cluster: 1,
             geometry,
             members: Vec::from([member(0), member(1)]),
-            regions: Vec::from(
-                [1 << 20, 2 << 20]
-                    .map(|at| Region { scheme: Scheme::Replicated, places: places(at) }),
-            ),
+            regions: Vec::from([1 << 20, 2 << 20].map(|at| Region {
+                scheme: Scheme::Replicated,
+                places: places(at),
+                led_since: 1,
+            })),
             directory: Vec::from([0, 1]),
             subtables: Vec::from(
                 [0, 1 << 16].map(|at| Subtable { local_depth: 1, places: places(at) }),

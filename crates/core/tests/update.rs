@@ -35,7 +35,11 @@ fn subtable() -> impl Strategy<Value = Subtable> {
 }
 
 fn region() -> impl Strategy<Value = Region> {
-    places().prop_map(|places| Region { scheme: Scheme::Replicated, places })
+    (places(), any::<u64>()).prop_map(|(places, led_since)| Region {
+        scheme: Scheme::Replicated,
+        places,
+        led_since,
+    })
 }
 
 fn change() -> impl Strategy<Value = Option<Change>> {
@@ -45,12 +49,12 @@ fn change() -> impl Strategy<Value = Option<Change>> {
         Just(None),
     ];
     let subtable = (number(), any::<bool>(), split).prop_map(|(subtable, headless, split)| {
-        SubtableChange { subtable, headless, joining: None, split }
+        SubtableChange { subtable, headless, joining: None, leaving: None, split }
     });
     let stage = prop_oneof![Just(Stage::Frozen), Just(Stage::Transforming), Just(Stage::Switched)];
     let change =
         (stage, any::<bool>(), vec(subtable, 0..3)).prop_map(|(stage, data_lost, subtables)| {
-            Change { stage, data_lost, subtables, regions: Vec::new() }
+            Change { stage, data_lost, subtables, regions: Vec::new(), new_regions: 0 }
         });
     option::of(change)
 }

@@ -5,7 +5,7 @@ use clap::{ArgAction, Parser, Subcommand};
 use crate::bench::Benchmark;
 use crate::failure::{EXIT_CODES, Failure};
 use crate::logging::Usual;
-use crate::{kv, server, shell, sim, status, up};
+use crate::{drain, kv, server, shell, sim, status, up};
 
 const EXAMPLES: &str = "Examples:\n  \
     fusee up                          start a cluster on this machine to play with\n  \
@@ -52,6 +52,8 @@ pub enum Command {
     Shell(shell::Args),
     /// Show the cluster's memory nodes, addresses, usage and sessions
     Status(status::Args),
+    /// Take a memory node out of the cluster: what it holds moves to others first
+    Drain(drain::Args),
     /// Measure, and verify every value on the way
     #[command(subcommand)]
     Bench(Benchmark),
@@ -82,6 +84,7 @@ impl Command {
             Command::Delete(args) => kv::delete(&args),
             Command::Shell(args) => shell::run(&args),
             Command::Status(args) => status::run(&args),
+            Command::Drain(args) => drain::run(&args),
             Command::Bench(benchmark) => benchmark.run(),
             Command::Sim(args) => sim::run(&args),
         }

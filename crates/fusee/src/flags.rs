@@ -4,7 +4,7 @@
 //! is a flag, `--region-bytes`. One has a shorter name there: `lease_ms` is `--lease`.
 
 /// Fields that are flags.
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 12] = [
     "memory_nodes",
     "index_replicas",
     "data_replicas",
@@ -15,6 +15,7 @@ const FIELDS: [&str; 11] = [
     "max_key_bytes",
     "max_value_bytes",
     "lease_ttl_s",
+    "move_bytes_per_s",
     "data_dir",
 ];
 

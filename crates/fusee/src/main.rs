@@ -7,6 +7,7 @@
 mod bench;
 mod cli;
 mod connect;
+mod drain;
 mod failure;
 mod flags;
 mod interrupt;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use fusee_core::view::Geometry;
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{DEFAULT_LEASE_MS, Lease, Settings};
+use crate::settings::{DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, Lease, Settings};
 use crate::store::address::{StoreAddress, StoreAddressError};
 
 #[cfg(feature = "etcd")]
@@ -55,6 +55,9 @@ pub struct Config {
     /// A session or memory node that is silent for so many milliseconds is given up; 1,000 by
     /// default.
     pub lease_ms: u64,
+    /// Bytes a second at most that move between memory nodes to even out their shares, or off one
+    /// that is drained; 512 MiB by default. May be changed at every start.
+    pub move_bytes_per_s: u64,
 }
 
 impl Default for Config {
@@ -72,6 +75,7 @@ impl Default for Config {
             index_keys: 1_000_000,
             geometry: Geometry { region_bytes: 256 << 20, ..Geometry::default() },
             lease_ms: DEFAULT_LEASE_MS,
+            move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
         }
     }
 }
@@ -86,6 +90,7 @@ impl Config {
             index_keys: self.index_keys,
             geometry: self.geometry,
             lease: Lease { lease_ms: self.lease_ms, ..Lease::default() },
+            move_bytes_per_s: self.move_bytes_per_s,
         }
     }
 

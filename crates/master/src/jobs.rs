@@ -14,7 +14,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::{Leftover, Recovery, RecoveryTimes};
-use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
+use fusee_control::node::{BlockId, Extent, NodeRefusal, NodeReply, NodeRequest};
+use fusee_core::change::{LeavingFrom, RegionChange};
 use fusee_core::layout::BLOCK_HEADER_BYTES;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::recovery::{BlockContent, RecoveryError, Report, recover};
@@ -29,7 +30,8 @@ use futures_util::future::try_join_all;
 pub enum Job {
     /// The change of the view, which is *transforming*.
     Transform,
-    /// What is left to do of splits, in a view that is *switched* and that everybody follows.
+    /// What is left to do of splits and moves, in a view that is *switched* and that everybody
+    /// follows.
     Clear,
     /// Clients that are fenced at all members.
     Recover {
@@ -139,6 +141,8 @@ pub async fn run<F: Fabric, R: Reach>(
         }
         Job::Clear => {
             let repair::Transformed { slots_changed, .. } = split::clear(fabric, view).await?;
+            release(reach, view).await?;
+            lead(reach, view).await?;
             Ok(JobReport::Cleared { slots_changed })
         }
         Job::Recover { clients } => {
@@ -177,7 +181,8 @@ async fn ask_all<R: Reach>(
 }
 
 /// Makes the replicas in the scope of a change equal and fills the joining ones, tables of block
-/// owners included; then tells every region's first replica that it leads.
+/// owners included; then tells every region's first replica that it leads. One that takes the place
+/// of a living one leads only when that one has let go ([`Job::Clear`]).
 ///
 /// # Panics
 /// If the view has no change that is transforming.
@@ -188,25 +193,49 @@ pub async fn transform<F: Fabric, R: Reach>(
 ) -> Result<repair::Transformed, JobError> {
     let transformed = repair::transform(fabric, view).await?;
     let regions = view.change.iter().flat_map(|change| &change.regions);
-    for joining in regions {
+    for RegionChange { region, joining, .. } in regions {
         // After the bytes, which hold the copy of the table that a node makes of its own.
-        let region = joining.region;
+        let (Some(joining), region) = (joining, *region) else { continue };
         let source = view.regions[region as usize].places[0].node;
         let owners = match ask(reach, source, NodeRequest::OwnersOf { region }).await? {
             NodeReply::Owners(owners) => owners,
             other => return Err(unexpected(source, &other)),
         };
         let request = NodeRequest::SetOwners { region, owners };
-        order(reach, joining.joining.node, request).await?;
+        order(reach, joining.node, request).await?;
     }
+    lead(reach, view).await?;
+    if removed(Mutant::PlaceGivenUpEarly) {
+        release(reach, view).await?;
+    }
+    Ok(transformed)
+}
+
+/// Tells every region's first replica that it leads.
+async fn lead<R: Reach>(reach: &R, view: &View) -> Result<(), JobError> {
     for member in &view.members {
         let led = (0u32..).zip(&view.regions).filter(|(_, r)| r.places[0].node == member.node);
         let regions: Vec<u32> = led.map(|(number, _)| number).collect();
         if !regions.is_empty() {
-            order(reach, member.node, NodeRequest::Lead { regions }).await?;
+            let request = NodeRequest::Lead { regions, view: view.number };
+            order(reach, member.node, request).await?;
         }
     }
-    Ok(transformed)
+    Ok(())
+}
+
+/// Gives the room of replicas back that have left the view, which everybody follows. Before another
+/// node is told to lead in the place of one of them.
+async fn release<R: Reach>(reach: &R, view: &View) -> Result<(), JobError> {
+    for (from, place) in view.leaving() {
+        let extent = match from {
+            LeavingFrom::Subtable(subtable) => Extent::Subtable { subtable },
+            LeavingFrom::Region(region) => Extent::Region { region, primary: false },
+        };
+        let request = NodeRequest::Release { extent, view: view.number };
+        order(reach, place.node, request).await?;
+    }
+    Ok(())
 }
 
 /// Puts right what dead clients left: their requests, their block tables, the blocks that they

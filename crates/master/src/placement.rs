@@ -79,6 +79,23 @@ pub fn another(kind: u64, rooms: &[Room], item: u64, holders: &[MnId]) -> Option
     fitting.next().map(|room| room.node)
 }
 
+/// The nodes for all replicas of one more item, which is taken from their rooms: those with the
+/// most room. `None` if so many have none.
+pub fn roomiest(rooms: &mut [Room], replicas: usize) -> Option<Vec<MnId>> {
+    let mut fitting: Vec<&mut Room> = rooms.iter_mut().filter(|room| room.items > 0).collect();
+    if fitting.len() < replicas {
+        return None;
+    }
+    // A stable sort: of equals the first.
+    fitting.sort_by_key(|room| std::cmp::Reverse(room.items));
+    let chosen = fitting.into_iter().take(replicas);
+    let take = |room: &mut Room| {
+        room.items -= 1;
+        room.node
+    };
+    Some(chosen.map(take).collect())
+}
+
 /// Moves primaries from nodes that have more to nodes that have at least two less.
 fn even_primaries(placed: &mut [Vec<usize>], nodes: usize) {
     let mut primaries = vec![0u64; nodes];
@@ -276,6 +293,17 @@ mod tests {
         let spread = (0..100).filter(|item| another(1, &rooms, *item, &[]) == Some(MnId(3)));
         assert!((20..80).contains(&spread.count()));
         assert_eq!(another(1, &rooms, 0, &[1, 2, 3].map(MnId)), None);
+    }
+
+    #[test]
+    fn the_roomiest_nodes_come_first_until_nothing_is_wasted() {
+        let mut rooms = rooms(&[7, 3, 3]);
+        let mut placed = Vec::new();
+        while let Some(nodes) = roomiest(&mut rooms, 2) {
+            placed.push(nodes);
+        }
+        assert_eq!(placed.len() as u64, 6, "every small one is paired with the large one");
+        assert_eq!(loads(&placed, 3).0, [6, 3, 3]);
     }
 
     #[test]

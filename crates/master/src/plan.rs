@@ -1,8 +1,8 @@
 //! From settings and memory nodes to the first view.
 //!
-//! The index is placed first, and then as many regions as fit on what it leaves, less a share into
-//! which the index can grow. Each node is
-//! asked for its regions before its subtables, one after the other: regions are powers of two and
+//! The index is placed first, then few regions: about one for each node to lead. More are added when
+//! clients need them (`logic::adding`). Where there is room for it, so much is left that the index
+//! can double. Each node is asked for its regions before its subtables, one after the other: regions are powers of two and
 //! leave no holes, so the plan can count exactly what the node's allocator, which aligns by
 //! [`extent_align_bytes`], will give. Nothing here remembers anything.
 
@@ -12,14 +12,16 @@ use fusee_control::node::{Extent, NodeRequest, extent_align_bytes};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Geometry, Member, Place, Region, Scheme, Subtable, View};
 
+use crate::logic::balance::Kind;
 use crate::placement::{Room, capacity, place};
 use crate::settings::{MAX_REGIONS, Settings};
 
 /// Which item a ring position is for; part of the hash.
 pub(crate) const SUBTABLES: u64 = 1;
 pub(crate) const REGIONS: u64 = 2;
-/// One of so many bytes that the index leaves are kept for its growth.
-pub const GROWTH_SHARE: u64 = 16;
+
+/// Items that are moved at most before the first view.
+const MAX_MOVES: usize = 256;
 
 /// Who will hold what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +70,25 @@ pub(crate) fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(extent_align_bytes(bytes))
 }
 
+/// Evens out what hashing leaves uneven, as the cluster would do as soon as it is formed: now
+/// nothing has to be copied.
+fn evened(members: &[Member], mut placed: Vec<Vec<MnId>>, rooms: &[Room]) -> Vec<Vec<MnId>> {
+    for _ in 0..MAX_MOVES {
+        let place = |node: &MnId| Place { node: *node, offset: 0 };
+        let items: Vec<Vec<Place>> =
+            placed.iter().map(|nodes| nodes.iter().map(place).collect()).collect();
+        let load = |node| placed.iter().flatten().filter(|at| **at == node).count() as u64;
+        let left = rooms.iter().map(|room| Room { items: room.items - load(room.node), ..*room });
+        let Some(moves) = Kind::planned(&items, left.collect()).next(members, &[]) else { break };
+        for (extent, leaving) in moves.extents {
+            let Extent::Subtable { subtable: item } = extent else { continue };
+            let nodes = placed[item as usize].iter_mut().filter(|node| **node == leaving.node);
+            nodes.for_each(|node| *node = moves.to);
+        }
+    }
+    placed
+}
+
 impl Plan {
     /// Places index and regions on the members.
     pub fn new(settings: &Settings, members: Vec<Member>) -> Result<Plan, PlanError> {
@@ -81,14 +102,14 @@ impl Plan {
         if fitting < count {
             return Err(PlanError::Index { subtables: count, fitting, bytes, replicas });
         }
-        let subtables = place(SUBTABLES, &rooms, replicas, count);
+        let subtables = evened(&members, place(SUBTABLES, &rooms, replicas, count), &rooms);
 
         let region = geometry.region_bytes;
-        let rooms = |kept: fn(u64) -> u64| -> Vec<Room> {
+        let rooms = |index_growth: u64| -> Vec<Room> {
             let room = |member: &Member| {
                 let holds = |nodes: &&Vec<MnId>| nodes.contains(&member.node);
                 let index = subtables.iter().filter(holds).count() as u64 * padded(bytes);
-                let left = member.pool_bytes - index - kept(member.pool_bytes - index);
+                let left = (member.pool_bytes - index).saturating_sub(index * index_growth);
                 let left = left - left % extent_align_bytes(bytes);
                 Room { node: member.node, items: left / padded(region) }
             };
@@ -96,18 +117,19 @@ impl Plan {
         };
         let replicas = settings.data_replicas;
         // The 48-bit address space is a bound as well; it lies beyond for all but huge regions.
-        let most = MAX_REGIONS.min((1 << fusee_core::layout::ADDRESS_BITS) / region);
-        let mut rooms_left = rooms(|left| left / GROWTH_SHARE);
+        let most = MAX_REGIONS.min(fusee_core::layout::MOVED_BYTES / region);
+        let most = most.min(members.len() as u64);
+        let mut rooms_left = rooms(1);
         let mut count = capacity(&rooms_left, replicas, most);
         if count == 0 {
-            // Where there is room for one region only, the index keeps its size.
-            rooms_left = rooms(|_| 0);
+            // Where there is room for hardly one region, the index keeps its size.
+            rooms_left = rooms(0);
             count = capacity(&rooms_left, replicas, most);
         }
         if count == 0 {
             return Err(PlanError::Regions { bytes: region, replicas });
         }
-        let regions = place(REGIONS, &rooms_left, replicas, count);
+        let regions = evened(&members, place(REGIONS, &rooms_left, replicas, count), &rooms_left);
         Ok(Plan { members, geometry, subtables, regions })
     }
 
@@ -135,7 +157,7 @@ impl Plan {
                 Extent::Region { .. } => (self.geometry.region_bytes, self.geometry.block_bytes),
                 Extent::Subtable { .. } => (self.geometry.subtable_bytes(), 0),
             };
-            NodeRequest::Reserve { cluster, attempt, extent, bytes, block_bytes }
+            NodeRequest::Reserve { cluster, attempt, view: 0, extent, bytes, block_bytes }
         };
         self.extents(node).into_iter().map(request).collect()
     }
@@ -159,7 +181,7 @@ impl Plan {
             let primary = |node: &MnId| nodes.first() == Some(node);
             let extent = |node| Extent::Region { region, primary: primary(&node) };
             let places = nodes.iter().map(|node| place(*node, extent(*node))).collect();
-            Region { scheme: Scheme::Replicated, places }
+            Region { scheme: Scheme::Replicated, places, led_since: 1 }
         };
         let depth = self.subtables.len().ilog2() as u8;
         let subtable = |(subtable, nodes): (u32, &Vec<MnId>)| {

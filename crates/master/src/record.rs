@@ -47,6 +47,10 @@ pub enum Record {
         /// The first one that has not.
         end: u64,
     },
+    /// This member is being drained.
+    Draining(MnId),
+    /// A memory node that has been drained.
+    Drained(Member),
 }
 
 /// A change of the store.
@@ -73,6 +77,8 @@ impl Record {
             Record::Repairer(client) => repairer_key(*client),
             Record::Leftover(Leftover { block, .. }) => leftover_key(*block),
             Record::Epochs { .. } => "epochs".into(),
+            Record::Draining(node) => draining_key(*node),
+            Record::Drained(Member { node, .. }) => drained_key(*node),
         }
     }
 }
@@ -95,6 +101,16 @@ pub fn member_key(node: MnId) -> String {
 /// The key of [`Record::Lost`].
 pub fn lost_key(node: MnId) -> String {
     format!("lost/{:05}", node.0)
+}
+
+/// The key of [`Record::Draining`].
+pub fn draining_key(node: MnId) -> String {
+    format!("draining/{:05}", node.0)
+}
+
+/// The key of [`Record::Drained`].
+pub fn drained_key(node: MnId) -> String {
+    format!("drained/{:05}", node.0)
 }
 
 /// The key of [`Record::Session`].

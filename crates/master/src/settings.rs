@@ -40,7 +40,13 @@ pub struct Settings {
     pub geometry: Geometry,
     /// When sessions and memory nodes count as gone.
     pub lease: Lease,
+    /// Bytes a second at most that move between members to even out their shares, or off one that
+    /// is drained. Replicas that are missing are added as fast as can be.
+    pub move_bytes_per_s: u64,
 }
+
+/// The default of [`Settings::move_bytes_per_s`]: a region of 256 MiB takes half a second or so.
+pub const DEFAULT_MOVE_BYTES_PER_S: u64 = 512 << 20;
 
 /// The lease of [`Lease::default`], in milliseconds.
 pub const DEFAULT_LEASE_MS: u64 = 1_000;
@@ -114,6 +120,9 @@ pub enum SettingsError {
         /// The setting.
         lease_ms: u64,
     },
+    /// Nothing would ever move.
+    #[error("move_bytes_per_s is 0; it must be at least 1")]
+    Pace,
     /// The index would have too many subtables.
     #[error(
         "an index for {index_keys} keys needs {subtables} subtables, and {MAX_SUBTABLES} are \
@@ -147,6 +156,9 @@ impl Settings {
         if self.lease.lease_ms < MIN_LEASE_MS {
             return Err(SettingsError::Lease { lease_ms: self.lease.lease_ms });
         }
+        if self.move_bytes_per_s == 0 {
+            return Err(SettingsError::Pace);
+        }
         self.geometry.check()?;
         let subtables = self.subtables();
         if subtables > MAX_SUBTABLES {
@@ -175,6 +187,7 @@ mod tests {
             index_keys: 1_000_000,
             geometry: Geometry::default(),
             lease: Lease::default(),
+            move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
         }
     }
 
@@ -203,6 +216,7 @@ mod tests {
         says(Settings { geometry, ..settings() }, "geometry: ");
         let lease = Lease { lease_ms: 3, ..Lease::default() };
         says(Settings { lease, ..settings() }, "at least 4");
+        says(Settings { move_bytes_per_s: 0, ..settings() }, "move_bytes_per_s is 0");
     }
 
     #[test]

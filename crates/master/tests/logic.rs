@@ -24,7 +24,15 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Setting
     };
     // Nobody here renews anything: `changes.rs` is about that.
     let lease = Lease { lease_ms: u64::MAX, ..Lease::default() };
-    Settings { memory_nodes, index_replicas, data_replicas, index_keys: 300, geometry, lease }
+    Settings {
+        memory_nodes,
+        index_replicas,
+        data_replicas,
+        index_keys: 300,
+        geometry,
+        lease,
+        move_bytes_per_s: 1 << 30,
+    }
 }
 
 const POOL: u64 = 2 << 20;
@@ -129,7 +137,9 @@ impl World {
                 }
                 None
             }
-            Action::Job { .. } => panic!("nothing is to be repaired here"),
+            // Nodes that are left over become members when the cluster is formed, and something is
+            // moved to them. That is for `changes.rs`.
+            Action::Job { .. } => None,
             Action::Reply { token, reply } => {
                 assert!(self.replies.insert(token, reply).is_none(), "two replies");
                 None
@@ -291,12 +301,10 @@ fn a_cluster_forms_with_every_number_of_nodes_and_replicas() {
 }
 
 #[test]
-fn pools_of_different_sizes_are_used_up() {
+fn few_regions_are_made_at_first() {
     let mut world = World::new(settings(3, 2, 2), &[POOL, POOL / 2, POOL / 2]);
     let view = world.form();
-    // Beside the index the pools hold 7, 3 and 3 regions: every small one is paired with the
-    // large one.
-    assert_eq!(view.regions.len(), 6);
+    assert_eq!(view.regions.len(), 3, "about one for each node to lead");
 }
 
 #[test]

@@ -6,7 +6,12 @@
 //!
 //! Invariants:
 //!
-//! * Extents lie inside the pool, are aligned by [`extent_align_bytes`] and never overlap.
+//! * Extents lie inside the pool, are aligned by [`extent_align_bytes`] and never overlap. Regions
+//!   are placed from below, subtables from above: those of one kind have one size, so what is
+//!   released fits the next one exactly, and the pool does not fall to pieces.
+//! * An extent is all zeros when it is reserved: what is released is zeroed.
+//! * Orders carry the number of a view, extents that for which they were reserved: a late order
+//!   about an extent that was released and reserved again meanwhile changes nothing.
 //! * A block has one owner at a time. The table here is the authority. The pool holds a copy,
 //!   4 bytes a block at the start of the region, for recovery by one-sided READs; since clients
 //!   can write the pool, nothing is ever read back from it.
@@ -63,6 +68,8 @@ type Answer = Result<NodeReply, NodeRefusal>;
 #[derive(Debug)]
 struct Region {
     offset: u64,
+    /// The view for which it was reserved.
+    since: u64,
     geometry: Geometry,
     primary: bool,
     /// The block allocation table.
@@ -75,11 +82,12 @@ struct Region {
 }
 
 impl Region {
-    fn new(offset: u64, geometry: Geometry, primary: bool) -> Region {
+    fn new(offset: u64, since: u64, geometry: Geometry, primary: bool) -> Region {
         let blocks = geometry.blocks_per_region();
         let free = if primary { (0..blocks).rev().collect() } else { Vec::new() };
         Region {
             offset,
+            since,
             geometry,
             primary,
             owners: vec![ClientId::NOBODY; blocks as usize],
@@ -122,18 +130,32 @@ impl Region {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Subtable {
+    offset: u64,
+    bytes: u64,
+    /// The view for which it was reserved.
+    since: u64,
+}
+
+/// Where a new extent goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum From {
+    Below,
+    Above,
+}
+
 /// The state of a memory node.
 #[derive(Debug)]
 pub struct Node {
     description: Description,
     /// The cluster that formatted this node, if one did, and its latest attempt.
     bound: Option<(u64, u64)>,
-    /// The end of the last extent.
-    reserved_end: u64,
+    /// The parts of the pool in which nothing is reserved: start and length. They do not touch.
+    free: BTreeMap<u64, u64>,
     reserved_bytes: u64,
     regions: BTreeMap<u32, Region>,
-    /// Offset and length.
-    subtables: BTreeMap<u32, (u64, u64)>,
+    subtables: BTreeMap<u32, Subtable>,
     /// Numbers of the primary regions, and whose turn it is.
     primaries: Vec<u32>,
     turn: usize,
@@ -143,10 +165,11 @@ pub struct Node {
 impl Node {
     /// A node whose pool is all zeros and belongs to nobody.
     pub fn new(description: Description) -> Node {
+        let free = BTreeMap::from([(0, description.pool_bytes)]);
         Node {
             description,
             bound: None,
-            reserved_end: 0,
+            free,
             reserved_bytes: 0,
             regions: BTreeMap::new(),
             subtables: BTreeMap::new(),
@@ -162,9 +185,9 @@ impl Node {
         let answer = match request {
             NodeRequest::Describe => Ok(NodeReply::Description(self.description.clone())),
             NodeRequest::Format { cluster, attempt } => self.format(cluster, attempt, &mut effects),
-            NodeRequest::Reserve { cluster, attempt, extent, bytes, block_bytes } => self
+            NodeRequest::Reserve { cluster, attempt, view, extent, bytes, block_bytes } => self
                 .check_bound(cluster, attempt)
-                .and_then(|()| self.reserve(extent, bytes, block_bytes)),
+                .and_then(|()| self.reserve(view, extent, bytes, block_bytes)),
             NodeRequest::Alloc { client, frozen } => self.alloc(client, &frozen, &mut effects),
             NodeRequest::SetOwner { block, from, to } => self
                 .check_new_owner(to)
@@ -176,7 +199,8 @@ impl Node {
             NodeRequest::SetOwners { region, owners } => {
                 self.set_owners(region, &owners, &mut effects)
             }
-            NodeRequest::Lead { regions } => self.lead(&regions),
+            NodeRequest::Lead { regions, view } => self.lead(&regions, view),
+            NodeRequest::Release { extent, view } => Ok(self.release(extent, view, &mut effects)),
             NodeRequest::BlocksOf { clients } => self.blocks_of(clients),
             NodeRequest::Fence { clients } => self.fence(&clients, &mut effects),
             NodeRequest::Usage => Ok(NodeReply::Usage(self.usage())),
@@ -195,21 +219,24 @@ impl Node {
         }
     }
 
-    fn reserve(&mut self, extent: Extent, bytes: u64, block_bytes: u64) -> Answer {
+    fn reserve(&mut self, view: u64, extent: Extent, bytes: u64, block_bytes: u64) -> Answer {
         let offset = match (extent, self.existing(extent, bytes, block_bytes)?) {
-            (_, Some(offset)) => offset,
+            (_, Some(offset)) => {
+                self.reserved_for(extent, view);
+                offset
+            }
             (Extent::Region { region, primary }, None) => {
                 let geometry = region_geometry(bytes, block_bytes)?;
-                let offset = self.set_aside(bytes)?;
-                self.regions.insert(region, Region::new(offset, geometry, primary));
+                let offset = self.set_aside(bytes, From::Below)?;
+                self.regions.insert(region, Region::new(offset, view, geometry, primary));
                 if primary {
                     self.primaries.push(region);
                 }
                 offset
             }
             (Extent::Subtable { subtable }, None) => {
-                let offset = self.set_aside(bytes)?;
-                self.subtables.insert(subtable, (offset, bytes));
+                let offset = self.set_aside(bytes, From::Above)?;
+                self.subtables.insert(subtable, Subtable { offset, bytes, since: view });
                 offset
             }
         };
@@ -234,30 +261,87 @@ impl Node {
             },
             Extent::Subtable { subtable } => match self.subtables.get(&subtable) {
                 None => return Ok(None),
-                Some((offset, length)) => (*offset, *length == bytes),
+                Some(found) => (found.offset, found.bytes == bytes),
             },
         };
         if same { Ok(Some(offset)) } else { Err(bad("the extent is reserved in another shape")) }
     }
 
-    fn set_aside(&mut self, bytes: u64) -> Result<u64, NodeRefusal> {
+    /// Notes the view for which an extent is reserved once more.
+    fn reserved_for(&mut self, extent: Extent, view: u64) {
+        let since = match extent {
+            Extent::Region { region, .. } => self.regions.get_mut(&region).map(|r| &mut r.since),
+            Extent::Subtable { subtable } => {
+                self.subtables.get_mut(&subtable).map(|subtable| &mut subtable.since)
+            }
+        };
+        since.into_iter().for_each(|since| *since = view.max(*since));
+    }
+
+    fn set_aside(&mut self, bytes: u64, from: From) -> Result<u64, NodeRefusal> {
         if bytes == 0 {
             return Err(bad("an extent has at least one byte"));
         }
-        let pool_bytes = self.description.pool_bytes;
-        let start = self.reserved_end.checked_next_multiple_of(extent_align_bytes(bytes));
-        let end = start.and_then(|start| start.checked_add(bytes));
-        match (start, end) {
-            (Some(start), Some(end)) if end <= pool_bytes => {
-                self.reserved_end = end;
-                self.reserved_bytes += bytes;
-                Ok(start)
+        let align = extent_align_bytes(bytes);
+        let fitting = |(start, length): (&u64, &u64)| {
+            let end = start + length;
+            let offset = match from {
+                From::Below => start.checked_next_multiple_of(align)?,
+                From::Above => end.checked_sub(bytes)? / align * align,
+            };
+            let fits = offset >= *start && offset.checked_add(bytes)? <= end;
+            fits.then_some((*start, *length, offset))
+        };
+        let found = match from {
+            From::Below => self.free.iter().find_map(fitting),
+            From::Above => self.free.iter().rev().find_map(fitting),
+        };
+        let Some((start, length, offset)) = found else {
+            let free_bytes = self.free.values().copied().max().unwrap_or(0);
+            return Err(NodeRefusal::PoolFull { bytes, free_bytes });
+        };
+        self.free.remove(&start);
+        let rest = (offset + bytes, start + length - (offset + bytes));
+        let rests = [(start, offset - start), rest].into_iter();
+        self.free.extend(rests.filter(|(_, length)| *length > 0));
+        self.reserved_bytes += bytes;
+        Ok(offset)
+    }
+
+    fn release(&mut self, extent: Extent, view: u64, effects: &mut Vec<Effect>) -> NodeReply {
+        let released = match extent {
+            Extent::Region { region, .. } => {
+                let found = self.regions.extract_if(region..=region, |_, r| r.since < view).next();
+                found.map(|(_, found)| {
+                    self.primaries.retain(|number| *number != region);
+                    self.turn = 0;
+                    (found.offset, found.geometry.region_bytes)
+                })
             }
-            _ => {
-                let free_bytes = pool_bytes.saturating_sub(start.unwrap_or(pool_bytes));
-                Err(NodeRefusal::PoolFull { bytes, free_bytes })
+            Extent::Subtable { subtable } => {
+                let all = subtable..=subtable;
+                let found = self.subtables.extract_if(all, |_, s| s.since < view).next();
+                found.map(|(_, found)| (found.offset, found.bytes))
             }
+        };
+        if let Some((offset, bytes)) = released {
+            effects.push(Effect::ZeroPool { offset, bytes });
+            self.reserved_bytes -= bytes;
+            self.give_back(offset, bytes);
         }
+        NodeReply::Done
+    }
+
+    /// A part of the pool is free, and joins with the free parts around it.
+    fn give_back(&mut self, mut offset: u64, mut bytes: u64) {
+        if let Some(after) = self.free.remove(&(offset + bytes)) {
+            bytes += after;
+        }
+        let before = self.free.range(..offset).next_back().map(|(start, length)| (*start, *length));
+        if let Some((start, length)) = before.filter(|(start, length)| start + length == offset) {
+            (offset, bytes) = (start, length + bytes);
+        }
+        self.free.insert(offset, bytes);
     }
 
     fn format(&mut self, cluster: u64, attempt: u64, effects: &mut Vec<Effect>) -> Answer {
@@ -277,10 +361,12 @@ impl Node {
         let regions = std::mem::take(&mut self.regions).into_values();
         let regions = regions.map(|region| (region.offset, region.geometry.region_bytes));
         let subtables = std::mem::take(&mut self.subtables).into_values();
+        let subtables = subtables.map(|subtable| (subtable.offset, subtable.bytes));
         let zero = |(offset, bytes)| Effect::ZeroPool { offset, bytes };
         effects.extend(regions.chain(subtables).map(zero));
         self.primaries.clear();
-        (self.reserved_end, self.reserved_bytes, self.turn) = (0, 0, 0);
+        self.free = BTreeMap::from([(0, self.description.pool_bytes)]);
+        (self.reserved_bytes, self.turn) = (0, 0);
         self.bound = Some((cluster, attempt));
         Ok(NodeReply::Done)
     }
@@ -364,13 +450,13 @@ impl Node {
         Ok(NodeReply::Done)
     }
 
-    fn lead(&mut self, regions: &[u32]) -> Answer {
+    fn lead(&mut self, regions: &[u32], view: u64) -> Answer {
         if let Some(region) = regions.iter().find(|region| !self.regions.contains_key(region)) {
             return Err(unknown_region(*region));
         }
         for number in regions {
             let region = self.regions.get_mut(number).expect("just seen");
-            if !std::mem::replace(&mut region.primary, true) {
+            if region.since <= view && !std::mem::replace(&mut region.primary, true) {
                 region.list_free();
                 self.primaries.push(*number);
             }

@@ -74,6 +74,15 @@ struct Shared {
     fabrics: NodeFabrics,
 }
 
+/// Why the cluster goes on without a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dismissal {
+    /// It was silent for too long.
+    Expelled,
+    /// It was drained: somebody wants it to end.
+    Drained,
+}
+
 /// A running memory node. Dropping it ends it, and with it the memory it lends.
 #[derive(Debug)]
 pub struct MemoryNode {
@@ -82,7 +91,7 @@ pub struct MemoryNode {
     client: Option<NodeClient>,
     shared: Arc<Shared>,
     joined: watch::Receiver<Option<MnId>>,
-    expelled: watch::Receiver<bool>,
+    expelled: watch::Receiver<Option<Dismissal>>,
     /// With the ports that it got; `None` inside of a process.
     config: Option<Config>,
     description: Description,
@@ -116,14 +125,13 @@ impl MemoryNode {
         })?;
         tracing::info!(%control, pool_bytes = description.pool_bytes, "memory node started");
         let (tell, joined) = watch::channel(None);
-        let (warn, expelled) = watch::channel(false);
+        let (warn, expelled) = watch::channel(None);
         let master = MasterClient::new(&runtime, config.master.clone());
         let request = join_request(&description, &control);
         // Ends with the runtime, if not before.
         runtime.handle().spawn(async move {
             join(&master, request, tell).await;
-            stay(&master, identity).await;
-            warn.send_replace(true);
+            warn.send_replace(Some(stay(&master, identity).await));
         });
         Ok(MemoryNode {
             server,
@@ -160,7 +168,7 @@ impl MemoryNode {
                 handle(Arc::clone(&service), request)
             });
         let (runtime, control) = (runtime.clone(), name.to_owned());
-        let ((_, joined), (_, expelled)) = (watch::channel(None), watch::channel(false));
+        let ((_, joined), (_, expelled)) = (watch::channel(None), watch::channel(None));
         Ok(MemoryNode {
             server,
             client: Some(client),
@@ -211,15 +219,19 @@ impl MemoryNode {
         self.config.as_ref()
     }
 
-    /// Waits until the cluster goes on without this node. Then it is of no use any more; another
-    /// one, with another identity and an empty pool, may join in its place.
-    pub fn expelled(&self) -> impl Future<Output = ()> + Send + 'static {
+    /// Waits until the cluster goes on without this node, and says why it does. Then the node is of
+    /// no use any more; if it was lost, another one, with another identity and an empty pool, may
+    /// join in its place.
+    pub fn expelled(&self) -> impl Future<Output = Dismissal> + Send + 'static {
         let mut expelled = self.expelled.clone();
         async move {
-            if expelled.wait_for(|is_so| *is_so).await.is_err() {
-                // The node ended before.
-                std::future::pending::<()>().await;
+            if let Ok(why) = expelled.wait_for(Option::is_some).await
+                && let Some(why) = *why
+            {
+                return why;
             }
+            // The node ended before.
+            std::future::pending().await
         }
     }
 
@@ -319,7 +331,7 @@ async fn join(master: &MasterClient, request: MasterRequest, tell: watch::Sender
 }
 
 /// Tells the master again and again that this node is there; the master lets each answer wait.
-async fn stay(master: &MasterClient, identity: u64) {
+async fn stay(master: &MasterClient, identity: u64) -> Dismissal {
     let mut pause = FIRST_STAY_PAUSE;
     loop {
         let asked = tokio::time::Instant::now();
@@ -327,7 +339,11 @@ async fn stay(master: &MasterClient, identity: u64) {
             Ok(MasterReply::Done) => pause = FIRST_STAY_PAUSE,
             Ok(MasterReply::Expelled) => {
                 tracing::warn!("the cluster goes on without this node");
-                return;
+                return Dismissal::Expelled;
+            }
+            Ok(MasterReply::Drained) => {
+                tracing::info!("this node has been drained");
+                return Dismissal::Drained;
             }
             Ok(other) => {
                 tracing::debug!(?other, "the master takes no note of this node");

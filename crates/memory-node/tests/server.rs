@@ -59,6 +59,7 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
     let reserve = |attempt| NodeRequest::Reserve {
         cluster: 1,
         attempt,
+        view: 0,
         extent: Extent::Region { region: 0, primary: true },
         bytes: 64 << 10,
         block_bytes: 4096,

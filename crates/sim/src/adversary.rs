@@ -1,5 +1,6 @@
 //! Whoever makes things go wrong: takes a fault of the run's kinds every now and then.
 
+use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::verbs::{ClientId, MnId};
 
 use crate::counts::count;
@@ -17,6 +18,8 @@ pub(crate) async fn run(run: &Run) {
         Fault::Partition,
         Fault::MasterRestart,
         Fault::RecoveryCrash,
+        Fault::Join,
+        Fault::Drain,
     ];
     let kinds: Vec<Fault> = sudden.into_iter().filter(|f| run.faults.contains(f)).collect();
     if kinds.is_empty() {
@@ -32,6 +35,8 @@ pub(crate) async fn run(run: &Run) {
             Fault::Stop => stop(run),
             Fault::Partition => partition(run),
             Fault::MasterRestart => restart_master(run),
+            Fault::Join => join(run),
+            Fault::Drain => drain(run),
             other => unreachable!("{other:?} comes by other ways"),
         }
     }
@@ -94,6 +99,27 @@ fn crash_node(run: &Run) {
                 run.client_crashed(process);
             }
         }
+    }
+}
+
+/// Memory nodes that there are at most, members or not.
+const MOST_NODES: usize = 8;
+
+fn join(run: &Run) {
+    let nodes = run.cluster.node_processes().into_iter();
+    if nodes.filter(|(_, process)| !run.sim.is_crashed(*process)).count() < MOST_NODES {
+        run.cluster.start_node();
+    }
+}
+
+/// The master may refuse it. One of four is taken back, if it has not come to its end by then.
+fn drain(run: &Run) {
+    let Some(node) = some_node(run) else { return };
+    let ask = |cancel| MasterRequest::Drain { node, cancel };
+    if run.cluster.peek_master(ask(false)) == Some(MasterReply::Done) && run.fault_rng.one_in(4) {
+        let (cluster, later) = (run.cluster.clone(), duration(run));
+        let cancel = ask(true);
+        run.sim.after(later, move || drop(cluster.peek_master(cancel)));
     }
 }
 

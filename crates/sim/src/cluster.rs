@@ -53,6 +53,8 @@ pub struct ClusterOptions {
     pub lease_ms: Option<u64>,
     /// How long it is waited for when its connection is closed.
     pub grace_ms: u64,
+    /// Bytes a second that move between nodes.
+    pub move_bytes_per_s: u64,
 }
 
 impl ClusterOptions {
@@ -89,6 +91,7 @@ impl Default for ClusterOptions {
             },
             lease_ms: None,
             grace_ms: 1,
+            move_bytes_per_s: 1 << 30,
         }
     }
 }
@@ -164,6 +167,7 @@ impl Cluster {
             index_keys: options.index_keys,
             geometry: options.geometry,
             lease: options.lease(),
+            move_bytes_per_s: options.move_bytes_per_s,
         };
         settings.check().expect("the simulated cluster is possible");
         let inner = Inner {
@@ -306,17 +310,25 @@ impl Cluster {
                     self.replace_node(host);
                     return;
                 }
+                Ok(MasterReply::Drained) => {
+                    count(&self.0.sim.counts().drained_nodes);
+                    return self.end_node(host);
+                }
                 _ => self.0.sim.sleep(1_000_000).await,
             }
         }
     }
 
     fn replace_node(&self, host: &NodeHost) {
+        self.end_node(host);
+        self.start_node();
+    }
+
+    fn end_node(&self, host: &NodeHost) {
         self.0.sim.crash(host.process);
         if let Some(node) = host.name.get() {
             self.0.network.remove(node);
         }
-        self.start_node();
     }
 
     /// A process is gone: its connection to the master breaks, and mostly the master notices.
@@ -499,9 +511,9 @@ impl Cluster {
         let (sender, answer) = oneshot::channel();
         if self.0.network.options().stepwise {
             self.0.sim.idle(MESSAGE_STEPS).await;
-            if matches!(request, MasterRequest::Split { .. }) {
-                // There are tests that stand in for the master, and decide what is split.
-                let reason = "the index keeps its size here".into();
+            if matches!(request, MasterRequest::Split { .. } | MasterRequest::MoreRoom { .. }) {
+                // There are tests that stand in for the master, and decide what grows.
+                let reason = "the cluster keeps its size here".into();
                 return Ok(MasterReply::Refused { reason });
             }
             let reply = Box::new(|reply| drop(sender.send(reply)));

@@ -52,6 +52,12 @@ counts! {
     transformations,
     /// Changes of the view that split subtables, to their ends.
     splits,
+    /// Changes of the view that brought new regions.
+    additions,
+    /// Changes of the view by which replicas moved from one memory node to another.
+    moves,
+    /// Memory nodes that were drained, and ended.
+    drained_nodes,
     /// Masters that crashed while they repaired something.
     recovery_crashes,
     /// Sessions that were shut out though their process lived.

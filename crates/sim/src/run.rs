@@ -242,7 +242,8 @@ impl Run {
             let lives = |node| self.cluster.network().has(node);
             view.change.is_none() && view.members.iter().all(|member| lives(member.node))
         });
-        stable && status.given_up_sessions == 0 && status.open_sessions == 0
+        let idle = status.given_up_sessions == 0 && !status.rebalancing;
+        stable && idle && status.open_sessions == 0
     }
 
     /// Whether there are operations left to do.

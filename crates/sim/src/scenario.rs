@@ -37,11 +37,15 @@ pub enum Fault {
     MasterRestart,
     /// The master crashes while it repairs something.
     RecoveryCrash,
+    /// Memory nodes join.
+    Join,
+    /// Memory nodes are drained; at times they are to stay after all.
+    Drain,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 10] = [
+    pub const ALL: [Fault; 12] = [
         Fault::Delay,
         Fault::Tear,
         Fault::ClientCrash,
@@ -52,6 +56,8 @@ impl Fault {
         Fault::LostCompletion,
         Fault::MasterRestart,
         Fault::RecoveryCrash,
+        Fault::Join,
+        Fault::Drain,
     ];
 
     /// Its name on the command line.
@@ -67,6 +73,8 @@ impl Fault {
             Fault::LostCompletion => "lost-completion",
             Fault::MasterRestart => "master-restart",
             Fault::RecoveryCrash => "recovery-crash",
+            Fault::Join => "join",
+            Fault::Drain => "drain",
         }
     }
 
@@ -95,13 +103,16 @@ pub enum Scenario {
     /// Memory is short, and what is freed is used again at once, while clients, memory nodes and the
     /// master crash.
     Reuse,
+    /// The pool grows region by region, and memory nodes come and go, while clients, memory nodes and
+    /// the master crash.
+    Elastic,
     /// All of it.
     Storm,
 }
 
 impl Scenario {
     /// All of them, in the order in which seeds take turns.
-    pub const ALL: [Scenario; 8] = [
+    pub const ALL: [Scenario; 9] = [
         Scenario::Mixed,
         Scenario::Inserts,
         Scenario::Unsteady,
@@ -109,6 +120,7 @@ impl Scenario {
         Scenario::Losses,
         Scenario::Growth,
         Scenario::Reuse,
+        Scenario::Elastic,
         Scenario::Storm,
     ];
 
@@ -122,6 +134,7 @@ impl Scenario {
             Scenario::Losses => "losses",
             Scenario::Growth => "growth",
             Scenario::Reuse => "reuse",
+            Scenario::Elastic => "elastic",
             Scenario::Storm => "storm",
         }
     }
@@ -140,6 +153,9 @@ impl Scenario {
                 "an index that grows, under crashes of clients, nodes and the master"
             }
             Scenario::Reuse => "memory that is short, and used again, under the same crashes",
+            Scenario::Elastic => {
+                "a pool that grows, nodes that join and are drained, under crashes of all kinds"
+            }
             Scenario::Storm => "every fault there is",
         }
     }
@@ -161,6 +177,9 @@ impl Scenario {
             Scenario::Losses => &[Delay, Tear, NodeCrash, ClientCrash, RecoveryCrash],
             Scenario::Growth | Scenario::Reuse => {
                 &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash]
+            }
+            Scenario::Elastic => {
+                &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash, Join, Drain]
             }
             Scenario::Storm => &Fault::ALL,
         }
@@ -255,6 +274,7 @@ impl Shape {
             pool_bytes: 3 << 19,
             session,
             grace_ms: 1,
+            move_bytes_per_s: ClusterOptions::default().move_bytes_per_s,
             lease_ms: (scenario >= Scenario::Unsteady).then(|| rng.pick(&[20, 60])),
         };
         let network = NetworkOptions {
@@ -283,6 +303,7 @@ impl Shape {
         match scenario {
             Scenario::Growth => shape.with_many_keys(rng),
             Scenario::Reuse => shape.with_little_memory(rng),
+            Scenario::Elastic => shape.with_small_regions(),
             _ => shape,
         }
     }
@@ -304,6 +325,17 @@ impl Shape {
             other_keys: 1 + rng.below(12),
             operations: 3 * self.operations,
             fault_every_ns: 8 * self.fault_every_ns,
+            ..self
+        }
+    }
+
+    /// A region has three blocks: one more is needed all the time.
+    fn with_small_regions(self) -> Shape {
+        let geometry = Geometry { region_bytes: 1 << 14, ..self.cluster.geometry };
+        Shape {
+            cluster: ClusterOptions { geometry, ..self.cluster },
+            // The master has to live longer than a lease now and then, or nobody expires.
+            fault_every_ns: 12 * self.fault_every_ns,
             ..self
         }
     }

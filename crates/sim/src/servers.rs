@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
+use fusee_core::change::Stage;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 use fusee_master::Settings;
@@ -233,6 +234,16 @@ impl MasterHost {
                 for write in writes {
                     if let Write::Put(Record::View(view)) = &write {
                         cluster.view_begins(view);
+                        if let Some(change) = &view.change {
+                            let counts = cluster.sim().counts();
+                            let moves = view.leaving().next().is_some();
+                            if change.new_regions > 0 {
+                                count(&counts.additions);
+                            }
+                            if change.stage == Stage::Switched && moves {
+                                count(&counts.moves);
+                            }
+                        }
                     }
                     let mut store = self.store.borrow_mut();
                     match write {
@@ -262,7 +273,7 @@ impl MasterHost {
             Action::Job { token, client, view, job } => {
                 self.work(cluster, token, client, *view, job);
             }
-            Action::Log(..) => {}
+            Action::Log(_, text) => cluster.sim().note(&[10], || format!("master: {text}")),
         }
     }
 
@@ -283,7 +294,10 @@ impl MasterHost {
                     }
                 }
                 Ok(JobReport::Transformed { .. }) => count(&counts.transformations),
-                Ok(JobReport::Cleared { .. }) => count(&counts.splits),
+                Ok(JobReport::Cleared { .. }) if view.has_moved_entries() => {
+                    count(&counts.splits);
+                }
+                Ok(JobReport::Cleared { .. }) => {}
                 Err(_) => {}
             }
             let master = again.master();

@@ -4,9 +4,9 @@
 
 mod support;
 
-use support::changes::{cut_off_primary, node_loss, node_loss_and_return, splits};
+use support::changes::{cut_off_primary, moves, node_loss, node_loss_and_return, splits};
 use support::failures::for_all;
-use support::steered_changes::doubtful_backups;
+use support::steered_changes::{doubtful_backups, left_behind};
 
 /// The paper's §5.2 beside clients that work: nobody loses a write, and nobody is stuck.
 #[test]
@@ -31,10 +31,24 @@ fn the_index_grows_beside_working_clients() {
     assert!(events.begun_anew > 100 && events.crashed > 500, "{events:?}");
 }
 
+/// Replicas move beside working clients, and while memory nodes are lost.
+#[test]
+fn replicas_move_beside_working_clients() {
+    let Some(events) = for_all(2_000, moves) else { return };
+    assert!(events.moved > 2_000 && events.stopped > 100, "{events:?}");
+    assert!(events.begun_anew > 100 && events.crashed > 500, "{events:?}");
+}
+
 /// A node that only the master has lost is still read by those who have not heard of it.
 #[test]
 fn nobody_reads_an_older_value_after_a_newer_one() {
     for_all(2_000, cut_off_primary);
+}
+
+/// Who still reads where a replica has left a region finds all that he learns of.
+#[test]
+fn nobody_is_left_behind_at_the_old_place() {
+    for_all(1_000, left_behind);
 }
 
 /// What the backups of a lost primary have not agreed on is read by nobody.

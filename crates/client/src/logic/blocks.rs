@@ -7,6 +7,9 @@
 //! recorded on all backups before it uses the block, so that recovery finds every block of a
 //! client on any replica. Should the session crash in between, the block holds nothing yet.
 //!
+//! If no node has a free block, the master is asked to add regions. Only when it has no room for
+//! any is it out of memory.
+//!
 //! A block that cannot be recorded everywhere is given back. If a node does not acknowledge that,
 //! the request may still arrive, at any time, and would take effect even if the block were this
 //! session's again by then: it would be free while it is used. So the session never takes such a
@@ -31,6 +34,9 @@ use super::Environment;
 
 /// How long a session that needs a block waits for the master's answer before it does without.
 const MASTER_DEADLINE: Duration = Duration::from_millis(100);
+/// How long to wait for a new region before all are asked again: a region comes with a newer view,
+/// and that ends the wait.
+const REGION_PATIENCE: Duration = Duration::from_millis(50);
 /// Blocks that it takes without asking a master that did not answer.
 const BLOCKS_WITHOUT_MASTER: u32 = 16;
 
@@ -172,7 +178,25 @@ impl<E: Environment> BlockSource<E> {
         }
         match last_failure {
             Some(reason) => Err(Error::Allocation { reason }),
-            None => Err(Error::OutOfMemory),
+            None => self.ask_for_more(view).await,
+        }
+    }
+
+    /// No member has a free block: the master is to add regions, which a newer view will show. If
+    /// there is no room for any, that is the end.
+    async fn ask_for_more(&self, view: &View) -> Result<BlockId, Error> {
+        let request = MasterRequest::MoreRoom { client: self.client, view: view.number };
+        match self.env.ask_master(request, MASTER_DEADLINE.min(self.node_deadline)).await {
+            Ok(MasterReply::Refused { reason }) => {
+                tracing::debug!(reason, "no region is added");
+                Err(Error::OutOfMemory)
+            }
+            Ok(_) => {
+                // Whoever waits for it looks for a newer view meanwhile.
+                self.env.sleep(REGION_PATIENCE).await;
+                Err(Error::Allocation { reason: "a new region has not come yet".into() })
+            }
+            Err(error) => Err(Error::Allocation { reason: format!("the master: {error}") }),
         }
     }
 
@@ -350,6 +374,7 @@ mod tests {
             regions: vec![Region {
                 scheme: Scheme::Replicated,
                 places: vec![place(MnId(0)), place(MnId(1))],
+                led_since: 1,
             }],
             directory: Vec::new(),
             subtables: Vec::new(),

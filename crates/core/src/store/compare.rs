@@ -27,7 +27,7 @@ use crate::mutant::{Mutant, removed};
 use crate::slab::Doubt;
 use crate::stats::OpKind;
 use crate::store::Op;
-use crate::verbs::{Fabric, MnId};
+use crate::verbs::Fabric;
 use crate::view::Place;
 
 /// Bytes of the index that are read in one phase, if a subtable is not larger.
@@ -175,7 +175,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }) else {
             return;
         };
-        let Some((words, node)) = self.marks(block).await else { return };
+        let Some((words, led_since)) = self.marks(block).await else { return };
         let mut cleared: Vec<(u32, u64)> = Vec::new();
         for object in garbage {
             let unit = shape.offset(*object) / UNIT_BYTES;
@@ -188,8 +188,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
         }
         if self.clear(block, &cleared).await && self.learn(block, garbage).await {
-            // With another node came another bitmap: marks may be missing again.
-            let same = self.bitmap(block).is_some_and(|place| place.node == node);
+            // With another first place came another bitmap: marks may be missing again.
+            let same = self.led_since(block) == Some(led_since);
             self.made_free(block, garbage);
             if !same && let Some(found) = self.store.slabs.borrow_mut().find(block) {
                 found.doubt = Doubt::Open;
@@ -197,14 +197,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// One phase: the free bitmap of a block, and where it is.
-    async fn marks(&mut self, block: Address) -> Option<(Vec<u64>, MnId)> {
-        let place = self.bitmap(block)?;
+    /// One phase: the free bitmap of a block, and since when it is where it is.
+    async fn marks(&mut self, block: Address) -> Option<(Vec<u64>, u64)> {
+        let (place, led_since) = (self.bitmap(block)?, self.led_since(block)?);
         let bytes = bitmap_bytes(self.view.geometry.block_bytes) as u32;
         self.batch.clear();
         let read = self.batch.read(place.node, place.offset, bytes);
         self.phase().await;
         let bytes = self.batch.data(read).ok()?;
-        Some((bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect(), place.node))
+        Some((bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect(), led_since))
     }
 }

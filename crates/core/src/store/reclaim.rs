@@ -126,6 +126,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             .flat_map(move |(region, start)| region.places.iter().map(move |p| at(p, start)))
     }
 
+    /// Since which view the free bitmap of a block is where it is.
+    pub(super) fn led_since(&self, block: Address) -> Option<u64> {
+        self.view.region_of(block).map(|(region, _)| region.led_since)
+    }
+
     /// Where the free bitmap of a block is.
     pub(super) fn bitmap(&self, block: Address) -> Option<Place> {
         self.places_in(block, BLOCK_HEADER_BYTES).next()
@@ -480,14 +485,20 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let look = self.store.looks.get() + 1;
         self.store.looks.set(look);
         let mut any = false;
-        for (block, place, read) in reads {
+        for (block, led_since, read) in reads {
             let Ok(bytes) = self.batch.data(read) else { continue };
             let words = (0u32..).zip(bytes.as_chunks().0).map(|(i, w)| (i, u64::from_le_bytes(*w)));
             let words: Vec<(u32, u64)> = words.filter(|(_, bits)| *bits != 0).collect();
             let Some(block) = slabs.find(block) else { continue };
             block.looked = look;
+            // With another first place came another bitmap: marks may be missing.
+            if block.looked_at.replace(led_since).is_some_and(|before| before != led_since)
+                && block.doubt == Doubt::None
+            {
+                block.doubt = Doubt::Open;
+            }
             if !words.is_empty() {
-                block.seen = Some(Seen { node: place.node, mark, words });
+                block.seen = Some(Seen { led_since, mark, words });
                 any = true;
             }
         }
@@ -498,12 +509,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         any
     }
 
-    fn post_looks(&mut self, blocks: &[Address]) -> Vec<(Address, Place, Ticket)> {
+    fn post_looks(&mut self, blocks: &[Address]) -> Vec<(Address, u64, Ticket)> {
         let bytes = bitmap_bytes(self.view.geometry.block_bytes) as u32;
-        let places = blocks.iter().filter_map(|b| Some((*b, self.bitmap(*b)?)));
-        let places: Vec<(Address, Place)> = places.collect();
-        let read = |(block, place): (Address, Place)| {
-            (block, place, self.batch.read(place.node, place.offset, bytes))
+        let places =
+            blocks.iter().filter_map(|b| Some((*b, self.led_since(*b)?, self.bitmap(*b)?)));
+        let places: Vec<(Address, u64, Place)> = places.collect();
+        let read = |(block, led_since, place): (Address, u64, Place)| {
+            (block, led_since, self.batch.read(place.node, place.offset, bytes))
         };
         places.into_iter().map(read).collect()
     }
@@ -539,12 +551,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Makes the objects allocatable that were seen marked in a block.
     async fn take_in(&mut self, block: Address) {
-        let bitmap = self.bitmap(block);
+        let led_since = self.led_since(block);
         let (seen, class) = {
             let mut slabs = self.store.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block) else { return };
             let Some(seen) = found.seen.take() else { return };
-            let same = bitmap.is_some_and(|place| place.node == seen.node);
+            let same = led_since == Some(seen.led_since);
             // Whatever ends this early leaves bits of which nobody knows whether they are set.
             found.doubt = Doubt::Open;
             if !same {

@@ -7,8 +7,7 @@
 
 use fusee_client::{Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options};
 use fusee_core::layout::{BlockShape, Object};
-use fusee_master::plan::GROWTH_SHARE;
-use fusee_master::settings::{DEFAULT_LEASE_MS, Lease, Settings};
+use fusee_master::settings::{DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, Lease, Settings};
 
 use super::args::{ClusterArgs, LoadArgs};
 use super::report::ClusterReport;
@@ -80,6 +79,7 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
         index_keys: demand.index_keys,
         geometry,
         lease: Lease::default(),
+        move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
     };
     settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
     // One session per thread, the clients' own and the verifier's, each with an open block.
@@ -97,12 +97,8 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
     // region more, as extents are aligned.
     let regions_per_node = (regions * replicas).div_ceil(nodes) + 1;
     let region_bytes = regions_per_node * geometry.region_bytes;
-    // A share of every pool is kept for the index to grow into.
-    let kept = grown_bytes.max(region_bytes.div_ceil(GROWTH_SHARE - 1));
-    let pool_bytes = match grown_bytes {
-        0 => region_bytes + index_bytes,
-        _ => kept * GROWTH_SHARE + index_bytes,
-    };
+    // Room for the index to grow into, with a region or two more taken meanwhile.
+    let pool_bytes = region_bytes + index_bytes + 2 * grown_bytes;
     let touched_bytes = (pair_blocks + delete_blocks) * geometry.block_bytes * replicas
         + (index_bytes + grown_bytes) * u64::from(cluster.index_replicas());
     let least_pool_bytes = geometry.region_bytes + index_bytes;
@@ -213,6 +209,7 @@ pub fn open(
             index_keys: demand.index_keys,
             port: 0,
             lease_ms: DEFAULT_LEASE_MS,
+            move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
             fabrics: vec![match fabric {
                 FabricKind::Tcp => Serve::Tcp,
                 _ => Serve::Shm,

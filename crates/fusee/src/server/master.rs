@@ -73,6 +73,11 @@ struct Settings {
     #[arg(long, env = "FUSEE_LEASE", value_name = "MS")]
     lease: Option<u64>,
 
+    /// Bytes a second at most that move between memory nodes to even out their shares, or off one
+    /// that is drained [default: 512MiB]
+    #[arg(long, env = "FUSEE_MOVE_BYTES_PER_S", value_name = "BYTES")]
+    move_bytes_per_s: Option<Bytes>,
+
     /// The cluster is formed when so many memory nodes have joined [default: 3]
     #[arg(long, env = "FUSEE_MEMORY_NODES", value_name = "N")]
     memory_nodes: Option<u32>,
@@ -120,6 +125,7 @@ impl Settings {
             advertise: self.advertise.or(other.advertise),
             lease_ttl_s: self.lease_ttl_s.or(other.lease_ttl_s),
             lease: self.lease.or(other.lease),
+            move_bytes_per_s: self.move_bytes_per_s.or(other.move_bytes_per_s),
             memory_nodes: self.memory_nodes.or(other.memory_nodes),
             index_replicas: self.index_replicas.or(other.index_replicas),
             data_replicas: self.data_replicas.or(other.data_replicas),
@@ -133,7 +139,7 @@ impl Settings {
     }
 
     fn config(self) -> Result<Config, Failure> {
-        let Config { geometry, lease_ms, .. } = Config::default();
+        let Config { geometry, lease_ms, move_bytes_per_s, .. } = Config::default();
         let limit = |name: &str, bytes: Option<Bytes>, default: u32| match bytes {
             None => Ok(default),
             Some(Bytes(bytes)) => u32::try_from(bytes)
@@ -147,6 +153,7 @@ impl Settings {
             advertise: self.advertise,
             lease_ttl_s: self.lease_ttl_s.unwrap_or(3),
             lease_ms: self.lease.unwrap_or(lease_ms),
+            move_bytes_per_s: self.move_bytes_per_s.map_or(move_bytes_per_s, |b| b.0),
             memory_nodes: self.memory_nodes.unwrap_or(3),
             index_replicas: self.index_replicas.unwrap_or(3),
             data_replicas: self.data_replicas.unwrap_or(2),

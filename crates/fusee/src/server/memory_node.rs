@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use fusee_memory_node::config::Config;
-use fusee_memory_node::server::MemoryNode;
+use fusee_memory_node::server::{Dismissal, MemoryNode};
 use serde::{Deserialize, Serialize};
 
 use super::stop::Stop;
@@ -134,7 +134,7 @@ pub struct Announcement {
 }
 
 /// Runs a memory node until it is told to stop. One that the cluster has given up, because it was
-/// silent, joins anew with nothing in it.
+/// silent, joins anew with nothing in it; one that was drained ends.
 pub fn run(args: Args) -> Result<(), Failure> {
     let config = args.settings.or(read_file(args.config.as_deref())?).config()?;
     let mut node = start(config)?;
@@ -147,7 +147,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         })?;
     }
     let mut stop = Stop::watch(args.stop_with_stdin)?;
-    while stop.unless(node.expelled()).is_some() {
+    while let Some(why) = stop.unless(node.expelled()) {
+        if why == Dismissal::Drained {
+            tracing::warn!("drained: the cluster needs this node no more, it ends");
+            break;
+        }
         // Sessions that have not heard of it yet must reach nothing that is used anew: another
         // pool, another identity. The addresses stay, as they were announced.
         let config = node.config().cloned().expect("it was started with one");

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use fusee_client::{Status, Usage, View};
 use fusee_control::master::{MemberState, MemberStatus, Reconfiguration};
 use fusee_core::change::{Change, Stage};
+use fusee_core::verbs::MnId;
+use fusee_core::view::Place;
 use serde::Serialize;
 
 use crate::recoveries::RecoveryReport;
@@ -24,7 +26,7 @@ pub struct NodeReport {
     pub shm: Option<String>,
     /// Also of a lost one, as long as the cluster cannot do without it.
     pub in_view: bool,
-    /// `in_view`, `joining`, `waiting` or `lost`.
+    /// `in_view`, `joining`, `waiting`, `draining`, `drained` or `lost`.
     pub state: &'static str,
     pub reachable: bool,
     /// Why it is not.
@@ -35,6 +37,9 @@ pub struct NodeReport {
     pub primary_blocks: Option<u64>,
     pub primary_blocks_owned: Option<u64>,
     pub attached_clients: Option<u64>,
+    /// Replicas of subtables and of regions that the view has there.
+    pub subtables: u64,
+    pub regions: u64,
 }
 
 /// A change of the view that is under way.
@@ -60,6 +65,10 @@ pub struct ReconfigurationReport {
     pub subtables: u64,
     /// Replicas that were added.
     pub joined: u64,
+    /// Replicas that moved from one memory node to another.
+    pub moved: u64,
+    /// Regions that are new.
+    pub new_regions: u64,
     pub frozen_ms: u64,
     pub transforming_ms: u64,
     pub switched_ms: u64,
@@ -84,6 +93,8 @@ pub struct Report {
     pub index_replicas: u8,
     pub data_replicas: u8,
     pub missing_replicas: u64,
+    /// Whether replicas are to be moved, to even out shares or off a node that is drained.
+    pub rebalancing: bool,
     pub subtables: usize,
     pub regions: usize,
     pub open_sessions: u64,
@@ -124,6 +135,7 @@ impl Report {
             index_replicas: status.index_replicas,
             data_replicas: status.data_replicas,
             missing_replicas: status.missing_replicas,
+            rebalancing: status.rebalancing,
             subtables: count(|view| view.subtables.len()),
             regions: count(|view| view.regions.len()),
             open_sessions: status.open_sessions,
@@ -155,6 +167,8 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
             MemberState::Joining => "joining",
             MemberState::Waiting => "waiting",
             MemberState::Lost => "lost",
+            MemberState::Draining => "draining",
+            MemberState::Drained => "drained",
         },
         reachable: usage.is_ok(),
         problem: usage.as_ref().err().cloned(),
@@ -163,11 +177,20 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
         primary_blocks: known(|usage| usage.primary_blocks),
         primary_blocks_owned: known(|usage| usage.primary_blocks_owned),
         attached_clients: known(|usage| usage.attached_clients),
+        subtables: view
+            .map_or(0, |view| held(member.node, view.subtables.iter().map(|s| &s.places))),
+        regions: view.map_or(0, |view| held(member.node, view.regions.iter().map(|r| &r.places))),
     }
 }
 
+/// How many of these have a replica on a node.
+pub fn held<'v>(node: MnId, all: impl Iterator<Item = &'v Vec<Place>>) -> u64 {
+    all.filter(|places| places.iter().any(|place| place.node == node)).count() as u64
+}
+
 fn change_report(change: &Change) -> ChangeReport {
-    let joining = change.subtables.iter().filter(|s| s.joining.is_some()).count();
+    let subtables = change.subtables.iter().filter(|s| s.joining.is_some()).count();
+    let regions = change.regions.iter().filter(|r| r.joining.is_some()).count();
     ChangeReport {
         stage: match change.stage {
             Stage::Frozen => "frozen",
@@ -177,7 +200,7 @@ fn change_report(change: &Change) -> ChangeReport {
         subtables: change.subtables.len(),
         headless: change.subtables.iter().filter(|s| s.headless).count(),
         regions: change.regions.len(),
-        joining: joining + change.regions.len(),
+        joining: subtables + regions,
     }
 }
 
@@ -186,6 +209,8 @@ fn reconfiguration(past: &Reconfiguration, under_way: bool) -> ReconfigurationRe
         lost: past.lost.iter().map(ToString::to_string).collect(),
         subtables: past.subtables,
         joined: past.joined,
+        moved: past.moved,
+        new_regions: past.new_regions,
         frozen_ms: past.frozen_ms,
         transforming_ms: past.transforming_ms,
         switched_ms: past.switched_ms,

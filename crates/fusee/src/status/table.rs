@@ -38,7 +38,7 @@ pub fn show(report: &Report) -> String {
         match report.missing_replicas {
             0 => String::new(),
             missing => format!("; {missing} of them lack a replica"),
-        },
+        } + if report.rebalancing { "; replicas are moving" } else { "" },
         report.open_sessions,
         report.given_up_sessions,
         report.sessions_opened
@@ -85,10 +85,19 @@ fn nodes(text: &mut String, nodes: &[NodeReport]) {
             "in_view" => "ok",
             "joining" => "joining, gets replicas",
             "waiting" => "waits, not in the view",
+            "draining" => "is being drained",
+            "drained" => "drained, it may end",
             _ => "lost, the cluster goes on without it",
         };
         let state = match &node.problem {
-            None => state.into(),
+            None => match node.state {
+                "draining" => format!(
+                    "{state}, {} subtables and {} regions left",
+                    node.subtables, node.regions
+                ),
+                _ => state.into(),
+            },
+            Some(_) if node.state == "drained" => state.into(),
             Some(problem) if node.state == "in_view" => format!("no answer: {problem}"),
             Some(problem) => format!("{state}; no answer: {problem}"),
         };
@@ -140,6 +149,12 @@ fn reconfiguration(change: &ReconfigurationReport) -> String {
     if change.joined > 0 {
         what.push(format!("{} replicas joined", change.joined));
     }
+    if change.moved > 0 {
+        what.push(format!("{} replicas moved", change.moved));
+    }
+    if change.new_regions > 0 {
+        what.push(format!("{} new regions", change.new_regions));
+    }
     what.push(format!("{} subtables in scope", change.subtables));
     let whole = match (change.under_way, change.lost.is_empty(), change.whole_after_ms) {
         (true, ..) => "; under way".into(),
@@ -175,6 +190,8 @@ mod tests {
             lost: vec!["mn1".into()],
             subtables: 64,
             joined: 0,
+            moved: 0,
+            new_regions: 0,
             frozen_ms: 3,
             transforming_ms: 12,
             switched_ms: 1,

@@ -17,7 +17,7 @@ mod servers;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 
-use fusee_master::settings::DEFAULT_LEASE_MS;
+use fusee_master::settings::{DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S};
 use futures_util::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -67,6 +67,11 @@ pub struct Args {
     #[arg(long, default_value_t = DEFAULT_LEASE_MS, value_name = "MS")]
     lease: u64,
 
+    /// Bytes a second at most that move between memory nodes to even out their shares, or off one
+    /// that is drained
+    #[arg(long, default_value_t = Bytes(DEFAULT_MOVE_BYTES_PER_S), value_name = "BYTES")]
+    move_bytes_per_s: Bytes,
+
     /// Port of the master; 0 is any free one
     #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT")]
     port: u16,
@@ -91,6 +96,7 @@ impl Args {
             index_keys: self.index_keys,
             port: self.port,
             lease_ms: self.lease,
+            move_bytes_per_s: self.move_bytes_per_s.0,
             fabrics: self.fabric.clone(),
             region_bytes: REGION_BYTES,
             block_bytes: BLOCK_BYTES,

@@ -41,6 +41,8 @@ pub struct Plan {
     pub port: u16,
     /// Who is silent for so many milliseconds is given up.
     pub lease_ms: u64,
+    /// Bytes a second at most that move between memory nodes.
+    pub move_bytes_per_s: u64,
     /// Fabrics that the memory nodes serve.
     pub fabrics: Vec<memory_node::Serve>,
     /// Size of a region, in bytes.
@@ -63,6 +65,7 @@ impl Plan {
                 ..Config::default().geometry
             },
             lease: Lease { lease_ms: self.lease_ms, ..Lease::default() },
+            move_bytes_per_s: self.move_bytes_per_s,
         };
         settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
     }
@@ -172,6 +175,7 @@ fn master_arguments(plan: &Plan, directory: &Directory) -> Vec<String> {
         format!("--data-replicas={}", plan.data_replicas),
         format!("--index-keys={}", plan.index_keys),
         format!("--lease={}", plan.lease_ms),
+        format!("--move-bytes-per-s={}", plan.move_bytes_per_s),
         format!("--region-bytes={}", plan.region_bytes),
         format!("--block-bytes={}", plan.block_bytes),
     ]

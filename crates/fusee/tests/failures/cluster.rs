@@ -68,6 +68,19 @@ impl Server {
         self.child.wait().unwrap();
     }
 
+    /// Waits until it ends by itself, and well.
+    #[track_caller]
+    pub fn ends(&mut self) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => return assert!(status.success(), "{status}"),
+                None => assert!(Instant::now() < end, "it does not end"),
+            }
+            sleep(Duration::from_millis(10));
+        }
+    }
+
     pub fn signal(&self, name: &str) {
         signal(name, self.child.id());
     }
@@ -152,6 +165,11 @@ impl Cluster {
         let name = format!("node-{}", self.next_node);
         self.next_node += 1;
         self.nodes.push(Server::start(&self.scratch, &name, &line));
+    }
+
+    /// Of the master.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     pub fn kill_master(&mut self) {

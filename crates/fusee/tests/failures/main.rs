@@ -12,6 +12,7 @@
 mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
+mod elastic;
 mod journal;
 mod kill;
 mod measure;

@@ -7,8 +7,8 @@
 //! | any stage | – | a member is lost: *frozen*, without it |
 //! | frozen | all open sessions act by it, all given-up ones are fenced, no job runs | transforming |
 //! | transforming | the job that makes the replicas equal | switched |
-//! | switched | as for frozen, and nobody has to look what became of a write; after a split, the job that clears what has moved | stable |
-//! | stable | given-up sessions are recovered, some at a time | full subtables are split, replicas are added |
+//! | switched | as for frozen, and nobody has to look what became of a write; after a split or a move, the job that clears what has moved | stable |
+//! | stable | given-up sessions are recovered, some at a time | full subtables are split, regions, members and replicas are added, replicas move |
 //!
 //! Jobs run one at a time, each under the session of the *repairer*. When one fails, its verbs may
 //! still be on their way: then the repairer is retired, that is fenced like a client that is given
@@ -26,7 +26,7 @@ use fusee_core::view::View;
 
 use super::{Action, Actions, Level, Master, Phase};
 use crate::jobs::{Job, JobError, JobReport, Recovered};
-use crate::record::{Record, Write, member_key};
+use crate::record::{Record, Write, draining_key, member_key};
 
 /// How long to wait after a job failed; doubled for every failure in a row, up to the second.
 const PAUSE_MS: u64 = 50;
@@ -100,7 +100,7 @@ impl Master {
                 true
             }
             Some(Stage::Switched) if self.all_follow() || removed(Mutant::SwitchDoesNotWait) => {
-                if self.view().is_some_and(View::has_moved_entries) {
+                if self.view().is_some_and(View::is_to_be_cleared) {
                     self.start_job(now_ms, Job::Clear, out);
                     return false;
                 }
@@ -114,8 +114,9 @@ impl Master {
             Some(Stage::Frozen | Stage::Switched) => false,
             None => {
                 let splits = self.split(now_ms, out);
+                let grows = self.add_regions(now_ms, out) || splits;
                 if self.sessions.given_up().next().is_none() {
-                    if !splits {
+                    if !grows && !self.admit(now_ms, out) {
                         self.grow(now_ms, out);
                     }
                 } else if self.may_start(now_ms) {
@@ -216,6 +217,9 @@ impl Master {
             self.presences.forget(*node);
             self.present.remove(node);
             if let Some(member) = self.members.remove(node) {
+                if self.draining.remove(node) {
+                    writes.push(Write::Remove(draining_key(*node)));
+                }
                 writes.push(Write::Remove(member_key(*node)));
                 writes.push(Write::Put(Record::Lost(member.clone())));
                 self.lost.insert(*node, member);
@@ -230,6 +234,7 @@ impl Master {
         );
         self.growth.abandon();
         self.splitting.abandon();
+        self.adding.abandon();
         self.history.lost(now_ms, lost);
         self.set_view(now_ms, view, writes, text, out);
     }
@@ -302,8 +307,12 @@ impl Master {
         match report {
             JobReport::Cleared { slots_changed } => {
                 if self.view().is_some_and(|view| view.number == by) {
-                    let text = format!("{slots_changed} moved entries are cleared");
-                    out.push(Action::Log(Level::Info, text));
+                    if slots_changed > 0 {
+                        let text = format!("{slots_changed} moved entries are cleared");
+                        out.push(Action::Log(Level::Info, text));
+                    }
+                    // There may be room again where there was none.
+                    self.growth.look_again();
                     self.advance(now_ms, out);
                 }
             }

@@ -1,9 +1,11 @@
-//! Redundancy comes back: missing replicas are added where there is room.
+//! Redundancy comes back, and shares even out: replicas are added where there is room, some of them
+//! in the place of others.
 //!
 //! When the view is stable and nobody has to be recovered, the first subtable or region that has
-//! fewer replicas than it should gets another one, on a member or on a memory node that waits. All
-//! subtables that go to one node go together; regions go one at a time, since nobody can place
-//! objects in a region that is being copied.
+//! fewer replicas than it should gets another one. All subtables that go to one node go together;
+//! regions go one at a time, since nobody can place objects in a region that is being copied. When
+//! nothing is missing, replicas move as `balance` says, at a pace: after so many bytes it rests as
+//! long as they take at the rate of the settings. At last, members that are drained and empty go.
 //!
 //! The node reserves the room first, then the view says where it is, with the replica *joining*.
 //! Nothing of that is stored before the view: a master that starts anew asks again, and gets the
@@ -13,10 +15,11 @@
 use std::collections::BTreeSet;
 
 use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
+use fusee_core::change::Gain;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, View};
 
-use super::{Action, Actions, Level, Master, Purpose};
+use super::{Action, Actions, Level, Master, Purpose, reserving};
 use crate::placement::{Room, another};
 use crate::plan::{REGIONS, SUBTABLES, padded};
 
@@ -38,6 +41,8 @@ pub(super) struct Growth {
     told: bool,
     /// The view for which nothing can be done, as long as no node comes.
     at_rest: Option<u64>,
+    /// When replicas may move again.
+    next_move_ms: u64,
 }
 
 /// Room that is being reserved on a node.
@@ -49,7 +54,9 @@ struct Growing {
     view: u64,
     requests: Vec<NodeRequest>,
     done: usize,
-    places: Vec<(Extent, Place)>,
+    /// By the number of its request, which replica leaves for it.
+    leaving: Vec<Option<Place>>,
+    places: Vec<(Extent, Gain)>,
     /// The call under way, and until when it may take.
     token: Option<u64>,
     until_ms: u64,
@@ -67,14 +74,9 @@ impl Growth {
         self.at_rest = None;
     }
 
-    /// A node refused for lack of room.
-    pub fn has_no_room_for_subtables(&mut self, node: MnId) {
-        self.full.insert((node, false));
-    }
-
-    /// Whether room is being reserved on a node.
-    pub fn is_for(&self, node: MnId) -> bool {
-        self.under_way.as_ref().is_some_and(|growing| growing.node == node)
+    /// A node refused for lack of room, for a region or a subtable.
+    pub fn has_no_room_for(&mut self, node: MnId, region: bool) {
+        self.full.insert((node, region));
     }
 }
 
@@ -116,29 +118,63 @@ impl Master {
         let missing = self.missing_replicas();
         if missing == 0 {
             self.history.whole(now_ms);
-            if std::mem::take(&mut self.growth.told) {
-                self.problem = None;
-            }
-            self.growth.at_rest = number;
+            self.even_out(now_ms, out);
         } else if let Some((node, extents)) = self.choose() {
-            self.begin(now_ms, node, extents, out);
+            let gains = extents.into_iter().map(|extent| (extent, None)).collect();
+            self.begin(now_ms, node, gains, out);
         } else {
             let text = format!(
                 "{missing} subtables and regions have too few replicas, and no memory node has \
                  room for more; start another memory node"
             );
-            if self.problem.as_ref() != Some(&text) {
-                out.push(Action::Log(Level::Warn, text.clone()));
-                self.problem = Some(text);
-            }
-            (self.growth.told, self.growth.at_rest) = (true, number);
+            self.rest(Some(text), out);
         }
+    }
+
+    /// Nothing is missing: moves what lies in the wrong place.
+    fn even_out(&mut self, now_ms: u64, out: &mut Actions) {
+        if let Some(moves) = self.next_moves() {
+            if self.growth.next_move_ms <= now_ms {
+                let gains = moves.extents.into_iter();
+                let gains = gains.map(|(extent, leaving)| (extent, Some(leaving))).collect();
+                self.begin(now_ms, moves.to, gains, out);
+            }
+        } else if !self.finish_drain(now_ms, out) {
+            let stuck: Vec<String> = self.draining.iter().map(MnId::to_string).collect();
+            let text = format!(
+                "{} cannot be emptied: no other memory node has room; start another one, or take \
+                 the drain back",
+                stuck.join(", ")
+            );
+            self.rest((!stuck.is_empty()).then_some(text), out);
+        }
+    }
+
+    /// There is nothing to be done in this view, or nothing can be.
+    fn rest(&mut self, problem: Option<String>, out: &mut Actions) {
+        match problem {
+            Some(text) => {
+                if self.problem.as_ref() != Some(&text) {
+                    out.push(Action::Log(Level::Warn, text.clone()));
+                    self.problem = Some(text);
+                }
+                self.growth.told = true;
+            }
+            None if std::mem::take(&mut self.growth.told) => self.problem = None,
+            None => {}
+        }
+        self.growth.at_rest = self.view().map(|view| view.number);
+    }
+
+    /// Whether replicas move from one member to another now.
+    pub(super) fn is_moving(&self) -> bool {
+        self.view().is_some_and(|view| view.leaving().next().is_some())
     }
 
     /// What to add next, and on which node.
     fn choose(&self) -> Option<(MnId, Vec<Extent>)> {
         let view = self.view()?;
-        let subtable = view.geometry.subtable_bytes();
+        let subtable = padded(view.geometry.subtable_bytes());
         let mut rooms = self.rooms(view, false, subtable);
         let mut chosen: Option<(MnId, Vec<Extent>)> = None;
         for (number, places) in self.poor_subtables(view) {
@@ -155,44 +191,44 @@ impl Master {
         if chosen.is_some() {
             return chosen;
         }
-        let rooms = self.rooms(view, true, view.geometry.region_bytes);
+        let rooms = self.rooms(view, true, padded(view.geometry.region_bytes));
         self.poor_regions(view).find_map(|(region, places)| {
             let node = another(REGIONS, &rooms, region.into(), &names(places))?;
             Some((node, vec![Extent::Region { region, primary: false }]))
         })
     }
 
-    /// How many extents of some size fit on the nodes that can be used.
-    pub(super) fn rooms(&self, view: &View, regions: bool, bytes: u64) -> Vec<Room> {
+    /// Whether something may be placed on a node.
+    pub(super) fn is_usable(&self, node: MnId) -> bool {
+        self.in_view(node)
+            && !self.presences.losing.contains(&node)
+            && !self.draining.contains(&node)
+    }
+
+    /// How many extents, subtables or regions, that take so many bytes each fit on the nodes that
+    /// can be used.
+    pub(super) fn rooms(&self, view: &View, regions: bool, padded_bytes: u64) -> Vec<Room> {
         let usable = self.members.values().filter(|member| {
-            let node = member.node;
-            let in_view = view.member(node).is_some();
-            (in_view || self.present.contains(&node))
-                && !self.presences.losing.contains(&node)
-                && !self.growth.full.contains(&(node, regions))
+            self.is_usable(member.node) && !self.growth.full.contains(&(member.node, regions))
         });
         let room = usable.map(|member| {
             let left = member.pool_bytes.saturating_sub(used(view, member.node));
-            Room { node: member.node, items: left / padded(bytes) }
+            Room { node: member.node, items: left / padded_bytes }
         });
         room.collect()
     }
 
-    fn begin(&mut self, now_ms: u64, node: MnId, extents: Vec<Extent>, out: &mut Actions) {
+    fn begin(
+        &mut self,
+        now_ms: u64,
+        node: MnId,
+        gains: Vec<(Extent, Option<Place>)>,
+        out: &mut Actions,
+    ) {
         let (Some(view), Some(member)) = (self.view(), self.members.get(&node)) else { return };
-        let (cluster, attempt) = (view.cluster, self.last_attempt);
-        let geometry = view.geometry;
-        let mut requests = Vec::new();
-        if view.member(node).is_none() {
-            requests.push(NodeRequest::Format { cluster, attempt });
-        }
-        requests.extend(extents.iter().map(|extent| {
-            let (bytes, block_bytes) = match extent {
-                Extent::Region { .. } => (geometry.region_bytes, geometry.block_bytes),
-                Extent::Subtable { .. } => (geometry.subtable_bytes(), 0),
-            };
-            NodeRequest::Reserve { cluster, attempt, extent: *extent, bytes, block_bytes }
-        }));
+        let attempt = self.last_attempt;
+        let requests = gains.iter().map(|(extent, _)| reserving::request(view, attempt, *extent));
+        let mut requests: Vec<NodeRequest> = requests.collect();
         // Who answers last has answered everything.
         requests.push(NodeRequest::Describe);
         let growing = Growing {
@@ -201,11 +237,12 @@ impl Master {
             view: view.number,
             requests,
             done: 0,
+            leaving: gains.iter().map(|(_, leaving)| *leaving).collect(),
             places: Vec::new(),
             token: None,
             until_ms: 0,
         };
-        let text = format!("{node} gets replicas of {} extents", extents.len());
+        let text = format!("{node} gets replicas of {} extents", gains.len());
         out.push(Action::Log(Level::Info, text));
         self.growth.under_way = Some(growing);
         self.ask_for_room(now_ms, out);
@@ -234,9 +271,13 @@ impl Master {
         }
         let node = growing.node;
         let problem = match (&growing.requests[growing.done], result) {
-            (NodeRequest::Format { .. }, Ok(NodeReply::Done)) => None,
             (NodeRequest::Reserve { extent, .. }, Ok(NodeReply::Reserved { offset })) => {
-                growing.places.push((*extent, Place { node, offset }));
+                let of = match extent {
+                    Extent::Subtable { subtable } => *subtable,
+                    Extent::Region { region, .. } => *region,
+                };
+                let (joining, leaving) = (Place { node, offset }, growing.leaving[growing.done]);
+                growing.places.push((*extent, Gain { of, joining, leaving }));
                 None
             }
             (NodeRequest::Describe, Ok(NodeReply::Description(found)))
@@ -286,16 +327,16 @@ impl Master {
         }
         let Some(member) = self.members.get(&growing.node) else { return };
         let (mut subtables, mut regions) = (Vec::new(), Vec::new());
-        for (extent, place) in &growing.places {
-            match extent {
-                Extent::Subtable { subtable } => subtables.push((*subtable, *place)),
-                Extent::Region { region, .. } => regions.push((*region, *place)),
-            }
+        let mut moved_bytes = 0;
+        for (extent, gain) in &growing.places {
+            let (gains, bytes) = match extent {
+                Extent::Subtable { .. } => (&mut subtables, view.geometry.subtable_bytes()),
+                Extent::Region { .. } => (&mut regions, view.geometry.region_bytes),
+            };
+            gains.push(*gain);
+            moved_bytes += gain.leaving.map_or(0, |_| bytes);
         }
-        let mut next = view.growing(&subtables, &regions);
-        if next.member(member.node).is_none() {
-            next.members.push(member.clone());
-        }
+        let next = view.growing(&subtables, &regions);
         if let Err(error) = next.check() {
             // The offsets come from elsewhere.
             let text = format!("{} gave room that is none: {error}", member.node);
@@ -310,6 +351,8 @@ impl Master {
             regions.len(),
             member.node
         );
+        let pause_ms = moved_bytes.saturating_mul(1_000) / self.settings.move_bytes_per_s;
+        self.growth.next_move_ms = self.growth.next_move_ms.max(now_ms + pause_ms);
         self.set_view(now_ms, next, Vec::new(), text, out);
     }
 }

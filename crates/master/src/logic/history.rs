@@ -49,6 +49,10 @@ impl History {
         let passed = now_ms.saturating_sub(self.since_ms);
         self.since_ms = now_ms;
         let was = old.change.as_ref();
+        if was.is_none() && new.change.is_none() {
+            // A member more, or less: nothing else.
+            return;
+        }
         if was.is_none() || self.last_reconfigurations.is_empty() {
             if self.last_reconfigurations.len() == KEPT {
                 self.last_reconfigurations.pop_front();
@@ -65,9 +69,13 @@ impl History {
         entry.lost.append(&mut self.lost);
         match &new.change {
             Some(change) if change.stage == Stage::Frozen => {
-                let joining = change.subtables.iter().filter(|s| s.joining.is_some()).count();
+                let subtables = change.subtables.iter().filter(|s| s.joining.is_some());
+                let regions = change.regions.iter().filter(|r| r.joining.is_some());
+                let joined = (subtables.count() + regions.count()) as u64;
+                entry.moved = new.leaving().count() as u64;
                 entry.subtables = change.subtables.len() as u64;
-                entry.joined = (joining + change.regions.len()) as u64;
+                entry.joined = joined.saturating_sub(entry.moved);
+                entry.new_regions = change.new_regions.into();
             }
             Some(_) => {}
             None => self.reconfigurations += 1,

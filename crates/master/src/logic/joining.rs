@@ -5,7 +5,7 @@ use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
 
 use super::{Action, Actions, Level, Master, Phase, Purpose, refused};
-use crate::record::{Record, Write, lost_key, member_key};
+use crate::record::{Record, Write, drained_key, lost_key, member_key};
 use crate::settings::MAX_MEMORY_NODES;
 
 /// The longest address that a node may give.
@@ -22,6 +22,9 @@ impl Master {
         }
         if self.lost.values().any(|lost| lost.identity == new.identity) {
             return refused("the cluster goes on without this node; restart it to join empty");
+        }
+        if self.drained.values().any(|drained| drained.identity == new.identity) {
+            return refused("this node has been drained; restart it to join empty");
         }
         let unused = |member: &&Member| !self.in_view(member.node);
         let old = self.members.values().filter(unused).find(|old| old.control == new.control);
@@ -45,8 +48,7 @@ impl Master {
         self.its_place_is_taken(&new, &mut writes, out);
         out.push(Action::Persist(writes));
         self.next_node = next;
-        let waits = if self.view().is_some() { "; the cluster is formed, it waits" } else { "" };
-        let text = format!("{node} joined from {}{waits}", new.control);
+        let text = format!("{node} joined from {}", new.control);
         out.push(Action::Log(Level::Info, text));
         self.members.insert(node, new);
         self.arrived(now_ms, node);
@@ -59,6 +61,10 @@ impl Master {
         if let Some(old) = self.lost.values().find(here).map(|member| member.node) {
             self.lost.remove(&old);
             writes.push(Write::Remove(lost_key(old)));
+        }
+        if let Some(old) = self.drained.values().find(here).map(|member| member.node) {
+            self.drained.remove(&old);
+            writes.push(Write::Remove(drained_key(old)));
         }
         let old = self.view().and_then(|view| view.members.iter().find(here)).map(|m| m.node);
         if let Some(old) = old {

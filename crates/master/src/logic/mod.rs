@@ -13,7 +13,7 @@
 //!   processes cannot listen at one address, so the old one is gone.
 //! * While no view uses a node, it may join again with other addresses. Once one does, that is
 //!   refused: sessions hold the addresses in their views.
-//! * Nodes that join a formed cluster get a name, and wait until replicas are missing.
+//! * Nodes that join a formed cluster become members at once (`admitting`).
 //!
 //! When the cluster is formed:
 //!
@@ -21,8 +21,11 @@
 //! * What is given up is shut out at all members (`fencing`) before anything follows from it.
 //! * The view goes through its stages (`change`), jobs are started, clients are recovered.
 //! * Missing replicas are added where there is room (`growth`).
+//! * Then replicas move until all members have their shares (`balance`), and those that are drained
+//!   nothing (`draining`).
 //! * The index grows when clients find no room in it (`splitting`).
 //! * Epochs say when memory may be used again (`epochs`).
+//! * Regions are added when clients find no free block (`adding`).
 //!
 //! Restarts: names, client ids, sessions and the view come back from the store. With a view, all
 //! that is to be done follows from it and from the sessions; nothing else is remembered. Without
@@ -30,7 +33,11 @@
 //! with those that answer or join: an unfinished attempt to form it leaves nothing that the next
 //! does not sweep away (see `format`).
 
+mod adding;
+mod admitting;
+pub(crate) mod balance;
 mod change;
+mod draining;
 mod epochs;
 mod fencing;
 mod format;
@@ -40,6 +47,7 @@ mod history;
 mod joining;
 mod presence;
 mod requests;
+mod reserving;
 mod splitting;
 mod telling;
 
@@ -54,6 +62,8 @@ use crate::jobs::{Job, JobError, JobReport};
 use crate::record::{Record, Write};
 use crate::sessions::Sessions;
 use crate::settings::Settings;
+use adding::Adding;
+use admitting::Admitting;
 use change::Repair;
 use epochs::Epoch;
 use fencing::Fences;
@@ -187,6 +197,10 @@ pub struct Master {
     members: BTreeMap<MnId, Member>,
     /// Members once; the cluster goes on without them.
     lost: BTreeMap<MnId, Member>,
+    /// Members that are to leave.
+    draining: BTreeSet<MnId>,
+    /// Those that have left in good order.
+    drained: BTreeMap<MnId, Member>,
     next_node: u16,
     /// Members that have spoken to this process.
     present: BTreeSet<MnId>,
@@ -198,6 +212,8 @@ pub struct Master {
     repair: Repair,
     growth: Growth,
     splitting: Splitting,
+    adding: Adding,
+    admitting: Admitting,
     history: History,
     epochs: Epoch,
     told: Told,
@@ -216,6 +232,8 @@ enum Purpose {
     Fence(Vec<ClientId>),
     Grow,
     Split,
+    AddRegions,
+    Admit,
 }
 
 type Actions = Vec<Action>;
@@ -235,6 +253,8 @@ impl Master {
             last_attempt: 0,
             members: BTreeMap::new(),
             lost: BTreeMap::new(),
+            draining: BTreeSet::new(),
+            drained: BTreeMap::new(),
             next_node: 0,
             present: BTreeSet::new(),
             phase: Phase::Forming { attempt: None, try_at_ms: 0, look_at_ms: 0 },
@@ -245,6 +265,8 @@ impl Master {
             repair: Repair::default(),
             growth: Growth::default(),
             splitting: Splitting::default(),
+            adding: Adding::default(),
+            admitting: Admitting::default(),
             history: History::default(),
             epochs: Epoch::default(),
             told: Told::default(),
@@ -264,6 +286,8 @@ impl Master {
             Record::NextNode(next) => self.next_node = next,
             Record::Member(member) => drop(self.members.insert(member.node, member)),
             Record::Lost(member) => drop(self.lost.insert(member.node, member)),
+            Record::Draining(node) => drop(self.draining.insert(node)),
+            Record::Drained(member) => drop(self.drained.insert(member.node, member)),
             Record::ClientIds { end } => self.sessions.restore_ids(end),
             Record::Epochs { end } => self.epochs.restore(end),
             Record::Session { client, given_up } => {
@@ -338,6 +362,8 @@ impl Master {
             Purpose::Fence(clients) => self.fence_answered(now_ms, node, &clients, &result, out),
             Purpose::Grow => self.grow_answered(now_ms, token, result, out),
             Purpose::Split => self.split_answered(now_ms, node, token, result, out),
+            Purpose::Admit => self.admit_answered(now_ms, token, result, out),
+            Purpose::AddRegions => self.add_answered(now_ms, node, token, result, out),
         }
     }
 

@@ -140,7 +140,7 @@ impl Master {
     ) -> Option<MasterReply> {
         let found = self.members.values().find(|member| member.identity == identity);
         let Some(node) = found.map(|member| member.node) else {
-            return Some(MasterReply::Expelled);
+            return Some(self.farewell(identity));
         };
         let heard = Presence { heard_ms: now_ms, connection: Some(connection), gone_at_ms: None };
         self.presences.nodes.insert(node, heard);
@@ -148,6 +148,14 @@ impl Master {
         self.arrived(now_ms, node);
         self.wait(now_ms, token, Asker::Node { identity });
         None
+    }
+
+    /// What a node hears that is no member any more.
+    fn farewell(&self, identity: u64) -> MasterReply {
+        match self.drained.values().any(|member| member.identity == identity) {
+            true => MasterReply::Drained,
+            false => MasterReply::Expelled,
+        }
     }
 
     /// Sessions say that they are there. Returns their names.
@@ -204,7 +212,7 @@ impl Master {
             }
             Asker::Node { identity } => {
                 if self.members.values().all(|member| member.identity != *identity) {
-                    return Some(MasterReply::Expelled);
+                    return Some(self.farewell(*identity));
                 }
                 is_late.then_some(MasterReply::Done)
             }

@@ -53,6 +53,8 @@ impl Master {
                 MasterReply::Done
             }
             MasterRequest::Split { subtable, view } => self.split_wanted(subtable, view),
+            MasterRequest::Drain { node, cancel } => self.drain(node, cancel, out),
+            MasterRequest::MoreRoom { client, view } => self.region_wanted(client, view),
             MasterRequest::Unreachable { node } => {
                 self.probe(now_ms, node, out);
                 MasterReply::Done
@@ -161,8 +163,9 @@ impl Master {
             control: member.control.clone(),
             state: self.state_of(member.node),
         };
+        let gone = self.lost.values().chain(self.drained.values());
         let mut members: Vec<MemberStatus> =
-            self.members.values().chain(self.lost.values()).map(status).collect();
+            self.members.values().chain(gone).map(status).collect();
         members.sort_by_key(|member| member.node);
         let (recoveries, last_recoveries) = self.history.recoveries();
         let (reconfigurations, last_reconfigurations) = self.history.reconfigurations();
@@ -172,6 +175,7 @@ impl Master {
             index_replicas: replicas(index, self.settings.index_replicas),
             data_replicas: replicas(data, self.settings.data_replicas),
             missing_replicas: self.missing_replicas(),
+            rebalancing: self.next_moves().is_some() || self.is_moving(),
             open_sessions: self.sessions.open_sessions().count() as u64,
             given_up_sessions: self.sessions.given_up().count() as u64,
             sessions_opened: self.sessions.opened_count(),
@@ -188,9 +192,13 @@ impl Master {
     fn state_of(&self, node: MnId) -> MemberState {
         if self.lost.contains_key(&node) || self.presences.losing.contains(&node) {
             MemberState::Lost
+        } else if self.drained.contains_key(&node) {
+            MemberState::Drained
+        } else if self.draining.contains(&node) {
+            MemberState::Draining
         } else if self.in_view(node) {
             MemberState::InView
-        } else if self.growth.is_for(node) {
+        } else if self.admitting.is_for(node) {
             MemberState::Joining
         } else {
             MemberState::Waiting

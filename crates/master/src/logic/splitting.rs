@@ -10,50 +10,28 @@
 //! numbers would not be right any more. Room that was reserved for nothing is found again under
 //! its number.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use fusee_control::master::MasterReply;
-use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
+use fusee_control::node::{Extent, NodeReply};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{MAX_DEPTH, Place, View};
 
+use super::reserving::{Heard, Item, PAUSE_MS, Reserving};
 use super::{Action, Actions, Level, Master, Purpose, refused};
 use crate::placement::{Room, another};
-use crate::plan::SUBTABLES;
+use crate::plan::{SUBTABLES, padded};
 
 /// Subtables that are split by one change at most.
 const TOGETHER: usize = 16;
-/// How long to wait after a node did not do what it was asked for.
-const PAUSE_MS: u64 = 1_000;
-/// How long to wait for answers, should none come at all.
-const PATIENCE_MS: u64 = 15_000;
 
 /// What is to be split.
 #[derive(Debug, Default)]
 pub(super) struct Splitting {
     wanted: BTreeSet<u32>,
-    under_way: Option<Reserving>,
+    /// Room for siblings, and whose they are.
+    under_way: Option<(Reserving, Vec<u32>)>,
     not_before_ms: u64,
-}
-
-/// Room that is being reserved for siblings.
-#[derive(Debug)]
-struct Reserving {
-    /// The view that it is for.
-    view: u64,
-    /// In the order of their numbers.
-    siblings: Vec<Sibling>,
-    /// By token: which sibling is asked about.
-    calls: BTreeMap<u64, usize>,
-    until_ms: u64,
-}
-
-#[derive(Debug)]
-struct Sibling {
-    /// Whose it is.
-    subtable: u32,
-    /// The members that were chosen, the primary first; with the offset that each gave.
-    nodes: Vec<(MnId, Option<u64>)>,
 }
 
 impl Splitting {
@@ -86,7 +64,7 @@ impl Master {
 
     /// What fits on members of the view.
     fn sibling_rooms(&self, view: &View) -> Vec<Room> {
-        let mut rooms = self.rooms(view, false, view.geometry.subtable_bytes());
+        let mut rooms = self.rooms(view, false, padded(view.geometry.subtable_bytes()));
         rooms.retain(|room| view.member(room.node).is_some());
         rooms
     }
@@ -94,8 +72,8 @@ impl Master {
     /// Starts to split what is wanted; whether that is under way.
     pub(super) fn split(&mut self, now_ms: u64, out: &mut Actions) -> bool {
         let Some(number) = self.view().map(|view| view.number) else { return false };
-        if let Some(reserving) = &self.splitting.under_way {
-            if reserving.view == number && reserving.until_ms > now_ms {
+        if let Some((reserving, _)) = &self.splitting.under_way {
+            if reserving.goes_on(now_ms, number) {
                 return true;
             }
             self.splitting.under_way = None;
@@ -104,25 +82,23 @@ impl Master {
             return false;
         }
         let wanted = std::mem::take(&mut self.splitting.wanted);
-        let siblings = self.choose_siblings(&wanted);
-        let mut reserving =
-            Reserving { view: number, siblings, calls: BTreeMap::new(), until_ms: 0 };
-        reserving.until_ms = now_ms + PATIENCE_MS;
-        self.reserve(&mut reserving, out);
-        let begun = !reserving.calls.is_empty();
-        self.splitting.under_way = begun.then_some(reserving);
-        begun
+        let (items, whose) = self.choose_siblings(&wanted);
+        let reserving = self.reserve(now_ms, items, &Purpose::Split, out);
+        self.splitting.under_way = reserving.map(|reserving| (reserving, whose));
+        self.splitting.under_way.is_some()
     }
 
-    fn choose_siblings(&self, wanted: &BTreeSet<u32>) -> Vec<Sibling> {
-        let Some(view) = self.view() else { return Vec::new() };
+    /// The siblings, in the order of their numbers, and whose they are.
+    fn choose_siblings(&self, wanted: &BTreeSet<u32>) -> (Vec<Item>, Vec<u32>) {
+        let (mut items, mut whose) = (Vec::new(), Vec::new());
+        let Some(view) = self.view() else { return (items, whose) };
         let mut rooms = self.sibling_rooms(view);
-        let mut siblings = Vec::new();
-        for subtable in wanted.iter().take(TOGETHER) {
-            let number = (view.subtables.len() + siblings.len()) as u64;
+        for of in wanted.iter().take(TOGETHER) {
+            let subtable = (view.subtables.len() + items.len()) as u32;
             let mut nodes: Vec<MnId> = Vec::new();
             for _ in 0..self.settings.index_replicas {
-                let Some(node) = another(SUBTABLES, &rooms, number, &nodes) else { break };
+                let next = another(SUBTABLES, &rooms, subtable.into(), &nodes);
+                let Some(node) = next else { break };
                 if let Some(room) = rooms.iter_mut().find(|room| room.node == node) {
                     room.items -= 1;
                 }
@@ -131,26 +107,10 @@ impl Master {
             if nodes.is_empty() {
                 break;
             }
-            let nodes = nodes.into_iter().map(|node| (node, None)).collect();
-            siblings.push(Sibling { subtable: *subtable, nodes });
+            items.push(Item::new(Extent::Subtable { subtable }, nodes));
+            whose.push(*of);
         }
-        siblings
-    }
-
-    fn reserve(&mut self, reserving: &mut Reserving, out: &mut Actions) {
-        let Some(view) = self.view() else { return };
-        let (cluster, attempt) = (view.cluster, self.last_attempt);
-        let (first, bytes) = (view.subtables.len() as u32, view.geometry.subtable_bytes());
-        for (at, sibling) in reserving.siblings.iter().enumerate() {
-            let extent = Extent::Subtable { subtable: first + at as u32 };
-            for (node, _) in &sibling.nodes {
-                let request =
-                    NodeRequest::Reserve { cluster, attempt, extent, bytes, block_bytes: 0 };
-                if let Some(token) = self.call(*node, request, Purpose::Split, out) {
-                    reserving.calls.insert(token, at);
-                }
-            }
-        }
+        (items, whose)
     }
 
     pub(super) fn split_answered(
@@ -161,48 +121,41 @@ impl Master {
         result: Result<NodeReply, String>,
         out: &mut Actions,
     ) {
-        let Some(reserving) = &mut self.splitting.under_way else { return };
-        let Some(at) = reserving.calls.remove(&token) else { return };
-        let sibling = &mut reserving.siblings[at];
-        let problem = match result {
-            Ok(NodeReply::Reserved { offset }) => {
-                let asked = sibling.nodes.iter_mut().find(|(asked, _)| *asked == node);
-                asked.into_iter().for_each(|(_, given)| *given = Some(offset));
-                None
-            }
-            Ok(NodeReply::Refused(NodeRefusal::PoolFull { .. })) => {
-                sibling.nodes.retain(|(asked, _)| *asked != node);
-                self.growth.has_no_room_for_subtables(node);
-                None
-            }
-            Ok(other) => Some(format!("{node} answered by {other:?}")),
-            Err(cause) => Some(format!("{node} does not answer: {cause}")),
-        };
-        if let Some(problem) = problem {
-            self.splitting.under_way = None;
-            self.splitting.not_before_ms = now_ms + PAUSE_MS;
-            out.push(Action::Log(Level::Warn, format!("the index does not grow yet: {problem}")));
-            return self.probe(now_ms, node, out);
+        let Some((reserving, _)) = &mut self.splitting.under_way else { return };
+        let heard = reserving.answer(node, token, result);
+        if matches!(heard, Heard::Full | Heard::Complete { full: true }) {
+            self.growth.has_no_room_for(node, false);
         }
-        if reserving.calls.is_empty()
-            && let Some(reserving) = self.splitting.under_way.take()
-        {
-            self.split_subtables(now_ms, reserving, out);
+        match heard {
+            Heard::Waits | Heard::Full => {}
+            Heard::Complete { .. } => {
+                if let Some((reserving, whose)) = self.splitting.under_way.take() {
+                    self.split_subtables(now_ms, &reserving, &whose, out);
+                }
+            }
+            Heard::Problem(problem) => {
+                self.splitting.under_way = None;
+                self.splitting.not_before_ms = now_ms + PAUSE_MS;
+                let text = format!("the index does not grow yet: {problem}");
+                out.push(Action::Log(Level::Warn, text));
+                self.probe(now_ms, node, out);
+            }
         }
     }
 
     /// The room is there: the view says so.
-    fn split_subtables(&mut self, now_ms: u64, reserving: Reserving, out: &mut Actions) {
+    fn split_subtables(
+        &mut self,
+        now_ms: u64,
+        reserving: &Reserving,
+        whose: &[u32],
+        out: &mut Actions,
+    ) {
         let Some(view) = self.view() else { return };
         if view.number != reserving.view || view.change.is_some() {
             return;
         }
-        let places = |sibling: Sibling| -> (u32, Vec<Place>) {
-            let given = sibling.nodes.into_iter();
-            let given = given.filter_map(|(node, at)| at.map(|offset| Place { node, offset }));
-            (sibling.subtable, given.collect())
-        };
-        let splits = reserving.siblings.into_iter().map(places);
+        let splits = whose.iter().copied().zip(reserving.items.iter().map(Item::places));
         let splits: Vec<(u32, Vec<Place>)> =
             splits.take_while(|(_, places)| !places.is_empty()).collect();
         if splits.is_empty() {

@@ -35,7 +35,15 @@ pub fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Set
         ..Geometry::default()
     };
     let lease = Lease { lease_ms: LEASE_MS, grace_ms: 10 };
-    Settings { memory_nodes, index_replicas, data_replicas, index_keys: 100, geometry, lease }
+    Settings {
+        memory_nodes,
+        index_replicas,
+        data_replicas,
+        index_keys: 100,
+        geometry,
+        lease,
+        move_bytes_per_s: 1 << 30,
+    }
 }
 
 pub struct TestNode {
@@ -46,6 +54,8 @@ pub struct TestNode {
     pub fenced: BTreeSet<ClientId>,
     pub alive: bool,
     pub expelled: bool,
+    /// It has been told that it may end.
+    pub drained: bool,
     joined: bool,
     asking: Option<u64>,
 }
@@ -130,6 +140,7 @@ impl World {
             fenced: BTreeSet::new(),
             alive: true,
             expelled: false,
+            drained: false,
             joined: false,
             asking: None,
         });
@@ -331,6 +342,7 @@ impl World {
                 node.joined = true;
             }
             Some(MasterReply::Expelled) => node.expelled = true,
+            Some(MasterReply::Drained) => (node.expelled, node.drained) = (true, true),
             Some(MasterReply::Done) => {}
             None if node.joined && self.crashes == crashes => node.asking = Some(token),
             None => {}
@@ -386,11 +398,13 @@ impl World {
         panic!("{what} did not happen: {:#?}", self.log);
     }
 
-    /// Whether the view is stable, nobody is to be recovered, and nothing lacks a replica.
+    /// Whether the view is stable, nobody is to be recovered, nothing lacks a replica, and nothing
+    /// is to move.
     pub fn is_whole(&mut self) -> bool {
         let status = self.status();
         let stable = status.view.is_some_and(|view| view.change.is_none());
-        stable && status.given_up_sessions == 0 && status.missing_replicas == 0
+        let whole = status.missing_replicas == 0 && !status.rebalancing;
+        stable && status.given_up_sessions == 0 && whole
     }
 
     pub fn view(&self) -> View {

@@ -64,6 +64,9 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         ReadsBackupsWhileFrozen => &scenarios::CUT_OFF_PRIMARY,
         ReadsDoubtfulBackups => &scenarios::DOUBTFUL_BACKUPS,
         EarlierRepairerGoesOn => &scenarios::LATE_REPAIRS,
+        PlaceGivenUpEarly => &scenarios::MOVES,
+        WritesWhereAReplicaLeaves => &scenarios::LEFT_BEHIND,
+        NewRegionLedAtOnce => &scenarios::TIMED_ELASTIC,
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
         ReusedAtOnce
         | GenerationStays

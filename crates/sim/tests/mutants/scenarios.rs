@@ -60,6 +60,10 @@ pub const SPLITS: Scenario = named("splits", |seed| {
     changes::splits(seed);
 });
 
+pub const MOVES: Scenario = named("moves", |seed| {
+    changes::moves(seed);
+});
+
 pub const CUT_OFF_PRIMARY: Scenario = named("cut off primary", |seed| {
     changes::cut_off_primary(seed);
 });
@@ -68,16 +72,22 @@ pub const DOUBTFUL_BACKUPS: Scenario = named("doubtful", |seed| {
     steered_changes::doubtful_backups(seed);
 });
 
+pub const LEFT_BEHIND: Scenario = named("left behind", |seed| {
+    steered_changes::left_behind(seed);
+});
+
 pub const LATE_REPAIRS: Scenario = named("late repairs", |seed| {
     late_repairs::late_repairs(seed);
 });
 
 /// Every scenario that goes step by step, and one in virtual time that is as short.
-pub const STEPWISE: [&Scenario; 19] = [
+pub const STEPWISE: [&Scenario; 21] = [
     &NODE_LOSS,
     &SPLITS,
+    &MOVES,
     &CUT_OFF_PRIMARY,
     &DOUBTFUL_BACKUPS,
+    &LEFT_BEHIND,
     &LATE_REPAIRS,
     &MIXED,
     &FIGHT,
@@ -105,6 +115,8 @@ pub const TIMED_LOSSES: Scenario =
     named("timed losses", |seed| timed(fusee_sim::Scenario::Losses, seed));
 pub const TIMED_REUSE: Scenario =
     named("timed reuse", |seed| timed(fusee_sim::Scenario::Reuse, seed));
+pub const TIMED_ELASTIC: Scenario =
+    named("timed elastic", |seed| timed(fusee_sim::Scenario::Elastic, seed));
 
 /// Short runs: what is left behind at their ends is seen more often.
 pub const TIMED_SHORT_CRASHES: Scenario = named("short crashes", |seed| {
@@ -118,12 +130,13 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
 });
 
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 7] = [
+pub const TIMED: [&Scenario; 8] = [
     &TIMED_MIXED,
     &TIMED_INSERTS,
     &TIMED_CRASHES,
     &TIMED_LOSSES,
     &TIMED_REUSE,
+    &TIMED_ELASTIC,
     &TIMED_SHORT_CRASHES,
     &TIMED_SHORT_LOSSES,
 ];

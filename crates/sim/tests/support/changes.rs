@@ -13,18 +13,18 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use fusee_client::logic::Gate;
-use fusee_core::change::Stage;
+use fusee_control::node::{Extent, NodeReply, NodeRequest};
+use fusee_core::change::{Gain, Stage};
 use fusee_core::mutant::{Mutant, removed};
-use fusee_core::repair::transform;
-use fusee_core::split::clear;
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, View};
-use fusee_sim::{Client, Stepper, check::replicas_agree};
+use fusee_master::jobs::{self, Job, JobReport, Reach, transform};
+use fusee_sim::{Client, ClusterOptions, Stepper, check::replicas_agree};
 
 use super::crash::{Life, cut_off, idle};
 use super::failures::{Events, Plans, Run};
-use super::operator_fabric;
+use super::{operator_fabric, small};
 
 /// Nodes are lost beside working clients. 2 to 5 index replicas.
 pub fn node_loss(seed: u64) -> Events {
@@ -54,6 +54,22 @@ pub fn splits(seed: u64) -> Events {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(3) {
         change(&run, Why::Split);
+    }
+    run.end()
+}
+
+/// Replicas of subtables and regions move beside working clients, primaries too, and nodes are lost
+/// meanwhile. 1 to 4 index replicas on 5 nodes.
+pub fn moves(seed: u64) -> Events {
+    let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
+    let options = small(seed, 1 + seed as u8 % 4);
+    // Room for more regions to come on every node.
+    let (data_replicas, pool_bytes) = (1 + seed as u8 / 4 % 2, 3 << 18);
+    let options = ClusterOptions { data_replicas, pool_bytes, ..options };
+    let run = Run::of(seed, &options, plans);
+    run.work(&[false]);
+    for _ in 0..1 + run.rng.below(3) {
+        change(&run, Why::Move);
     }
     run.end()
 }
@@ -107,6 +123,7 @@ enum Why {
     Loss,
     Growth,
     Split,
+    Move,
 }
 
 /// Clients work while the view changes.
@@ -148,6 +165,7 @@ impl Leader<'_> {
             Why::Loss => self.lose_a_node(&now).await,
             Why::Growth => grown(run, &now),
             Why::Split => split(run, &now),
+            Why::Move => moved(run, &now),
         };
         if let Some(view) = first {
             run.cluster.stop_watching();
@@ -225,24 +243,28 @@ impl Leader<'_> {
         let fabric = operator_fabric(&run.cluster);
         while run.rng.below(3) == 0 {
             let steps = run.rng.below(40) as u64;
-            let cut = cut_off(steps, transform(&fabric, view)).await;
+            let cut = cut_off(steps, transform(&fabric, &Peek(run), view)).await;
             run.count(|e| e.cut_off += u64::from(cut.is_none()));
         }
-        let done = transform(&fabric, view).await.expect("everybody has stopped");
+        let done = transform(&fabric, &Peek(run), view).await.expect("everybody has stopped");
         run.count(|e| e.slots_settled += done.slots_changed);
     }
 
-    /// Takes out what a split has moved.
+    /// Takes out what a split has moved, and gives up what has been left.
     async fn clear(&self, view: &View) {
         let run = self.run;
-        let fabric = operator_fabric(&run.cluster);
+        let (fabric, reach) = (operator_fabric(&run.cluster), Peek(run));
         while run.rng.below(3) == 0 {
             let steps = run.rng.below(40) as u64;
-            let cut = cut_off(steps, clear(&fabric, view)).await;
+            let cut = cut_off(steps, jobs::run(&fabric, &reach, view, Job::Clear)).await;
             run.count(|e| e.cut_off += u64::from(cut.is_none()));
         }
-        let done = clear(&fabric, view).await.expect("everybody has left the old picture");
-        run.count(|e| e.moved += done.slots_changed);
+        let done = jobs::run(&fabric, &reach, view, Job::Clear).await;
+        match done.expect("everybody has left the old picture") {
+            JobReport::Cleared { slots_changed } => run.count(|e| e.moved += slots_changed),
+            other => panic!("unexpected {other:?}"),
+        }
+        run.count(|e| e.moved += view.leaving().count() as u64);
     }
 
     /// The gates of the clients that live.
@@ -255,8 +277,10 @@ impl Leader<'_> {
     pub async fn publish(&self, view: &View) {
         view.check().expect("it follows from a view that is right");
         let view = Arc::new(view.clone());
+        // Where a place is given up, some hear of it much sooner than others.
+        let longest = if view.leaving().next().is_some() { 400 } else { 40 };
         for (client, _) in self.clients {
-            idle(self.run.rng.below(40)).await;
+            idle(self.run.rng.below(longest)).await;
             client.session.gate().publish(&view);
         }
     }
@@ -273,71 +297,101 @@ impl Leader<'_> {
     }
 }
 
-/// The end of what a view uses on each node.
-fn used(view: &View) -> Vec<(MnId, u64)> {
-    let end_on = |node: MnId| {
-        let end =
-            move |place: &Place, bytes: u64| (place.node == node).then_some(place.offset + bytes);
-        let subtables = view.subtables.iter().flat_map(|s| &s.places);
-        let subtables = subtables.filter_map(|p| end(p, view.geometry.subtable_bytes()));
-        let regions = view.regions.iter().flat_map(|r| &r.places);
-        let regions = regions.filter_map(|p| end(p, view.geometry.region_bytes));
-        subtables.chain(regions).max().unwrap_or(0).next_multiple_of(64)
-    };
-    view.members.iter().map(|member| (member.node, end_on(member.node))).collect()
-}
-
-/// Room for one more subtable, on up to so many nodes that are none of `not`.
-fn room(
+/// Room for one more extent, on up to so many nodes that are none of `not`.
+pub(super) fn room(
     run: &Run,
     view: &View,
-    used: &mut [(MnId, u64)],
+    extent: Extent,
     not: &[Place],
     most: usize,
 ) -> Vec<Place> {
-    let bytes = view.geometry.subtable_bytes().next_multiple_of(64);
+    let geometry = &view.geometry;
+    let (bytes, block_bytes) = match extent {
+        Extent::Region { .. } => (geometry.region_bytes, geometry.block_bytes),
+        Extent::Subtable { .. } => (geometry.subtable_bytes(), 0),
+    };
+    let (cluster, view_number) = (view.cluster, view.number);
+    let mut nodes: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
+    nodes.retain(|node| not.iter().all(|place| place.node != *node));
     let mut places = Vec::new();
-    while places.len() < most {
-        let fits = |(node, end): &&mut (MnId, u64)| {
-            let member = view.member(*node).expect("a member");
-            let taken = not.iter().chain(&places).any(|p: &Place| p.node == *node);
-            *end + bytes <= member.pool_bytes && !taken
+    while places.len() < most && !nodes.is_empty() {
+        let node = nodes.swap_remove(run.rng.below(nodes.len()));
+        let request = NodeRequest::Reserve {
+            cluster,
+            attempt: 1,
+            view: view_number,
+            extent,
+            bytes,
+            block_bytes,
         };
-        let mut fitting: Vec<&mut (MnId, u64)> = used.iter_mut().filter(fits).collect();
-        if fitting.is_empty() {
-            break;
+        if let Some(NodeReply::Reserved { offset }) = run.cluster.peek_node(node, request) {
+            places.push(Place { node, offset });
         }
-        let at = run.rng.below(fitting.len());
-        let (node, end) = &mut *fitting[at];
-        places.push(Place { node: *node, offset: *end });
-        *end += bytes;
     }
     places
 }
 
 /// The view in which every subtable is going to have one more replica, where there is room.
 fn grown(run: &Run, view: &View) -> Option<View> {
-    let mut used = used(view);
     let mut joining = Vec::new();
-    for (number, subtable) in (0u32..).zip(&view.subtables) {
-        let most = usize::from(subtable.places.len() < 5);
-        let place = room(run, view, &mut used, &subtable.places, most);
-        joining.extend(place.first().map(|place| (number, *place)));
+    for (subtable, table) in (0u32..).zip(&view.subtables) {
+        let most = usize::from(table.places.len() < 5);
+        let place = room(run, view, Extent::Subtable { subtable }, &table.places, most);
+        let gain = |place: &Place| Gain { of: subtable, joining: *place, leaving: None };
+        joining.extend(place.first().map(gain));
     }
     (!joining.is_empty()).then(|| view.growing(&joining, &[]))
 }
 
+/// The view in which replicas of subtables and regions are going to move, where there is room.
+fn moved(run: &Run, view: &View) -> Option<View> {
+    let mv = |of: u32, extent: Extent, places: &[Place]| -> Option<Gain> {
+        if run.rng.below(3) == 0 {
+            return None;
+        }
+        let joining = *room(run, view, extent, places, 1).first()?;
+        let leaving = Some(places[run.rng.below(places.len())]);
+        Some(Gain { of, joining, leaving })
+    };
+    let subtables = (0u32..).zip(&view.subtables);
+    let subtables: Vec<Gain> =
+        subtables.filter_map(|(n, s)| mv(n, Extent::Subtable { subtable: n }, &s.places)).collect();
+    let regions = (0u32..).zip(&view.regions);
+    // Not all of them: there must be blocks to allocate from.
+    let regions: Vec<Gain> = regions
+        .filter_map(|(n, r)| mv(n, Extent::Region { region: n, primary: false }, &r.places))
+        .take(view.regions.len() / 2)
+        .collect();
+    let some = !subtables.is_empty() || !regions.is_empty();
+    some.then(|| view.growing(&subtables, &regions))
+}
+
 /// The view in which some subtables are going to be split, where there is room.
 fn split(run: &Run, view: &View) -> Option<View> {
-    let mut used = used(view);
     let mut splits = Vec::new();
     for (number, subtable) in (0u32..).zip(&view.subtables) {
         if subtable.local_depth < 4 && run.rng.below(3) > 0 {
-            let places = room(run, view, &mut used, &[], subtable.places.len());
+            let sibling = (view.subtables.len() + splits.len()) as u32;
+            let extent = Extent::Subtable { subtable: sibling };
+            let places = room(run, view, extent, &[], subtable.places.len());
             if !places.is_empty() {
                 splits.push((number, places));
             }
         }
     }
     (!splits.is_empty()).then(|| view.splitting(&splits))
+}
+
+/// How the work of a change reaches the memory nodes: at once, but not without a step.
+struct Peek<'r>(&'r Run);
+
+impl Reach for Peek<'_> {
+    async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
+        idle(1 + self.0.rng.below(4)).await;
+        self.0.cluster.peek_node(node, request).ok_or_else(|| "it has crashed".into())
+    }
+
+    fn now_us(&self) -> u64 {
+        0
+    }
 }

@@ -21,7 +21,7 @@ use fusee_core::slab::Rest;
 use fusee_core::stats::OpKind::{self, Delete, Insert, Search, SearchMany, Update, Upsert};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_sim::check::replicas_agree;
-use fusee_sim::{Client, Cluster, Rng, Stepper};
+use fusee_sim::{Client, Cluster, ClusterOptions, Rng, Stepper};
 
 use super::crash::{Life, cut_off, idle};
 use super::workload::Workload;
@@ -50,7 +50,7 @@ pub struct Events {
     pub begun_anew: u64,
     /// Operations that were stopped by a change.
     pub stopped: u64,
-    /// Entries that moved when a subtable was split.
+    /// Entries that moved when a subtable was split, and replicas that moved.
     pub moved: u64,
 }
 
@@ -155,7 +155,12 @@ pub struct Run {
 impl Run {
     /// A run that has not begun.
     pub fn new(seed: u64, index_replicas: u8, plans: Plans) -> Run {
-        let (rng, cluster) = stepwise(seed, &small(seed, index_replicas));
+        Run::of(seed, &small(seed, index_replicas), plans)
+    }
+
+    /// The same, of a cluster with these options.
+    pub fn of(seed: u64, options: &ClusterOptions, plans: Plans) -> Run {
+        let (rng, cluster) = stepwise(seed, options);
         let n = match plans {
             Plans::Mixed => 1 + rng.below(3),
             Plans::Fights => 3 + rng.below(4),

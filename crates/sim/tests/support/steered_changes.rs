@@ -5,23 +5,27 @@
 //! way.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
-use fusee_core::change::Stage;
+use fusee_control::node::Extent;
+use fusee_core::change::{Gain, Stage};
 use fusee_core::stats::OpKind;
 use fusee_core::view::View;
-use fusee_sim::Stepper;
 use fusee_sim::check::replicas_agree;
+use fusee_sim::{ClusterOptions, Stepper};
 
-use super::changes::{Leader, STEPS};
+use super::changes::{Leader, STEPS, room};
 use super::crash::{Life, idle};
 use super::failures::{Events, Plans, Run};
-use super::replicas_differ;
+use super::{blocks_of, replicas_differ, small};
 
 /// A writer dies between its CASes on the backups, and the primary is lost: what the backups come
 /// to is open until they are made equal. Others read meanwhile; then another node is lost, mostly
 /// that of the first backup. 3 to 5 index replicas.
 pub fn doubtful_backups(seed: u64) -> Events {
-    let run = Run::new(seed, 3 + seed as u8 % 3, Plans::Mixed);
+    // Two nodes may be lost.
+    let options = ClusterOptions { data_replicas: 3, ..small(seed, 3 + seed as u8 % 3) };
+    let run = Run::of(seed, &options, Plans::Mixed);
     let rng = &run.rng;
     let dies = Life::new(Some(rng.below(6) as u64), || replicas_differ(&run.cluster));
     let forever = || Life::new(None, || false);
@@ -65,4 +69,58 @@ fn without_replica(run: &Run, view: &View, replica: usize) -> View {
         run.cluster.crash_node(lost);
     }
     view.without(&[lost]).expect("there are others")
+}
+
+/// A region moves away from its first place, and in *switched* one client hears of it much sooner than
+/// another: the one writes, the other reads. 2 to 4 index replicas.
+pub fn left_behind(seed: u64) -> Events {
+    let data_replicas = 1 + seed as u8 % 2;
+    let options =
+        ClusterOptions { data_replicas, pool_bytes: 3 << 18, ..small(seed, 2 + seed as u8 % 3) };
+    let run = Run::of(seed, &options, Plans::Mixed);
+    let rng = &run.rng;
+    let forever = || Life::new(None, || false);
+    let clients = [(run.client(), forever()), (run.client(), forever())];
+    let [(writer, _), (reader, _)] = &clients;
+    run.alone(run.workload.run(writer, OpKind::Insert, 0));
+    let now = run.cluster.view().clone();
+    let (region, _) = now.geometry.block_at(blocks_of(&run.cluster, writer.client())[0]).unwrap();
+    let places = &now.regions[region as usize].places;
+    let joining = room(&run, &now, Extent::Region { region, primary: false }, places, 1)[0];
+    let gain = Gain { of: region, joining, leaving: Some(places[0]) };
+    let leader =
+        Leader { run: &run, clients: &clients, is_done: Cell::new(false), losses_one_in: 1 << 30 };
+    let switched = Cell::new(false);
+    let mut stepper = Stepper::new(rng);
+    stepper.spawn(async {
+        while !leader.is_done.get() {
+            match switched.get() {
+                true => drop(run.workload.run(reader, OpKind::Search, 0).await),
+                false => idle(1).await,
+            }
+        }
+    });
+    stepper.spawn(async {
+        while !switched.get() {
+            idle(1).await;
+        }
+        idle(rng.below(40)).await;
+        run.workload.run(writer, OpKind::Update, 0).await;
+    });
+    stepper.spawn(async {
+        run.cluster.stop_watching();
+        let mut view = now.growing(&[], &[gain]);
+        while view.change.as_ref().is_some_and(|change| change.stage != Stage::Switched) {
+            view = leader.take_step(view).await;
+        }
+        run.cluster.set_view(view.clone());
+        switched.set(true);
+        idle(rng.below(20)).await;
+        writer.session.gate().publish(&Arc::new(view.clone()));
+        idle(rng.below(400)).await;
+        leader.finish(view).await;
+    });
+    stepper.run(STEPS, || ());
+    replicas_agree(&run.cluster);
+    run.end()
 }

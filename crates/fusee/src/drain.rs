@@ -1,0 +1,204 @@
+//! `fusee drain`: takes a memory node out of the cluster in good order.
+//!
+//! The master is told, and does it whether anybody watches or not; this command then shows how much is
+//! left, until the cluster goes on without the node. Interrupting it changes nothing.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use fusee_client::Status;
+use fusee_control::master::{MasterReply, MasterRequest, MemberState};
+use fusee_control::rpc::{MasterClient, Runtime};
+use fusee_core::verbs::MnId;
+use serde::Serialize;
+
+use crate::connect::{self, DEFAULT_MASTER};
+use crate::failure::Failure;
+use crate::output;
+use crate::status::report::held;
+
+/// How long to wait for each answer.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// How often to look.
+const PERIOD: Duration = Duration::from_millis(200);
+/// For so long the master may be away.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What to drain.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  fusee drain mn2\n  fusee drain mn2 --master 10.0.0.1:7400 --json\n  \
+    fusee drain mn2 --cancel          it stays after all\n\n\
+    The node serves until everything has moved to others; then its process ends. The drain goes on\n\
+    if this command is interrupted, and if the master restarts: see `fusee status`.\n\n\
+    Exit codes: 0 drained, or taken back; 1 refused, or the node was lost meanwhile;\n\
+    2 wrong usage; 3 the master cannot be reached."
+)]
+pub struct Args {
+    /// The memory node, as `fusee status` names it
+    #[arg(value_name = "NODE", value_parser = node_name)]
+    node: MnId,
+
+    /// Take the drain back: the node stays, and gets its share again
+    #[arg(long)]
+    cancel: bool,
+
+    /// Return as soon as the master has taken note of it
+    #[arg(long)]
+    no_wait: bool,
+
+    /// Print one JSON object at the end, and no progress
+    #[arg(long)]
+    json: bool,
+
+    /// Address of the master; of several masters, their addresses, separated by commas
+    #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
+    master: String,
+}
+
+/// How it ended.
+#[derive(Debug, Serialize)]
+struct Report {
+    node: String,
+    /// `draining`, `drained` or `in_view`.
+    state: &'static str,
+    /// What was there at the beginning.
+    subtables: u64,
+    regions: u64,
+    /// From the request to the end, in seconds.
+    seconds: f64,
+}
+
+fn node_name(text: &str) -> Result<MnId, String> {
+    let number = text.strip_prefix("mn").unwrap_or(text).parse();
+    number.map(MnId).map_err(|_| "write it like mn2; `fusee status` shows the names".into())
+}
+
+/// Drains a node, or takes that back.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    connect::check_address(&args.master)?;
+    let runtime = Runtime::start("fusee-drain")
+        .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
+    let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
+    let begun = std::time::Instant::now();
+    let (_, subtables, regions) = look(args, &ask_status(args, &master)?);
+    let request = MasterRequest::Drain { node: args.node, cancel: args.cancel };
+    match master.call_blocking(request) {
+        Ok(MasterReply::Done) => {}
+        Ok(MasterReply::Refused { reason }) => {
+            return Err(Failure::operation(crate::flags::in_text(&reason)));
+        }
+        Ok(MasterReply::NotReady { joined, expected }) => {
+            return Err(Failure::operation(format!(
+                "the cluster is forming, {joined} of {expected} memory nodes joined; try again"
+            )));
+        }
+        Ok(other) => {
+            let what = format!("the master answered with something else: {other:?}");
+            return Err(Failure::unreachable(what));
+        }
+        Err(error) => return Err(connect::explain(&args.master, &error.to_string())),
+    }
+    let state = match (args.cancel, args.no_wait) {
+        (true, _) => "in_view",
+        (false, true) => "draining",
+        (false, false) => watch(args, &master, (subtables, regions))?,
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    let node = args.node.to_string();
+    let report = Report { node, state, subtables, regions, seconds };
+    output::text(&match args.json {
+        true => serde_json::to_string(&report).expect("numbers and names") + "\n",
+        false => text(&report),
+    })
+}
+
+fn text(report: &Report) -> String {
+    let Report { node, subtables, regions, seconds, .. } = report;
+    match report.state {
+        "drained" => format!(
+            "{node} is drained: {subtables} subtables and {regions} regions moved in {seconds:.1} s\n"
+        ),
+        "draining" => format!("{node} is being drained; see `fusee status`\n"),
+        _ => format!("{node} stays\n"),
+    }
+}
+
+fn ask_status(args: &Args, master: &MasterClient) -> Result<Status, Failure> {
+    match master.call_blocking(MasterRequest::Status) {
+        Ok(MasterReply::Status(status)) => Ok(status),
+        Ok(other) => {
+            Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
+        }
+        Err(error) => Err(connect::explain(&args.master, &error.to_string())),
+    }
+}
+
+/// How the node stands, and what it holds.
+fn look(args: &Args, status: &Status) -> (Option<MemberState>, u64, u64) {
+    let member = status.members.iter().find(|member| member.node == args.node);
+    let view = status.view.as_ref();
+    let subtables = view.map_or(0, |v| held(args.node, v.subtables.iter().map(|s| &s.places)));
+    let regions = view.map_or(0, |v| held(args.node, v.regions.iter().map(|r| &r.places)));
+    (member.map(|member| member.state), subtables, regions)
+}
+
+/// Waits until the node is drained, and shows how far it is.
+fn watch(args: &Args, master: &MasterClient, first: (u64, u64)) -> Result<&'static str, Failure> {
+    let node = args.node;
+    let (mut shown, mut heard) = (None, std::time::Instant::now());
+    loop {
+        let status = match ask_status(args, master) {
+            Ok(status) => status,
+            // It may be restarting, or another one is about to lead.
+            Err(failure) if heard.elapsed() > PATIENCE => return Err(failure),
+            Err(_) => {
+                std::thread::sleep(PERIOD);
+                continue;
+            }
+        };
+        heard = std::time::Instant::now();
+        let (state, subtables, regions) = look(args, &status);
+        match state {
+            Some(MemberState::Drained) => return Ok("drained"),
+            Some(MemberState::Draining) => {}
+            Some(MemberState::InView) => {
+                return Err(Failure::operation(format!("the drain of {node} was taken back")));
+            }
+            _ => return Err(Failure::operation(format!("{node} was lost while it was drained"))),
+        }
+        let line = format!(
+            "{node}: {subtables} of {} subtables and {regions} of {} regions left{}",
+            first.0,
+            first.1,
+            status.problem.as_ref().map(|text| format!("; {text}")).unwrap_or_default()
+        );
+        if !args.json && shown.as_ref() != Some(&line) {
+            show(&line);
+            shown = Some(line);
+        }
+        std::thread::sleep(PERIOD);
+    }
+}
+
+/// Progress goes to standard error, on a terminal always to the same line.
+fn show(line: &str) {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{line}");
+    } else {
+        eprintln!("{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_named_as_in_the_status() {
+        assert_eq!(node_name("mn12"), Ok(MnId(12)));
+        assert_eq!(node_name("3"), Ok(MnId(3)));
+        assert!(node_name("node3").unwrap_err().contains("fusee status"));
+        assert!(node_name("mn99999").is_err());
+    }
+}

@@ -1,0 +1,220 @@
+//! Regions on demand: the pool grows when clients find no free block anywhere.
+//!
+//! A cluster is formed with few regions. A client to which every member has answered that it has no
+//! free block tells the master, waits for a newer view, and asks again. As with splits, nothing of
+//! that is stored: who needs it asks again.
+//!
+//! When the view is stable, members are chosen for the new regions, those with the most room, and
+//! each reserves its replica under the number that the region is going to have. Then:
+//!
+//! | view | who knows the region | who hands out its blocks |
+//! |---|---|---|
+//! | frozen | those who have heard of this view | nobody |
+//! | transforming | everybody who acts | its primary, as soon as the job has told it to lead |
+//! | stable | | its primary |
+//!
+//! So no word can lead into a region that its reader does not know: before the first block is handed
+//! out, all sessions have acknowledged a view that has the region, or are fenced. Nobody waits for
+//! anything meanwhile but a block.
+//!
+//! If the master crashes before the view, its successor gets the same extents again under the same
+//! numbers; after it, the view says what is to be done. If a member is lost while the change is
+//! frozen, its regions come with the replicas that are left, and without any they do not come
+//! (nobody has used them); later it is a loss like any other.
+//!
+//! *How many.* At least an eighth of what there is, and a block for everybody who asked; up to 16
+//! at once.
+//!
+//! *Room for the index.* When a region is asked for, those that there are are full, and the index
+//! serves them. If objects stay as large as they are, every further region needs as much more index
+//! as those have. So a region counts with its share of the index: it is added only where both fit,
+//! and the index can always grow with the data that there is room for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fusee_control::master::MasterReply;
+use fusee_control::node::{Extent, NodeReply};
+use fusee_core::layout::MOVED_BYTES;
+use fusee_core::mutant::{Mutant, removed};
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::{Place, View};
+
+use super::reserving::{Heard, Item, PAUSE_MS, Reserving};
+use super::{Action, Actions, Level, Master, Purpose, refused};
+use crate::placement::{Room, roomiest};
+use crate::plan::padded;
+use crate::settings::MAX_REGIONS;
+
+/// Regions that are added by one change at most.
+const TOGETHER: u64 = 16;
+/// One of so many regions more, when one is asked for.
+const GROWTH: u64 = 8;
+
+/// Regions that are wanted.
+#[derive(Debug, Default)]
+pub(super) struct Adding {
+    /// Who asked since the last choice.
+    askers: BTreeSet<ClientId>,
+    under_way: Option<Reserving>,
+    not_before_ms: u64,
+}
+
+impl Adding {
+    /// Forgets what was under way: the view has changed. Who needs it asks again.
+    pub fn abandon(&mut self) {
+        self.under_way = None;
+    }
+}
+
+impl Master {
+    /// A client found no free block, by the view of this number.
+    pub(super) fn region_wanted(&mut self, client: ClientId, number: u64) -> MasterReply {
+        let Some(view) = self.view() else { return self.not_ready() };
+        // A change comes to its end by newer views.
+        if view.number > number || view.change.is_some() || self.adding.under_way.is_some() {
+            return MasterReply::Done;
+        }
+        if self.choose_members(1).is_empty() {
+            return refused(
+                "no memory node has room for another region; start another memory node",
+            );
+        }
+        self.adding.askers.insert(client);
+        MasterReply::Done
+    }
+
+    /// Starts to add regions, if they are wanted; whether that is under way.
+    pub(super) fn add_regions(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+        let Some(view) = self.view() else { return false };
+        let (number, first) = (view.number, view.regions.len() as u32);
+        let blocks = u64::from(view.geometry.blocks_per_region());
+        if let Some(reserving) = &self.adding.under_way {
+            if reserving.goes_on(now_ms, number) {
+                return true;
+            }
+            self.adding.under_way = None;
+        }
+        if self.adding.askers.is_empty() || self.adding.not_before_ms > now_ms {
+            return false;
+        }
+        let askers = std::mem::take(&mut self.adding.askers).len() as u64;
+        let wanted = askers.div_ceil(blocks).max(u64::from(first).div_ceil(GROWTH)).min(TOGETHER);
+        let chosen = (first..).zip(self.choose_members(wanted));
+        let item = |(region, nodes)| {
+            let primary = removed(Mutant::NewRegionLedAtOnce);
+            Item::new(Extent::Region { region, primary }, nodes)
+        };
+        let items: Vec<Item> = chosen.map(item).collect();
+        self.adding.under_way = self.reserve(now_ms, items, &Purpose::AddRegions, out);
+        self.adding.under_way.is_some()
+    }
+
+    /// The members for up to so many new regions, the primary of each first.
+    fn choose_members(&self, most: u64) -> Vec<Vec<MnId>> {
+        let Some(view) = self.view() else { return Vec::new() };
+        let Some(replicas) = self.replicas_of_new_regions(view) else { return Vec::new() };
+        let possible = MAX_REGIONS.min(MOVED_BYTES / view.geometry.region_bytes);
+        let most = most.min(possible.saturating_sub(view.regions.len() as u64));
+        let mut rooms = self.region_rooms(view);
+        let mut led = leads(view);
+        let mut chosen = Vec::new();
+        while (chosen.len() as u64) < most
+            && let Some(mut nodes) = roomiest(&mut rooms, replicas)
+        {
+            nodes.sort_by_key(|node| led.get(node).copied().unwrap_or(0));
+            *led.entry(nodes[0]).or_default() += 1;
+            chosen.push(nodes);
+        }
+        chosen
+    }
+
+    /// As many as there should be. With fewer members than that, what is possible: they get the
+    /// rest as soon as there are more.
+    fn replicas_of_new_regions(&self, view: &View) -> Option<usize> {
+        let members = view.members.iter().map(|member| member.node);
+        let members = members.filter(|node| self.is_usable(*node)).count();
+        let replicas = usize::from(self.settings.data_replicas).min(members);
+        (replicas > 0).then_some(replicas)
+    }
+
+    /// How many regions fit on the members of the view, each with its share of the index.
+    fn region_rooms(&self, view: &View) -> Vec<Room> {
+        let replicas = |places: &[Place]| places.len() as u64;
+        let index: u64 = view.subtables.iter().map(|s| replicas(&s.places)).sum();
+        let data: u64 = view.regions.iter().map(|r| replicas(&r.places)).sum();
+        let share = index.div_ceil(data.max(1)) * padded(view.geometry.subtable_bytes());
+        let mut rooms = self.rooms(view, true, padded(view.geometry.region_bytes) + share);
+        rooms.retain(|room| view.member(room.node).is_some());
+        rooms
+    }
+
+    pub(super) fn add_answered(
+        &mut self,
+        now_ms: u64,
+        node: MnId,
+        token: u64,
+        result: Result<NodeReply, String>,
+        out: &mut Actions,
+    ) {
+        let Some(reserving) = &mut self.adding.under_way else { return };
+        let heard = reserving.answer(node, token, result);
+        if matches!(heard, Heard::Full | Heard::Complete { full: true }) {
+            self.growth.has_no_room_for(node, true);
+        }
+        match heard {
+            Heard::Waits | Heard::Full => {}
+            Heard::Complete { .. } => {
+                if let Some(reserving) = self.adding.under_way.take() {
+                    self.take_regions_in(now_ms, &reserving, out);
+                }
+            }
+            Heard::Problem(problem) => {
+                self.adding.under_way = None;
+                self.adding.not_before_ms = now_ms + PAUSE_MS;
+                let text = format!("no region is added yet: {problem}");
+                out.push(Action::Log(Level::Warn, text));
+                self.probe(now_ms, node, out);
+            }
+        }
+    }
+
+    /// The room is there: the view says so.
+    fn take_regions_in(&mut self, now_ms: u64, reserving: &Reserving, out: &mut Actions) {
+        let Some(view) = self.view() else { return };
+        if view.number != reserving.view || view.change.is_some() {
+            return;
+        }
+        let Some(replicas) = self.replicas_of_new_regions(view) else { return };
+        // After one that is too poor none follows: their numbers would not be right any more.
+        let places = reserving.items.iter().map(Item::places);
+        let places: Vec<Vec<Place>> =
+            places.take_while(|places| places.len() >= replicas).collect();
+        if places.is_empty() {
+            return;
+        }
+        let next = view.with_new_regions(&places);
+        if let Err(error) = next.check() {
+            // The offsets come from elsewhere.
+            let text = format!("memory nodes gave room for regions that is none: {error}");
+            out.push(Action::Log(Level::Warn, text));
+            self.adding.not_before_ms = now_ms + PAUSE_MS;
+            return;
+        }
+        let text = format!(
+            "view {}: frozen; {} of {} regions are new",
+            next.number,
+            places.len(),
+            next.regions.len()
+        );
+        self.set_view(now_ms, next, Vec::new(), text, out);
+    }
+}
+
+/// How many regions each member leads.
+fn leads(view: &View) -> BTreeMap<MnId, u64> {
+    let mut led = BTreeMap::new();
+    for region in &view.regions {
+        *led.entry(region.places[0].node).or_default() += 1;
+    }
+    led
+}

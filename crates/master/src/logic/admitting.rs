@@ -1,0 +1,119 @@
+//! Memory nodes that join a formed cluster become members at once.
+//!
+//! The node is bound to the cluster ([`NodeRequest::Format`], which it refuses if it serves another
+//! one) and says once more who it is; then it stands in the next view, with nothing on it. No change
+//! is needed for that: nobody uses it before a later change places something there, and that change
+//! waits until everybody knows its own view. New regions and siblings may go there from then on, and
+//! its share of what there is moves there (`balance`).
+//!
+//! Nothing of that is stored before the view; a master that starts anew asks again.
+
+use std::collections::BTreeSet;
+
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_core::verbs::MnId;
+
+use super::reserving::PAUSE_MS;
+use super::{Action, Actions, Level, Master, Purpose};
+
+/// How long to wait for an answer, should none come at all.
+const PATIENCE_MS: u64 = 2_000;
+
+/// Who is being admitted, and who cannot be.
+#[derive(Debug, Default)]
+pub(super) struct Admitting {
+    under_way: Option<Candidate>,
+    /// They refused.
+    unfit: BTreeSet<MnId>,
+    not_before_ms: u64,
+}
+
+#[derive(Debug)]
+struct Candidate {
+    node: MnId,
+    identity: u64,
+    token: Option<u64>,
+    until_ms: u64,
+}
+
+impl Admitting {
+    /// Whether a node is being admitted.
+    pub fn is_for(&self, node: MnId) -> bool {
+        self.under_way.as_ref().is_some_and(|candidate| candidate.node == node)
+    }
+}
+
+impl Master {
+    /// Starts to make a member of a node that waits, if there is one; whether that is under way.
+    pub(super) fn admit(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+        if let Some(candidate) = &self.admitting.under_way {
+            let is_there = self.members.get(&candidate.node).map(|member| member.identity);
+            if candidate.until_ms > now_ms && is_there == Some(candidate.identity) {
+                return true;
+            }
+            self.admitting.under_way = None;
+        }
+        let Some(view) = self.view().filter(|_| self.admitting.not_before_ms <= now_ms) else {
+            return false;
+        };
+        let waits =
+            |node: &&MnId| view.member(**node).is_none() && !self.admitting.unfit.contains(*node);
+        let Some(node) = self.present.iter().find(waits).copied() else { return false };
+        let Some(identity) = self.members.get(&node).map(|member| member.identity) else {
+            return false;
+        };
+        let request = NodeRequest::Format { cluster: view.cluster, attempt: self.last_attempt };
+        let token = self.call(node, request, Purpose::Admit, out);
+        let until_ms = now_ms + PATIENCE_MS;
+        self.admitting.under_way = Some(Candidate { node, identity, token, until_ms });
+        true
+    }
+
+    pub(super) fn admit_answered(
+        &mut self,
+        now_ms: u64,
+        token: u64,
+        result: Result<NodeReply, String>,
+        out: &mut Actions,
+    ) {
+        let candidate = &mut self.admitting.under_way;
+        let Some(Candidate { node, identity, .. }) =
+            candidate.take_if(|candidate| candidate.token == Some(token))
+        else {
+            return;
+        };
+        let problem = match result {
+            Ok(NodeReply::Done) => {
+                // Who answers last has answered everything.
+                let token = self.call(node, NodeRequest::Describe, Purpose::Admit, out);
+                let until_ms = now_ms + PATIENCE_MS;
+                self.admitting.under_way = Some(Candidate { node, identity, token, until_ms });
+                return;
+            }
+            Ok(NodeReply::Description(found)) if found.identity == identity => {
+                return self.take_member_in(now_ms, node, out);
+            }
+            Ok(NodeReply::Refused(refusal)) => {
+                self.admitting.unfit.insert(node);
+                refusal.to_string()
+            }
+            Ok(other) => format!("it answered by {other:?}"),
+            Err(cause) => cause,
+        };
+        self.admitting.not_before_ms = now_ms + PAUSE_MS;
+        let text = format!("{node} does not become a member: {problem}");
+        out.push(Action::Log(Level::Warn, text));
+    }
+
+    fn take_member_in(&mut self, now_ms: u64, node: MnId, out: &mut Actions) {
+        let (Some(view), Some(member)) = (self.view(), self.members.get(&node)) else { return };
+        if view.change.is_some() || view.member(node).is_some() {
+            // The view may be stable again soon.
+            return;
+        }
+        let next = view.with_member(member.clone());
+        let text = format!("view {}: {node} is a member", next.number);
+        self.growth.look_again();
+        self.set_view(now_ms, next, Vec::new(), text, out);
+    }
+}

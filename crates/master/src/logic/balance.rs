@@ -1,0 +1,337 @@
+//! What moves from one member to another, and what lies where at first: all that lies on members that are drained, and then the
+//! shares that members have too much for those that have too little.
+//!
+//! A member's *load* is the number of its replicas over the size of its pool, for subtables and for
+//! regions apart. A replica moves where that makes the sum of the squares smaller, so it ends, and
+//! members with equal pools differ by one replica at most then. Primaries do more than backups:
+//! one moves where the donor has at least two more than the receiver, else a backup does. (The first
+//! place of a region has more to hand over than the others.)
+//!
+//! Where pools are nearly full, what leaves a drained member may find room only on members that hold
+//! it already. Then something else makes way: it moves there, and leaves its own room.
+//!
+//! One region at a time, since no object is placed in a region that is being copied; subtables for
+//! one receiver together, since writes to them wait. All of it depends on nothing but its arguments.
+
+use std::collections::BTreeMap;
+
+use fusee_control::node::Extent;
+use fusee_core::verbs::MnId;
+use fusee_core::view::{Member, Place, View};
+
+use crate::placement::Room;
+
+/// Subtables that move by one change at most.
+const MAX_SUBTABLES: usize = 32;
+
+/// Replicas to move to one member.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Moves {
+    pub to: MnId,
+    /// What, and from where.
+    pub extents: Vec<(Extent, Place)>,
+}
+
+/// Who may give and take what of one kind.
+pub(crate) struct Kind<'v> {
+    /// The places of each item, the primary first.
+    items: Vec<&'v [Place]>,
+    extent: fn(u32) -> Extent,
+    /// What fits where; members that are not named take nothing.
+    rooms: Vec<Room>,
+    most: usize,
+}
+
+impl<'v> Kind<'v> {
+    /// Items of any kind, for a plan.
+    pub fn planned(items: &'v [Vec<Place>], rooms: Vec<Room>) -> Kind<'v> {
+        let extent = |subtable| Extent::Subtable { subtable };
+        Kind { items: items.iter().map(|places| &places[..]).collect(), extent, rooms, most: 1 }
+    }
+
+    pub fn subtables(view: &'v View, rooms: Vec<Room>) -> Kind<'v> {
+        let items = view.subtables.iter().map(|s| &s.places[..]).collect();
+        Kind { items, extent: |subtable| Extent::Subtable { subtable }, rooms, most: MAX_SUBTABLES }
+    }
+
+    pub fn regions(view: &'v View, rooms: Vec<Room>) -> Kind<'v> {
+        let items = view.regions.iter().map(|r| &r.places[..]).collect();
+        let extent = |region| Extent::Region { region, primary: false };
+        Kind { items, extent, rooms, most: 1 }
+    }
+
+    /// What moves next: off `drained` members, or else from those that have too much.
+    pub fn next(&self, members: &[Member], drained: &[MnId]) -> Option<Moves> {
+        let mut state = State::new(self, members);
+        let mut moves: Option<Moves> = None;
+        while moves.as_ref().is_none_or(|moves| moves.extents.len() < self.most) {
+            let only = moves.as_ref().map(|moves| moves.to);
+            let next = match drained {
+                [] => state.even(only),
+                _ => state.off(drained, only).or_else(|| state.make_way(drained, only)),
+            };
+            let Some((item, from, to)) = next else { break };
+            let place = state.items[item].iter().find(|(node, _)| *node == from);
+            let leaving = place.and_then(|(_, place)| *place).expect("it has not moved yet");
+            let moves = moves.get_or_insert(Moves { to, extents: Vec::new() });
+            moves.extents.push(((self.extent)(item as u32), leaving));
+            state.apply(item, from, to);
+        }
+        moves
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Load {
+    replicas: u64,
+    primaries: u64,
+    pool_bytes: u64,
+}
+
+/// What it is like after the moves so far.
+struct State {
+    /// Who holds each item, and where, if it has not just come.
+    items: Vec<Vec<(MnId, Option<Place>)>>,
+    loads: BTreeMap<MnId, Load>,
+    rooms: BTreeMap<MnId, u64>,
+}
+
+impl State {
+    fn new(kind: &Kind<'_>, members: &[Member]) -> State {
+        let load = |pool_bytes| Load { pool_bytes, ..Load::default() };
+        let mut loads: BTreeMap<MnId, Load> =
+            members.iter().map(|member| (member.node, load(member.pool_bytes))).collect();
+        for places in &kind.items {
+            for (at, place) in places.iter().enumerate() {
+                let load = loads.entry(place.node).or_default();
+                load.replicas += 1;
+                load.primaries += u64::from(at == 0);
+            }
+        }
+        let held = |places: &&[Place]| places.iter().map(|p| (p.node, Some(*p))).collect();
+        let rooms = kind.rooms.iter().map(|room| (room.node, room.items)).collect();
+        State { items: kind.items.iter().map(held).collect(), loads, rooms }
+    }
+
+    fn apply(&mut self, item: usize, from: MnId, to: MnId) {
+        let nodes = &mut self.items[item];
+        let at = nodes.iter().position(|(node, _)| *node == from).expect("it was chosen");
+        nodes[at] = (to, None);
+        for (node, sign) in [(from, -1), (to, 1)] {
+            let load = self.loads.entry(node).or_default();
+            load.replicas = load.replicas.saturating_add_signed(sign);
+            load.primaries = load.primaries.saturating_add_signed(if at == 0 { sign } else { 0 });
+        }
+        self.rooms.entry(to).and_modify(|room| *room -= 1);
+    }
+
+    /// Members that can take something, the one that needs it most first.
+    fn receivers(&self, only: Option<MnId>) -> Vec<MnId> {
+        let fitting = self.rooms.iter().filter(|(_, room)| **room > 0).map(|(node, _)| *node);
+        let mut fitting: Vec<MnId> =
+            fitting.filter(|node| only.is_none_or(|only| only == *node)).collect();
+        fitting.sort_by(|a, b| {
+            let (a, b) = (self.loads[a], self.loads[b]);
+            product(2 * a.replicas + 1, b.pool_bytes)
+                .cmp(&product(2 * b.replicas + 1, a.pool_bytes))
+        });
+        fitting
+    }
+
+    /// An item that a member holds and another one does not; a primary or a backup, if there is.
+    fn item(&self, from: MnId, to: MnId, primary: bool) -> Option<usize> {
+        let mut movable = self.items.iter().enumerate().filter_map(|(item, nodes)| {
+            let at = nodes.iter().position(|(node, place)| *node == from && place.is_some())?;
+            (!nodes.iter().any(|(node, _)| *node == to)).then_some((item, at == 0))
+        });
+        let first = movable.next()?;
+        let fits = |found: &(usize, bool)| found.1 == primary;
+        let wanted = Some(first).filter(fits).or_else(|| movable.find(fits));
+        Some(wanted.unwrap_or(first).0)
+    }
+
+    /// Something that has to leave a member, and where it goes.
+    fn off(&self, drained: &[MnId], only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
+        let receivers = self.receivers(only);
+        drained.iter().find_map(|from| {
+            receivers.iter().find_map(|to| Some((self.item(*from, *to, true)?, *from, *to)))
+        })
+    }
+
+    /// Something that leaves its room to what has to leave a member, for a room that this cannot have.
+    fn make_way(&self, drained: &[MnId], only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
+        let leaves = |nodes: &&Vec<(MnId, Option<Place>)>| {
+            nodes.iter().any(|(node, place)| drained.contains(node) && place.is_some())
+        };
+        let receivers = self.receivers(only);
+        self.items.iter().filter(leaves).find_map(|nodes| {
+            let free = |node: &&MnId| {
+                !drained.contains(node) && nodes.iter().all(|(holder, _)| holder != *node)
+            };
+            self.rooms.keys().filter(free).find_map(|from| {
+                receivers.iter().find_map(|to| Some((self.item(*from, *to, false)?, *from, *to)))
+            })
+        })
+    }
+
+    /// Something that one has too much of, and who has too little.
+    fn even(&self, only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
+        let mut donors: Vec<(MnId, Load)> = self.loads.iter().map(|(n, l)| (*n, *l)).collect();
+        donors.retain(|(_, load)| load.replicas > 0);
+        donors.sort_by(|(_, a), (_, b)| {
+            product(2 * b.replicas - 1, a.pool_bytes)
+                .cmp(&product(2 * a.replicas - 1, b.pool_bytes))
+        });
+        for to in self.receivers(only) {
+            let taker = self.loads[&to];
+            let helps = |load: &Load| {
+                product(2 * taker.replicas + 1, load.pool_bytes)
+                    < product(2 * load.replicas - 1, taker.pool_bytes)
+            };
+            for (from, load) in donors.iter().filter(|(_, load)| helps(load)) {
+                let primary = load.primaries >= taker.primaries + 2;
+                if let Some(item) = self.item(*from, to, primary) {
+                    return Some((item, *from, to));
+                }
+            }
+        }
+        None
+    }
+}
+
+fn product(replicas: u64, pool_bytes: u64) -> u128 {
+    u128::from(replicas) * u128::from(pool_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use fusee_core::view::{Geometry, Member, Region, Scheme};
+
+    use super::*;
+
+    fn view(pools: &[u64], regions: &[&[u16]]) -> View {
+        let member = |(node, pool_bytes): (u16, &u64)| Member {
+            node: MnId(node),
+            identity: node.into(),
+            control: String::new(),
+            tcp: None,
+            shm: None,
+            pool_bytes: *pool_bytes,
+        };
+        let region = |(number, nodes): (u64, &&[u16])| Region {
+            scheme: Scheme::Replicated,
+            places: nodes.iter().map(|n| Place { node: MnId(*n), offset: number << 20 }).collect(),
+            led_since: 1,
+        };
+        View {
+            number: 1,
+            cluster: 1,
+            geometry: Geometry::default(),
+            members: (0..).zip(pools).map(member).collect(),
+            regions: (0..).zip(regions).map(region).collect(),
+            directory: vec![],
+            subtables: vec![],
+            change: None,
+        }
+    }
+
+    /// Moves until there is nothing left to move; replicas and primaries of each member.
+    fn settle(view: &mut View, drained: &[MnId]) -> (Vec<u64>, Vec<u64>, usize) {
+        let mut moved = 0;
+        loop {
+            let fits = view.members.iter().filter(|m| !drained.contains(&m.node));
+            let rooms = fits.map(|member| Room { node: member.node, items: 1000 }).collect();
+            let Some(moves) = Kind::regions(view, rooms).next(&view.members, drained) else {
+                break;
+            };
+            assert_eq!(moves.extents.len(), 1);
+            for (extent, leaving) in moves.extents {
+                let Extent::Region { region, .. } = extent else { panic!("{extent:?}") };
+                let places = &mut view.regions[region as usize].places;
+                assert!(places.iter().all(|place| place.node != moves.to));
+                let at = places.iter().position(|place| *place == leaving).unwrap();
+                places[at].node = moves.to;
+            }
+            moved += 1;
+            assert!(moved < 1000, "it does not end");
+        }
+        let count = |of: &dyn Fn(&Region, MnId) -> bool| {
+            let on = |m: &Member| view.regions.iter().filter(|r| of(r, m.node)).count() as u64;
+            view.members.iter().map(on).collect::<Vec<u64>>()
+        };
+        let holds = count(&|region, node| region.places.iter().any(|p| p.node == node));
+        (holds, count(&|region, node| region.places[0].node == node), moved)
+    }
+
+    const TWELVE: [&[u16]; 12] = [
+        &[0, 1],
+        &[1, 2],
+        &[2, 0],
+        &[0, 1],
+        &[1, 2],
+        &[2, 0],
+        &[0, 1],
+        &[1, 2],
+        &[2, 0],
+        &[0, 1],
+        &[1, 2],
+        &[2, 0],
+    ];
+
+    #[test]
+    fn a_new_member_gets_its_share_of_replicas_and_of_primaries() {
+        let mut view = view(&[100; 4], &TWELVE);
+        let (replicas, primaries, moved) = settle(&mut view, &[]);
+        assert_eq!((replicas, moved), (vec![6, 6, 6, 6], 6));
+        assert!(primaries.iter().all(|n| (2..=4).contains(n)), "{primaries:?}");
+    }
+
+    #[test]
+    fn shares_are_by_the_sizes_of_the_pools() {
+        let mut view = view(&[100, 100, 100, 300], &TWELVE);
+        let (replicas, ..) = settle(&mut view, &[]);
+        assert_eq!(replicas, [4, 4, 4, 12]);
+        assert_eq!(settle(&mut view, &[]).2, 0, "and then it rests");
+    }
+
+    #[test]
+    fn a_drained_member_keeps_nothing_and_the_others_share_it() {
+        let mut view = view(&[100; 4], &TWELVE);
+        settle(&mut view, &[]);
+        let (replicas, primaries, moved) = settle(&mut view, &[MnId(1)]);
+        assert_eq!((replicas, moved), (vec![8, 0, 8, 8], 6));
+        assert_eq!(primaries[1], 0);
+    }
+
+    #[test]
+    fn without_room_nothing_moves() {
+        let view = view(&[100; 4], &TWELVE);
+        let full = (0..4).map(|node| Room { node: MnId(node), items: 0 }).collect();
+        assert_eq!(Kind::regions(&view, full).next(&view.members, &[]), None);
+        let subtables =
+            Kind { most: 3, ..Kind::regions(&view, vec![Room { node: MnId(3), items: 9 }]) };
+        let moves = subtables.next(&view.members, &[]).unwrap();
+        assert_eq!((moves.to, moves.extents.len()), (MnId(3), 3));
+    }
+
+    #[test]
+    fn something_makes_way_where_all_rooms_are_on_holders() {
+        // Node 2 leaves; there is room on node 0 only, which holds what node 2 holds.
+        let view = view(&[100; 3], &[&[0, 2], &[1, 2]]);
+        let rooms = [(0, 1), (1, 0)].map(|(node, items)| Room { node: MnId(node), items });
+        let kind = Kind::regions(&view, rooms.to_vec());
+        let moves = kind.next(&view.members, &[MnId(2)]).unwrap();
+        assert_eq!(moves.to, MnId(0), "region 1 may go there");
+        let mut view = view;
+        view.regions.pop();
+        view.regions.push(Region {
+            places: vec![Place { node: MnId(1), offset: 5 << 20 }],
+            ..view.regions[0].clone()
+        });
+        let kind = Kind::regions(&view, rooms.to_vec());
+        let moves = kind.next(&view.members, &[MnId(2)]).unwrap();
+        let (extent, from) = moves.extents[0];
+        assert_eq!((moves.to, from.node), (MnId(0), MnId(1)));
+        assert_eq!(extent, Extent::Region { region: 1, primary: false });
+    }
+}

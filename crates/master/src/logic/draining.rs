@@ -1,0 +1,149 @@
+//! Memory nodes that leave the cluster in good order.
+//!
+//! An operator says so; it is recorded, and so survives a restart of the master. From then on the
+//! node gets nothing new, and what it holds moves to others as in any rebalancing (`balance`): it
+//! serves until it is empty. Then the next view does without it, it is recorded as drained, and it is
+//! told so when it next says that it is there. Nobody uses it any more by then: every move has
+//! waited until all sessions had left the old place.
+//!
+//! | it | then |
+//! |---|---|
+//! | is lost meanwhile | a loss like any other; the drain is forgotten with it |
+//! | is to stay after all | the record is removed, and it gets its share again |
+//! | has been drained | its record stays until another process has its address |
+//!
+//! A drain is refused if the others cannot take over: by their number or by their room. If they
+//! lose room later, it waits, and the status says so.
+
+use fusee_control::master::MasterReply;
+use fusee_core::verbs::MnId;
+use fusee_core::view::{Place, View};
+
+use super::balance::{Kind, Moves};
+use super::{Action, Actions, Level, Master, refused};
+use crate::placement::{Room, roomiest};
+use crate::plan::padded;
+use crate::record::{Record, Write, draining_key, member_key};
+
+impl Master {
+    /// A node is to leave, or to stay after all.
+    pub(super) fn drain(&mut self, node: MnId, cancel: bool, out: &mut Actions) -> MasterReply {
+        if self.view().is_none() {
+            return self.not_ready();
+        }
+        if self.drained.contains_key(&node) {
+            return match cancel {
+                true => refused(format!("{node} has been drained; restart it to join empty")),
+                false => MasterReply::Done,
+            };
+        }
+        if !self.in_view(node) {
+            let names = self.members.keys().map(MnId::to_string).collect::<Vec<_>>().join(", ");
+            return refused(format!("{node} is no member of the cluster; there are {names}"));
+        }
+        match (cancel, self.draining.contains(&node)) {
+            (true, false) => return refused(format!("{node} is not being drained")),
+            (true, true) => {
+                self.draining.remove(&node);
+                out.push(Action::Persist(vec![Write::Remove(draining_key(node))]));
+                out.push(Action::Log(Level::Info, format!("{node} stays after all")));
+            }
+            (false, true) => {}
+            (false, false) => {
+                if let Err(reason) = self.check_drain(node) {
+                    return refused(reason);
+                }
+                self.draining.insert(node);
+                out.push(Action::Persist(vec![Write::Put(Record::Draining(node))]));
+                out.push(Action::Log(Level::Info, format!("{node} is drained")));
+            }
+        }
+        self.growth.look_again();
+        MasterReply::Done
+    }
+
+    /// Whether the others can take over what a member holds.
+    fn check_drain(&self, node: MnId) -> Result<(), String> {
+        let Some(view) = self.view() else { return Ok(()) };
+        let usable = view.members.iter().filter(|m| m.node != node && self.is_usable(m.node));
+        let left = usable.count();
+        let factors = [
+            ("index_replicas", self.settings.index_replicas),
+            ("data_replicas", self.settings.data_replicas),
+        ];
+        if let Some((setting, replicas)) = factors.iter().find(|(_, r)| usize::from(*r) > left) {
+            return Err(format!(
+                "without {node} there would be {left} memory nodes, and {setting} is {replicas}; \
+                 start another memory node first"
+            ));
+        }
+        let homeless = self.homeless(view, node);
+        if homeless > 0 {
+            return Err(format!(
+                "the other memory nodes have no room for {homeless} of the subtables and regions \
+                 on {node}; start another memory node first"
+            ));
+        }
+        Ok(())
+    }
+
+    /// How many of a member's replicas find no room on others.
+    fn homeless(&self, view: &View, node: MnId) -> usize {
+        let holds = |places: &&[Place]| places.iter().any(|place| place.node == node);
+        let regions = view.regions.iter().map(|r| &r.places[..]).filter(holds);
+        let subtables = view.subtables.iter().map(|s| &s.places[..]).filter(holds);
+        let sizes = [view.geometry.region_bytes, view.geometry.subtable_bytes()].map(padded);
+        let items = regions.map(|places| (places, 0)).chain(subtables.map(|places| (places, 1)));
+        let mut bytes = self.rooms(view, true, 1);
+        bytes.retain(|room| room.node != node);
+        let mut homeless = 0;
+        for (places, kind) in items {
+            let held = |room: &Room| {
+                places.iter().any(|place| place.node == room.node) || room.items < sizes[kind]
+            };
+            let mut fitting = bytes.clone();
+            fitting.retain(|room| !held(room));
+            match roomiest(&mut fitting, 1).and_then(|nodes| nodes.first().copied()) {
+                None => homeless += 1,
+                Some(to) => {
+                    let rooms = bytes.iter_mut().filter(|room| room.node == to);
+                    rooms.for_each(|room| room.items -= sizes[kind]);
+                }
+            }
+        }
+        homeless
+    }
+
+    /// What moves next.
+    pub(super) fn next_moves(&self) -> Option<Moves> {
+        let view = self.view()?;
+        let drained: Vec<MnId> =
+            self.draining.iter().copied().filter(|node| view.uses(*node)).collect();
+        let rooms = |regions, bytes: u64| self.rooms(view, regions, padded(bytes));
+        let subtables = Kind::subtables(view, rooms(false, view.geometry.subtable_bytes()));
+        let regions = Kind::regions(view, rooms(true, view.geometry.region_bytes));
+        let members = &view.members;
+        subtables.next(members, &drained).or_else(|| regions.next(members, &drained))
+    }
+
+    /// Goes on without a member that is drained and empty; whether there was one.
+    pub(super) fn finish_drain(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+        let Some(view) = self.view().filter(|view| view.change.is_none()) else { return false };
+        let empty = |node: &&MnId| view.member(**node).is_some() && !view.uses(**node);
+        let Some(node) = self.draining.iter().find(empty).copied() else { return false };
+        let next = view.without_member(node);
+        let Some(member) = self.members.remove(&node) else { return false };
+        let writes = vec![
+            Write::Remove(member_key(node)),
+            Write::Remove(draining_key(node)),
+            Write::Put(Record::Drained(member.clone())),
+        ];
+        self.draining.remove(&node);
+        self.drained.insert(node, member);
+        self.present.remove(&node);
+        self.presences.forget(node);
+        let text = format!("view {}: without {node}, which is drained", next.number);
+        self.set_view(now_ms, next, writes, text, out);
+        true
+    }
+}

@@ -1,0 +1,399 @@
+//! The pool grows and shrinks: regions on demand, memory nodes that join and that are drained; with
+//! a master that crashes anywhere in between, and members that are lost.
+
+use super::*;
+
+fn more_room(world: &mut World, client: ClientId) -> MasterReply {
+    loop {
+        let view = world.view().number;
+        // `None`: the master crashed before it replied.
+        if let Some(reply) = world.ask(MasterRequest::MoreRoom { client, view }) {
+            return reply;
+        }
+    }
+}
+
+/// Every replica is where the view says, and nothing more is reserved than that.
+fn check_reserved(world: &World, view: &View) {
+    let count = |places: &[Place], node| places.iter().filter(|p| p.node == node).count() as u64;
+    for member in &view.members {
+        let NodeReply::Usage(usage) = world.ask_node(member.node.0.into(), NodeRequest::Usage)
+        else {
+            panic!("no usage");
+        };
+        let subtables: u64 = view.subtables.iter().map(|s| count(&s.places, member.node)).sum();
+        let regions: u64 = view.regions.iter().map(|r| count(&r.places, member.node)).sum();
+        let bytes =
+            subtables * view.geometry.subtable_bytes() + regions * view.geometry.region_bytes;
+        assert_eq!(usage.reserved_bytes, bytes, "{}", member.node);
+    }
+}
+
+#[test]
+fn regions_come_when_clients_ask_until_the_pools_are_full() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.open();
+    let client = world.open();
+    let view = world.view();
+    assert_eq!(view.regions.len(), 3, "one for each to lead");
+    let late = MasterRequest::MoreRoom { client, view: view.number - 1 };
+    assert_eq!(world.ask(late), Some(MasterReply::Done));
+    world.pass(LEASE_MS);
+    assert_eq!(world.view(), view, "the asker has not seen the newest view");
+    let mut counts = vec![3];
+    while more_room(&mut world, client) == MasterReply::Done {
+        let before = world.view().number;
+        world.until("another region", |world| {
+            world.view().number > before && world.view().change.is_none()
+        });
+        counts.push(world.view().regions.len());
+    }
+    // 1 MiB holds 3 regions of 256 KiB beside the index, twice replicated over three nodes.
+    assert_eq!(counts, [3, 4]);
+    let Some(MasterReply::Refused { reason }) =
+        world.ask(MasterRequest::MoreRoom { client, view: world.view().number })
+    else {
+        panic!("there is no room");
+    };
+    assert!(reason.contains("start another memory node"), "{reason}");
+    let view = world.view();
+    assert!(view.regions.iter().all(|region| region.places.len() == 2));
+    check_tables(&world, &view, client);
+    check_reserved(&world, &view);
+    assert!(world.sessions.iter().all(|session| !session.expelled));
+}
+
+#[test]
+fn nobody_hands_out_blocks_of_a_region_that_not_everybody_knows() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let client = world.open();
+    world.open();
+    world.sessions[1].follows = false;
+    world.pass(100);
+    assert_eq!(more_room(&mut world, client), MasterReply::Done);
+    world.pass(LEASE_MS / 2);
+    let view = world.view();
+    assert_eq!((view.regions.len(), view.change.unwrap().stage), (4, Stage::Frozen));
+    let blocks = |world: &World| -> u64 {
+        let usage = |node| match world.ask_node(node, NodeRequest::Usage) {
+            NodeReply::Usage(usage) => usage.primary_blocks,
+            other => panic!("unexpected {other:?}"),
+        };
+        (0..3).map(usage).sum()
+    };
+    let per_region = u64::from(view.geometry.blocks_per_region());
+    assert_eq!(blocks(&world), 3 * per_region);
+    world.sessions[1].follows = true;
+    world.until("the new region", |world| world.view().change.is_none());
+    assert_eq!(blocks(&world), 4 * per_region);
+    assert!(!world.sessions[1].expelled);
+}
+
+/// A region is added; the master crashes after so many ticks, or node 2 dies.
+fn add_a_region(crash_after: Option<usize>, dies_after: Option<usize>) -> (World, usize) {
+    let mut world = World::formed(settings(3, 2, 2));
+    fill(&world, MnId(2));
+    let client = world.open();
+    world.pass(100);
+    let begun = world.ticks.get();
+    world.crash_after.set(crash_after.map(|ticks| begun + ticks));
+    world.dies_after = dies_after.map(|ticks| (begun + ticks, 2));
+    for _ in 0..600 {
+        let view = world.view();
+        if view.regions.len() > 3 && view.change.is_none() {
+            break;
+        }
+        if view.change.is_none() {
+            let reply = more_room(&mut world, client);
+            if world.view().members.len() == 2 && reply != MasterReply::Done {
+                break;
+            }
+        }
+        world.step();
+    }
+    let ticks = world.ticks.get() - begun;
+    world.until("rest", |world| {
+        let died = !world.nodes.borrow()[2].alive;
+        world.view().change.is_none() && died == world.view().member(MnId(2)).is_none()
+    });
+    let view = world.view();
+    view.check().unwrap();
+    check_tables(&world, &view, ClientId(4000));
+    assert!(!world.sessions[0].expelled);
+    (world, ticks)
+}
+
+#[test]
+fn a_master_that_crashes_while_a_region_comes_goes_on() {
+    let (_, ticks) = add_a_region(None, None);
+    for crash_after in 0..ticks {
+        let (world, _) = add_a_region(Some(crash_after), None);
+        let view = world.view();
+        assert_eq!((world.crashes, view.regions.len()), (1, 4), "{crash_after}");
+        check_reserved(&world, &view);
+    }
+    assert!(ticks > 15, "{ticks}");
+}
+
+#[test]
+fn a_member_that_is_lost_while_a_region_comes_takes_nothing_along() {
+    let (_, ticks) = add_a_region(None, None);
+    for dies_after in 0..ticks {
+        let (world, _) = add_a_region(None, Some(dies_after));
+        let view = world.view();
+        assert!(view.regions.iter().all(|region| !region.places.is_empty()), "{dies_after}");
+    }
+}
+
+/// Replicas of subtables and of regions that each member holds, and how many of them are primaries.
+fn shares(view: &View) -> Vec<[u64; 3]> {
+    let count = |all: &mut dyn Iterator<Item = &Vec<Place>>, node, first: bool| {
+        let held = all.filter(|places| {
+            let places = if first { &places[..1] } else { &places[..] };
+            places.iter().any(|place| place.node == node)
+        });
+        held.count() as u64
+    };
+    let share = |node| {
+        [
+            count(&mut view.subtables.iter().map(|s| &s.places), node, false),
+            count(&mut view.regions.iter().map(|r| &r.places), node, false),
+            count(&mut view.subtables.iter().map(|s| &s.places), node, true),
+        ]
+    };
+    view.members.iter().map(|member| share(member.node)).collect()
+}
+
+fn check_even(view: &View) {
+    let shares = shares(view);
+    for kind in 0..2 {
+        let counts: Vec<u64> = shares.iter().map(|share| share[kind]).collect();
+        let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+        assert!(most - least <= 1, "{counts:?}");
+    }
+}
+
+fn check_all(world: &World, view: &View) {
+    view.check().unwrap();
+    check_contents(world, view);
+    check_tables(world, view, ClientId(4000));
+    check_reserved(world, view);
+    assert!(world.sessions.iter().all(|session| !session.expelled), "{:#?}", world.log);
+}
+
+/// Three full nodes and a session; a fourth node comes.
+fn join(crash_after: Option<usize>, dies_after: Option<(usize, usize)>) -> (World, usize) {
+    let mut world = World::formed(settings(3, 2, 2));
+    fill(&world, MnId(9));
+    world.open();
+    world.pass(100);
+    let begun = world.ticks.get();
+    world.crash_after.set(crash_after.map(|ticks| begun + ticks));
+    world.dies_after = dies_after.map(|(ticks, node)| (begun + ticks, node));
+    world.add_node();
+    world.until("the fourth to have its share", |world| {
+        let view = world.view();
+        let dead = |at: u16| !world.nodes.borrow()[usize::from(at)].alive;
+        let gone = (0..4).filter(|at| dead(*at)).all(|at| view.member(MnId(at)).is_none());
+        let is_there = dead(3) || view.member(MnId(3)).is_some();
+        is_there && gone && world.is_whole()
+    });
+    let ticks = world.ticks.get() - begun;
+    (world, ticks)
+}
+
+#[test]
+fn a_node_that_joins_is_a_member_at_once_and_gets_its_share() {
+    let (mut world, _) = join(None, None);
+    let view = world.view();
+    check_all(&world, &view);
+    check_even(&view);
+    let shares = shares(&view);
+    assert!(shares[3][0] >= 2 && shares[3][2] >= 1, "primaries too: {shares:?}");
+    let status = world.status();
+    assert_eq!(status.members[3].state, MemberState::InView);
+    assert!(status.last_reconfigurations.iter().any(|change| change.moved > 0));
+    world.pass(2 * LEASE_MS);
+    assert_eq!(world.view(), view, "and then it rests");
+}
+
+#[test]
+fn a_master_that_crashes_while_a_node_gets_its_share_goes_on() {
+    let (_, ticks) = join(None, None);
+    let mut crashed = 0;
+    for crash_after in 0..ticks {
+        let (world, _) = join(Some(crash_after), None);
+        let view = world.view();
+        check_all(&world, &view);
+        check_even(&view);
+        crashed += world.crashes;
+    }
+    assert!(ticks > 60 && crashed == ticks, "{crashed} of {ticks}");
+}
+
+#[test]
+fn a_member_may_be_lost_while_a_node_gets_its_share() {
+    let (_, ticks) = join(None, None);
+    for dies in [1, 3] {
+        for dies_after in 0..ticks {
+            let (world, _) = join(None, Some((dies_after, dies)));
+            let view = world.view();
+            view.check().unwrap();
+            check_contents(&world, &view);
+            check_tables(&world, &view, ClientId(4000));
+            check_even(&view);
+            assert!(!world.sessions[0].expelled);
+        }
+    }
+}
+
+fn ask_to_drain(world: &mut World, node: u16, cancel: bool) -> MasterReply {
+    loop {
+        if let Some(reply) = world.ask(MasterRequest::Drain { node: MnId(node), cancel }) {
+            return reply;
+        }
+    }
+}
+
+/// Four nodes and a session; node 1 is drained.
+fn drain(crash_after: Option<usize>, dies_after: Option<(usize, usize)>) -> (World, usize) {
+    let mut world = World::formed(settings(4, 2, 2));
+    fill(&world, MnId(9));
+    world.open();
+    world.pass(100);
+    let begun = world.ticks.get();
+    world.crash_after.set(crash_after.map(|ticks| begun + ticks));
+    world.dies_after = dies_after.map(|(ticks, node)| (begun + ticks, node));
+    assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done);
+    world.until("the drain", |world| {
+        let stuck = world.status().problem.is_some_and(|text| text.contains("start another"));
+        if stuck && world.nodes.borrow().len() == 4 {
+            world.add_node();
+        }
+        let view = world.view();
+        let lost = |at: usize| !world.nodes.borrow()[at].alive;
+        let gone = (0..4).filter(|at| lost(*at)).all(|at| view.member(MnId(at as u16)).is_none());
+        gone && view.member(MnId(1)).is_none() && world.is_whole()
+    });
+    let ticks = world.ticks.get() - begun;
+    (world, ticks)
+}
+
+#[test]
+fn a_drained_node_serves_until_it_is_empty_and_then_ends() {
+    let (mut world, _) = drain(None, None);
+    let view = world.view();
+    check_all(&world, &view);
+    world.pass(LEASE_MS);
+    assert!(world.nodes.borrow()[1].drained, "it is told");
+    let NodeReply::Usage(usage) = world.ask_node(1, NodeRequest::Usage) else { panic!() };
+    assert_eq!((usage.reserved_bytes, usage.primary_blocks), (0, 0));
+    assert_eq!(world.status().members[1].state, MemberState::Drained);
+    assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done, "repeated");
+    assert!(!world.disk.keys().any(|key| key.starts_with("draining")));
+    world.restart_master();
+    assert_eq!(world.status().members[1].state, MemberState::Drained);
+    world.pass(2 * LEASE_MS);
+    assert_eq!(world.view(), view);
+}
+
+#[test]
+fn a_master_that_crashes_while_a_node_is_drained_goes_on() {
+    let (_, ticks) = drain(None, None);
+    let mut crashed = 0;
+    for crash_after in 0..ticks {
+        let (mut world, _) = drain(Some(crash_after), None);
+        check_all(&world, &world.view());
+        crashed += world.crashes;
+        world.pass(LEASE_MS);
+        assert!(world.nodes.borrow()[1].drained, "{crash_after}");
+    }
+    assert!(ticks > 60 && crashed == ticks, "{crashed} of {ticks}");
+}
+
+#[test]
+fn members_may_be_lost_while_one_is_drained() {
+    let (_, ticks) = drain(None, None);
+    // The one that is drained, and one that takes something over.
+    for dies in [1, 2] {
+        for dies_after in 0..ticks {
+            let (mut world, _) = drain(None, Some((dies_after, dies)));
+            let view = world.view();
+            view.check().unwrap();
+            check_contents(&world, &view);
+            check_tables(&world, &view, ClientId(4000));
+            assert!(!world.disk.keys().any(|key| key.starts_with("draining")));
+            assert!(!world.sessions[0].expelled);
+            world.pass(LEASE_MS);
+        }
+    }
+}
+
+#[test]
+fn a_drain_that_cannot_be_is_refused_with_what_to_do() {
+    let mut world = World::formed(settings(3, 3, 2));
+    let says = |world: &mut World, node, cancel, text: &str| {
+        let reply = ask_to_drain(world, node, cancel);
+        let MasterReply::Refused { reason } = reply else { panic!("{reply:?}") };
+        assert!(reason.contains(text), "{reason}");
+    };
+    says(&mut world, 1, false, "there would be 2 memory nodes, and index_replicas is 3");
+    says(&mut world, 7, false, "mn7 is no member of the cluster; there are mn0, mn1, mn2");
+    says(&mut world, 1, true, "is not being drained");
+    // Enough nodes, but no room.
+    let mut world = World::formed(settings(4, 2, 2));
+    let client = world.open();
+    while more_room(&mut world, client) == MasterReply::Done {
+        let before = world.view().number;
+        world.until("another region", |world| {
+            world.view().number > before && world.view().change.is_none()
+        });
+    }
+    says(&mut world, 1, false, "have no room for");
+    world.add_node();
+    world.until("the fifth", World::is_whole);
+    assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done);
+    world.until("the drain", |world| world.view().member(MnId(1)).is_none());
+}
+
+#[test]
+fn a_drain_may_be_taken_back() {
+    let mut slow = settings(4, 2, 2);
+    slow.move_bytes_per_s = 1 << 10;
+    let mut world = World::formed(slow);
+    fill(&world, MnId(9));
+    world.open();
+    assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done);
+    world.pass(500);
+    let status = world.status();
+    assert_eq!(status.members[1].state, MemberState::Draining);
+    assert!(status.rebalancing, "the pace holds it up");
+    world.restart_master();
+    world.pass(500);
+    assert_eq!(world.status().members[1].state, MemberState::Draining, "it is recorded");
+    assert_eq!(ask_to_drain(&mut world, 1, true), MasterReply::Done);
+    world.pass(500);
+    assert_eq!(world.status().members[1].state, MemberState::InView);
+    let view = world.view();
+    check_contents(&world, &view);
+    assert!(!world.disk.keys().any(|key| key.starts_with("draining")));
+}
+
+#[test]
+fn what_moves_waits_for_what_matters_more() {
+    let mut world = World::formed(settings(4, 2, 2));
+    fill(&world, MnId(2));
+    world.open();
+    world.pass(100);
+    world.kill(2);
+    assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done);
+    world.add_node();
+    world.until("both", |world| world.view().members.len() == 3 && world.is_whole());
+    let at = |text: &str| world.log.iter().position(|line| line.contains(text));
+    let (lost, drained) = (at("without mn2").unwrap(), at("without mn1").unwrap());
+    let first = |text: &str| {
+        world.log.iter().skip(lost).position(|line| line.contains(text)).unwrap() + lost
+    };
+    assert!(lost < drained && first("stable") < drained, "{:#?}", world.log);
+    check_contents(&world, &world.view());
+}
