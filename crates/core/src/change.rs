@@ -571,7 +571,7 @@ fn still_leaving(
 ) -> Option<Place> {
     let is_lost = |place: &Place| lost.contains(&place.node);
     let stays = places.iter().chain(&joining).any(is_lost);
-    leaving.filter(|leaving| !is_lost(leaving) && !(stays && places.contains(leaving)))
+    leaving.filter(|leaving| !(is_lost(leaving) || stays && places.contains(leaving)))
 }
 
 #[cfg(test)]

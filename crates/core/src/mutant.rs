@@ -142,23 +142,6 @@ mutants! {
     /// An object is written to its first replica only: it is lost with that node.
     ObjectOnOneReplica,
 
-    // Memory that is used again.
-    /// A freed object is used again while operations run that know it.
-    ReusedAtOnce,
-    /// An object has the same generation every time it is used.
-    GenerationStays,
-    /// The loser of a round frees its object while its word may still stand on a backup.
-    LoserFreesAtOnce,
-    /// A withdrawing INSERT frees its own object, which the slot still names.
-    WithdrawnObjectFreed,
-    /// What no slot keeps is used again although whoever freed it may still set its bit.
-    ComparedIsNotSettled,
-    /// Only the primaries of the index are compared with the blocks: a word that stands on a backup
-    /// alone may still be the one that is settled on.
-    ComparesPrimariesOnly,
-    /// A block goes back to the pool while operations run that saw what was in it.
-    FreedBlockAtOnce,
-
     // Recovery of clients, and settling after the loss of a memory node.
     /// Recovery reads the backups' slots before the primary's.
     RecoveryReadsBackupsFirst,

@@ -273,12 +273,11 @@ fn ctrl_c_ends_the_microbenchmark_with_its_report() {
 }
 
 #[test]
-fn a_pool_that_is_too_small_gives_errors_but_no_mismatch() {
+fn updates_go_on_in_a_pool_that_holds_less_than_they_write() {
     let line =
         ["bench", "ycsb", "--workload", "upd100", "--keys", "100", "--pool", "300MiB", "--json"];
     let more = ["--pair-bytes", "50000", "--operations", "12000"];
-    let report = finish(fusee(&line).args(more)).expect_code(1).json();
-    assert!(report["errors"]["by_kind"]["out_of_memory"].as_u64().unwrap() > 0, "{report:#}");
-    assert_eq!(report["ended_by"], "errors");
+    let report = finish(fusee(&line).args(more)).expect_code(0).json();
+    assert_eq!(report["errors"]["total"], 0, "{report:#}");
     assert_eq!((&report["mismatches"], &report["verified_keys"]), (&0.into(), &100.into()));
 }

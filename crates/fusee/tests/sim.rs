@@ -18,14 +18,16 @@ fn json(args: &[&str]) -> Value {
 
 #[test]
 fn seeds_of_all_scenarios_keep_every_promise() {
-    let report = json(&["--seeds", "70", "--json"]);
+    let report = json(&["--seeds", "90", "--json"]);
     assert_eq!(report["violations"], 0);
-    assert_eq!(report["runs"], 70);
+    assert_eq!(report["runs"], 90);
     assert!(report["operations"].as_u64().unwrap() > 60_000);
     for (what, count) in report["happened"].as_object().unwrap() {
         assert!(count.as_u64().unwrap() > 0, "{what} never happened");
     }
-    for scenario in ["mixed", "inserts", "unsteady", "crashes", "losses", "growth", "storm"] {
+    for scenario in
+        ["mixed", "inserts", "unsteady", "crashes", "losses", "growth", "elastic", "reuse", "storm"]
+    {
         assert_eq!(report["scenarios"][scenario]["runs"], 10, "{scenario}");
     }
 }

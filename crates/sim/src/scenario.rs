@@ -175,8 +175,11 @@ impl Scenario {
             }
             Scenario::Crashes => &[Delay, Tear, ClientCrash, RecoveryCrash],
             Scenario::Losses => &[Delay, Tear, NodeCrash, ClientCrash, RecoveryCrash],
-            Scenario::Growth | Scenario::Reuse => {
+            Scenario::Growth => {
                 &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash]
+            }
+            Scenario::Reuse => {
+                &[Delay, Tear, NodeCrash, ClientCrash, Stop, MasterRestart, RecoveryCrash]
             }
             Scenario::Elastic => {
                 &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash, Join, Drain]

@@ -23,7 +23,6 @@ use alloc::vec::Vec;
 use super::Store;
 use crate::host::Host;
 use crate::layout::{Address, BlockShape, Slot, UNIT_BYTES, bitmap_bytes};
-use crate::mutant::{Mutant, removed};
 use crate::slab::Doubt;
 use crate::stats::OpKind;
 use crate::store::Op;
@@ -86,9 +85,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let slabs = self.slabs.borrow();
             let due = slabs.aside().iter().filter_map(|b| match &b.doubt {
                 Doubt::Compared { mark, garbage } => {
-                    let settled =
-                        self.host.is_settled(*mark) || removed(Mutant::ComparedIsNotSettled);
-                    settled.then(|| (b.address, garbage.clone()))
+                    self.host.is_settled(*mark).then(|| (b.address, garbage.clone()))
                 }
                 Doubt::None | Doubt::Open => None,
             });
@@ -117,9 +114,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if !self.note_all(primaries, bytes, targets).await {
                 return false;
             }
-            if !removed(Mutant::ComparesPrimariesOnly)
-                && !self.note_all(backups, bytes, targets).await
-            {
+            if !self.note_all(backups, bytes, targets).await {
                 return false;
             }
         }

@@ -125,7 +125,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.rewrite_backups(&winner, round.slot, round.own, left).await?;
         }
         // The slot keeps the own object now.
-        self.free(if removed(Mutant::WithdrawnObjectFreed) { round.own } else { round.old });
+        self.free(round.old);
         Ok(())
     }
 

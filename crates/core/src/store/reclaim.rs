@@ -350,7 +350,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     async fn take_in_ripe(&self) {
         let ripe: Vec<Address> = {
             let slabs = self.slabs.borrow();
-            let passed = |seen: &Seen| self.has_passed(seen.mark);
+            let passed = |seen: &Seen| self.host.has_passed(seen.mark);
             let ripe = slabs.aside().iter().filter(|b| b.seen.as_ref().is_some_and(passed));
             ripe.map(|b| b.address).collect()
         };
@@ -359,10 +359,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
             op.take_in(block).await;
             op.finish(OpKind::Reclaim);
         }
-    }
-
-    fn has_passed(&self, mark: u64) -> bool {
-        self.host.has_passed(mark) || removed(Mutant::ReusedAtOnce)
     }
 
     /// Wholly free blocks go back to the pool, all but one of each class, or all if memory is
@@ -379,9 +375,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 None if self.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.is_free()) => {
                     op.scrub(block).await;
                 }
-                Some(Scrub::Done(mark))
-                    if self.host.has_passed(mark) || removed(Mutant::FreedBlockAtOnce) =>
-                {
+                Some(Scrub::Done(mark)) if self.host.has_passed(mark) => {
                     self.slabs.borrow_mut().remove(block);
                     self.host.free_block(block, &op.view.clone()).await;
                     freed = true;

@@ -329,15 +329,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 if removed(Mutant::LoserDoesNotWait) {
                     return Ok(lost);
                 }
-                if removed(Mutant::LoserFreesAtOnce) {
-                    self.free(own);
-                }
                 let Some(end) = self.await_end(round.slot, round.old).await? else {
                     return Ok(Attempt::Stopped);
                 };
-                if !removed(Mutant::LoserFreesAtOnce) {
-                    self.free_lost(own, end);
-                }
+                self.free_lost(own, end);
                 Ok(lost)
             }
         }

@@ -68,13 +68,6 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         WritesWhereAReplicaLeaves => &scenarios::LEFT_BEHIND,
         NewRegionLedAtOnce => &scenarios::TIMED_ELASTIC,
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
-        ReusedAtOnce
-        | GenerationStays
-        | LoserFreesAtOnce
-        | WithdrawnObjectFreed
-        | ComparedIsNotSettled
-        | ComparesPrimariesOnly
-        | FreedBlockAtOnce => &scenarios::TIMED_REUSE,
     }
 }
 

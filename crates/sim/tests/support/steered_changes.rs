@@ -95,7 +95,7 @@ pub fn left_behind(seed: u64) -> Events {
     stepper.spawn(async {
         while !leader.is_done.get() {
             match switched.get() {
-                true => drop(run.workload.run(reader, OpKind::Search, 0).await),
+                true => run.workload.run(reader, OpKind::Search, 0).await,
                 false => idle(1).await,
             }
         }
