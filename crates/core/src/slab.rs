@@ -15,7 +15,7 @@
 //!
 //! An object that was allocated is free again in one of two ways: nobody has learnt its address, so
 //! it is given back ([`Slabs::give_back`]); or its bit in the block's free bitmap was set, and every
-//! operation that could know it has ended since ([`Slabs::take_in`]). Each time it is allocated it
+//! operation that could know it has ended since (`Block::take_in`). Each time it is allocated it
 //! has the next generation, modulo 32, so that what was there before is never taken for it.
 //!
 //! [`store`]: crate::store

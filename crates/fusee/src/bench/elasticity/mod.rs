@@ -1,7 +1,7 @@
 //! `fusee bench elasticity`: sessions come and go, a memory node joins; what throughput makes of
 //! it.
 //!
-//! P Fig. 21 shows YCSB C while 16 clients become 32 and 16 again. Here a [`Script`] says what
+//! P Fig. 21 shows YCSB C while 16 clients become 32 and 16 again. Here a `Script` says what
 //! happens when; sessions work at an even pace (or as fast as they can), so that what is shown is
 //! whether the store follows, not how many processors there are. What comes out is a time series, a
 //! summary of every phase between two steps, and what every memory node holds at its end. Every
