@@ -17,7 +17,7 @@ use hunt::{Caught, hunt, switch};
 use scenarios::Scenario;
 
 /// Seeds per countermeasure. Of the rarest failures there is one in a few hundred seeds.
-const SEEDS: u64 = 3000;
+const SEEDS: u64 = 20_000;
 
 /// The same for runs in virtual time, which are a few hundred times longer.
 const TIMED_SEEDS: u64 = 40;
