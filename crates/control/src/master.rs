@@ -19,9 +19,8 @@ pub struct Leftover {
     pub class: SizeClass,
     /// From this object on none was ever allocated; the number of its objects if all were.
     pub first: u32,
-    /// Whether the free bitmap tells which of the others are free. If not, only a look at the whole
-    /// index does.
-    pub marked: bool,
+    /// See [`Rest::marked`](fusee_core::slab::Rest::marked).
+    pub marked: Option<u64>,
 }
 
 /// Epochs: an operation belongs to the newest one that its process knows when it begins.

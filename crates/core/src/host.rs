@@ -28,7 +28,7 @@ pub struct BlockGrant {
     /// The first object never allocated; more than 0 in a block that another client left.
     pub first: u32,
     /// See [`Rest::marked`](crate::slab::Rest::marked).
-    pub marked: bool,
+    pub marked: Option<u64>,
 }
 
 /// What a session says of its operations to whoever changes the view

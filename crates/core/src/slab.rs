@@ -58,9 +58,10 @@ pub struct Rest {
     pub class: SizeClass,
     /// From this object on none was ever allocated; the number of its objects if all were.
     pub first: u32,
-    /// Whether the free bitmap tells which of the others are free. If not, only a look at the whole
-    /// index does.
-    pub marked: bool,
+    /// With the view since which its free bitmap is where it is, if that tells which of the others
+    /// are free ([`Region::led_since`](crate::view::Region::led_since)). If not, or if the bitmap is
+    /// elsewhere since, only a look at the whole index does.
+    pub marked: Option<u64>,
 }
 
 /// The generation of an object is not known.
@@ -111,12 +112,12 @@ pub(crate) struct Block {
     pub seen: Option<Seen>,
     /// The look at the bitmap that was the last, counted over all blocks.
     pub looked: u64,
-    /// As in [`Seen`], of that look.
-    pub looked_at: Option<u64>,
+    /// As in [`Seen`], of that look, or of when the block was granted.
+    pub led_since: u64,
     pub doubt: Doubt,
-    /// Its header is being told that it is at rest: what an operation wrote there meanwhile could be
-    /// overtaken.
-    pub resting: bool,
+    /// Its header or its bitmap is being changed. It must not be taken into use meanwhile: two
+    /// headers under way could overtake each other.
+    pub held: bool,
     /// It is being emptied, or since when it is all zeros.
     pub scrubbed: Option<Scrub>,
 }
@@ -144,9 +145,9 @@ impl Block {
             in_use_from: u32::MAX,
             seen: None,
             looked: 0,
-            looked_at: None,
-            doubt: if grant.marked { Doubt::None } else { Doubt::Open },
-            resting: false,
+            led_since: grant.marked.unwrap_or(0),
+            doubt: if grant.marked.is_some() { Doubt::None } else { Doubt::Open },
+            held: false,
             scrubbed: None,
         }
     }
@@ -161,7 +162,7 @@ impl Block {
     }
 
     fn has_room(&self) -> bool {
-        self.free_objects() > 0 && self.scrubbed.is_none() && !self.resting
+        self.free_objects() > 0 && self.scrubbed.is_none() && !self.held
     }
 
     /// Whether a class may take it into use, if one in `least` objects has to be free.
@@ -209,12 +210,9 @@ impl Block {
     /// Objects are free from now on: their bits are cleared, and their generations known.
     pub fn take_in(&mut self, objects: &[u32]) {
         self.free.extend_from_slice(objects);
-        if self.written == Some(false) {
-            self.use_from_here();
-        }
     }
 
-    /// The block is in use from now on, or may have more objects to give.
+    /// The block is taken into use.
     fn use_from_here(&mut self) {
         let from = if self.free.is_empty() { self.fresh } else { 0 };
         if self.written == Some(true) {
@@ -225,9 +223,18 @@ impl Block {
         }
     }
 
+    /// Since this view the free bitmap is where it is. If it was elsewhere before, marks are missing.
+    pub fn follow(&mut self, led_since: u64) {
+        let before = core::mem::replace(&mut self.led_since, led_since);
+        if before != led_since && self.doubt == Doubt::None {
+            self.doubt = Doubt::Open;
+        }
+    }
+
     fn rest(&self) -> Rest {
         let Block { address, class, fresh, .. } = *self;
-        Rest { block: address, class, first: fresh, marked: self.doubt == Doubt::None }
+        let marked = (self.doubt == Doubt::None).then_some(self.led_since);
+        Rest { block: address, class, first: fresh, marked }
     }
 
     /// The objects that are free although they were allocated once: what a session that leaves has
@@ -353,7 +360,8 @@ impl Slabs {
 
     /// The header that came with an object stands on all replicas.
     pub fn header_written(&mut self, object: &Allocation) {
-        if let Some(block) = self.block_of(object) {
+        let Some((_, header)) = object.header else { return };
+        if let Some(block) = self.block_of(object).filter(|b| b.in_use_from == header.first) {
             block.written = Some(false);
         }
     }
@@ -411,10 +419,10 @@ impl Slabs {
         self.aside.extend(current);
     }
 
-    /// The header of a block that is `resting` says on all replicas that it is at rest, or may do so.
+    /// The header of a block that is `held` says on all replicas that it is at rest, or may do so.
     pub(crate) fn rests(&mut self, block: Address, is_sure: bool) {
         if let Some(block) = self.aside_at(block) {
-            block.resting = false;
+            block.held = false;
             block.written = is_sure.then_some(true);
         }
     }
@@ -443,7 +451,7 @@ mod tests {
     const BLOCK: u64 = 4096;
 
     fn grant(n: u64, first: u32) -> BlockGrant {
-        BlockGrant { address: Address::new(n * BLOCK), class: class(), first, marked: true }
+        BlockGrant { address: Address::new(n * BLOCK), class: class(), first, marked: Some(1) }
     }
 
     fn class() -> SizeClass {
@@ -532,6 +540,7 @@ mod tests {
         block.learn(2, 31);
         block.take_in(&[2]);
         assert_eq!(block.taken(), [true, true, false]);
+        assert_eq!(block.in_use_from, u32::MAX, "not in use yet");
         let object = take(&mut slabs).unwrap();
         assert_eq!((object.address.bytes() - BLOCK, object.generation), (128 + 2048, 0));
         assert_eq!(take(&mut slabs), None);

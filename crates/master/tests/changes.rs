@@ -195,7 +195,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     let (first, second) = (world.open(), world.open());
     let block = give_block(&world, first, true);
     let class = SizeClass::from_code(2).unwrap();
-    let leftover = Leftover { block, owner: first, class, first: 3, marked: true };
+    let leftover = Leftover { block, owner: first, class, first: 3, marked: Some(1) };
     let close = MasterRequest::Close { client: first, leftovers: vec![leftover] };
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     let number = world.view().number;

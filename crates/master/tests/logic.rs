@@ -487,7 +487,7 @@ fn client_ids_never_repeat_whenever_the_master_crashes() {
 
 fn leftover(block: u32, owner: ClientId, first: u32) -> Leftover {
     let class = SizeClass::from_code(2).unwrap();
-    Leftover { block: BlockId { region: 0, block }, owner, class, first, marked: true }
+    Leftover { block: BlockId { region: 0, block }, owner, class, first, marked: Some(1) }
 }
 
 #[test]

@@ -84,7 +84,9 @@ impl<E: Environment> BlockSource<E> {
             Ok(block) => {
                 self.held.borrow_mut().insert(block);
                 let address = view.geometry.block_address(block.region, block.block);
-                Ok(BlockGrant { address, class, first: 0, marked: true })
+                let region = view.regions.get(block.region as usize);
+                let marked = region.map(|region| region.led_since);
+                Ok(BlockGrant { address, class, first: 0, marked })
             }
             Err(Error::OutOfMemory) => self.go_on_with(None, view).await.ok_or(Error::OutOfMemory),
             Err(error) => Err(error),

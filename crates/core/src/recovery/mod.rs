@@ -92,7 +92,7 @@ impl BlockReport {
     pub fn rest(&self, block_bytes: u64) -> Option<Rest> {
         let BlockContent::Objects { class, first } = self.content else { return None };
         BlockShape::new(block_bytes, class)?;
-        Some(Rest { block: self.block, class, first, marked: false })
+        Some(Rest { block: self.block, class, first, marked: None })
     }
 }
 

@@ -38,17 +38,20 @@ struct Target {
     shape: BlockShape,
     taken: Vec<bool>,
     kept: Vec<bool>,
+    /// Since when its bitmap was where it was.
+    led_since: u64,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Goes on with the comparison of all blocks in doubt.
     pub(super) async fn compare_doubtful(&self) {
         self.end_comparison().await;
-        let mut targets = self.targets();
+        let mut op = self.operation();
+        let mut targets = self.targets(&op);
         if targets.is_empty() {
+            op.finish(OpKind::Reclaim);
             return;
         }
-        let mut op = self.operation();
         let compared = op.compare(&mut targets).await;
         op.finish(OpKind::Reclaim);
         if !compared {
@@ -56,25 +59,27 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let mark = self.host.mark();
         let mut slabs = self.slabs.borrow_mut();
-        for Target { block, taken, kept, .. } in targets {
+        for Target { block, taken, kept, led_since, .. } in targets {
             let garbage = (0u32..).zip(taken.iter().zip(&kept)).filter(|(_, (t, k))| **t && !**k);
             let garbage = garbage.map(|(object, _)| object).collect();
             if let Some(found) = slabs.find(block) {
+                found.led_since = led_since;
                 found.doubt = Doubt::Compared { mark, garbage };
             }
         }
     }
 
-    fn targets(&self) -> Vec<Target> {
+    fn targets(&self, op: &Op<'_, F, H>) -> Vec<Target> {
         let slabs = self.slabs.borrow();
         let due = slabs.aside().iter().filter(|b| {
             b.doubt == Doubt::Open && b.is_quiet() && b.seen.is_none() && b.scrubbed.is_none()
         });
         let target = |b: &crate::slab::Block| {
-            let (shape, taken) = (b.shape, b.taken());
-            Target { block: b.address, shape, kept: vec![false; taken.len()], taken }
+            let (shape, taken, led_since) = (b.shape, b.taken(), op.led_since(b.address)?);
+            let kept = vec![false; taken.len()];
+            Some(Target { block: b.address, shape, taken, kept, led_since })
         };
-        let mut targets: Vec<Target> = due.map(target).collect();
+        let mut targets: Vec<Target> = due.filter_map(target).collect();
         targets.sort_unstable_by_key(|target| target.block);
         targets
     }
@@ -83,7 +88,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     async fn end_comparison(&self) {
         let ripe: Vec<(Address, Vec<u32>)> = {
             let slabs = self.slabs.borrow();
-            let due = slabs.aside().iter().filter_map(|b| match &b.doubt {
+            let quiet = slabs.aside().iter().filter(|b| b.is_quiet());
+            let due = quiet.filter_map(|b| match &b.doubt {
                 Doubt::Compared { mark, garbage } => {
                     self.host.is_settled(*mark).then(|| (b.address, garbage.clone()))
                 }
@@ -163,16 +169,30 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     async fn take_in_garbage(&mut self, block: Address, garbage: &[u32]) {
-        let Some(shape) = self.store.slabs.borrow_mut().find(block).map(|found| {
+        let (shape, compared_at) = {
+            let mut slabs = self.store.slabs.borrow_mut();
+            let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             // Until it has come to its end.
-            found.doubt = Doubt::Open;
-            found.shape
-        }) else {
-            return;
+            (found.doubt, found.held) = (Doubt::Open, true);
+            (found.shape, found.led_since)
         };
-        let Some((words, led_since)) = self.marks(block).await else { return };
+        let is_free = self.clear_marks(block, shape, garbage).await;
+        let is_free = is_free && self.learn(block, garbage).await;
+        self.let_go(block, is_free.then_some(garbage));
+        // With another first place since the comparison came another bitmap: marks may be missing.
+        let led_since = self.led_since(block).unwrap_or(0);
+        if let Some(found) = self.store.slabs.borrow_mut().find(block)
+            && led_since != compared_at
+        {
+            found.doubt = Doubt::Open;
+        }
+    }
+
+    /// Clears the marks of those of a block's objects that have one. Whether it is done.
+    async fn clear_marks(&mut self, block: Address, shape: BlockShape, objects: &[u32]) -> bool {
+        let Some(words) = self.marks(block).await else { return false };
         let mut cleared: Vec<(u32, u64)> = Vec::new();
-        for object in garbage {
+        for object in objects {
             let unit = shape.offset(*object) / UNIT_BYTES;
             let (word, bit) = ((unit / 64) as u32, 1 << (unit % 64));
             let is_set = words.get(word as usize).is_some_and(|bits| bits & bit != 0);
@@ -182,24 +202,17 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 _ => cleared.push((word, bit)),
             }
         }
-        if self.clear(block, &cleared).await && self.learn(block, garbage).await {
-            // With another first place came another bitmap: marks may be missing again.
-            let same = self.led_since(block) == Some(led_since);
-            self.made_free(block, garbage);
-            if !same && let Some(found) = self.store.slabs.borrow_mut().find(block) {
-                found.doubt = Doubt::Open;
-            }
-        }
+        self.clear(block, &cleared).await
     }
 
-    /// One phase: the free bitmap of a block, and since when it is where it is.
-    async fn marks(&mut self, block: Address) -> Option<(Vec<u64>, u64)> {
-        let (place, led_since) = (self.bitmap(block)?, self.led_since(block)?);
+    /// One phase: the free bitmap of a block.
+    async fn marks(&mut self, block: Address) -> Option<Vec<u64>> {
+        let place = self.bitmap(block)?;
         let bytes = bitmap_bytes(self.view.geometry.block_bytes) as u32;
         self.batch.clear();
         let read = self.batch.read(place.node, place.offset, bytes);
         self.phase().await;
         let bytes = self.batch.data(read).ok()?;
-        Some((bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect(), led_since))
+        Some(bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
     }
 }

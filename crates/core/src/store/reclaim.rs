@@ -352,6 +352,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let slabs = self.slabs.borrow();
             let passed = |seen: &Seen| self.host.has_passed(seen.mark);
             let ripe = slabs.aside().iter().filter(|b| b.seen.as_ref().is_some_and(passed));
+            // Else headers may be under way that say from where on the block is in use.
+            let ripe = ripe.filter(|b| b.is_quiet());
             ripe.map(|b| b.address).collect()
         };
         for block in ripe {
@@ -421,10 +423,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     op.batch.clear();
                 }
             }
-            if !op.sure_phase().await
-                && let Some(block) = self.slabs.borrow_mut().aside_at(block)
-            {
-                block.doubt = Doubt::Open;
+            let is_good = op.sure_phase().await;
+            if let Some(found) = self.slabs.borrow_mut().aside_at(block) {
+                op.led_since(block).into_iter().for_each(|led_since| found.follow(led_since));
+                if !is_good {
+                    found.doubt = Doubt::Open;
+                }
             }
         }
         op.finish(OpKind::Reclaim);
@@ -486,11 +490,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let Some(block) = slabs.find(block) else { continue };
             block.looked = look;
             // With another first place came another bitmap: marks may be missing.
-            if block.looked_at.replace(led_since).is_some_and(|before| before != led_since)
-                && block.doubt == Doubt::None
-            {
-                block.doubt = Doubt::Open;
-            }
+            block.follow(led_since);
             if !words.is_empty() {
                 block.seen = Some(Seen { led_since, mark, words });
                 any = true;
@@ -528,7 +528,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 continue;
             }
             if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
-                found.resting = true;
+                found.held = true;
             }
             let header = self.store.slabs.borrow().at_rest(class).encode();
             let span = self.batch.stage(header.len() as u32);
@@ -548,7 +548,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let led_since = self.led_since(block);
         let (seen, class) = {
             let mut slabs = self.store.slabs.borrow_mut();
-            let Some(found) = slabs.aside_at(block) else { return };
+            let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             let Some(seen) = found.seen.take() else { return };
             let same = led_since == Some(seen.led_since);
             // Whatever ends this early leaves bits of which nobody knows whether they are set.
@@ -556,6 +556,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if !same {
                 return;
             }
+            found.held = true;
             (seen, (found.shape, found.taken()))
         };
         let (shape, taken) = class;
@@ -576,16 +577,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
             }
         }
-        if self.clear(block, &cleared).await && self.learn(block, &objects).await {
-            self.made_free(block, &objects);
-        }
+        let is_free = self.clear(block, &cleared).await && self.learn(block, &objects).await;
+        self.let_go(block, is_free.then_some(&objects[..]));
     }
 
-    /// The bits of these objects are clear.
-    pub(super) fn made_free(&self, block: Address, objects: &[u32]) {
-        if let Some(found) = self.store.slabs.borrow_mut().find(block) {
-            found.take_in(objects);
-            found.doubt = Doubt::None;
+    /// A block may be taken into use again; if they are free, with these objects, whose bits are
+    /// clear. What may still execute keeps it from that, and the session from going on.
+    pub(super) fn let_go(&self, block: Address, free: Option<&[u32]>) {
+        if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
+            found.held = self.acts.posted;
+            if let Some(objects) = free {
+                found.take_in(objects);
+                found.doubt = Doubt::None;
+            }
         }
     }
 

@@ -72,7 +72,8 @@ pub fn nothing_is_lost(cluster: &Cluster, leftovers: &BTreeMap<BlockId, Leftover
             let Some(Leftover { class, first, marked, .. }) = leftovers.get(&id) else {
                 panic!("{id:?} of {owners:?} is lost");
             };
-            assert!(marked, "nobody has crashed, so what is free in {id:?} is marked");
+            let led_since = view.regions[number as usize].led_since;
+            assert_eq!(*marked, Some(led_since), "nobody has crashed: what is free is marked");
             let shape = BlockShape::new(geometry.block_bytes, *class).expect("it fits");
             let start = geometry.block_address(number, block).bytes();
             for object in 0..*first {
