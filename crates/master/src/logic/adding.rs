@@ -25,6 +25,9 @@
 //! *How many.* At least an eighth of what there is, and a block for everybody who asked; up to 16
 //! at once.
 //!
+//! *Redundancy first.* While replicas are missing that members could hold, no region is added: it might
+//! take the last room that is left for them, and they would be missing until another node comes.
+//!
 //! *Room for the index.* When a region is asked for, those that there are are full, and the index
 //! serves them. If objects stay as large as they are, every further region needs as much more index
 //! as those have. So a region counts with its share of the index: it is added only where both fit,
@@ -74,6 +77,13 @@ impl Master {
         if view.number > number || view.change.is_some() || self.adding.under_way.is_some() {
             return MasterReply::Done;
         }
+        if self.owes_replicas() {
+            // Whatever is being restored ends by a newer view.
+            return match self.choose() {
+                Some(_) => MasterReply::Done,
+                None => refused("replicas are missing, and come first; start another memory node"),
+            };
+        }
         if self.choose_members(1).is_empty() {
             return refused(
                 "no memory node has room for another region; start another memory node",
@@ -98,6 +108,9 @@ impl Master {
             return false;
         }
         let askers = std::mem::take(&mut self.adding.askers).len() as u64;
+        if self.owes_replicas() {
+            return false;
+        }
         let wanted = askers.div_ceil(blocks).max(u64::from(first).div_ceil(GROWTH)).min(TOGETHER);
         let chosen = (first..).zip(self.choose_members(wanted));
         let item = |(region, nodes)| {

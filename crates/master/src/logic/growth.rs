@@ -87,6 +87,14 @@ impl Master {
         (self.poor_subtables(view).count() + self.poor_regions(view).count()) as u64
     }
 
+    /// Whether some have fewer than there are members for. What room there is belongs to them.
+    pub(super) fn owes_replicas(&self) -> bool {
+        let Some(view) = self.view() else { return false };
+        let usable = view.members.iter().filter(|member| self.is_usable(member.node)).count();
+        let owes = |(_, places): (u32, &[Place])| places.len() < usable;
+        self.poor_subtables(view).any(owes) || self.poor_regions(view).any(owes)
+    }
+
     fn poor_subtables<'a>(&self, view: &'a View) -> impl Iterator<Item = (u32, &'a [Place])> {
         let all = (0u32..).zip(&view.subtables).map(|(number, s)| (number, &s.places[..]));
         let enough = usize::from(self.settings.index_replicas);
@@ -172,7 +180,7 @@ impl Master {
     }
 
     /// What to add next, and on which node.
-    fn choose(&self) -> Option<(MnId, Vec<Extent>)> {
+    pub(super) fn choose(&self) -> Option<(MnId, Vec<Extent>)> {
         let view = self.view()?;
         let subtable = padded(view.geometry.subtable_bytes());
         let mut rooms = self.rooms(view, false, subtable);

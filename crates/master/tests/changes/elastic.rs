@@ -64,6 +64,25 @@ fn regions_come_when_clients_ask_until_the_pools_are_full() {
 }
 
 #[test]
+fn missing_replicas_come_before_new_regions() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (client, gone) = (world.open(), world.open());
+    assert_eq!(world.view().regions.len(), 3);
+    // Recovery of clients comes before new replicas.
+    world.recoveries_fail = true;
+    world.ask(MasterRequest::Abandon { client: gone });
+    // Two nodes hold 6 replicas of regions: enough for 3 regions, not for 4.
+    world.kill(0);
+    world.until("the loss", |w| w.view().members.len() == 2 && w.view().change.is_none());
+    assert!(world.status().missing_replicas > 0);
+    assert_eq!(more_room(&mut world, client), MasterReply::Done);
+    world.pass(LEASE_MS);
+    world.recoveries_fail = false;
+    world.until("all replicas", World::is_whole);
+    assert_eq!(world.view().regions.len(), 3);
+}
+
+#[test]
 fn nobody_hands_out_blocks_of_a_region_that_not_everybody_knows() {
     let mut world = World::formed(settings(3, 2, 2));
     let client = world.open();

@@ -87,6 +87,8 @@ pub struct World {
     pub dies_after: Option<(usize, usize)>,
     /// Jobs to fail at their beginning.
     pub failing_jobs: usize,
+    /// Whether all recoveries fail.
+    pub recoveries_fail: bool,
     /// Whether verbs of these jobs may still be on their way.
     pub verbs_linger: bool,
     /// Who has worked on jobs.
@@ -111,6 +113,7 @@ impl World {
             crashes: 0,
             dies_after: None,
             failing_jobs: 0,
+            recoveries_fail: false,
             verbs_linger: true,
             repairers: BTreeSet::new(),
             replies: BTreeMap::new(),
@@ -234,8 +237,9 @@ impl World {
         job: Job,
     ) -> Result<Result<JobReport, JobError>, Crashed> {
         self.repairers.insert(client);
-        if self.failing_jobs > 0 {
-            self.failing_jobs -= 1;
+        let fails = self.recoveries_fail && matches!(job, Job::Recover { .. });
+        if fails || self.failing_jobs > 0 {
+            self.failing_jobs = self.failing_jobs.saturating_sub(1);
             let what = "it was made to fail".to_owned();
             return Ok(Err(JobError { node: None, may_linger: self.verbs_linger, what }));
         }
