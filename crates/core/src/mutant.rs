@@ -142,6 +142,21 @@ mutants! {
     /// An object is written to its first replica only: it is lost with that node.
     ObjectOnOneReplica,
 
+    // Memory that is used again.
+    /// A freed object is used again while operations run that know it. (And in the same generation,
+    /// as if that had happened 32 times.)
+    ReusedAtOnce,
+    /// An object has the same generation every time it is used: a hint of its life before leads to it.
+    GenerationStays,
+    /// The loser of a round frees its object while its word may still stand on a backup.
+    LoserFreesAtOnce,
+    /// A withdrawing INSERT frees its own object, which the slot still names.
+    WithdrawnObjectFreed,
+    /// What no slot keeps is used again although whoever freed it may still mark it.
+    ComparedIsNotSettled,
+    /// An operation acts while it waits for memory: what it could know never becomes free.
+    WaitsWhileItActs,
+
     // Recovery of clients, and settling after the loss of a memory node.
     /// Recovery reads the backups' slots before the primary's.
     RecoveryReadsBackupsFirst,

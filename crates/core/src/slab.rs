@@ -25,6 +25,7 @@ use alloc::vec::Vec;
 
 use crate::host::BlockGrant;
 use crate::layout::{Address, BlockHeader, BlockShape, LogEntry, Opcode, SizeClass, Slot};
+use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
 
 /// An object to be written.
@@ -62,6 +63,14 @@ pub struct Rest {
     /// are free ([`Region::led_since`](crate::view::Region::led_since)). If not, or if the bitmap is
     /// elsewhere since, only a look at the whole index does.
     pub marked: Option<u64>,
+}
+
+/// The generation that follows.
+fn after(generation: u8) -> u8 {
+    if removed(Mutant::GenerationStays) || removed(Mutant::ReusedAtOnce) {
+        return generation;
+    }
+    (generation + 1) % Slot::GENERATIONS
 }
 
 /// The generation of an object is not known.
@@ -203,7 +212,7 @@ impl Block {
     /// The generation that stands in an object.
     pub fn learn(&mut self, object: u32, generation: u8) {
         if let Some(next) = self.generations.get_mut(object as usize) {
-            *next = (generation % Slot::GENERATIONS + 1) % Slot::GENERATIONS;
+            *next = after(generation % Slot::GENERATIONS);
         }
     }
 
@@ -334,7 +343,7 @@ impl Slabs {
         };
         let next = &mut block.generations[index as usize];
         let generation = *next;
-        *next = (generation + 1) % Slot::GENERATIONS;
+        *next = after(generation);
         block.in_flight += 1;
         let header = (block.written != Some(false)).then(|| {
             // Whoever posts it may be dropped, or fail, at any time from now on.

@@ -6,6 +6,7 @@ mod support;
 
 use support::changes::{cut_off_primary, moves, node_loss, node_loss_and_return, splits};
 use support::failures::for_all;
+use support::reuse::reuse;
 use support::steered_changes::{doubtful_backups, left_behind};
 
 /// The paper's §5.2 beside clients that work: nobody loses a write, and nobody is stuck.
@@ -56,4 +57,11 @@ fn nobody_is_left_behind_at_the_old_place() {
 fn nobody_reads_what_a_second_loss_may_undo() {
     let Some(events) = for_all(1_500, doubtful_backups) else { return };
     assert!(events.slots_settled > 100 && events.crashed > 750, "{events:?}");
+}
+
+/// Memory is used again beside those who still know what it was.
+#[test]
+fn memory_is_used_again_beside_who_knows_it() {
+    let Some(events) = for_all(1_500, reuse) else { return };
+    assert!(events.crashed > 500, "{events:?}");
 }

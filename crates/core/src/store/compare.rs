@@ -23,6 +23,7 @@ use alloc::vec::Vec;
 use super::Store;
 use crate::host::Host;
 use crate::layout::{Address, BlockShape, Slot, UNIT_BYTES, bitmap_bytes};
+use crate::mutant::{Mutant, removed};
 use crate::slab::Doubt;
 use crate::stats::OpKind;
 use crate::store::Op;
@@ -91,7 +92,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let quiet = slabs.aside().iter().filter(|b| b.is_quiet());
             let due = quiet.filter_map(|b| match &b.doubt {
                 Doubt::Compared { mark, garbage } => {
-                    self.host.is_settled(*mark).then(|| (b.address, garbage.clone()))
+                    let is_settled =
+                        self.host.is_settled(*mark) || removed(Mutant::ComparedIsNotSettled);
+                    is_settled.then(|| (b.address, garbage.clone()))
                 }
                 Doubt::None | Doubt::Open => None,
             });

@@ -125,7 +125,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.rewrite_backups(&winner, round.slot, round.own, left).await?;
         }
         // The slot keeps the own object now.
-        self.free(round.old);
+        let keeps_old = removed(Mutant::WithdrawnObjectFreed);
+        self.free(if keeps_old { round.own } else { round.old });
         Ok(())
     }
 

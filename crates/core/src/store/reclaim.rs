@@ -45,7 +45,7 @@ use crate::view::{MAX_REPLICAS, Place, View};
 pub(super) const MARKED_TOGETHER: usize = 64;
 /// Of so many objects of a block one has to be free for it to be taken into use again, as long as
 /// there are other blocks.
-const USED_AGAIN_AT: u32 = 8;
+pub(super) const USED_AGAIN_AT: u32 = 8;
 /// Blocks that one look goes to.
 const LOOKED_AT_TOGETHER: usize = 8;
 /// Bytes that are overwritten in one WRITE.
@@ -192,42 +192,31 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// An object of a class, from this session's slabs or from a new block, and by this view.
-    /// `None` when a newer view has come.
-    pub(super) async fn allocate(
-        &self,
-        class: SizeClass,
-        view: &Arc<View>,
-    ) -> Result<Option<Allocation>, Error> {
-        let frozen = |block: Address| is_frozen(view, block);
-        if let Some(object) = self.slabs.borrow_mut().allocate(class, USED_AGAIN_AT, frozen) {
-            return Ok(Some(object));
-        }
-        alloc::boxed::Box::pin(self.allocate_slowly(class, view)).await
+    /// An object of a class from this session's slabs, by this view; of a block of which one in
+    /// `least` objects is free, if it is not in use already.
+    pub(super) fn allocate(&self, class: SizeClass, least: u32, view: &View) -> Option<Allocation> {
+        self.slabs.borrow_mut().allocate(class, least, |block| is_frozen(view, block))
     }
 
-    async fn allocate_slowly(
+    /// Waits until there is something to allocate from, or a newer view has come. The caller must not
+    /// act meanwhile: what it could know would never become free.
+    pub(super) async fn make_room(
         &self,
         class: SizeClass,
+        least: &mut u32,
         view: &Arc<View>,
-    ) -> Result<Option<Allocation>, Error> {
-        let frozen = |block: Address| is_frozen(view, block);
-        let mut least = USED_AGAIN_AT;
+    ) -> Result<(), Error> {
         for attempt in 0.. {
-            if let Some(object) = self.slabs.borrow_mut().allocate(class, least, frozen) {
-                return Ok(Some(object));
-            }
-            if self.newest_view().number > view.number {
-                return Ok(None);
+            let frozen = |block: Address| is_frozen(view, block);
+            let has_room = self.slabs.borrow().has_room(class, *least, frozen);
+            if has_room || self.newest_view().number > view.number {
+                return Ok(());
             }
             if self.slabs.borrow_mut().begin_ask(class) {
-                let asking = Asking { slabs: &self.slabs, class };
-                let more = self.more(class, view, &mut least).await?;
-                drop(asking);
-                if !more {
-                    return Ok(None);
-                }
-            } else if self.host.pause(attempt).await.is_err() {
+                let _ends = Asking { slabs: &self.slabs, class };
+                return self.more(class, least, view).await;
+            }
+            if self.host.pause(attempt).await.is_err() {
                 let waiting_for = "a block that another operation asked for";
                 return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
             }
@@ -235,18 +224,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         unreachable!("the loop ends by return")
     }
 
-    /// Gets something to allocate from. False when a newer view has come.
-    async fn more(
-        &self,
-        class: SizeClass,
-        view: &Arc<View>,
-        least: &mut u32,
-    ) -> Result<bool, Error> {
+    /// Gets something to allocate from, unless a newer view comes.
+    async fn more(&self, class: SizeClass, least: &mut u32, view: &Arc<View>) -> Result<(), Error> {
         self.mark_freed(1).await;
         self.collect(false).await;
         let frozen = |block: Address| is_frozen(view, block);
-        if self.slabs.borrow().has_room(class, USED_AGAIN_AT, frozen) {
-            return Ok(true);
+        if self.slabs.borrow().has_room(class, *least, frozen) {
+            return Ok(());
         }
         match self.ask_for_block(class, view).await {
             Err(Error::OutOfMemory) => {}
@@ -255,11 +239,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         // Whatever there is will do now.
         *least = u32::MAX;
         for attempt in 0.. {
-            if self.slabs.borrow().has_room(class, *least, frozen) {
-                return Ok(true);
-            }
-            if self.newest_view().number > view.number {
-                return Ok(false);
+            let has_room = self.slabs.borrow().has_room(class, *least, frozen);
+            if has_room || self.newest_view().number > view.number {
+                return Ok(());
             }
             match self.collect(true).await {
                 Left::Freed => match self.ask_for_block(class, view).await {
@@ -276,14 +258,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         unreachable!("the loop ends by return")
     }
 
-    /// False when a newer view has come.
-    async fn ask_for_block(&self, class: SizeClass, view: &Arc<View>) -> Result<bool, Error> {
-        let Some(grant) = self.host.alloc_block(class, view).await? else { return Ok(false) };
+    /// Adds a block, unless a newer view comes.
+    async fn ask_for_block(&self, class: SizeClass, view: &Arc<View>) -> Result<(), Error> {
+        let Some(grant) = self.host.alloc_block(class, view).await? else { return Ok(()) };
         let class = grant.class;
         if !self.slabs.borrow_mut().add_block(class, grant) {
             return Err(Error::Corrupt { what: "a granted block has no room for one object" });
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Does what is due about the blocks that are not in use. If memory is `short` that is all
@@ -350,7 +332,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     async fn take_in_ripe(&self) {
         let ripe: Vec<Address> = {
             let slabs = self.slabs.borrow();
-            let passed = |seen: &Seen| self.host.has_passed(seen.mark);
+            let at_once = removed(Mutant::ReusedAtOnce);
+            let passed = |seen: &Seen| self.host.has_passed(seen.mark) || at_once;
             let ripe = slabs.aside().iter().filter(|b| b.seen.as_ref().is_some_and(passed));
             // Else headers may be under way that say from where on the block is in use.
             let ripe = ripe.filter(|b| b.is_quiet());

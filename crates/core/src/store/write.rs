@@ -123,12 +123,21 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         };
         let class = Object::class(intent.key.len(), intent.value.len()).ok_or_else(too_large)?;
         let mut object = None;
+        let mut least = reclaim::USED_AGAIN_AT;
         loop {
             self.may_write(intent.key).await?;
             if object.is_none() || !removed(Mutant::IdentityUsedAgain) {
-                object = self.store.allocate(class, &self.view.clone()).await?;
+                object = self.store.allocate(class, least, &self.view);
             }
-            let Some(object) = &object else { continue };
+            let Some(object) = &object else {
+                // Else what it waits for could wait for it.
+                if !removed(Mutant::WaitsWhileItActs) {
+                    self.acts.pause();
+                }
+                // On the heap: it is rare, and the futures of operations stay small.
+                Box::pin(self.store.make_room(class, &mut least, &self.view.clone())).await?;
+                continue;
+            };
             let attempt = self.attempt_or_find_out(intent, hint.take(), object).await;
             self.done_with(object, &attempt);
             let attempt = match attempt {
@@ -329,10 +338,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 if removed(Mutant::LoserDoesNotWait) {
                     return Ok(lost);
                 }
+                if removed(Mutant::LoserFreesAtOnce) {
+                    self.free(own);
+                }
                 let Some(end) = self.await_end(round.slot, round.old).await? else {
                     return Ok(Attempt::Stopped);
                 };
-                self.free_lost(own, end);
+                if !removed(Mutant::LoserFreesAtOnce) {
+                    self.free_lost(own, end);
+                }
                 Ok(lost)
             }
         }

@@ -47,17 +47,16 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         InsertDoesNotLook | ReadsABackup => &scenarios::BURSTS,
         RecoveryCommitsTentative => &scenarios::LATE_INSERT,
         RecoverySkipsTheReadOfRule3 => &scenarios::OVERTAKEN,
-        RecoveryIgnoresAbortedCopies | RecoveryLeavesOwnBackups => &scenarios::INSERT_CRASH,
+        RecoveryIgnoresAbortedCopies | RecoveryLeavesOwnBackups | WithdrawnObjectFreed => {
+            &scenarios::INSERT_CRASH
+        }
         RecoveryReadsBackupsFirst
         | RecoveryLeavesForeignBackups
         | RecoveryTrustsTheLog
         | RecoveryExaminesLastObjectsOnly
         | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
         HintIsTrusted | KeysNotCompared => &scenarios::MIXED,
-        ChangeDoesNotWait
-        | SwitchDoesNotWait
-        | WritesWhileFrozen
-        | LoserIgnoresNewView
+        LoserIgnoresNewView
         | StoppedIsForgotten
         | LooksBeforeTheSwitch
         | WritesBesideLostReplicas => &scenarios::NODE_LOSS,
@@ -67,6 +66,12 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         PlaceGivenUpEarly => &scenarios::MOVES,
         WritesWhereAReplicaLeaves => &scenarios::LEFT_BEHIND,
         NewRegionLedAtOnce => &scenarios::TIMED_ELASTIC,
+        ReusedAtOnce | GenerationStays | ComparedIsNotSettled | WaitsWhileItActs => {
+            &scenarios::REUSE
+        }
+        WritesWhileFrozen | ChangeDoesNotWait | SwitchDoesNotWait | LoserFreesAtOnce => {
+            &scenarios::SPLITS
+        }
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
     }
 }

@@ -7,7 +7,7 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    changes, failures, late_repairs, scenarios, steered, steered_changes, steered_recovery,
+    changes, failures, late_repairs, reuse, scenarios, steered, steered_changes, steered_recovery,
 };
 
 /// A family of runs, one per seed.
@@ -76,12 +76,16 @@ pub const LEFT_BEHIND: Scenario = named("left behind", |seed| {
     steered_changes::left_behind(seed);
 });
 
+pub const REUSE: Scenario = named("reuse", |seed| {
+    reuse::reuse(seed);
+});
+
 pub const LATE_REPAIRS: Scenario = named("late repairs", |seed| {
     late_repairs::late_repairs(seed);
 });
 
 /// Every scenario that goes step by step, and one in virtual time that is as short.
-pub const STEPWISE: [&Scenario; 21] = [
+pub const STEPWISE: [&Scenario; 22] = [
     &NODE_LOSS,
     &SPLITS,
     &MOVES,
@@ -89,6 +93,7 @@ pub const STEPWISE: [&Scenario; 21] = [
     &DOUBTFUL_BACKUPS,
     &LEFT_BEHIND,
     &LATE_REPAIRS,
+    &REUSE,
     &MIXED,
     &FIGHT,
     &BURSTS,

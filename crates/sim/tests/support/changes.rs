@@ -145,6 +145,7 @@ fn change(run: &Run, why: Why) {
     }
     stepper.run(STEPS, || ());
     replicas_agree(&run.cluster);
+    run.leave_all(&clients);
 }
 
 /// Changes the view.

@@ -12,6 +12,7 @@
 //! rest, every key's history is linearizable, recovery changes nothing the second time.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 
 use fusee_control::master::{Leftover, MasterReply, MasterRequest};
 use fusee_control::node::BlockId;
@@ -20,7 +21,7 @@ use fusee_core::repair::transform;
 use fusee_core::slab::Rest;
 use fusee_core::stats::OpKind::{self, Delete, Insert, Search, SearchMany, Update, Upsert};
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_sim::check::replicas_agree;
+use fusee_sim::check::{at_rest, replicas_agree};
 use fusee_sim::{Client, Cluster, ClusterOptions, Rng, Stepper};
 
 use super::crash::{Life, cut_off, idle};
@@ -50,6 +51,10 @@ pub struct Events {
     pub begun_anew: u64,
     /// Operations that were stopped by a change.
     pub stopped: u64,
+    /// Writes into objects that had been used before.
+    pub reused: u64,
+    /// Writes that found no memory.
+    pub out_of_memory: u64,
     /// Entries that moved when a subtable was split, and replicas that moved.
     pub moved: u64,
 }
@@ -67,6 +72,8 @@ impl Events {
         self.begun_anew += other.begun_anew;
         self.stopped += other.stopped;
         self.moved += other.moved;
+        self.reused += other.reused;
+        self.out_of_memory += other.out_of_memory;
     }
 }
 
@@ -149,6 +156,8 @@ pub struct Run {
     keys: usize,
     /// All that there have been.
     clients: RefCell<Vec<ClientId>>,
+    /// What they have left of their blocks.
+    leftovers: RefCell<BTreeMap<BlockId, Leftover>>,
     pub events: Cell<Events>,
 }
 
@@ -177,6 +186,7 @@ impl Run {
             workload,
             keys: n,
             clients: RefCell::default(),
+            leftovers: RefCell::default(),
             events: Cell::default(),
         }
     }
@@ -185,6 +195,11 @@ impl Run {
         let client = self.cluster.client();
         self.clients.borrow_mut().push(client.client());
         client
+    }
+
+    /// Keys of the workload.
+    pub fn keys(&self) -> usize {
+        self.keys
     }
 
     pub fn count(&self, change: impl FnOnce(&mut Events)) {
@@ -256,6 +271,14 @@ impl Run {
         }
         self.run(stepper);
         replicas_agree(&self.cluster);
+        let living = clients.iter().zip(fates).filter(|(_, dies)| !**dies);
+        living.for_each(|((client, _), _)| self.leave(client));
+    }
+
+    /// Those that live end their sessions.
+    pub fn leave_all(&self, clients: &[(Client, Life<'_>)]) {
+        let living = clients.iter().filter(|(_, life)| !life.crashed());
+        living.for_each(|(client, _)| self.leave(client));
     }
 
     /// Recovers a client some time after it has died, in up to three runs.
@@ -301,6 +324,17 @@ impl Run {
         };
         let leftovers: Vec<_> = report.blocks.iter().filter_map(leftover).collect();
         self.count(|e| e.handed_on += leftovers.len() as u64);
+        self.close(client, leftovers);
+    }
+
+    /// A client that lives ends its session.
+    pub fn leave(&self, client: &Client) {
+        let leaving = self.alone(client.session.leave()).expect("it has left nothing half-way");
+        self.close(leaving.client, leaving.leftovers);
+    }
+
+    fn close(&self, client: ClientId, leftovers: Vec<Leftover>) {
+        self.leftovers.borrow_mut().extend(leftovers.iter().map(|left| (left.block, *left)));
         let answer = self.cluster.peek_master(MasterRequest::Close { client, leftovers });
         assert_eq!(answer, Some(MasterReply::Done));
     }
@@ -361,7 +395,11 @@ impl Run {
                 self.workload.run(&store, Search, key).await;
             }
         });
+        self.leave(&store);
         self.workload.assert_linearizable();
+        at_rest(&self.cluster, &self.leftovers.borrow());
+        let (reused, out_of_memory) = (self.workload.reused(), self.workload.out_of_memory());
+        self.count(|e| (e.reused, e.out_of_memory) = (reused, out_of_memory));
         self.events.get()
     }
 }

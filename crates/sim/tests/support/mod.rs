@@ -15,6 +15,7 @@ pub mod changes;
 pub mod crash;
 pub mod failures;
 pub mod late_repairs;
+pub mod reuse;
 pub mod scenarios;
 pub mod steered;
 pub mod steered_changes;

@@ -26,10 +26,13 @@ pub struct Workload {
     /// By key, oldest first.
     hints: RefCell<Vec<Vec<Hint>>>,
     with_hints: bool,
+    fillers: Cell<&'static [usize]>,
     /// By key. `None`: an operation that certainly had no effect.
     history: RefCell<Vec<Vec<Option<Operation>>>>,
     time: Cell<u64>,
     values: Cell<Value>,
+    reused: Cell<u64>,
+    out_of_memory: Cell<u64>,
 }
 
 /// An operation in the history: its key and its place among the operations of that key.
@@ -42,16 +45,34 @@ impl Workload {
             rng: rng.clone(),
             hints: RefCell::new(vec![Vec::new(); keys.len()]),
             with_hints: rng.below(2) == 0,
+            fillers: Cell::new(&[0, 10, 60, 300]),
             history: RefCell::new(vec![Vec::new(); keys.len()]),
             keys,
             time: Cell::new(0),
             values: Cell::new(0),
+            reused: Cell::new(0),
+            out_of_memory: Cell::new(0),
         }
     }
 
     /// As in a run: `colliding` keys with the same buckets and the same fingerprint, and `others`.
     pub fn keys(view: &View, colliding: usize, others: usize) -> Vec<Vec<u8>> {
         fusee_sim::Workload::keys(view, colliding, others)
+    }
+
+    /// Values are longer than their names by one of these from now on.
+    pub fn use_fillers(&self, fillers: &'static [usize]) {
+        self.fillers.set(fillers);
+    }
+
+    /// Writes into objects that had been used before.
+    pub fn reused(&self) -> u64 {
+        self.reused.get()
+    }
+
+    /// Writes that found no memory.
+    pub fn out_of_memory(&self) -> u64 {
+        self.out_of_memory.get()
     }
 
     /// The subtable that a key belongs to.
@@ -80,12 +101,15 @@ impl Workload {
         };
         let answer = match result {
             Ok(written) => {
+                let is_again = written.place.is_some_and(|hint| hint.word.generation() > 0);
+                self.reused.update(|n| n + u64::from(is_again));
                 self.hints.borrow_mut()[key].extend(written.place);
                 Answer::Done
             }
             Err(Error::AlreadyExists) => Answer::Exists,
             Err(Error::NotFound) => Answer::Absent,
-            Err(Error::IndexFull) => {
+            Err(error @ (Error::IndexFull | Error::OutOfMemory)) => {
+                self.out_of_memory.update(|n| n + u64::from(error == Error::OutOfMemory));
                 self.history.borrow_mut()[entry.0][entry.1] = None;
                 return;
             }
@@ -152,7 +176,7 @@ impl Workload {
 
     /// The bytes of a value: its name, and a filler of random length.
     fn encode(&self, value: Value) -> Vec<u8> {
-        let filler = [0, 10, 60, 300][self.rng.below(4)];
+        let filler = self.rng.pick(self.fillers.get());
         let mut bytes = value.to_le_bytes().to_vec();
         bytes.resize(bytes.len() + filler, value as u8);
         bytes

@@ -1,0 +1,142 @@
+//! Memory that is used again, step by step: few keys, objects of which three fit in a block, and
+//! somebody who stands in for the keepers and the master and lets epochs pass.
+//!
+//! Every client soon collects what it has freed, so an address comes back after a few writes, often
+//! into the same slot, while others still know what it was before: readers between a slot and its
+//! object, writers with hints of any age, losers of rounds, clients that stop for long. Some clients
+//! die and are recovered; others go on with their blocks, which are in doubt.
+
+use std::cell::{Cell, RefCell};
+
+use fusee_client::logic::Gate;
+use fusee_core::stats::OpKind::{self, Delete, Insert, Search, Update, Upsert};
+use fusee_core::view::Geometry;
+use fusee_sim::{Client, ClusterOptions, Stepper};
+
+use super::changes::STEPS;
+use super::crash::{Life, idle};
+use super::failures::{Events, Plans, Run};
+use super::small;
+
+/// Three objects of a value with this filler fit in a block.
+const FILLER: &[usize] = &[1100];
+
+/// Clients write and read, and some die. 1 to 4 index replicas.
+pub fn reuse(seed: u64) -> Events {
+    let run = tight(seed);
+    let rng = &run.rng;
+    let dying = rng.below(3);
+    let client = |i| {
+        let dies = i < dying;
+        let life = if dies { run.short_life() } else { Life::new(None, || false) };
+        (run.client(), life)
+    };
+    let clients: Vec<(Client, Life<'_>)> = (0..2 + rng.below(3)).map(client).collect();
+    let epochs = Epochs::new(&run, &clients);
+    let working = Cell::new(clients.len());
+    let mut stepper = Stepper::new(rng);
+    stepper.spawn(epochs.pass());
+    for (i, (client, life)) in clients.iter().enumerate() {
+        for _ in 0..1 + rng.below(2) {
+            let plan = plan(&run);
+            stepper.spawn(life.task(async {
+                for (kind, key) in plan {
+                    run.workload.run(client, kind, key).await;
+                }
+            }));
+        }
+        let (epochs, working) = (&epochs, &working);
+        stepper.spawn(async move {
+            life.ended().await;
+            if life.crashed() {
+                epochs.run.bury(client.client(), life).await;
+            }
+            epochs.gone.borrow_mut()[i] = life.crashed();
+            working.set(working.get() - 1);
+            epochs.is_done.set(working.get() == 0);
+        });
+    }
+    stepper.run(STEPS, || ());
+    run.leave_all(&clients);
+    run.end()
+}
+
+/// So little memory that it is used again; in half of the runs it is often short.
+fn tight(seed: u64) -> Run {
+    let small = small(seed, 1 + seed as u8 % 4);
+    let region_bytes = 1 << (14 + seed / 8 % 2);
+    let geometry = Geometry { max_value_bytes: 1200, region_bytes, ..small.geometry };
+    let data_replicas = 1 + seed as u8 / 4 % 2;
+    let pool_bytes = 2 * region_bytes + (1 << 13);
+    let options = ClusterOptions { geometry, data_replicas, pool_bytes, ..small };
+    let run = Run::of(seed, &options, Plans::Mixed);
+    run.workload.use_fillers(FILLER);
+    run
+}
+
+/// What a task does: mostly writes of the same key.
+fn plan(run: &Run) -> Vec<(OpKind, usize)> {
+    let any = |n| run.rng.below(n);
+    let emphasis = [
+        [Update, Update, Upsert, Search],
+        [Search, Search, Search, Update],
+        [Insert, Delete, Upsert, Search],
+        [Upsert, Upsert, Upsert, Upsert],
+    ][any(4)];
+    (0..8 + any(30)).map(|_| (emphasis[any(4)], any(2) * any(run.keys()))).collect()
+}
+
+/// Lets epochs pass, as keepers and the master do together.
+struct Epochs<'r> {
+    run: &'r Run,
+    clients: &'r [(Client, Life<'r>)],
+    /// Which clients have died and are recovered.
+    gone: RefCell<Vec<bool>>,
+    is_done: Cell<bool>,
+}
+
+impl<'r> Epochs<'r> {
+    fn new(run: &'r Run, clients: &'r [(Client, Life<'r>)]) -> Epochs<'r> {
+        let gone = RefCell::new(vec![false; clients.len()]);
+        Epochs { run, clients, gone, is_done: Cell::new(false) }
+    }
+
+    /// Asks one question after the other, for all sessions, until nobody works any more.
+    async fn pass(&self) {
+        // With every question the epoch that was the newest then.
+        let mut asked: Vec<u64> = Vec::new();
+        let mut newest = self.gates().map(Gate::epoch).max().unwrap_or(0);
+        while !self.is_done.get() {
+            asked.push(newest);
+            for gate in self.gates() {
+                gate.asks(asked.len() as u64);
+                idle(self.run.rng.below(8)).await;
+            }
+            newest += 1;
+            for (client, life) in self.clients {
+                idle(self.run.rng.below(8)).await;
+                // Who is dead acts as it did.
+                if !life.crashed() {
+                    client.session.gate().publish_epoch(newest);
+                }
+            }
+            let in_newest = |gate: &Gate| gate.pulse().acts_in >= newest;
+            while !self.is_done.get() && !self.gates().all(in_newest) {
+                idle(1).await;
+            }
+            let frees_in = self.gates().map(|gate| gate.pulse().frees_in).min().unwrap_or(newest);
+            let settled = asked.iter().take_while(|epoch| **epoch < frees_in).count() as u64;
+            for gate in self.gates() {
+                gate.tell_passed(asked.len() as u64, settled);
+                idle(self.run.rng.below(8)).await;
+            }
+        }
+    }
+
+    /// The gates of those who live, or may have left something half-way.
+    fn gates(&self) -> impl Iterator<Item = &Gate> {
+        let gone = self.gone.borrow().clone();
+        let left = self.clients.iter().zip(gone).filter(|(_, gone)| !gone);
+        left.map(|((client, _), _)| &**client.session.gate())
+    }
+}
