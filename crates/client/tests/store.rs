@@ -328,6 +328,44 @@ fn a_full_pool_is_a_typed_error_and_loses_nothing() {
 }
 
 #[test]
+fn deletes_make_room_in_a_full_pool() {
+    on_both_fabrics(|client| {
+        let value = vec![7; 100 << 10];
+        let name = |i: u32| i.to_le_bytes();
+        let mut live = std::collections::BTreeSet::new();
+        let mut next = 0u32;
+        let mut fitted = Vec::new();
+        for _ in 0..5 {
+            let full = loop {
+                match client.insert(&name(next), &value) {
+                    Ok(()) => live.insert(next),
+                    Err(error) => break error,
+                };
+                next += 1;
+            };
+            assert_eq!(full, Error::OutOfMemory);
+            fitted.push(live.len());
+            let first = *live.first().unwrap();
+            assert_eq!(client.insert(&name(first), &value), Err(Error::AlreadyExists));
+            assert_eq!(client.update(&name(next), &value), Err(Error::NotFound));
+            assert_eq!(client.delete(&name(next)), Err(Error::NotFound));
+            // Of another session, which has no memory at all.
+            let session = client.session().unwrap();
+            for i in live.iter().copied().step_by(2) {
+                session.block_on(session.delete(&name(i))).unwrap_or_else(|e| panic!("{e:?} {fitted:?} {i} of {} {:?}", live.len(), client.usage()));
+            }
+            let deleted: Vec<u32> = live.iter().copied().step_by(2).collect();
+            deleted.iter().for_each(|i| assert!(live.remove(i)));
+            for i in &live {
+                assert_eq!(client.get(&name(*i)).unwrap().as_ref(), Some(&value));
+            }
+        }
+        let least = *fitted.iter().min().unwrap();
+        assert!(fitted[0] > 200 && least * 10 >= fitted[0] * 9, "{fitted:?}");
+    });
+}
+
+#[test]
 fn every_replication_factor_works() {
     for replicas in 1..=5 {
         let options = EmbeddedOptions {

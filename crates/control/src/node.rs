@@ -81,6 +81,8 @@ pub enum NodeRequest {
     Alloc {
         /// The new owner.
         client: ClientId,
+        /// Whether it may be one of those that are kept back, to make room again.
+        to_delete: bool,
         /// Regions that are being copied: no block of these. At most [`MAX_FROZEN_REGIONS`].
         frozen: Vec<u32>,
     },

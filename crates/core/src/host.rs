@@ -50,10 +50,12 @@ pub trait Host {
 
     /// Gets a block for objects of a class (ALLOC, P §4.4), for an operation that acts by `view`.
     /// `None` when a newer view has come, by which to ask again. [`Error::OutOfMemory`] when no
-    /// memory node has one, [`Error::Allocation`] when they cannot be asked.
+    /// memory node has one, [`Error::Allocation`] when they cannot be asked. `to_delete`: it may be
+    /// one of those that memory nodes keep back for DELETEs.
     fn alloc_block(
         &self,
         class: SizeClass,
+        to_delete: bool,
         view: &Arc<View>,
     ) -> impl Future<Output = Result<Option<BlockGrant>, Error>>;
 

@@ -86,7 +86,7 @@ fn set_owner(world: &World, node: MnId, block: BlockId, from: ClientId, to: Clie
 fn give_block(world: &World, client: ClientId, everywhere: bool) -> BlockId {
     let view = world.view();
     for member in &view.members {
-        let alloc = NodeRequest::Alloc { client, frozen: vec![] };
+        let alloc = NodeRequest::Alloc { client, to_delete: true, frozen: vec![] };
         let reply = world.ask_node(member.node.0.into(), alloc);
         let NodeReply::Allocated { block } = reply else { continue };
         let backups = &view.regions[block.region as usize].places[1..];

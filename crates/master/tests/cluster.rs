@@ -74,7 +74,10 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 fn alloc(node: &NodeClient, client: ClientId) -> Result<BlockId, NodeRefusal> {
-    match node.call_blocking(NodeRequest::Alloc { client, frozen: vec![] }).unwrap() {
+    match node
+        .call_blocking(NodeRequest::Alloc { client, to_delete: true, frozen: vec![] })
+        .unwrap()
+    {
         NodeReply::Allocated { block } => Ok(block),
         NodeReply::Refused(refusal) => Err(refusal),
         other => panic!("unexpected {other:?}"),

@@ -65,6 +65,12 @@ pub struct Step {
 
 type Answer = Result<NodeReply, NodeRefusal>;
 
+/// How many of the blocks of a region are kept back for DELETEs: also where nothing else has room, a
+/// DELETE needs an object for its log entry before it can make room.
+fn kept_back(blocks: usize) -> usize {
+    if blocks < 8 { 0 } else { blocks.div_ceil(64) }
+}
+
 #[derive(Debug)]
 struct Region {
     offset: u64,
@@ -104,8 +110,12 @@ impl Region {
         self.free.reverse();
     }
 
-    fn take_free(&mut self) -> Option<u32> {
-        while let Some(block) = self.free.pop() {
+    /// The last that are left are for DELETEs.
+    fn take_free(&mut self, to_delete: bool) -> Option<u32> {
+        let kept = if to_delete { 0 } else { kept_back(self.owners.len()) };
+        while self.free.len() > kept
+            && let Some(block) = self.free.pop()
+        {
             self.listed[block as usize] = false;
             if self.owners[block as usize] == ClientId::NOBODY {
                 return Some(block);
@@ -188,7 +198,9 @@ impl Node {
             NodeRequest::Reserve { cluster, attempt, view, extent, bytes, block_bytes } => self
                 .check_bound(cluster, attempt)
                 .and_then(|()| self.reserve(view, extent, bytes, block_bytes)),
-            NodeRequest::Alloc { client, frozen } => self.alloc(client, &frozen, &mut effects),
+            NodeRequest::Alloc { client, to_delete, frozen } => {
+                self.alloc(client, to_delete, &frozen, &mut effects)
+            }
             NodeRequest::SetOwner { block, from, to } => self
                 .check_new_owner(to)
                 .and_then(|()| self.replace_owner(block, from, to, &mut effects)),
@@ -385,7 +397,13 @@ impl Node {
         Ok(())
     }
 
-    fn alloc(&mut self, client: ClientId, frozen: &[u32], effects: &mut Vec<Effect>) -> Answer {
+    fn alloc(
+        &mut self,
+        client: ClientId,
+        to_delete: bool,
+        frozen: &[u32],
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
         check_somebody(client)?;
         self.check_new_owner(client)?;
         if frozen.len() > MAX_FROZEN_REGIONS {
@@ -399,7 +417,7 @@ impl Node {
                 continue;
             }
             let region = self.regions.get_mut(&number).expect("a primary region is a region");
-            if let Some(block) = region.take_free() {
+            if let Some(block) = region.take_free(to_delete) {
                 effects.push(region.set_owner(block, client));
                 let block = BlockId { region: number, block };
                 return Ok(NodeReply::Allocated { block });

@@ -61,20 +61,41 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     node.handle(region(4, false));
     let mut seen = BTreeSet::new();
     for _ in 0..BLOCKS {
-        let step = node.handle(NodeRequest::Alloc { client: ClientId(9), frozen: vec![] });
+        let step = node.handle(NodeRequest::Alloc {
+            client: ClientId(9),
+            to_delete: true,
+            frozen: vec![],
+        });
         let NodeReply::Allocated { block } = step.reply else { panic!("{step:?}") };
         assert_eq!(block.region, 3, "a backup region allocates nothing");
         let offset = base + 4 * u64::from(block.block);
         assert_eq!(step.effects, [Effect::WriteTable { offset, value: 9 }]);
         assert!(seen.insert(block));
     }
-    let full = node.handle(NodeRequest::Alloc { client: ClientId(9), frozen: vec![] });
+    let full =
+        node.handle(NodeRequest::Alloc { client: ClientId(9), to_delete: true, frozen: vec![] });
     assert_eq!(refusal(full), NodeRefusal::NoFreeBlock);
     let freed = BlockId { region: 3, block: 7 };
     let (from, to) = (ClientId(9), ClientId::NOBODY);
     node.handle(NodeRequest::SetOwner { block: freed, from, to });
-    let again = node.handle(NodeRequest::Alloc { client: ClientId(8), frozen: vec![] });
+    let again =
+        node.handle(NodeRequest::Alloc { client: ClientId(8), to_delete: true, frozen: vec![] });
     assert_eq!(again.reply, NodeReply::Allocated { block: freed });
+}
+
+#[test]
+fn the_last_blocks_are_kept_back_for_deletes() {
+    let mut node = node(POOL);
+    node.handle(region(3, true));
+    let mut alloc = |to_delete| {
+        let step =
+            node.handle(NodeRequest::Alloc { client: ClientId(9), to_delete, frozen: vec![] });
+        matches!(step.reply, NodeReply::Allocated { .. })
+    };
+    let given = (0..BLOCKS).filter(|_| alloc(false)).count() as u32;
+    assert_eq!(given, BLOCKS - BLOCKS.div_ceil(64));
+    let kept = (0..BLOCKS).filter(|_| alloc(true)).count() as u32;
+    assert_eq!(given + kept, BLOCKS);
 }
 
 #[test]
@@ -83,11 +104,13 @@ fn allocation_takes_turns_among_primary_regions() {
     for number in 0..3 {
         node.handle(region(number, true));
     }
-    let mut turn =
-        || match node.handle(NodeRequest::Alloc { client: ClientId(1), frozen: vec![] }).reply {
-            NodeReply::Allocated { block } => block.region,
-            other => panic!("unexpected {other:?}"),
-        };
+    let mut turn = || match node
+        .handle(NodeRequest::Alloc { client: ClientId(1), to_delete: true, frozen: vec![] })
+        .reply
+    {
+        NodeReply::Allocated { block } => block.region,
+        other => panic!("unexpected {other:?}"),
+    };
     assert_eq!([turn(), turn(), turn(), turn()], [0, 1, 2, 0]);
 }
 
@@ -113,7 +136,7 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
         (0..7).map(|number| offset_of(&node.handle(region(number, number == 2)))).collect();
     let subtable = |subtable| reserve(Extent::Subtable { subtable }, 4096, 0);
     let above: Vec<u64> = (0..3).map(|n| offset_of(&node.handle(subtable(n)))).collect();
-    node.handle(NodeRequest::Alloc { client: ClientId(1), frozen: vec![] });
+    node.handle(NodeRequest::Alloc { client: ClientId(1), to_delete: true, frozen: vec![] });
     for number in [2, 4, 3] {
         let extent = Extent::Region { region: number, primary: false };
         let step = node.handle(release(extent, 6));
@@ -124,7 +147,7 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
             Step { effects: vec![], reply: NodeReply::Done }
         );
     }
-    let alloc = NodeRequest::Alloc { client: ClientId(1), frozen: vec![] };
+    let alloc = NodeRequest::Alloc { client: ClientId(1), to_delete: true, frozen: vec![] };
     assert_eq!(refusal(node.handle(alloc)), NodeRefusal::NoFreeBlock, "it leads nothing any more");
     node.handle(release(Extent::Subtable { subtable: 1 }, 6));
     assert_eq!(offset_of(&node.handle(subtable(7))), above[1], "the room of one that left");
@@ -183,7 +206,7 @@ fn numbers_that_make_no_sense_are_refused() {
         reserve(region, REGION + 1, BLOCK),
         reserve(region, u64::MAX, 1 << 63),
         reserve(subtable, 0, 0),
-        NodeRequest::Alloc { client: ClientId::NOBODY, frozen: vec![] },
+        NodeRequest::Alloc { client: ClientId::NOBODY, to_delete: true, frozen: vec![] },
         NodeRequest::Fence { clients: vec![ClientId::NOBODY] },
         NodeRequest::Fence { clients: vec![ClientId(1); MAX_CLIENTS + 1] },
         NodeRequest::BlocksOf { clients: vec![ClientId::NOBODY] },
@@ -206,7 +229,7 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
     node.handle(region(0, true));
     let (dead, heir) = (ClientId(1), ClientId(2));
     let NodeReply::Allocated { block } =
-        node.handle(NodeRequest::Alloc { client: dead, frozen: vec![] }).reply
+        node.handle(NodeRequest::Alloc { client: dead, to_delete: true, frozen: vec![] }).reply
     else {
         panic!("a fresh region has free blocks");
     };
@@ -216,7 +239,10 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
         assert_eq!(step.reply, NodeReply::Done);
     }
     let fenced = NodeRefusal::Fenced { client: dead };
-    assert_eq!(refusal(node.handle(NodeRequest::Alloc { client: dead, frozen: vec![] })), fenced);
+    assert_eq!(
+        refusal(node.handle(NodeRequest::Alloc { client: dead, to_delete: true, frozen: vec![] })),
+        fenced
+    );
     let free = BlockId { region: 0, block: 14 };
     let take = NodeRequest::SetOwner { block: free, from: ClientId::NOBODY, to: dead };
     assert_eq!(refusal(node.handle(take)), fenced);
@@ -256,11 +282,15 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
         bytes: 64,
         block_bytes: 0,
     }))));
-    let full = refusal(node.handle(NodeRequest::Alloc { client: ClientId(1), frozen: vec![] }));
+    let full = refusal(node.handle(NodeRequest::Alloc {
+        client: ClientId(1),
+        to_delete: true,
+        frozen: vec![],
+    }));
     assert_eq!(full, NodeRefusal::NoFreeBlock);
 
     node.handle(reserve(CLUSTER, 2, true));
-    node.handle(NodeRequest::Alloc { client: ClientId(1), frozen: vec![] });
+    node.handle(NodeRequest::Alloc { client: ClientId(1), to_delete: true, frozen: vec![] });
     assert!(is_bad(refusal(node.handle(format(CLUSTER, 3)))), "a client owns a block");
 }
 
@@ -410,7 +440,7 @@ fn request() -> impl Strategy<Value = NodeRequest> {
         }),
         1 => (0u32..4).prop_map(|region| release(Extent::Region { region, primary: true }, 6)),
         1 => (0u32..3).prop_map(|subtable| release(Extent::Subtable { subtable }, 6)),
-        12 => client().prop_map(|client| NodeRequest::Alloc { client, frozen: vec![] }),
+        12 => client().prop_map(|client| NodeRequest::Alloc { client, to_delete: true, frozen: vec![] }),
         12 => (block, client(), client())
             .prop_map(|(block, from, to)| NodeRequest::SetOwner { block, from, to }),
         3 => prop::collection::vec(client(), 1..3)

@@ -74,7 +74,9 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
 
     assert_eq!(ask(reserve(2)), NodeReply::Reserved { offset: 0 });
     let client = ClientId(3);
-    let NodeReply::Allocated { block } = ask(NodeRequest::Alloc { client, frozen: vec![] }) else {
+    let NodeReply::Allocated { block } =
+        ask(NodeRequest::Alloc { client, to_delete: true, frozen: vec![] })
+    else {
         panic!("a fresh region has free blocks");
     };
     assert_eq!(pool.read_u32(4 * u64::from(block.block)), 3);

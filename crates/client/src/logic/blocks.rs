@@ -75,12 +75,17 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// A block for objects of a class; if there is none, one of another class that may turn out to
-    /// be free.
-    pub async fn grant(&self, class: SizeClass, view: &View) -> Result<BlockGrant, Error> {
-        if let Some(left) = self.go_on_with(Some(class), view).await {
+    /// be free. `to_delete`: one that is kept back for DELETEs will do, and nothing else.
+    pub async fn grant(
+        &self,
+        class: SizeClass,
+        to_delete: bool,
+        view: &View,
+    ) -> Result<BlockGrant, Error> {
+        if !to_delete && let Some(left) = self.go_on_with(Some(class), view).await {
             return Ok(left);
         }
-        match self.allocate(view).await {
+        match self.allocate(to_delete, view).await {
             Ok(block) => {
                 self.held.borrow_mut().insert(block);
                 let address = view.geometry.block_address(block.region, block.block);
@@ -88,7 +93,9 @@ impl<E: Environment> BlockSource<E> {
                 let marked = region.map(|region| region.led_since);
                 Ok(BlockGrant { address, class, first: 0, marked })
             }
-            Err(Error::OutOfMemory) => self.go_on_with(None, view).await.ok_or(Error::OutOfMemory),
+            Err(Error::OutOfMemory) if !to_delete => {
+                self.go_on_with(None, view).await.ok_or(Error::OutOfMemory)
+            }
             Err(error) => Err(error),
         }
     }
@@ -155,14 +162,14 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// ALLOC at one memory node after the other, until a block is recorded on all its replicas.
-    async fn allocate(&self, view: &View) -> Result<BlockId, Error> {
+    async fn allocate(&self, to_delete: bool, view: &View) -> Result<BlockId, Error> {
         let members = &view.members;
         let first = self.turn.get();
         self.turn.set(first.wrapping_add(1));
         let mut last_failure = None;
         for i in 0..members.len() {
             let member = &members[first.wrapping_add(i) % members.len()];
-            match self.ask(member.node, self.alloc_request(view)).await {
+            match self.ask(member.node, self.alloc_request(to_delete, view)).await {
                 Ok(NodeReply::Allocated { block }) if self.in_doubt.borrow().contains(&block) => {
                     last_failure = Some(format!("{}: {block:?} may yet be freed", member.node));
                 }
@@ -180,6 +187,7 @@ impl<E: Environment> BlockSource<E> {
         }
         match last_failure {
             Some(reason) => Err(Error::Allocation { reason }),
+            None if to_delete => Err(Error::OutOfMemory),
             None => self.ask_for_more(view).await,
         }
     }
@@ -202,11 +210,11 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    fn alloc_request(&self, view: &View) -> NodeRequest {
+    fn alloc_request(&self, to_delete: bool, view: &View) -> NodeRequest {
         let change = view.change.as_ref();
         let regions = change.into_iter().flat_map(|change| &change.regions);
         let frozen = regions.map(|r| r.region).take(MAX_FROZEN_REGIONS).collect();
-        NodeRequest::Alloc { client: self.client, frozen }
+        NodeRequest::Alloc { client: self.client, to_delete, frozen }
     }
 
     /// Frees a block, as far as its nodes can be reached. The primary last: it hands the block out
@@ -401,14 +409,20 @@ mod tests {
         let env = Surroundings::new();
         let source = source_of(7, &env);
         let class = SizeClass::from_code(1).unwrap();
-        assert!(matches!(at_once(source.grant(class, &view())), Err(Error::Allocation { .. })));
+        assert!(matches!(
+            at_once(source.grant(class, false, &view())),
+            Err(Error::Allocation { .. })
+        ));
         assert_eq!(env.owner.get(), nobody, "node 0 has it back, node 1 may hear of it later");
         env.silent.set(false);
-        assert!(matches!(at_once(source.grant(class, &view())), Err(Error::Allocation { .. })));
+        assert!(matches!(
+            at_once(source.grant(class, false, &view())),
+            Err(Error::Allocation { .. })
+        ));
 
         // Another session may have it: the late request names client 7 as the owner.
         env.owner.set(nobody);
-        at_once(source_of(8, &env).grant(class, &view())).unwrap();
+        at_once(source_of(8, &env).grant(class, false, &view())).unwrap();
     }
 
     #[test]
@@ -419,14 +433,17 @@ mod tests {
         env.hangs.set(true);
         let view = view();
         {
-            let mut grant = pin!(source.grant(class, &view));
+            let mut grant = pin!(source.grant(class, false, &view));
             let mut context = Context::from_waker(Waker::noop());
             assert!(grant.as_mut().poll(&mut context).is_pending(), "it is being given back");
         }
         env.hangs.set(false);
         env.silent.set(false);
         env.owner.set(ClientId::NOBODY);
-        assert!(matches!(at_once(source.grant(class, &view)), Err(Error::Allocation { .. })));
+        assert!(matches!(
+            at_once(source.grant(class, false, &view)),
+            Err(Error::Allocation { .. })
+        ));
     }
 
     #[test]
@@ -438,7 +455,7 @@ mod tests {
         let class = SizeClass::from_code(1).unwrap();
         let grant = || {
             env.owner.set(ClientId::NOBODY);
-            at_once(source.grant(class, &view())).unwrap();
+            at_once(source.grant(class, false, &view())).unwrap();
         };
         (0..=BLOCKS_WITHOUT_MASTER).for_each(|_| grant());
         assert_eq!(env.asked_master.get(), 1);

@@ -123,19 +123,20 @@ impl<E: Environment> Host for SessionHost<E> {
     async fn alloc_block(
         &self,
         class: SizeClass,
+        to_delete: bool,
         view: &Arc<View>,
     ) -> Result<Option<BlockGrant>, Error> {
         // On the heap: it is rare, and the futures of operations stay small.
         let tries = self.op_timeout.as_millis() / (4 * BLOCK_RETRY.as_millis());
         let granting = Box::pin(async {
             for _ in 0..tries {
-                match self.blocks.grant(class, view).await {
+                match self.blocks.grant(class, to_delete, view).await {
                     // A node that has blocks may be missing: wait for the view without it.
                     Err(Error::Allocation { .. }) => self.env.sleep(BLOCK_RETRY).await,
                     other => return other,
                 }
             }
-            self.blocks.grant(class, view).await
+            self.blocks.grant(class, to_delete, view).await
         });
         let tiring = async {
             let is_newer = self.outwait(view.number).await;

@@ -199,10 +199,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Waits until there is something to allocate from, or a newer view has come. The caller must not
-    /// act meanwhile: what it could know would never become free.
+    /// act meanwhile: what it could know would never become free. `to_delete`: for a DELETE, which may
+    /// have what is kept back.
     pub(super) async fn make_room(
         &self,
         class: SizeClass,
+        to_delete: bool,
         least: &mut u32,
         view: &Arc<View>,
     ) -> Result<(), Error> {
@@ -214,7 +216,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             if self.slabs.borrow_mut().begin_ask(class) {
                 let _ends = Asking { slabs: &self.slabs, class };
-                return self.more(class, least, view).await;
+                return self.more(class, to_delete, least, view).await;
             }
             if self.host.pause(attempt).await.is_err() {
                 let waiting_for = "a block that another operation asked for";
@@ -225,16 +227,28 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Gets something to allocate from, unless a newer view comes.
-    async fn more(&self, class: SizeClass, least: &mut u32, view: &Arc<View>) -> Result<(), Error> {
+    async fn more(
+        &self,
+        class: SizeClass,
+        to_delete: bool,
+        least: &mut u32,
+        view: &Arc<View>,
+    ) -> Result<(), Error> {
         self.mark_freed(1).await;
         self.collect(false).await;
         let frozen = |block: Address| is_frozen(view, block);
         if self.slabs.borrow().has_room(class, *least, frozen) {
             return Ok(());
         }
-        match self.ask_for_block(class, view).await {
+        match self.ask_for_block(class, false, view).await {
             Err(Error::OutOfMemory) => {}
             other => return other,
+        }
+        if to_delete {
+            match self.ask_for_block(class, true, view).await {
+                Err(Error::OutOfMemory) => {}
+                other => return other,
+            }
         }
         // Whatever there is will do now.
         *least = u32::MAX;
@@ -244,7 +258,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 return Ok(());
             }
             match self.collect(true).await {
-                Left::Freed => match self.ask_for_block(class, view).await {
+                Left::Freed => match self.ask_for_block(class, to_delete, view).await {
                     Err(Error::OutOfMemory) => {}
                     other => return other,
                 },
@@ -259,8 +273,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Adds a block, unless a newer view comes.
-    async fn ask_for_block(&self, class: SizeClass, view: &Arc<View>) -> Result<(), Error> {
-        let Some(grant) = self.host.alloc_block(class, view).await? else { return Ok(()) };
+    async fn ask_for_block(
+        &self,
+        class: SizeClass,
+        to_delete: bool,
+        view: &Arc<View>,
+    ) -> Result<(), Error> {
+        let grant = self.host.alloc_block(class, to_delete, view).await?;
+        let Some(grant) = grant else { return Ok(()) };
         let class = grant.class;
         if !self.slabs.borrow_mut().add_block(class, grant) {
             return Err(Error::Corrupt { what: "a granted block has no room for one object" });

@@ -85,6 +85,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// What a write comes to that finds no memory: perhaps it would have changed nothing.
+    async fn without_memory(&self, intent: &Intent<'_>) -> Error {
+        let found = self.search(intent.key, None).await;
+        match (intent.opcode, found.map(|found| found.value().is_some())) {
+            (Opcode::Insert, Ok(true)) => Error::AlreadyExists,
+            (Opcode::Update | Opcode::Delete, Ok(false)) => Error::NotFound,
+            _ => Error::OutOfMemory,
+        }
+    }
+}
+
 /// What a write wants.
 pub(super) struct Intent<'a> {
     pub opcode: Opcode,
@@ -134,8 +146,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 if !removed(Mutant::WaitsWhileItActs) {
                     self.acts.pause();
                 }
+                let (to_delete, view) = (intent.opcode == Opcode::Delete, self.view.clone());
                 // On the heap: it is rare, and the futures of operations stay small.
-                Box::pin(self.store.make_room(class, &mut least, &self.view.clone())).await?;
+                let room = Box::pin(self.store.make_room(class, to_delete, &mut least, &view));
+                match room.await {
+                    Err(Error::OutOfMemory) => {
+                        return Err(Box::pin(self.store.without_memory(intent)).await);
+                    }
+                    other => other?,
+                }
                 continue;
             };
             let attempt = self.attempt_or_find_out(intent, hint.take(), object).await;
