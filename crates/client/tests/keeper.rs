@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use fusee_client::logic::{Gate, Keeper, Keeping, Timing};
 use fusee_client::{ClientId, Geometry, MnId, View};
-use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
+use fusee_control::master::{Epochs, Leftover, MasterReply, MasterRequest, Pulse};
+use fusee_control::node::BlockId;
 use fusee_control::rpc::RpcError;
 use fusee_core::change::Gain;
 use fusee_core::host::Acting;
+use fusee_core::layout::SizeClass;
 use fusee_core::update::ViewUpdate;
 use fusee_core::view::{Member, Place, Region, Scheme, Subtable};
 use tokio::sync::oneshot;
@@ -40,6 +42,9 @@ struct World {
     /// Answers every question; without it answers are held until the test gives them.
     at_once: RefCell<Option<Answer>>,
     held: RefCell<Vec<oneshot::Sender<Answer>>>,
+    handed_on: RefCell<Vec<(ClientId, Vec<Leftover>)>>,
+    /// It hears what is handed on.
+    hears: Cell<bool>,
 }
 
 struct Outside(Rc<World>);
@@ -60,8 +65,16 @@ impl Keeping for Outside {
     }
 
     async fn ask_master(&self, request: MasterRequest, _: Duration) -> Answer {
-        let MasterRequest::Renew { sessions, newer_than, .. } = request else {
-            panic!("{request:?}")
+        let (sessions, newer_than) = match request {
+            MasterRequest::Renew { sessions, newer_than, .. } => (sessions, newer_than),
+            MasterRequest::HandOn { client, leftovers } => {
+                self.0.handed_on.borrow_mut().push((client, leftovers));
+                return match self.0.hears.get() {
+                    true => Ok(MasterReply::Done),
+                    false => Err(RpcError::TimedOut { addr: "the master".into() }),
+                };
+            }
+            other => panic!("{other:?}"),
         };
         let at = self.0.now.get();
         self.0.asked.borrow_mut().push(Asked { at, sessions, newer_than });
@@ -192,7 +205,7 @@ fn view(number: u64) -> View {
 fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
     let expelled = expelled.iter().copied().map(ClientId).collect();
     let (view, epochs) = (view.into().map(ViewUpdate::from), Epochs::default());
-    Ok(MasterReply::Renewed { view, expelled, epochs, mark: 0 })
+    Ok(MasterReply::Renewed { view, expelled, epochs, mark: 0, short: 0 })
 }
 
 fn acting(oldest: u64) -> Acting {
@@ -216,6 +229,52 @@ fn sessions_are_renewed_as_soon_as_the_master_lets_go_of_its_answer() {
         rig.answer(renewed(None, &[]));
         assert_eq!((rig.count(), rig.last().0), (round + 1, (1000 + 250 * round as u32) * MS));
     }
+}
+
+#[test]
+fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
+    let mut rig = Rig::new();
+    let gate = rig.open(5);
+    let block = |block| Leftover {
+        block: BlockId { region: 0, block },
+        owner: ClientId(5),
+        class: SizeClass::from_code(1).unwrap(),
+        first: 0,
+        marked: Some(1),
+    };
+    gate.offer(vec![block(1), block(2)]);
+    rig.pass(10 * MS);
+    assert!(rig.world.handed_on.borrow().is_empty(), "nobody is short");
+    let called = |short| match renewed(None, &[]) {
+        Ok(MasterReply::Renewed { view, expelled, epochs, mark, .. }) => {
+            Ok(MasterReply::Renewed { view, expelled, epochs, mark, short })
+        }
+        other => panic!("{other:?}"),
+    };
+    // The master does not acknowledge it, so it is told again.
+    rig.answer(called(17));
+    assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(5), vec![block(1), block(2)])]);
+    rig.world.hears.set(true);
+    rig.answer(called(17));
+    rig.pass(100 * MS);
+    assert_eq!(rig.world.handed_on.borrow().len(), 2);
+    // What is offered later waits for the next call.
+    assert_eq!(gate.take_back(), [block(1).block, block(2).block]);
+    gate.offer(vec![block(3)]);
+    rig.pass(100 * MS);
+    rig.answer(called(0));
+    rig.pass(100 * MS);
+    rig.answer(called(17));
+    assert_eq!(rig.world.handed_on.borrow().len(), 2);
+    assert_eq!(gate.take_back(), []);
+    rig.pass(100 * MS);
+    rig.answer(called(18));
+    assert_eq!(rig.world.handed_on.borrow().len(), 2, "it was taken back before");
+    gate.offer(vec![block(3)]);
+    rig.pass(100 * MS);
+    rig.answer(called(19));
+    assert_eq!(rig.world.handed_on.borrow()[2], (ClientId(5), vec![block(3)]));
+    assert_eq!(gate.take_back(), [block(3).block]);
 }
 
 #[test]
@@ -388,7 +447,7 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
     };
     let told = |update: ViewUpdate| -> Answer {
         let (expelled, epochs) = (Vec::new(), Epochs::default());
-        Ok(MasterReply::Renewed { view: Some(update), expelled, epochs, mark: 0 })
+        Ok(MasterReply::Renewed { view: Some(update), expelled, epochs, mark: 0, short: 0 })
     };
     let mut rig = Rig::new();
     let gate = rig.open(5);

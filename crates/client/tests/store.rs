@@ -352,7 +352,7 @@ fn deletes_make_room_in_a_full_pool() {
             // Of another session, which has no memory at all.
             let session = client.session().unwrap();
             for i in live.iter().copied().step_by(2) {
-                session.block_on(session.delete(&name(i))).unwrap_or_else(|e| panic!("{e:?} {fitted:?} {i} of {} {:?}", live.len(), client.usage()));
+                session.block_on(session.delete(&name(i))).unwrap();
             }
             let deleted: Vec<u32> = live.iter().copied().step_by(2).collect();
             deleted.iter().for_each(|i| assert!(live.remove(i)));
@@ -362,6 +362,38 @@ fn deletes_make_room_in_a_full_pool() {
         }
         let least = *fitted.iter().min().unwrap();
         assert!(fitted[0] > 200 && least * 10 >= fitted[0] * 9, "{fitted:?}");
+    });
+}
+
+#[test]
+fn an_idle_session_hands_on_what_it_does_not_need() {
+    on_both_fabrics(|client| {
+        let value = vec![7; 100 << 10];
+        let (first, second) = (client.session().unwrap(), client.session().unwrap());
+        let fill = |session: &fusee_client::Session, from: u32| {
+            let all = (from..).take_while(|i| {
+                let result = session.block_on(session.insert(&i.to_le_bytes(), &value));
+                assert!(matches!(result, Ok(()) | Err(Error::OutOfMemory)), "{result:?}");
+                result.is_ok()
+            });
+            all.count() as u32
+        };
+        let fitted = fill(&first, 0);
+        assert!(fitted > 200);
+        for i in 0..fitted {
+            second.block_on(second.delete(&i.to_le_bytes())).unwrap();
+        }
+        // The memory is that of the first one, which is there and does nothing.
+        let again = fill(&second, fitted);
+        assert!(again * 10 >= fitted * 9, "{again} of {fitted}");
+        for i in 0..fitted + again {
+            let expected = (i >= fitted).then_some(&value);
+            assert_eq!(client.get(&i.to_le_bytes()).unwrap().as_ref(), expected);
+        }
+        // And it goes on with what is left to it.
+        assert_eq!(first.block_on(first.delete(&fitted.to_le_bytes())), Ok(()));
+        second.block_on(second.delete(&(fitted + 1).to_le_bytes())).unwrap();
+        assert_eq!(first.block_on(first.insert(b"more", &value)), Ok(()));
     });
 }
 

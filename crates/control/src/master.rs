@@ -81,6 +81,14 @@ pub enum MasterRequest {
         /// The number of the view by which it is going to take the block over.
         view: u64,
     },
+    /// A session hands on blocks that it does not need, for somebody who is short of memory. It goes
+    /// on without them. Repeating it changes nothing. Answer: `Done`.
+    HandOn {
+        /// The session's id.
+        client: ClientId,
+        /// The blocks.
+        leftovers: Vec<Leftover>,
+    },
     /// A session ends; it has no operation running. Answer: `Done`.
     Close {
         /// The session's id.
@@ -99,6 +107,8 @@ pub enum MasterRequest {
         known: Epochs,
         /// Whether it waits for later ones: then the answer comes when there are.
         reclaims: bool,
+        /// The last call for memory that it has heeded ([`MasterReply::Renewed`]); 0 for none.
+        heeded: u64,
     },
     /// A session ends as if it had crashed: something of it may have to be put right. To be told
     /// only when nothing of it runs any more. Answer: `Done`.
@@ -168,7 +178,13 @@ pub enum MasterReply {
         epoch: u64,
     },
     /// To `TakeLeftover`: a block that is now the session's, if there is one of this class.
-    Leftover(Option<Leftover>),
+    Leftover {
+        /// The block.
+        leftover: Option<Leftover>,
+        /// Its owner has not ended: should it be given up, the block is recovered with it, and must
+        /// not be taken over any more.
+        owner_lives: bool,
+    },
     /// To `Renew`.
     Renewed {
         /// The newest view, if the process does not have it yet; whole, or as the difference to
@@ -181,6 +197,9 @@ pub enum MasterReply {
         /// The newest epoch when the question came: all operations that had begun before it was
         /// asked are of this epoch or of earlier ones.
         mark: u64,
+        /// Somebody finds no memory: what the sessions can do without is to be handed on, once for
+        /// each such call. Its name; 0 if there is none.
+        short: u64,
     },
     /// To `Alive`: the cluster goes on without this node. It may join again, empty, under another
     /// identity.

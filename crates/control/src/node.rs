@@ -95,6 +95,8 @@ pub enum NodeRequest {
         from: ClientId,
         /// The owner from now on; `NOBODY` frees the block (FREE, P §4.4).
         to: ClientId,
+        /// Not if `from` has been fenced: whoever recovers it counts on what is its own.
+        unless_fenced: bool,
     },
     /// Undoes what a fenced client began: a block that it had not taken over on all replicas is
     /// its earlier owner's again, be that one fenced or not. `from` is the client, which cannot

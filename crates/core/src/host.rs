@@ -5,10 +5,12 @@
 //! implements [`Host`] with real timers and RPCs, the simulator with virtual ones.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::future::Future;
 
 use crate::error::Error;
 use crate::layout::{Address, SizeClass};
+use crate::slab::Rest;
 use crate::verbs::MnId;
 use crate::view::View;
 
@@ -82,6 +84,12 @@ pub trait Host {
     /// Whether the bits may be set now; if not, nothing is waited for any more that was told, and
     /// they must stay as they are.
     fn may_mark(&self) -> bool;
+
+    /// Anybody who is short of memory may have these blocks from now on, until they are taken back.
+    fn offer(&self, spare: Vec<Rest>);
+
+    /// Takes back what was offered; returns the blocks that somebody else has got.
+    fn take_back(&self) -> Vec<Address>;
 
     /// Gives a name to this very moment, for [`Host::has_passed`].
     fn mark(&self) -> u64;

@@ -127,6 +127,8 @@ pub(crate) struct Block {
     /// Its header or its bitmap is being changed. It must not be taken into use meanwhile: two
     /// headers under way could overtake each other.
     pub held: bool,
+    /// It may be handed on to somebody else at any time.
+    offered: bool,
     /// It is being emptied, or since when it is all zeros.
     pub scrubbed: Option<Scrub>,
 }
@@ -157,6 +159,7 @@ impl Block {
             led_since: grant.marked.unwrap_or(0),
             doubt: if grant.marked.is_some() { Doubt::None } else { Doubt::Open },
             held: false,
+            offered: false,
             scrubbed: None,
         }
     }
@@ -171,7 +174,8 @@ impl Block {
     }
 
     fn has_room(&self) -> bool {
-        self.free_objects() > 0 && self.scrubbed.is_none() && !self.held
+        let is_ours = !self.held && !self.offered;
+        self.free_objects() > 0 && self.scrubbed.is_none() && is_ours
     }
 
     /// Whether a class may take it into use, if one in `least` objects has to be free.
@@ -244,6 +248,14 @@ impl Block {
         let Block { address, class, fresh, .. } = *self;
         let marked = (self.doubt == Doubt::None).then_some(self.led_since);
         Rest { block: address, class, first: fresh, marked }
+    }
+
+    /// What somebody else would get, if nothing is under way about it. What is free here is not marked.
+    fn spare(&self) -> Option<Rest> {
+        let is_spare = self.is_quiet() && !self.held && self.scrubbed.is_none();
+        let Rest { marked, .. } = self.rest();
+        let marked = marked.filter(|_| self.free.is_empty());
+        is_spare.then_some(Rest { marked, ..self.rest() })
     }
 
     /// The objects that are free although they were allocated once: what a session that leaves has
@@ -439,6 +451,22 @@ impl Slabs {
     /// A block is not the session's any more.
     pub(crate) fn remove(&mut self, block: Address) {
         self.aside.retain(|b| b.address != block);
+    }
+
+    /// What others may have of the blocks that are not in use, until it is taken back.
+    pub(crate) fn offer(&mut self) -> Vec<Rest> {
+        let offer = |block: &mut Block| {
+            let spare = block.spare();
+            block.offered = spare.is_some();
+            spare
+        };
+        self.aside.iter_mut().filter_map(offer).collect()
+    }
+
+    /// Nothing is offered any more. These blocks are gone.
+    pub(crate) fn take_back(&mut self, gone: &[Address]) {
+        self.aside.retain(|block| !gone.contains(&block.address));
+        self.aside.iter_mut().for_each(|block| block.offered = false);
     }
 
     /// What is left of all blocks, which this client stops using.

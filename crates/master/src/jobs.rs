@@ -439,7 +439,8 @@ async fn free<F: Fabric, R: Reach>(
         // The primary last: it hands the block out as soon as it is free there.
         for place in places(view, *id).iter().rev() {
             let to = ClientId::NOBODY;
-            let request = NodeRequest::SetOwner { block: *id, from: client, to };
+            let request =
+                NodeRequest::SetOwner { block: *id, from: client, to, unless_fenced: false };
             order(reach, place.node, request).await?;
         }
     }

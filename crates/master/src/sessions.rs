@@ -199,7 +199,8 @@ impl Sessions {
         true
     }
 
-    /// Gives an open session a block for objects of a class, or of any, of which `may_use` holds.
+    /// Gives an open session a block for objects of a class, or of any, of which `may_use` holds. None
+    /// whose owner is about to be recovered: that finds it again.
     pub fn take_leftover(
         &mut self,
         client: ClientId,
@@ -209,14 +210,53 @@ impl Sessions {
     ) -> Option<Leftover> {
         let session = self.open.get_mut(&client)?;
         let of_class = |(known, _): &(&SizeClass, _)| class.is_none_or(|class| class == **known);
+        let given_up = &self.given_up;
+        let may_use = |left: &Leftover| !given_up.contains_key(&left.owner) && may_use(left);
         let leftover = self.leftovers.iter_mut().filter(of_class).find_map(|(_, left)| {
-            let at = left.iter().rposition(&may_use)?;
+            let at = left.iter().rposition(may_use)?;
             Some(left.remove(at))
         })?;
         self.left.remove(&leftover.block);
         session.given.push(leftover);
         writes.push(Write::Remove(leftover_key(leftover.block)));
         Some(leftover)
+    }
+
+    /// Keeps what an open session hands on. Repeating it changes nothing. An error says what was wrong
+    /// with some of it.
+    pub fn hand_on(
+        &mut self,
+        client: ClientId,
+        leftovers: &[Leftover],
+        view: &View,
+        writes: &mut Vec<Write>,
+    ) -> Result<(), String> {
+        let Some(session) = self.open.get_mut(&client) else {
+            return Err("it is not open, and hands nothing on".into());
+        };
+        // What it had been given it may not return once more, should it be given up.
+        let handed_on = |given: &Leftover| leftovers.iter().any(|left| left.block == given.block);
+        let (gone, given) = std::mem::take(&mut session.given).into_iter().partition(handed_on);
+        session.given = given;
+        self.keep_all(client, leftovers, gone, view, writes)
+    }
+
+    fn keep_all(
+        &mut self,
+        client: ClientId,
+        leftovers: &[Leftover],
+        given: Vec<Leftover>,
+        view: &View,
+        writes: &mut Vec<Write>,
+    ) -> Result<(), String> {
+        let mut dropped = None;
+        for leftover in leftovers {
+            let before = given.iter().find(|before| before.block == leftover.block);
+            if let Err(what) = self.keep(client, leftover, before, view, writes) {
+                dropped = Some(format!("{leftover:?} is dropped: {what}"));
+            }
+        }
+        dropped.map_or(Ok(()), Err)
     }
 
     /// Closes a session and keeps the leftovers that it may hand on. Repeating it changes
@@ -234,14 +274,7 @@ impl Sessions {
         }
         let Some(session) = self.open.remove(&client) else { return Ok(()) };
         writes.push(Write::Remove(session_key(client)));
-        let mut dropped = None;
-        for leftover in leftovers {
-            let before = session.given.iter().find(|before| before.block == leftover.block);
-            if let Err(what) = self.keep(client, leftover, before, view, writes) {
-                dropped = Some(format!("{leftover:?} is dropped: {what}"));
-            }
-        }
-        dropped.map_or(Ok(()), Err)
+        self.keep_all(client, leftovers, session.given, view, writes)
     }
 
     /// A session that was given up is recovered. `owned` are the blocks that it had taken over on

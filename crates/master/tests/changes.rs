@@ -78,7 +78,7 @@ fn check_contents(world: &World, view: &View) {
 }
 
 fn set_owner(world: &World, node: MnId, block: BlockId, from: ClientId, to: ClientId) {
-    let request = NodeRequest::SetOwner { block, from, to };
+    let request = NodeRequest::SetOwner { block, from, to, unless_fenced: false };
     assert_eq!(world.ask_node(node.0.into(), request), NodeReply::Done);
 }
 
@@ -164,6 +164,9 @@ fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
     (world, ticks)
 }
 
+/// Nothing to go on with.
+const NO_LEFTOVER: MasterReply = MasterReply::Leftover { leftover: None, owner_lives: false };
+
 #[test]
 fn a_lost_node_and_a_dead_client_are_put_right() {
     let (mut world, _) = lose_a_node_and_a_client(None);
@@ -200,7 +203,10 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     let number = world.view().number;
     let take = |client| MasterRequest::TakeLeftover { client, class: Some(class), view: number };
-    assert_eq!(world.ask(take(second)), Some(MasterReply::Leftover(Some(leftover))));
+    assert_eq!(
+        world.ask(take(second)),
+        Some(MasterReply::Leftover { leftover: Some(leftover), owner_lives: false })
+    );
     // It has taken the block over on one of two replicas.
     let view = world.view();
     set_owner(&world, view.regions[block.region as usize].places[1].node, block, first, second);
@@ -213,16 +219,19 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     let third = world.open();
     // Who acts by an older view would miss the replicas that have been added since.
     let late = MasterRequest::TakeLeftover { client: third, class: None, view: number - 1 };
-    assert_eq!(world.ask(late), Some(MasterReply::Leftover(None)));
-    assert_eq!(world.ask(take(third)), Some(MasterReply::Leftover(Some(leftover))));
-    assert_eq!(world.ask(take(third)), Some(MasterReply::Leftover(None)));
+    assert_eq!(world.ask(late), Some(NO_LEFTOVER));
+    assert_eq!(
+        world.ask(take(third)),
+        Some(MasterReply::Leftover { leftover: Some(leftover), owner_lives: false })
+    );
+    assert_eq!(world.ask(take(third)), Some(NO_LEFTOVER));
     assert_eq!(world.view(), view, "no view has to change for a client");
 }
 
 fn renew(client: ClientId, acts_by: u64, newer_than: u64) -> MasterRequest {
     let pulse = Pulse { client, acts_by, acts_in: 0, frees_in: 0, has_stopped: false };
     let known = Epochs::default();
-    MasterRequest::Renew { sessions: vec![pulse], newer_than, known, reclaims: false }
+    MasterRequest::Renew { sessions: vec![pulse], newer_than, known, reclaims: false, heeded: 0 }
 }
 
 #[test]
@@ -491,5 +500,5 @@ fn memory_nodes_are_lost_one_after_the_other_in_any_stage() {
 
 /// An answer to a [`MasterRequest::Renew`] without news.
 fn renewed(expelled: Vec<ClientId>) -> MasterReply {
-    MasterReply::Renewed { view: None, expelled, epochs: Epochs::default(), mark: 0 }
+    MasterReply::Renewed { view: None, expelled, epochs: Epochs::default(), mark: 0, short: 0 }
 }

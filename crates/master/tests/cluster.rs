@@ -130,7 +130,8 @@ fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
     let blocks = exhaust(&view, &clients, first);
     let (primary, _) = (view.regions[blocks[0].region as usize].places[0].node, ());
     let (_, node) = clients.iter().find(|(name, _)| *name == primary).unwrap();
-    let give = NodeRequest::SetOwner { block: blocks[0], from: first, to: second };
+    let give =
+        NodeRequest::SetOwner { block: blocks[0], from: first, to: second, unless_fenced: false };
     assert_eq!(node.call_blocking(give), Ok(NodeReply::Done));
     let owned = node.call_blocking(NodeRequest::BlocksOf { clients: vec![second] });
     assert_eq!(owned, Ok(NodeReply::Blocks(vec![(blocks[0], second)])));
@@ -298,11 +299,13 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
         newer_than: view.number,
         known: Epochs::default(),
         reclaims: false,
+        heeded: 0,
     };
     wait_until("the recovery", || {
         let renewed = client.call_blocking(renew.clone());
         let epochs = Epochs::default();
-        let nothing = MasterReply::Renewed { view: None, expelled: vec![], epochs, mark: 0 };
+        let nothing =
+            MasterReply::Renewed { view: None, expelled: vec![], epochs, mark: 0, short: 0 };
         assert_eq!(renewed, Ok(nothing));
         status(&client).recoveries == 1
     });

@@ -265,8 +265,8 @@ impl World {
         let mut taken = Vec::new();
         loop {
             match self.ask(MasterRequest::TakeLeftover { client, class: Some(class), view })? {
-                MasterReply::Leftover(Some(leftover)) => taken.push(leftover),
-                MasterReply::Leftover(None) => break,
+                MasterReply::Leftover { leftover: Some(leftover), .. } => taken.push(leftover),
+                MasterReply::Leftover { leftover: None, .. } => break,
                 other => panic!("unexpected {other:?}"),
             }
         }
@@ -514,7 +514,8 @@ fn leftovers_pass_to_one_later_session_each() {
     let other_class = SizeClass::from_code(3).unwrap();
     let class = Some(other_class);
     let request = MasterRequest::TakeLeftover { client: ClientId(3), class, view: 1 };
-    assert_eq!(world.ask(request), Some(MasterReply::Leftover(None)), "of another class");
+    let nothing = MasterReply::Leftover { leftover: None, owner_lives: false };
+    assert_eq!(world.ask(request), Some(nothing), "of another class");
     let (third, given) = world.open().unwrap();
     assert_eq!(given, [used, taken_over]);
     // Not so what was never the session's, or makes no sense.

@@ -201,7 +201,12 @@ impl Node {
             NodeRequest::Alloc { client, to_delete, frozen } => {
                 self.alloc(client, to_delete, &frozen, &mut effects)
             }
-            NodeRequest::SetOwner { block, from, to } => self
+            NodeRequest::SetOwner { from, unless_fenced: true, .. }
+                if self.fenced.contains(&from) =>
+            {
+                Err(NodeRefusal::Fenced { client: from })
+            }
+            NodeRequest::SetOwner { block, from, to, unless_fenced: _ } => self
                 .check_new_owner(to)
                 .and_then(|()| self.replace_owner(block, from, to, &mut effects)),
             NodeRequest::TakeBack { block, from, to } => self

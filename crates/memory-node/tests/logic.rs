@@ -77,7 +77,7 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     assert_eq!(refusal(full), NodeRefusal::NoFreeBlock);
     let freed = BlockId { region: 3, block: 7 };
     let (from, to) = (ClientId(9), ClientId::NOBODY);
-    node.handle(NodeRequest::SetOwner { block: freed, from, to });
+    node.handle(NodeRequest::SetOwner { block: freed, from, to, unless_fenced: false });
     let again =
         node.handle(NodeRequest::Alloc { client: ClientId(8), to_delete: true, frozen: vec![] });
     assert_eq!(again.reply, NodeReply::Allocated { block: freed });
@@ -244,10 +244,17 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
         fenced
     );
     let free = BlockId { region: 0, block: 14 };
-    let take = NodeRequest::SetOwner { block: free, from: ClientId::NOBODY, to: dead };
+    let take = NodeRequest::SetOwner {
+        block: free,
+        from: ClientId::NOBODY,
+        to: dead,
+        unless_fenced: false,
+    };
     assert_eq!(refusal(node.handle(take)), fenced);
-    let hand_on = NodeRequest::SetOwner { block, from: dead, to: heir };
-    assert_eq!(node.handle(hand_on).reply, NodeReply::Done);
+    let hand_on =
+        |unless_fenced| NodeRequest::SetOwner { block, from: dead, to: heir, unless_fenced };
+    assert_eq!(refusal(node.handle(hand_on(true))), fenced, "who recovers it counts on it");
+    assert_eq!(node.handle(hand_on(false)).reply, NodeReply::Done);
 }
 
 #[test]
@@ -370,14 +377,16 @@ impl Model {
                     }
                 }
             }
-            (NodeRequest::SetOwner { block, from, to }, NodeReply::Done) => {
+            (NodeRequest::SetOwner { block, from, to, unless_fenced }, NodeReply::Done) => {
                 assert!(self.primary.contains_key(&block.region) && block.block < BLOCKS);
                 assert!([*from, *to].contains(&self.owner(*block)));
-                assert!(!self.fenced.contains(to));
+                assert!(
+                    !self.fenced.contains(to) && !(*unless_fenced && self.fenced.contains(from))
+                );
                 self.owners.insert(*block, *to);
             }
             (
-                NodeRequest::SetOwner { block, from, to },
+                NodeRequest::SetOwner { block, from, to, .. },
                 NodeReply::Refused(NodeRefusal::NotOwner { owner }),
             ) => {
                 assert_eq!(self.owner(*block), *owner);
@@ -441,8 +450,10 @@ fn request() -> impl Strategy<Value = NodeRequest> {
         1 => (0u32..4).prop_map(|region| release(Extent::Region { region, primary: true }, 6)),
         1 => (0u32..3).prop_map(|subtable| release(Extent::Subtable { subtable }, 6)),
         12 => client().prop_map(|client| NodeRequest::Alloc { client, to_delete: true, frozen: vec![] }),
-        12 => (block, client(), client())
-            .prop_map(|(block, from, to)| NodeRequest::SetOwner { block, from, to }),
+        12 => (block, client(), client(), any::<bool>())
+            .prop_map(|(block, from, to, unless_fenced)| {
+                NodeRequest::SetOwner { block, from, to, unless_fenced }
+            }),
         3 => prop::collection::vec(client(), 1..3)
             .prop_map(|clients| NodeRequest::BlocksOf { clients }),
         1 => (3u32..5).prop_map(|client| NodeRequest::Fence { clients: vec![ClientId(client)] }),
@@ -477,7 +488,7 @@ fn a_block_is_taken_back_from_a_fenced_client_for_an_owner_that_is_fenced_too() 
     node.handle(region(3, false));
     let (earlier, dead) = (ClientId(1), ClientId(2));
     let block = BlockId { region: 3, block: 4 };
-    let set = |from, to| NodeRequest::SetOwner { block, from, to };
+    let set = |from, to| NodeRequest::SetOwner { block, from, to, unless_fenced: false };
     let take_back = NodeRequest::TakeBack { block, from: dead, to: earlier };
     node.handle(set(ClientId::NOBODY, earlier));
     node.handle(set(earlier, dead));

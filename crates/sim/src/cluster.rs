@@ -552,7 +552,7 @@ impl Cluster {
         };
         let view = view.number;
         let mut leftovers = BTreeMap::new();
-        while let MasterReply::Leftover(Some(leftover)) =
+        while let MasterReply::Leftover { leftover: Some(leftover), .. } =
             ask(MasterRequest::TakeLeftover { client, class: None, view })
         {
             let before = leftovers.insert(leftover.block, leftover);

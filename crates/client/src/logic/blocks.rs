@@ -75,14 +75,14 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// A block for objects of a class; if there is none, one of another class that may turn out to
-    /// be free. `to_delete`: one that is kept back for DELETEs will do, and nothing else.
+    /// be free. `to_delete`: one that is kept back for DELETEs will do, and the pool does not grow for it.
     pub async fn grant(
         &self,
         class: SizeClass,
         to_delete: bool,
         view: &View,
     ) -> Result<BlockGrant, Error> {
-        if !to_delete && let Some(left) = self.go_on_with(Some(class), view).await {
+        if let Some(left) = self.go_on_with(Some(class), view).await {
             return Ok(left);
         }
         match self.allocate(to_delete, view).await {
@@ -101,14 +101,14 @@ impl<E: Environment> BlockSource<E> {
     }
 
     async fn go_on_with(&self, class: Option<SizeClass>, view: &View) -> Option<BlockGrant> {
-        let leftover = self.take_leftover(class, view).await?;
+        let (leftover, owner_lives) = self.take_leftover(class, view).await?;
         let Leftover { block, class, first, marked, .. } = leftover;
         // The master may not know that somebody gave it back to the pool, before this session got it
         // from there.
         if self.held.borrow().contains(&block) {
             return None;
         }
-        match self.adopt(&leftover, view).await {
+        match self.adopt(&leftover, owner_lives, view).await {
             Ok(()) => {
                 self.held.borrow_mut().insert(block);
                 let address = view.geometry.block_address(block.region, block.block);
@@ -130,7 +130,12 @@ impl<E: Environment> BlockSource<E> {
         self.give_back(block, view).await;
     }
 
-    async fn take_leftover(&self, class: Option<SizeClass>, view: &View) -> Option<Leftover> {
+    /// The block, and whether its owner has not ended.
+    async fn take_leftover(
+        &self,
+        class: Option<SizeClass>,
+        view: &View,
+    ) -> Option<(Leftover, bool)> {
         if let Some(left) = self.without_master.get().checked_sub(1) {
             self.without_master.set(left);
             return None;
@@ -139,8 +144,9 @@ impl<E: Environment> BlockSource<E> {
         let request = MasterRequest::TakeLeftover { client, class, view };
         let deadline = MASTER_DEADLINE.min(self.node_deadline);
         match self.env.ask_master(request, deadline).await {
-            Ok(MasterReply::Leftover(leftover)) => {
-                leftover.filter(|l| class.is_none_or(|class| l.class == class))
+            Ok(MasterReply::Leftover { leftover, owner_lives }) => {
+                let leftover = leftover.filter(|l| class.is_none_or(|class| l.class == class));
+                leftover.map(|leftover| (leftover, owner_lives))
             }
             Ok(_) => None,
             // Memory nodes have blocks without the master's help.
@@ -149,6 +155,11 @@ impl<E: Environment> BlockSource<E> {
                 None
             }
         }
+    }
+
+    /// Blocks are not this session's any more.
+    pub fn forget(&self, blocks: &[BlockId]) {
+        self.held.borrow_mut().retain(|block| !blocks.contains(block));
     }
 
     /// What is left of this session's blocks, for others.
@@ -225,7 +236,7 @@ impl<E: Environment> BlockSource<E> {
         let mut acknowledged = true;
         for place in view.regions[block.region as usize].places.iter().rev() {
             let (from, to) = (self.client, ClientId::NOBODY);
-            let request = NodeRequest::SetOwner { block, from, to };
+            let request = NodeRequest::SetOwner { block, from, to, unless_fenced: false };
             if let Err(error) = self.ask(place.node, request).await {
                 tracing::debug!(?block, %error, "a block is not given back");
                 acknowledged &= !error.may_take_effect();
@@ -239,23 +250,34 @@ impl<E: Environment> BlockSource<E> {
     async fn record_on_backups(&self, block: BlockId, view: &View) -> Result<(), Error> {
         let backups = view.regions[block.region as usize].places.iter().skip(1);
         for place in backups {
-            self.set_owner(place.node, block, ClientId::NOBODY).await?;
+            self.set_owner(place.node, block, ClientId::NOBODY, false).await?;
         }
         Ok(())
     }
 
-    async fn adopt(&self, leftover: &Leftover, view: &View) -> Result<(), Error> {
+    async fn adopt(
+        &self,
+        leftover: &Leftover,
+        owner_lives: bool,
+        view: &View,
+    ) -> Result<(), Error> {
         if !is_valid(view, leftover.block) {
             return Err(Error::Allocation { reason: "there is no such block".into() });
         }
         for place in &view.regions[leftover.block.region as usize].places {
-            self.set_owner(place.node, leftover.block, leftover.owner).await?;
+            self.set_owner(place.node, leftover.block, leftover.owner, owner_lives).await?;
         }
         Ok(())
     }
 
-    async fn set_owner(&self, node: MnId, block: BlockId, from: ClientId) -> Result<(), Error> {
-        let request = NodeRequest::SetOwner { block, from, to: self.client };
+    async fn set_owner(
+        &self,
+        node: MnId,
+        block: BlockId,
+        from: ClientId,
+        unless_fenced: bool,
+    ) -> Result<(), Error> {
+        let request = NodeRequest::SetOwner { block, from, to: self.client, unless_fenced };
         match self.ask(node, request).await {
             Ok(NodeReply::Done) => Ok(()),
             Ok(other) => Err(Error::Allocation { reason: format!("{node}: {other:?}") }),
@@ -352,7 +374,7 @@ mod tests {
         async fn ask_master(&self, _: MasterRequest, _: Duration) -> Result<MasterReply, RpcError> {
             self.asked_master.set(self.asked_master.get() + 1);
             match self.has_master.get() {
-                true => Ok(MasterReply::Leftover(None)),
+                true => Ok(MasterReply::Leftover { leftover: None, owner_lives: false }),
                 false => Err(RpcError::TimedOut { addr: "master".into() }),
             }
         }

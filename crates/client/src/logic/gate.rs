@@ -14,14 +14,20 @@
 //! What operations have freed holds up only those who must know that all of it is marked: a session
 //! that does nothing would hold them up for ever. So after some epochs the keeper *revokes* what
 //! waits to be marked: it never will be, and is found by a comparison with the index.
+//!
+//! Blocks that the session does not need at the moment are *offered*: the keeper may hand them on while
+//! the session sleeps. The session takes them back before it does anything about them, and hears then
+//! which are gone.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::mem::take;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
-use fusee_control::master::Pulse;
+use fusee_control::master::{Leftover, Pulse};
+use fusee_control::node::BlockId;
 use fusee_core::change::Stage;
 use fusee_core::host::Acting;
 use fusee_core::verbs::ClientId;
@@ -61,12 +67,23 @@ pub struct Gate {
     /// and all that they freed is marked.
     passed: AtomicU64,
     settled: AtomicU64,
+    offers: Mutex<Offers>,
     /// Wakes the session's thread, which may wait for a memory node that is not there any more.
     waker: Mutex<Option<Waker>>,
     /// Wakes operations that wait for a newer view.
     waiting: Mutex<Vec<Waker>>,
     /// Wakes the keeper.
     keeper: OnceLock<Arc<AtomicWaker>>,
+}
+
+/// Blocks that others may have.
+#[derive(Debug, Default)]
+struct Offers {
+    offered: Vec<Leftover>,
+    /// The master is being told of these.
+    handing: Vec<Leftover>,
+    /// The session has not heard yet that these are gone.
+    gone: Vec<BlockId>,
 }
 
 #[derive(Debug)]
@@ -111,6 +128,7 @@ impl Gate {
             awaits_settled: AtomicU64::new(0),
             passed: AtomicU64::new(0),
             settled: AtomicU64::new(0),
+            offers: Mutex::default(),
             waker: Mutex::new(None),
             keeper: OnceLock::new(),
             waiting: Mutex::default(),
@@ -218,6 +236,40 @@ impl Gate {
     pub fn is_settled(&self, mark: u64) -> bool {
         self.awaits_settled.fetch_max(mark + 1, SeqCst);
         self.settled.load(SeqCst) > mark
+    }
+
+    fn offers(&self) -> MutexGuard<'_, Offers> {
+        self.offers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From the session: these may be handed on, and no others.
+    pub fn offer(&self, spare: Vec<Leftover>) {
+        self.offers().offered = spare;
+    }
+
+    /// From the session: nothing may be handed on any more. To the session: what has been, since it
+    /// asked last.
+    pub fn take_back(&self) -> Vec<BlockId> {
+        let mut offers = self.offers();
+        offers.offered.clear();
+        take(&mut offers.gone)
+    }
+
+    /// To the keeper: what is to be handed on, with what it has not been told was. `all`: everything
+    /// that is offered.
+    pub fn hand_on(&self, all: bool) -> Vec<Leftover> {
+        let mut offers = self.offers();
+        if all {
+            let offered = take(&mut offers.offered);
+            offers.gone.extend(offered.iter().map(|left| left.block));
+            offers.handing.extend(offered);
+        }
+        offers.handing.clone()
+    }
+
+    /// From the keeper: the master knows of these. From a session that ends: it tells the master.
+    pub fn handed_on(&self, leftovers: &[Leftover]) {
+        self.offers().handing.retain(|left| !leftovers.contains(left));
     }
 
     /// From the keeper: a view has come.

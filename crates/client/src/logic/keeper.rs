@@ -19,6 +19,9 @@
 //! * A session that has left is not named any more, but a question that names it may still be on
 //!   its way and arrive after its `Close`. Names are never used twice, so an answer about it finds
 //!   nobody here, and the master has to pay no heed to a session that it knows has ended.
+//! * When somebody is short of memory, the master says so in its answer: then what the sessions have
+//!   offered is handed on ([`Gate::hand_on`]), before the next question. What the master has not
+//!   acknowledged is handed on again.
 //! * A master that answers at once is asked every [`Timing::pace`], one that is away more and more
 //!   seldom, up to [`Timing::last_retry`]. Nothing ends on this side because time has passed.
 //!
@@ -27,6 +30,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::mem;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -111,6 +115,8 @@ struct State {
     /// The questions that nobody waits for any more: see [`Gate::tell_passed`].
     passed: Marks,
     settled: Marks,
+    /// The last call for memory.
+    heeded: u64,
     /// A difference did not lead from `view` to a good one: the next is to be told whole.
     wants_whole: bool,
 }
@@ -164,6 +170,7 @@ impl Keeper {
             asked: 0,
             passed: Marks::default(),
             settled: Marks::default(),
+            heeded: 0,
             wants_whole: false,
         };
         Keeper { timing, state: Mutex::new(state), changed: Arc::default() }
@@ -206,8 +213,10 @@ impl Keeper {
     /// Works for the sessions; never ends.
     pub async fn keep(&self, outside: &impl Keeping) {
         let (mut retry, mut broken) = (self.timing.first_retry, 0);
+        let mut called = 0;
         loop {
             self.somebody().await;
+            self.hand_on(called, outside).await;
             let (request, told) = self.renewal();
             let mut asking = pin!(outside.ask_master(request, self.timing.deadline));
             let mut more = pin!(self.more_to_tell(&told, outside));
@@ -222,12 +231,12 @@ impl Keeper {
                 }
             });
             let Some(reply) = reply.await else { continue };
-            match self.take(told.question, reply, &mut broken) {
+            match self.take(told.question, reply, &mut broken, &mut called) {
                 // Most sessions acknowledge it at once, and one question does for both.
                 Some(News::View) => {
                     select(pin!(outside.sleep(LAST_LOOK)), more).await;
                 }
-                Some(News::Nothing) if paced => {}
+                Some(News::Nothing) if paced || called != self.state().heeded => {}
                 Some(News::Nothing) => {
                     select(pace, more).await;
                 }
@@ -238,6 +247,28 @@ impl Keeper {
                 }
             }
             retry = self.timing.first_retry;
+        }
+    }
+
+    /// Hands on what is being handed on, and if this call has not been heeded yet, all that is offered.
+    async fn hand_on(&self, called: u64, outside: &impl Keeping) {
+        let (all, gates): (bool, Vec<Arc<Gate>>) = {
+            let mut state = self.state();
+            let before = mem::replace(&mut state.heeded, called);
+            (before != called, state.open().cloned().collect())
+        };
+        for gate in gates {
+            let leftovers = gate.hand_on(all);
+            if all {}
+            if leftovers.is_empty() {
+                continue;
+            }
+            let (client, told) = (gate.client(), leftovers.clone());
+            let request = MasterRequest::HandOn { client, leftovers };
+            match outside.ask_master(request, self.timing.deadline / 2).await {
+                Ok(MasterReply::Done | MasterReply::Refused { .. }) => gate.handed_on(&told),
+                other => tracing::debug!(?other, "blocks are not handed on yet"),
+            }
         }
     }
 
@@ -269,8 +300,8 @@ impl Keeper {
         let acts_in = sessions.iter().map(|pulse| pulse.acts_in).min().unwrap_or(u64::MAX);
         let changes = state.changes;
         let told = Told { changes, acknowledged, acts_in, question, reclaims };
-        let known = state.epochs;
-        (MasterRequest::Renew { sessions, newer_than, known, reclaims }, told)
+        let (known, heeded) = (state.epochs, state.heeded);
+        (MasterRequest::Renew { sessions, newer_than, known, reclaims, heeded }, told)
     }
 
     /// Waits until the master should hear more than it was told, which is the case soon after a
@@ -316,9 +347,11 @@ impl Keeper {
         question: u64,
         reply: Result<MasterReply, RpcError>,
         broken: &mut u64,
+        called: &mut u64,
     ) -> Option<News> {
         let (view, expelled, epochs, mark) = match reply {
-            Ok(MasterReply::Renewed { view, expelled, epochs, mark }) => {
+            Ok(MasterReply::Renewed { view, expelled, epochs, mark, short }) => {
+                *called = if short == 0 { *called } else { short };
                 (view, expelled, epochs, mark)
             }
             other => {

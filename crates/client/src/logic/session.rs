@@ -137,7 +137,9 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         if self.store.needs_recovery() {
             return None;
         }
-        let leftovers = self.store.host().blocks().give_up(rests, &self.store.view());
+        let mut leftovers = self.store.host().blocks().give_up(rests, &self.store.view());
+        // Should the keeper not get that far.
+        leftovers.extend(self.gate().hand_on(false));
         Some(Leaving { client: self.id(), leftovers })
     }
 

@@ -15,6 +15,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::{Error, Outcome};
 use fusee_core::host::{Acting, BlockGrant, GiveUp, Host};
 use fusee_core::layout::{Address, SizeClass};
+use fusee_core::slab::Rest;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 use futures_util::future::{Either, select};
@@ -187,6 +188,18 @@ impl<E: Environment> Host for SessionHost<E> {
 
     fn may_mark(&self) -> bool {
         self.gate.may_mark()
+    }
+
+    fn offer(&self, spare: Vec<Rest>) {
+        let view = self.gate.view();
+        self.gate.offer(self.blocks.give_up(spare, &view));
+    }
+
+    fn take_back(&self) -> Vec<Address> {
+        let gone = self.gate.take_back();
+        self.blocks.forget(&gone);
+        let geometry = self.gate.view().geometry;
+        gone.iter().map(|gone| geometry.block_address(gone.region, gone.block)).collect()
     }
 
     fn mark(&self) -> u64 {

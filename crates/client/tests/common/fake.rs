@@ -128,7 +128,7 @@ async fn answer(
                     if view.is_some() || !expelled.is_empty() || Instant::now() >= end {
                         let view = view.map(|view| view.into());
                         let epochs = Epochs::default();
-                        return MasterReply::Renewed { view, expelled, epochs, mark: 0 };
+                        return MasterReply::Renewed { view, expelled, epochs, mark: 0, short: 0 };
                     }
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;

@@ -112,6 +112,7 @@ impl tarpc::RequestName for MasterRequest {
             MasterRequest::Join { .. } => "Join",
             MasterRequest::Open => "Open",
             MasterRequest::TakeLeftover { .. } => "TakeLeftover",
+            MasterRequest::HandOn { .. } => "HandOn",
             MasterRequest::Close { .. } => "Close",
             MasterRequest::Renew { .. } => "Renew",
             MasterRequest::Abandon { .. } => "Abandon",

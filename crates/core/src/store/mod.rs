@@ -91,6 +91,8 @@ pub struct Store<F, H> {
     looks: Cell<u64>,
     /// Whether an operation collects free memory.
     collecting: Cell<bool>,
+    /// Operations that look for memory.
+    making_room: Cell<usize>,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -110,6 +112,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             freed: Freed::default(),
             looks: Cell::new(0),
             collecting: Cell::new(false),
+            making_room: Cell::new(0),
         }
     }
 

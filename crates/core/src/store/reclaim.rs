@@ -208,6 +208,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         least: &mut u32,
         view: &Arc<View>,
     ) -> Result<(), Error> {
+        let _ends = MakingRoom::begin(&self.making_room);
+        self.take_back();
         for attempt in 0.. {
             let frozen = |block: Address| is_frozen(view, block);
             let has_room = self.slabs.borrow().has_room(class, *least, frozen);
@@ -226,6 +228,20 @@ impl<F: Fabric, H: Host> Store<F, H> {
         unreachable!("the loop ends by return")
     }
 
+    /// Lets others have the blocks that are not in use, if they are short of memory and nobody here is
+    /// looking for some.
+    pub(super) fn offer(&self) {
+        if self.making_room.get() == 0 {
+            let spare = self.slabs.borrow_mut().offer();
+            self.host.offer(spare);
+        }
+    }
+
+    fn take_back(&self) {
+        let gone = self.host.take_back();
+        self.slabs.borrow_mut().take_back(&gone);
+    }
+
     /// Gets something to allocate from, unless a newer view comes.
     async fn more(
         &self,
@@ -240,15 +256,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if self.slabs.borrow().has_room(class, *least, frozen) {
             return Ok(());
         }
-        match self.ask_for_block(class, false, view).await {
-            Err(Error::OutOfMemory) => {}
-            other => return other,
-        }
         if to_delete {
             match self.ask_for_block(class, true, view).await {
                 Err(Error::OutOfMemory) => {}
                 other => return other,
             }
+        }
+        match self.ask_for_block(class, false, view).await {
+            Err(Error::OutOfMemory) => {}
+            other => return other,
         }
         // Whatever there is will do now.
         *least = u32::MAX;
@@ -409,6 +425,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Ends the use of all blocks, for others to go on with: marks all that is free and tells what
     /// is left. To be called when no operation runs, and none begins any more.
     pub async fn leave(&self) -> Vec<Rest> {
+        self.take_back();
         self.mark_freed(1).await;
         self.slabs.borrow_mut().set_aside();
         let blocks: Vec<(Address, Vec<Address>)> = {
@@ -436,6 +453,22 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         op.finish(OpKind::Reclaim);
         self.slabs.borrow_mut().take_rests()
+    }
+}
+
+/// An operation looks for memory; also when it is dropped, it has stopped.
+struct MakingRoom<'s>(&'s Cell<usize>);
+
+impl<'s> MakingRoom<'s> {
+    fn begin(count: &'s Cell<usize>) -> MakingRoom<'s> {
+        count.set(count.get() + 1);
+        MakingRoom(count)
+    }
+}
+
+impl Drop for MakingRoom<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 

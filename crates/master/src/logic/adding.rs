@@ -71,7 +71,12 @@ impl Adding {
 
 impl Master {
     /// A client found no free block, by the view of this number.
-    pub(super) fn region_wanted(&mut self, client: ClientId, number: u64) -> MasterReply {
+    pub(super) fn region_wanted(
+        &mut self,
+        now_ms: u64,
+        client: ClientId,
+        number: u64,
+    ) -> MasterReply {
         let Some(view) = self.view() else { return self.not_ready() };
         // A change comes to its end by newer views.
         if view.number > number || view.change.is_some() || self.adding.under_way.is_some() {
@@ -79,12 +84,15 @@ impl Master {
         }
         if self.owes_replicas() {
             // Whatever is being restored ends by a newer view.
-            return match self.choose() {
-                Some(_) => MasterReply::Done,
-                None => refused("replicas are missing, and come first; start another memory node"),
-            };
+            if self.choose().is_some() || self.call_for_memory(now_ms, client) {
+                return MasterReply::Done;
+            }
+            return refused("replicas are missing, and come first; start another memory node");
         }
         if self.choose_members(1).is_empty() {
+            if self.call_for_memory(now_ms, client) {
+                return MasterReply::Done;
+            }
             return refused(
                 "no memory node has room for another region; start another memory node",
             );

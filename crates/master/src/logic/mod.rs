@@ -48,6 +48,7 @@ mod joining;
 mod presence;
 mod requests;
 mod reserving;
+mod shortage;
 mod splitting;
 mod telling;
 
@@ -71,6 +72,7 @@ use format::Attempt;
 use growth::Growth;
 use history::History;
 use presence::Presences;
+use shortage::Shortage;
 use splitting::Splitting;
 use telling::Told;
 
@@ -213,6 +215,7 @@ pub struct Master {
     growth: Growth,
     splitting: Splitting,
     adding: Adding,
+    shortage: Shortage,
     admitting: Admitting,
     history: History,
     epochs: Epoch,
@@ -266,6 +269,7 @@ impl Master {
             growth: Growth::default(),
             splitting: Splitting::default(),
             adding: Adding::default(),
+            shortage: Shortage::default(),
             admitting: Admitting::default(),
             history: History::default(),
             epochs: Epoch::default(),

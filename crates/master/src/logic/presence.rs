@@ -55,6 +55,7 @@ pub(super) enum Asker {
         known: Epochs,
         reclaims: bool,
         mark: u64,
+        heeded: u64,
     },
     Node {
         identity: u64,
@@ -197,18 +198,21 @@ impl Master {
 
     fn reply_to(&self, asker: &Asker, epochs: Epochs, is_late: bool) -> Option<MasterReply> {
         match asker {
-            Asker::Sessions { clients, newer_than, known, reclaims, mark } => {
+            Asker::Sessions { clients, newer_than, known, reclaims, mark, heeded } => {
                 let gone = clients.iter().filter(|client| !self.sessions.is_open(**client));
                 let expelled: Vec<ClientId> = gone.copied().collect();
                 let newer = self.view().filter(|view| view.number > *newer_than);
                 let view = newer.and_then(|_| self.told.update(*newer_than));
+                let short = self.shortage.calls(clients, *heeded);
                 let later = epochs.passed > known.passed || epochs.settled > known.settled;
                 let told = view.is_some()
                     || !expelled.is_empty()
                     || epochs.newest > known.newest
+                    || short != 0
                     || (*reclaims && later);
                 let mark = *mark;
-                (told || is_late).then_some(MasterReply::Renewed { view, expelled, epochs, mark })
+                let reply = MasterReply::Renewed { view, expelled, epochs, mark, short };
+                (told || is_late).then_some(reply)
             }
             Asker::Node { identity } => {
                 if self.members.values().all(|member| member.identity != *identity) {

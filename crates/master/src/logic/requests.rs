@@ -34,15 +34,17 @@ impl Master {
             MasterRequest::TakeLeftover { client, class, view } => {
                 self.take_leftover(client, class, view, out)
             }
+            MasterRequest::HandOn { client, leftovers } => self.hand_on(client, &leftovers, out),
             MasterRequest::Close { client, leftovers } => self.close(client, &leftovers, out),
-            MasterRequest::Renew { sessions, newer_than, known, reclaims } => {
+            MasterRequest::Renew { sessions, newer_than, known, reclaims, heeded } => {
                 if self.view().is_none() {
                     return Some(self.not_ready());
                 }
                 let clients = self.renew(now_ms, connection, &sessions);
+                self.shortage.heard(&clients, heeded);
                 let mark = self.epochs.newest(out);
                 self.epochs.wanted |= reclaims;
-                let asker = Asker::Sessions { clients, newer_than, known, reclaims, mark };
+                let asker = Asker::Sessions { clients, newer_than, known, reclaims, mark, heeded };
                 self.wait(now_ms, token, asker);
                 return None;
             }
@@ -54,7 +56,7 @@ impl Master {
             }
             MasterRequest::Split { subtable, view } => self.split_wanted(subtable, view),
             MasterRequest::Drain { node, cancel } => self.drain(node, cancel, out),
-            MasterRequest::MoreRoom { client, view } => self.region_wanted(client, view),
+            MasterRequest::MoreRoom { client, view } => self.region_wanted(now_ms, client, view),
             MasterRequest::Unreachable { node } => {
                 self.probe(now_ms, node, out);
                 MasterReply::Done
@@ -112,7 +114,7 @@ impl Master {
     ) -> MasterReply {
         let Phase::Formed(view) = &self.phase else { return self.not_ready() };
         if by != view.number {
-            return MasterReply::Leftover(None);
+            return MasterReply::Leftover { leftover: None, owner_lives: false };
         }
         let mut writes = Vec::new();
         let block_bytes = view.geometry.block_bytes;
@@ -127,7 +129,8 @@ impl Master {
         if !writes.is_empty() {
             out.push(Action::Persist(writes));
         }
-        MasterReply::Leftover(leftover)
+        let owner_lives = leftover.is_some_and(|left| self.sessions.is_open(left.owner));
+        MasterReply::Leftover { leftover, owner_lives }
     }
 
     fn close(

@@ -13,6 +13,24 @@ fn more_room(world: &mut World, client: ClientId) -> MasterReply {
     }
 }
 
+/// As many more regions as there is room for, after all sessions were called upon; how many there are
+/// each time, and why there are no more.
+fn fill_up(world: &mut World, client: ClientId) -> (Vec<usize>, String) {
+    let mut counts = vec![world.view().regions.len()];
+    for _ in 0..1000 {
+        match more_room(world, client) {
+            MasterReply::Refused { reason } => return (counts, reason),
+            reply => assert_eq!(reply, MasterReply::Done),
+        }
+        world.step();
+        let view = world.view();
+        if view.change.is_none() && view.regions.len() > counts[counts.len() - 1] {
+            counts.push(view.regions.len());
+        }
+    }
+    panic!("it is never refused");
+}
+
 /// Every replica is where the view says, and nothing more is reserved than that.
 fn check_reserved(world: &World, view: &View) {
     let count = |places: &[Place], node| places.iter().filter(|p| p.node == node).count() as u64;
@@ -40,27 +58,65 @@ fn regions_come_when_clients_ask_until_the_pools_are_full() {
     assert_eq!(world.ask(late), Some(MasterReply::Done));
     world.pass(LEASE_MS);
     assert_eq!(world.view(), view, "the asker has not seen the newest view");
-    let mut counts = vec![3];
-    while more_room(&mut world, client) == MasterReply::Done {
-        let before = world.view().number;
-        world.until("another region", |world| {
-            world.view().number > before && world.view().change.is_none()
-        });
-        counts.push(world.view().regions.len());
-    }
+    let (counts, reason) = fill_up(&mut world, client);
     // 1 MiB holds 3 regions of 256 KiB beside the index, twice replicated over three nodes.
     assert_eq!(counts, [3, 4]);
-    let Some(MasterReply::Refused { reason }) =
-        world.ask(MasterRequest::MoreRoom { client, view: world.view().number })
-    else {
-        panic!("there is no room");
-    };
     assert!(reason.contains("start another memory node"), "{reason}");
     let view = world.view();
     assert!(view.regions.iter().all(|region| region.places.len() == 2));
     check_tables(&world, &view, client);
     check_reserved(&world, &view);
     assert!(world.sessions.iter().all(|session| !session.expelled));
+}
+
+#[test]
+fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (client, idle) = (world.open(), world.open());
+    let (_, reason) = fill_up(&mut world, client);
+    assert!(reason.contains("no memory node has room"), "{reason}");
+    world.pass(100);
+    // One that does not hear of it is not waited for for long.
+    world.sessions[1].renews = false;
+    fill_up(&mut world, client);
+    world.sessions[1].renews = true;
+    world.pass(100);
+    let before = world.sessions[1].heeded;
+    assert_eq!(more_room(&mut world, client), MasterReply::Done);
+    world.pass(100);
+    assert_ne!(world.sessions[1].heeded, before);
+
+    let (number, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let block = BlockId { region: 0, block: 1 };
+    let leftover = Leftover { block, owner: idle, class, first: 3, marked: Some(1) };
+    let hand_on = MasterRequest::HandOn { client: idle, leftovers: vec![leftover] };
+    assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
+    assert_eq!(world.ask(hand_on), Some(MasterReply::Done), "repeated");
+    assert!(matches!(more_room(&mut world, client), MasterReply::Refused { .. }));
+    let take = || MasterRequest::TakeLeftover { client, class: None, view: number };
+    let handed_on = MasterReply::Leftover { leftover: Some(leftover), owner_lives: true };
+    assert_eq!(world.ask(take()), Some(handed_on));
+    assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
+}
+
+#[test]
+fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (client, dies) = (world.open(), world.open());
+    let (number, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let block = BlockId { region: 0, block: 1 };
+    let leftover = Leftover { block, owner: dies, class, first: 3, marked: Some(1) };
+    let hand_on = MasterRequest::HandOn { client: dies, leftovers: vec![leftover] };
+    assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
+    world.recoveries_fail = true;
+    world.ask(MasterRequest::Abandon { client: dies });
+    let take = || MasterRequest::TakeLeftover { client, class: Some(class), view: number };
+    assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
+    assert!(matches!(world.ask(hand_on), Some(MasterReply::Refused { .. })));
+    world.recoveries_fail = false;
+    world.until("the recovery", World::is_whole);
+    let left = MasterReply::Leftover { leftover: Some(leftover), owner_lives: false };
+    assert_eq!(world.ask(take()), Some(left));
 }
 
 #[test]
@@ -362,12 +418,7 @@ fn a_drain_that_cannot_be_is_refused_with_what_to_do() {
     // Enough nodes, but no room.
     let mut world = World::formed(settings(4, 2, 2));
     let client = world.open();
-    while more_room(&mut world, client) == MasterReply::Done {
-        let before = world.view().number;
-        world.until("another region", |world| {
-            world.view().number > before && world.view().change.is_none()
-        });
-    }
+    fill_up(&mut world, client);
     says(&mut world, 1, false, "have no room for");
     world.add_node();
     world.until("the fifth", World::is_whole);

@@ -69,6 +69,8 @@ pub struct Follower {
     /// It leaves old views behind.
     pub follows: bool,
     pub expelled: bool,
+    /// The last call for memory that it has heard.
+    pub heeded: u64,
     asking: Option<u64>,
 }
 
@@ -305,7 +307,15 @@ impl World {
         };
         let (renews, follows, expelled) = (true, true, false);
         let view = view.number;
-        self.sessions.push(Follower { client, view, renews, follows, expelled, asking: None });
+        self.sessions.push(Follower {
+            client,
+            view,
+            renews,
+            follows,
+            expelled,
+            heeded: 0,
+            asking: None,
+        });
         client
     }
 
@@ -368,6 +378,7 @@ impl World {
             newer_than: session.view,
             known: Epochs::default(),
             reclaims: false,
+            heeded: session.heeded,
         };
         let (asking, crashes) = (session.asking, self.crashes);
         let token = asking.unwrap_or_else(|| self.send(at as u64 + 1, request));
@@ -375,7 +386,8 @@ impl World {
         let session = &mut self.sessions[at];
         session.asking = None;
         match reply {
-            Some(MasterReply::Renewed { view, expelled, .. }) => {
+            Some(MasterReply::Renewed { view, expelled, short, .. }) => {
+                session.heeded = if short == 0 { session.heeded } else { short };
                 session.expelled = expelled.contains(&client);
                 session.view = view.map_or(session.view, |view| view.number());
             }
