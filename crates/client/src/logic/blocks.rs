@@ -16,7 +16,8 @@
 //! block again. (For other clients the request comes to nothing: it names its sender as the owner.)
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -54,6 +55,35 @@ pub(super) struct BlockSource<E> {
     in_doubt: RefCell<BTreeSet<BlockId>>,
     /// Blocks that were granted and not given back.
     held: RefCell<BTreeSet<BlockId>>,
+    /// Blocks that were handed on: the tables name this session until somebody has taken them over.
+    handed_on: RefCell<BTreeSet<BlockId>>,
+    /// What it has begun to take over, and may have taken over.
+    adopting: RefCell<BTreeMap<BlockId, Leftover>>,
+    /// Requests for blocks that run.
+    asking: Cell<u32>,
+    /// Whether the master had no more room the last time.
+    refused: Cell<bool>,
+    /// Whether there were requests whose answer nobody heard: there may be blocks that the tables say
+    /// are this session's, and of which it does not know.
+    missed: Cell<bool>,
+}
+
+/// A request for a block runs. If it is dropped, so is an answer.
+struct Asking<'b, E: Environment>(&'b BlockSource<E>, bool);
+
+impl<E: Environment> Asking<'_, E> {
+    fn answered(mut self) {
+        self.1 = true;
+    }
+}
+
+impl<E: Environment> Drop for Asking<'_, E> {
+    fn drop(&mut self) {
+        self.0.asking.set(self.0.asking.get() - 1);
+        if !self.1 {
+            self.0.missed.set(true);
+        }
+    }
 }
 
 impl<E: Environment> BlockSource<E> {
@@ -66,8 +96,20 @@ impl<E: Environment> BlockSource<E> {
         let turn = Cell::new(client.0 as usize);
         let node_deadline = op_timeout / (members as u32 + 2);
         let without_master = Cell::new(0);
-        let (in_doubt, held) = (RefCell::default(), RefCell::default());
-        BlockSource { client, env, node_deadline, turn, without_master, in_doubt, held }
+        BlockSource {
+            client,
+            env,
+            node_deadline,
+            turn,
+            without_master,
+            in_doubt: RefCell::default(),
+            held: RefCell::default(),
+            handed_on: RefCell::default(),
+            adopting: RefCell::default(),
+            asking: Cell::new(0),
+            refused: Cell::new(false),
+            missed: Cell::new(false),
+        }
     }
 
     pub fn client(&self) -> ClientId {
@@ -82,43 +124,137 @@ impl<E: Environment> BlockSource<E> {
         to_delete: bool,
         view: &View,
     ) -> Result<BlockGrant, Error> {
+        self.asking.set(self.asking.get() + 1);
+        let asking = Asking(self, false);
+        let granted = self.grant_of(class, to_delete, view).await;
+        asking.answered();
+        granted
+    }
+
+    async fn grant_of(
+        &self,
+        class: SizeClass,
+        to_delete: bool,
+        view: &View,
+    ) -> Result<BlockGrant, Error> {
         if let Some(left) = self.go_on_with(Some(class), view).await {
             return Ok(left);
         }
         match self.allocate(to_delete, view).await {
-            Ok(block) => {
-                self.held.borrow_mut().insert(block);
-                let address = view.geometry.block_address(block.region, block.block);
-                let region = view.regions.get(block.region as usize);
-                let marked = region.map(|region| region.led_since);
-                Ok(BlockGrant { address, class, first: 0, marked })
+            Ok(block) => Ok(self.fresh(block, class, view)),
+            Err(Error::OutOfMemory) if to_delete => {
+                self.find_missed(class, view).await.ok_or(Error::OutOfMemory)
             }
-            Err(Error::OutOfMemory) if !to_delete => {
-                self.go_on_with(None, view).await.ok_or(Error::OutOfMemory)
-            }
+            Err(Error::OutOfMemory) => self.grant_without_pool(class, view).await,
             Err(error) => Err(error),
         }
     }
 
+    /// No member has a free block. Any block that may turn out to be free, or another region. Where
+    /// that was refused the last time, what others have handed on since comes first.
+    async fn grant_without_pool(&self, class: SizeClass, view: &View) -> Result<BlockGrant, Error> {
+        if let Some(found) = self.find_missed(class, view).await {
+            return Ok(found);
+        }
+        if self.refused.get()
+            && let Some(left) = self.go_on_with(None, view).await
+        {
+            return Ok(left);
+        }
+        let asked = self.ask_for_more(view).await;
+        self.refused.set(asked == Err(Error::OutOfMemory));
+        match asked {
+            Err(Error::OutOfMemory) => self.go_on_with(None, view).await.ok_or(Error::OutOfMemory),
+            Err(error) => Err(error),
+            Ok(never) => match never {},
+        }
+    }
+
+    /// A block from the pool is the session's.
+    fn fresh(&self, block: BlockId, class: SizeClass, view: &View) -> BlockGrant {
+        self.holds(block);
+        let address = view.geometry.block_address(block.region, block.block);
+        let marked = view.regions.get(block.region as usize).map(|region| region.led_since);
+        BlockGrant { address, class, first: 0, marked }
+    }
+
+    fn holds(&self, block: BlockId) {
+        self.held.borrow_mut().insert(block);
+        self.handed_on.borrow_mut().remove(&block);
+        self.adopting.borrow_mut().remove(&block);
+    }
+
+    /// A block that is this session's by the tables, and of which it did not hear, if an answer was
+    /// missed.
+    async fn find_missed(&self, class: SizeClass, view: &View) -> Option<BlockGrant> {
+        // Another request may be about to get what is found here.
+        if !self.missed.get() || self.asking.get() > 1 {
+            return None;
+        }
+        self.missed.set(false);
+        let mut found = None;
+        for member in &view.members {
+            let request = NodeRequest::BlocksOf { clients: vec![self.client] };
+            let Ok(NodeReply::Blocks(blocks)) = self.ask(member.node, request).await else {
+                self.missed.set(true);
+                continue;
+            };
+            let leads = |block: &BlockId| {
+                let region = view.regions.get(block.region as usize);
+                region.is_some_and(|region| region.places[0].node == member.node)
+            };
+            let ours = blocks.into_iter().map(|(block, _)| block);
+            let mut ours = ours.filter(|block| is_valid(view, *block) && leads(block));
+            found = found.or_else(|| ours.find(|block| self.is_missed(*block, view)));
+        }
+        let block = found?;
+        // There may be more.
+        self.missed.set(true);
+        let before = self.adopting.borrow().get(&block).copied();
+        let recorded = match &before {
+            Some(leftover) => self.adopt(leftover, false, view).await,
+            None => self.record_on_backups(block, view).await,
+        };
+        if let Err(error) = recorded {
+            tracing::debug!(?block, %error, "a block that nobody heard of is not recorded yet");
+            return None;
+        }
+        Some(match before {
+            Some(leftover) => self.left(&leftover, view),
+            None => self.fresh(block, class, view),
+        })
+    }
+
+    fn is_missed(&self, block: BlockId, view: &View) -> bool {
+        let known = [&self.held, &self.handed_on, &self.in_doubt];
+        !view.is_region_frozen(block.region) && known.iter().all(|k| !k.borrow().contains(&block))
+    }
+
     async fn go_on_with(&self, class: Option<SizeClass>, view: &View) -> Option<BlockGrant> {
         let (leftover, owner_lives) = self.take_leftover(class, view).await?;
-        let Leftover { block, class, first, marked, .. } = leftover;
+        let block = leftover.block;
         // The master may not know that somebody gave it back to the pool, before this session got it
         // from there.
         if self.held.borrow().contains(&block) {
             return None;
         }
+        self.adopting.borrow_mut().insert(block, leftover);
         match self.adopt(&leftover, owner_lives, view).await {
-            Ok(()) => {
-                self.held.borrow_mut().insert(block);
-                let address = view.geometry.block_address(block.region, block.block);
-                Some(BlockGrant { address, class, first, marked })
-            }
+            Ok(()) => Some(self.left(&leftover, view)),
             Err(error) => {
-                tracing::warn!(?leftover, %error, "a handed-on block is lost");
+                tracing::warn!(?leftover, %error, "a handed-on block is not taken over");
+                self.missed.set(true);
                 None
             }
         }
+    }
+
+    /// A leftover is the session's.
+    fn left(&self, leftover: &Leftover, view: &View) -> BlockGrant {
+        let Leftover { block, class, first, marked, .. } = *leftover;
+        self.holds(block);
+        let address = view.geometry.block_address(block.region, block.block);
+        BlockGrant { address, class, first, marked }
     }
 
     /// Gives a block of this session back to the pool. The primary last: it hands the block out as
@@ -160,6 +296,7 @@ impl<E: Environment> BlockSource<E> {
     /// Blocks are not this session's any more.
     pub fn forget(&self, blocks: &[BlockId]) {
         self.held.borrow_mut().retain(|block| !blocks.contains(block));
+        self.handed_on.borrow_mut().extend(blocks);
     }
 
     /// What is left of this session's blocks, for others.
@@ -191,21 +328,34 @@ impl<E: Environment> BlockSource<E> {
                     }
                     self.give_back(block, view).await;
                 }
+                Ok(NodeReply::Allocated { block }) => {
+                    // Of a region that a newer view has. No backup knows of it.
+                    let (from, to) = (self.client, ClientId::NOBODY);
+                    let back = NodeRequest::SetOwner { block, from, to, unless_fenced: false };
+                    if self.ask(member.node, back).await.is_err() {
+                        self.missed.set(true);
+                    }
+                    last_failure = Some(format!("{}: {block:?} is not of this view", member.node));
+                }
                 Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)) => {}
                 Ok(other) => last_failure = Some(format!("{}: {other:?}", member.node)),
-                Err(error) => last_failure = Some(format!("{}: {error}", member.node)),
+                Err(error) => {
+                    if error.may_take_effect() {
+                        self.missed.set(true);
+                    }
+                    last_failure = Some(format!("{}: {error}", member.node));
+                }
             }
         }
         match last_failure {
             Some(reason) => Err(Error::Allocation { reason }),
-            None if to_delete => Err(Error::OutOfMemory),
-            None => self.ask_for_more(view).await,
+            None => Err(Error::OutOfMemory),
         }
     }
 
     /// No member has a free block: the master is to add regions, which a newer view will show. If
     /// there is no room for any, that is the end.
-    async fn ask_for_more(&self, view: &View) -> Result<BlockId, Error> {
+    async fn ask_for_more(&self, view: &View) -> Result<Infallible, Error> {
         let request = MasterRequest::MoreRoom { client: self.client, view: view.number };
         match self.env.ask_master(request, MASTER_DEADLINE.min(self.node_deadline)).await {
             Ok(MasterReply::Refused { reason }) => {
@@ -299,190 +449,4 @@ fn is_valid(view: &View, block: BlockId) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::future::{Future, ready};
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
-
-    use fusee_core::view::{Geometry, Member, Place, Region, Scheme};
-
-    use super::*;
-
-    /// A node 0 whose only free block is always the same, and a node 1 that is silent for a while.
-    struct Surroundings {
-        silent: Cell<bool>,
-        /// It does not even refuse to answer.
-        hangs: Cell<bool>,
-        owner: Cell<ClientId>,
-        has_master: Cell<bool>,
-        asked_master: Cell<u32>,
-    }
-
-    impl Surroundings {
-        fn new() -> Rc<Surroundings> {
-            Rc::new(Surroundings {
-                silent: Cell::new(true),
-                hangs: Cell::new(false),
-                owner: Cell::new(ClientId::NOBODY),
-                has_master: Cell::new(true),
-                asked_master: Cell::new(0),
-            })
-        }
-    }
-
-    impl Environment for Surroundings {
-        fn sleep(&self, _: Duration) -> impl Future<Output = ()> {
-            ready(())
-        }
-
-        fn yield_now(&self) -> impl Future<Output = ()> {
-            ready(())
-        }
-
-        fn spin(&self, _: u64) {}
-
-        async fn ask_node(
-            &self,
-            node: MnId,
-            request: NodeRequest,
-            _: Duration,
-        ) -> Result<NodeReply, RpcError> {
-            let first = node == MnId(0);
-            match request {
-                NodeRequest::Alloc { client, .. } if first => {
-                    if self.owner.replace(client) != ClientId::NOBODY {
-                        return Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock));
-                    }
-                    Ok(NodeReply::Allocated { block: BlockId { region: 0, block: 0 } })
-                }
-                NodeRequest::Alloc { .. } => Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)),
-                NodeRequest::SetOwner { to, .. } if first => {
-                    self.owner.set(to);
-                    Ok(NodeReply::Done)
-                }
-                NodeRequest::SetOwner { to, .. } if self.hangs.get() && to == ClientId::NOBODY => {
-                    std::future::pending().await
-                }
-                NodeRequest::SetOwner { .. } if self.silent.get() => {
-                    Err(RpcError::TimedOut { addr: "node 1".into() })
-                }
-                NodeRequest::SetOwner { .. } => Ok(NodeReply::Done),
-                other => panic!("{other:?}"),
-            }
-        }
-
-        async fn ask_master(&self, _: MasterRequest, _: Duration) -> Result<MasterReply, RpcError> {
-            self.asked_master.set(self.asked_master.get() + 1);
-            match self.has_master.get() {
-                true => Ok(MasterReply::Leftover { leftover: None, owner_lives: false }),
-                false => Err(RpcError::TimedOut { addr: "master".into() }),
-            }
-        }
-
-        fn adopt(&self, _: &View) {}
-
-        fn report_unreachable(&self, _: MnId) {}
-    }
-
-    fn view() -> View {
-        let member = |node| Member {
-            node,
-            identity: 0,
-            control: String::new(),
-            tcp: None,
-            shm: None,
-            pool_bytes: 1 << 20,
-        };
-        let place = |node| Place { node, offset: 0 };
-        View {
-            number: 1,
-            cluster: 1,
-            geometry: Geometry {
-                region_bytes: 1 << 17,
-                block_bytes: 1 << 12,
-                ..Default::default()
-            },
-            members: vec![member(MnId(0)), member(MnId(1))],
-            regions: vec![Region {
-                scheme: Scheme::Replicated,
-                places: vec![place(MnId(0)), place(MnId(1))],
-                led_since: 1,
-            }],
-            directory: Vec::new(),
-            subtables: Vec::new(),
-            change: None,
-        }
-    }
-
-    fn at_once<T>(future: impl Future<Output = T>) -> T {
-        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => result,
-            Poll::Pending => panic!("nothing here waits"),
-        }
-    }
-
-    fn source_of(client: u32, env: &Rc<Surroundings>) -> BlockSource<Surroundings> {
-        BlockSource::new(ClientId(client), env.clone(), Duration::from_secs(1), 2)
-    }
-
-    #[test]
-    fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
-        let nobody = ClientId::NOBODY;
-        let env = Surroundings::new();
-        let source = source_of(7, &env);
-        let class = SizeClass::from_code(1).unwrap();
-        assert!(matches!(
-            at_once(source.grant(class, false, &view())),
-            Err(Error::Allocation { .. })
-        ));
-        assert_eq!(env.owner.get(), nobody, "node 0 has it back, node 1 may hear of it later");
-        env.silent.set(false);
-        assert!(matches!(
-            at_once(source.grant(class, false, &view())),
-            Err(Error::Allocation { .. })
-        ));
-
-        // Another session may have it: the late request names client 7 as the owner.
-        env.owner.set(nobody);
-        at_once(source_of(8, &env).grant(class, false, &view())).unwrap();
-    }
-
-    #[test]
-    fn nor_is_one_whose_return_nobody_waited_for() {
-        let env = Surroundings::new();
-        let source = source_of(7, &env);
-        let class = SizeClass::from_code(1).unwrap();
-        env.hangs.set(true);
-        let view = view();
-        {
-            let mut grant = pin!(source.grant(class, false, &view));
-            let mut context = Context::from_waker(Waker::noop());
-            assert!(grant.as_mut().poll(&mut context).is_pending(), "it is being given back");
-        }
-        env.hangs.set(false);
-        env.silent.set(false);
-        env.owner.set(ClientId::NOBODY);
-        assert!(matches!(
-            at_once(source.grant(class, false, &view)),
-            Err(Error::Allocation { .. })
-        ));
-    }
-
-    #[test]
-    fn a_master_that_is_away_is_not_asked_for_every_block() {
-        let env = Surroundings::new();
-        env.silent.set(false);
-        env.has_master.set(false);
-        let source = source_of(7, &env);
-        let class = SizeClass::from_code(1).unwrap();
-        let grant = || {
-            env.owner.set(ClientId::NOBODY);
-            at_once(source.grant(class, false, &view())).unwrap();
-        };
-        (0..=BLOCKS_WITHOUT_MASTER).for_each(|_| grant());
-        assert_eq!(env.asked_master.get(), 1);
-        env.has_master.set(true);
-        (0..3).for_each(|_| grant());
-        assert_eq!(env.asked_master.get(), 4, "it is back");
-    }
-}
+mod tests;

@@ -29,6 +29,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::mem;
 
+use super::acting::Acts;
 use super::{Op, Store};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
@@ -279,6 +280,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     other => return other,
                 },
                 Left::Waiting => {}
+                // What there was to wait for has just come.
+                Left::Nothing if self.slabs.borrow().has_room(class, *least, frozen) => {
+                    return Ok(());
+                }
                 Left::Nothing => return Err(Error::OutOfMemory),
             }
             if self.host.pause(attempt).await.is_err() {
@@ -295,8 +300,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         to_delete: bool,
         view: &Arc<View>,
     ) -> Result<(), Error> {
-        let grant = self.host.alloc_block(class, to_delete, view).await?;
-        let Some(grant) = grant else { return Ok(()) };
+        // Acts by this view until the block is recorded on all replicas: none is added meanwhile that
+        // would not know of it.
+        let (acts, newest) = Acts::new(self);
+        if newest.number > view.number {
+            return Ok(());
+        }
+        let grant = self.host.alloc_block(class, to_delete, view).await;
+        drop(acts);
+        let Some(grant) = grant? else { return Ok(()) };
         let class = grant.class;
         if !self.slabs.borrow_mut().add_block(class, grant) {
             return Err(Error::Corrupt { what: "a granted block has no room for one object" });

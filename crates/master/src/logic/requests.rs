@@ -125,7 +125,14 @@ impl Master {
         let may_use = |leftover: &Leftover| {
             !view.is_region_frozen(leftover.block.region) && (class.is_none() || has_room(leftover))
         };
-        let leftover = self.sessions.take_leftover(client, class, may_use, &mut writes);
+        // Where any will do, those with room are left to who can use it.
+        let is_full = |leftover: &Leftover| may_use(leftover) && !has_room(leftover);
+        let mut leftover = None;
+        if class.is_none() {
+            leftover = self.sessions.take_leftover(client, class, is_full, &mut writes);
+        }
+        let leftover =
+            leftover.or_else(|| self.sessions.take_leftover(client, class, may_use, &mut writes));
         if !writes.is_empty() {
             out.push(Action::Persist(writes));
         }

@@ -1,0 +1,219 @@
+//! Blocks whose requests and answers are lost.
+
+use std::future::{Future, ready};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use fusee_core::view::{Geometry, Member, Place, Region, Scheme};
+
+use super::*;
+
+/// A node 0 whose only free block is always the same, and a node 1 that is silent for a while.
+struct Surroundings {
+    silent: Cell<bool>,
+    /// It does not even refuse to answer.
+    hangs: Cell<bool>,
+    owner: Cell<ClientId>,
+    /// Node 0 allocates, and its answer never comes.
+    mute: Cell<bool>,
+    has_master: Cell<bool>,
+    asked_master: Cell<u32>,
+}
+
+impl Surroundings {
+    fn new() -> Rc<Surroundings> {
+        Rc::new(Surroundings {
+            silent: Cell::new(true),
+            hangs: Cell::new(false),
+            owner: Cell::new(ClientId::NOBODY),
+            mute: Cell::new(false),
+            has_master: Cell::new(true),
+            asked_master: Cell::new(0),
+        })
+    }
+}
+
+impl Environment for Surroundings {
+    fn sleep(&self, _: Duration) -> impl Future<Output = ()> {
+        ready(())
+    }
+
+    fn yield_now(&self) -> impl Future<Output = ()> {
+        ready(())
+    }
+
+    fn spin(&self, _: u64) {}
+
+    async fn ask_node(
+        &self,
+        node: MnId,
+        request: NodeRequest,
+        _: Duration,
+    ) -> Result<NodeReply, RpcError> {
+        let first = node == MnId(0);
+        match request {
+            NodeRequest::Alloc { client, .. } if first => {
+                if self.owner.get() != ClientId::NOBODY {
+                    return Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock));
+                }
+                self.owner.set(client);
+                if self.mute.get() {
+                    std::future::pending().await
+                }
+                Ok(NodeReply::Allocated { block: BlockId { region: 0, block: 0 } })
+            }
+            NodeRequest::Alloc { .. } => Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)),
+            NodeRequest::SetOwner { to, .. } if first => {
+                self.owner.set(to);
+                Ok(NodeReply::Done)
+            }
+            NodeRequest::SetOwner { to, .. } if self.hangs.get() && to == ClientId::NOBODY => {
+                std::future::pending().await
+            }
+            NodeRequest::SetOwner { .. } if self.silent.get() => {
+                Err(RpcError::TimedOut { addr: "node 1".into() })
+            }
+            NodeRequest::SetOwner { .. } => Ok(NodeReply::Done),
+            NodeRequest::BlocksOf { clients } => {
+                let is_asked = first && clients == [self.owner.get()];
+                let block = (BlockId { region: 0, block: 0 }, self.owner.get());
+                Ok(NodeReply::Blocks(is_asked.then_some(block).into_iter().collect()))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn ask_master(
+        &self,
+        request: MasterRequest,
+        _: Duration,
+    ) -> Result<MasterReply, RpcError> {
+        self.asked_master.set(self.asked_master.get() + 1);
+        match self.has_master.get() {
+            true if matches!(request, MasterRequest::MoreRoom { .. }) => {
+                Ok(MasterReply::Refused { reason: "there is no room".into() })
+            }
+            true => Ok(MasterReply::Leftover { leftover: None, owner_lives: false }),
+            false => Err(RpcError::TimedOut { addr: "master".into() }),
+        }
+    }
+
+    fn adopt(&self, _: &View) {}
+
+    fn report_unreachable(&self, _: MnId) {}
+}
+
+fn view() -> View {
+    let member = |node| Member {
+        node,
+        identity: 0,
+        control: String::new(),
+        tcp: None,
+        shm: None,
+        pool_bytes: 1 << 20,
+    };
+    let place = |node| Place { node, offset: 0 };
+    View {
+        number: 1,
+        cluster: 1,
+        geometry: Geometry { region_bytes: 1 << 17, block_bytes: 1 << 12, ..Default::default() },
+        members: vec![member(MnId(0)), member(MnId(1))],
+        regions: vec![Region {
+            scheme: Scheme::Replicated,
+            places: vec![place(MnId(0)), place(MnId(1))],
+            led_since: 1,
+        }],
+        directory: Vec::new(),
+        subtables: Vec::new(),
+        change: None,
+    }
+}
+
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("nothing here waits"),
+    }
+}
+
+fn source_of(client: u32, env: &Rc<Surroundings>) -> BlockSource<Surroundings> {
+    BlockSource::new(ClientId(client), env.clone(), Duration::from_secs(1), 2)
+}
+
+#[test]
+fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
+    let nobody = ClientId::NOBODY;
+    let env = Surroundings::new();
+    let source = source_of(7, &env);
+    let class = SizeClass::from_code(1).unwrap();
+    assert!(matches!(at_once(source.grant(class, false, &view())), Err(Error::Allocation { .. })));
+    assert_eq!(env.owner.get(), nobody, "node 0 has it back, node 1 may hear of it later");
+    env.silent.set(false);
+    assert!(matches!(at_once(source.grant(class, false, &view())), Err(Error::Allocation { .. })));
+
+    // Another session may have it: the late request names client 7 as the owner.
+    env.owner.set(nobody);
+    at_once(source_of(8, &env).grant(class, false, &view())).unwrap();
+}
+
+#[test]
+fn nor_is_one_whose_return_nobody_waited_for() {
+    let env = Surroundings::new();
+    let source = source_of(7, &env);
+    let class = SizeClass::from_code(1).unwrap();
+    env.hangs.set(true);
+    let view = view();
+    {
+        let mut grant = pin!(source.grant(class, false, &view));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(grant.as_mut().poll(&mut context).is_pending(), "it is being given back");
+    }
+    env.hangs.set(false);
+    env.silent.set(false);
+    env.owner.set(ClientId::NOBODY);
+    assert!(matches!(at_once(source.grant(class, false, &view)), Err(Error::Allocation { .. })));
+}
+
+#[test]
+fn a_master_that_is_away_is_not_asked_for_every_block() {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    env.has_master.set(false);
+    let source = source_of(7, &env);
+    let class = SizeClass::from_code(1).unwrap();
+    let grant = || {
+        env.owner.set(ClientId::NOBODY);
+        at_once(source.grant(class, false, &view())).unwrap();
+    };
+    (0..=BLOCKS_WITHOUT_MASTER).for_each(|_| grant());
+    assert_eq!(env.asked_master.get(), 1);
+    env.has_master.set(true);
+    (0..3).for_each(|_| grant());
+    assert_eq!(env.asked_master.get(), 4, "it is back");
+}
+
+#[test]
+fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    env.mute.set(true);
+    let source = source_of(7, &env);
+    let class = SizeClass::from_code(1).unwrap();
+    let view = view();
+    {
+        let mut grant = pin!(source.grant(class, false, &view));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(grant.as_mut().poll(&mut context).is_pending());
+        // While it runs, what the tables say may be what it is about to hear.
+        env.mute.set(false);
+        assert_eq!(at_once(source.grant(class, false, &view)), Err(Error::OutOfMemory));
+    }
+    assert_eq!(env.owner.get(), ClientId(7));
+    let found = at_once(source.grant(class, false, &view)).unwrap();
+    assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 0));
+    assert_eq!(at_once(source.grant(class, false, &view)), Err(Error::OutOfMemory));
+    // What has been handed on is nothing that nobody heard of.
+    source.forget(&[BlockId { region: 0, block: 0 }]);
+    source.missed.set(true);
+    assert_eq!(at_once(source.grant(class, false, &view)), Err(Error::OutOfMemory));
+}
