@@ -63,7 +63,7 @@ pub enum Benchmark {
     Failover(failover::Args),
     /// Insert keys into a small index while others read and write: what its growth costs
     Growth(growth::Args),
-    /// Let sessions come and go, and a memory node join: whether throughput follows
+    /// Let sessions and memory nodes come and go: whether throughput follows
     Elasticity(elasticity::Args),
     /// Draw sizes of values: what they take of the pools
     Sizes(sizes::Args),
