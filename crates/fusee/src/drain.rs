@@ -109,8 +109,8 @@ fn text(report: &Report) -> String {
     }
 }
 
-/// Asks the master at `address` to drain a node, or to keep it after all. It has taken note when this
-/// returns, and no more.
+/// Asks the master at `address` to drain a node, or to keep it after all. It has taken note when
+/// this returns, and no more.
 pub fn ask(master: &MasterClient, address: &str, node: MnId, cancel: bool) -> Result<(), Failure> {
     match master.call_blocking(MasterRequest::Drain { node, cancel }) {
         Ok(MasterReply::Done) => Ok(()),

@@ -10,8 +10,8 @@
 //! and [`processes`] (the same in several processes), [`cluster`] (on what), [`record`] and
 //! [`check`] (whether the history is linearizable), [`recovery`] and [`failover`] (what happens
 //! when somebody dies), [`growth`] (what the growth of the index costs), [`elasticity`] (what comes
-//! of sessions and memory nodes that come and go), [`churn`] (whether memory comes back), [`sizes`] (what pairs take of the pools),
-//! [`tally`], [`series`], [`report`] and [`plot`] (what comes out).
+//! of sessions and memory nodes that come and go), [`churn`] (whether memory comes back), [`sizes`]
+//! (what pairs take of the pools), [`tally`], [`series`], [`report`] and [`plot`] (what comes out).
 
 mod args;
 mod check;

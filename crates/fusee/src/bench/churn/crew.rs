@@ -5,9 +5,9 @@
 //! every session, and what one frees lies in blocks of another. Nobody else writes the key
 //! meanwhile, which is what the [`Model`] asks for.
 //!
-//! That memory is used up is no error where that is the aim: a session that fills ends its task with
-//! it, and one that deletes goes on with other keys. Whoever hears so several times in a row gives up
-//! for the rest of the task: such an answer may take seconds.
+//! That memory is used up is no error where that is the aim: a session that fills ends its task
+//! with it, and one that deletes goes on with other keys. Whoever hears so several times in a row
+//! gives up for the rest of the task: such an answer may take seconds.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -1,10 +1,10 @@
 //! `fusee bench churn`: memory comes back, on real processes.
 //!
-//! Two loads on small pools, each on a cluster of its own: updates of all pairs, many times as much as
-//! there is memory for ([`updates`]); and filling a pool until memory is used up, deleting half, and
-//! filling it again ([`rounds`]). Both are done by several sessions, so that most of what one frees
-//! lies in blocks of another. Every value that is read is judged ([`model`]), in the end by sessions that
-//! remember nothing.
+//! Two loads on small pools, each on a cluster of its own: updates of all pairs, many times as much
+//! as there is memory for ([`updates`]); and filling a pool until memory is used up, deleting half,
+//! and filling it again ([`rounds`]). Both are done by several sessions, so that most of what one
+//! frees lies in blocks of another. Every value that is read is judged ([`model`]), in the end by
+//! sessions that remember nothing.
 
 mod crew;
 mod model;
@@ -34,22 +34,25 @@ const LOOK_PERIOD: Duration = Duration::from_millis(25);
 
 /// How to run it.
 #[derive(clap::Args, Debug)]
-#[command(mut_arg("pool", |arg| arg.help("Memory of each node, like 1GiB").default_value("256MiB")))]
+#[command(mut_arg("pool", |pool| {
+    pool.help("Memory of each node, like 1GiB").default_value("256MiB")
+}))]
 #[command(after_help = "Examples:\n  \
     fusee bench churn\n  \
     fusee bench churn --fabric tcp --passes 20 --rounds 5 --json\n  \
     fusee bench churn --rounds 0 --fill 0.8 --pool 1GiB      updates only\n\n\
     Regions and blocks are smaller than elsewhere, as the pools are.\n\n\
-    Exit code 1 if an operation failed (in the updates also for want of memory), a read was wrong,\n\
-    deletes were refused until no session got on, or fewer pairs than --least-share of those of the\n\
-    first round fitted in a later one.")]
+    Exit code 1 if an operation failed (in the updates also for want of memory), a read was\n\
+    wrong, deletes were refused until no session got on, or less than --least-share of the\n\
+    pairs of the first round fitted in a later one.")]
 pub struct Args {
     /// Sessions, each a thread
     #[arg(long, default_value_t = 4, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=64))]
     sessions: u16,
 
-    /// Share of the data memory that pairs take while they are updated, with all that belongs to them
+    /// Share of the data memory that pairs, with all that belongs to them, take while they are
+    /// updated
     #[arg(long, default_value_t = 0.7, value_name = "SHARE")]
     fill: f64,
 
@@ -68,8 +71,8 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     rounds: u32,
 
-    /// Share of the data memory that pairs are to take in every round; 1: until every session is out
-    /// of memory
+    /// Share of the data memory that pairs are to take in every round; 1: until every session is
+    /// out of memory
     #[arg(long, default_value_t = 1.0, value_name = "SHARE")]
     fill_up: f64,
 

@@ -1,14 +1,13 @@
 //! What every key must hold: which of its versions was acknowledged, and which was begun.
 //!
 //! A value names its key, its writer and its *version*. Nobody writes a key that somebody else is
-//! writing, so two numbers per key say everything: the version that was *acknowledged* last, and the
-//! one that was *begun* last; 0 is no value. Whoever reads takes the former before and the latter
-//! after. What is read must be one of the two, or between them: anything older is lost or has come
-//! back, anything newer was never written. A log of all writes, as other benchmarks keep it, would
-//! take more memory here than the pairs themselves.
+//! writing, so two numbers per key say everything: the version that was *acknowledged* last, and
+//! the one that was *begun* last; 0 is no value. Whoever reads takes the former before and the
+//! latter after. What is read must be one of the two, or between them: anything older is lost or
+//! has come back, anything newer was never written. A log of all writes, as other benchmarks keep
+//! it, would take more memory here than the pairs themselves.
 //!
 //! * A write of unknown outcome leaves the two apart: both are right until the next one is
-//!   acknowledged.
 //! * A write without effect takes back what it began.
 
 use std::sync::atomic::{AtomicU32, Ordering};

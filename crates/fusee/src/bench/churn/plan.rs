@@ -1,11 +1,11 @@
 //! The cluster of `bench churn`, and how much fits into it.
 //!
 //! Pools are small here, so that they are full soon, and regions and blocks are smaller with them:
-//! a session holds one block per size class, and what it holds others cannot have. Blocks stay large
-//! enough for the largest value.
+//! a session holds one block per size class, and what it holds others cannot have. Blocks stay
+//! large enough for the largest value.
 //!
-//! The *data memory* is what regions can take of all pools, over the number of replicas: all figures
-//! of this benchmark are for one replica, as keys and values are counted.
+//! The *data memory* is what regions can take of all pools, over the number of replicas: all
+//! figures of this benchmark are for one replica, as keys and values are counted.
 
 use fusee_client::{Client, FabricChoice, FabricKind, Geometry, Options};
 use fusee_control::node::extent_align_bytes;

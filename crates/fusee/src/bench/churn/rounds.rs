@@ -1,10 +1,10 @@
-//! Second part of `bench churn`: the pool is filled until memory is used up, or up to a share of it,
-//! every second key is deleted, and again.
+//! Second part of `bench churn`: the pool is filled until memory is used up, or up to a share of
+//! it, every second key is deleted, and again.
 //!
-//! As many pairs as fitted at first have to fit every time, but for what sessions hold back: objects
-//! that are not marked yet, and blocks of log objects, which only deletes need. Keys that were deleted
-//! are inserted again in the next round, with another version. After every step all keys are read:
-//! those that are there must have their version, the others must be absent.
+//! As many pairs as fitted at first have to fit every time, but for what sessions hold back:
+//! objects that are not marked yet, and blocks of log objects, which only deletes need. Keys that
+//! were deleted are inserted again in the next round, with another version. After every step all
+//! keys are read: those that are there must have their version, the others must be absent.
 //!
 //! A delete needs a log object, and where nothing is free it may be refused. It is tried again when
 //! others have freed something; if no session gets on, that is a problem.
@@ -99,7 +99,7 @@ pub fn run(args: &Args, sizes: &Sizes, sum: &mut Sum) -> Result<Rounds, Failure>
             args.least_share * 100.0
         ));
     }
-    let last_fit = fits().last().unwrap_or(0);
+    let last_fit = fits().next_back().unwrap_or(0);
     Ok(Rounds { rounds, first_fit, least_fit, last_fit, least_share, reads })
 }
 

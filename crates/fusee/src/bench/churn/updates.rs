@@ -3,8 +3,8 @@
 //!
 //! The pairs stay as many as they are, and take as much memory as they do. If what is replaced did
 //! not come back, the pool would be full within less than a pass; so that no operation is out of
-//! memory is the first result, and the second one the *factor*: the most memory that was in use at any
-//! time during the passes over what the pairs take.
+//! memory is the first result, and the second one the *factor*: the most memory that was in use at
+//! any time during the passes over what the pairs take.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
 //! What a step has to come to: a memory node is a member, or is gone.
 //!
-//! Whether one has joined is looked up where the sessions have their view; they use it from then on.
-//! Whether one is drained only the master knows. It is told through the request that `fusee drain`
-//! sends, and asked a few times a second. A goal is reached once; a master that does not answer is
-//! asked again until the time is over, and what it said last is then told.
+//! Whether one has joined is looked up where the sessions have their view; they use it from then
+//! on. Whether one is drained only the master knows. It is told through the request that `fusee
+//! drain` sends, and asked a few times a second. A goal is reached once; a master that does not
+//! answer is asked again until the time is over, and what it said last is then told.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -8,7 +8,8 @@
 //! value that is read is checked, and in the end every key is.
 //!
 //! A further kind of step is a variant of [`Step`] and its line in [`Steering::take`]. What a step
-//! has to come to, if it is not there at once, is a [`goal`](goal::Goal): its phase lasts until then.
+//! has to come to, if it is not there at once, is a [`goal`](goal::Goal): its phase lasts until
+//! then.
 
 mod goal;
 mod load;
