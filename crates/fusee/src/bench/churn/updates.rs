@@ -20,6 +20,9 @@ use crate::bench::series::{Operations, operations};
 use crate::bench::tally::Tally;
 use crate::failure::Failure;
 
+/// No further pass is begun after so many failed operations: each may take seconds.
+const MOST_ERRORS: u64 = 16;
+
 /// A pass over all keys.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pass {
@@ -114,10 +117,11 @@ fn passes(
         let most_in_use_bytes = watch.take_most_bytes();
         most = most.max(most_in_use_bytes);
         duration += result.duration;
-        (done, gave_up) = (pass, result.gave_up);
+        done = pass;
         let seconds = result.duration.as_secs_f64().max(1e-9);
         let ops_per_s = result.tally.operations() as f64 / seconds;
         all.merge(&result.tally);
+        gave_up = result.gave_up || all.error_count() >= MOST_ERRORS;
         shown.set_position(pass.into());
         shown.set_message(format!("{:.0} kops/s", ops_per_s / 1000.0));
         let is_shown = pass == 1 || pass == args.passes || pass.is_multiple_of(args.every);
@@ -128,7 +132,7 @@ fn passes(
     shown.finish_and_clear();
     if gave_up {
         sum.problems.push(format!(
-            "the updates ended in pass {done} of {}: a session was out of memory again and again",
+            "the updates ended in pass {done} of {}: too many operations failed",
             args.passes
         ));
     }
