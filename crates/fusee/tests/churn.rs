@@ -1,7 +1,4 @@
 //! `fusee bench churn`: memory comes back on small pools, and a run that shows otherwise fails.
-//!
-//! Two tests are ignored for what the store cannot do yet, and say what. What they ask for is what
-//! `fusee bench churn` asks for by default.
 
 mod common;
 
@@ -9,8 +6,8 @@ use serde_json::Value;
 
 use common::{finish, fusee};
 
-/// Pools of 8 MiB regions and 2 MiB blocks, of which there are 30 for one replica.
-const SMALL: [&str; 4] = ["bench", "churn", "--pool=64MiB", "--pair-bytes=4096"];
+/// Pools of 32 MiB regions and 2 MiB blocks, of which there are 60 for one replica.
+const SMALL: [&str; 4] = ["bench", "churn", "--pool=128MiB", "--pair-bytes=4096"];
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
@@ -52,14 +49,13 @@ fn update(more: &[&str], passes: u64, fill: f64) {
 #[test]
 fn updates_need_no_more_memory_than_their_pairs_and_what_is_on_its_way() {
     for fabric in ["shm", "tcp"] {
-        update(&["--pool=128MiB", "--fabric", fabric], 5, 0.35);
+        update(&["--fabric", fabric], 5, 0.35);
     }
 }
 
 #[test]
-#[ignore = "whoever waits for memory holds up the epoch that it waits for"]
 fn updates_go_on_when_hardly_anything_is_free() {
-    update(&[], 20, 0.7);
+    update(&[], 10, 0.7);
 }
 
 /// What every report of rounds must show, whether the run was good or not.
@@ -95,25 +91,13 @@ fn what_is_deleted_makes_room() {
 }
 
 #[test]
-fn a_full_pool_keeps_all_it_has_and_a_shortcoming_fails_the_run() {
-    let line = ["--passes=0", "--rounds=2", "--sessions=2", "--json"];
-    let output = finish(fusee(&SMALL).args(line));
-    let report = output.json();
-    let fits = check_rounds(&report);
-    let fill = number(&report["rounds"]["rounds"][0]["fill"]);
-    assert!((0.5..=1.0).contains(&fill), "{report:#}");
-    let share = fits.iter().min().map(|least| *least as f64 / fits[0] as f64).unwrap();
-    let is_good = report["problems"].as_array().unwrap().is_empty();
-    assert!(share >= 0.9 || !is_good, "{report:#}");
-    assert_eq!(output.code, Some(if is_good { 0 } else { 1 }), "{}", output.stderr);
-}
-
-#[test]
-#[ignore = "a pool that is full refuses deletes, which need log objects"]
 fn a_full_pool_can_be_emptied_and_filled_again() {
     let line = ["--passes=0", "--rounds=3", "--sessions=2", "--json"];
     let report = finish(fusee(&SMALL).args(line)).expect_code(0).json();
     assert_eq!(check_rounds(&report).len(), 3);
+    // By default nine tenths of what fitted at first have to fit every time.
+    let (fill, least) = (&report["rounds"]["rounds"][0]["fill"], &report["rounds"]["least_share"]);
+    assert!(number(fill) > 0.6 && number(least) >= 0.9, "{report:#}");
 }
 
 #[test]
@@ -133,7 +117,7 @@ fn impossible_churn_is_refused_before_it_starts() {
         (&["--least-share", "0"], "--least-share must be"),
         (&["--fill-up", "0"], "--fill-up must be"),
         (&["--passes", "0", "--rounds", "0"], "there is nothing to do"),
-        (&["--pool", "1MiB"], "needs at least 32.0 MiB"),
+        (&["--pool", "1MiB"], "needs at least 64.0 MiB"),
         (&["--pool", "1TiB"], "lower --pool or --memory-nodes"),
         (&["--pair-bytes", "39"], "at least 40 bytes"),
         (&["--pair-bytes", "2000000"], "pairs have at most 1048592 bytes"),

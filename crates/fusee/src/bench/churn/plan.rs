@@ -30,10 +30,10 @@ const LEAST_BLOCK_BYTES: u64 = 2 << 20;
 /// As in other clusters that benchmarks start.
 const MOST_BLOCK_BYTES: u64 = 4 << 20;
 const MOST_REGION_BYTES: u64 = 128 << 20;
-/// The smallest region.
-const LEAST_REGION_BYTES: u64 = 4 * LEAST_BLOCK_BYTES;
+/// The smallest region: of one with very few blocks memory nodes keep none back for DELETEs.
+const LEAST_REGION_BYTES: u64 = 16 * LEAST_BLOCK_BYTES;
 /// The smallest pool.
-const LEAST_POOL_BYTES: u64 = 4 * LEAST_REGION_BYTES;
+const LEAST_POOL_BYTES: u64 = 2 * LEAST_REGION_BYTES;
 
 /// Sizes.
 #[derive(Clone, Debug)]
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn regions_and_blocks_follow_the_pool() {
         for (pool_mib, region_mib, block_mib) in
-            [(32, 8, 2), (64, 8, 2), (256, 32, 2), (1 << 10, 128, 4), (1 << 20, 128, 4)]
+            [(64, 32, 2), (256, 32, 2), (512, 64, 2), (1 << 10, 128, 4), (1 << 20, 128, 4)]
         {
             let geometry = geometry(pool_mib << 20);
             assert_eq!(geometry.region_bytes, region_mib << 20, "{pool_mib}");
