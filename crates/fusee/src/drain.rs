@@ -81,24 +81,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
     let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
     let begun = std::time::Instant::now();
-    let (_, subtables, regions) = look(args, &ask_status(args, &master)?);
-    let request = MasterRequest::Drain { node: args.node, cancel: args.cancel };
-    match master.call_blocking(request) {
-        Ok(MasterReply::Done) => {}
-        Ok(MasterReply::Refused { reason }) => {
-            return Err(Failure::operation(crate::flags::in_text(&reason)));
-        }
-        Ok(MasterReply::NotReady { joined, expected }) => {
-            return Err(Failure::operation(format!(
-                "the cluster is forming, {joined} of {expected} memory nodes joined; try again"
-            )));
-        }
-        Ok(other) => {
-            let what = format!("the master answered with something else: {other:?}");
-            return Err(Failure::unreachable(what));
-        }
-        Err(error) => return Err(connect::explain(&args.master, &error.to_string())),
-    }
+    let Standing { subtables, regions, .. } =
+        Standing::of(args.node, &ask_status(&master, &args.master)?);
+    ask(&master, &args.master, args.node, args.cancel)?;
     let state = match (args.cancel, args.no_wait) {
         (true, _) => "in_view",
         (false, true) => "draining",
@@ -124,23 +109,66 @@ fn text(report: &Report) -> String {
     }
 }
 
-fn ask_status(args: &Args, master: &MasterClient) -> Result<Status, Failure> {
+/// Asks the master at `address` to drain a node, or to keep it after all. It has taken note when
+/// this returns, and no more.
+pub fn ask(master: &MasterClient, address: &str, node: MnId, cancel: bool) -> Result<(), Failure> {
+    match master.call_blocking(MasterRequest::Drain { node, cancel }) {
+        Ok(MasterReply::Done) => Ok(()),
+        Ok(MasterReply::Refused { reason }) => {
+            Err(Failure::operation(crate::flags::in_text(&reason)))
+        }
+        Ok(MasterReply::NotReady { joined, expected }) => Err(Failure::operation(format!(
+            "the cluster is forming, {joined} of {expected} memory nodes joined; try again"
+        ))),
+        Ok(other) => {
+            Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
+        }
+        Err(error) => Err(connect::explain(address, &error.to_string())),
+    }
+}
+
+/// What the master at `address` says.
+pub fn ask_status(master: &MasterClient, address: &str) -> Result<Status, Failure> {
     match master.call_blocking(MasterRequest::Status) {
         Ok(MasterReply::Status(status)) => Ok(status),
         Ok(other) => {
             Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
         }
-        Err(error) => Err(connect::explain(&args.master, &error.to_string())),
+        Err(error) => Err(connect::explain(address, &error.to_string())),
     }
 }
 
-/// How the node stands, and what it holds.
-fn look(args: &Args, status: &Status) -> (Option<MemberState>, u64, u64) {
-    let member = status.members.iter().find(|member| member.node == args.node);
-    let view = status.view.as_ref();
-    let subtables = view.map_or(0, |v| held(args.node, v.subtables.iter().map(|s| &s.places)));
-    let regions = view.map_or(0, |v| held(args.node, v.regions.iter().map(|r| &r.places)));
-    (member.map(|member| member.state), subtables, regions)
+/// How a memory node stands, and how many replicas it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    pub state: Option<MemberState>,
+    pub subtables: u64,
+    pub regions: u64,
+}
+
+impl Standing {
+    /// Of this one.
+    pub fn of(node: MnId, status: &Status) -> Standing {
+        let member = status.members.iter().find(|member| member.node == node);
+        let view = status.view.as_ref();
+        Standing {
+            state: member.map(|member| member.state),
+            subtables: view.map_or(0, |v| held(node, v.subtables.iter().map(|s| &s.places))),
+            regions: view.map_or(0, |v| held(node, v.regions.iter().map(|r| &r.places))),
+        }
+    }
+
+    /// Whether it is drained. An error if it will not be: it stays after all, or it was lost.
+    pub fn is_drained(&self, node: MnId) -> Result<bool, Failure> {
+        match self.state {
+            Some(MemberState::Drained) => Ok(true),
+            Some(MemberState::Draining) => Ok(false),
+            Some(MemberState::InView) => {
+                Err(Failure::operation(format!("the drain of {node} was taken back")))
+            }
+            _ => Err(Failure::operation(format!("{node} was lost while it was drained"))),
+        }
+    }
 }
 
 /// Waits until the node is drained, and shows how far it is.
@@ -148,7 +176,7 @@ fn watch(args: &Args, master: &MasterClient, first: (u64, u64)) -> Result<&'stat
     let node = args.node;
     let (mut shown, mut heard) = (None, std::time::Instant::now());
     loop {
-        let status = match ask_status(args, master) {
+        let status = match ask_status(master, &args.master) {
             Ok(status) => status,
             // It may be restarting, or another one is about to lead.
             Err(failure) if heard.elapsed() > PATIENCE => return Err(failure),
@@ -158,15 +186,11 @@ fn watch(args: &Args, master: &MasterClient, first: (u64, u64)) -> Result<&'stat
             }
         };
         heard = std::time::Instant::now();
-        let (state, subtables, regions) = look(args, &status);
-        match state {
-            Some(MemberState::Drained) => return Ok("drained"),
-            Some(MemberState::Draining) => {}
-            Some(MemberState::InView) => {
-                return Err(Failure::operation(format!("the drain of {node} was taken back")));
-            }
-            _ => return Err(Failure::operation(format!("{node} was lost while it was drained"))),
+        let standing = Standing::of(node, &status);
+        if standing.is_drained(node)? {
+            return Ok("drained");
         }
+        let Standing { subtables, regions, .. } = standing;
         let line = format!(
             "{node}: {subtables} of {} subtables and {regions} of {} regions left{}",
             first.0,

@@ -9,7 +9,7 @@ use serde_json::Value;
 use common::{Scratch, finish, fusee};
 
 #[test]
-fn sessions_come_and_go_and_a_memory_node_joins() {
+fn sessions_and_memory_nodes_come_and_go() {
     let scratch = Scratch::new();
     for (fabric, workload) in [("shm", "a"), ("tcp", "c")] {
         let plot = scratch.path().join(format!("{fabric}.svg"));
@@ -22,13 +22,16 @@ fn sessions_come_and_go_and_a_memory_node_joins() {
         assert_eq!((&report["verified_keys"], &report["fabric"]), (&200.into(), &fabric.into()));
         let phases = report["phases"].as_array().unwrap();
         let steps: Vec<&str> = phases.iter().map(|p| p["step"].as_str().unwrap()).collect();
-        assert_eq!(steps, ["2 sessions", "4 sessions", "2 sessions", "a memory node joins"]);
+        let all = ["2 sessions", "4 sessions", "2 sessions", "a memory node joins"];
+        assert_eq!(steps, [&all[..], &["a memory node is drained"]].concat());
         let rate = |phase: usize| phases[phase]["ops_per_s"].as_f64().unwrap();
         // What they are paced to, at most; busy machines make it less.
         assert!(rate(0) > 40.0 && rate(1) > 1.3 * rate(0) && rate(1) < 900.0, "{report:#}");
-        assert!(rate(2) < 450.0 && rate(3) > 40.0, "{report:#}");
-        for phase in phases {
-            assert_eq!(phase["nodes"]["mn0"]["subtables"], 1, "{phase:#}");
+        assert!(rate(2) < 450.0 && rate(3) > 40.0 && rate(4) > 40.0, "{report:#}");
+        joined_and_drained(&report);
+        for (number, phase) in phases.iter().enumerate() {
+            let held = &phase["nodes"]["mn0"]["subtables"];
+            assert_eq!(held, &if number < 4 { 1.into() } else { Value::Null }, "{phase:#}");
             let updates = &phase["operations"]["update"];
             assert_eq!(updates == &Value::Null, workload == "c", "{phase:#}");
         }
@@ -36,14 +39,57 @@ fn sessions_come_and_go_and_a_memory_node_joins() {
         assert!(intervals.iter().any(|row| row["sessions"] == 4), "{report:#}");
         assert_eq!(intervals.last().unwrap()["sessions"], 2);
         let svg = fs::read_to_string(&plot).unwrap();
-        assert!(svg.contains("a memory node joins") && svg.trim_end().ends_with("</svg>"), "{svg}");
+        for mark in ["a memory node joins", "mn3 is a member", "is drained", "mn0 is gone"] {
+            assert!(svg.contains(mark), "{mark}: {svg}");
+        }
+        assert!(svg.trim_end().ends_with("</svg>"), "{svg}");
     }
+}
+
+/// Of three memory nodes a fourth came and the first went, and the cluster says so.
+fn joined_and_drained(report: &Value) {
+    let members = ["drained", "in_view", "in_view", "in_view"].into_iter().enumerate();
+    let members: serde_json::Map<String, Value> =
+        members.map(|(n, state)| (format!("mn{n}"), state.into())).collect();
+    assert_eq!(report["members"], Value::Object(members), "{report:#}");
+    let (joined, drained) = (&report["joined"], &report["drained"]);
+    assert_eq!((&joined["node"], &drained["node"]), (&"mn3".into(), &"mn0".into()));
+    // The index has one subtable and three replicas: the first memory node had one of them.
+    assert_eq!(drained["subtables"], 1, "{report:#}");
+    let took_s = drained["took_s"].as_f64().unwrap();
+    assert!(took_s > 0.0 && took_s < 60.0, "{report:#}");
+    let (moved, regions) = (&drained["moved_bytes"], drained["regions"].as_u64().unwrap());
+    assert!(moved.as_u64().unwrap() > regions * (128 << 20), "{report:#}");
+    let events = report["events"].as_array().unwrap();
+    let at = |what: &str| {
+        let event = events.iter().find(|event| event["what"] == what);
+        event.unwrap_or_else(|| panic!("{what}: {report:#}"))["at_s"].as_f64().unwrap()
+    };
+    let marks = ["a memory node joins", "mn3 is a member", "a memory node is drained"].map(at);
+    assert!(marks.is_sorted() && marks[2] < at("mn0 is gone"), "{report:#}");
+    let intervals = report["intervals"].as_array().unwrap();
+    let counts: Vec<u64> = intervals.iter().map(|row| row["members"].as_u64().unwrap()).collect();
+    assert_eq!((counts[0], counts.iter().max(), counts.last()), (3, Some(&4), Some(&3)));
+}
+
+#[test]
+fn a_memory_node_that_does_not_come_or_go_in_time_is_a_problem() {
+    let line = ["bench", "elasticity", "--sessions=1", "--more=0", "--rate=100", "--keys=100"];
+    let output = finish(fusee(&line).args(["--phase=0.2", "--limit=0.001", "--json"]));
+    let report = output.expect_code(1).json();
+    let problems = report["problems"].as_array().unwrap();
+    for says in ["no memory node became a member in 0.001 s", "mn0 is"] {
+        let is_told = problems.iter().any(|problem| problem.as_str().unwrap().contains(says));
+        assert!(is_told, "{says}: {report:#}");
+    }
+    assert_eq!((&report["drained"], &report["mismatches"]), (&Value::Null, &0.into()));
 }
 
 #[test]
 fn impossible_elasticity_is_refused_before_it_starts() {
     for (more, says) in [
         (&["--phase", "0"][..], "--phase must be more than 0"),
+        (&["--limit", "0"], "--limit must be more than 0"),
         (&["--workload", "d"], "adds or removes keys"),
         (&["--workload", "a", "--rate", "0"], "updates need memory"),
     ] {

@@ -136,8 +136,11 @@ fn blocks(
     Ok(objects.div_ceil(shape.objects.into()) + sessions)
 }
 
-/// Refuses what does not fit into the memory.
-fn check_memory(touched_bytes: u64, available: Option<u64>) -> Result<(), Failure> {
+/// Options of which a smaller value makes a run of operations fit.
+const LESS: &str = "--operations, --keys, --pair-bytes or --data-replicas";
+
+/// Refuses what does not fit into the memory; `less` names the options to lower.
+pub fn check_memory(touched_bytes: u64, less: &str, available: Option<u64>) -> Result<(), Failure> {
     let Some(available) = available else { return Ok(()) };
     let usable = available / 100 * USABLE_PERCENT;
     if touched_bytes <= usable {
@@ -145,8 +148,7 @@ fn check_memory(touched_bytes: u64, available: Option<u64>) -> Result<(), Failur
     }
     Err(Failure::usage(format!(
         "this benchmark writes up to {} of new objects and the machine has {} available, of which \
-         {USABLE_PERCENT} % may be used; lower --operations, --keys, --pair-bytes or \
-         --data-replicas",
+         {USABLE_PERCENT} % may be used; lower {less}",
         Bytes(touched_bytes),
         Bytes(available),
     )))
@@ -193,7 +195,7 @@ pub fn open(
         }
     };
     check_pool(pool_bytes, plan.least_pool_bytes)?;
-    check_memory(touched_bytes, available)?;
+    check_memory(touched_bytes, LESS, available)?;
     let fabric = match cluster.fabric {
         FabricChoice::Auto => FabricKind::Shm,
         FabricChoice::Only(kind) => kind,
@@ -296,13 +298,14 @@ mod tests {
         let args = args("");
         let demand = demand(1, 1_000_000);
         let plan = plan(demand, &args.load, &args.cluster).unwrap();
-        assert!(check_memory(plan.touched_bytes, Some(100 << 30)).is_ok());
-        let refused = check_memory(plan.touched_bytes, Some(1 << 30)).unwrap_err().to_string();
+        assert!(check_memory(plan.touched_bytes, LESS, Some(100 << 30)).is_ok());
+        let refused =
+            check_memory(plan.touched_bytes, LESS, Some(1 << 30)).unwrap_err().to_string();
         assert!(refused.contains("lower --operations"), "{refused}");
         let pairs = affordable_pairs(&args.load, &args.cluster, Some(1 << 30));
         let demand = self::demand(1, pairs);
         let plan = super::plan(demand, &args.load, &args.cluster).unwrap();
-        assert!(check_memory(plan.touched_bytes, Some(1 << 30)).is_ok());
+        assert!(check_memory(plan.touched_bytes, LESS, Some(1 << 30)).is_ok());
     }
 
     #[test]

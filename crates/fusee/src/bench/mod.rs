@@ -10,11 +10,12 @@
 //! and [`processes`] (the same in several processes), [`cluster`] (on what), [`record`] and
 //! [`check`] (whether the history is linearizable), [`recovery`] and [`failover`] (what happens
 //! when somebody dies), [`growth`] (what the growth of the index costs), [`elasticity`] (what comes
-//! of sessions and memory nodes that come and go), [`sizes`] (what pairs take of the pools),
-//! [`tally`], [`series`], [`report`] and [`plot`] (what comes out).
+//! of sessions and memory nodes that come and go), [`churn`] (whether memory comes back), [`sizes`]
+//! (what pairs take of the pools), [`tally`], [`series`], [`report`] and [`plot`] (what comes out).
 
 mod args;
 mod check;
+pub mod churn;
 mod client_process;
 mod clock;
 mod cluster;
@@ -63,8 +64,10 @@ pub enum Benchmark {
     Failover(failover::Args),
     /// Insert keys into a small index while others read and write: what its growth costs
     Growth(growth::Args),
-    /// Let sessions come and go, and a memory node join: whether throughput follows
+    /// Let sessions and memory nodes come and go: whether throughput follows
     Elasticity(elasticity::Args),
+    /// Fill small pools, update and delete: whether memory comes back
+    Churn(churn::Args),
     /// Draw sizes of values: what they take of the pools
     Sizes(sizes::Args),
     /// One of the processes of `--processes`; not for people
@@ -85,6 +88,7 @@ impl Benchmark {
             Benchmark::Failover(args) => failover::run(&args),
             Benchmark::Growth(args) => growth::run(&args),
             Benchmark::Elasticity(args) => elasticity::run(&args),
+            Benchmark::Churn(args) => churn::run(&args),
             Benchmark::Sizes(args) => sizes::run(&args),
             Benchmark::Client => client_process::run(),
             Benchmark::Doomed => recovery::doomed::run(),

@@ -13,6 +13,8 @@ use crate::failure::Failure;
 const WIDTH: u32 = 1000;
 const PANEL_HEIGHT: u32 = 240;
 const TITLE_HEIGHT: u32 = 34;
+/// Lines that the texts of marks take in turn.
+const TEXT_LINES: u32 = 3;
 const FONT: &str = "sans-serif";
 const COLORS: [RGBColor; 5] = [
     RGBColor(0x1f, 0x77, 0xb4),
@@ -122,11 +124,15 @@ impl Chart {
             mesh.y_labels((high - low) as usize + 1);
         }
         mesh.draw()?;
+        let mut texts = 0;
         for mark in &self.marks {
             let line = [(mark.at_s, low), (mark.at_s, high)];
             chart.draw_series(LineSeries::new(line, MARK_COLOR))?;
             if is_first && !mark.text.is_empty() {
-                let at = (mark.at_s, high - (high - low) * 0.02);
+                // One below the other: marks may be close together.
+                let below = 0.02 + 0.07 * f64::from(texts % TEXT_LINES);
+                let at = (mark.at_s, high - (high - low) * below);
+                texts += 1;
                 let text = Text::new(mark.text.clone(), at, (FONT, 12));
                 chart.draw_series([text])?;
             }

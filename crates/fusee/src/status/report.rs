@@ -162,14 +162,7 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
         tcp: place.and_then(|place| place.tcp.clone()),
         shm: place.and_then(|place| place.shm.clone()),
         in_view: place.is_some(),
-        state: match member.state {
-            MemberState::InView => "in_view",
-            MemberState::Joining => "joining",
-            MemberState::Waiting => "waiting",
-            MemberState::Lost => "lost",
-            MemberState::Draining => "draining",
-            MemberState::Drained => "drained",
-        },
+        state: state_name(member.state),
         reachable: usage.is_ok(),
         problem: usage.as_ref().err().cloned(),
         pool_bytes: place.map(|p| p.pool_bytes).or(known(|usage| usage.pool_bytes)),
@@ -180,6 +173,18 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
         subtables: view
             .map_or(0, |view| held(member.node, view.subtables.iter().map(|s| &s.places))),
         regions: view.map_or(0, |view| held(member.node, view.regions.iter().map(|r| &r.places))),
+    }
+}
+
+/// What a state is called.
+pub fn state_name(state: MemberState) -> &'static str {
+    match state {
+        MemberState::InView => "in_view",
+        MemberState::Joining => "joining",
+        MemberState::Waiting => "waiting",
+        MemberState::Lost => "lost",
+        MemberState::Draining => "draining",
+        MemberState::Drained => "drained",
     }
 }
 

@@ -1,21 +1,25 @@
-//! `fusee bench elasticity`: sessions come and go, a memory node joins; what throughput makes of
-//! it.
+//! `fusee bench elasticity`: sessions come and go, a memory node joins and another one is drained;
+//! what throughput makes of it.
 //!
-//! P Fig. 21 shows YCSB C while 16 clients become 32 and 16 again. Here a `Script` says what
+//! P Fig. 21 shows YCSB C while 16 clients become 32 and 16 again. Here a script says what
 //! happens when; sessions work at an even pace (or as fast as they can), so that what is shown is
 //! whether the store follows, not how many processors there are. What comes out is a time series, a
 //! summary of every phase between two steps, and what every memory node holds at its end. Every
 //! value that is read is checked, and in the end every key is.
 //!
-//! A further kind of step is a variant of [`Step`] and its line in [`Steering::take`].
+//! A further kind of step is a variant of [`Step`] and its line in [`Steering::take`]. What a step
+//! has to come to, if it is not there at once, is a [`goal`](goal::Goal): its phase lasts until
+//! then.
 
+mod goal;
 mod load;
 mod report;
+mod steering;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::thread::{scope, sleep};
-use std::time::{Duration, Instant};
+use std::thread::scope;
+use std::time::Duration;
 
 use fusee_client::Client;
 
@@ -24,9 +28,8 @@ use super::driver::{self, Crew, Outcome, Verified};
 use super::machine::Machine;
 use super::own::OwnCluster;
 use super::phase::{Job, Phase};
-use super::progress::bar;
 use super::report::Verdict;
-use super::series::{Meter, Sample, take_all};
+use super::series::Meter;
 use super::tally::Tally;
 use super::worker::Board;
 use super::workload::Workload;
@@ -36,21 +39,21 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::up::Servers;
 use load::{Done, Load};
-use report::{Interval, PhaseRow, Report, Settings};
+use report::{Report, Settings};
+use steering::{Steering, Step, Timeline};
 
 /// The skew of YCSB.
 const THETA: f64 = 0.99;
 /// Threads that load the keys.
 const LOADERS: usize = 2;
-/// How often to look at the clock.
-const POLL: Duration = Duration::from_millis(2);
 
 /// How to run it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee bench elasticity --plot elasticity.svg\n  \
     fusee bench elasticity --sessions 4 --more 4 --rate 0 --phase 10 --json\n\n\
-    Exit code 1 if an operation failed or a key does not hold what was acknowledged.")]
+    Exit code 1 if an operation failed, a key does not hold what was acknowledged, or a memory\n\
+    node did not join or was not drained in time (--limit).")]
 pub struct Args {
     /// Sessions in the beginning and in the end
     #[arg(long, default_value_t = 16, value_name = "N",
@@ -80,6 +83,11 @@ pub struct Args {
     #[arg(long, default_value_t = 5.0, value_name = "S")]
     phase: f64,
 
+    /// Seconds after which a memory node has to be a member, or has to be drained; their phases
+    /// last until then if that is more than --phase
+    #[arg(long, default_value_t = 60.0, value_name = "S")]
+    limit: f64,
+
     /// Seconds between two rows of the time series
     #[arg(long, default_value_t = 0.5, value_name = "S")]
     interval: f64,
@@ -92,27 +100,10 @@ pub struct Args {
     cluster: OwnCluster,
 }
 
-/// Something that changes the cluster or its load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    /// So many sessions work from now on.
-    Sessions(u16),
-    /// One more memory node is started.
-    Join,
-}
-
-impl Step {
-    fn text(self) -> String {
-        match self {
-            Step::Sessions(n) => format!("{n} sessions"),
-            Step::Join => "a memory node joins".into(),
-        }
-    }
-}
-
 impl Args {
     fn check(&self) -> Result<(), Failure> {
-        for (name, seconds) in [("phase", self.phase), ("interval", self.interval)] {
+        let times = [("phase", self.phase), ("interval", self.interval), ("limit", self.limit)];
+        for (name, seconds) in times {
             if !(seconds > 0.0 && seconds < 1e6) {
                 return Err(Failure::usage(format!("--{name} must be more than 0")));
             }
@@ -134,6 +125,7 @@ impl Args {
             Step::Sessions(all),
             Step::Sessions(self.sessions),
             Step::Join,
+            Step::Drain,
         ]
     }
 
@@ -157,6 +149,7 @@ impl Args {
             more: self.more,
             rate: self.rate,
             phase_s: self.phase,
+            limit_s: self.limit,
             interval_s: self.interval,
             seed: self.cluster.seed,
         }
@@ -179,17 +172,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let loaded: Outcome = driver::run(client, &board, crew, &[insert], &mut ())?;
     let mut tally = Tally::default();
     loaded.results.iter().for_each(|result| tally.merge_failures(&result.tally));
-    let elastic = stretch(args, client, &board, &mut servers)?;
+    let (mut done, timeline) = stretch(args, client, &board, &mut servers)?;
     let mut logs = loaded.logs;
-    let mut done = elastic.done;
     done.sort_by_key(|done| done.writer);
     for done in done {
         tally.merge_failures(&done.tally);
         logs.push(done.log);
     }
-    let mut problems = Vec::new();
+    let mut problems = timeline.problems;
     let verified: Verified = attempt(&mut problems, driver::verify(client, &board, logs));
     tally.merge_failures(&verified.tally);
+    let members = attempt(&mut problems, report::members(client));
     let report = Report {
         benchmark: "elasticity",
         version: env!("CARGO_PKG_VERSION"),
@@ -197,8 +190,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         machine,
         fabric: client.fabric().to_string(),
         cluster,
-        phases: elastic.phases,
-        intervals: elastic.intervals,
+        joined: timeline.joined,
+        drained: timeline.drained,
+        members,
+        events: timeline.events,
+        phases: timeline.phases,
+        intervals: timeline.intervals,
         interrupted: interrupt::requested(),
         verdict: Verdict::new(&tally, verified.keys, problems),
     };
@@ -209,20 +206,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     judge(&report.verdict, None)
 }
 
-/// What the run gave.
-struct Elastic {
-    done: Vec<Done>,
-    phases: Vec<PhaseRow>,
-    intervals: Vec<Interval>,
-}
-
 /// Runs the load through the script.
 fn stretch(
     args: &Args,
     client: &Client,
     board: &Board,
     servers: &mut Servers,
-) -> Result<Elastic, Failure> {
+) -> Result<(Vec<Done>, Timeline), Failure> {
     let load = Load {
         client,
         board,
@@ -246,71 +236,11 @@ fn stretch(
             })
             .collect();
         let mut steering = Steering::new(args, &load, &meters, servers);
-        let steered = args.script().into_iter().try_for_each(|step| steering.take(step));
-        let Steering { phases, intervals, .. } = steering;
+        args.script().into_iter().for_each(|step| steering.take(step));
+        let timeline = steering.timeline;
         load.over.store(true, Ordering::Relaxed);
         let done = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
         let done: Vec<Vec<Done>> = done.collect::<Result<_, _>>()?;
-        steered?;
-        Ok(Elastic { done: done.into_iter().flatten().collect(), phases, intervals })
+        Ok((done.into_iter().flatten().collect(), timeline))
     })
-}
-
-/// What happens beside the threads.
-struct Steering<'a> {
-    args: &'a Args,
-    load: &'a Load<'a>,
-    meters: &'a [Meter],
-    servers: &'a mut Servers,
-    start: Instant,
-    phases: Vec<PhaseRow>,
-    intervals: Vec<Interval>,
-}
-
-impl<'a> Steering<'a> {
-    fn new(
-        args: &'a Args,
-        load: &'a Load<'a>,
-        meters: &'a [Meter],
-        servers: &'a mut Servers,
-    ) -> Steering<'a> {
-        let (start, phases, intervals) = (Instant::now(), Vec::new(), Vec::new());
-        Steering { args, load, meters, servers, start, phases, intervals }
-    }
-
-    /// Takes a step, and watches the phase that begins with it.
-    fn take(&mut self, step: Step) -> Result<(), Failure> {
-        if !self.load.goes_on() {
-            return Ok(());
-        }
-        let from = self.start.elapsed();
-        match step {
-            Step::Sessions(count) => self.load.wanted.store(count, Ordering::Relaxed),
-            Step::Join => self.servers.add_memory_node()?,
-        }
-        self.watch(step, from);
-        Ok(())
-    }
-
-    fn watch(&mut self, step: Step, from: Duration) {
-        let end = from + Duration::from_secs_f64(self.args.phase);
-        let bar = bar("run", (self.args.phase * 1000.0) as u64, true);
-        bar.set_message(step.text());
-        let (mut all, mut begun, mut goes_on) = (Sample::default(), from, true);
-        while goes_on {
-            sleep(POLL);
-            let now = self.start.elapsed();
-            goes_on = now < end && self.load.goes_on();
-            bar.set_position((now - from).as_millis() as u64);
-            if (now - begun).as_secs_f64() < self.args.interval && goes_on {
-                continue;
-            }
-            let sample = take_all(self.meters);
-            self.intervals.push(Interval::new(self.load, begun, now, &sample));
-            all.merge(&sample);
-            begun = now;
-        }
-        bar.finish_and_clear();
-        self.phases.push(PhaseRow::new(step.text(), &self.load.client.view(), from, begun, &all));
-    }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fusee_client::View;
+use fusee_client::{Client, View};
 use serde::Serialize;
 
 use super::load::Load;
@@ -13,6 +13,9 @@ use crate::bench::machine::Machine;
 use crate::bench::plot::{Chart, Line, Mark, Panel};
 use crate::bench::report::{ClusterReport, Verdict};
 use crate::bench::series::{Latency, Operations, Sample, operations, thinned};
+use crate::failure::Failure;
+use crate::quantity::Bytes;
+use crate::status::report::state_name;
 
 /// Rows of the time series that the table for people has at most.
 const ROWS: usize = 40;
@@ -29,6 +32,7 @@ pub struct Settings {
     pub more: u16,
     pub rate: u64,
     pub phase_s: f64,
+    pub limit_s: f64,
     pub interval_s: f64,
     pub seed: u64,
 }
@@ -99,6 +103,45 @@ impl PhaseRow {
     }
 }
 
+/// Something that happened.
+#[derive(Clone, Debug, Serialize)]
+pub struct Event {
+    pub at_s: f64,
+    pub what: String,
+}
+
+/// A memory node that became a member.
+#[derive(Clone, Debug, Serialize)]
+pub struct Joined {
+    pub node: String,
+    /// When its process was started.
+    pub from_s: f64,
+    /// From then until the sessions had a view with it.
+    pub took_s: f64,
+}
+
+/// A memory node that was drained.
+#[derive(Clone, Debug, Serialize)]
+pub struct Drained {
+    pub node: String,
+    /// When the master was told.
+    pub from_s: f64,
+    /// From then until the cluster went on without it.
+    pub took_s: f64,
+    /// Replicas that it held when the master was told, all of which had to move.
+    pub subtables: u64,
+    pub regions: u64,
+    /// What those take of the pools: so much was copied, since they move as a whole.
+    pub moved_bytes: u64,
+}
+
+/// How the master sees every memory node, by its name; as in `fusee status`.
+pub fn members(client: &Client) -> Result<BTreeMap<String, &'static str>, Failure> {
+    let status = client.status()?;
+    let states = status.members.iter().map(|m| (m.node.to_string(), state_name(m.state)));
+    Ok(states.collect())
+}
+
 /// What every member holds.
 fn held(view: &View) -> BTreeMap<String, Held> {
     let mut nodes: BTreeMap<String, Held> =
@@ -121,6 +164,12 @@ pub struct Report {
     pub machine: Machine,
     pub fabric: String,
     pub cluster: ClusterReport,
+    pub joined: Option<Joined>,
+    pub drained: Option<Drained>,
+    /// How all memory nodes stand in the end.
+    pub members: BTreeMap<String, &'static str>,
+    /// The steps, and when what they aim at had come about.
+    pub events: Vec<Event>,
     pub phases: Vec<PhaseRow>,
     pub intervals: Vec<Interval>,
     pub interrupted: bool,
@@ -144,10 +193,11 @@ impl Report {
             self.cluster.line(&self.fabric, &self.machine)
         );
         text.push_str(&self.verdict.table());
+        text.push_str(&self.moves());
         let ended = if self.interrupted { "  INTERRUPTED" } else { "" };
         let _ = writeln!(
             text,
-            "\n{:<22}{:>10}{:>10}{:>12}{:>13}{:>13}  nodes: subtables + regions{ended}",
+            "\n{:<26}{:>10}{:>10}{:>12}{:>13}{:>13}  nodes: subtables + regions{ended}",
             "", "from s", "to s", "ops/s", "get p99 us", "upd p99 us"
         );
         for phase in &self.phases {
@@ -162,7 +212,7 @@ impl Report {
                 .collect();
             let _ = writeln!(
                 text,
-                "{:<22}{:>10.2}{:>10.2}{:>12.0}{:>13}{:>13}  {}",
+                "{:<26}{:>10.2}{:>10.2}{:>12.0}{:>13}{:>13}  {}",
                 phase.step,
                 phase.from_s,
                 phase.to_s,
@@ -178,6 +228,24 @@ impl Report {
                 text,
                 "{:>10.2}{:>10}{:>9}{:>12.0}",
                 row.to_s, row.sessions, row.members, row.ops_per_s
+            );
+        }
+        text
+    }
+
+    /// Who came and who went, for people.
+    fn moves(&self) -> String {
+        let mut text = String::new();
+        if let Some(Joined { node, took_s, .. }) = &self.joined {
+            let _ = writeln!(text, "joined      {node}, a member after {took_s:.2} s");
+        }
+        if let Some(drained) = &self.drained {
+            let Drained { node, took_s, subtables, regions, moved_bytes, .. } = drained;
+            let _ = writeln!(
+                text,
+                "drained     {node}, gone after {took_s:.2} s; {subtables} subtables and {regions} \
+                 regions moved, {}",
+                Bytes(*moved_bytes)
             );
         }
         text
@@ -205,9 +273,9 @@ impl Report {
                 panel("how many", false, vec![sessions, members]),
             ],
             marks: self
-                .phases
+                .events
                 .iter()
-                .map(|phase| Mark { at_s: phase.from_s, text: phase.step.clone() })
+                .map(|event| Mark { at_s: event.at_s, text: event.what.clone() })
                 .collect(),
         }
     }
