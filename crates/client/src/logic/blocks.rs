@@ -61,6 +61,8 @@ pub(super) struct BlockSource<E> {
     adopting: RefCell<BTreeMap<BlockId, Leftover>>,
     /// Requests for blocks that run.
     asking: Cell<u32>,
+    /// Requests for blocks so far.
+    asked: Cell<u64>,
     /// Whether the master had no more room the last time.
     refused: Cell<bool>,
     /// Whether there were requests whose answer nobody heard: there may be blocks that the tables say
@@ -107,6 +109,7 @@ impl<E: Environment> BlockSource<E> {
             handed_on: RefCell::default(),
             adopting: RefCell::default(),
             asking: Cell::new(0),
+            asked: Cell::new(0),
             refused: Cell::new(false),
             missed: Cell::new(false),
         }
@@ -125,6 +128,7 @@ impl<E: Environment> BlockSource<E> {
         view: &View,
     ) -> Result<BlockGrant, Error> {
         self.asking.set(self.asking.get() + 1);
+        self.asked.set(self.asked.get() + 1);
         let asking = Asking(self, false);
         let granted = self.grant_of(class, to_delete, view).await;
         asking.answered();
@@ -192,6 +196,7 @@ impl<E: Environment> BlockSource<E> {
             return None;
         }
         self.missed.set(false);
+        let asked = self.asked.get();
         let mut found = None;
         for member in &view.members {
             let request = NodeRequest::BlocksOf { clients: vec![self.client] };
@@ -208,8 +213,11 @@ impl<E: Environment> BlockSource<E> {
             found = found.or_else(|| ours.find(|block| self.is_missed(*block, view)));
         }
         let block = found?;
-        // There may be more.
+        // There may be more; and one that has begun meanwhile may be about to hear of this one.
         self.missed.set(true);
+        if self.asked.get() != asked {
+            return None;
+        }
         let before = self.adopting.borrow().get(&block).copied();
         let recorded = match &before {
             Some(leftover) => self.adopt(leftover, false, view).await,
