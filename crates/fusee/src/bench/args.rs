@@ -39,7 +39,7 @@ pub struct ClusterArgs {
     pub data_replicas: Option<u8>,
 
     /// Memory of each node of the cluster that is started, like 1GiB; without it, as much as the
-    /// benchmark may need (every write takes new memory; what is replaced is not used again)
+    /// benchmark would need if what is replaced were not used again
     #[arg(long, conflicts_with = "master", value_name = "BYTES")]
     pub pool: Option<Bytes>,
 }

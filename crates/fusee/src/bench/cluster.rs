@@ -1,9 +1,9 @@
 //! The cluster that a benchmark measures.
 //!
-//! An embedded cluster is sized from the workload: every write takes a new object, and what it
-//! replaces is not used again, so memory must do for all writes of a run. Pools are taken from
-//! the system as they are used; what a run cannot use up costs nothing. If what it will use up
-//! exceeds the memory of the machine, it is refused before it starts.
+//! An embedded cluster is sized from the workload: every write takes a new object, and there is room
+//! for all writes of a run, so that nothing depends on how fast memory comes back (`bench churn` measures
+//! that). Pools are taken from the system as they are used; what a run cannot use up costs nothing. If
+//! what it could use up exceeds the memory of the machine, it is refused before it starts.
 
 use fusee_client::{Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options};
 use fusee_core::layout::{BlockShape, Object};

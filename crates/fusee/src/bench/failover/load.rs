@@ -4,8 +4,7 @@
 //! by another one, as an application would do it; who wrote what is told by *writers*, one for each
 //! session there ever was, so that the histories stay apart.
 //!
-//! The pace bounds the records and the memory that a run takes: what is replaced is not used again.
-//! After a pause nothing is made up for.
+//! The pace bounds the records that a run takes. After a pause nothing is made up for.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
