@@ -242,7 +242,7 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
         first: 0,
         marked: Some(1),
     };
-    gate.offer(vec![block(1), block(2)]);
+    gate.offer((1..10).map(block).collect());
     rig.pass(10 * MS);
     assert!(rig.world.handed_on.borrow().is_empty(), "nobody is short");
     let called = |short| match renewed(None, &[]) {
@@ -260,6 +260,7 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
     // What is offered later waits for the next call.
     assert_eq!(gate.take_back(), [block(1).block, block(2).block]);
+    assert_eq!(gate.take_back(), []);
     gate.offer(vec![block(3)]);
     rig.pass(100 * MS);
     rig.answer(called(0));

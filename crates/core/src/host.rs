@@ -85,7 +85,8 @@ pub trait Host {
     /// they must stay as they are.
     fn may_mark(&self) -> bool;
 
-    /// Anybody who is short of memory may have these blocks from now on, until they are taken back.
+    /// Anybody who is short of memory may have these blocks from now on, until they are taken back; the
+    /// first ones first.
     fn offer(&self, spare: Vec<Rest>);
 
     /// Takes back what was offered; returns the blocks that somebody else has got.

@@ -434,6 +434,13 @@ impl Slabs {
             || self.aside.iter().any(|b| b.suits(class, least) && !is_frozen(b.address))
     }
 
+    /// None of the free bitmaps is trusted any more; whether one was.
+    pub(crate) fn doubt_all(&mut self) -> bool {
+        let trusted = |b: &&mut Block| b.doubt == Doubt::None && b.scrubbed.is_none();
+        let doubt = |block: &mut Block| block.doubt = Doubt::Open;
+        self.aside.iter_mut().filter(trusted).map(doubt).count() > 0
+    }
+
     /// No block is in use any more.
     pub(crate) fn set_aside(&mut self) {
         let current = self.slabs.iter_mut().filter_map(|s| s.current.take());
@@ -453,14 +460,17 @@ impl Slabs {
         self.aside.retain(|b| b.address != block);
     }
 
-    /// What others may have of the blocks that are not in use, until it is taken back.
+    /// What others may have of the blocks that are not in use, until it is taken back. First those that
+    /// need no comparison, and of these where most may be free by now: not looked at for longest.
     pub(crate) fn offer(&mut self) -> Vec<Rest> {
         let offer = |block: &mut Block| {
             let spare = block.spare();
             block.offered = spare.is_some();
-            spare
+            Some((spare?, block.looked))
         };
-        self.aside.iter_mut().filter_map(offer).collect()
+        let mut spare: Vec<(Rest, u64)> = self.aside.iter_mut().filter_map(offer).collect();
+        spare.sort_by_key(|(rest, looked)| (rest.marked.is_none(), *looked));
+        spare.into_iter().map(|(rest, _)| rest).collect()
     }
 
     /// Nothing is offered any more. These blocks are gone.

@@ -316,7 +316,8 @@ impl Sessions {
         if first > shape.ok_or("no object of this class fits in a block")?.objects {
             return Err("the block has no such object");
         }
-        match before.filter(|before| before.owner == owner) {
+        // What is its own it may have given back to the pool since, and got from there again.
+        match before.filter(|before| before.owner == owner && owner != client) {
             Some(before) if class != before.class || first < before.first => {
                 return Err("it was given to the session in another state");
             }

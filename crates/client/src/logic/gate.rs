@@ -40,6 +40,8 @@ const IDLE: u64 = u64::MAX;
 const REVOKED: u64 = u64::MAX - 1;
 /// With a moment: what was freed since is being marked.
 const MARKING: u64 = 1 << 63;
+/// One in so many of the blocks that are offered is handed on at a time.
+const PARTS: usize = 8;
 /// Epochs after which what waits to be marked is revoked.
 const REVOKED_AFTER: u64 = 16;
 
@@ -255,12 +257,14 @@ impl Gate {
         take(&mut offers.gone)
     }
 
-    /// To the keeper: what is to be handed on, with what it has not been told was. `all`: everything
-    /// that is offered.
-    pub fn hand_on(&self, all: bool) -> Vec<Leftover> {
+    /// To the keeper: what is to be handed on, with what it has not been told was. `more`: a part of
+    /// what is offered, so that a session that works keeps most of what it needs itself; of one that
+    /// does nothing the rest follows with the next calls.
+    pub fn hand_on(&self, more: bool) -> Vec<Leftover> {
         let mut offers = self.offers();
-        if all {
-            let offered = take(&mut offers.offered);
+        if more {
+            let count = offers.offered.len().div_ceil(PARTS);
+            let offered: Vec<Leftover> = offers.offered.drain(..count).collect();
             offers.gone.extend(offered.iter().map(|left| left.block));
             offers.handing.extend(offered);
         }

@@ -19,8 +19,8 @@
 //! * A session that has left is not named any more, but a question that names it may still be on
 //!   its way and arrive after its `Close`. Names are never used twice, so an answer about it finds
 //!   nobody here, and the master has to pay no heed to a session that it knows has ended.
-//! * When somebody is short of memory, the master says so in its answer: then what the sessions have
-//!   offered is handed on ([`Gate::hand_on`]), before the next question. What the master has not
+//! * When somebody is short of memory, the master says so in its answer: then some of what the sessions
+//!   have offered is handed on ([`Gate::hand_on`]), before the next question. What the master has not
 //!   acknowledged is handed on again.
 //! * A master that answers at once is asked every [`Timing::pace`], one that is away more and more
 //!   seldom, up to [`Timing::last_retry`]. Nothing ends on this side because time has passed.
@@ -250,16 +250,16 @@ impl Keeper {
         }
     }
 
-    /// Hands on what is being handed on, and if this call has not been heeded yet, all that is offered.
+    /// Hands on what is being handed on, and if this call has not been heeded yet, some of what is
+    /// offered.
     async fn hand_on(&self, called: u64, outside: &impl Keeping) {
-        let (all, gates): (bool, Vec<Arc<Gate>>) = {
+        let (more, gates): (bool, Vec<Arc<Gate>>) = {
             let mut state = self.state();
             let before = mem::replace(&mut state.heeded, called);
             (before != called, state.open().cloned().collect())
         };
         for gate in gates {
-            let leftovers = gate.hand_on(all);
-            if all {}
+            let leftovers = gate.hand_on(more);
             if leftovers.is_empty() {
                 continue;
             }

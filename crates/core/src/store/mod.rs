@@ -91,6 +91,8 @@ pub struct Store<F, H> {
     looks: Cell<u64>,
     /// Whether an operation collects free memory.
     collecting: Cell<bool>,
+    /// Up to which mark no block is to be doubted once more.
+    doubts_from: Cell<u64>,
     /// Operations that look for memory.
     making_room: Cell<usize>,
 }
@@ -112,6 +114,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             freed: Freed::default(),
             looks: Cell::new(0),
             collecting: Cell::new(false),
+            doubts_from: Cell::new(0),
             making_room: Cell::new(0),
         }
     }

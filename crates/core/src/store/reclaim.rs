@@ -49,6 +49,8 @@ pub(super) const MARKED_TOGETHER: usize = 64;
 pub(super) const USED_AGAIN_AT: u32 = 8;
 /// Blocks that one look goes to.
 const LOOKED_AT_TOGETHER: usize = 8;
+/// So many marks ([`Host::mark`]) after all blocks were doubted they are doubted again at the soonest.
+const DOUBT_PAUSE: u64 = 256;
 /// Bytes that are overwritten in one WRITE.
 const CHUNK_BYTES: u64 = 1 << 20;
 
@@ -284,6 +286,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 Left::Nothing if self.slabs.borrow().has_room(class, *least, frozen) => {
                     return Ok(());
                 }
+                Left::Nothing if self.doubt_all() => {}
                 Left::Nothing => return Err(Error::OutOfMemory),
             }
             if self.host.pause(attempt).await.is_err() {
@@ -291,6 +294,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
         }
         unreachable!("the loop ends by return")
+    }
+
+    /// The last resort: all blocks are compared with the index, once in a while. Marks that a session
+    /// did not make in time never come ([`Host::may_mark`]), and nobody knows where they are missing.
+    fn doubt_all(&self) -> bool {
+        let now = self.host.mark();
+        if now < self.doubts_from.get() {
+            return false;
+        }
+        self.doubts_from.set(now + DOUBT_PAUSE);
+        self.slabs.borrow_mut().doubt_all()
     }
 
     /// Adds a block, unless a newer view comes.
