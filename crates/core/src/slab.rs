@@ -118,6 +118,8 @@ pub(crate) struct Block {
     written: Option<bool>,
     /// The first object that may have been allocated since the block is in use.
     in_use_from: u32,
+    /// When so many objects are left, half of what there was is used up.
+    half: u32,
     pub seen: Option<Seen>,
     /// The look at the bitmap that was the last, counted over all blocks.
     pub looked: u64,
@@ -154,6 +156,7 @@ impl Block {
             in_flight: 0,
             written: None,
             in_use_from: u32::MAX,
+            half: 0,
             seen: None,
             looked: 0,
             led_since: grant.marked.unwrap_or(0),
@@ -227,6 +230,7 @@ impl Block {
 
     /// The block is taken into use.
     fn use_from_here(&mut self) {
+        self.half = self.free_objects() / 2;
         let from = if self.free.is_empty() { self.fresh } else { 0 };
         if self.written == Some(true) {
             self.in_use_from = from;
@@ -272,6 +276,8 @@ struct Slab {
     current: Option<Block>,
     /// Whether an operation is asking for a block of this class.
     asking: bool,
+    /// Whether it is time to look for the next block.
+    is_half_used: bool,
 }
 
 /// All slabs of one session.
@@ -293,7 +299,7 @@ impl Slabs {
     fn slab(&mut self, class: SizeClass) -> &mut Slab {
         let found = self.slabs.iter().position(|s| s.class == class);
         let at = found.unwrap_or_else(|| {
-            self.slabs.push(Slab { class, current: None, asking: false });
+            self.slabs.push(Slab { class, current: None, asking: false, is_half_used: false });
             self.slabs.len() - 1
         });
         &mut self.slabs[at]
@@ -357,6 +363,7 @@ impl Slabs {
         let generation = *next;
         *next = after(generation);
         block.in_flight += 1;
+        slab.is_half_used |= block.free_objects() == block.half;
         let header = (block.written != Some(false)).then(|| {
             // Whoever posts it may be dropped, or fail, at any time from now on.
             block.written = None;
@@ -364,6 +371,12 @@ impl Slabs {
             (block.address, BlockHeader { class, owner, first, at_rest: false })
         });
         Some(Allocation { address: block.object(index), class, generation, header })
+    }
+
+    /// Whether, since this was asked last, half of what a block had to give was used up.
+    pub(crate) fn is_half_used(&mut self, class: SizeClass) -> bool {
+        let slab = self.slabs.iter_mut().find(|slab| slab.class == class);
+        slab.is_some_and(|slab| core::mem::take(&mut slab.is_half_used))
     }
 
     fn block_of(&mut self, object: &Allocation) -> Option<&mut Block> {

@@ -22,7 +22,8 @@
 //! exhausted. Such a block is overwritten by zeros first, and waits once more: nobody who has seen
 //! what was there before must meet what the next owner writes, whose generations begin at 0 again.
 //!
-//! The work is done by the operation that finds its slab empty, once in a block's worth of objects.
+//! The work is done by the operation that finds its slab empty, once in a block's worth of objects; and by
+//! one before, when half of them are used up, so that something can be used again when it is time.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -201,6 +202,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.slabs.borrow_mut().allocate(class, least, |block| is_frozen(view, block))
     }
 
+    /// When half of a block is used up: looks for what can be used when all of it is.
+    pub(super) async fn look_ahead(&self, class: SizeClass) {
+        let _ends = MakingRoom::begin(&self.making_room);
+        self.take_back();
+        self.mark_freed(1).await;
+        self.collect(class, false).await;
+    }
+
     /// Waits until there is something to allocate from, or a newer view has come. The caller must not
     /// act meanwhile: what it could know would never become free. `to_delete`: for a DELETE, which may
     /// have what is kept back.
@@ -254,7 +263,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         view: &Arc<View>,
     ) -> Result<(), Error> {
         self.mark_freed(1).await;
-        self.collect(false).await;
+        self.collect(class, false).await;
         let frozen = |block: Address| is_frozen(view, block);
         if self.slabs.borrow().has_room(class, *least, frozen) {
             return Ok(());
@@ -276,7 +285,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if has_room || self.newest_view().number > view.number {
                 return Ok(());
             }
-            match self.collect(true).await {
+            match self.collect(class, true).await {
                 Left::Freed => match self.ask_for_block(class, to_delete, view).await {
                     Err(Error::OutOfMemory) => {}
                     other => return other,
@@ -333,7 +342,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Does what is due about the blocks that are not in use. If memory is `short` that is all
     /// blocks, and everything that may help. One operation at a time does it: what it has found out
     /// about a block holds as long as nobody else collects there.
-    async fn collect(&self, short: bool) -> Left {
+    async fn collect(&self, class: SizeClass, short: bool) -> Left {
         if self.collecting.replace(true) {
             return Left::Waiting;
         }
@@ -352,7 +361,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         };
         let waits = self.slabs.borrow().aside().iter().any(waits);
         // Who is short looks once more when all that was seen has been taken in.
-        let seen = if short && waits { false } else { self.look(short).await };
+        let seen = if short && waits { false } else { self.look(class, short).await };
         match () {
             () if freed => Left::Freed,
             () if seen || waits => Left::Waiting,
@@ -361,10 +370,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Reads the free bitmaps of some blocks, and tells those that can be at rest.
-    async fn look(&self, all: bool) -> bool {
+    async fn look(&self, class: SizeClass, all: bool) -> bool {
         let mut op = self.operation();
         let limit = if all { usize::MAX } else { LOOKED_AT_TOGETHER };
-        let blocks = self.to_look_at(limit, &op);
+        let blocks = self.to_look_at(class, limit, &op);
         let mut any = false;
         for blocks in blocks.chunks(LOOKED_AT_TOGETHER) {
             any |= op.look_at(blocks).await;
@@ -376,17 +385,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
         any
     }
 
-    /// The blocks that were not looked at for longest.
-    fn to_look_at(&self, limit: usize, op: &Op<'_, F, H>) -> Vec<Address> {
+    /// The blocks that were not looked at for longest, first those of a class.
+    fn to_look_at(&self, class: SizeClass, limit: usize, op: &Op<'_, F, H>) -> Vec<Address> {
         let slabs = self.slabs.borrow();
         let due = |b: &&Block| {
             b.seen.is_none() && b.scrubbed.is_none() && b.doubt == Doubt::None && !b.is_free()
         };
-        let mut due: Vec<(u64, Address)> =
-            slabs.aside().iter().filter(due).map(|b| (b.looked, b.address)).collect();
+        let order = |b: &Block| (b.class != class, b.looked, b.address);
+        let mut due: Vec<(bool, u64, Address)> =
+            slabs.aside().iter().filter(due).map(order).collect();
         due.sort_unstable();
         due.truncate(limit);
-        let known = |(_, block): &(u64, Address)| op.bitmap(*block).map(|_| *block);
+        let known = |(.., block): &(bool, u64, Address)| op.bitmap(*block).map(|_| *block);
         due.iter().filter_map(known).collect()
     }
 

@@ -81,6 +81,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         op.finish(kind);
         self.mark_freed(reclaim::MARKED_TOGETHER).await;
+        if let Some(class) = Object::class(key.len(), value.len())
+            && self.slabs.borrow_mut().is_half_used(class)
+        {
+            // On the heap: it is rare, and the futures of operations stay small.
+            Box::pin(self.look_ahead(class)).await;
+            self.offer();
+        }
         result
     }
 }
