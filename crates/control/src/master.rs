@@ -74,10 +74,11 @@ pub enum MasterRequest {
     TakeLeftover {
         /// The session's id.
         client: ClientId,
-        /// The class of the objects that it needs: there is room in the block that was never used.
-        /// `None` if any block would do: some of it may be free, or all, so that it can go back to
-        /// the pool.
+        /// The class of the objects that it needs. `None` if any block would do: some of it may be
+        /// free, or all, so that it can go back to the pool.
         class: Option<SizeClass>,
+        /// Whether a block will do of which all was allocated once. One with room comes first.
+        full: bool,
         /// The number of the view by which it is going to take the block over.
         view: u64,
     },

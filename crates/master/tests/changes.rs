@@ -202,7 +202,12 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     let close = MasterRequest::Close { client: first, leftovers: vec![leftover] };
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     let number = world.view().number;
-    let take = |client| MasterRequest::TakeLeftover { client, class: Some(class), view: number };
+    let take = |client| MasterRequest::TakeLeftover {
+        client,
+        class: Some(class),
+        full: false,
+        view: number,
+    };
     assert_eq!(
         world.ask(take(second)),
         Some(MasterReply::Leftover { leftover: Some(leftover), owner_lives: false })
@@ -218,7 +223,8 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     check_tables(&world, &world.view(), second);
     let third = world.open();
     // Who acts by an older view would miss the replicas that have been added since.
-    let late = MasterRequest::TakeLeftover { client: third, class: None, view: number - 1 };
+    let late =
+        MasterRequest::TakeLeftover { client: third, class: None, full: true, view: number - 1 };
     assert_eq!(world.ask(late), Some(NO_LEFTOVER));
     assert_eq!(
         world.ask(take(third)),

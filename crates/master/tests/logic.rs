@@ -264,7 +264,12 @@ impl World {
         let class = SizeClass::from_code(2).unwrap();
         let mut taken = Vec::new();
         loop {
-            match self.ask(MasterRequest::TakeLeftover { client, class: Some(class), view })? {
+            match self.ask(MasterRequest::TakeLeftover {
+                client,
+                class: Some(class),
+                full: false,
+                view,
+            })? {
                 MasterReply::Leftover { leftover: Some(leftover), .. } => taken.push(leftover),
                 MasterReply::Leftover { leftover: None, .. } => break,
                 other => panic!("unexpected {other:?}"),
@@ -513,7 +518,7 @@ fn leftovers_pass_to_one_later_session_each() {
     );
     let other_class = SizeClass::from_code(3).unwrap();
     let class = Some(other_class);
-    let request = MasterRequest::TakeLeftover { client: ClientId(3), class, view: 1 };
+    let request = MasterRequest::TakeLeftover { client: ClientId(3), class, full: false, view: 1 };
     let nothing = MasterReply::Leftover { leftover: None, owner_lives: false };
     assert_eq!(world.ask(request), Some(nothing), "of another class");
     let (third, given) = world.open().unwrap();

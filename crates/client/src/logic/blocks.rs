@@ -40,6 +40,8 @@ const MASTER_DEADLINE: Duration = Duration::from_millis(100);
 const REGION_PATIENCE: Duration = Duration::from_millis(50);
 /// Blocks that it takes without asking a master that did not answer.
 const BLOCKS_WITHOUT_MASTER: u32 = 16;
+/// Blocks without room that it takes over before it takes one from the pool.
+const FULL_IN_A_ROW: u32 = 4;
 
 /// The blocks of one session.
 pub(super) struct BlockSource<E> {
@@ -61,6 +63,8 @@ pub(super) struct BlockSource<E> {
     adopting: RefCell<BTreeMap<BlockId, Leftover>>,
     /// Requests for blocks that run.
     asking: Cell<u32>,
+    /// Leftovers that it has taken since the last block from the pool.
+    full_in_a_row: Cell<u32>,
     /// Requests for blocks so far.
     asked: Cell<u64>,
     /// Whether the master had no more room the last time.
@@ -109,6 +113,7 @@ impl<E: Environment> BlockSource<E> {
             handed_on: RefCell::default(),
             adopting: RefCell::default(),
             asking: Cell::new(0),
+            full_in_a_row: Cell::new(0),
             asked: Cell::new(0),
             refused: Cell::new(false),
             missed: Cell::new(false),
@@ -141,9 +146,13 @@ impl<E: Environment> BlockSource<E> {
         to_delete: bool,
         view: &View,
     ) -> Result<BlockGrant, Error> {
-        if let Some(left) = self.go_on_with(Some(class), view).await {
+        // What others left is used again before the pool is, but not all of it for one object.
+        let full = self.full_in_a_row.get() < FULL_IN_A_ROW;
+        if let Some(left) = self.go_on_with(Some(class), full, view).await {
+            self.full_in_a_row.set(self.full_in_a_row.get() + 1);
             return Ok(left);
         }
+        self.full_in_a_row.set(0);
         match self.allocate(to_delete, view).await {
             Ok(block) => Ok(self.fresh(block, class, view)),
             Err(Error::OutOfMemory) if to_delete => {
@@ -161,14 +170,16 @@ impl<E: Environment> BlockSource<E> {
             return Ok(found);
         }
         if self.refused.get()
-            && let Some(left) = self.go_on_with(None, view).await
+            && let Some(left) = self.go_on_with(None, true, view).await
         {
             return Ok(left);
         }
         let asked = self.ask_for_more(view).await;
         self.refused.set(asked == Err(Error::OutOfMemory));
         match asked {
-            Err(Error::OutOfMemory) => self.go_on_with(None, view).await.ok_or(Error::OutOfMemory),
+            Err(Error::OutOfMemory) => {
+                self.go_on_with(None, true, view).await.ok_or(Error::OutOfMemory)
+            }
             Err(error) => Err(error),
             Ok(never) => match never {},
         }
@@ -238,8 +249,13 @@ impl<E: Environment> BlockSource<E> {
         !view.is_region_frozen(block.region) && known.iter().all(|k| !k.borrow().contains(&block))
     }
 
-    async fn go_on_with(&self, class: Option<SizeClass>, view: &View) -> Option<BlockGrant> {
-        let (leftover, owner_lives) = self.take_leftover(class, view).await?;
+    async fn go_on_with(
+        &self,
+        class: Option<SizeClass>,
+        full: bool,
+        view: &View,
+    ) -> Option<BlockGrant> {
+        let (leftover, owner_lives) = self.take_leftover(class, full, view).await?;
         let block = leftover.block;
         // The master may not know that somebody gave it back to the pool, before this session got it
         // from there.
@@ -278,6 +294,7 @@ impl<E: Environment> BlockSource<E> {
     async fn take_leftover(
         &self,
         class: Option<SizeClass>,
+        full: bool,
         view: &View,
     ) -> Option<(Leftover, bool)> {
         if let Some(left) = self.without_master.get().checked_sub(1) {
@@ -285,7 +302,7 @@ impl<E: Environment> BlockSource<E> {
             return None;
         }
         let (client, view) = (self.client, view.number);
-        let request = MasterRequest::TakeLeftover { client, class, view };
+        let request = MasterRequest::TakeLeftover { client, class, full, view };
         let deadline = MASTER_DEADLINE.min(self.node_deadline);
         match self.env.ask_master(request, deadline).await {
             Ok(MasterReply::Leftover { leftover, owner_lives }) => {

@@ -31,8 +31,8 @@ impl Master {
                 reply
             }
             MasterRequest::Open => self.open(now_ms, connection, out),
-            MasterRequest::TakeLeftover { client, class, view } => {
-                self.take_leftover(client, class, view, out)
+            MasterRequest::TakeLeftover { client, class, full, view } => {
+                self.take_leftover(client, (class, full), view, out)
             }
             MasterRequest::HandOn { client, leftovers } => self.hand_on(client, &leftovers, out),
             MasterRequest::Close { client, leftovers } => self.close(client, &leftovers, out),
@@ -108,7 +108,7 @@ impl Master {
     fn take_leftover(
         &mut self,
         client: ClientId,
-        class: Option<SizeClass>,
+        (class, full): (Option<SizeClass>, bool),
         by: u64,
         out: &mut Actions,
     ) -> MasterReply {
@@ -122,17 +122,15 @@ impl Master {
         let has_room = |leftover: &Leftover| {
             BlockShape::new(block_bytes, leftover.class).is_some_and(|s| leftover.first < s.objects)
         };
-        let may_use = |leftover: &Leftover| {
-            !view.is_region_frozen(leftover.block.region) && (class.is_none() || has_room(leftover))
-        };
+        let may_use = |leftover: &Leftover| !view.is_region_frozen(leftover.block.region);
         // Where any will do, those with room are left to who can use it.
-        let is_full = |leftover: &Leftover| may_use(leftover) && !has_room(leftover);
-        let mut leftover = None;
-        if class.is_none() {
-            leftover = self.sessions.take_leftover(client, class, is_full, &mut writes);
+        let has_room = |leftover: &Leftover| has_room(leftover) == class.is_some();
+        let first = |leftover: &Leftover| may_use(leftover) && has_room(leftover);
+        let sessions = &mut self.sessions;
+        let mut leftover = sessions.take_leftover(client, class, first, &mut writes);
+        if leftover.is_none() && full {
+            leftover = sessions.take_leftover(client, class, may_use, &mut writes);
         }
-        let leftover =
-            leftover.or_else(|| self.sessions.take_leftover(client, class, may_use, &mut writes));
         if !writes.is_empty() {
             out.push(Action::Persist(writes));
         }

@@ -93,7 +93,7 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
     assert_eq!(world.ask(hand_on), Some(MasterReply::Done), "repeated");
     assert!(matches!(more_room(&mut world, client), MasterReply::Refused { .. }));
-    let take = || MasterRequest::TakeLeftover { client, class: None, view: number };
+    let take = || MasterRequest::TakeLeftover { client, class: None, full: true, view: number };
     let handed_on = MasterReply::Leftover { leftover: Some(leftover), owner_lives: true };
     assert_eq!(world.ask(take()), Some(handed_on));
     assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
@@ -110,7 +110,8 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
     world.recoveries_fail = true;
     world.ask(MasterRequest::Abandon { client: dies });
-    let take = || MasterRequest::TakeLeftover { client, class: Some(class), view: number };
+    let take =
+        || MasterRequest::TakeLeftover { client, class: Some(class), full: false, view: number };
     assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
     assert!(matches!(world.ask(hand_on), Some(MasterReply::Refused { .. })));
     world.recoveries_fail = false;
