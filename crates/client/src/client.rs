@@ -26,6 +26,7 @@ use crate::error::ConnectError;
 use crate::options::{EmbeddedOptions, FabricChoice, Options};
 use crate::session::Session;
 use crate::shared::{Shared, first_view, reachable_fabric, wait};
+use crate::survey::{self, MemorySurvey, SurveyError};
 
 thread_local! {
     /// The sessions that this thread got by itself, at most one per client.
@@ -283,6 +284,19 @@ impl Client {
             }
         };
         view.members.iter().map(|m| (m.node, ask(m))).collect()
+    }
+
+    /// How the memory is used: by node, by size of objects and by owner, and what waits to be used
+    /// again. Reads 1/512 of the memory that has owners. It is no picture of a moment: others go on
+    /// writing while it is taken (see [`MemorySurvey`]).
+    pub fn survey_memory(&self) -> Result<MemorySurvey, SurveyError> {
+        let shared = &self.handle.shared;
+        // What is handed on is asked for first and whose session is open last, so that no owner that
+        // was read is unknown.
+        let leftovers = survey::owners(shared)?.leftovers;
+        let read = |session: &Session| session.block_on(survey::read_all(session, &leftovers));
+        let found = self.with_session(read)??;
+        Ok(survey::survey(found, &survey::owners(shared)?, &self.usage()))
     }
 }
 

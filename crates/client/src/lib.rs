@@ -41,6 +41,7 @@ pub mod logic;
 mod options;
 mod session;
 mod shared;
+mod survey;
 
 pub use client::Client;
 pub use error::ConnectError;
@@ -53,3 +54,4 @@ pub use fusee_core::{Error, Outcome};
 pub use fusee_fabric::FabricKind;
 pub use options::{EmbeddedOptions, FabricChoice, Options};
 pub use session::Session;
+pub use survey::{ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState, SurveyError};

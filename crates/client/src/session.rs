@@ -133,6 +133,33 @@ impl Session {
         self.logic.gate()
     }
 
+    /// The fabric that it executes verbs on.
+    pub(crate) fn verbs(&self) -> &AnyFabric {
+        self.attachments.fabric()
+    }
+
+    /// The newest view, with whose members it is attached to from now on, as far as they answer.
+    pub(crate) fn adopt_newest(&self) -> Arc<View> {
+        let view = self.gate().view();
+        self.attachments.adopt(&view, |node| self.shared.report_unreachable(node));
+        view
+    }
+
+    /// Tells the master that a memory node does not answer.
+    pub(crate) fn report_unreachable(&self, node: MnId) {
+        self.shared.report_unreachable(node);
+    }
+
+    /// How long it waits for others.
+    pub(crate) fn patience(&self) -> Duration {
+        self.shared.options.op_timeout
+    }
+
+    /// Waits, while others run.
+    pub(crate) async fn sleep(&self, time: Duration) {
+        self.reactor.sleep(time).await;
+    }
+
     /// Runs an operation, unless the session is shut out; then that is what its errors say.
     async fn run<T>(&self, operation: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         if self.gate().is_expelled() {

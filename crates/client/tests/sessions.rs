@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{master, node};
-use fusee_client::{Client, FabricChoice, FabricKind, Options};
+use fusee_client::{Client, FabricChoice, FabricKind, Options, SurveyError};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -94,4 +94,63 @@ fn allocation_goes_on_beside_a_dead_backup() {
     }
     assert!(blocks_owned(&client) >= 1);
     kept.stop();
+}
+
+/// Regions move to a memory node that joins while they are read, over both fabrics.
+#[test]
+fn a_survey_counts_every_block_once_while_regions_move() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = master(dir.path(), 2);
+    let _nodes = [node(dir.path(), &master), node(dir.path(), &master)];
+    master.wait_formed(SOON).unwrap();
+    let addr = master.addr().unwrap().to_string();
+    let connect = |fabric| {
+        let options = Options { fabric: FabricChoice::Only(fabric), ..Options::default() };
+        Client::connect_with(&addr, options).unwrap()
+    };
+    let clients = [FabricKind::Shm, FabricKind::Tcp].map(connect);
+    for i in 0..150u32 {
+        clients[0].put(&i.to_le_bytes(), &[1; 60 << 10]).unwrap();
+    }
+    let first = clients[1].survey_memory().unwrap();
+    assert!(first.blocks - first.free_blocks >= 10, "{first:?}");
+    let _third = node(dir.path(), &master);
+    let (mut views, mut has_all) = (std::collections::BTreeSet::new(), false);
+    wait_until("the new node has its share", || {
+        for client in &clients {
+            let survey = client.survey_memory().unwrap();
+            let classes: u64 = survey.classes.iter().map(|class| class.blocks).sum();
+            let owners: u64 = survey.owners.iter().map(|owner| owner.blocks).sum();
+            let led: u64 = survey.nodes.iter().map(|node| node.blocks).sum();
+            let used = survey.blocks - survey.free_blocks;
+            assert_eq!((classes + survey.blank_blocks, owners, led), (used, used, survey.blocks));
+            assert_eq!((classes, survey.blocks >= first.blocks), (10, true), "{survey:?}");
+            assert_eq!((survey.unreadable_headers, survey.unreadable_owners), (0, 0));
+            views.insert(survey.view);
+            has_all = survey.nodes.last().is_some_and(|node| node.blocks > 0);
+        }
+        has_all && !clients[0].status().unwrap().rebalancing
+    });
+    assert!(views.len() > 1, "{views:?}");
+}
+
+#[test]
+fn a_survey_outlives_a_memory_node_but_not_the_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = master(dir.path(), 2);
+    let kept = node(dir.path(), &master);
+    let lost = node(dir.path(), &master);
+    master.wait_formed(SOON).unwrap();
+    let fabric = FabricChoice::Only(FabricKind::Tcp);
+    let options = Options { fabric, op_timeout: Duration::from_secs(2), ..Options::default() };
+    let client = Client::connect_with(&master.addr().unwrap().to_string(), options).unwrap();
+    client.put(b"key", b"value").unwrap();
+    let before = client.survey_memory().unwrap();
+    lost.stop();
+    let after = client.survey_memory().unwrap();
+    assert_eq!((before.nodes.len(), after.nodes.len()), (2, 1));
+    assert_eq!((before.blocks, before.owners), (after.blocks, after.owners));
+    kept.stop();
+    let error = client.survey_memory().unwrap_err();
+    assert!(matches!(error, SurveyError::Unreachable { .. }), "{error}");
 }

@@ -159,6 +159,8 @@ pub enum MasterRequest {
     },
     /// What is going on? Answer: `Status`.
     Status,
+    /// Whose names may stand in the block tables? Answer: `Owners`, or `NotReady`.
+    Owners,
 }
 
 /// An answer of the master.
@@ -211,6 +213,8 @@ pub enum MasterReply {
     View(Option<View>),
     /// To `Status`.
     Status(Status),
+    /// To `Owners`.
+    Owners(Owners),
     /// It is so.
     Done,
     /// The cluster is still forming; ask again.
@@ -269,6 +273,19 @@ pub struct Status {
     pub last_reconfigurations: Vec<Reconfiguration>,
     /// What keeps the cluster from forming or from being whole, and what to do.
     pub problem: Option<String>,
+}
+
+/// Who may own blocks: all clients that there are, and what those that are gone have left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owners {
+    /// The open sessions, in order.
+    pub open: Vec<ClientId>,
+    /// Those that were given up and are not recovered yet, in order.
+    pub given_up: Vec<ClientId>,
+    /// Ids from this one on have not been handed out.
+    pub unused_from: ClientId,
+    /// Blocks of sessions that have ended, which wait for somebody to go on with them.
+    pub leftovers: Vec<Leftover>,
 }
 
 /// How a memory node stands to the cluster.

@@ -124,6 +124,16 @@ impl Sessions {
         client != ClientId::NOBODY && client.0 < self.next
     }
 
+    /// Ids from this one on have not been handed out.
+    pub fn unused_from(&self) -> ClientId {
+        ClientId(self.next)
+    }
+
+    /// The blocks that wait for somebody to go on with them.
+    pub fn leftovers(&self) -> impl Iterator<Item = &Leftover> {
+        self.leftovers.values().flatten()
+    }
+
     /// Ids used up.
     pub fn opened_count(&self) -> u64 {
         u64::from(self.next) - 1

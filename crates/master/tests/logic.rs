@@ -546,6 +546,26 @@ fn leftovers_pass_to_one_later_session_each() {
 }
 
 #[test]
+fn the_master_tells_who_may_own_blocks() {
+    let mut world = World::new(settings(1, 1, 1), &[POOL]);
+    assert!(matches!(world.ask(MasterRequest::Owners), Some(MasterReply::NotReady { .. })));
+    world.form();
+    let (first, _) = world.open().unwrap();
+    let (second, _) = world.open().unwrap();
+    let mine = leftover(3, first, 5);
+    let close = MasterRequest::Close { client: first, leftovers: vec![mine] };
+    assert_eq!(world.ask(close), Some(MasterReply::Done));
+    let Some(MasterReply::Owners(owners)) = world.ask(MasterRequest::Owners) else { panic!() };
+    assert_eq!((owners.open, owners.given_up), (vec![second], vec![]));
+    assert_eq!(owners.leftovers, [mine]);
+    assert!(second < owners.unused_from);
+    assert_eq!(world.open().unwrap().0, owners.unused_from);
+    // What is handed on belongs to somebody.
+    let Some(MasterReply::Owners(owners)) = world.ask(MasterRequest::Owners) else { panic!() };
+    assert_eq!((owners.open.len(), owners.leftovers), (2, vec![]));
+}
+
+#[test]
 fn a_restart_keeps_leftovers_and_sessions() {
     let mut world = World::new(settings(1, 1, 1), &[POOL]);
     world.form();

@@ -123,6 +123,7 @@ impl tarpc::RequestName for MasterRequest {
             MasterRequest::Alive { .. } => "Alive",
             MasterRequest::GetView { .. } => "GetView",
             MasterRequest::Status => "Status",
+            MasterRequest::Owners => "Owners",
         }
     }
 }

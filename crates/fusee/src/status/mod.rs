@@ -3,7 +3,10 @@
 //! Asks them directly, without joining: it works while the cluster is still forming, and when a
 //! memory node does not answer. What only that node knows is then unknown, and the exit code is 1.
 //! So it is for a memory node that is lost, until another takes its address: somebody should look.
+//!
+//! With `--memory` it joins, to read how the memory is used.
 
+mod memory;
 pub mod report;
 mod table;
 
@@ -14,11 +17,12 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 
-use crate::connect::{self, DEFAULT_MASTER};
+use crate::connect::{self, ConnectArgs};
 use crate::failure::Failure;
 use crate::output;
 use crate::recoveries;
 use report::{Report, Usages};
+use serde::Serialize;
 
 /// How long to wait for each answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -27,12 +31,13 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  fusee status\n  fusee status --json | jq .memory_nodes\n  \
     fusee status --recoveries\n  \
+    fusee status --memory             how the memory is used, and what waits to be used again\n  \
+    fusee status --memory --json | jq .size_classes\n  \
     fusee status --master a:7400,b:7400,c:7400\n\n\
-    Exit code 1 if a memory node does not answer.")]
+    Only --memory makes use of --fabric. Exit code 1 if a memory node does not answer.")]
 pub struct Args {
-    /// Address of the master; of several masters, their addresses, separated by commas
-    #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
-    master: String,
+    #[command(flatten)]
+    connect: ConnectArgs,
 
     /// Print one JSON object instead of a table
     #[arg(long)]
@@ -41,11 +46,19 @@ pub struct Args {
     /// List the recent recoveries of crashed clients instead: the parts of each, in milliseconds
     #[arg(long, conflicts_with = "json")]
     recoveries: bool,
+
+    /// Read how the memory is used instead: by node, by size of objects, by owner, and what waits
+    /// to be used again. Joins the cluster and reads 1/512 of the used memory
+    #[arg(long, conflicts_with = "recoveries")]
+    memory: bool,
 }
 
 /// Prints the status.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let report = ask(&args.master)?;
+    if args.memory {
+        return memory::run(&args.connect, args.json);
+    }
+    let report = ask(&args.connect.master)?;
     output::text(&match (args.json, args.recoveries) {
         (true, _) => json(&report)?,
         (false, true) => recoveries::table(&report.last_recoveries),
@@ -61,7 +74,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Err(Failure::operation(format!("no answer from {}", silent.join(", "))))
 }
 
-fn json(report: &Report) -> Result<String, Failure> {
+fn json(report: &impl Serialize) -> Result<String, Failure> {
     let json = serde_json::to_string_pretty(report);
     let json = json.map_err(|e| Failure::operation(format!("cannot write the status: {e}")))?;
     Ok(json + "\n")

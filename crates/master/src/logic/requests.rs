@@ -1,7 +1,7 @@
 //! What the master is asked, except for the joining of memory nodes.
 
 use fusee_control::master::{
-    Leftover, MasterReply, MasterRequest, MemberState, MemberStatus, Status,
+    Leftover, MasterReply, MasterRequest, MemberState, MemberStatus, Owners, Status,
 };
 use fusee_core::layout::{BlockShape, SizeClass};
 use fusee_core::verbs::{ClientId, MnId};
@@ -72,6 +72,10 @@ impl Master {
                 Phase::Forming { .. } => self.not_ready(),
             },
             MasterRequest::Status => MasterReply::Status(self.status(now_ms)),
+            MasterRequest::Owners => match &self.phase {
+                Phase::Formed(_) => MasterReply::Owners(self.owners()),
+                Phase::Forming { .. } => self.not_ready(),
+            },
         })
     }
 
@@ -194,6 +198,15 @@ impl Master {
             reconfigurations,
             last_reconfigurations,
             problem: self.problem.clone(),
+        }
+    }
+
+    fn owners(&self) -> Owners {
+        Owners {
+            open: self.sessions.open_sessions().map(|(client, _)| client).collect(),
+            given_up: self.sessions.given_up().collect(),
+            unused_from: self.sessions.unused_from(),
+            leftovers: self.sessions.leftovers().copied().collect(),
         }
     }
 

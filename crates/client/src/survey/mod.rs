@@ -1,0 +1,212 @@
+//! A survey of the memory: who has it, for objects of which size, and how much of it waits to be
+//! used again.
+//!
+//! It READs the block tables, headers and free bitmaps of all regions, asks the master who owns
+//! blocks, and the memory nodes how full they are. Nobody is stopped or slowed down for it: others
+//! write meanwhile, so every single block is told as it was at some moment, and all together as
+//! they never were at any. The sums hold nevertheless ([`report`]): each block is counted once.
+//!
+//! *What it costs*: 1/512 of the memory that has owners, and four bytes for every block.
+//!
+//! *What it cannot see*: which of the objects that are neither marked nor new are in use. An open
+//! session collects marks and keeps in mind what it may allocate; freed objects wait there, too,
+//! before they are marked (up to 63 of a session), and some never are: if the session dies, or does
+//! nothing for long. Only the whole index would tell.
+//!
+//! Parts that are read while the view gives a region another first place are read again.
+
+mod read;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fusee_control::master::{Leftover, MasterReply, MasterRequest, Owners};
+use fusee_control::node::{BlockId, Usage};
+use fusee_core::verbs::{ClientId, Failure, MnId, VerbError};
+use fusee_core::view::{Place, View};
+
+use crate::error::ConnectError;
+use crate::session::Session;
+use crate::shared::Shared;
+use read::{Cursor, Group, Reader};
+pub use report::{ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState};
+use report::{OfOwner, Tally};
+
+/// How often a part is read again because its regions have moved meanwhile.
+const ATTEMPTS: u32 = 16;
+/// How often to look for a newer view, while a memory node does not answer.
+const POLL: Duration = Duration::from_millis(1);
+
+/// Why there is no survey.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SurveyError {
+    /// There is no session, or the master does not tell what it has to.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// A memory node does not answer, and the cluster does not go on without it.
+    #[error("memory node {node} does not answer: {error}")]
+    Unreachable {
+        /// Which.
+        node: MnId,
+        /// How.
+        error: VerbError,
+    },
+    /// The session that read was shut out: the cluster took it for dead.
+    #[error("the cluster has shut this session out while it read; try again")]
+    Expelled,
+    /// What was read moved to other memory nodes again and again.
+    #[error("the regions moved faster than they were read; try again")]
+    Moving,
+}
+
+/// Asks the master whose names may stand in the tables.
+pub(crate) fn owners(shared: &Shared) -> Result<Owners, ConnectError> {
+    let master = shared.master.clone();
+    match shared.wait(async move { master.call(MasterRequest::Owners).await })? {
+        MasterReply::Owners(owners) => Ok(owners),
+        MasterReply::NotReady { joined, expected } => {
+            Err(ConnectError::NotReady { joined, expected })
+        }
+        MasterReply::Refused { reason } => Err(ConnectError::Refused(reason)),
+        _ => Err(ConnectError::Protocol("another answer than to Owners")),
+    }
+}
+
+/// What a session finds in the block tables, headers and bitmaps.
+pub(crate) struct Findings {
+    view: Arc<View>,
+    tally: Tally,
+}
+
+/// Reads all regions. `leftovers` are what the master knew of before.
+pub(crate) async fn read_all(
+    session: &Session,
+    leftovers: &[Leftover],
+) -> Result<Findings, SurveyError> {
+    let leftovers: BTreeMap<BlockId, Leftover> = leftovers.iter().map(|l| (l.block, *l)).collect();
+    let (mut view, mut at, mut tally) =
+        (session.adopt_newest(), Cursor::default(), Tally::default());
+    let mut attempts = 0;
+    while let Some(group) = Group::next(&view, at) {
+        let reader = Reader::new(session.verbs(), &view, &leftovers);
+        let part = reader.read(&group).await;
+        if let Err(failure) = part {
+            outlive(session, &view, failure).await?;
+        }
+        // Before what was there is given to somebody else, this session has said that it knows.
+        if session.is_lost() {
+            return Err(SurveyError::Expelled);
+        }
+        let newest = session.adopt_newest();
+        match part {
+            Ok(part) if group.is_same_in(&view, &newest) => {
+                tally.add(part);
+                (at, attempts) = (group.end, 0);
+            }
+            _ if attempts == ATTEMPTS => return Err(SurveyError::Moving),
+            _ => attempts += 1,
+        }
+        view = newest;
+    }
+    Ok(Findings { view, tally })
+}
+
+/// A memory node did not answer: waits for a view that does without it.
+async fn outlive(session: &Session, view: &View, failure: Failure) -> Result<(), SurveyError> {
+    let Failure { node, error } = failure;
+    let end = Instant::now() + session.patience();
+    while session.newer_view(view.number).is_none() {
+        if error != VerbError::Unreachable || session.is_lost() || Instant::now() >= end {
+            return Err(match error {
+                VerbError::Fenced => SurveyError::Expelled,
+                _ => SurveyError::Unreachable { node, error },
+            });
+        }
+        session.report_unreachable(node);
+        session.sleep(POLL).await;
+    }
+    Ok(())
+}
+
+/// The survey: what was found, by the names that the master knew after it, and what the memory
+/// nodes said.
+pub(crate) fn survey(
+    Findings { view, tally }: Findings,
+    owners: &Owners,
+    usage: &[(MnId, Result<Usage, String>)],
+) -> MemorySurvey {
+    let sum = |of: fn(&report::Blocks) -> u64| tally.nodes.values().map(of).sum();
+    let (known, unknown): (Vec<_>, Vec<_>) =
+        tally.owners.iter().partition(|(owner, _)| **owner < owners.unused_from);
+    let classes = tally.classes.iter().map(|(class, of)| ClassMemory {
+        class: *class,
+        object_bytes: class.bytes(),
+        blocks: of.blocks,
+        objects: of.objects,
+        marked: of.marked,
+        new: of.new,
+    });
+    MemorySurvey {
+        view: view.number,
+        block_bytes: view.geometry.block_bytes,
+        nodes: nodes(&view, &tally, usage),
+        classes: classes.collect(),
+        owners: named(&known, owners),
+        blocks: sum(|blocks| blocks.all),
+        free_blocks: sum(|blocks| blocks.free),
+        blank_blocks: tally.blank,
+        unreadable_headers: tally.unreadable,
+        unreadable_owners: unknown.iter().map(|(_, of)| of.blocks).sum(),
+        stray_marks: tally.stray_marks,
+    }
+}
+
+fn named(known: &[(&ClientId, &OfOwner)], owners: &Owners) -> Vec<OwnerMemory> {
+    let open: BTreeSet<ClientId> = owners.open.iter().copied().collect();
+    let given_up: BTreeSet<ClientId> = owners.given_up.iter().copied().collect();
+    let named = |(owner, of): &(&ClientId, &OfOwner)| OwnerMemory {
+        owner: **owner,
+        state: match () {
+            () if open.contains(owner) => OwnerState::Open,
+            () if given_up.contains(owner) => OwnerState::GivenUp,
+            () => OwnerState::Departed,
+        },
+        blocks: of.blocks,
+        handed_on: of.handed_on,
+        marked_bytes: of.marked_bytes,
+    };
+    known.iter().map(named).collect()
+}
+
+/// The members of the view, and whoever led a region when it was read and has left since.
+fn nodes(view: &View, tally: &Tally, usage: &[(MnId, Result<Usage, String>)]) -> Vec<NodeMemory> {
+    let mut names: BTreeSet<MnId> = view.members.iter().map(|member| member.node).collect();
+    names.extend(tally.nodes.keys());
+    let held = |node: MnId, all: &mut dyn Iterator<Item = &Vec<Place>>| {
+        all.filter(|places| places.iter().any(|place| place.node == node)).count() as u64
+    };
+    let describe = |node: MnId| {
+        let subtables = held(node, &mut view.subtables.iter().map(|subtable| &subtable.places));
+        let regions = held(node, &mut view.regions.iter().map(|region| &region.places));
+        let usage = usage.iter().find(|(of, _)| *of == node);
+        let usage = usage.and_then(|(_, usage)| usage.as_ref().ok());
+        let blocks = tally.nodes.get(&node).copied().unwrap_or_default();
+        NodeMemory {
+            node,
+            pool_bytes: view.member(node).map_or(0, |member| member.pool_bytes),
+            subtables,
+            subtable_bytes: subtables * view.geometry.subtable_bytes(),
+            regions,
+            region_bytes: regions * view.geometry.region_bytes,
+            reserved_bytes: usage.map(|usage| usage.reserved_bytes),
+            blocks: blocks.all,
+            free_blocks: blocks.free,
+        }
+    };
+    names.into_iter().map(describe).collect()
+}

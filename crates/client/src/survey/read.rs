@@ -1,0 +1,251 @@
+//! Reads a part of the memory: block tables first, then header and free bitmap of every block that
+//! has an owner, all from the first place of the region, whose bitmaps count.
+//!
+//! READs are large and many to a phase: tables of many regions together, then a block's header and
+//! bitmap in one READ each. A phase fetches some [`PHASE_BYTES`] at most, so the memory that this
+//! takes does not grow with the cluster; what it finds out does, by some bytes for every owner.
+//!
+//! Others write meanwhile. A header that makes no sense may have been read while it was written, so
+//! it is read once more before it counts as unreadable. Nothing that was read is taken for granted:
+//! classes, owners and marks are checked, and what fails is counted.
+
+use std::collections::BTreeMap;
+
+use fusee_control::master::Leftover;
+use fusee_control::node::BlockId;
+use fusee_core::layout::{
+    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, SizeClass, UNIT_BYTES, bitmap_bytes,
+};
+use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
+use fusee_core::view::{Region, TABLE_ENTRY_BYTES, View};
+
+use super::report::{Blocks, Tally};
+
+/// What one phase fetches, about.
+const PHASE_BYTES: u64 = 4 << 20;
+/// Blocks whose table entries are fetched together.
+const GROUP_BLOCKS: u32 = 1 << 16;
+
+/// Where a survey is: everything before this block is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Cursor {
+    region: u32,
+    block: u32,
+}
+
+/// Blocks of one region, in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    region: u32,
+    first: u32,
+    count: u32,
+}
+
+/// What is read together.
+#[derive(Debug)]
+pub(super) struct Group {
+    pieces: Vec<Piece>,
+    /// Where the next one begins.
+    pub end: Cursor,
+}
+
+impl Group {
+    /// The next blocks from here on; `None` behind the last region.
+    pub fn next(view: &View, from: Cursor) -> Option<Group> {
+        let blocks = view.geometry.blocks_per_region();
+        let (mut pieces, mut end, mut room) = (Vec::new(), from, GROUP_BLOCKS);
+        while (end.region as usize) < view.regions.len() && room > 0 {
+            let count = room.min(blocks - end.block);
+            pieces.push(Piece { region: end.region, first: end.block, count });
+            room -= count;
+            end.block += count;
+            if end.block == blocks {
+                end = Cursor { region: end.region + 1, block: 0 };
+            }
+            if pieces.len() == MAX_BATCH_VERBS {
+                break;
+            }
+        }
+        (!pieces.is_empty()).then_some(Group { pieces, end })
+    }
+
+    /// How many.
+    #[cfg(test)]
+    pub fn blocks(&self) -> u64 {
+        self.pieces.iter().map(|piece| u64::from(piece.count)).sum()
+    }
+
+    /// Whether the regions have the same first places in another view.
+    pub fn is_same_in(&self, view: &View, other: &View) -> bool {
+        self.pieces.iter().all(|piece| {
+            let [before, now] = [view, other].map(|view| view.regions.get(piece.region as usize));
+            let first = |region: &Region| (region.places[0], region.led_since);
+            before.map(first) == now.map(first)
+        })
+    }
+}
+
+/// A block that has an owner.
+#[derive(Clone, Copy, Debug)]
+struct Owned {
+    id: BlockId,
+    owner: ClientId,
+}
+
+/// Reads by one view.
+pub(super) struct Reader<'a, F> {
+    pub fabric: &'a F,
+    pub view: &'a View,
+    /// What the master knows of blocks that wait for an owner.
+    pub leftovers: &'a BTreeMap<BlockId, Leftover>,
+    batch: Batch,
+    tally: Tally,
+}
+
+impl<'a, F: Fabric> Reader<'a, F> {
+    pub fn new(
+        fabric: &'a F,
+        view: &'a View,
+        leftovers: &'a BTreeMap<BlockId, Leftover>,
+    ) -> Reader<'a, F> {
+        Reader { fabric, view, leftovers, batch: Batch::new(), tally: Tally::default() }
+    }
+
+    /// Counts the blocks of a group.
+    pub async fn read(mut self, group: &Group) -> Result<Tally, Failure> {
+        let mut blocks = self.tables(group).await?;
+        for is_last in [false, true] {
+            blocks = self.blocks(&blocks, is_last).await?;
+        }
+        Ok(self.tally)
+    }
+
+    /// One phase.
+    async fn phase(&mut self) {
+        let batch = std::mem::take(&mut self.batch);
+        self.batch = self.fabric.execute(batch).await;
+    }
+
+    /// The blocks of the group that have owners.
+    async fn tables(&mut self, group: &Group) -> Result<Vec<Owned>, Failure> {
+        self.batch.clear();
+        let read = |piece: &Piece| {
+            let place = self.view.regions[piece.region as usize].places[0];
+            let at = place.offset + u64::from(piece.first) * TABLE_ENTRY_BYTES;
+            let bytes = piece.count * TABLE_ENTRY_BYTES as u32;
+            (place.node, self.batch.read(place.node, at, bytes))
+        };
+        let reads: Vec<_> = group.pieces.iter().map(read).collect();
+        self.phase().await;
+        let mut owned = Vec::new();
+        for (piece, (node, read)) in group.pieces.iter().zip(reads) {
+            let entries = self.batch.data(read)?.as_chunks().0;
+            let before = owned.len();
+            for (block, entry) in (piece.first..).zip(entries) {
+                let owner = ClientId(u32::from_le_bytes(*entry));
+                if owner != ClientId::NOBODY {
+                    let id = BlockId { region: piece.region, block };
+                    owned.push(Owned { id, owner });
+                }
+            }
+            let Blocks { all, free } = self.tally.nodes.entry(node).or_default();
+            *all += u64::from(piece.count);
+            *free += u64::from(piece.count) - (owned.len() - before) as u64;
+        }
+        for Owned { id, owner } in &owned {
+            let is_handed_on = self.leftover(*id, *owner).is_some();
+            let of = self.tally.owners.entry(*owner).or_default();
+            of.blocks += 1;
+            of.handed_on += u64::from(is_handed_on);
+        }
+        Ok(owned)
+    }
+
+    /// What the master knows of a block, if it is still of the same owner.
+    fn leftover(&self, id: BlockId, owner: ClientId) -> Option<&'a Leftover> {
+        self.leftovers.get(&id).filter(|leftover| leftover.owner == owner)
+    }
+
+    /// Counts what is in these blocks. Returns those whose headers make no sense, or counts them
+    /// too, if this look is the last.
+    async fn blocks(&mut self, blocks: &[Owned], is_last: bool) -> Result<Vec<Owned>, Failure> {
+        let geometry = &self.view.geometry;
+        let bytes = BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes);
+        let together = (PHASE_BYTES / bytes).clamp(1, MAX_BATCH_VERBS as u64) as usize;
+        let mut doubtful = Vec::new();
+        for blocks in blocks.chunks(together) {
+            self.batch.clear();
+            let read = |block: &Owned| {
+                let place = self.view.regions[block.id.region as usize].places[0];
+                let at = place.offset + geometry.block_offset(block.id.block);
+                self.batch.read(place.node, at, bytes as u32)
+            };
+            let reads: Vec<Ticket> = blocks.iter().map(read).collect();
+            self.phase().await;
+            for (block, read) in blocks.iter().zip(reads) {
+                let (header, bitmap) = self.batch.data(read)?.split_at(BLOCK_HEADER_BYTES as usize);
+                match content(header, bitmap, geometry.block_bytes) {
+                    Content::Blank => self.tally.blank += 1,
+                    Content::Objects(objects) => self.count(block, &objects),
+                    Content::Unreadable if is_last => self.tally.unreadable += 1,
+                    Content::Unreadable => doubtful.push(*block),
+                }
+            }
+        }
+        Ok(doubtful)
+    }
+
+    fn count(&mut self, block: &Owned, found: &Objects) {
+        let Objects { class, shape, marked, stray } = *found;
+        let known = self.leftover(block.id, block.owner).filter(|known| known.class == class);
+        let of = self.tally.classes.entry(class).or_default();
+        of.blocks += 1;
+        of.objects += u64::from(shape.objects);
+        of.marked += marked;
+        of.new += known.map_or(0, |known| u64::from(shape.objects.saturating_sub(known.first)));
+        let owner = self.tally.owners.entry(block.owner).or_default();
+        owner.marked_bytes += marked * shape.object_bytes;
+        self.tally.stray_marks += stray;
+    }
+}
+
+/// What header and bitmap of a block say.
+enum Content {
+    /// Nothing has been written.
+    Blank,
+    Objects(Objects),
+    Unreadable,
+}
+
+/// The objects of a block.
+struct Objects {
+    class: SizeClass,
+    shape: BlockShape,
+    /// Those marked as free.
+    marked: u64,
+    /// Marks where no object starts.
+    stray: u64,
+}
+
+fn content(header: &[u8], bitmap: &[u8], block_bytes: u64) -> Content {
+    let header = header.try_into().expect("as long as was asked for");
+    let class = BlockHeader::decode(header).map(|header| header.class);
+    let shaped = class.and_then(|class| Some((class, BlockShape::new(block_bytes, class)?)));
+    let Some((class, shape)) = shaped else {
+        let is_blank = header.iter().all(|byte| *byte == 0);
+        return if is_blank { Content::Blank } else { Content::Unreadable };
+    };
+    let (mut marked, mut stray) = (0, 0);
+    for (word, bits) in (0u64..).zip(bitmap.as_chunks().0) {
+        let mut bits = u64::from_le_bytes(*bits);
+        while bits != 0 {
+            let unit = word * 64 + u64::from(bits.trailing_zeros());
+            bits &= bits - 1;
+            match shape.object_at(unit * UNIT_BYTES) {
+                Some(_) => marked += 1,
+                None => stray += 1,
+            }
+        }
+    }
+    Content::Objects(Objects { class, shape, marked, stray })
+}

@@ -1,0 +1,317 @@
+//! `fusee status --memory`: how the memory is used, for people and programs.
+//!
+//! Joins the cluster like a client, unlike the rest of `fusee status`: block tables, headers and free
+//! bitmaps are read with one-sided READs, over either fabric. Others go on writing meanwhile, so the
+//! numbers are of no single moment ([`MemorySurvey`]).
+
+use std::cmp::Reverse;
+use std::fmt::Write as _;
+
+use fusee_client::{
+    ClassMemory, MemorySurvey, NodeMemory, Options, OwnerMemory, OwnerState, SurveyError,
+};
+use serde::Serialize;
+
+use crate::connect::{self, ConnectArgs};
+use crate::failure::Failure;
+use crate::output;
+use crate::quantity::Bytes;
+
+/// Owners that are shown to people; all are in the JSON.
+const SHOWN: usize = 20;
+
+/// The memory of a cluster. What the fields mean is told at [`MemorySurvey`].
+#[derive(Debug, Serialize)]
+struct Report {
+    view: u64,
+    block_bytes: u64,
+    blocks: u64,
+    free_blocks: u64,
+    blank_blocks: u64,
+    unreadable_headers: u64,
+    unreadable_owners: u64,
+    stray_marks: u64,
+    memory_nodes: Vec<Node>,
+    size_classes: Vec<Class>,
+    /// Who has most, first.
+    owners: Vec<Owner>,
+}
+
+#[derive(Debug, Serialize)]
+struct Node {
+    node: String,
+    pool_bytes: u64,
+    subtables: u64,
+    subtable_bytes: u64,
+    regions: u64,
+    region_bytes: u64,
+    /// `None` if the node does not answer.
+    reserved_bytes: Option<u64>,
+    free_bytes: Option<u64>,
+    blocks: u64,
+    free_blocks: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Class {
+    class: u8,
+    object_bytes: u64,
+    blocks: u64,
+    objects: u64,
+    marked_objects: u64,
+    marked_bytes: u64,
+    new_objects: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Owner {
+    owner: String,
+    /// `open`, `given_up` or `departed`.
+    state: &'static str,
+    blocks: u64,
+    handed_on: u64,
+    marked_bytes: u64,
+}
+
+/// Prints it.
+pub fn run(connect: &ConnectArgs, is_json: bool) -> Result<(), Failure> {
+    let options = Options { fabric: connect.fabric, cache_entries: 0, ..Options::default() };
+    let client = connect::join(&connect.master, options).map_err(with_next_step)?;
+    let survey = client.survey_memory().map_err(explain)?;
+    drop(client);
+    let report = Report::from(survey);
+    output::text(&match is_json {
+        true => super::json(&report)?,
+        false => show(&report),
+    })?;
+    let silent = report.memory_nodes.iter().filter(|node| node.reserved_bytes.is_none());
+    let silent: Vec<&str> = silent.map(|node| node.node.as_str()).collect();
+    match silent.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::operation(format!("no answer from {}", silent.join(", ")))),
+    }
+}
+
+fn explain(error: SurveyError) -> Failure {
+    match error {
+        SurveyError::Connect(error) => with_next_step(error.into()),
+        error @ SurveyError::Unreachable { .. } => {
+            with_next_step(Failure::unreachable(error.to_string()))
+        }
+        error => Failure::operation(error.to_string()),
+    }
+}
+
+/// A survey reads from every memory node; plain `status` asks each for itself.
+fn with_next_step(failure: Failure) -> Failure {
+    if failure.code() != 3 || failure.to_string().contains("fusee up") {
+        return failure;
+    }
+    Failure::unreachable(format!(
+        "{failure}\n(`fusee status` shows what answers, and what does not)"
+    ))
+}
+
+impl From<MemorySurvey> for Report {
+    fn from(survey: MemorySurvey) -> Report {
+        let mut owners: Vec<Owner> = survey.owners.iter().map(Owner::from).collect();
+        owners.sort_by_key(|owner| Reverse(owner.blocks));
+        Report {
+            view: survey.view,
+            block_bytes: survey.block_bytes,
+            blocks: survey.blocks,
+            free_blocks: survey.free_blocks,
+            blank_blocks: survey.blank_blocks,
+            unreadable_headers: survey.unreadable_headers,
+            unreadable_owners: survey.unreadable_owners,
+            stray_marks: survey.stray_marks,
+            memory_nodes: survey.nodes.iter().map(Node::from).collect(),
+            size_classes: survey.classes.iter().map(Class::from).collect(),
+            owners,
+        }
+    }
+}
+
+impl From<&NodeMemory> for Node {
+    fn from(node: &NodeMemory) -> Node {
+        Node {
+            node: node.node.to_string(),
+            pool_bytes: node.pool_bytes,
+            subtables: node.subtables,
+            subtable_bytes: node.subtable_bytes,
+            regions: node.regions,
+            region_bytes: node.region_bytes,
+            reserved_bytes: node.reserved_bytes,
+            free_bytes: node.free_bytes(),
+            blocks: node.blocks,
+            free_blocks: node.free_blocks,
+        }
+    }
+}
+
+impl From<&ClassMemory> for Class {
+    fn from(of: &ClassMemory) -> Class {
+        Class {
+            class: of.class.code(),
+            object_bytes: of.object_bytes,
+            blocks: of.blocks,
+            objects: of.objects,
+            marked_objects: of.marked,
+            marked_bytes: of.marked * of.object_bytes,
+            new_objects: of.new,
+        }
+    }
+}
+
+impl From<&OwnerMemory> for Owner {
+    fn from(of: &OwnerMemory) -> Owner {
+        Owner {
+            owner: of.owner.to_string(),
+            state: match of.state {
+                OwnerState::Open => "open",
+                OwnerState::GivenUp => "given_up",
+                OwnerState::Departed => "departed",
+            },
+            blocks: of.blocks,
+            handed_on: of.handed_on,
+            marked_bytes: of.marked_bytes,
+        }
+    }
+}
+
+fn bytes(bytes: u64) -> String {
+    Bytes(bytes).to_string()
+}
+
+fn show(report: &Report) -> String {
+    let waits: u64 = report.size_classes.iter().map(|class| class.marked_bytes).sum();
+    let mut text = format!(
+        "view {}: {} blocks of {}, {} of them free; {} in other blocks wait to be used again\n",
+        report.view,
+        report.blocks,
+        bytes(report.block_bytes),
+        report.free_blocks,
+        bytes(waits)
+    );
+    let problems = [
+        (report.blank_blocks, "blocks have an owner, and nothing was written to them yet"),
+        (report.unreadable_headers, "blocks have an unreadable header"),
+        (report.unreadable_owners, "blocks have an owner that there has never been"),
+        (report.stray_marks, "free marks are where no object starts"),
+    ];
+    for (count, what) in problems.iter().filter(|(count, _)| *count > 0) {
+        let _ = writeln!(text, "{count} {what}");
+    }
+    nodes(&mut text, &report.memory_nodes);
+    classes(&mut text, &report.size_classes);
+    owners(&mut text, &report.owners);
+    text += "\nOthers may have written meanwhile. Marked: freed, and not yet collected by the owner of \
+             the block.\n";
+    text
+}
+
+fn nodes(text: &mut String, nodes: &[Node]) {
+    let _ = writeln!(
+        text,
+        "\n{:<8}{:>10}{:>12}{:>12}{:>12}{:>12}{:>14}",
+        "node", "pool", "subtables", "regions", "reserved", "free", "blocks used"
+    );
+    let known = |known: Option<u64>| known.map_or("-".into(), bytes);
+    for node in nodes {
+        let blocks = format!("{}/{}", node.blocks - node.free_blocks, node.blocks);
+        let _ = writeln!(
+            text,
+            "{:<8}{:>10}{:>12}{:>12}{:>12}{:>12}{blocks:>14}",
+            node.node,
+            bytes(node.pool_bytes),
+            bytes(node.subtable_bytes),
+            bytes(node.region_bytes),
+            known(node.reserved_bytes),
+            known(node.free_bytes)
+        );
+    }
+}
+
+fn classes(text: &mut String, classes: &[Class]) {
+    if classes.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "\n{:<12}{:>8}{:>14}{:>14}{:>12}{:>14}",
+        "object", "blocks", "objects", "marked", "", "never used"
+    );
+    for class in classes {
+        let _ = writeln!(
+            text,
+            "{:<12}{:>8}{:>14}{:>14}{:>12}{:>14}",
+            bytes(class.object_bytes),
+            class.blocks,
+            class.objects,
+            class.marked_objects,
+            bytes(class.marked_bytes),
+            class.new_objects
+        );
+    }
+}
+
+fn owners(text: &mut String, owners: &[Owner]) {
+    if owners.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "\n{:<16}{:<12}{:>8}{:>12}{:>12}",
+        "owner", "session", "blocks", "handed on", "marked"
+    );
+    let mut line = |name: &str, state: &str, of: &[Owner]| {
+        let sum = |what: fn(&Owner) -> u64| of.iter().map(what).sum::<u64>();
+        let _ = writeln!(
+            text,
+            "{name:<16}{state:<12}{:>8}{:>12}{:>12}",
+            sum(|owner| owner.blocks),
+            sum(|owner| owner.handed_on),
+            bytes(sum(|owner| owner.marked_bytes))
+        );
+    };
+    for owner in owners.iter().take(SHOWN) {
+        line(&owner.owner, owner.state, std::slice::from_ref(owner));
+    }
+    if let Some(others) = owners.get(SHOWN..).filter(|others| !others.is_empty()) {
+        line(&format!("{} others", others.len()), "", others);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_beyond_some_are_added_up() {
+        let owner = |n| Owner {
+            owner: format!("client{n}"),
+            state: "departed",
+            blocks: 2,
+            handed_on: 1,
+            marked_bytes: 1024,
+        };
+        let all: Vec<Owner> = (0..SHOWN + 3).map(owner).collect();
+        let mut text = String::new();
+        owners(&mut text, &all);
+        let last: Vec<&str> = text.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(last, ["3", "others", "6", "3", "3.0", "KiB"], "{text}");
+        let mut text = String::new();
+        owners(&mut text, &all[..SHOWN]);
+        assert!(!text.contains("others") && text.lines().count() == SHOWN + 2, "{text}");
+    }
+
+    #[test]
+    fn failures_to_reach_the_cluster_name_the_next_step_once() {
+        let own = connect::explain("a:1", "nobody there");
+        assert_eq!(with_next_step(own.clone()), own);
+        let other = with_next_step(Failure::unreachable("cannot attach to memory node mn1"));
+        assert!(other.to_string().contains("fusee status"), "{other}");
+        let wrong = Failure::usage("no address");
+        assert_eq!(with_next_step(wrong.clone()), wrong);
+    }
+}

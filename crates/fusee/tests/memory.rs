@@ -1,0 +1,182 @@
+//! `fusee status --memory` on clusters of real processes: the numbers add up, and follow what is
+//! written, replaced and deleted.
+
+mod common;
+
+use fusee_client::{Client, FabricChoice, FabricKind, Options, Session};
+use serde_json::Value;
+
+use common::{Up, eventually, signal};
+
+/// What an object holds beside key and value.
+const OVERHEAD: u64 = 32;
+const KEY: u64 = 16;
+/// Values such that pairs fill objects of these sizes.
+const SMALL: u64 = 128;
+const LARGE: u64 = 64 << 10;
+
+fn connect(up: &Up, fabric: FabricKind) -> Client {
+    let options = Options { fabric: FabricChoice::Only(fabric), ..Options::default() };
+    Client::connect_with(&up.master, options).unwrap()
+}
+
+fn key(of: &str, n: u64) -> Vec<u8> {
+    format!("{of:<6}{n:010}").into_bytes()
+}
+
+fn value(object: u64, n: u64) -> Vec<u8> {
+    vec![n as u8; (object - OVERHEAD - KEY) as usize]
+}
+
+fn write(session: &Session, what: &str, keys: std::ops::Range<u64>, object: u64) {
+    for n in keys {
+        let (key, value) = (key(what, n), value(object, n));
+        session.block_on(session.put(&key, &value)).unwrap();
+    }
+}
+
+fn delete(session: &Session, what: &str, keys: std::ops::Range<u64>) {
+    for n in keys {
+        session.block_on(session.delete(&key(what, n))).unwrap();
+    }
+}
+
+fn number(of: &Value, field: &str) -> u64 {
+    of[field].as_u64().unwrap_or_else(|| panic!("{field} in {of}"))
+}
+
+fn sum(of: &Value, list: &str, field: &str) -> u64 {
+    of[list].as_array().unwrap().iter().map(|one| number(one, field)).sum()
+}
+
+/// What `--memory` says over one fabric, if its sums are right.
+#[track_caller]
+fn memory(up: &Up, fabric: &str) -> Value {
+    let line = ["status", "--memory", "--json", "--fabric", fabric];
+    let memory = up.run(&line).expect_code(0).json();
+    let of = |field| number(&memory, field);
+    let used = of("blocks") - of("free_blocks");
+    let in_classes = sum(&memory, "size_classes", "blocks") + of("blank_blocks");
+    assert_eq!(in_classes, used, "{memory}");
+    assert_eq!(sum(&memory, "owners", "blocks"), used, "{memory}");
+    assert_eq!(sum(&memory, "memory_nodes", "blocks"), of("blocks"), "{memory}");
+    assert_eq!(sum(&memory, "memory_nodes", "free_blocks"), of("free_blocks"), "{memory}");
+    let bad = of("unreadable_headers") + of("unreadable_owners") + of("stray_marks");
+    assert_eq!(bad, 0, "{memory}");
+    let marked = sum(&memory, "size_classes", "marked_bytes");
+    assert_eq!(sum(&memory, "owners", "marked_bytes"), marked, "{memory}");
+    for node in memory["memory_nodes"].as_array().unwrap() {
+        let reserved = number(node, "reserved_bytes");
+        assert!(number(node, "subtable_bytes") + number(node, "region_bytes") <= reserved);
+        assert_eq!(reserved + number(node, "free_bytes"), number(node, "pool_bytes"));
+    }
+    memory
+}
+
+fn class(memory: &Value, object: u64) -> &Value {
+    let classes = memory["size_classes"].as_array().unwrap();
+    let found = classes.iter().find(|class| class["object_bytes"] == object);
+    found.unwrap_or_else(|| panic!("no objects of {object} bytes in {memory}"))
+}
+
+fn owner<'m>(memory: &'m Value, session: &str) -> &'m Value {
+    let owners = memory["owners"].as_array().unwrap();
+    let found = owners.iter().find(|owner| owner["owner"] == session);
+    found.unwrap_or_else(|| panic!("{session} owns nothing in {memory}"))
+}
+
+/// Objects that are neither marked nor new.
+fn in_use(class: &Value) -> u64 {
+    number(class, "objects") - number(class, "marked_objects") - number(class, "new_objects")
+}
+
+#[test]
+fn the_numbers_add_up_and_follow_what_is_written() {
+    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "2"]);
+    let empty = memory(&up, "tcp");
+    assert_eq!(
+        (&empty["free_blocks"], &empty["owners"]),
+        (&empty["blocks"], &Value::Array(vec![]))
+    );
+    let clients = [connect(&up, FabricKind::Shm), connect(&up, FabricKind::Tcp)];
+    let [small, large] = clients.each_ref().map(|client| client.session().unwrap());
+    write(&small, "small", 0..1000, SMALL);
+    write(&large, "large", 0..50, LARGE);
+    let full = memory(&up, "tcp");
+    assert_eq!(full, memory(&up, "shm"));
+    for (session, object) in [(&small, SMALL), (&large, LARGE)] {
+        let (id, class) = (session.id().to_string(), class(&full, object));
+        assert_eq!((&class["blocks"], &class["marked_objects"]), (&1.into(), &0.into()));
+        let owner = owner(&full, &id);
+        assert_eq!((&owner["state"], &owner["blocks"]), (&"open".into(), &1.into()));
+        assert_eq!(owner["handed_on"], 0);
+    }
+    assert_eq!(number(&full, "blocks") - number(&full, "free_blocks"), 2);
+
+    // What was replaced is marked, but for less than a batch of marks.
+    write(&small, "small", 0..300, SMALL);
+    let replaced = memory(&up, "tcp");
+    let marked = number(class(&replaced, SMALL), "marked_objects");
+    assert!((300 - 63..=300).contains(&marked), "{replaced}");
+    // Who leaves marks everything and says what is new: all the rest is in use.
+    delete(&small, "small", 900..1000);
+    let id = small.id().to_string();
+    drop(small);
+    let left = memory(&up, "tcp");
+    assert_eq!(in_use(class(&left, SMALL)), 900, "{left}");
+    assert_eq!(number(class(&left, SMALL), "marked_objects"), 400, "{left}");
+    assert_eq!(in_use(class(&left, 64)), 100, "a DELETE leaves its log object in the slot: {left}");
+    let departed = owner(&left, &id);
+    assert_eq!((&departed["state"], &departed["blocks"]), (&"departed".into(), &2.into()));
+    assert_eq!(departed["handed_on"], 2);
+
+    // Many times as much as the blocks hold that it takes: memory was used again.
+    let writes = 3000;
+    for _ in 0..writes / 50 {
+        write(&large, "large", 0..50, LARGE);
+    }
+    let reused = memory(&up, "shm");
+    let objects = number(class(&reused, LARGE), "objects");
+    assert!(objects < writes && in_use(class(&reused, LARGE)) >= 50, "{reused}");
+    drop(large);
+    let left = memory(&up, "tcp");
+    assert_eq!(left, memory(&up, "shm"));
+    assert!(number(class(&left, LARGE), "marked_objects") > 0, "{left}");
+    assert_eq!(sum(&left, "owners", "handed_on"), sum(&left, "owners", "blocks"));
+    let text = up.run(&["status", "--memory"]).expect_code(0).text();
+    for says in ["mn1 ", "64.0 KiB", "departed", "wait to be used again"] {
+        assert!(text.contains(says), "{says} is not in:\n{text}");
+    }
+}
+
+#[test]
+fn a_lost_memory_node_is_surveyed_around() {
+    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "2"]);
+    for n in 0..4 {
+        up.run(&["put", &format!("key{n}"), "value"]).expect_code(0);
+    }
+    let before = memory(&up, "tcp");
+    signal("KILL", up.pids()[2]);
+    eventually("the cluster goes on without mn1", || {
+        let status = up.run(&["status", "--json"]).json();
+        status["memory_nodes"][1]["state"] == "lost" && status["change"].is_null()
+    });
+    for fabric in ["tcp", "shm"] {
+        let after = memory(&up, fabric);
+        for field in ["blocks", "free_blocks", "owners"] {
+            assert_eq!(after[field], before[field], "{field}");
+        }
+        let nodes = after["memory_nodes"].as_array().unwrap();
+        assert_eq!((nodes.len(), &nodes[0]["blocks"]), (1, &after["blocks"]));
+    }
+}
+
+#[test]
+fn without_a_cluster_the_next_step_is_named() {
+    let line = ["status", "--memory", "--master", "127.0.0.1:1"];
+    common::finish(&mut common::fusee(&line)).expect_error(3, "start a cluster with `fusee up`");
+    let line = ["status", "--memory", "--recoveries"];
+    common::finish(&mut common::fusee(&line)).expect_error(2, "cannot be used with");
+    let line = ["status", "--memory", "--fabric", "rdma"];
+    common::finish(&mut common::fusee(&line)).expect_error(2, "use auto, shm or tcp");
+}
