@@ -380,9 +380,8 @@ impl Model {
             (NodeRequest::SetOwner { block, from, to, unless_fenced }, NodeReply::Done) => {
                 assert!(self.primary.contains_key(&block.region) && block.block < BLOCKS);
                 assert!([*from, *to].contains(&self.owner(*block)));
-                assert!(
-                    !self.fenced.contains(to) && !(*unless_fenced && self.fenced.contains(from))
-                );
+                assert!(!self.fenced.contains(to));
+                assert!(!*unless_fenced || !self.fenced.contains(from));
                 self.owners.insert(*block, *to);
             }
             (
