@@ -78,10 +78,11 @@ fn a_memory_node_that_does_not_come_or_go_in_time_is_a_problem() {
     let output = finish(fusee(&line).args(["--phase=0.2", "--limit=0.001", "--json"]));
     let report = output.expect_code(1).json();
     let problems = report["problems"].as_array().unwrap();
-    for says in ["no memory node became a member in 0.001 s", "mn0 is"] {
-        let is_told = problems.iter().any(|problem| problem.as_str().unwrap().contains(says));
-        assert!(is_told, "{says}: {report:#}");
-    }
+    let is_told = |says| problems.iter().any(|problem| problem.as_str().unwrap().contains(says));
+    // A region cannot move in that time; a member may come.
+    assert!(is_told("mn0 is"), "{report:#}");
+    let in_time = !report["joined"].is_null();
+    assert!(is_told("no memory node became a member in 0.001 s") || in_time, "{report:#}");
     assert_eq!((&report["drained"], &report["mismatches"]), (&Value::Null, &0.into()));
 }
 
