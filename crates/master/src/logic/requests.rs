@@ -133,6 +133,9 @@ impl Master {
         let sessions = &mut self.sessions;
         let mut leftover = sessions.take_leftover(client, class, first, &mut writes);
         if leftover.is_none() && full {
+            // What is not marked is found only when memory is short.
+            let is_marked = |left: &Leftover| class.is_none() || left.marked.is_some();
+            let may_use = |leftover: &Leftover| may_use(leftover) && is_marked(leftover);
             leftover = sessions.take_leftover(client, class, may_use, &mut writes);
         }
         if !writes.is_empty() {
