@@ -30,6 +30,7 @@ struct Asked {
     at: Duration,
     sessions: Vec<Pulse>,
     newer_than: u64,
+    heeded: u64,
 }
 
 /// Time, and a master.
@@ -65,8 +66,10 @@ impl Keeping for Outside {
     }
 
     async fn ask_master(&self, request: MasterRequest, _: Duration) -> Answer {
-        let (sessions, newer_than) = match request {
-            MasterRequest::Renew { sessions, newer_than, .. } => (sessions, newer_than),
+        let (sessions, newer_than, heeded) = match request {
+            MasterRequest::Renew { sessions, newer_than, heeded, .. } => {
+                (sessions, newer_than, heeded)
+            }
             MasterRequest::HandOn { client, leftovers } => {
                 self.0.handed_on.borrow_mut().push((client, leftovers));
                 return match self.0.hears.get() {
@@ -77,7 +80,7 @@ impl Keeping for Outside {
             other => panic!("{other:?}"),
         };
         let at = self.0.now.get();
-        self.0.asked.borrow_mut().push(Asked { at, sessions, newer_than });
+        self.0.asked.borrow_mut().push(Asked { at, sessions, newer_than, heeded });
         if let Some(answer) = &*self.0.at_once.borrow() {
             return answer.clone();
         }
@@ -251,12 +254,15 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
         }
         other => panic!("{other:?}"),
     };
-    // The master does not acknowledge it, so it is told again.
+    // The master does not acknowledge it, so it is told again, and has to wait.
     rig.answer(called(17));
+    let heeded = |rig: &Rig| rig.world.asked.borrow().last().unwrap().heeded;
     assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(5), vec![block(1), block(2)])]);
+    assert_eq!(heeded(&rig), 0);
     rig.world.hears.set(true);
     rig.answer(called(17));
     rig.pass(100 * MS);
+    assert_eq!(heeded(&rig), 17);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
     // What is offered later waits for the next call.
     assert_eq!(gate.take_back(), [block(1).block, block(2).block]);

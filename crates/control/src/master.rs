@@ -130,13 +130,15 @@ pub enum MasterRequest {
         /// The number of the view by which it was full.
         view: u64,
     },
-    /// A client got no block from any member: regions are added, which a newer view will show.
-    /// `Done` or `Refused`, if that cannot be.
+    /// A client got no block from any member: regions are added, which a newer view will show. Answer:
+    /// `Done`; `Called`, if that cannot be, but others may have memory; or `Refused`, if they had none.
     MoreRoom {
         /// The session's id.
         client: ClientId,
         /// The number of the view by which it asked.
         view: u64,
+        /// The call that it waits for ([`MasterReply::Called`]); 0 for none.
+        call: u64,
     },
     /// A memory node is to leave: what it holds goes to others, and then the cluster goes on
     /// without it. Repeating it changes nothing. Answer: `Done`, or `Refused` with what to do.
@@ -223,6 +225,11 @@ pub enum MasterReply {
         joined: u32,
         /// Memory nodes that it waits for.
         expected: u32,
+    },
+    /// Other sessions are called upon to hand on memory.
+    Called {
+        /// The name of the call, to be asked by again.
+        call: u64,
     },
     /// It cannot be.
     Refused {

@@ -38,6 +38,8 @@ const MASTER_DEADLINE: Duration = Duration::from_millis(100);
 /// How long to wait for a new region before all are asked again: a region comes with a newer view,
 /// and that ends the wait.
 const REGION_PATIENCE: Duration = Duration::from_millis(50);
+/// How long to wait for what others hand on before all are asked again.
+const CALL_PATIENCE: Duration = Duration::from_millis(10);
 /// Blocks that it takes without asking a master that did not answer.
 const BLOCKS_WITHOUT_MASTER: u32 = 16;
 /// Blocks without room that it takes over before it takes one from the pool.
@@ -69,6 +71,8 @@ pub(super) struct BlockSource<E> {
     asked: Cell<u64>,
     /// Whether the master had no more room the last time.
     refused: Cell<bool>,
+    /// The call for memory that it waits for ([`MasterReply::Called`]); 0 for none.
+    call: Cell<u64>,
     /// Whether there were requests whose answer nobody heard: there may be blocks that the tables say
     /// are this session's, and of which it does not know.
     missed: Cell<bool>,
@@ -116,6 +120,7 @@ impl<E: Environment> BlockSource<E> {
             full_in_a_row: Cell::new(0),
             asked: Cell::new(0),
             refused: Cell::new(false),
+            call: Cell::new(0),
             missed: Cell::new(false),
         }
     }
@@ -136,6 +141,10 @@ impl<E: Environment> BlockSource<E> {
         self.asked.set(self.asked.get() + 1);
         let asking = Asking(self, false);
         let granted = self.grant_of(class, to_delete, view).await;
+        if granted.is_ok() {
+            // Who is short again later has others called upon again.
+            self.call.set(0);
+        }
         asking.answered();
         granted
     }
@@ -381,11 +390,18 @@ impl<E: Environment> BlockSource<E> {
     /// No member has a free block: the master is to add regions, which a newer view will show. If
     /// there is no room for any, that is the end.
     async fn ask_for_more(&self, view: &View) -> Result<Infallible, Error> {
-        let request = MasterRequest::MoreRoom { client: self.client, view: view.number };
+        let (client, call) = (self.client, self.call.get());
+        let request = MasterRequest::MoreRoom { client, view: view.number, call };
         match self.env.ask_master(request, MASTER_DEADLINE.min(self.node_deadline)).await {
             Ok(MasterReply::Refused { reason }) => {
                 tracing::debug!(reason, "no region is added");
+                self.call.set(0);
                 Err(Error::OutOfMemory)
+            }
+            Ok(MasterReply::Called { call }) => {
+                self.call.set(call);
+                self.env.sleep(CALL_PATIENCE).await;
+                Err(Error::Allocation { reason: "others may hand on memory".into() })
             }
             Ok(_) => {
                 // Whoever waits for it looks for a newer view meanwhile.

@@ -115,7 +115,8 @@ struct State {
     /// The questions that nobody waits for any more: see [`Gate::tell_passed`].
     passed: Marks,
     settled: Marks,
-    /// The last call for memory.
+    /// The last call for memory, and the last one that was heeded.
+    called: u64,
     heeded: u64,
     /// A difference did not lead from `view` to a good one: the next is to be told whole.
     wants_whole: bool,
@@ -157,6 +158,7 @@ struct Told {
     /// The number of the question, and whether it waits for later epochs.
     question: u64,
     reclaims: bool,
+    heeded: u64,
 }
 
 impl Keeper {
@@ -170,6 +172,7 @@ impl Keeper {
             asked: 0,
             passed: Marks::default(),
             settled: Marks::default(),
+            called: 0,
             heeded: 0,
             wants_whole: false,
         };
@@ -216,7 +219,7 @@ impl Keeper {
         let mut called = 0;
         loop {
             self.somebody().await;
-            self.hand_on(called, outside).await;
+            let is_heeded = self.hand_on(called, outside).await;
             let (request, told) = self.renewal();
             let mut asking = pin!(outside.ask_master(request, self.timing.deadline));
             let mut more = pin!(self.more_to_tell(&told, outside));
@@ -236,7 +239,7 @@ impl Keeper {
                 Some(News::View) => {
                     select(pin!(outside.sleep(LAST_LOOK)), more).await;
                 }
-                Some(News::Nothing) if paced || called != self.state().heeded => {}
+                Some(News::Nothing) if paced || (is_heeded && called != told.heeded) => {}
                 Some(News::Nothing) => {
                     select(pace, more).await;
                 }
@@ -250,14 +253,15 @@ impl Keeper {
         }
     }
 
-    /// Hands on what is being handed on, and if this call has not been heeded yet, some of what is
-    /// offered.
-    async fn hand_on(&self, called: u64, outside: &impl Keeping) {
+    /// Hands on what is being handed on, and once for each call, some of what is offered. The call is
+    /// heeded when the master knows of all of that; whether it is.
+    async fn hand_on(&self, called: u64, outside: &impl Keeping) -> bool {
         let (more, gates): (bool, Vec<Arc<Gate>>) = {
             let mut state = self.state();
-            let before = mem::replace(&mut state.heeded, called);
+            let before = mem::replace(&mut state.called, called);
             (before != called, state.open().cloned().collect())
         };
+        let mut all = true;
         for gate in gates {
             let leftovers = gate.hand_on(more);
             if leftovers.is_empty() {
@@ -267,9 +271,16 @@ impl Keeper {
             let request = MasterRequest::HandOn { client, leftovers };
             match outside.ask_master(request, self.timing.deadline / 2).await {
                 Ok(MasterReply::Done | MasterReply::Refused { .. }) => gate.handed_on(&told),
-                other => tracing::debug!(?other, "blocks are not handed on yet"),
+                other => {
+                    tracing::debug!(?other, "blocks are not handed on yet");
+                    all = false;
+                }
             }
         }
+        if all {
+            self.state().heeded = called;
+        }
+        all
     }
 
     /// Waits until there is a session to speak for.
@@ -299,8 +310,8 @@ impl Keeper {
         let newer_than = if state.wants_whole { 0 } else { state.view.number };
         let acts_in = sessions.iter().map(|pulse| pulse.acts_in).min().unwrap_or(u64::MAX);
         let changes = state.changes;
-        let told = Told { changes, acknowledged, acts_in, question, reclaims };
         let (known, heeded) = (state.epochs, state.heeded);
+        let told = Told { changes, acknowledged, acts_in, question, reclaims, heeded };
         (MasterRequest::Renew { sessions, newer_than, known, reclaims, heeded }, told)
     }
 

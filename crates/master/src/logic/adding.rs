@@ -70,12 +70,14 @@ impl Adding {
 }
 
 impl Master {
-    /// A client found no free block, by the view of this number.
+    /// A client found no free block, by the view of this number, and has waited for a call
+    /// ([`shortage`](super::shortage)).
     pub(super) fn region_wanted(
         &mut self,
         now_ms: u64,
         client: ClientId,
         number: u64,
+        call: u64,
     ) -> MasterReply {
         let Some(view) = self.view() else { return self.not_ready() };
         // A change comes to its end by newer views.
@@ -84,21 +86,25 @@ impl Master {
         }
         if self.owes_replicas() {
             // Whatever is being restored ends by a newer view.
-            if self.choose().is_some() || self.call_for_memory(now_ms, client) {
+            if self.choose().is_some() {
                 return MasterReply::Done;
             }
-            return refused("replicas are missing, and come first; start another memory node");
+            let reason = "replicas are missing, and come first; start another memory node";
+            return self.called_or_refused(now_ms, call, reason);
         }
         if self.choose_members(1).is_empty() {
-            if self.call_for_memory(now_ms, client) {
-                return MasterReply::Done;
-            }
-            return refused(
-                "no memory node has room for another region; start another memory node",
-            );
+            let reason = "no memory node has room for another region; start another memory node";
+            return self.called_or_refused(now_ms, call, reason);
         }
         self.adding.askers.insert(client);
         MasterReply::Done
+    }
+
+    fn called_or_refused(&mut self, now_ms: u64, call: u64, reason: &str) -> MasterReply {
+        match self.call_for_memory(now_ms, call) {
+            Some(call) => MasterReply::Called { call },
+            None => refused(reason),
+        }
     }
 
     /// Starts to add regions, if they are wanted; whether that is under way.

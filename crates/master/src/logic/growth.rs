@@ -130,6 +130,9 @@ impl Master {
         } else if let Some((node, extents)) = self.choose() {
             let gains = extents.into_iter().map(|extent| (extent, None)).collect();
             self.begin(now_ms, node, gains, out);
+        } else if self.next_moves().is_some() {
+            // Where members are unevenly full that makes room.
+            self.even_out(now_ms, out);
         } else {
             let text = format!(
                 "{missing} subtables and regions have too few replicas, and no memory node has \

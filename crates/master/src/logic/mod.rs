@@ -269,7 +269,7 @@ impl Master {
             growth: Growth::default(),
             splitting: Splitting::default(),
             adding: Adding::default(),
-            shortage: Shortage::default(),
+            shortage: Shortage::new(fresh_cluster),
             admitting: Admitting::default(),
             history: History::default(),
             epochs: Epoch::default(),

@@ -56,7 +56,9 @@ impl Master {
             }
             MasterRequest::Split { subtable, view } => self.split_wanted(subtable, view),
             MasterRequest::Drain { node, cancel } => self.drain(node, cancel, out),
-            MasterRequest::MoreRoom { client, view } => self.region_wanted(now_ms, client, view),
+            MasterRequest::MoreRoom { client, view, call } => {
+                self.region_wanted(now_ms, client, view, call)
+            }
             MasterRequest::Unreachable { node } => {
                 self.probe(now_ms, node, out);
                 MasterReply::Done

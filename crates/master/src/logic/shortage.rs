@@ -6,11 +6,11 @@
 //! (`HandOn`), without waking them, and renews again. When all have come back, or did not in time, the
 //! call is over, and who is short finds what was handed on among the leftovers.
 //!
-//! Until then who asks for room is told to wait. It is refused only after a call that began when it had
-//! asked; between two calls there is a pause, so that a pool that is really full does not keep
-//! everybody busy.
+//! Who asks for room is told the name of a call that begins after it had asked, and asks again by that
+//! name until the call is over. Only then it is refused. Between two calls there is a pause, so that a
+//! pool that is really full does not keep everybody busy.
 //!
-//! Nothing of that is stored: a master that starts anew is asked again.
+//! Nothing of that is stored: a master that starts anew knows none of the names, and calls again.
 
 use std::collections::BTreeSet;
 
@@ -25,72 +25,86 @@ const PAUSE_MS: u64 = 50;
 const MOST_PATIENCE_MS: u64 = 2_000;
 
 /// Who is called upon.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shortage {
-    /// The name of the call; 0 while there is none.
-    call: u64,
-    /// Calls so far.
-    calls: u64,
+    /// The names of this master's calls follow this one.
+    before: u64,
+    /// The name of the last call.
+    last: u64,
+    /// Whether it is not over yet.
+    is_running: bool,
     /// Who has not heeded it yet.
     called: BTreeSet<ClientId>,
     /// Until when they are waited for.
     until_ms: u64,
-    /// Who had asked for memory before the call.
-    callers: BTreeSet<ClientId>,
-    /// Who asked afterwards, and waits for the next one.
-    next: BTreeSet<ClientId>,
-    /// For whom there was a call in vain, unless they find something now.
-    served: BTreeSet<ClientId>,
+    /// When the next one may begin.
     not_before_ms: u64,
 }
 
 impl Shortage {
+    /// `fresh` is a random number: nobody takes a call for one of an earlier master.
+    pub fn new(fresh: u64) -> Shortage {
+        let before = fresh >> 1;
+        Shortage {
+            before,
+            last: before,
+            is_running: false,
+            called: BTreeSet::new(),
+            until_ms: 0,
+            not_before_ms: 0,
+        }
+    }
+
     /// The call that these sessions have not heeded, if they have this one; 0 if there is none.
     pub fn calls(&self, clients: &[ClientId], heeded: u64) -> u64 {
-        let is_new = heeded != self.call && clients.iter().any(|c| self.called.contains(c));
-        if is_new { self.call } else { 0 }
+        let is_new = heeded != self.last && clients.iter().any(|c| self.called.contains(c));
+        if self.is_running && is_new { self.last } else { 0 }
     }
 
     /// These sessions have heeded a call.
     pub fn heard(&mut self, clients: &[ClientId], heeded: u64) {
-        if heeded == self.call {
+        if heeded == self.last {
             self.called.retain(|client| !clients.contains(client));
         }
     }
 
-    fn end(&mut self, now_ms: u64) {
-        self.served.append(&mut self.callers);
-        (self.call, self.not_before_ms) = (0, now_ms + PAUSE_MS);
+    fn end_in_time(&mut self, now_ms: u64) {
+        if self.is_running && (self.called.is_empty() || self.until_ms <= now_ms) {
+            self.is_running = false;
+            self.not_before_ms = now_ms + PAUSE_MS;
+        }
+    }
+
+    /// Whether a call of this master is over.
+    fn is_over(&self, call: u64) -> bool {
+        let is_ours = self.before < call && call <= self.last;
+        is_ours && !(self.is_running && call == self.last)
     }
 }
 
 impl Master {
-    /// A session is short of memory: calls upon all sessions, if that has not been done since it asked.
-    /// Whether it is to wait for that.
-    pub(super) fn call_for_memory(&mut self, now_ms: u64, client: ClientId) -> bool {
+    /// A session is short of memory, and has waited for this call, if it is not 0. The call that it is
+    /// to wait for; `None` if that is over.
+    pub(super) fn call_for_memory(&mut self, now_ms: u64, waited_for: u64) -> Option<u64> {
         let (shortage, sessions) = (&mut self.shortage, &self.sessions);
         shortage.called.retain(|client| sessions.is_open(*client));
-        if shortage.call != 0 && (shortage.called.is_empty() || shortage.until_ms <= now_ms) {
-            shortage.end(now_ms);
+        shortage.end_in_time(now_ms);
+        if shortage.is_over(waited_for) {
+            return None;
         }
-        if shortage.served.remove(&client) {
-            return false;
+        if shortage.is_running {
+            let is_known = waited_for == shortage.last;
+            return Some(if is_known { waited_for } else { shortage.last + 1 });
         }
-        if shortage.callers.contains(&client) {
-            return true;
+        if now_ms < shortage.not_before_ms {
+            return Some(shortage.last + 1);
         }
-        shortage.next.insert(client);
-        if shortage.call == 0 && shortage.not_before_ms <= now_ms {
-            shortage.served.retain(|client| sessions.is_open(*client));
-            shortage.callers = std::mem::take(&mut shortage.next);
-            shortage.called = sessions.open_sessions().map(|(client, _)| client).collect();
-            // Not to be taken for a call of an earlier master.
-            shortage.call = self.fresh_cluster.wrapping_add(shortage.calls).max(1);
-            shortage.calls += 1;
-            let patience = self.settings.lease.lease_ms / 2;
-            shortage.until_ms = now_ms + patience.min(MOST_PATIENCE_MS);
-        }
-        true
+        shortage.last += 1;
+        shortage.is_running = true;
+        shortage.called = sessions.open_sessions().map(|(client, _)| client).collect();
+        let patience = self.settings.lease.lease_ms / 2;
+        shortage.until_ms = now_ms + patience.min(MOST_PATIENCE_MS);
+        Some(shortage.last)
     }
 
     /// A session hands blocks on.

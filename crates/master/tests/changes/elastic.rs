@@ -3,12 +3,18 @@
 
 use super::*;
 
-fn more_room(world: &mut World, client: ClientId) -> MasterReply {
+/// Asks for room; who is told to wait for a `call` asks by its name the next time.
+fn more_room(world: &mut World, client: ClientId, call: &mut u64) -> MasterReply {
     loop {
         let view = world.view().number;
         // `None`: the master crashed before it replied.
-        if let Some(reply) = world.ask(MasterRequest::MoreRoom { client, view }) {
-            return reply;
+        match world.ask(MasterRequest::MoreRoom { client, view, call: *call }) {
+            Some(MasterReply::Called { call: next }) => {
+                *call = next;
+                return MasterReply::Done;
+            }
+            Some(reply) => return reply,
+            None => {}
         }
     }
 }
@@ -17,8 +23,9 @@ fn more_room(world: &mut World, client: ClientId) -> MasterReply {
 /// each time, and why there are no more.
 fn fill_up(world: &mut World, client: ClientId) -> (Vec<usize>, String) {
     let mut counts = vec![world.view().regions.len()];
+    let mut call = 0;
     for _ in 0..1000 {
-        match more_room(world, client) {
+        match more_room(world, client, &mut call) {
             MasterReply::Refused { reason } => return (counts, reason),
             reply => assert_eq!(reply, MasterReply::Done),
         }
@@ -54,7 +61,7 @@ fn regions_come_when_clients_ask_until_the_pools_are_full() {
     let client = world.open();
     let view = world.view();
     assert_eq!(view.regions.len(), 3, "one for each to lead");
-    let late = MasterRequest::MoreRoom { client, view: view.number - 1 };
+    let late = MasterRequest::MoreRoom { client, view: view.number - 1, call: 0 };
     assert_eq!(world.ask(late), Some(MasterReply::Done));
     world.pass(LEASE_MS);
     assert_eq!(world.view(), view, "the asker has not seen the newest view");
@@ -82,9 +89,14 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     world.sessions[1].renews = true;
     world.pass(100);
     let before = world.sessions[1].heeded;
-    assert_eq!(more_room(&mut world, client), MasterReply::Done);
+    let (mut call, mut late_call) = (0, 0);
+    assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
+    // What others hand on for a call that is under way may be gone before this one looks.
+    assert_eq!(more_room(&mut world, client, &mut late_call), MasterReply::Done);
+    assert!(late_call > call);
     world.pass(100);
-    assert_ne!(world.sessions[1].heeded, before);
+    assert_eq!(world.sessions[1].heeded, call);
+    assert_ne!(call, before);
 
     let (number, class) = (world.view().number, SizeClass::from_code(4).unwrap());
     let block = BlockId { region: 0, block: 1 };
@@ -92,7 +104,15 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     let hand_on = MasterRequest::HandOn { client: idle, leftovers: vec![leftover] };
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
     assert_eq!(world.ask(hand_on), Some(MasterReply::Done), "repeated");
-    assert!(matches!(more_room(&mut world, client), MasterReply::Refused { .. }));
+    assert!(matches!(more_room(&mut world, client, &mut call), MasterReply::Refused { .. }));
+    // Who had found something, and is short again, has the others called upon again.
+    let mut again = 0;
+    assert_eq!(more_room(&mut world, client, &mut again), MasterReply::Done);
+    assert!(again > call);
+    world.pass(100);
+    assert_eq!(more_room(&mut world, client, &mut again), MasterReply::Done);
+    world.pass(100);
+    assert_eq!(world.sessions[1].heeded, again);
     let take = || MasterRequest::TakeLeftover { client, class: None, full: true, view: number };
     let handed_on = MasterReply::Leftover { leftover: Some(leftover), owner_lives: true };
     assert_eq!(world.ask(take()), Some(handed_on));
@@ -132,7 +152,7 @@ fn missing_replicas_come_before_new_regions() {
     world.kill(0);
     world.until("the loss", |w| w.view().members.len() == 2 && w.view().change.is_none());
     assert!(world.status().missing_replicas > 0);
-    assert_eq!(more_room(&mut world, client), MasterReply::Done);
+    assert_eq!(more_room(&mut world, client, &mut 0), MasterReply::Done);
     world.pass(LEASE_MS);
     world.recoveries_fail = false;
     world.until("all replicas", World::is_whole);
@@ -146,7 +166,7 @@ fn nobody_hands_out_blocks_of_a_region_that_not_everybody_knows() {
     world.open();
     world.sessions[1].follows = false;
     world.pass(100);
-    assert_eq!(more_room(&mut world, client), MasterReply::Done);
+    assert_eq!(more_room(&mut world, client, &mut 0), MasterReply::Done);
     world.pass(LEASE_MS / 2);
     let view = world.view();
     assert_eq!((view.regions.len(), view.change.unwrap().stage), (4, Stage::Frozen));
@@ -180,7 +200,7 @@ fn add_a_region(crash_after: Option<usize>, dies_after: Option<usize>) -> (World
             break;
         }
         if view.change.is_none() {
-            let reply = more_room(&mut world, client);
+            let reply = more_room(&mut world, client, &mut 0);
             if world.view().members.len() == 2 && reply != MasterReply::Done {
                 break;
             }
