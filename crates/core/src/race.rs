@@ -156,7 +156,8 @@ impl Words {
     }
 
     /// The free slot that a new key should take: in the emptier combined bucket, its main bucket
-    /// before the shared overflow (RACE hashing). All clients that see the same words choose the
+    /// before the shared overflow (RACE hashing); one that keeps the object of a DELETE, which becomes free
+    /// with it, before others. All clients that see the same words choose the
     /// same slot, so that two INSERTs of one key usually meet in one write round.
     pub fn free_slot(&self) -> Option<(SlotRef, Slot)> {
         let combined = 2 * self.buckets.bucket_slots as usize;
@@ -169,8 +170,9 @@ impl Words {
             let main = self.buckets.main_half[c] as usize;
             [main, 1 - main].into_iter().find_map(|h| {
                 let from = c * combined + h * half;
-                let free = (from..from + half).find(|i| self.slots[*i].is_free());
-                free.map(|i| (self.buckets.slot(i), self.slots[i]))
+                let free = || (from..from + half).filter(|i| self.slots[*i].is_free());
+                let keeps = free().find(|i| self.slots[*i].object().is_some());
+                keeps.or_else(|| free().next()).map(|i| (self.buckets.slot(i), self.slots[i]))
             })
         })
     }

@@ -3,7 +3,7 @@
 //! Per size class a session owns blocks and takes their objects. A block goes round:
 //!
 //! ```text
-//! granted --> in use --> aside --> at rest --> its freed objects are collected --> in use ...
+//! granted --> in use --> aside --> at rest --> its marked objects are collected --> in use ...
 //!                                          `-> all its objects are free: back to the pool
 //! ```
 //!
@@ -24,7 +24,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::host::BlockGrant;
-use crate::layout::{Address, BlockHeader, BlockShape, LogEntry, Opcode, SizeClass, Slot};
+use crate::layout::{
+    Address, BlockHeader, BlockShape, LogEntry, Opcode, SizeClass, Slot, UNIT_BYTES,
+};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
 
@@ -76,7 +78,8 @@ fn after(generation: u8) -> u8 {
 /// The generation of an object is not known.
 const UNKNOWN: u8 = u8::MAX;
 
-/// Bits of a free bitmap that were seen set, and are taken in once it is time.
+/// Bits of a free bitmap that were seen set. They stay set until the block is needed: somebody else
+/// who gets it meanwhile finds them too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// The bitmap: that of the place that leads the region since this view
@@ -86,6 +89,8 @@ pub(crate) struct Seen {
     pub mark: u64,
     /// Number and bits of every word that is not zero.
     pub words: Vec<(u32, u64)>,
+    /// The objects that they stand for.
+    pub objects: u32,
 }
 
 /// Why the free bitmap of a block does not tell all that is free.
@@ -125,7 +130,8 @@ pub(crate) struct Block {
     pub looked: u64,
     /// As in [`Seen`], of that look, or of when the block was granted.
     pub led_since: u64,
-    pub doubt: Doubt,
+    /// If there is one, nothing is `seen`.
+    doubt: Doubt,
     /// Its header or its bitmap is being changed. It must not be taken into use meanwhile: two
     /// headers under way could overtake each other.
     pub held: bool,
@@ -176,20 +182,70 @@ impl Block {
         self.free.len() as u32 + (self.shape.objects - self.fresh)
     }
 
-    fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         let is_ours = !self.held && !self.offered;
         self.free_objects() > 0 && self.scrubbed.is_none() && is_ours
     }
 
     /// Whether a class may take it into use, if one in `least` objects has to be free.
-    fn suits(&self, class: SizeClass, least: u32) -> bool {
+    pub fn suits(&self, class: SizeClass, least: u32) -> bool {
         let free = u64::from(self.free_objects()) * u64::from(least);
         self.class == class && self.has_room() && free >= u64::from(self.shape.objects)
     }
 
-    /// Whether not one object of it is in use.
+    /// Objects that can be handed out once what was seen is collected.
+    pub fn prospect(&self) -> u32 {
+        self.free_objects() + self.seen.as_ref().map_or(0, |seen| seen.objects)
+    }
+
+    /// Whether not one object of it is in use, with what is to be collected.
     pub fn is_free(&self) -> bool {
-        self.free_objects() == self.shape.objects && self.in_flight == 0
+        self.prospect() == self.shape.objects && self.is_quiet()
+    }
+
+    /// Whether its objects are to be collected for a class that needs some, if one in `least` has to be
+    /// free.
+    pub fn is_worth_collecting(&self, class: SizeClass, least: u32) -> bool {
+        let free = u64::from(self.prospect()) * u64::from(least);
+        let is_ours = !self.held && self.scrubbed.is_none();
+        self.class == class && is_ours && free >= u64::from(self.shape.objects)
+    }
+
+    pub fn doubt(&self) -> &Doubt {
+        &self.doubt
+    }
+
+    /// The free bitmap is not trusted any more, or the comparison with the index is so far.
+    pub fn begin_doubt(&mut self, doubt: Doubt) {
+        (self.doubt, self.seen) = (doubt, None);
+    }
+
+    /// The free bitmap tells all that is free, except what was freed since `seen`.
+    pub fn end_doubt(&mut self, seen: Option<Seen>) {
+        (self.doubt, self.seen) = (Doubt::None, seen);
+    }
+
+    /// The objects that set bits stand for, as far as they were allocated, and the bits of these.
+    pub fn marked(&self, words: &[(u32, u64)]) -> (Vec<u32>, Vec<(u32, u64)>) {
+        let taken = self.taken();
+        let (mut objects, mut marked) = (Vec::new(), Vec::new());
+        for (word, bits) in words {
+            let mut known = 0;
+            for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
+                let offset = (u64::from(*word) * 64 + bit) * UNIT_BYTES;
+                // Anything else is none of ours.
+                if let Some(object) = self.shape.object_at(offset)
+                    && taken[object as usize]
+                {
+                    objects.push(object);
+                    known |= 1 << bit;
+                }
+            }
+            if known != 0 {
+                marked.push((*word, known));
+            }
+        }
+        (objects, marked)
     }
 
     /// Whether no write is under way whose object lies here, and none may begin.
@@ -244,7 +300,7 @@ impl Block {
     pub fn follow(&mut self, led_since: u64) {
         let before = core::mem::replace(&mut self.led_since, led_since);
         if before != led_since && self.doubt == Doubt::None {
-            self.doubt = Doubt::Open;
+            self.begin_doubt(Doubt::Open);
         }
     }
 
@@ -254,12 +310,11 @@ impl Block {
         Rest { block: address, class, first: fresh, marked }
     }
 
-    /// What somebody else would get, if nothing is under way about it. What is free here is not marked.
+    /// What somebody else would get, if nothing is under way about it. What was collected is not marked
+    /// any more, and nobody else would find it: such a block, of which there are few, stays.
     fn spare(&self) -> Option<Rest> {
         let is_spare = self.is_quiet() && !self.held && self.scrubbed.is_none();
-        let Rest { marked, .. } = self.rest();
-        let marked = marked.filter(|_| self.free.is_empty());
-        is_spare.then_some(Rest { marked, ..self.rest() })
+        (is_spare && self.free.is_empty()).then(|| self.rest())
     }
 
     /// The objects that are free although they were allocated once: what a session that leaves has
@@ -450,7 +505,7 @@ impl Slabs {
     /// None of the free bitmaps is trusted any more; whether one was.
     pub(crate) fn doubt_all(&mut self) -> bool {
         let trusted = |b: &&mut Block| b.doubt == Doubt::None && b.scrubbed.is_none();
-        let doubt = |block: &mut Block| block.doubt = Doubt::Open;
+        let doubt = |block: &mut Block| block.begin_doubt(Doubt::Open);
         self.aside.iter_mut().filter(trusted).map(doubt).count() > 0
     }
 

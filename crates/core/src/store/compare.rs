@@ -13,7 +13,8 @@
 //! 3. Wait until all operations have ended that had begun before the end of 2, and until everything
 //!    that they freed is marked, or never will be ([`Host::is_settled`]): a mark that came later
 //!    would be taken for one of the object's next life.
-//! 4. READ the bitmap. Clear what is marked of the garbage. It is free.
+//! 4. READ the bitmap, and set what is not marked of the garbage: nobody else ever will. From now on
+//!    the bitmap tells all that is free.
 //!
 //! All of this costs as much as reading the index once, so it is done when memory is short.
 
@@ -24,10 +25,10 @@ use super::Store;
 use crate::host::Host;
 use crate::layout::{Address, BlockShape, Slot, UNIT_BYTES, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
-use crate::slab::Doubt;
+use crate::slab::{Doubt, Seen};
 use crate::stats::OpKind;
 use crate::store::Op;
-use crate::verbs::Fabric;
+use crate::verbs::{Fabric, MAX_BATCH_VERBS};
 use crate::view::Place;
 
 /// Bytes of the index that are read in one phase, if a subtable is not larger.
@@ -65,16 +66,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let garbage = garbage.map(|(object, _)| object).collect();
             if let Some(found) = slabs.find(block) {
                 found.led_since = led_since;
-                found.doubt = Doubt::Compared { mark, garbage };
+                found.begin_doubt(Doubt::Compared { mark, garbage });
             }
         }
     }
 
     fn targets(&self, op: &Op<'_, F, H>) -> Vec<Target> {
         let slabs = self.slabs.borrow();
-        let due = slabs.aside().iter().filter(|b| {
-            b.doubt == Doubt::Open && b.is_quiet() && b.seen.is_none() && b.scrubbed.is_none()
-        });
+        let due = slabs.aside().iter();
+        let due = due.filter(|b| *b.doubt() == Doubt::Open && b.is_quiet() && b.scrubbed.is_none());
         let target = |b: &crate::slab::Block| {
             let (shape, taken, led_since) = (b.shape, b.taken(), op.led_since(b.address)?);
             let kept = vec![false; taken.len()];
@@ -85,24 +85,24 @@ impl<F: Fabric, H: Host> Store<F, H> {
         targets
     }
 
-    /// Takes in the garbage of blocks that were compared long enough ago.
+    /// Marks the garbage of blocks that were compared long enough ago.
     async fn end_comparison(&self) {
-        let ripe: Vec<(Address, Vec<u32>)> = {
+        let ripe: Vec<(Address, u64, Vec<u32>)> = {
             let slabs = self.slabs.borrow();
             let quiet = slabs.aside().iter().filter(|b| b.is_quiet());
-            let due = quiet.filter_map(|b| match &b.doubt {
+            let due = quiet.filter_map(|b| match b.doubt() {
                 Doubt::Compared { mark, garbage } => {
                     let is_settled =
                         self.host.is_settled(*mark) || removed(Mutant::ComparedIsNotSettled);
-                    is_settled.then(|| (b.address, garbage.clone()))
+                    is_settled.then(|| (b.address, *mark, garbage.clone()))
                 }
                 Doubt::None | Doubt::Open => None,
             });
             due.collect()
         };
-        for (block, garbage) in ripe {
+        for (block, mark, garbage) in ripe {
             let mut op = self.operation();
-            op.take_in_garbage(block, &garbage).await;
+            op.mark_garbage(block, mark, &garbage).await;
             op.finish(OpKind::Reclaim);
         }
     }
@@ -171,41 +171,51 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    async fn take_in_garbage(&mut self, block: Address, garbage: &[u32]) {
-        let (shape, compared_at) = {
+    async fn mark_garbage(&mut self, block: Address, mark: u64, garbage: &[u32]) {
+        let Some(led_since) = self.led_since(block) else { return };
+        let words = {
             let mut slabs = self.store.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
+            // With another first place since the comparison came another bitmap, which may be behind.
+            let is_elsewhere = found.led_since != led_since;
             // Until it has come to its end.
-            (found.doubt, found.held) = (Doubt::Open, true);
-            (found.shape, found.led_since)
+            found.begin_doubt(Doubt::Open);
+            if is_elsewhere {
+                return;
+            }
+            found.held = true;
+            bits_of(found.shape, garbage)
         };
-        let is_free = self.clear_marks(block, shape, garbage).await;
-        let is_free = is_free && self.learn(block, garbage).await;
-        self.let_go(block, is_free.then_some(garbage));
-        // With another first place since the comparison came another bitmap: marks may be missing.
-        let led_since = self.led_since(block).unwrap_or(0);
-        if let Some(found) = self.store.slabs.borrow_mut().find(block)
-            && led_since != compared_at
-        {
-            found.doubt = Doubt::Open;
+        let is_marked = self.mark_missing(block, &words).await;
+        if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
+            found.held = self.acts.posted;
+            if is_marked {
+                let objects = garbage.len() as u32;
+                let seen = Seen { led_since, mark, words, objects };
+                found.end_doubt((objects > 0).then_some(seen));
+            }
         }
     }
 
-    /// Clears the marks of those of a block's objects that have one. Whether it is done.
-    async fn clear_marks(&mut self, block: Address, shape: BlockShape, objects: &[u32]) -> bool {
-        let Some(words) = self.marks(block).await else { return false };
-        let mut cleared: Vec<(u32, u64)> = Vec::new();
-        for object in objects {
-            let unit = shape.offset(*object) / UNIT_BYTES;
-            let (word, bit) = ((unit / 64) as u32, 1 << (unit % 64));
-            let is_set = words.get(word as usize).is_some_and(|bits| bits & bit != 0);
-            match cleared.last_mut() {
-                _ if !is_set => {}
-                Some((last, sum)) if *last == word => *sum |= bit,
-                _ => cleared.push((word, bit)),
+    /// Sets those of these bits of a block's bitmap that are not set. Whether it is done.
+    async fn mark_missing(&mut self, block: Address, words: &[(u32, u64)]) -> bool {
+        let Some(set) = self.marks(block).await else { return false };
+        let Some(bitmap) = self.bitmap(block) else { return false };
+        let missing = |(word, bits): &(u32, u64)| {
+            let missing = bits & !set.get(*word as usize).copied().unwrap_or(0);
+            (missing != 0).then_some((*word, missing))
+        };
+        let missing: Vec<(u32, u64)> = words.iter().filter_map(missing).collect();
+        for words in missing.chunks(MAX_BATCH_VERBS) {
+            self.batch.clear();
+            for (word, bits) in words {
+                self.batch.faa(bitmap.node, bitmap.offset + u64::from(*word) * 8, *bits);
+            }
+            if !self.sure_phase().await {
+                return false;
             }
         }
-        self.clear(block, &cleared).await
+        true
     }
 
     /// One phase: the free bitmap of a block.
@@ -218,4 +228,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let bytes = self.batch.data(read).ok()?;
         Some(bytes.as_chunks().0.iter().map(|w| u64::from_le_bytes(*w)).collect())
     }
+}
+
+/// The words of a free bitmap with the bits of these objects, in order.
+fn bits_of(shape: BlockShape, objects: &[u32]) -> Vec<(u32, u64)> {
+    let mut words: Vec<(u32, u64)> = Vec::new();
+    for object in objects {
+        let unit = shape.offset(*object) / UNIT_BYTES;
+        let (word, bit) = ((unit / 64) as u32, 1 << (unit % 64));
+        match words.last_mut() {
+            Some((last, sum)) if *last == word => *sum |= bit,
+            _ => words.push((word, bit)),
+        }
+    }
+    words
 }

@@ -15,8 +15,9 @@
 //! that holds them is lost, so are its marks.
 //!
 //! *Collecting.* When a session needs a block it looks at those that it has, notes what is marked,
-//! and uses it when all operations have ended that had begun before the look
-//! ([`Host::has_passed`]): these are all that can know the object. Then it clears the bits.
+//! and may use it when all operations have ended that had begun before the look
+//! ([`Host::has_passed`]): these are all that can know the object. It clears the bits of one block, when
+//! it takes that into use; those of the others stay, so that whoever gets them finds what is free.
 //!
 //! *Blocks.* Of a class's blocks that are wholly free one is kept; all are given up if the pool is
 //! exhausted. Such a block is overwritten by zeros first, and waits once more: nobody who has seen
@@ -35,7 +36,7 @@ use super::{Op, Store};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{
-    Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, SizeClass, Slot, UNIT_BYTES, bitmap_bytes,
+    Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, SizeClass, Slot, bitmap_bytes,
 };
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, Block, Doubt, Rest, Scrub, Seen, Slabs};
@@ -99,7 +100,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// One phase whose outcome has to be known before the operation may end. Whether all went well.
-    async fn sure_phase(&mut self) -> bool {
+    pub(super) async fn sure_phase(&mut self) -> bool {
         if self.batch.verbs().is_empty() {
             return true;
         }
@@ -207,7 +208,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let _ends = MakingRoom::begin(&self.making_room);
         self.take_back();
         self.mark_freed(1).await;
-        self.collect(class, false).await;
+        self.collect(class, USED_AGAIN_AT, false).await;
     }
 
     /// Waits until there is something to allocate from, or a newer view has come. The caller must not
@@ -263,7 +264,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         view: &Arc<View>,
     ) -> Result<(), Error> {
         self.mark_freed(1).await;
-        self.collect(class, false).await;
+        self.collect(class, *least, false).await;
         let frozen = |block: Address| is_frozen(view, block);
         if self.slabs.borrow().has_room(class, *least, frozen) {
             return Ok(());
@@ -285,7 +286,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if has_room || self.newest_view().number > view.number {
                 return Ok(());
             }
-            match self.collect(class, true).await {
+            match self.collect(class, *least, true).await {
                 Left::Freed => match self.ask_for_block(class, to_delete, view).await {
                     Err(Error::OutOfMemory) => {}
                     other => return other,
@@ -339,10 +340,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok(())
     }
 
-    /// Does what is due about the blocks that are not in use. If memory is `short` that is all
-    /// blocks, and everything that may help. One operation at a time does it: what it has found out
-    /// about a block holds as long as nobody else collects there.
-    async fn collect(&self, class: SizeClass, short: bool) -> Left {
+    /// Does what is due about the blocks that are not in use, so that a class finds one of which one in
+    /// `least` objects is free. If memory is `short` that is all blocks, and everything that may help.
+    /// One operation at a time does it: what it has found out about a block holds as long as nobody
+    /// else collects there.
+    async fn collect(&self, class: SizeClass, least: u32, short: bool) -> Left {
         if self.collecting.replace(true) {
             return Left::Waiting;
         }
@@ -351,16 +353,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
             self.slabs.borrow_mut().set_aside();
             self.mark_freed(1).await;
         }
-        self.take_in_ripe().await;
-        let freed = self.return_blocks(short).await;
+        self.take_in_ripe(class, least).await;
+        let freed = self.return_blocks(class, short).await;
         if short {
             self.compare_doubtful().await;
         }
         let waits = |b: &Block| {
-            b.seen.is_some() || b.scrubbed.is_some() || b.doubt != Doubt::None || !b.is_quiet()
+            let is_ripening = b.seen.as_ref().is_some_and(|seen| !self.is_ripe(seen));
+            is_ripening || b.scrubbed.is_some() || *b.doubt() != Doubt::None || !b.is_quiet()
         };
         let waits = self.slabs.borrow().aside().iter().any(waits);
-        // Who is short looks once more when all that was seen has been taken in.
+        // Who is short looks once more when all that was seen can be used.
         let seen = if short && waits { false } else { self.look(class, short).await };
         match () {
             () if freed => Left::Freed,
@@ -388,8 +391,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// The blocks that were not looked at for longest, first those of a class.
     fn to_look_at(&self, class: SizeClass, limit: usize, op: &Op<'_, F, H>) -> Vec<Address> {
         let slabs = self.slabs.borrow();
+        let is_ripening = |b: &Block| b.seen.as_ref().is_some_and(|seen| !self.is_ripe(seen));
         let due = |b: &&Block| {
-            b.seen.is_none() && b.scrubbed.is_none() && b.doubt == Doubt::None && !b.is_free()
+            let is_known = is_ripening(b) || *b.doubt() != Doubt::None;
+            !is_known && b.scrubbed.is_none() && !b.is_free()
         };
         let order = |b: &Block| (b.class != class, b.looked, b.address);
         let mut due: Vec<(bool, u64, Address)> =
@@ -400,37 +405,52 @@ impl<F: Fabric, H: Host> Store<F, H> {
         due.iter().filter_map(known).collect()
     }
 
-    /// Takes in what was seen marked, and is known to nobody any more.
-    async fn take_in_ripe(&self) {
-        let ripe: Vec<Address> = {
-            let slabs = self.slabs.borrow();
-            let at_once = removed(Mutant::ReusedAtOnce);
-            let passed = |seen: &Seen| self.host.has_passed(seen.mark) || at_once;
-            let ripe = slabs.aside().iter().filter(|b| b.seen.as_ref().is_some_and(passed));
-            // Else headers may be under way that say from where on the block is in use.
-            let ripe = ripe.filter(|b| b.is_quiet());
-            ripe.map(|b| b.address).collect()
-        };
-        for block in ripe {
-            let mut op = self.operation();
-            op.take_in(block).await;
-            op.finish(OpKind::Reclaim);
-        }
+    /// Whether what was seen marked is known to nobody any more.
+    fn is_ripe(&self, seen: &Seen) -> bool {
+        self.host.has_passed(seen.mark) || removed(Mutant::ReusedAtOnce)
     }
 
-    /// Wholly free blocks go back to the pool, all but one of each class, or all if memory is
-    /// short. Whether one did.
-    async fn return_blocks(&self, short: bool) -> bool {
+    /// If a class has no block aside that it can use: collects what is marked in the one where that is
+    /// most.
+    async fn take_in_ripe(&self, class: SizeClass, least: u32) {
+        let mut op = self.operation();
+        let best = {
+            let slabs = self.slabs.borrow();
+            let ripe = |b: &&Block| b.seen.as_ref().is_some_and(|seen| self.is_ripe(seen));
+            let can_be = |b: &&Block| {
+                // Else headers may be under way that say from where on the block is in use.
+                b.is_quiet() && b.is_worth_collecting(class, least) && !op.is_frozen(b.address)
+            };
+            let is_there = |b: &Block| b.suits(class, least) && !op.is_frozen(b.address);
+            let ripe = slabs.aside().iter().filter(ripe).filter(can_be);
+            let best = ripe.max_by_key(|b| b.prospect()).map(|b| b.address);
+            best.filter(|_| !slabs.aside().iter().any(is_there))
+        };
+        if let Some(block) = best {
+            op.take_in(block).await;
+        }
+        op.finish(OpKind::Reclaim);
+    }
+
+    /// Wholly free blocks go back to the pool, all but one of each class; if memory is short all but one
+    /// of the class that is short. Whether one did.
+    async fn return_blocks(&self, class: SizeClass, short: bool) -> bool {
         let mut freed = false;
-        for (block, state) in self.to_return(short) {
+        for (block, state) in self.to_return(class, short) {
             let mut op = self.operation();
             if op.is_frozen(block) {
                 continue;
             }
             match state {
-                // It may have been taken into use meanwhile.
-                None if self.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.is_free()) => {
-                    op.scrub(block).await;
+                None => {
+                    if self.is_seen(block) {
+                        op.take_in(block).await;
+                    }
+                    // It may have been taken into use meanwhile.
+                    let is_free = |b: &mut Block| b.is_free() && b.has_room() && b.seen.is_none();
+                    if self.slabs.borrow_mut().aside_at(block).is_some_and(is_free) {
+                        op.scrub(block).await;
+                    }
                 }
                 Some(Scrub::Done(mark)) if self.host.has_passed(mark) => {
                     self.slabs.borrow_mut().remove(block);
@@ -444,13 +464,19 @@ impl<F: Fabric, H: Host> Store<F, H> {
         freed
     }
 
-    fn to_return(&self, short: bool) -> Vec<(Address, Option<Scrub>)> {
+    fn is_seen(&self, block: Address) -> bool {
+        self.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.seen.is_some())
+    }
+
+    fn to_return(&self, class: SizeClass, short: bool) -> Vec<(Address, Option<Scrub>)> {
         let slabs = self.slabs.borrow();
         let mut kept: Vec<SizeClass> = Vec::new();
         let mut blocks = Vec::new();
-        for block in slabs.aside().iter().filter(|b| b.is_free() && b.doubt == Doubt::None) {
-            let is_spare = short || block.scrubbed.is_some() || kept.contains(&block.class);
-            match is_spare {
+        let is_ripe = |b: &Block| b.seen.as_ref().is_none_or(|seen| self.is_ripe(seen));
+        let free = |b: &&Block| b.is_free() && *b.doubt() == Doubt::None && is_ripe(b);
+        for block in slabs.aside().iter().filter(free) {
+            let is_kept = kept.contains(&block.class) || (short && block.class != class);
+            match is_kept || block.scrubbed.is_some() {
                 true => blocks.push((block.address, block.scrubbed)),
                 false => kept.push(block.class),
             }
@@ -483,7 +509,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if let Some(found) = self.slabs.borrow_mut().aside_at(block) {
                 op.led_since(block).into_iter().for_each(|led_since| found.follow(led_since));
                 if !is_good {
-                    found.doubt = Doubt::Open;
+                    found.begin_doubt(Doubt::Open);
                 }
             }
         }
@@ -563,10 +589,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             block.looked = look;
             // With another first place came another bitmap: marks may be missing.
             block.follow(led_since);
-            if !words.is_empty() {
-                block.seen = Some(Seen { led_since, mark, words });
-                any = true;
+            let is_trusted = *block.doubt() == Doubt::None;
+            let known = block.seen.as_ref().is_some_and(|seen| seen.words == words);
+            // What was seen before is as old as it was.
+            if words.is_empty() || known || !is_trusted {
+                continue;
             }
+            let objects = block.marked(&words).0.len() as u32;
+            block.seen = Some(Seen { led_since, mark, words, objects });
+            any = true;
         }
         // What may still execute keeps the block from being used, and the session from going on.
         if !self.acts.posted {
@@ -618,49 +649,30 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Makes the objects allocatable that were seen marked in a block.
     async fn take_in(&mut self, block: Address) {
         let led_since = self.led_since(block);
-        let (seen, class) = {
+        let (objects, cleared) = {
             let mut slabs = self.store.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             let Some(seen) = found.seen.take() else { return };
-            let same = led_since == Some(seen.led_since);
             // Whatever ends this early leaves bits of which nobody knows whether they are set.
-            found.doubt = Doubt::Open;
-            if !same {
+            found.begin_doubt(Doubt::Open);
+            if led_since != Some(seen.led_since) {
                 return;
             }
             found.held = true;
-            (seen, (found.shape, found.taken()))
+            found.marked(&seen.words)
         };
-        let (shape, taken) = class;
-        let mut objects = Vec::new();
-        let mut cleared: Vec<(u32, u64)> = Vec::new();
-        for (word, bits) in &seen.words {
-            for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
-                let offset = (u64::from(*word) * 64 + bit) * UNIT_BYTES;
-                // Anything else is none of ours.
-                if let Some(object) = shape.object_at(offset)
-                    && taken[object as usize]
-                {
-                    objects.push(object);
-                    match cleared.last_mut() {
-                        Some((last, sum)) if last == word => *sum |= 1 << bit,
-                        _ => cleared.push((*word, 1 << bit)),
-                    }
-                }
-            }
-        }
         let is_free = self.clear(block, &cleared).await && self.learn(block, &objects).await;
         self.let_go(block, is_free.then_some(&objects[..]));
     }
 
     /// A block may be taken into use again; if they are free, with these objects, whose bits are
     /// clear. What may still execute keeps it from that, and the session from going on.
-    pub(super) fn let_go(&self, block: Address, free: Option<&[u32]>) {
+    fn let_go(&self, block: Address, free: Option<&[u32]>) {
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
             found.held = self.acts.posted;
             if let Some(objects) = free {
                 found.take_in(objects);
-                found.doubt = Doubt::None;
+                found.end_doubt(None);
             }
         }
     }
