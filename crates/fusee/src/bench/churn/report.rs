@@ -151,11 +151,12 @@ fn rounds_table(text: &mut String, rounds: &Rounds) {
     );
     let _ = writeln!(
         text,
-        "\n{:>6}{:>10}{:>8}{:>12}{:>9}{:>8}{:>10}{:>9}{:>10}{:>8}{:>13}{:>12}",
+        "\n{:>6}{:>10}{:>8}{:>12}{:>12}{:>9}{:>8}{:>10}{:>9}{:>10}{:>8}{:>13}{:>12}",
         "round",
         "pairs",
         "fill %",
         "in use",
+        "log blocks",
         "refused",
         "fill s",
         "deleted",
@@ -168,11 +169,12 @@ fn rounds_table(text: &mut String, rounds: &Rounds) {
     for round in thinned(&rounds.rounds, ROWS) {
         let _ = writeln!(
             text,
-            "{:>6}{:>10}{:>8.1}{:>12}{:>9}{:>8.2}{:>10}{:>9}{:>10}{:>8.2}{:>13}{:>12.1}",
+            "{:>6}{:>10}{:>8.1}{:>12}{:>12}{:>9}{:>8.2}{:>10}{:>9}{:>10}{:>8.2}{:>13}{:>12.1}",
             round.round,
             round.fit,
             round.fill * 100.0,
             Bytes(round.in_use_bytes).to_string(),
+            Bytes(round.log_blocks_bytes).to_string(),
             round.inserts_refused,
             round.fill_s,
             round.deleted,

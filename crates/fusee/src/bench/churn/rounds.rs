@@ -36,6 +36,10 @@ pub struct Round {
     pub fill: f64,
     /// Memory that was in use then.
     pub in_use_bytes: u64,
+    /// Of that, blocks of smaller objects than the pairs': the log objects of deletes.
+    pub log_blocks_bytes: u64,
+    /// Objects in these blocks that are not marked as free.
+    pub log_objects_bytes: u64,
     /// Inserts that were told that memory is used up: one for each session that was.
     pub inserts_refused: u64,
     /// The longest that took.
@@ -157,6 +161,8 @@ impl Course<'_> {
         let bytes = round.fit * self.sizes.object_bytes;
         round.fill = bytes as f64 / self.sizes.data_bytes().max(1) as f64;
         round.in_use_bytes = self.watch.look().in_use_bytes;
+        let log = self.watch.below(self.sizes.object_bytes);
+        (round.log_blocks_bytes, round.log_objects_bytes) = (log.blocks, log.objects);
         round.inserts_refused = done.refused;
         round.slowest_refusal_ms = ms(done.slowest_refusal);
         round.fill_s = done.duration.as_secs_f64();

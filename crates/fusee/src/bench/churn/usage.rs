@@ -29,6 +29,13 @@ pub struct Use {
     pub in_use_bytes: u64,
 }
 
+/// What the blocks of some size classes take, and the objects in them that are not marked as free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OfClasses {
+    pub blocks: u64,
+    pub objects: u64,
+}
+
 /// Looks, and remembers the largest.
 pub struct Watch<'a> {
     client: &'a Client,
@@ -67,6 +74,22 @@ impl<'a> Watch<'a> {
         }
         self.most_bytes = self.most_bytes.max(all.in_use_bytes);
         all
+    }
+
+    /// The memory of the size classes of smaller objects than these.
+    pub fn below(&mut self, object_bytes: u64) -> OfClasses {
+        let survey = match self.client.survey_memory() {
+            Ok(survey) => survey,
+            Err(error) => {
+                self.problem.get_or_insert_with(|| format!("no survey of the memory: {error}"));
+                return OfClasses::default();
+            }
+        };
+        let smaller = survey.classes.iter().filter(|class| class.object_bytes < object_bytes);
+        smaller.fold(OfClasses::default(), |sum, class| OfClasses {
+            blocks: sum.blocks + class.blocks * survey.block_bytes,
+            objects: sum.objects + (class.objects - class.marked) * class.object_bytes,
+        })
     }
 
     /// The largest since this was asked last.
