@@ -70,7 +70,7 @@ impl Keeping for Outside {
             MasterRequest::Renew { sessions, newer_than, heeded, .. } => {
                 (sessions, newer_than, heeded)
             }
-            MasterRequest::HandOn { client, leftovers } => {
+            MasterRequest::HandOn { client, leftovers, .. } => {
                 self.0.handed_on.borrow_mut().push((client, leftovers));
                 return match self.0.hears.get() {
                     true => Ok(MasterReply::Done),
@@ -245,7 +245,7 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
         first: 0,
         marked: Some(1),
     };
-    gate.offer((1..10).map(block).collect());
+    gate.offer((1..10).map(block).collect(), vec![]);
     rig.pass(10 * MS);
     assert!(rig.world.handed_on.borrow().is_empty(), "nobody is short");
     let called = |short| match renewed(None, &[]) {
@@ -267,7 +267,7 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     // What is offered later waits for the next call.
     assert_eq!(gate.take_back(), [block(1).block, block(2).block]);
     assert_eq!(gate.take_back(), []);
-    gate.offer(vec![block(3)]);
+    gate.offer(vec![block(3)], vec![]);
     rig.pass(100 * MS);
     rig.answer(called(0));
     rig.pass(100 * MS);
@@ -277,7 +277,7 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     rig.pass(100 * MS);
     rig.answer(called(18));
     assert_eq!(rig.world.handed_on.borrow().len(), 2, "it was taken back before");
-    gate.offer(vec![block(3)]);
+    gate.offer(vec![block(3)], vec![]);
     rig.pass(100 * MS);
     rig.answer(called(19));
     assert_eq!(rig.world.handed_on.borrow()[2], (ClientId(5), vec![block(3)]));

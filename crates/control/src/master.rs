@@ -89,6 +89,9 @@ pub enum MasterRequest {
         client: ClientId,
         /// The blocks.
         leftovers: Vec<Leftover>,
+        /// Those of which it has just seen that objects in them are in use: of no use to who is short
+        /// of memory for another size class.
+        used: Vec<BlockId>,
     },
     /// A session ends; it has no operation running. Answer: `Done`.
     Close {

@@ -31,6 +31,8 @@ pub struct BlockGrant {
     pub first: u32,
     /// See [`Rest::marked`](crate::slab::Rest::marked).
     pub marked: Option<u64>,
+    /// Whether the pool had no block any more, and this is one of those that others left.
+    pub pool_is_empty: bool,
 }
 
 /// What a session says of its operations to whoever changes the view
@@ -86,8 +88,9 @@ pub trait Host {
     fn may_mark(&self) -> bool;
 
     /// Anybody who is short of memory may have these blocks from now on, until they are taken back; the
-    /// first ones first.
-    fn offer(&self, spare: Vec<Rest>);
+    /// first ones first. Those in `surplus` are of no use here, and not wholly free: they are for
+    /// whoever needs objects of their class, and need not wait until somebody is short.
+    fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>);
 
     /// Takes back what was offered; returns the blocks that somebody else has got.
     fn take_back(&self) -> Vec<Address>;

@@ -137,6 +137,8 @@ pub(crate) struct Block {
     pub held: bool,
     /// It may be handed on to somebody else at any time.
     offered: bool,
+    /// It came because another class was short, in case it was wholly free.
+    is_foreign: bool,
     /// It is being emptied, or since when it is all zeros.
     pub scrubbed: Option<Scrub>,
 }
@@ -151,10 +153,10 @@ pub(crate) enum Scrub {
 }
 
 impl Block {
-    fn new(grant: &BlockGrant, class: SizeClass, shape: BlockShape) -> Block {
+    fn new(grant: &BlockGrant, shape: BlockShape, is_foreign: bool) -> Block {
         Block {
             address: grant.address,
-            class,
+            class: grant.class,
             shape,
             free: Vec::new(),
             fresh: grant.first,
@@ -169,6 +171,7 @@ impl Block {
             doubt: if grant.marked.is_some() { Doubt::None } else { Doubt::Open },
             held: false,
             offered: false,
+            is_foreign,
             scrubbed: None,
         }
     }
@@ -287,6 +290,7 @@ impl Block {
     /// The block is taken into use.
     fn use_from_here(&mut self) {
         self.half = self.free_objects() / 2;
+        self.is_foreign = false;
         let from = if self.free.is_empty() { self.fresh } else { 0 };
         if self.written == Some(true) {
             self.in_use_from = from;
@@ -315,6 +319,12 @@ impl Block {
     fn spare(&self) -> Option<Rest> {
         let is_spare = self.is_quiet() && !self.held && self.scrubbed.is_none();
         (is_spare && self.free.is_empty()).then(|| self.rest())
+    }
+
+    /// Whether nobody here has a use for it: it was looked at, and does not go back to the pool.
+    fn is_surplus(&self) -> bool {
+        let is_known = self.looked > 0 && self.doubt == Doubt::None;
+        self.is_foreign && is_known && !self.is_free()
     }
 
     /// The objects that are free although they were allocated once: what a session that leaves has
@@ -372,13 +382,13 @@ impl Slabs {
         self.slab(class).asking = false;
     }
 
-    /// Adds a block to a class. Returns whether the class can use it.
+    /// Adds a block that came for a class. Returns whether there can be such a block.
     pub fn add_block(&mut self, class: SizeClass, grant: BlockGrant) -> bool {
-        let shape = BlockShape::new(self.block_bytes, class);
+        let shape = BlockShape::new(self.block_bytes, grant.class);
         let shape = shape.filter(|shape| grant.first <= shape.objects);
         let Some(shape) = shape else { return false };
         debug_assert!(self.find(grant.address).is_none(), "the block is the session's already");
-        self.aside.push(Block::new(&grant, class, shape));
+        self.aside.push(Block::new(&grant, shape, grant.class != class));
         true
     }
 
@@ -529,16 +539,21 @@ impl Slabs {
     }
 
     /// What others may have of the blocks that are not in use, until it is taken back. First those that
-    /// need no comparison, and of these where most may be free by now: not looked at for longest.
-    pub(crate) fn offer(&mut self) -> Vec<Rest> {
-        let offer = |block: &mut Block| {
-            let spare = block.spare();
-            block.offered = spare.is_some();
-            Some((spare?, block.looked))
-        };
-        let mut spare: Vec<(Rest, u64)> = self.aside.iter_mut().filter_map(offer).collect();
+    /// need no comparison, and of these where most may be free by now: not looked at for longest. Apart
+    /// from these, what is of no use here.
+    pub(crate) fn offer(&mut self) -> (Vec<Rest>, Vec<Rest>) {
+        let (mut spare, mut surplus) = (Vec::new(), Vec::new());
+        for block in &mut self.aside {
+            let rest = block.spare();
+            block.offered = rest.is_some();
+            match rest {
+                Some(rest) if block.is_surplus() => surplus.push(rest),
+                Some(rest) => spare.push((rest, block.looked)),
+                None => {}
+            }
+        }
         spare.sort_by_key(|(rest, looked)| (rest.marked.is_none(), *looked));
-        spare.into_iter().map(|(rest, _)| rest).collect()
+        (spare.into_iter().map(|(rest, _)| rest).collect(), surplus)
     }
 
     /// Nothing is offered any more. These blocks are gone.
@@ -566,7 +581,8 @@ mod tests {
     const BLOCK: u64 = 4096;
 
     fn grant(n: u64, first: u32) -> BlockGrant {
-        BlockGrant { address: Address::new(n * BLOCK), class: class(), first, marked: Some(1) }
+        let (address, marked) = (Address::new(n * BLOCK), Some(1));
+        BlockGrant { address, class: class(), first, marked, pool_is_empty: false }
     }
 
     fn class() -> SizeClass {

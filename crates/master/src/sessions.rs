@@ -68,6 +68,8 @@ pub struct Sessions {
     leftovers: BTreeMap<SizeClass, Vec<Leftover>>,
     /// The blocks of all leftovers.
     left: BTreeSet<BlockId>,
+    /// Those of them in which objects were in use, and until when nobody is to look again. Not stored.
+    used: BTreeMap<BlockId, u64>,
 }
 
 impl Sessions {
@@ -81,6 +83,7 @@ impl Sessions {
             given_up: BTreeMap::new(),
             leftovers: BTreeMap::new(),
             left: BTreeSet::new(),
+            used: BTreeMap::new(),
         }
     }
 
@@ -220,16 +223,31 @@ impl Sessions {
     ) -> Option<Leftover> {
         let session = self.open.get_mut(&client)?;
         let of_class = |(known, _): &(&SizeClass, _)| class.is_none_or(|class| class == **known);
-        let given_up = &self.given_up;
-        let may_use = |left: &Leftover| !given_up.contains_key(&left.owner) && may_use(left);
+        let (given_up, used) = (&self.given_up, &self.used);
+        let is_of_use = |left: &Leftover| class.is_some() || !used.contains_key(&left.block);
+        let may_use = |left: &Leftover| {
+            !given_up.contains_key(&left.owner) && is_of_use(left) && may_use(left)
+        };
         let leftover = self.leftovers.iter_mut().filter(of_class).find_map(|(_, left)| {
             let at = left.iter().rposition(may_use)?;
             Some(left.remove(at))
         })?;
         self.left.remove(&leftover.block);
+        self.used.remove(&leftover.block);
         session.given.push(leftover);
         writes.push(Write::Remove(leftover_key(leftover.block)));
         Some(leftover)
+    }
+
+    /// Until then these leftovers are for who needs objects of their class.
+    pub fn are_used(&mut self, blocks: &[BlockId], until_ms: u64) {
+        let left = blocks.iter().filter(|block| self.left.contains(block));
+        self.used.extend(left.map(|block| (*block, until_ms)));
+    }
+
+    /// Some may have become free since.
+    pub fn forget_used(&mut self, now_ms: u64) {
+        self.used.retain(|_, until_ms| *until_ms > now_ms);
     }
 
     /// Keeps what an open session hands on. Repeating it changes nothing. An error says what was wrong

@@ -167,7 +167,10 @@ impl<E: Environment> BlockSource<E> {
             Err(Error::OutOfMemory) if to_delete => {
                 self.find_missed(class, view).await.ok_or(Error::OutOfMemory)
             }
-            Err(Error::OutOfMemory) => self.grant_without_pool(class, view).await,
+            Err(Error::OutOfMemory) => {
+                let granted = self.grant_without_pool(class, view).await?;
+                Ok(BlockGrant { pool_is_empty: true, ..granted })
+            }
             Err(error) => Err(error),
         }
     }
@@ -199,7 +202,7 @@ impl<E: Environment> BlockSource<E> {
         self.holds(block);
         let address = view.geometry.block_address(block.region, block.block);
         let marked = view.regions.get(block.region as usize).map(|region| region.led_since);
-        BlockGrant { address, class, first: 0, marked }
+        BlockGrant { address, class, first: 0, marked, pool_is_empty: false }
     }
 
     fn holds(&self, block: BlockId) {
@@ -287,7 +290,7 @@ impl<E: Environment> BlockSource<E> {
         let Leftover { block, class, first, marked, .. } = *leftover;
         self.holds(block);
         let address = view.geometry.block_address(block.region, block.block);
-        BlockGrant { address, class, first, marked }
+        BlockGrant { address, class, first, marked, pool_is_empty: false }
     }
 
     /// Gives a block of this session back to the pool. The primary last: it hands the block out as

@@ -82,8 +82,11 @@ pub struct Gate {
 #[derive(Debug, Default)]
 struct Offers {
     offered: Vec<Leftover>,
-    /// The master is being told of these.
+    /// Those that need not wait until somebody is short: objects in them are in use.
+    surplus: Vec<Leftover>,
+    /// The master is being told of these, and of which of them were `surplus`.
     handing: Vec<Leftover>,
+    used: Vec<BlockId>,
     /// The session has not heard yet that these are gone.
     gone: Vec<BlockId>,
 }
@@ -244,9 +247,22 @@ impl Gate {
         self.offers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From the session: these may be handed on, and no others.
-    pub fn offer(&self, spare: Vec<Leftover>) {
-        self.offers().offered = spare;
+    /// From the session: these may be handed on, and no others; see
+    /// [`Host::offer`](fusee_core::host::Host::offer).
+    pub fn offer(&self, spare: Vec<Leftover>, surplus: Vec<Leftover>) {
+        let is_pressing = !surplus.is_empty();
+        {
+            let mut offers = self.offers();
+            (offers.offered, offers.surplus) = (spare, surplus);
+        }
+        if let Some(keeper) = self.keeper.get().filter(|_| is_pressing) {
+            keeper.wake();
+        }
+    }
+
+    /// To the keeper: whether there is something to hand on although nobody is short.
+    pub fn has_surplus(&self) -> bool {
+        !self.offers().surplus.is_empty()
     }
 
     /// From the session: nothing may be handed on any more. To the session: what has been, since it
@@ -254,26 +270,29 @@ impl Gate {
     pub fn take_back(&self) -> Vec<BlockId> {
         let mut offers = self.offers();
         offers.offered.clear();
+        offers.surplus.clear();
         take(&mut offers.gone)
     }
 
-    /// To the keeper: what is to be handed on, with what it has not been told was. `more`: a part of
-    /// what is offered, so that a session that works keeps most of what it needs itself; of one that
-    /// does nothing the rest follows with the next calls.
-    pub fn hand_on(&self, more: bool) -> Vec<Leftover> {
-        let mut offers = self.offers();
-        if more {
-            let count = offers.offered.len().div_ceil(PARTS);
-            let offered: Vec<Leftover> = offers.offered.drain(..count).collect();
-            offers.gone.extend(offered.iter().map(|left| left.block));
-            offers.handing.extend(offered);
-        }
-        offers.handing.clone()
+    /// To the keeper: what is to be handed on, with what it has not been told was; and in which of these
+    /// objects are in use. That is what is surplus, and with `more` a part of what is offered besides:
+    /// so a session that works keeps most of what it needs itself; of one that does nothing the rest
+    /// follows with the next calls.
+    pub fn hand_on(&self, more: bool) -> (Vec<Leftover>, Vec<BlockId>) {
+        let offers = &mut *self.offers();
+        let count = if more { offers.offered.len().div_ceil(PARTS) } else { 0 };
+        offers.used.extend(offers.surplus.iter().map(|left| left.block));
+        let begun = offers.handing.len();
+        offers.handing.extend(offers.offered.drain(..count).chain(offers.surplus.drain(..)));
+        offers.gone.extend(offers.handing[begun..].iter().map(|left| left.block));
+        (offers.handing.clone(), offers.used.clone())
     }
 
     /// From the keeper: the master knows of these. From a session that ends: it tells the master.
     pub fn handed_on(&self, leftovers: &[Leftover]) {
-        self.offers().handing.retain(|left| !leftovers.contains(left));
+        let mut offers = self.offers();
+        offers.handing.retain(|left| !leftovers.contains(left));
+        offers.used.retain(|block| leftovers.iter().all(|left| left.block != *block));
     }
 
     /// From the keeper: a view has come.

@@ -263,12 +263,12 @@ impl Keeper {
         };
         let mut all = true;
         for gate in gates {
-            let leftovers = gate.hand_on(more);
+            let (leftovers, used) = gate.hand_on(more);
             if leftovers.is_empty() {
                 continue;
             }
             let (client, told) = (gate.client(), leftovers.clone());
-            let request = MasterRequest::HandOn { client, leftovers };
+            let request = MasterRequest::HandOn { client, leftovers, used };
             match outside.ask_master(request, self.timing.deadline / 2).await {
                 Ok(MasterReply::Done | MasterReply::Refused { .. }) => gate.handed_on(&told),
                 other => {
@@ -322,7 +322,7 @@ impl Keeper {
         let changed = poll_fn(|context| {
             self.changed.register(context.waker());
             let state = self.state();
-            let wanted = state.open().any(|gate| gate.wants_to_ask());
+            let wanted = state.open().any(|gate| gate.wants_to_ask() || gate.has_surplus());
             match state.changes {
                 changes if changes == told.changes && !wanted => Poll::Pending,
                 _ => Poll::Ready(()),

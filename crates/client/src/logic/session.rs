@@ -139,7 +139,7 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         }
         let mut leftovers = self.store.host().blocks().give_up(rests, &self.store.view());
         // Should the keeper not get that far.
-        leftovers.extend(self.gate().hand_on(false));
+        leftovers.extend(self.gate().hand_on(false).0);
         Some(Leaving { client: self.id(), leftovers })
     }
 

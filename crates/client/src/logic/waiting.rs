@@ -190,9 +190,10 @@ impl<E: Environment> Host for SessionHost<E> {
         self.gate.may_mark()
     }
 
-    fn offer(&self, spare: Vec<Rest>) {
+    fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>) {
         let view = self.gate.view();
-        self.gate.offer(self.blocks.give_up(spare, &view));
+        let give_up = |rests| self.blocks.give_up(rests, &view);
+        self.gate.offer(give_up(spare), give_up(surplus));
     }
 
     fn take_back(&self) -> Vec<Address> {

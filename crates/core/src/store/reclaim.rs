@@ -53,6 +53,10 @@ pub(super) const USED_AGAIN_AT: u32 = 8;
 const LOOKED_AT_TOGETHER: usize = 8;
 /// So many marks ([`Host::mark`]) after all blocks were doubted they are doubted again at the soonest.
 const DOUBT_PAUSE: u64 = 256;
+/// Blocks that are asked for together at most when the pool is empty.
+const ASKED_TOGETHER: u32 = 8;
+/// So often a DELETE pauses until a block can be used again: some 50 ms.
+const RIPENING_PAUSES: u32 = 128;
 /// Bytes that are overwritten in one WRITE.
 const CHUNK_BYTES: u64 = 1 << 20;
 
@@ -224,9 +228,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let _ends = MakingRoom::begin(&self.making_room);
         self.take_back();
         for attempt in 0.. {
-            let frozen = |block: Address| is_frozen(view, block);
-            let has_room = self.slabs.borrow().has_room(class, *least, frozen);
-            if has_room || self.newest_view().number > view.number {
+            if self.has_room(class, *least, view) || self.newest_view().number > view.number {
                 return Ok(());
             }
             if self.slabs.borrow_mut().begin_ask(class) {
@@ -245,8 +247,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// looking for some.
     pub(super) fn offer(&self) {
         if self.making_room.get() == 0 {
-            let spare = self.slabs.borrow_mut().offer();
-            self.host.offer(spare);
+            let (spare, surplus) = self.slabs.borrow_mut().offer();
+            self.host.offer(spare, surplus);
         }
     }
 
@@ -265,45 +267,92 @@ impl<F: Fabric, H: Host> Store<F, H> {
     ) -> Result<(), Error> {
         self.mark_freed(1).await;
         self.collect(class, *least, false).await;
-        let frozen = |block: Address| is_frozen(view, block);
-        if self.slabs.borrow().has_room(class, *least, frozen) {
+        if to_delete {
+            self.ripen(class, *least, view).await;
+        }
+        if self.has_room(class, *least, view) {
             return Ok(());
         }
-        if to_delete {
-            match self.ask_for_block(class, true, view).await {
-                Err(Error::OutOfMemory) => {}
-                other => return other,
+        let mut asked = self.ask(class, to_delete, view).await?;
+        while asked == Asked::Block && !self.has_room(class, *least, view) {
+            if to_delete {
+                // Better a little later than one of the last blocks.
+                self.collect(class, *least, false).await;
+                if self.ripen(class, *least, view).await {
+                    return Ok(());
+                }
             }
-        }
-        match self.ask_for_block(class, false, view).await {
-            Err(Error::OutOfMemory) => {}
-            other => return other,
+            asked = self.ask(class, to_delete, view).await?;
         }
         // Whatever there is will do now.
         *least = u32::MAX;
+        let mut together = 1;
         for attempt in 0.. {
-            let has_room = self.slabs.borrow().has_room(class, *least, frozen);
-            if has_room || self.newest_view().number > view.number {
+            let is_newer = asked == Asked::NewerView || self.newest_view().number > view.number;
+            if is_newer || self.has_room(class, *least, view) {
                 return Ok(());
             }
             match self.collect(class, *least, true).await {
-                Left::Freed => match self.ask_for_block(class, to_delete, view).await {
-                    Err(Error::OutOfMemory) => {}
-                    other => return other,
-                },
                 Left::Waiting => {}
                 // What there was to wait for has just come.
-                Left::Nothing if self.slabs.borrow().has_room(class, *least, frozen) => {
-                    return Ok(());
+                Left::Nothing if self.has_room(class, *least, view) => return Ok(()),
+                Left::Nothing if asked == Asked::Nothing => {
+                    if !self.doubt_all() {
+                        return Err(Error::OutOfMemory);
+                    }
                 }
-                Left::Nothing if self.doubt_all() => {}
-                Left::Nothing => return Err(Error::OutOfMemory),
+                // There is more where the last one came from. Not all of it at once: others need some.
+                Left::Freed | Left::Nothing => {
+                    for _ in 0..together {
+                        asked = self.ask(class, to_delete, view).await?;
+                        if asked != Asked::LastBlock {
+                            break;
+                        }
+                    }
+                    together = (together * 2).min(ASKED_TOGETHER);
+                }
             }
             if self.host.pause(attempt).await.is_err() {
                 return Err(Error::OutOfMemory);
             }
         }
         unreachable!("the loop ends by return")
+    }
+
+    fn has_room(&self, class: SizeClass, least: u32, view: &View) -> bool {
+        self.slabs.borrow().has_room(class, least, |block| is_frozen(view, block))
+    }
+
+    /// If a class can soon use a block that there is: waits for that, for some time. Whether it can.
+    async fn ripen(&self, class: SizeClass, least: u32, view: &View) -> bool {
+        for attempt in 0..RIPENING_PAUSES {
+            if self.has_room(class, least, view) {
+                return true;
+            }
+            let ripens = |b: &Block| b.seen.is_some() && b.is_worth_collecting(class, least);
+            let any = self.slabs.borrow().aside().iter().any(ripens);
+            if !any || self.host.pause(attempt).await.is_err() {
+                break;
+            }
+            self.take_in_ripe(class, least).await;
+        }
+        self.has_room(class, least, view)
+    }
+
+    /// Asks for a block; for a DELETE first for one that others may not have.
+    async fn ask(
+        &self,
+        class: SizeClass,
+        to_delete: bool,
+        view: &Arc<View>,
+    ) -> Result<Asked, Error> {
+        if to_delete {
+            let asked = self.ask_for_block(class, true, view).await?;
+            if asked != Asked::Nothing {
+                return Ok(asked);
+            }
+        }
+        self.ask_for_block(class, false, view).await
     }
 
     /// The last resort: all blocks are compared with the index, once in a while. Marks that a session
@@ -317,27 +366,31 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.slabs.borrow_mut().doubt_all()
     }
 
-    /// Adds a block, unless a newer view comes.
+    /// Adds a block, unless a newer view comes or there is none.
     async fn ask_for_block(
         &self,
         class: SizeClass,
         to_delete: bool,
         view: &Arc<View>,
-    ) -> Result<(), Error> {
+    ) -> Result<Asked, Error> {
         // Acts by this view until the block is recorded on all replicas: none is added meanwhile that
         // would not know of it.
         let (acts, newest) = Acts::new(self);
         if newest.number > view.number {
-            return Ok(());
+            return Ok(Asked::NewerView);
         }
         let grant = self.host.alloc_block(class, to_delete, view).await;
         drop(acts);
-        let Some(grant) = grant? else { return Ok(()) };
-        let class = grant.class;
+        let grant = match grant {
+            Ok(Some(grant)) => grant,
+            Ok(None) => return Ok(Asked::NewerView),
+            Err(Error::OutOfMemory) => return Ok(Asked::Nothing),
+            Err(error) => return Err(error),
+        };
         if !self.slabs.borrow_mut().add_block(class, grant) {
             return Err(Error::Corrupt { what: "a granted block has no room for one object" });
         }
-        Ok(())
+        Ok(if grant.pool_is_empty { Asked::LastBlock } else { Asked::Block })
     }
 
     /// Does what is due about the blocks that are not in use, so that a class finds one of which one in
@@ -360,7 +413,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let waits = |b: &Block| {
             let is_ripening = b.seen.as_ref().is_some_and(|seen| !self.is_ripe(seen));
-            is_ripening || b.scrubbed.is_some() || *b.doubt() != Doubt::None || !b.is_quiet()
+            let is_of_use = b.is_free() || b.is_worth_collecting(class, least);
+            (is_ripening && is_of_use)
+                || b.scrubbed.is_some()
+                || *b.doubt() != Doubt::None
+                || !b.is_quiet()
         };
         let waits = self.slabs.borrow().aside().iter().any(waits);
         // Who is short looks once more when all that was seen can be used.
@@ -541,6 +598,19 @@ impl Drop for Collecting<'_> {
     fn drop(&mut self) {
         self.0.set(false);
     }
+}
+
+/// What asking for a block came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// There is another one. It may have no room yet.
+    Block,
+    /// So there is, but the pool has none left.
+    LastBlock,
+    /// There is none.
+    Nothing,
+    /// There may be one by a newer view.
+    NewerView,
 }
 
 /// How collecting ended.

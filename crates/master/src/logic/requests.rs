@@ -32,9 +32,11 @@ impl Master {
             }
             MasterRequest::Open => self.open(now_ms, connection, out),
             MasterRequest::TakeLeftover { client, class, full, view } => {
-                self.take_leftover(client, (class, full), view, out)
+                self.take_leftover(now_ms, client, (class, full), view, out)
             }
-            MasterRequest::HandOn { client, leftovers } => self.hand_on(client, &leftovers, out),
+            MasterRequest::HandOn { client, leftovers, used } => {
+                self.hand_on(now_ms, client, (&leftovers, &used), out)
+            }
             MasterRequest::Close { client, leftovers } => self.close(client, &leftovers, out),
             MasterRequest::Renew { sessions, newer_than, known, reclaims, heeded } => {
                 if self.view().is_none() {
@@ -113,6 +115,7 @@ impl Master {
     /// replica is added.)
     fn take_leftover(
         &mut self,
+        now_ms: u64,
         client: ClientId,
         (class, full): (Option<SizeClass>, bool),
         by: u64,
@@ -133,6 +136,7 @@ impl Master {
         let has_room = |leftover: &Leftover| has_room(leftover) == class.is_some();
         let first = |leftover: &Leftover| may_use(leftover) && has_room(leftover);
         let sessions = &mut self.sessions;
+        sessions.forget_used(now_ms);
         let mut leftover = sessions.take_leftover(client, class, first, &mut writes);
         if leftover.is_none() && full {
             // What is not marked is found only when memory is short.

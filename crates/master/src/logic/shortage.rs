@@ -15,12 +15,15 @@
 use std::collections::BTreeSet;
 
 use fusee_control::master::{Leftover, MasterReply};
+use fusee_control::node::BlockId;
 use fusee_core::verbs::ClientId;
 
 use super::{Action, Actions, Level, Master, Phase, refused};
 
 /// How long nobody is called upon again.
 const PAUSE_MS: u64 = 50;
+/// So long a block of which somebody saw that it is in use is for its own size class only.
+const USED_FOR_MS: u64 = 1_000;
 /// How long sessions are waited for at most.
 const MOST_PATIENCE_MS: u64 = 2_000;
 
@@ -110,8 +113,9 @@ impl Master {
     /// A session hands blocks on.
     pub(super) fn hand_on(
         &mut self,
+        now_ms: u64,
         client: ClientId,
-        leftovers: &[Leftover],
+        (leftovers, used): (&[Leftover], &[BlockId]),
         out: &mut Actions,
     ) -> MasterReply {
         let Phase::Formed(view) = &self.phase else {
@@ -119,6 +123,7 @@ impl Master {
         };
         let mut writes = Vec::new();
         let handed = self.sessions.hand_on(client, leftovers, view, &mut writes);
+        self.sessions.are_used(used, now_ms + USED_FOR_MS);
         if !writes.is_empty() {
             out.push(Action::Persist(writes));
         }

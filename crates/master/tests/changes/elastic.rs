@@ -101,7 +101,7 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     let (number, class) = (world.view().number, SizeClass::from_code(4).unwrap());
     let block = BlockId { region: 0, block: 1 };
     let leftover = Leftover { block, owner: idle, class, first: 3, marked: Some(1) };
-    let hand_on = MasterRequest::HandOn { client: idle, leftovers: vec![leftover] };
+    let hand_on = MasterRequest::HandOn { client: idle, leftovers: vec![leftover], used: vec![] };
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
     assert_eq!(world.ask(hand_on), Some(MasterReply::Done), "repeated");
     assert!(matches!(more_room(&mut world, client, &mut call), MasterReply::Refused { .. }));
@@ -126,7 +126,7 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     let (number, class) = (world.view().number, SizeClass::from_code(4).unwrap());
     let block = BlockId { region: 0, block: 1 };
     let leftover = Leftover { block, owner: dies, class, first: 3, marked: Some(1) };
-    let hand_on = MasterRequest::HandOn { client: dies, leftovers: vec![leftover] };
+    let hand_on = MasterRequest::HandOn { client: dies, leftovers: vec![leftover], used: vec![] };
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
     world.recoveries_fail = true;
     world.ask(MasterRequest::Abandon { client: dies });
