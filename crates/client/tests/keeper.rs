@@ -44,6 +44,8 @@ struct World {
     at_once: RefCell<Option<Answer>>,
     held: RefCell<Vec<oneshot::Sender<Answer>>>,
     handed_on: RefCell<Vec<(ClientId, Vec<Leftover>)>>,
+    /// What it heard last about them.
+    used: RefCell<Vec<BlockId>>,
     /// It hears what is handed on.
     hears: Cell<bool>,
 }
@@ -70,8 +72,9 @@ impl Keeping for Outside {
             MasterRequest::Renew { sessions, newer_than, heeded, .. } => {
                 (sessions, newer_than, heeded)
             }
-            MasterRequest::HandOn { client, leftovers, .. } => {
+            MasterRequest::HandOn { client, leftovers, used } => {
                 self.0.handed_on.borrow_mut().push((client, leftovers));
+                *self.0.used.borrow_mut() = used;
                 return match self.0.hears.get() {
                     true => Ok(MasterReply::Done),
                     false => Err(RpcError::TimedOut { addr: "the master".into() }),
@@ -234,17 +237,45 @@ fn sessions_are_renewed_as_soon_as_the_master_lets_go_of_its_answer() {
     }
 }
 
-#[test]
-fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
-    let mut rig = Rig::new();
-    let gate = rig.open(5);
-    let block = |block| Leftover {
+fn block(block: u32) -> Leftover {
+    Leftover {
         block: BlockId { region: 0, block },
         owner: ClientId(5),
         class: SizeClass::from_code(1).unwrap(),
         first: 0,
         marked: Some(1),
-    };
+    }
+}
+
+#[test]
+fn what_a_session_has_no_use_for_is_handed_on_at_once() {
+    let mut rig = Rig::new();
+    let gate = rig.open(5);
+    rig.pass(10 * MS);
+    gate.offer(vec![block(1)], vec![block(2), block(3)]);
+    rig.pass(10 * MS);
+    assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(5), vec![block(2), block(3)])]);
+    assert_eq!(*rig.world.used.borrow(), [block(2).block, block(3).block]);
+    // Until the master has heard of it.
+    rig.world.hears.set(true);
+    rig.answer(renewed(None, &[]));
+    rig.pass(100 * MS);
+    assert_eq!(rig.world.handed_on.borrow().len(), 2);
+    rig.answer(renewed(None, &[]));
+    rig.pass(100 * MS);
+    assert_eq!(rig.world.handed_on.borrow().len(), 2);
+    assert_eq!(gate.take_back(), [block(2).block, block(3).block]);
+    // What is taken back in time stays.
+    gate.offer(vec![], vec![block(1)]);
+    assert_eq!(gate.take_back(), []);
+    rig.pass(100 * MS);
+    assert_eq!(rig.world.handed_on.borrow().len(), 2);
+}
+
+#[test]
+fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
+    let mut rig = Rig::new();
+    let gate = rig.open(5);
     gate.offer((1..10).map(block).collect(), vec![]);
     rig.pass(10 * MS);
     assert!(rig.world.handed_on.borrow().is_empty(), "nobody is short");

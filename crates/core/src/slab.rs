@@ -519,6 +519,12 @@ impl Slabs {
         self.aside.iter_mut().filter(trusted).map(doubt).count() > 0
     }
 
+    /// What is free in blocks that were emptied, or nearly, stands nowhere but here.
+    pub(crate) fn doubt_scrubbed(&mut self) {
+        let scrubbed = self.aside.iter_mut().filter(|block| block.scrubbed.is_some());
+        scrubbed.for_each(|block| block.begin_doubt(Doubt::Open));
+    }
+
     /// No block is in use any more.
     pub(crate) fn set_aside(&mut self) {
         let current = self.slabs.iter_mut().filter_map(|s| s.current.take());
@@ -627,6 +633,47 @@ mod tests {
     }
 
     #[test]
+    fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
+        let mut slabs = Slabs::new(ClientId(1), BLOCK);
+        slabs.add_block(class(), grant(1, 3));
+        assert_eq!(take(&mut slabs), None);
+        let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
+        let unit = block.shape.offset(1) / UNIT_BYTES;
+        // One of them stands for no object.
+        let words = vec![(0, 1 << unit | 1)];
+        assert_eq!(block.marked(&words), (vec![1], vec![(0, 1 << unit)]));
+        block.seen = Some(Seen { led_since: 1, mark: 0, words, objects: 1 });
+        assert_eq!((block.free_objects(), block.prospect()), (0, 1));
+        assert!(block.is_worth_collecting(class(), 3) && !block.is_worth_collecting(class(), 2));
+        let rest = slabs.offer().0.pop().expect("nothing of it was collected");
+        assert_eq!((rest.first, rest.marked), (3, Some(1)));
+        slabs.take_back(&[]);
+        slabs.aside_at(Address::new(BLOCK)).unwrap().take_in(&[1]);
+        assert_eq!(slabs.offer(), (vec![], vec![]), "nobody else would find the object");
+        slabs.take_back(&[]);
+        slabs.aside_at(Address::new(BLOCK)).unwrap().begin_doubt(Doubt::Open);
+        assert_eq!(slabs.aside()[0].prospect(), 1, "in doubt nothing is seen");
+    }
+
+    #[test]
+    fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
+        let mut slabs = Slabs::new(ClientId(1), BLOCK);
+        slabs.add_block(SizeClass::fitting(64).unwrap(), grant(1, 3));
+        assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (1, 0), "nobody has looked");
+        slabs.take_back(&[]);
+        slabs.aside_at(Address::new(BLOCK)).unwrap().looked = 1;
+        assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (0, 1));
+        slabs.take_back(&[]);
+        let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
+        block.learn(2, 0);
+        block.take_in(&[2]);
+        let object = take(&mut slabs).expect("its class needs one");
+        slabs.end(&object);
+        slabs.set_aside();
+        assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (1, 0), "it is of use");
+    }
+
+    #[test]
     fn a_header_goes_with_every_object_until_it_is_written() {
         let mut slabs = Slabs::new(ClientId(1), BLOCK);
         slabs.add_block(class(), grant(1, 0));
@@ -689,7 +736,8 @@ mod tests {
         assert_eq!(rests.iter().map(|rest| rest.first).collect::<Vec<u32>>(), [0, 1]);
         assert!(slabs.take_rests().is_empty());
         assert!(slabs.add_block(class(), grant(1, 3)), "all of it was allocated once");
-        assert!(!slabs.add_block(class(), grant(1, 4)));
-        assert!(!slabs.add_block(SizeClass::MAX, grant(1, 0)), "too large for a block");
+        assert!(!slabs.add_block(class(), grant(5, 4)));
+        let too_large = BlockGrant { class: SizeClass::MAX, ..grant(1, 0) };
+        assert!(!slabs.add_block(class(), too_large), "too large for a block");
     }
 }

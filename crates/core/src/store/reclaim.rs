@@ -547,9 +547,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.take_back();
         self.mark_freed(1).await;
         self.slabs.borrow_mut().set_aside();
+        // Not where there may be zeros: whoever recovered this session, should it die now, would take
+        // such objects for new ones.
+        self.slabs.borrow_mut().doubt_scrubbed();
         let blocks: Vec<(Address, Vec<Address>)> = {
             let slabs = self.slabs.borrow();
-            slabs.aside().iter().map(|b| (b.address, b.unmarked().collect())).collect()
+            let kept = slabs.aside().iter().filter(|b| b.scrubbed.is_none());
+            kept.map(|b| (b.address, b.unmarked().collect())).collect()
         };
         let mut op = self.operation();
         for (block, objects) in blocks {

@@ -120,6 +120,26 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
 }
 
 #[test]
+fn a_block_that_somebody_saw_in_use_is_for_its_own_size_class_for_a_while() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (client, other) = (world.open(), world.open());
+    let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let block = BlockId { region: 0, block: 1 };
+    let leftover = Leftover { block, owner: other, class, first: 3, marked: Some(1) };
+    let hand_on =
+        MasterRequest::HandOn { client: other, leftovers: vec![leftover], used: vec![block] };
+    let take = |class| MasterRequest::TakeLeftover { client, class, full: true, view };
+    let handed_on = MasterReply::Leftover { leftover: Some(leftover), owner_lives: true };
+    assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
+    assert_eq!(world.ask(take(None)), Some(NO_LEFTOVER));
+    assert_eq!(world.ask(take(SizeClass::from_code(5))), Some(NO_LEFTOVER));
+    assert_eq!(world.ask(take(Some(class))), Some(handed_on.clone()));
+    assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
+    world.pass(2_000);
+    assert_eq!(world.ask(take(None)), Some(handed_on), "it may have become free since");
+}
+
+#[test]
 fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     let mut world = World::formed(settings(3, 2, 2));
     let (client, dies) = (world.open(), world.open());
