@@ -5,10 +5,10 @@
 //! for its replica, under the number that the sibling is going to have. Then the view says where
 //! they are, and everything else follows from it ([`Split`](fusee_core::change::Split)).
 //!
-//! A sibling has as many replicas as members have room for, up to the setting; what it lacks is
-//! added later as for any other subtable. If one gets none, those after it are left out, since the
-//! numbers would not be right any more. Room that was reserved for nothing is found again under
-//! its number.
+//! A sibling has as many replicas as members have room for, up to the setting, and at least as many as
+//! the subtable that is split; what it lacks is added later as for any other subtable. If there is no
+//! room for one, those after it are left out, since the numbers would not be right any more. Room that
+//! was reserved for nothing is found again under its number.
 
 use std::collections::BTreeSet;
 
@@ -48,12 +48,12 @@ impl Master {
         if view.number > number {
             return MasterReply::Done;
         }
-        match view.subtables.get(subtable as usize) {
-            Some(found) if u32::from(found.local_depth) < MAX_DEPTH => {}
+        let replicas = match view.subtables.get(subtable as usize) {
+            Some(found) if u32::from(found.local_depth) < MAX_DEPTH => found.places.len(),
             Some(_) => return refused("the index cannot be larger"),
             None => return refused("there is no such subtable"),
-        }
-        if self.sibling_rooms(view).iter().all(|room| room.items == 0) {
+        };
+        if self.sibling_rooms(view).iter().filter(|room| room.items > 0).count() < replicas {
             return refused(
                 "no memory node has room for a larger index; start the cluster with larger pools",
             );
@@ -104,7 +104,7 @@ impl Master {
                 }
                 nodes.push(node);
             }
-            if nodes.is_empty() {
+            if nodes.len() < replicas_of(view, *of) {
                 break;
             }
             items.push(Item::new(Extent::Subtable { subtable }, nodes));
@@ -156,8 +156,8 @@ impl Master {
             return;
         }
         let splits = whose.iter().copied().zip(reserving.items.iter().map(Item::places));
-        let splits: Vec<(u32, Vec<Place>)> =
-            splits.take_while(|(_, places)| !places.is_empty()).collect();
+        let is_enough = |(of, places): &(u32, Vec<Place>)| places.len() >= replicas_of(view, *of);
+        let splits: Vec<(u32, Vec<Place>)> = splits.take_while(is_enough).collect();
         if splits.is_empty() {
             return;
         }
@@ -177,4 +177,9 @@ impl Master {
         );
         self.set_view(now_ms, next, Vec::new(), text, out);
     }
+}
+
+/// How many replicas a subtable has; no replica would be too few for its sibling.
+fn replicas_of(view: &View, subtable: u32) -> usize {
+    view.subtables.get(subtable as usize).map_or(1, |found| found.places.len().max(1))
 }

@@ -120,6 +120,35 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
 }
 
 #[test]
+fn no_subtable_is_split_where_its_sibling_would_have_fewer_replicas() {
+    let mut world = World::formed(settings(4, 3, 2));
+    world.open();
+    let reason = 'full: {
+        for turn in 0..1000 {
+            let view = world.view();
+            // The one that was split least.
+            let depths = (0u32..).zip(&view.subtables).map(|(i, s)| (s.local_depth, i));
+            let (_, subtable) = depths.min().unwrap();
+            match world.ask(MasterRequest::Split { subtable, view: view.number }) {
+                Some(MasterReply::Refused { reason }) => break 'full reason,
+                Some(MasterReply::Done) => {}
+                other => panic!("turn {turn}: {other:?}"),
+            }
+            world.until("the split", |w| {
+                let now = w.view();
+                now.change.is_none() && now.subtables.len() > view.subtables.len()
+            });
+        }
+        panic!("the index grows without end");
+    };
+    assert!(reason.contains("no memory node has room for a larger index"), "{reason}");
+    let view = world.view();
+    assert!(view.subtables.len() > 50, "{}", view.subtables.len());
+    assert!(view.subtables.iter().all(|subtable| subtable.places.len() == 3));
+    check_reserved(&world, &view);
+}
+
+#[test]
 fn a_block_that_somebody_saw_in_use_is_for_its_own_size_class_for_a_while() {
     let mut world = World::formed(settings(3, 2, 2));
     let (client, other) = (world.open(), world.open());
