@@ -261,6 +261,11 @@ impl Block {
         self.is_quiet() && self.written != Some(true) && self.scrubbed.is_none()
     }
 
+    /// Whether the header tells that.
+    pub fn rests_for_sure(&self) -> bool {
+        self.written == Some(true)
+    }
+
     /// Of every object, whether it was allocated and is not free.
     pub fn taken(&self) -> Vec<bool> {
         let mut taken = vec![false; self.shape.objects as usize];
@@ -517,12 +522,6 @@ impl Slabs {
         let trusted = |b: &&mut Block| b.doubt == Doubt::None && b.scrubbed.is_none();
         let doubt = |block: &mut Block| block.begin_doubt(Doubt::Open);
         self.aside.iter_mut().filter(trusted).map(doubt).count() > 0
-    }
-
-    /// What is free in blocks that were emptied, or nearly, stands nowhere but here.
-    pub(crate) fn doubt_scrubbed(&mut self) {
-        let scrubbed = self.aside.iter_mut().filter(|block| block.scrubbed.is_some());
-        scrubbed.for_each(|block| block.begin_doubt(Doubt::Open));
     }
 
     /// No block is in use any more.

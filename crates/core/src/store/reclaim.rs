@@ -547,13 +547,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.take_back();
         self.mark_freed(1).await;
         self.slabs.borrow_mut().set_aside();
-        // Not where there may be zeros: whoever recovered this session, should it die now, would take
-        // such objects for new ones.
-        self.slabs.borrow_mut().doubt_scrubbed();
         let blocks: Vec<(Address, Vec<Address>)> = {
             let slabs = self.slabs.borrow();
-            let kept = slabs.aside().iter().filter(|b| b.scrubbed.is_none());
-            kept.map(|b| (b.address, b.unmarked().collect())).collect()
+            slabs.aside().iter().map(|b| (b.address, b.unmarked().collect())).collect()
         };
         let mut op = self.operation();
         for (block, objects) in blocks {
@@ -799,10 +795,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         true
     }
 
-    /// Overwrites the objects of a wholly free block by zeros on all replicas.
+    /// Overwrites the objects of a wholly free block by zeros on all replicas. Its header says before that
+    /// it is at rest: recovery would take zeros in a block in use for objects that are new, and their
+    /// marks, which a session makes that leaves, would stay set.
     async fn scrub(&mut self, block: Address) {
         let bytes = self.view.geometry.block_bytes;
-        if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
+        self.batch.clear();
+        let resting = self.post_rests(&[block]);
+        let is_good = self.sure_phase().await;
+        if self.acts.posted {
+            return;
+        }
+        {
+            let mut slabs = self.store.slabs.borrow_mut();
+            resting.iter().for_each(|block| slabs.rests(*block, is_good));
+            let found = slabs.aside_at(block).filter(|b| b.is_free() && b.rests_for_sure());
+            let Some(found) = found else { return };
             found.scrubbed = Some(Scrub::Begun);
         }
         let places: arrayvec::ArrayVec<Place, MAX_REPLICAS> = self.places_in(block, 0).collect();
