@@ -1,0 +1,243 @@
+use super::*;
+use crate::view::tests::small;
+
+fn place(node: u16, offset: u64) -> Place {
+    Place { node: MnId(node), offset }
+}
+
+fn gain(of: u32, joining: Place) -> Gain {
+    Gain { of, joining, leaving: None }
+}
+
+/// Both subtables and both regions lie on nodes 0 and 1; node 2 has nothing.
+fn three() -> View {
+    let mut view = small();
+    view.members.push(Member { node: MnId(2), ..view.members[0].clone() });
+    view
+}
+
+#[test]
+fn a_replica_moves_at_the_switch_and_its_room_is_given_back_after_it() {
+    let view = three();
+    let (old, new) = (view.regions[0].places[0], place(2, 1 << 20));
+    let region = Gain { of: 0, joining: new, leaving: Some(old) };
+    let moved = view.subtables[1].places[1];
+    let subtable = Gain { of: 1, joining: place(2, 0), leaving: Some(moved) };
+    let frozen = view.growing(&[subtable], &[region]);
+    frozen.check().unwrap();
+    assert_eq!(frozen.regions, view.regions);
+    let switched = frozen.advanced().advanced();
+    switched.check().unwrap();
+    assert_eq!(switched.regions[0].places, [new, view.regions[0].places[1]]);
+    assert_eq!(switched.regions[0].led_since, switched.number, "the bitmaps are others");
+    assert_eq!(switched.regions[1].led_since, 1);
+    assert_eq!(switched.subtables[1].places, [view.subtables[1].places[0], place(2, 0)]);
+    assert!(switched.is_region_frozen(0), "who reads at the old place sees no new object");
+    let leaving: Vec<Place> = switched.leaving().map(|(_, place)| place).collect();
+    assert_eq!(leaving, [moved, old]);
+    let mut again = switched.clone();
+    again.regions[1].places[0] = old;
+    assert!(again.check().is_err(), "the room is not free yet");
+    let stable = switched.advanced();
+    stable.check().unwrap();
+    assert!(!stable.is_region_frozen(0) && !stable.is_to_be_cleared());
+    again = stable.clone();
+    again.regions[0].places.push(place(0, old.offset));
+    again.check().unwrap();
+}
+
+#[test]
+fn a_loss_keeps_the_replica_that_was_to_leave() {
+    let view = three();
+    let [first, second] = [0, 1].map(|at| view.regions[0].places[at]);
+    let new = place(2, 1 << 20);
+    let moving = Gain { of: 0, joining: new, leaving: Some(second) };
+    let frozen = view.growing(&[], &[moving]);
+    let switched = |view: View| view.advanced().advanced();
+    let without = |node, from: &View| from.without(&[MnId(node)]).unwrap();
+    // The other one is lost.
+    let after = switched(without(0, &frozen.advanced()));
+    after.check().unwrap();
+    assert_eq!(after.regions[0].places, [second, new]);
+    // What was to come is lost.
+    let after = switched(without(2, &frozen));
+    assert_eq!(after.regions[0].places, [first, second]);
+    assert!(!after.is_to_be_cleared());
+    // What was to leave is lost.
+    let after = switched(without(1, &frozen));
+    assert_eq!(after.regions[0].places, [first, new]);
+    assert!(!after.is_to_be_cleared());
+    // One that has left does not come back, and its room is not forgotten.
+    let after = without(2, &switched(frozen));
+    after.check().unwrap();
+    assert_eq!(after.regions[0].places, [first]);
+    let after = switched(after);
+    assert_eq!(after.leaving().next(), Some((LeavingFrom::Region(0), second)));
+    after.check().unwrap();
+}
+
+#[test]
+fn members_come_and_go_with_nothing_on_them() {
+    let view = small();
+    let member = Member { node: MnId(2), ..view.members[0].clone() };
+    let more = view.with_member(member);
+    more.check().unwrap();
+    assert_eq!((more.number, more.members.len()), (2, 3));
+    let less = more.without_member(MnId(2));
+    less.check().unwrap();
+    assert_eq!((less.number, less.members), (3, view.members));
+}
+
+#[test]
+fn a_lost_primary_leaves_a_headless_subtable_until_the_switch() {
+    let view = small();
+    let frozen = view.without(&[MnId(0)]).unwrap();
+    frozen.check().unwrap();
+    assert_eq!((frozen.number, frozen.members.len()), (2, 1));
+    assert_eq!(frozen.stage_of(0), Some(Stage::Frozen));
+    assert!(frozen.is_headless(0) && frozen.is_headless(1));
+    assert!(!frozen.uses(MnId(0)) && frozen.uses(MnId(1)));
+    assert!(!frozen.is_region_frozen(0), "objects go to the replica that is left");
+    let transforming = frozen.advanced();
+    assert_eq!(transforming.stage_of(1), Some(Stage::Transforming));
+    let switched = transforming.advanced();
+    assert!(!switched.is_headless(0));
+    assert_eq!(switched.stage_of(0), Some(Stage::Switched));
+    let stable = switched.advanced();
+    assert_eq!((stable.number, &stable.change), (5, &None));
+    for view in [transforming, switched, stable] {
+        view.check().unwrap();
+    }
+}
+
+#[test]
+fn who_loses_everything_is_told() {
+    let view = small();
+    let both = [MnId(0), MnId(1)];
+    assert_eq!(view.without(&both), Err(NothingLeft::Subtable(0)));
+}
+
+#[test]
+fn replicas_join_at_the_switch() {
+    let half = small().without(&[MnId(0)]).unwrap().advanced().advanced().advanced();
+    let mut half = half;
+    half.members.push(Member { node: MnId(2), ..half.members[0].clone() });
+    let growing = half.growing(&[gain(1, place(2, 0))], &[gain(0, place(2, 1 << 20))]);
+    growing.check().unwrap();
+    assert_eq!(growing.stage_of(0), None);
+    assert!(growing.is_region_frozen(0) && !growing.is_region_frozen(1));
+    let switched = growing.advanced().advanced();
+    switched.check().unwrap();
+    assert_eq!(switched.subtables[1].places, [place(1, 1 << 16), place(2, 0)]);
+    assert_eq!(switched.regions[0].places.len(), 2);
+    assert!(!switched.is_region_frozen(0));
+}
+
+#[test]
+fn a_loss_during_a_change_starts_it_again_with_all_that_was_frozen() {
+    let half = small().without(&[MnId(0)]).unwrap().advanced().advanced().advanced();
+    let mut half = half;
+    half.members.push(Member { node: MnId(2), ..half.members[0].clone() });
+    let growing = half.growing(&[gain(1, place(2, 0))], &[gain(0, place(2, 1 << 20))]).advanced();
+    let again = growing.without(&[MnId(2)]).unwrap();
+    again.check().unwrap();
+    assert_eq!(again.stage_of(1), Some(Stage::Frozen));
+    let change = again.change.clone().unwrap();
+    assert_eq!(change.subtables[0].joining, None, "it is not coming");
+    assert!(change.regions.is_empty());
+    let switched = growing.advanced().without(&[MnId(1)]);
+    assert_eq!(switched, Err(NothingLeft::Subtable(0)));
+}
+
+#[test]
+fn bad_changes_are_refused() {
+    let growing = || {
+        let mut view = small();
+        view.members.push(Member { node: MnId(2), ..view.members[0].clone() });
+        view.growing(&[gain(0, place(2, 0))], &[gain(1, place(2, 1 << 20))])
+    };
+    let bad = |what: &str, spoil: fn(&mut Change)| {
+        let mut view = growing();
+        spoil(view.change.as_mut().unwrap());
+        let error = view.check().unwrap_err();
+        assert!(error.what.contains(what), "{what}: {error}");
+    };
+    bad("in order", |c| c.subtables.push(c.subtables[0].clone()));
+    bad("unknown subtable", |c| c.subtables[0].subtable = 9);
+    bad("unknown subtable or region", |c| c.regions[0].region = 9);
+    bad("unfinished", |c| c.stage = Stage::Switched);
+    bad("exceeds", |c| c.regions[0].joining = Some(place(2, 4 << 20)));
+    bad("on one memory node", |c| c.subtables[0].joining = Some(place(1, 0)));
+    bad("overlap", |c| c.regions[0].joining = Some(place(2, 0)));
+    bad("unknown memory node", |c| c.regions[0].leaving = Some(place(7, 0)));
+}
+
+#[test]
+fn new_regions_are_known_before_they_can_be_used() {
+    let at = |offset| Vec::from([place(1, offset), place(0, offset)]);
+    let mut view = small();
+    view.members.iter_mut().for_each(|member| member.pool_bytes = 8 << 20);
+    let frozen = view.with_new_regions(&[at(3 << 20), Vec::from([place(1, 4 << 20)])]);
+    frozen.check().unwrap();
+    assert_eq!(frozen.regions.len(), 4, "everybody is to learn of them");
+    let transforming = frozen.advanced();
+    assert_eq!(transforming.change.as_ref().unwrap().new_regions, 0);
+    let stable = transforming.advanced().advanced();
+    assert_eq!((stable.regions.len(), &stable.change), (4, &None));
+    // Lost before anybody could use it: it does not come, the other one does.
+    let without = frozen.without(&[MnId(1)]).unwrap();
+    without.check().unwrap();
+    assert_eq!(without.regions.len(), 3);
+    assert_eq!(without.change.as_ref().unwrap().new_regions, 1);
+    assert_eq!(without.regions[2].places, [place(0, 3 << 20)]);
+    // Later it may hold something.
+    let lost = transforming.without(&[MnId(1)]);
+    assert_eq!(lost, Err(NothingLeft::Region(3)));
+}
+
+#[test]
+fn a_split_takes_half_of_the_directory_entries() {
+    let view = small();
+    let sibling = Vec::from([place(1, 1 << 17), place(0, 1 << 17)]);
+    let frozen = view.splitting(&[(1, sibling.clone())]);
+    frozen.check().unwrap();
+    assert_eq!((frozen.stage_of(0), frozen.stage_of(1)), (None, Some(Stage::Frozen)));
+    let transforming = frozen.advanced();
+    assert_eq!(transforming.subtables, view.subtables, "nobody knows of it yet");
+    let switched = transforming.advanced();
+    switched.check().unwrap();
+    assert_eq!(switched.directory, [0, 0, 1, 2]);
+    assert_eq!(switched.subtables[2], Subtable { local_depth: 2, places: sibling });
+    assert_eq!((switched.subtables[0].local_depth, switched.subtables[1].local_depth), (1, 2));
+    assert_eq!(switched.stage_of(2), Some(Stage::Switched), "writes to it wait");
+    assert!(switched.has_moved_entries());
+    let stable = switched.advanced();
+    stable.check().unwrap();
+    assert!(!stable.has_moved_entries());
+    // The other one has room in the directory.
+    let again = stable.splitting(&[(0, Vec::from([place(0, 3 << 16)]))]);
+    let again = again.advanced().advanced().advanced();
+    again.check().unwrap();
+    assert_eq!(again.directory, [0, 3, 1, 2]);
+}
+
+#[test]
+fn a_split_outlives_the_loss_of_a_node() {
+    let view = small();
+    let sibling = Vec::from([place(1, 1 << 17), place(0, 1 << 17)]);
+    let frozen = view.splitting(&[(1, sibling)]);
+    let without = frozen.without(&[MnId(1)]).unwrap();
+    without.check().unwrap();
+    let switched = without.advanced().advanced();
+    switched.check().unwrap();
+    assert_eq!(switched.subtables[2].places, [place(0, 1 << 17)]);
+    // Lost again, before the moved entries are cleared: that is not forgotten.
+    let view = frozen.advanced().advanced().without(&[MnId(1)]).unwrap();
+    view.check().unwrap();
+    assert!(view.has_moved_entries() && view.is_headless(2));
+    // A sibling without a place is none.
+    let alone = small().splitting(&[(0, Vec::from([place(1, 1 << 17)]))]);
+    let without = alone.without(&[MnId(1)]).unwrap().advanced().advanced();
+    without.check().unwrap();
+    assert_eq!(without.subtables.len(), 2);
+}
