@@ -1,0 +1,122 @@
+//! `fusee-perf counts`: instructions of one operation.
+//!
+//! Runs itself under valgrind's callgrind, which counts only what is done inside [`measured`]. The count does not depend on what else the machine does; it does on the compiler, on the
+//! processor (as far as valgrind knows its instructions), and by a few per cent on the memory's layout.
+
+use std::process::Command;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::Failure;
+use crate::load::{Loaded, Size, numbers};
+
+/// How to run it.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  fusee-perf counts\n  fusee-perf counts --pair-bytes 64 --json"
+)]
+pub struct Args {
+    /// Bytes of key and value together; keys have 16
+    #[arg(long, default_value_t = 1024, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(16..=65_536))]
+    pair_bytes: u32,
+
+    /// Operations that are counted of each kind
+    #[arg(long, default_value_t = 2000, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    operations: u32,
+
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to do under valgrind.
+#[derive(clap::Args, Debug)]
+pub struct WorkArgs {
+    #[command(flatten)]
+    size: Size,
+
+    #[arg(long)]
+    kind: Kind,
+
+    #[arg(long)]
+    operations: u32,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Get,
+    Update,
+}
+
+/// Keys in the cluster: few, since loading them is slow there.
+const KEYS: u32 = 1000;
+
+#[derive(Debug, Serialize)]
+struct Report {
+    pair_bytes: u32,
+    operations: u32,
+    /// Instructions of one operation with a right guess in the cache.
+    get_instructions: u64,
+    update_instructions: u64,
+}
+
+/// Runs it and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let report = Report {
+        pair_bytes: args.pair_bytes,
+        operations: args.operations,
+        get_instructions: count(args, Kind::Get)?,
+        update_instructions: count(args, Kind::Update)?,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string(&report).expect("a report has a form"));
+        return Ok(());
+    }
+    println!("pairs of {} bytes, shm, guesses right; instructions of one", args.pair_bytes);
+    println!("get     {:>8}", report.get_instructions);
+    println!("update  {:>8}", report.update_instructions);
+    Ok(())
+}
+
+fn count(args: &Args, kind: Kind) -> Result<u64, Failure> {
+    let kind = kind.to_possible_value().expect("none is skipped");
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
+        .arg("--toggle-collect=*fusee_perf*counts*measured*")
+        .arg(std::env::current_exe()?)
+        .args(["work", "--kind", kind.get_name()])
+        .args(["--keys", &KEYS.to_string(), "--pair-bytes", &args.pair_bytes.to_string()])
+        .args(["--operations", &args.operations.to_string()])
+        .output()
+        .map_err(Failure::NoValgrind)?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
+    match collected.and_then(|count| count.trim().parse::<u64>().ok()) {
+        Some(count) if output.status.success() && count > 0 => {
+            Ok(count / u64::from(args.operations))
+        }
+        _ => Err(Failure::Uncounted(text.into_owned())),
+    }
+}
+
+/// What valgrind runs.
+pub fn work(args: &WorkArgs) -> Result<(), Failure> {
+    let loaded = Loaded::new(&args.size)?;
+    let all: Vec<u32> = (0..args.size.keys).collect();
+    loaded.gets(&all)?;
+    loaded.updates(&all)?;
+    let numbers = numbers(args.size.keys, args.operations, 1);
+    measured(&loaded, args.kind, &numbers)
+}
+
+/// Its name is what valgrind looks for.
+#[inline(never)]
+fn measured(loaded: &Loaded, kind: Kind, numbers: &[u32]) -> Result<(), Failure> {
+    match kind {
+        Kind::Get => loaded.gets(numbers),
+        Kind::Update => loaded.updates(numbers),
+    }
+}

@@ -1,0 +1,153 @@
+//! `fusee-perf limit`: how close operations come to their raw verbs.
+//!
+//! In every round each thing is done so many times, on random keys, one after the other; ratios are of
+//! the same round. So a machine that is busy for a while slows both.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::Failure;
+use crate::load::{Loaded, Size, numbers};
+use crate::raw::Raw;
+use crate::series::{Series, Spread};
+
+/// How to run it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    fusee-perf limit\n  \
+    fusee-perf limit --pair-bytes 64 --json")]
+pub struct Args {
+    #[command(flatten)]
+    size: Size,
+
+    /// Rounds
+    #[arg(long, default_value_t = 15, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+
+    /// Operations of each kind in a round
+    #[arg(long, default_value_t = 50_000, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    operations: u32,
+
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    keys: u32,
+    pair_bytes: u32,
+    index_replicas: u8,
+    data_replicas: u8,
+    rounds: u32,
+    operations: u32,
+    /// Nanoseconds.
+    memcpy_ns: Spread,
+    raw_get_ns: Spread,
+    get_ns: Spread,
+    raw_update_ns: Spread,
+    update_ns: Spread,
+    /// Of the same round.
+    get_over_raw: Spread,
+    update_over_raw: Spread,
+}
+
+/// Runs it and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let size = args.size;
+    let (mut raw, loaded) = (Raw::new(&size)?, Loaded::new(&size)?);
+    let mut copies = Copies::new(&size);
+    loaded.gets(&(0..size.keys).collect::<Vec<u32>>())?;
+    let mut all: [Series; 5] = Default::default();
+    for round in 0..args.rounds {
+        let numbers = numbers(size.keys, args.operations, u64::from(round));
+        let [memcpy, raw_get, get, raw_update, update] = &mut all;
+        time(memcpy, &numbers, |numbers| {
+            numbers.iter().for_each(|number| copies.copy(*number));
+            Ok(())
+        })?;
+        time(raw_get, &numbers, |numbers| numbers.iter().try_for_each(|n| raw.get(*n)))?;
+        time(get, &numbers, |numbers| loaded.gets(numbers))?;
+        time(raw_update, &numbers, |numbers| numbers.iter().try_for_each(|n| raw.update(*n)))?;
+        time(update, &numbers, |numbers| loaded.updates(numbers))?;
+    }
+    let [memcpy, raw_get, get, raw_update, update] = all;
+    let report = Report {
+        keys: size.keys,
+        pair_bytes: size.pair_bytes,
+        index_replicas: size.index_replicas,
+        data_replicas: size.data_replicas,
+        rounds: args.rounds,
+        operations: args.operations,
+        get_over_raw: get.over(&raw_get).spread(),
+        update_over_raw: update.over(&raw_update).spread(),
+        memcpy_ns: memcpy.spread(),
+        raw_get_ns: raw_get.spread(),
+        get_ns: get.spread(),
+        raw_update_ns: raw_update.spread(),
+        update_ns: update.spread(),
+    };
+    match args.json {
+        true => println!("{}", serde_json::to_string(&report).expect("a report has a form")),
+        false => print!("{}", table(&report)),
+    }
+    Ok(())
+}
+
+fn time(
+    series: &mut Series,
+    numbers: &[u32],
+    work: impl FnOnce(&[u32]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let start = Instant::now();
+    work(numbers)?;
+    series.push(start.elapsed().as_nanos() as f64 / numbers.len() as f64);
+    Ok(())
+}
+
+/// Plain copies of as much as a get brings, from as large a memory.
+struct Copies {
+    from: Vec<u8>,
+    into: Vec<u8>,
+}
+
+impl Copies {
+    fn new(size: &Size) -> Copies {
+        let bytes = size.pair_bytes as usize;
+        Copies { from: vec![1; size.keys as usize * bytes], into: vec![0; bytes] }
+    }
+
+    fn copy(&mut self, number: u32) {
+        let bytes = self.into.len();
+        self.into.copy_from_slice(&self.from[number as usize * bytes..][..bytes]);
+        black_box(&mut self.into);
+    }
+}
+
+fn table(report: &Report) -> String {
+    let Report { keys, pair_bytes, index_replicas, data_replicas, rounds, operations, .. } = report;
+    let mut text = format!(
+        "{keys} pairs of {pair_bytes} bytes, {index_replicas} index and {data_replicas} data \
+         replicas, shm, one session; {rounds} rounds of {operations} operations: medians (spread)\n\n"
+    );
+    let rows = [
+        ("memcpy", &report.memcpy_ns, "ns"),
+        ("raw verbs of a get", &report.raw_get_ns, "ns"),
+        ("get", &report.get_ns, "ns"),
+        ("raw verbs of an update", &report.raw_update_ns, "ns"),
+        ("update", &report.update_ns, "ns"),
+        ("get over raw", &report.get_over_raw, "x"),
+        ("update over raw", &report.update_over_raw, "x"),
+    ];
+    for (name, Spread { median, least, most }, unit) in rows {
+        let digits = if unit == "x" { 2 } else { 0 };
+        text += &format!(
+            "{name:<24}{median:>8.digits$} {unit:<3} ({least:.digits$} - {most:.digits$})\n"
+        );
+    }
+    text
+}

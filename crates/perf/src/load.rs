@@ -1,0 +1,115 @@
+//! A loaded cluster with one session, and the operations to measure.
+
+use std::hint::black_box;
+
+use fusee_client::{Client, EmbeddedOptions, FabricKind, Options, Session};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::Failure;
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 16;
+
+/// What the cluster is like.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct Size {
+    /// Pairs
+    #[arg(long, default_value_t = 100_000, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub keys: u32,
+
+    /// Bytes of key and value together; keys have 16
+    #[arg(long, default_value_t = 1024, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(16..=65_536))]
+    pub pair_bytes: u32,
+
+    /// Replicas of the index
+    #[arg(long, default_value_t = 3, value_name = "N",
+          value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub index_replicas: u8,
+
+    /// Replicas of keys and values
+    #[arg(long, default_value_t = 2, value_name = "N",
+          value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub data_replicas: u8,
+}
+
+/// Memory nodes of the cluster.
+pub const NODES: u16 = 3;
+
+impl Size {
+    /// Bytes of each pool: twice what the pairs take, and room for the index and some blocks.
+    pub fn pool_bytes(&self) -> u64 {
+        let pair = u64::from(self.pair_bytes) + 256;
+        let data = u64::from(self.keys) * pair * u64::from(self.data_replicas) / u64::from(NODES);
+        let index = u64::from(self.keys) * 64;
+        (2 * data + index).next_multiple_of(256 << 20) + (768 << 20)
+    }
+}
+
+/// A key's bytes.
+pub fn key(number: u32) -> [u8; KEY_BYTES] {
+    let mut bytes = *b"key-000000000000";
+    bytes[8..].copy_from_slice(&u64::from(number).to_le_bytes());
+    bytes
+}
+
+/// Numbers below a bound, in random order, so many.
+pub fn numbers(below: u32, count: u32, seed: u64) -> Vec<u32> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    (0..count).map(|_| rng.random_range(0..below)).collect()
+}
+
+/// A cluster in which all keys are, and a session that knows where.
+pub struct Loaded {
+    pub session: Session,
+    pub value: Vec<u8>,
+    // Ends after its session.
+    _client: Client,
+}
+
+impl Loaded {
+    pub fn new(size: &Size) -> Result<Loaded, Failure> {
+        let client = Options { cache_entries: 2 * size.keys as usize, ..Options::default() };
+        let client = Client::embedded(EmbeddedOptions {
+            memory_nodes: NODES,
+            index_replicas: size.index_replicas,
+            data_replicas: size.data_replicas,
+            fabric: FabricKind::Shm,
+            pool_bytes: size.pool_bytes(),
+            index_keys: u64::from(size.keys),
+            client,
+            ..EmbeddedOptions::default()
+        })?;
+        let session = client.session()?;
+        let value = vec![7; size.pair_bytes as usize - KEY_BYTES];
+        session.block_on(async {
+            for number in 0..size.keys {
+                session.insert(&key(number), &value).await?;
+            }
+            Ok::<(), Failure>(())
+        })?;
+        Ok(Loaded { session, value, _client: client })
+    }
+
+    pub fn gets(&self, numbers: &[u32]) -> Result<(), Failure> {
+        self.session.block_on(async {
+            for number in numbers {
+                let found = |value: Option<&[u8]>| value.map(|value| black_box(value).len());
+                let len = self.session.get_with(&key(*number), found).await?;
+                assert_eq!(len, Some(self.value.len()), "every key is there");
+            }
+            Ok(())
+        })
+    }
+
+    pub fn updates(&self, numbers: &[u32]) -> Result<(), Failure> {
+        self.session.block_on(async {
+            for number in numbers {
+                self.session.update(&key(*number), &self.value).await?;
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,65 @@
+//! `fusee-perf`: what an operation costs, beside the raw verbs that it consists of.
+//!
+//! For those who work on FUSEE; nothing of the product needs it. All of it runs in one process, on
+//! an embedded cluster over shared memory.
+
+mod counts;
+mod limit;
+mod load;
+mod raw;
+mod series;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// What an operation of FUSEE costs, beside the raw verbs that it consists of
+#[derive(Parser, Debug)]
+#[command(name = "fusee-perf", version)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Time of an operation over the time of its raw verbs, in turn in one run
+    Limit(limit::Args),
+    /// Instructions of an operation, counted by valgrind: the same on a busy machine
+    Counts(counts::Args),
+    /// What `counts` has valgrind run
+    #[command(hide = true)]
+    Work(counts::WorkArgs),
+}
+
+/// Why it could not be measured.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("cannot start the cluster: {0}")]
+    Connect(#[from] fusee_client::ConnectError),
+    #[error("an operation failed: {0}")]
+    Operation(#[from] fusee_client::Error),
+    #[error("a raw verb failed: {0}")]
+    Verb(String),
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("cannot run valgrind: {0}; install it (Debian: apt-get install valgrind)")]
+    NoValgrind(std::io::Error),
+    #[error("valgrind did not count:\n{0}")]
+    Uncounted(String),
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Limit(args) => limit::run(&args),
+        Command::Counts(args) => counts::run(&args),
+        Command::Work(args) => counts::work(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("fusee-perf: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
