@@ -72,7 +72,7 @@ impl Keeping for Outside {
             MasterRequest::Renew { sessions, newer_than, heeded, .. } => {
                 (sessions, newer_than, heeded)
             }
-            MasterRequest::HandOn { client, leftovers, used } => {
+            MasterRequest::HandOn { client, leftovers, used, serial: _ } => {
                 self.0.handed_on.borrow_mut().push((client, leftovers));
                 *self.0.used.borrow_mut() = used;
                 return match self.0.hears.get() {
@@ -244,6 +244,28 @@ fn block(block: u32) -> Leftover {
         class: SizeClass::from_code(1).unwrap(),
         first: 0,
         marked: Some(1),
+    }
+}
+
+#[test]
+fn what_an_older_operation_frees_is_told() {
+    for is_marking in [false, true] {
+        let gate = Gate::new(ClientId(5), Arc::new(view(1)), 1);
+        let acts = |oldest| gate.tell(Acting { oldest, stopped: 0 });
+        acts(Some(0));
+        gate.publish_epoch(2);
+        // An operation of the second epoch has freed something, and then one of the first.
+        gate.tell_older(gate.moment());
+        assert!(!is_marking || gate.may_mark());
+        gate.tell_older(0);
+        acts(None);
+        let told = || (gate.pulse().acts_in, gate.pulse().frees_in);
+        assert_eq!(told(), (2, 1), "{is_marking}");
+        gate.tell_freed(is_marking.then_some(0));
+        assert_eq!(told(), if is_marking { (2, 1) } else { (2, 2) });
+        assert!(gate.may_mark());
+        gate.tell_freed(None);
+        assert_eq!(told(), (2, 2));
     }
 }
 

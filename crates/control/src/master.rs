@@ -74,6 +74,8 @@ pub enum MasterRequest {
     TakeLeftover {
         /// The session's id.
         client: ClientId,
+        /// What it had been given, and has taken over since it heard an answer to this last.
+        adopted: Vec<BlockId>,
         /// The class of the objects that it needs. `None` if any block would do: some of it may be
         /// free, or all, so that it can go back to the pool.
         class: Option<SizeClass>,
@@ -83,10 +85,13 @@ pub enum MasterRequest {
         view: u64,
     },
     /// A session hands on blocks that it does not need, for somebody who is short of memory. It goes
-    /// on without them. Repeating it changes nothing. Answer: `Done`.
+    /// on without them. Repeating it changes nothing, also when the session has got one of the blocks
+    /// again. Answer: `Done`.
     HandOn {
         /// The session's id.
         client: ClientId,
+        /// Counts what the session hands on, from 1. The next one comes when this has been answered.
+        serial: u64,
         /// The blocks.
         leftovers: Vec<Leftover>,
         /// Those of which it has just seen that objects in them are in use: of no use to who is short

@@ -83,6 +83,10 @@ pub trait Host {
     /// Tells others since when there are freed objects whose bits are not set yet.
     fn tell_freed(&self, since: Option<u64>);
 
+    /// Tells others that something was freed by an operation that acts since then, which is older than
+    /// what was told; also while bits are being set.
+    fn tell_older(&self, since: u64);
+
     /// Whether the bits may be set now; if not, nothing is waited for any more that was told, and
     /// they must stay as they are.
     fn may_mark(&self) -> bool;

@@ -37,6 +37,8 @@ pub enum Record {
         client: ClientId,
         /// It is shut out, for good; what it left is still to be put right.
         given_up: bool,
+        /// The serial of what it handed on last (`HandOn`).
+        handed_on: u64,
     },
     /// A session under which a master has repaired things. Only the youngest may go on.
     Repairer(ClientId),

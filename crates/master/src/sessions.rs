@@ -8,10 +8,12 @@
 //! not recorded is gone, and may be told so. That a session is given up is recorded before
 //! anything follows from it: it never comes back.
 //!
-//! What a session was given is returned if it dies before it has taken it over. That may come too
-//! late: it had taken it over, and given it back to the pool. Whoever gets such a block is refused by
-//! the memory nodes, whose tables name another owner, or nobody; and when that owner leaves, it says
-//! what there really is.
+//! What a session was *given* is returned if it ends before it has said that it took it over. That may
+//! come too late: it had taken it over, and given it back to the pool. Whoever gets such a block is refused
+//! by the memory nodes, whose tables name another owner, or nobody. But an owner that has not ended could
+//! have got its block again, and would not be asked: what is to be returned under the name of such a
+//! session waits in *limbo* until that ends, and says itself what it has. For the same reason what a
+//! session hands on has a serial, which is recorded: repeated, it changes nothing.
 //!
 //! A leftover is recorded with the end of its session, and its record is removed before it is
 //! handed out: a master that crashes in between loses one block, and never hands one
@@ -38,8 +40,10 @@ const MAX_LEFTOVERS: usize = 1 << 16;
 /// An open session.
 #[derive(Debug, Default)]
 pub struct Session {
-    /// What it was given since this process runs.
+    /// What it was given since this process runs, and has not said that it took over.
     given: Vec<Leftover>,
+    /// The serial of what it handed on last.
+    handed_on: u64,
     /// Its last pulse; views before the first count as not acknowledged.
     pub acts_by: u64,
     /// As in the pulse.
@@ -70,6 +74,9 @@ pub struct Sessions {
     left: BTreeSet<BlockId>,
     /// Those of them in which objects were in use, and until when nobody is to look again. Not stored.
     used: BTreeMap<BlockId, u64>,
+    /// By open session: what others were given under its name, and perhaps did not take over. Not stored:
+    /// a master that dies loses these blocks.
+    limbo: BTreeMap<ClientId, Vec<Leftover>>,
 }
 
 impl Sessions {
@@ -84,6 +91,7 @@ impl Sessions {
             leftovers: BTreeMap::new(),
             left: BTreeSet::new(),
             used: BTreeMap::new(),
+            limbo: BTreeMap::new(),
         }
     }
 
@@ -93,11 +101,12 @@ impl Sessions {
     }
 
     /// From the store: a session.
-    pub fn restore_session(&mut self, client: ClientId, given_up: bool) {
+    pub fn restore_session(&mut self, client: ClientId, given_up: bool, handed_on: u64) {
+        let session = Session { handed_on, ..Session::default() };
         if given_up {
-            self.given_up.insert(client, Session::default());
+            self.given_up.insert(client, session);
         } else {
-            self.open.insert(client, Session::default());
+            self.open.insert(client, session);
         }
     }
 
@@ -171,7 +180,7 @@ impl Sessions {
         writes: &mut Vec<Write>,
     ) -> Option<ClientId> {
         let client = self.new_id(writes)?;
-        writes.push(Write::Put(Record::Session { client, given_up: false }));
+        writes.push(Write::Put(Record::Session { client, given_up: false, handed_on: 0 }));
         let session = Session {
             acts_by: view,
             acts_in: epoch,
@@ -207,8 +216,11 @@ impl Sessions {
     /// Gives an open session up; whether it was open.
     pub fn give_up(&mut self, client: ClientId, writes: &mut Vec<Write>) -> bool {
         let Some(session) = self.open.remove(&client) else { return false };
+        let handed_on = session.handed_on;
         self.given_up.insert(client, session);
-        writes.push(Write::Put(Record::Session { client, given_up: true }));
+        // Its recovery finds all that the tables say is its.
+        self.limbo.remove(&client);
+        writes.push(Write::Put(Record::Session { client, given_up: true, handed_on }));
         true
     }
 
@@ -234,15 +246,17 @@ impl Sessions {
         })?;
         self.left.remove(&leftover.block);
         self.used.remove(&leftover.block);
+        session.given.retain(|given| given.block != leftover.block);
         session.given.push(leftover);
         writes.push(Write::Remove(leftover_key(leftover.block)));
         Some(leftover)
     }
 
-    /// Until then these leftovers are for who needs objects of their class.
-    pub fn are_used(&mut self, blocks: &[BlockId], until_ms: u64) {
-        let left = blocks.iter().filter(|block| self.left.contains(block));
-        self.used.extend(left.map(|block| (*block, until_ms)));
+    /// A session has taken over what it was given.
+    pub fn has_adopted(&mut self, client: ClientId, blocks: &[BlockId]) {
+        if let Some(session) = self.open.get_mut(&client) {
+            session.given.retain(|given| !blocks.contains(&given.block));
+        }
     }
 
     /// Some may have become free since.
@@ -250,30 +264,39 @@ impl Sessions {
         self.used.retain(|_, until_ms| *until_ms > now_ms);
     }
 
-    /// Keeps what an open session hands on. Repeating it changes nothing. An error says what was wrong
-    /// with some of it.
+    /// Keeps what an open session hands on. Repeating it changes nothing. Until then those leftovers that
+    /// are `used` are for who needs objects of their class. An error says what was wrong with some.
     pub fn hand_on(
         &mut self,
-        client: ClientId,
+        (client, serial): (ClientId, u64),
         leftovers: &[Leftover],
+        (used, until_ms): (&[BlockId], u64),
         view: &View,
         writes: &mut Vec<Write>,
     ) -> Result<(), String> {
         let Some(session) = self.open.get_mut(&client) else {
             return Err("it is not open, and hands nothing on".into());
         };
+        if serial <= session.handed_on {
+            return Ok(());
+        }
+        session.handed_on = serial;
+        writes.push(Write::Put(Record::Session { client, given_up: false, handed_on: serial }));
         // What it had been given it may not return once more, should it be given up.
         let handed_on = |given: &Leftover| leftovers.iter().any(|left| left.block == given.block);
         let (gone, given) = std::mem::take(&mut session.given).into_iter().partition(handed_on);
         session.given = given;
-        self.keep_all(client, leftovers, gone, view, writes)
+        let kept = self.keep_all(client, leftovers, &gone, view, writes);
+        let left = used.iter().filter(|block| self.left.contains(block));
+        self.used.extend(left.map(|block| (*block, until_ms)));
+        kept
     }
 
     fn keep_all(
         &mut self,
         client: ClientId,
         leftovers: &[Leftover],
-        given: Vec<Leftover>,
+        given: &[Leftover],
         view: &View,
         writes: &mut Vec<Write>,
     ) -> Result<(), String> {
@@ -302,7 +325,35 @@ impl Sessions {
         }
         let Some(session) = self.open.remove(&client) else { return Ok(()) };
         writes.push(Write::Remove(session_key(client)));
-        self.keep_all(client, leftovers, session.given, view, writes)
+        let kept = self.keep_all(client, leftovers, &session.given, view, writes);
+        let said = |left: &Leftover| leftovers.iter().any(|other| other.block == left.block);
+        self.return_given(client, &session.given, said, view, writes);
+        for left in self.limbo.remove(&client).unwrap_or_default() {
+            if !said(&left) && !self.left.contains(&left.block) {
+                // What is dropped is room, no more.
+                let _dropped = self.keep(client, &left, None, view, writes);
+            }
+        }
+        kept
+    }
+
+    /// A session has ended, and does not say what became of all that it was given.
+    fn return_given(
+        &mut self,
+        client: ClientId,
+        given: &[Leftover],
+        is_known: impl Fn(&Leftover) -> bool,
+        view: &View,
+        writes: &mut Vec<Write>,
+    ) {
+        for left in given.iter().filter(|left| !is_known(left)) {
+            if self.open.contains_key(&left.owner) {
+                self.limbo.entry(left.owner).or_default().push(*left);
+            } else {
+                // What is dropped is room, no more.
+                let _dropped = self.keep(client, left, Some(left), view, writes);
+            }
+        }
     }
 
     /// A session that was given up is recovered. `owned` are the blocks that it had taken over on
@@ -317,12 +368,13 @@ impl Sessions {
     ) {
         let Some(Session { given, .. }) = self.given_up.remove(&client) else { return };
         writes.push(Write::Remove(session_key(client)));
-        let returned = given.iter().filter(|leftover| !owned.contains(&leftover.block));
-        for leftover in leftovers.iter().chain(returned) {
+        for leftover in leftovers {
             // What is dropped is room, no more.
             let before = given.iter().find(|before| before.block == leftover.block);
             let _dropped = self.keep(client, leftover, before, view, writes);
         }
+        let is_owned = |left: &Leftover| owned.contains(&left.block);
+        self.return_given(client, &given, is_owned, view, writes);
     }
 
     fn keep(

@@ -203,6 +203,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     let number = world.view().number;
     let take = |client| MasterRequest::TakeLeftover {
+        adopted: vec![],
         client,
         class: Some(class),
         full: false,
@@ -223,8 +224,13 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     check_tables(&world, &world.view(), second);
     let third = world.open();
     // Who acts by an older view would miss the replicas that have been added since.
-    let late =
-        MasterRequest::TakeLeftover { client: third, class: None, full: true, view: number - 1 };
+    let late = MasterRequest::TakeLeftover {
+        client: third,
+        adopted: vec![],
+        class: None,
+        full: true,
+        view: number - 1,
+    };
     assert_eq!(world.ask(late), Some(NO_LEFTOVER));
     assert_eq!(
         world.ask(take(third)),
@@ -329,10 +335,9 @@ fn a_closed_connection_is_a_suspicion_that_another_connection_refutes() {
     assert_eq!(status.open_sessions, 1);
     assert!(world.said(&format!("{gone} is given up: its connection was closed")));
     assert!(
-        !world
-            .disk
-            .values()
-            .any(|r| matches!(r, Record::Session { client, given_up: false } if *client == gone))
+        !world.disk.values().any(
+            |r| matches!(r, Record::Session { client, given_up: false, .. } if *client == gone)
+        )
     );
     assert!(status.members.iter().all(|member| member.state == MemberState::InView));
     world.until("the recovery", World::is_whole);

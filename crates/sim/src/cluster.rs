@@ -553,7 +553,13 @@ impl Cluster {
         let view = view.number;
         let mut leftovers = BTreeMap::new();
         while let MasterReply::Leftover { leftover: Some(leftover), .. } =
-            ask(MasterRequest::TakeLeftover { client, class: None, full: true, view })
+            ask(MasterRequest::TakeLeftover {
+                client,
+                adopted: vec![],
+                class: None,
+                full: true,
+                view,
+            })
         {
             let before = leftovers.insert(leftover.block, leftover);
             assert_eq!(before, None, "{leftover:?} is there twice");

@@ -31,7 +31,7 @@ use fusee_core::slab::Rest;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
-use super::Environment;
+use super::{Environment, Gate};
 
 /// How long a session that needs a block waits for the master's answer before it does without.
 const MASTER_DEADLINE: Duration = Duration::from_millis(100);
@@ -65,14 +65,16 @@ pub(super) struct BlockSource<E> {
     adopting: RefCell<BTreeMap<BlockId, Leftover>>,
     /// Requests for blocks that run.
     asking: Cell<u32>,
+    /// What it has taken over since the master heard of that last.
+    adopted: RefCell<Vec<BlockId>>,
     /// Leftovers that it has taken since the last block from the pool.
     full_in_a_row: Cell<u32>,
-    /// Requests for blocks so far.
+    /// Requests for blocks so far, and blocks that were given back.
     asked: Cell<u64>,
     /// Whether the master had no more room the last time.
     refused: Cell<bool>,
-    /// The call for memory that it waits for ([`MasterReply::Called`]); 0 for none.
-    call: Cell<u64>,
+    /// By class, the call for memory that the request waits for ([`MasterReply::Called`]).
+    calls: RefCell<BTreeMap<SizeClass, u64>>,
     /// Whether there were requests whose answer nobody heard: there may be blocks that the tables say
     /// are this session's, and of which it does not know.
     missed: Cell<bool>,
@@ -120,7 +122,8 @@ impl<E: Environment> BlockSource<E> {
             full_in_a_row: Cell::new(0),
             asked: Cell::new(0),
             refused: Cell::new(false),
-            call: Cell::new(0),
+            calls: RefCell::default(),
+            adopted: RefCell::default(),
             missed: Cell::new(false),
         }
     }
@@ -143,7 +146,7 @@ impl<E: Environment> BlockSource<E> {
         let granted = self.grant_of(class, to_delete, view).await;
         if granted.is_ok() {
             // Who is short again later has others called upon again.
-            self.call.set(0);
+            self.calls.borrow_mut().remove(&class);
         }
         asking.answered();
         granted
@@ -186,7 +189,7 @@ impl<E: Environment> BlockSource<E> {
         {
             return Ok(left);
         }
-        let asked = self.ask_for_more(view).await;
+        let asked = self.ask_for_more(class, view).await;
         self.refused.set(asked == Err(Error::OutOfMemory));
         match asked {
             Err(Error::OutOfMemory) => {
@@ -289,6 +292,7 @@ impl<E: Environment> BlockSource<E> {
     fn left(&self, leftover: &Leftover, view: &View) -> BlockGrant {
         let Leftover { block, class, first, marked, .. } = *leftover;
         self.holds(block);
+        self.adopted.borrow_mut().push(block);
         let address = view.geometry.block_address(block.region, block.block);
         BlockGrant { address, class, first, marked, pool_is_empty: false }
     }
@@ -298,8 +302,44 @@ impl<E: Environment> BlockSource<E> {
     pub async fn free(&self, block: Address, view: &View) {
         let Some((region, block)) = view.geometry.block_at(block) else { return };
         let block = BlockId { region, block };
+        // Who has asked whose blocks are whose must not take an answer from before for the truth.
+        self.asked.set(self.asked.get() + 1);
         self.held.borrow_mut().remove(&block);
         self.give_back(block, view).await;
+        self.asked.set(self.asked.get() + 1);
+    }
+
+    /// Whether no block says that it is this session's of which it does not know.
+    pub async fn is_settled(&self, view: &View) -> bool {
+        let is_clear = self.in_doubt.borrow().is_empty() && self.adopting.borrow().is_empty();
+        if is_clear && !self.missed.get() {
+            return true;
+        }
+        for member in &view.members {
+            let request = NodeRequest::BlocksOf { clients: vec![self.client] };
+            let Ok(NodeReply::Blocks(blocks)) = self.ask(member.node, request).await else {
+                return false;
+            };
+            let (held, handed_on) = (self.held.borrow(), self.handed_on.borrow());
+            if !blocks.iter().all(|(block, _)| held.contains(block) || handed_on.contains(block)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Tells the master what the keeper has not told it yet. Whether it knows.
+    pub async fn hand_on(&self, gate: &Gate) -> bool {
+        let Some(batch) = gate.unheard() else { return true };
+        let serial = batch.serial;
+        let request = batch.request(self.client);
+        match self.env.ask_master(request, MASTER_DEADLINE.max(self.node_deadline)).await {
+            Ok(MasterReply::Done | MasterReply::Refused { .. }) => {
+                gate.handed_on(serial);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The block, and whether its owner has not ended.
@@ -314,10 +354,13 @@ impl<E: Environment> BlockSource<E> {
             return None;
         }
         let (client, view) = (self.client, view.number);
-        let request = MasterRequest::TakeLeftover { client, class, full, view };
+        let adopted = self.adopted.borrow().clone();
+        let told = adopted.clone();
+        let request = MasterRequest::TakeLeftover { client, adopted, class, full, view };
         let deadline = MASTER_DEADLINE.min(self.node_deadline);
         match self.env.ask_master(request, deadline).await {
             Ok(MasterReply::Leftover { leftover, owner_lives }) => {
+                self.adopted.borrow_mut().retain(|block| !told.contains(block));
                 let leftover = leftover.filter(|l| class.is_none_or(|class| l.class == class));
                 leftover.map(|leftover| (leftover, owner_lives))
             }
@@ -392,17 +435,19 @@ impl<E: Environment> BlockSource<E> {
 
     /// No member has a free block: the master is to add regions, which a newer view will show. If
     /// there is no room for any, that is the end.
-    async fn ask_for_more(&self, view: &View) -> Result<Infallible, Error> {
-        let (client, call) = (self.client, self.call.get());
+    async fn ask_for_more(&self, class: SizeClass, view: &View) -> Result<Infallible, Error> {
+        let call = self.calls.borrow().get(&class).copied().unwrap_or(0);
+        let client = self.client;
         let request = MasterRequest::MoreRoom { client, view: view.number, call };
         match self.env.ask_master(request, MASTER_DEADLINE.min(self.node_deadline)).await {
             Ok(MasterReply::Refused { reason }) => {
                 tracing::debug!(reason, "no region is added");
-                self.call.set(0);
+                self.calls.borrow_mut().remove(&class);
+                self.without_master.set(0);
                 Err(Error::OutOfMemory)
             }
             Ok(MasterReply::Called { call }) => {
-                self.call.set(call);
+                self.calls.borrow_mut().insert(class, call);
                 self.env.sleep(CALL_PATIENCE).await;
                 Err(Error::Allocation { reason: "others may hand on memory".into() })
             }

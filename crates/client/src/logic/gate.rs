@@ -21,12 +21,12 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::mem::take;
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
-use fusee_control::master::{Leftover, Pulse};
+use fusee_control::master::{Leftover, MasterRequest, Pulse};
 use fusee_control::node::BlockId;
 use fusee_core::change::Stage;
 use fusee_core::host::Acting;
@@ -84,11 +84,32 @@ struct Offers {
     offered: Vec<Leftover>,
     /// Those that need not wait until somebody is short: objects in them are in use.
     surplus: Vec<Leftover>,
-    /// The master is being told of these, and of which of them were `surplus`.
-    handing: Vec<Leftover>,
-    used: Vec<BlockId>,
+    /// The master is being told of these.
+    batch: Option<Batch>,
+    serial: u64,
+    /// The call for which a part of what is offered was handed on last.
+    call: u64,
     /// The session has not heard yet that these are gone.
     gone: Vec<BlockId>,
+}
+
+/// What a session hands on at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Grows with every batch.
+    pub serial: u64,
+    /// The blocks.
+    pub leftovers: Vec<Leftover>,
+    /// In which of them objects are in use.
+    pub used: Vec<BlockId>,
+}
+
+impl Batch {
+    /// What to tell the master.
+    pub fn request(self, client: ClientId) -> MasterRequest {
+        let Batch { serial, leftovers, used } = self;
+        MasterRequest::HandOn { client, serial, leftovers, used }
+    }
 }
 
 #[derive(Debug)]
@@ -208,6 +229,17 @@ impl Gate {
         self.freed.store(since.unwrap_or(IDLE), SeqCst);
     }
 
+    /// From the session: something was freed by an operation that acts since then. It waits to be marked,
+    /// unless what waits was revoked: then all of it is.
+    pub fn tell_older(&self, since: u64) {
+        let older = |waits: u64| match waits {
+            IDLE => Some(since),
+            REVOKED => None,
+            _ => Some((waits & !MARKING).min(since) | (waits & MARKING)),
+        };
+        let _revoked = self.freed.fetch_update(SeqCst, SeqCst, older);
+    }
+
     /// To the session: whether what waits may be marked now.
     pub fn may_mark(&self) -> bool {
         let waits = self.freed.load(SeqCst);
@@ -271,28 +303,39 @@ impl Gate {
         let mut offers = self.offers();
         offers.offered.clear();
         offers.surplus.clear();
-        take(&mut offers.gone)
+        mem::take(&mut offers.gone)
     }
 
-    /// To the keeper: what is to be handed on, with what it has not been told was; and in which of these
-    /// objects are in use. That is what is surplus, and with `more` a part of what is offered besides:
-    /// so a session that works keeps most of what it needs itself; of one that does nothing the rest
-    /// follows with the next calls.
-    pub fn hand_on(&self, more: bool) -> (Vec<Leftover>, Vec<BlockId>) {
+    /// To the keeper: what the master has not been heard to know of.
+    pub fn unheard(&self) -> Option<Batch> {
+        self.offers().batch.clone()
+    }
+
+    /// To the keeper: what is to be handed on, once the last of it has been heard. That is what is surplus,
+    /// and for every `call` but 0 a part of what is offered besides: so a session that works keeps most
+    /// of what it needs itself; of one that does nothing the rest follows with the next calls.
+    pub fn hand_on(&self, call: u64) -> Option<Batch> {
         let offers = &mut *self.offers();
-        let count = if more { offers.offered.len().div_ceil(PARTS) } else { 0 };
-        offers.used.extend(offers.surplus.iter().map(|left| left.block));
-        let begun = offers.handing.len();
-        offers.handing.extend(offers.offered.drain(..count).chain(offers.surplus.drain(..)));
-        offers.gone.extend(offers.handing[begun..].iter().map(|left| left.block));
-        (offers.handing.clone(), offers.used.clone())
+        if offers.batch.is_some() {
+            return offers.batch.clone();
+        }
+        let is_new = call != 0 && mem::replace(&mut offers.call, call) != call;
+        let count = if is_new { offers.offered.len().div_ceil(PARTS) } else { 0 };
+        let used: Vec<BlockId> = offers.surplus.iter().map(|left| left.block).collect();
+        let leftovers = offers.offered.drain(..count).chain(offers.surplus.drain(..));
+        let leftovers: Vec<Leftover> = leftovers.collect();
+        if leftovers.is_empty() {
+            return None;
+        }
+        offers.gone.extend(leftovers.iter().map(|left| left.block));
+        offers.serial += 1;
+        offers.batch = Some(Batch { serial: offers.serial, leftovers, used });
+        offers.batch.clone()
     }
 
-    /// From the keeper: the master knows of these. From a session that ends: it tells the master.
-    pub fn handed_on(&self, leftovers: &[Leftover]) {
-        let mut offers = self.offers();
-        offers.handing.retain(|left| !leftovers.contains(left));
-        offers.used.retain(|block| leftovers.iter().all(|left| left.block != *block));
+    /// From the keeper: the master knows of what has this serial.
+    pub fn handed_on(&self, serial: u64) {
+        self.offers().batch.take_if(|batch| batch.serial == serial);
     }
 
     /// From the keeper: a view has come.

@@ -30,7 +30,6 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::mem;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -41,7 +40,7 @@ use fusee_control::rpc::RpcError;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{View, ViewError};
-use futures_util::future::{join, select};
+use futures_util::future::{join, join_all, select};
 use futures_util::task::AtomicWaker;
 
 use super::Gate;
@@ -115,8 +114,7 @@ struct State {
     /// The questions that nobody waits for any more: see [`Gate::tell_passed`].
     passed: Marks,
     settled: Marks,
-    /// The last call for memory, and the last one that was heeded.
-    called: u64,
+    /// The last call for memory that was heeded.
     heeded: u64,
     /// A difference did not lead from `view` to a good one: the next is to be told whole.
     wants_whole: bool,
@@ -172,7 +170,6 @@ impl Keeper {
             asked: 0,
             passed: Marks::default(),
             settled: Marks::default(),
-            called: 0,
             heeded: 0,
             wants_whole: false,
         };
@@ -253,34 +250,39 @@ impl Keeper {
         }
     }
 
-    /// Hands on what is being handed on, and once for each call, some of what is offered. The call is
+    /// Hands on what sessions have no use for, and once for each call, some of what is offered. The call is
     /// heeded when the master knows of all of that; whether it is.
     async fn hand_on(&self, called: u64, outside: &impl Keeping) -> bool {
-        let (more, gates): (bool, Vec<Arc<Gate>>) = {
-            let mut state = self.state();
-            let before = mem::replace(&mut state.called, called);
-            (before != called, state.open().cloned().collect())
+        let (call, gates): (u64, Vec<Arc<Gate>>) = {
+            let state = self.state();
+            let call = if state.heeded == called { 0 } else { called };
+            (call, state.open().cloned().collect())
         };
-        let mut all = true;
-        for gate in gates {
-            let (leftovers, used) = gate.hand_on(more);
-            if leftovers.is_empty() {
-                continue;
-            }
-            let (client, told) = (gate.client(), leftovers.clone());
-            let request = MasterRequest::HandOn { client, leftovers, used };
-            match outside.ask_master(request, self.timing.deadline / 2).await {
-                Ok(MasterReply::Done | MasterReply::Refused { .. }) => gate.handed_on(&told),
-                other => {
-                    tracing::debug!(?other, "blocks are not handed on yet");
-                    all = false;
-                }
-            }
-        }
+        // All at once: no session is renewed meanwhile.
+        let all = gates.iter().map(|gate| self.hand_on_of(gate, call, outside));
+        let all = join_all(all).await.into_iter().all(|is_known| is_known);
         if all {
             self.state().heeded = called;
         }
         all
+    }
+
+    /// Of one session; whether the master knows.
+    async fn hand_on_of(&self, gate: &Gate, call: u64, outside: &impl Keeping) -> bool {
+        let mut next = gate.hand_on(call);
+        while let Some(batch) = next {
+            let serial = batch.serial;
+            let request = batch.request(gate.client());
+            match outside.ask_master(request, self.timing.deadline / 2).await {
+                Ok(MasterReply::Done | MasterReply::Refused { .. }) => gate.handed_on(serial),
+                other => {
+                    tracing::debug!(?other, "blocks are not handed on yet");
+                    return false;
+                }
+            }
+            next = gate.hand_on(call);
+        }
+        true
     }
 
     /// Waits until there is a session to speak for.

@@ -137,10 +137,12 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         if self.store.needs_recovery() {
             return None;
         }
-        let mut leftovers = self.store.host().blocks().give_up(rests, &self.store.view());
-        // Should the keeper not get that far.
-        leftovers.extend(self.gate().hand_on(false).0);
-        Some(Leaving { client: self.id(), leftovers })
+        let (blocks, view) = (self.store.host().blocks(), self.store.view());
+        // Whose blocks are whose has to be clear; if it is not, recovery finds out.
+        if !blocks.hand_on(self.gate()).await || !blocks.is_settled(&view).await {
+            return None;
+        }
+        Some(Leaving { client: self.id(), leftovers: blocks.give_up(rests, &view) })
     }
 
     /// Looks a key up and shows the value to `f` where it was fetched, without another copy.

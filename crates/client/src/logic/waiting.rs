@@ -186,6 +186,10 @@ impl<E: Environment> Host for SessionHost<E> {
         self.gate.tell_freed(since);
     }
 
+    fn tell_older(&self, since: u64) {
+        self.gate.tell_older(since);
+    }
+
     fn may_mark(&self) -> bool {
         self.gate.may_mark()
     }

@@ -182,6 +182,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             in_doubt: Vec::new(),
             hint_held: false,
             mentioned: false,
+            made_room: false,
             pauses: 0,
         }
     }
@@ -210,6 +211,8 @@ struct Op<'s, F: Fabric, H: Host> {
     hint_held: bool,
     /// Whether a CAS of the running attempt mentioned its object.
     mentioned: bool,
+    /// Whether it has looked for memory.
+    made_room: bool,
     /// How often it has waited. One count for the whole operation, so that the host's limit on
     /// waiting is one on the operation.
     pauses: u32,

@@ -156,11 +156,10 @@ pub(super) fn is_frozen(view: &View, block: Address) -> bool {
 impl<F: Fabric, H: Host> Store<F, H> {
     fn free(&self, object: Address, since: u64) {
         self.freed.objects.borrow_mut().push(object);
-        if self.freed.since.get().is_none() {
+        // Who frees first need not be who began first.
+        if self.freed.since.get().is_none_or(|oldest| since < oldest) {
             self.freed.since.set(Some(since));
-            if !self.freed.marking.get() {
-                self.host.tell_freed(Some(since));
-            }
+            self.host.tell_older(since);
         }
     }
 
@@ -174,6 +173,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     async fn mark_all_freed(&self) {
+        if self.half_way.get() {
+            // What may still execute keeps what it has freed from being settled.
+            return;
+        }
         let objects = mem::take(&mut *self.freed.objects.borrow_mut());
         self.freed.since.set(None);
         if !self.host.may_mark() {
@@ -247,6 +250,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// looking for some.
     pub(super) fn offer(&self) {
         if self.making_room.get() == 0 {
+            // Some may be gone already.
+            self.take_back();
             let (spare, surplus) = self.slabs.borrow_mut().offer();
             self.host.offer(spare, surplus);
         }
@@ -828,6 +833,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             is_good = self.sure_phase().await;
             at += count;
+        }
+        if self.acts.posted {
+            // More zeros may come.
+            return;
         }
         let mark = self.store.host.mark();
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {

@@ -79,7 +79,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if result.as_ref().err().is_none_or(is_known) {
             op.acts.posted = false;
         }
+        let made_room = op.made_room;
         op.finish(kind);
+        if made_room {
+            self.offer();
+        }
         self.mark_freed(reclaim::MARKED_TOGETHER).await;
         if let Some(class) = Object::class(key.len(), value.len())
             && self.slabs.borrow_mut().is_half_used(class)
@@ -142,7 +146,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         };
         let class = Object::class(intent.key.len(), intent.value.len()).ok_or_else(too_large)?;
         let mut object = None;
-        let (mut least, mut made_room) = (reclaim::USED_AGAIN_AT, false);
+        let mut least = reclaim::USED_AGAIN_AT;
         loop {
             self.may_write(intent.key).await?;
             if object.is_none() || !removed(Mutant::IdentityUsedAgain) {
@@ -156,19 +160,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 let (to_delete, view) = (intent.opcode == Opcode::Delete, self.view.clone());
                 // On the heap: it is rare, and the futures of operations stay small.
                 let room = Box::pin(self.store.make_room(class, to_delete, &mut least, &view));
-                made_room = true;
+                self.made_room = true;
                 match room.await {
                     Err(Error::OutOfMemory) => {
-                        self.store.offer();
                         return Err(Box::pin(self.store.without_memory(intent)).await);
                     }
                     other => other?,
                 }
                 continue;
             };
-            if core::mem::take(&mut made_room) {
-                self.store.offer();
-            }
             let attempt = self.attempt_or_find_out(intent, hint.take(), object).await;
             self.done_with(object, &attempt);
             let attempt = match attempt {

@@ -294,8 +294,8 @@ impl Master {
             Record::Drained(member) => drop(self.drained.insert(member.node, member)),
             Record::ClientIds { end } => self.sessions.restore_ids(end),
             Record::Epochs { end } => self.epochs.restore(end),
-            Record::Session { client, given_up } => {
-                self.sessions.restore_session(client, given_up);
+            Record::Session { client, given_up, handed_on } => {
+                self.sessions.restore_session(client, given_up, handed_on);
                 if given_up {
                     self.fences.add(client);
                 }

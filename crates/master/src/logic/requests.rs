@@ -31,11 +31,12 @@ impl Master {
                 reply
             }
             MasterRequest::Open => self.open(now_ms, connection, out),
-            MasterRequest::TakeLeftover { client, class, full, view } => {
+            MasterRequest::TakeLeftover { client, adopted, class, full, view } => {
+                self.sessions.has_adopted(client, &adopted);
                 self.take_leftover(now_ms, client, (class, full), view, out)
             }
-            MasterRequest::HandOn { client, leftovers, used } => {
-                self.hand_on(now_ms, client, (&leftovers, &used), out)
+            MasterRequest::HandOn { client, serial, leftovers, used } => {
+                self.hand_on(now_ms, (client, serial), (&leftovers, &used), out)
             }
             MasterRequest::Close { client, leftovers } => self.close(client, &leftovers, out),
             MasterRequest::Renew { sessions, newer_than, known, reclaims, heeded } => {

@@ -114,7 +114,7 @@ impl Master {
     pub(super) fn hand_on(
         &mut self,
         now_ms: u64,
-        client: ClientId,
+        (client, serial): (ClientId, u64),
         (leftovers, used): (&[Leftover], &[BlockId]),
         out: &mut Actions,
     ) -> MasterReply {
@@ -122,8 +122,9 @@ impl Master {
             return refused("no session has been opened yet");
         };
         let mut writes = Vec::new();
-        let handed = self.sessions.hand_on(client, leftovers, view, &mut writes);
-        self.sessions.are_used(used, now_ms + USED_FOR_MS);
+        let until_ms = now_ms + USED_FOR_MS;
+        let handed =
+            self.sessions.hand_on((client, serial), leftovers, (used, until_ms), view, &mut writes);
         if !writes.is_empty() {
             out.push(Action::Persist(writes));
         }

@@ -101,7 +101,8 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     let (number, class) = (world.view().number, SizeClass::from_code(4).unwrap());
     let block = BlockId { region: 0, block: 1 };
     let leftover = Leftover { block, owner: idle, class, first: 3, marked: Some(1) };
-    let hand_on = MasterRequest::HandOn { client: idle, leftovers: vec![leftover], used: vec![] };
+    let hand_on =
+        MasterRequest::HandOn { client: idle, serial: 1, leftovers: vec![leftover], used: vec![] };
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
     assert_eq!(world.ask(hand_on), Some(MasterReply::Done), "repeated");
     assert!(matches!(more_room(&mut world, client, &mut call), MasterReply::Refused { .. }));
@@ -113,7 +114,13 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     assert_eq!(more_room(&mut world, client, &mut again), MasterReply::Done);
     world.pass(100);
     assert_eq!(world.sessions[1].heeded, again);
-    let take = || MasterRequest::TakeLeftover { client, class: None, full: true, view: number };
+    let take = || MasterRequest::TakeLeftover {
+        client,
+        adopted: vec![],
+        class: None,
+        full: true,
+        view: number,
+    };
     let handed_on = MasterReply::Leftover { leftover: Some(leftover), owner_lives: true };
     assert_eq!(world.ask(take()), Some(handed_on));
     assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
@@ -155,17 +162,92 @@ fn a_block_that_somebody_saw_in_use_is_for_its_own_size_class_for_a_while() {
     let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
     let block = BlockId { region: 0, block: 1 };
     let leftover = Leftover { block, owner: other, class, first: 3, marked: Some(1) };
-    let hand_on =
-        MasterRequest::HandOn { client: other, leftovers: vec![leftover], used: vec![block] };
-    let take = |class| MasterRequest::TakeLeftover { client, class, full: true, view };
+    let hand_on = |serial| {
+        let (leftovers, used) = (vec![leftover], vec![block]);
+        MasterRequest::HandOn { client: other, serial, leftovers, used }
+    };
+    let take =
+        |class| MasterRequest::TakeLeftover { client, adopted: vec![], class, full: true, view };
     let handed_on = MasterReply::Leftover { leftover: Some(leftover), owner_lives: true };
-    assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
+    assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
     assert_eq!(world.ask(take(None)), Some(NO_LEFTOVER));
     assert_eq!(world.ask(take(SizeClass::from_code(5))), Some(NO_LEFTOVER));
     assert_eq!(world.ask(take(Some(class))), Some(handed_on.clone()));
-    assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
+    assert_eq!(world.ask(hand_on(2)), Some(MasterReply::Done));
     world.pass(2_000);
     assert_eq!(world.ask(take(None)), Some(handed_on), "it may have become free since");
+}
+
+#[test]
+fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (client, owner) = (world.open(), world.open());
+    let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let block = BlockId { region: 0, block: 1 };
+    let leftover = Leftover { block, owner, class, first: 3, marked: Some(1) };
+    let hand_on = |serial| {
+        let leftovers = vec![leftover];
+        MasterRequest::HandOn { client: owner, serial, leftovers, used: vec![] }
+    };
+    let take = || {
+        let adopted = vec![];
+        MasterRequest::TakeLeftover { client, adopted, class: None, full: true, view }
+    };
+    let handed_on = MasterReply::Leftover { leftover: Some(leftover), owner_lives: true };
+    assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
+    assert_eq!(world.ask(take()), Some(handed_on.clone()));
+    // By now the owner may have got it again, from the pool.
+    assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
+    assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
+    world.restart_master();
+    world.until("sessions", |w| w.status().open_sessions == 2);
+    assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
+    assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
+    assert_eq!(world.ask(hand_on(2)), Some(MasterReply::Done));
+    assert_eq!(world.ask(take()), Some(handed_on));
+}
+
+#[test]
+fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
+    for has_it_again in [false, true] {
+        for ends_in_order in [false, true] {
+            let mut world = World::formed(settings(3, 2, 2));
+            let (owner, taker, client) = (world.open(), world.open(), world.open());
+            let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+            let block = BlockId { region: 0, block: 1 };
+            let leftover = Leftover { block, owner, class, first: 3, marked: Some(1) };
+            let hand_on = MasterRequest::HandOn {
+                client: owner,
+                serial: 1,
+                leftovers: vec![leftover],
+                used: vec![],
+            };
+            let take = |client| {
+                let adopted = vec![];
+                MasterRequest::TakeLeftover { client, adopted, class: None, full: true, view }
+            };
+            let handed_on = |owner_lives, leftover| {
+                Some(MasterReply::Leftover { leftover: Some(leftover), owner_lives })
+            };
+            assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
+            assert_eq!(world.ask(take(taker)), handed_on(true, leftover));
+            if ends_in_order {
+                let close = MasterRequest::Close { client: taker, leftovers: vec![] };
+                assert_eq!(world.ask(close), Some(MasterReply::Done));
+            } else {
+                world.ask(MasterRequest::Abandon { client: taker });
+                world.until("the recovery", World::is_whole);
+            }
+            // The taker may have given it back to the pool, and the owner have got it from there.
+            assert_eq!(world.ask(take(client)), Some(NO_LEFTOVER));
+            let now = Leftover { first: 5, ..leftover };
+            let leftovers = if has_it_again { vec![now] } else { vec![] };
+            world.ask(MasterRequest::Close { client: owner, leftovers });
+            let left = if has_it_again { now } else { leftover };
+            assert_eq!(world.ask(take(client)), handed_on(false, left));
+            assert_eq!(world.ask(take(client)), Some(NO_LEFTOVER));
+        }
+    }
 }
 
 #[test]
@@ -175,12 +257,18 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     let (number, class) = (world.view().number, SizeClass::from_code(4).unwrap());
     let block = BlockId { region: 0, block: 1 };
     let leftover = Leftover { block, owner: dies, class, first: 3, marked: Some(1) };
-    let hand_on = MasterRequest::HandOn { client: dies, leftovers: vec![leftover], used: vec![] };
+    let hand_on =
+        MasterRequest::HandOn { client: dies, serial: 1, leftovers: vec![leftover], used: vec![] };
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
     world.recoveries_fail = true;
     world.ask(MasterRequest::Abandon { client: dies });
-    let take =
-        || MasterRequest::TakeLeftover { client, class: Some(class), full: false, view: number };
+    let take = || MasterRequest::TakeLeftover {
+        client,
+        adopted: vec![],
+        class: Some(class),
+        full: false,
+        view: number,
+    };
     assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
     assert!(matches!(world.ask(hand_on), Some(MasterReply::Refused { .. })));
     world.recoveries_fail = false;
