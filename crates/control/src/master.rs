@@ -74,8 +74,9 @@ pub enum MasterRequest {
     TakeLeftover {
         /// The session's id.
         client: ClientId,
-        /// What it had been given, and has taken over since it heard an answer to this last.
-        adopted: Vec<BlockId>,
+        /// What it had been given, under which name, and has taken over since it heard an answer to this
+        /// last.
+        adopted: Vec<(BlockId, ClientId)>,
         /// The class of the objects that it needs. `None` if any block would do: some of it may be
         /// free, or all, so that it can go back to the pool.
         class: Option<SizeClass>,

@@ -252,11 +252,21 @@ impl Sessions {
         Some(leftover)
     }
 
-    /// A session has taken over what it was given.
-    pub fn has_adopted(&mut self, client: ClientId, blocks: &[BlockId]) {
+    /// A session has taken over what it was given, under these names.
+    pub fn has_adopted(&mut self, client: ClientId, blocks: &[(BlockId, ClientId)]) {
         if let Some(session) = self.open.get_mut(&client) {
-            session.given.retain(|given| !blocks.contains(&given.block));
+            session.given.retain(|given| !blocks.contains(&(given.block, given.owner)));
         }
+    }
+
+    /// Somebody says what he has: whatever others were given of it, also under his name, is of the past.
+    fn is_had(&mut self, client: ClientId, leftovers: &[Leftover]) {
+        let had: BTreeSet<BlockId> =
+            leftovers.iter().filter(|left| left.owner == client).map(|left| left.block).collect();
+        let sessions = self.open.iter_mut().chain(&mut self.given_up);
+        let others = sessions.filter(|(other, _)| **other != client);
+        let given = others.map(|(_, session)| &mut session.given).chain(self.limbo.values_mut());
+        given.for_each(|given| given.retain(|left| !had.contains(&left.block)));
     }
 
     /// Some may have become free since.
@@ -286,6 +296,7 @@ impl Sessions {
         let handed_on = |given: &Leftover| leftovers.iter().any(|left| left.block == given.block);
         let (gone, given) = std::mem::take(&mut session.given).into_iter().partition(handed_on);
         session.given = given;
+        self.is_had(client, leftovers);
         let kept = self.keep_all(client, leftovers, &gone, view, writes);
         let left = used.iter().filter(|block| self.left.contains(block));
         self.used.extend(left.map(|block| (*block, until_ms)));
@@ -325,6 +336,7 @@ impl Sessions {
         }
         let Some(session) = self.open.remove(&client) else { return Ok(()) };
         writes.push(Write::Remove(session_key(client)));
+        self.is_had(client, leftovers);
         let kept = self.keep_all(client, leftovers, &session.given, view, writes);
         let said = |left: &Leftover| leftovers.iter().any(|other| other.block == left.block);
         self.return_given(client, &session.given, said, view, writes);
@@ -347,7 +359,9 @@ impl Sessions {
         writes: &mut Vec<Write>,
     ) {
         for left in given.iter().filter(|left| !is_known(left)) {
-            if self.open.contains_key(&left.owner) {
+            if self.left.contains(&left.block) {
+                // Somebody has said since what there is.
+            } else if self.open.contains_key(&left.owner) {
                 self.limbo.entry(left.owner).or_default().push(*left);
             } else {
                 // What is dropped is room, no more.
@@ -368,6 +382,7 @@ impl Sessions {
     ) {
         let Some(Session { given, .. }) = self.given_up.remove(&client) else { return };
         writes.push(Write::Remove(session_key(client)));
+        self.is_had(client, leftovers);
         for leftover in leftovers {
             // What is dropped is room, no more.
             let before = given.iter().find(|before| before.block == leftover.block);

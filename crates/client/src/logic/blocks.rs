@@ -66,7 +66,7 @@ pub(super) struct BlockSource<E> {
     /// Requests for blocks that run.
     asking: Cell<u32>,
     /// What it has taken over since the master heard of that last.
-    adopted: RefCell<Vec<BlockId>>,
+    adopted: RefCell<Vec<(BlockId, ClientId)>>,
     /// Leftovers that it has taken since the last block from the pool.
     full_in_a_row: Cell<u32>,
     /// Requests for blocks so far, and blocks that were given back.
@@ -274,15 +274,19 @@ impl<E: Environment> BlockSource<E> {
         let block = leftover.block;
         // The master may not know that somebody gave it back to the pool, before this session got it
         // from there.
-        if self.held.borrow().contains(&block) {
+        let is_ours = self.held.borrow().contains(&block);
+        if is_ours || self.in_doubt.borrow().contains(&block) {
             return None;
         }
+        self.handed_on.borrow_mut().remove(&block);
         self.adopting.borrow_mut().insert(block, leftover);
         match self.adopt(&leftover, owner_lives, view).await {
             Ok(()) => Some(self.left(&leftover, view)),
             Err(error) => {
-                tracing::warn!(?leftover, %error, "a handed-on block is not taken over");
-                self.missed.set(true);
+                tracing::debug!(?leftover, %error, "a handed-on block is not taken over");
+                if self.adopting.borrow().contains_key(&block) {
+                    self.missed.set(true);
+                }
                 None
             }
         }
@@ -290,9 +294,9 @@ impl<E: Environment> BlockSource<E> {
 
     /// A leftover is the session's.
     fn left(&self, leftover: &Leftover, view: &View) -> BlockGrant {
-        let Leftover { block, class, first, marked, .. } = *leftover;
+        let Leftover { block, owner, class, first, marked } = *leftover;
         self.holds(block);
-        self.adopted.borrow_mut().push(block);
+        self.adopted.borrow_mut().push((block, owner));
         let address = view.geometry.block_address(block.region, block.block);
         BlockGrant { address, class, first, marked, pool_is_empty: false }
     }
@@ -309,8 +313,25 @@ impl<E: Environment> BlockSource<E> {
         self.asked.set(self.asked.get() + 1);
     }
 
-    /// Whether no block says that it is this session's of which it does not know.
-    pub async fn is_settled(&self, view: &View) -> bool {
+    /// For a session that ends: gives back again what may not have been given back, and finds blocks of
+    /// which it had not heard. `None` if some table says what it does not know all the same.
+    pub async fn settle(&self, view: &View) -> Option<Vec<Rest>> {
+        let in_doubt: Vec<BlockId> = self.in_doubt.borrow().iter().copied().collect();
+        for block in in_doubt.into_iter().filter(|block| is_valid(view, *block)) {
+            self.give_back(block, view).await;
+        }
+        let mut found = Vec::new();
+        // Of which class it is to be nobody knows yet; its next owner may find that it is empty.
+        let class = SizeClass::from_code(1).expect("the smallest class");
+        while let Some(BlockGrant { address: block, class, first, marked, .. }) =
+            self.find_missed(class, view).await
+        {
+            found.push(Rest { block, class, first, marked });
+        }
+        self.is_settled(view).await.then_some(found)
+    }
+
+    async fn is_settled(&self, view: &View) -> bool {
         let is_clear = self.in_doubt.borrow().is_empty() && self.adopting.borrow().is_empty();
         if is_clear && !self.missed.get() {
             return true;
@@ -320,8 +341,13 @@ impl<E: Environment> BlockSource<E> {
             let Ok(NodeReply::Blocks(blocks)) = self.ask(member.node, request).await else {
                 return false;
             };
-            let (held, handed_on) = (self.held.borrow(), self.handed_on.borrow());
-            if !blocks.iter().all(|(block, _)| held.contains(block) || handed_on.contains(block)) {
+            // Where a region was before it moved, an old table may still stand.
+            let is_there = |block: &BlockId| {
+                let region = view.regions.get(block.region as usize);
+                region.is_some_and(|r| r.places.iter().any(|place| place.node == member.node))
+            };
+            let held = self.held.borrow();
+            if blocks.iter().any(|(block, _)| is_there(block) && !held.contains(block)) {
                 return false;
             }
         }
@@ -375,6 +401,7 @@ impl<E: Environment> BlockSource<E> {
 
     /// Blocks are not this session's any more.
     pub fn forget(&self, blocks: &[BlockId]) {
+        self.adopted.borrow_mut().retain(|(block, _)| !blocks.contains(block));
         self.held.borrow_mut().retain(|block| !blocks.contains(block));
         self.handed_on.borrow_mut().extend(blocks);
     }
@@ -476,9 +503,15 @@ impl<E: Environment> BlockSource<E> {
         for place in view.regions[block.region as usize].places.iter().rev() {
             let (from, to) = (self.client, ClientId::NOBODY);
             let request = NodeRequest::SetOwner { block, from, to, unless_fenced: false };
-            if let Err(error) = self.ask(place.node, request).await {
-                tracing::debug!(?block, %error, "a block is not given back");
-                acknowledged &= !error.may_take_effect();
+            match self.ask(place.node, request).await {
+                Ok(NodeReply::Done) => {}
+                Ok(other) => tracing::debug!(?block, ?other, "a block is not given back"),
+                Err(error) => {
+                    tracing::debug!(?block, %error, "a block is not given back");
+                    acknowledged &= !error.may_take_effect();
+                    // The table may go on naming this session.
+                    self.missed.set(true);
+                }
             }
         }
         if acknowledged {
@@ -503,8 +536,21 @@ impl<E: Environment> BlockSource<E> {
         if !is_valid(view, leftover.block) {
             return Err(Error::Allocation { reason: "there is no such block".into() });
         }
-        for place in &view.regions[leftover.block.region as usize].places {
-            self.set_owner(place.node, leftover.block, leftover.owner, owner_lives).await?;
+        let (block, from) = (leftover.block, leftover.owner);
+        let places = &view.regions[block.region as usize].places;
+        let request =
+            NodeRequest::SetOwner { block, from, to: self.client, unless_fenced: owner_lives };
+        match self.ask(places[0].node, request).await {
+            Ok(NodeReply::Done) => {}
+            Ok(other) => {
+                // It has had no effect anywhere.
+                self.adopting.borrow_mut().remove(&block);
+                return Err(Error::Allocation { reason: format!("{}: {other:?}", places[0].node) });
+            }
+            Err(error) => return Err(Error::Allocation { reason: error.to_string() }),
+        }
+        for place in &places[1..] {
+            self.set_owner(place.node, block, from, owner_lives).await?;
         }
         Ok(())
     }

@@ -139,9 +139,11 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         }
         let (blocks, view) = (self.store.host().blocks(), self.store.view());
         // Whose blocks are whose has to be clear; if it is not, recovery finds out.
-        if !blocks.hand_on(self.gate()).await || !blocks.is_settled(&view).await {
+        if !blocks.hand_on(self.gate()).await {
             return None;
         }
+        let found = blocks.settle(&view).await?;
+        let rests = rests.into_iter().chain(found).collect();
         Some(Leaving { client: self.id(), leftovers: blocks.give_up(rests, &view) })
     }
 

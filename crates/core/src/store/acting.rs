@@ -71,11 +71,16 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// The newest view that has come.
     pub(super) fn newest_view(&self) -> Arc<View> {
+        self.follow_view();
+        self.view()
+    }
+
+    /// Takes the newest view that has come.
+    pub(super) fn follow_view(&self) {
         let known = self.view.borrow().number;
         if let Some(newer) = self.host.newer_view(known) {
             *self.view.borrow_mut() = newer;
         }
-        self.view()
     }
 
     /// Begins to act at the newest moment, which is returned with its view, or a newer one.

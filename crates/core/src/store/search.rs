@@ -8,6 +8,8 @@
 //! Only the primary is ever read, and with one index replica tentative slots are skipped, so a
 //! reader never sees a key twice while two INSERTs of it are sorting themselves out.
 
+use alloc::boxed::Box;
+
 use super::{BROKEN_WORD, Candidates, Hint, Op, Store};
 use crate::error::Error;
 use crate::host::Host;
@@ -102,6 +104,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         {
             return Ok(Some(found));
         }
+        // On the heap: with it here, every search would carry room for all slots of a key along.
+        Box::pin(self.search_by_index(key)).await
+    }
+
+    async fn search_by_index(&mut self, key: &[u8]) -> Result<Option<(Hint, Span)>, Error> {
         let buckets = Buckets::of(key, &self.view);
         loop {
             self.batch.clear();

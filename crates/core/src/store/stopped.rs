@@ -117,7 +117,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     pub(super) fn newer_view_has_come(&self) -> bool {
-        self.store.newest_view().number > self.view.number
+        self.store.follow_view();
+        self.store.view.borrow().number > self.view.number
     }
 
     /// An attempt to write was stopped: by a node that did not answer, or in its wait for another

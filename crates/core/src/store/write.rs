@@ -226,10 +226,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Ok(Attempt::Stopped) => {
                 let waiting_for = "the winner of a write conflict to finish";
                 let error = Error::GaveUp { waiting_for, outcome: Outcome::Unknown };
-                self.find_out(intent.opcode, error).await
+                Box::pin(self.find_out(intent.opcode, error)).await
             }
             Err(error @ Error::Unreachable { error: VerbError::Unreachable, .. }) => {
-                self.find_out(intent.opcode, error).await
+                Box::pin(self.find_out(intent.opcode, error)).await
             }
             other => other,
         }
@@ -249,7 +249,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             (Target::Slot(_), Opcode::Insert) => Err(Error::AlreadyExists),
             (Target::Absent(_), Opcode::Update | Opcode::Delete) => Err(Error::NotFound),
             (Target::Slot(found), _) => self.replace(intent, found, object).await,
-            (Target::Absent(words), _) => self.insert_into_free(intent, &words, object).await,
+            (Target::Absent(words), _) => {
+                // On the heap, as all that an update of a key that is where it was does not need: the
+                // futures of operations are moved, and stay small.
+                Box::pin(self.insert_into_free(intent, &words, object)).await
+            }
         }
     }
 
@@ -276,18 +280,27 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 return Ok(Ok(Target::Slot(hint)));
             }
             if self.may_hold(word, intent.key) {
-                let followed = self.find_key([(hint.slot, word)].into_iter(), intent.key).await?;
+                let only = [(hint.slot, word)].into_iter();
+                let followed = Box::pin(self.find_key(only, intent.key)).await?;
                 if let Ok(Some(found)) = followed {
                     return Ok(Ok(Target::Slot(found)));
                 }
             }
-            let words = self.fetch_words(&buckets).await.map_err(|f| self.failed(f))?;
-            return self.find_in(words, intent.key).await;
+            return Box::pin(self.find_anew(&buckets, intent.key)).await;
         }
         let tickets = self.read_buckets(&buckets);
         self.object_phase(object).await?;
         let words = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
-        self.find_in(words, intent.key).await
+        Box::pin(self.find_in(words, intent.key)).await
+    }
+
+    async fn find_anew(
+        &mut self,
+        buckets: &Buckets,
+        key: &[u8],
+    ) -> Result<Result<Target, Stale>, Error> {
+        let words = self.fetch_words(buckets).await.map_err(|f| self.failed(f))?;
+        self.find_in(words, key).await
     }
 
     /// The phase that writes the object: all replicas must have it before anybody can learn of it.

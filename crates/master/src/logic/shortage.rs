@@ -22,6 +22,9 @@ use super::{Action, Actions, Level, Master, Phase, refused};
 
 /// How long nobody is called upon again.
 const PAUSE_MS: u64 = 50;
+/// Who has waited for one of so many calls hears that it is over, for so long after the last one was.
+const VALID_CALLS: u64 = 4;
+const VALID_FOR_MS: u64 = 2_000;
 /// So long a block of which somebody saw that it is in use is for its own size class only.
 const USED_FOR_MS: u64 = 1_000;
 /// How long sessions are waited for at most.
@@ -42,6 +45,8 @@ pub(super) struct Shortage {
     until_ms: u64,
     /// When the next one may begin.
     not_before_ms: u64,
+    /// Until when who waited for one of the last calls may say so.
+    valid_until_ms: u64,
 }
 
 impl Shortage {
@@ -55,6 +60,7 @@ impl Shortage {
             called: BTreeSet::new(),
             until_ms: 0,
             not_before_ms: 0,
+            valid_until_ms: 0,
         }
     }
 
@@ -75,13 +81,16 @@ impl Shortage {
         if self.is_running && (self.called.is_empty() || self.until_ms <= now_ms) {
             self.is_running = false;
             self.not_before_ms = now_ms + PAUSE_MS;
+            self.valid_until_ms = now_ms + VALID_FOR_MS;
         }
     }
 
-    /// Whether a call of this master is over.
-    fn is_over(&self, call: u64) -> bool {
+    /// Whether a call of this master is over, and was not so long ago: who comes back by an older name had
+    /// given up meanwhile.
+    fn is_over(&self, now_ms: u64, call: u64) -> bool {
         let is_ours = self.before < call && call <= self.last;
-        is_ours && !(self.is_running && call == self.last)
+        let is_late = call + VALID_CALLS <= self.last || now_ms >= self.valid_until_ms;
+        is_ours && !is_late && !(self.is_running && call == self.last)
     }
 }
 
@@ -92,7 +101,7 @@ impl Master {
         let (shortage, sessions) = (&mut self.shortage, &self.sessions);
         shortage.called.retain(|client| sessions.is_open(*client));
         shortage.end_in_time(now_ms);
-        if shortage.is_over(waited_for) {
+        if shortage.is_over(now_ms, waited_for) {
             return None;
         }
         if shortage.is_running {

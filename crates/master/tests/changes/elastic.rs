@@ -208,6 +208,38 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
 }
 
 #[test]
+fn what_a_session_has_handed_on_again_is_not_offered_as_it_once_was() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (owner, first, second, last) = (world.open(), world.open(), world.open(), world.open());
+    let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let block = BlockId { region: 0, block: 1 };
+    let left = |objects| Leftover { block, owner, class, first: objects, marked: Some(1) };
+    let hand_on = |serial, left| {
+        let leftovers = vec![left];
+        MasterRequest::HandOn { client: owner, serial, leftovers, used: vec![] }
+    };
+    let take = |client| {
+        let adopted = vec![];
+        MasterRequest::TakeLeftover { client, adopted, class: None, full: true, view }
+    };
+    let handed_on = |owner_lives, leftover| {
+        Some(MasterReply::Leftover { leftover: Some(leftover), owner_lives })
+    };
+    let close = |client| MasterRequest::Close { client, leftovers: vec![] };
+    assert_eq!(world.ask(hand_on(1, left(3))), Some(MasterReply::Done));
+    assert_eq!(world.ask(take(first)), handed_on(true, left(3)));
+    // The first one has given it back to the pool, where the owner has got it again.
+    assert_eq!(world.ask(hand_on(2, left(9))), Some(MasterReply::Done));
+    assert_eq!(world.ask(take(second)), handed_on(true, left(9)));
+    for client in [first, owner] {
+        assert_eq!(world.ask(close(client)), Some(MasterReply::Done));
+        assert_eq!(world.ask(take(last)), Some(NO_LEFTOVER));
+    }
+    assert_eq!(world.ask(close(second)), Some(MasterReply::Done));
+    assert_eq!(world.ask(take(last)), handed_on(false, left(9)));
+}
+
+#[test]
 fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
     for has_it_again in [false, true] {
         for ends_in_order in [false, true] {

@@ -329,8 +329,18 @@ impl Run {
 
     /// A client that lives ends its session.
     pub fn leave(&self, client: &Client) {
-        let leaving = self.alone(client.session.leave()).expect("it has left nothing half-way");
-        self.close(leaving.client, leaving.leftovers);
+        let leaving = self.alone(client.session.leave());
+        let store = client.session.store();
+        assert!(!store.needs_recovery(), "it has left nothing half-way");
+        match leaving {
+            Some(leaving) => self.close(leaving.client, leaving.leftovers),
+            // It may have blocks of which it does not know.
+            None => {
+                let report = self.alone(self.recover(store.client()));
+                assert_eq!((report.committed, report.aborted), (0, 0), "{report:?}");
+                self.hand_on(store.client(), &report);
+            }
+        }
     }
 
     fn close(&self, client: ClientId, leftovers: Vec<Leftover>) {
