@@ -652,6 +652,12 @@ mod tests {
         slabs.take_back(&[]);
         slabs.aside_at(Address::new(BLOCK)).unwrap().begin_doubt(Doubt::Open);
         assert_eq!(slabs.aside()[0].prospect(), 1, "in doubt nothing is seen");
+        let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
+        block.end_doubt(Some(Seen { led_since: 1, mark: 0, words: vec![(0, 1)], objects: 1 }));
+        block.follow(1);
+        assert_eq!((block.doubt(), block.prospect()), (&Doubt::None, 2));
+        block.follow(2);
+        assert_eq!((block.doubt(), block.prospect()), (&Doubt::Open, 1), "another bitmap");
     }
 
     #[test]

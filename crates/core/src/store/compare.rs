@@ -28,7 +28,7 @@ use crate::mutant::{Mutant, removed};
 use crate::slab::{Doubt, Seen};
 use crate::stats::OpKind;
 use crate::store::Op;
-use crate::verbs::{Fabric, MAX_BATCH_VERBS};
+use crate::verbs::Fabric;
 use crate::view::Place;
 
 /// Bytes of the index that are read in one phase, if a subtable is not larger.
@@ -200,22 +200,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Sets those of these bits of a block's bitmap that are not set. Whether it is done.
     async fn mark_missing(&mut self, block: Address, words: &[(u32, u64)]) -> bool {
         let Some(set) = self.marks(block).await else { return false };
-        let Some(bitmap) = self.bitmap(block) else { return false };
         let missing = |(word, bits): &(u32, u64)| {
             let missing = bits & !set.get(*word as usize).copied().unwrap_or(0);
             (missing != 0).then_some((*word, missing))
         };
-        let missing: Vec<(u32, u64)> = words.iter().filter_map(missing).collect();
-        for words in missing.chunks(MAX_BATCH_VERBS) {
-            self.batch.clear();
-            for (word, bits) in words {
-                self.batch.faa(bitmap.node, bitmap.offset + u64::from(*word) * 8, *bits);
-            }
-            if !self.sure_phase().await {
-                return false;
-            }
-        }
-        true
+        self.add(block, words.iter().filter_map(missing)).await
     }
 
     /// One phase: the free bitmap of a block.

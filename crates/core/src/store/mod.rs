@@ -22,6 +22,7 @@ mod compare;
 mod insert;
 mod many;
 mod reclaim;
+mod room;
 mod round;
 mod search;
 mod stopped;

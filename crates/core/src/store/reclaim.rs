@@ -23,40 +23,27 @@
 //! exhausted. Such a block is overwritten by zeros first, and waits once more: nobody who has seen
 //! what was there before must meet what the next owner writes, whose generations begin at 0 again.
 //!
-//! The work is done by the operation that finds its slab empty, once in a block's worth of objects; and by
-//! one before, when half of them are used up, so that something can be used again when it is time.
+//! Who does all this, and when, stands in [`room`](super::room).
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::mem;
 
-use super::acting::Acts;
 use super::{Op, Store};
-use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{
     Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, SizeClass, Slot, bitmap_bytes,
 };
 use crate::mutant::{Mutant, removed};
-use crate::slab::{Allocation, Block, Doubt, Rest, Scrub, Seen, Slabs};
+use crate::slab::{Block, Doubt, Rest, Scrub, Seen};
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
 use crate::view::{MAX_REPLICAS, Place, View};
 
 /// So many freed objects are marked together.
 pub(super) const MARKED_TOGETHER: usize = 64;
-/// Of so many objects of a block one has to be free for it to be taken into use again, as long as
-/// there are other blocks.
-pub(super) const USED_AGAIN_AT: u32 = 8;
 /// Blocks that one look goes to.
 const LOOKED_AT_TOGETHER: usize = 8;
-/// So many marks ([`Host::mark`]) after all blocks were doubted they are doubted again at the soonest.
-const DOUBT_PAUSE: u64 = 256;
-/// Blocks that are asked for together at most when the pool is empty.
-const ASKED_TOGETHER: u32 = 8;
-/// So often a DELETE pauses until a block can be used again: some 50 ms.
-const RIPENING_PAUSES: u32 = 128;
 /// Bytes that are overwritten in one WRITE.
 const CHUNK_BYTES: u64 = 1 << 20;
 
@@ -204,205 +191,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// An object of a class from this session's slabs, by this view; of a block of which one in
-    /// `least` objects is free, if it is not in use already.
-    pub(super) fn allocate(&self, class: SizeClass, least: u32, view: &View) -> Option<Allocation> {
-        self.slabs.borrow_mut().allocate(class, least, |block| is_frozen(view, block))
-    }
-
-    /// When half of a block is used up: looks for what can be used when all of it is.
-    pub(super) async fn look_ahead(&self, class: SizeClass) {
-        let _ends = MakingRoom::begin(&self.making_room);
-        self.take_back();
-        self.mark_freed(1).await;
-        self.collect(class, USED_AGAIN_AT, false).await;
-    }
-
-    /// Waits until there is something to allocate from, or a newer view has come. The caller must not
-    /// act meanwhile: what it could know would never become free. `to_delete`: for a DELETE, which may
-    /// have what is kept back.
-    pub(super) async fn make_room(
-        &self,
-        class: SizeClass,
-        to_delete: bool,
-        least: &mut u32,
-        view: &Arc<View>,
-    ) -> Result<(), Error> {
-        let _ends = MakingRoom::begin(&self.making_room);
-        self.take_back();
-        for attempt in 0.. {
-            if self.has_room(class, *least, view) || self.newest_view().number > view.number {
-                return Ok(());
-            }
-            if self.slabs.borrow_mut().begin_ask(class) {
-                let _ends = Asking { slabs: &self.slabs, class };
-                return self.more(class, to_delete, least, view).await;
-            }
-            if self.host.pause(attempt).await.is_err() {
-                let waiting_for = "a block that another operation asked for";
-                return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
-            }
-        }
-        unreachable!("the loop ends by return")
-    }
-
-    /// Lets others have the blocks that are not in use, if they are short of memory and nobody here is
-    /// looking for some.
-    pub(super) fn offer(&self) {
-        if self.making_room.get() == 0 {
-            // Some may be gone already.
-            self.take_back();
-            let (spare, surplus) = self.slabs.borrow_mut().offer();
-            self.host.offer(spare, surplus);
-        }
-    }
-
-    fn take_back(&self) {
-        let gone = self.host.take_back();
-        self.slabs.borrow_mut().take_back(&gone);
-    }
-
-    /// Gets something to allocate from, unless a newer view comes.
-    async fn more(
-        &self,
-        class: SizeClass,
-        to_delete: bool,
-        least: &mut u32,
-        view: &Arc<View>,
-    ) -> Result<(), Error> {
-        self.mark_freed(1).await;
-        self.collect(class, *least, false).await;
-        if to_delete {
-            self.ripen(class, *least, view).await;
-        }
-        if self.has_room(class, *least, view) {
-            return Ok(());
-        }
-        let mut asked = self.ask(class, to_delete, view).await?;
-        while asked == Asked::Block && !self.has_room(class, *least, view) {
-            if to_delete {
-                // Better a little later than one of the last blocks.
-                self.collect(class, *least, false).await;
-                if self.ripen(class, *least, view).await {
-                    return Ok(());
-                }
-            }
-            asked = self.ask(class, to_delete, view).await?;
-        }
-        // Whatever there is will do now.
-        *least = u32::MAX;
-        let mut together = 1;
-        for attempt in 0.. {
-            let is_newer = asked == Asked::NewerView || self.newest_view().number > view.number;
-            if is_newer || self.has_room(class, *least, view) {
-                return Ok(());
-            }
-            match self.collect(class, *least, true).await {
-                Left::Waiting => {}
-                // What there was to wait for has just come.
-                Left::Nothing if self.has_room(class, *least, view) => return Ok(()),
-                Left::Nothing if asked == Asked::Nothing => {
-                    if !self.doubt_all() {
-                        return Err(Error::OutOfMemory);
-                    }
-                }
-                // There is more where the last one came from. Not all of it at once: others need some.
-                Left::Freed | Left::Nothing => {
-                    for _ in 0..together {
-                        asked = self.ask(class, to_delete, view).await?;
-                        if asked != Asked::LastBlock {
-                            break;
-                        }
-                    }
-                    together = (together * 2).min(ASKED_TOGETHER);
-                }
-            }
-            if self.host.pause(attempt).await.is_err() {
-                return Err(Error::OutOfMemory);
-            }
-        }
-        unreachable!("the loop ends by return")
-    }
-
-    fn has_room(&self, class: SizeClass, least: u32, view: &View) -> bool {
-        self.slabs.borrow().has_room(class, least, |block| is_frozen(view, block))
-    }
-
-    /// If a class can soon use a block that there is: waits for that, for some time. Whether it can.
-    async fn ripen(&self, class: SizeClass, least: u32, view: &View) -> bool {
-        for attempt in 0..RIPENING_PAUSES {
-            if self.has_room(class, least, view) {
-                return true;
-            }
-            let ripens = |b: &Block| b.seen.is_some() && b.is_worth_collecting(class, least);
-            let any = self.slabs.borrow().aside().iter().any(ripens);
-            if !any || self.host.pause(attempt).await.is_err() {
-                break;
-            }
-            self.take_in_ripe(class, least).await;
-        }
-        self.has_room(class, least, view)
-    }
-
-    /// Asks for a block; for a DELETE first for one that others may not have.
-    async fn ask(
-        &self,
-        class: SizeClass,
-        to_delete: bool,
-        view: &Arc<View>,
-    ) -> Result<Asked, Error> {
-        if to_delete {
-            let asked = self.ask_for_block(class, true, view).await?;
-            if asked != Asked::Nothing {
-                return Ok(asked);
-            }
-        }
-        self.ask_for_block(class, false, view).await
-    }
-
-    /// The last resort: all blocks are compared with the index, once in a while. Marks that a session
-    /// did not make in time never come ([`Host::may_mark`]), and nobody knows where they are missing.
-    fn doubt_all(&self) -> bool {
-        let now = self.host.mark();
-        if now < self.doubts_from.get() {
-            return false;
-        }
-        self.doubts_from.set(now + DOUBT_PAUSE);
-        self.slabs.borrow_mut().doubt_all()
-    }
-
-    /// Adds a block, unless a newer view comes or there is none.
-    async fn ask_for_block(
-        &self,
-        class: SizeClass,
-        to_delete: bool,
-        view: &Arc<View>,
-    ) -> Result<Asked, Error> {
-        // Acts by this view until the block is recorded on all replicas: none is added meanwhile that
-        // would not know of it.
-        let (acts, newest) = Acts::new(self);
-        if newest.number > view.number {
-            return Ok(Asked::NewerView);
-        }
-        let grant = self.host.alloc_block(class, to_delete, view).await;
-        drop(acts);
-        let grant = match grant {
-            Ok(Some(grant)) => grant,
-            Ok(None) => return Ok(Asked::NewerView),
-            Err(Error::OutOfMemory) => return Ok(Asked::Nothing),
-            Err(error) => return Err(error),
-        };
-        if !self.slabs.borrow_mut().add_block(class, grant) {
-            return Err(Error::Corrupt { what: "a granted block has no room for one object" });
-        }
-        Ok(if grant.pool_is_empty { Asked::LastBlock } else { Asked::Block })
-    }
-
     /// Does what is due about the blocks that are not in use, so that a class finds one of which one in
     /// `least` objects is free. If memory is `short` that is all blocks, and everything that may help.
     /// One operation at a time does it: what it has found out about a block holds as long as nobody
     /// else collects there.
-    async fn collect(&self, class: SizeClass, least: u32, short: bool) -> Left {
+    pub(super) async fn collect(&self, class: SizeClass, least: u32, short: bool) -> Left {
         if self.collecting.replace(true) {
             return Left::Waiting;
         }
@@ -417,9 +210,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
             self.compare_doubtful().await;
         }
         let waits = |b: &Block| {
-            let is_ripening = b.seen.as_ref().is_some_and(|seen| !self.is_ripe(seen));
             let is_of_use = b.is_free() || b.is_worth_collecting(class, least);
-            (is_ripening && is_of_use)
+            (self.is_ripening(b) && is_of_use)
                 || b.scrubbed.is_some()
                 || *b.doubt() != Doubt::None
                 || !b.is_quiet()
@@ -453,9 +245,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// The blocks that were not looked at for longest, first those of a class.
     fn to_look_at(&self, class: SizeClass, limit: usize, op: &Op<'_, F, H>) -> Vec<Address> {
         let slabs = self.slabs.borrow();
-        let is_ripening = |b: &Block| b.seen.as_ref().is_some_and(|seen| !self.is_ripe(seen));
         let due = |b: &&Block| {
-            let is_known = is_ripening(b) || *b.doubt() != Doubt::None;
+            let is_known = self.is_ripening(b) || *b.doubt() != Doubt::None;
             !is_known && b.scrubbed.is_none() && !b.is_free()
         };
         let order = |b: &Block| (b.class != class, b.looked, b.address);
@@ -472,9 +263,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.host.has_passed(seen.mark) || removed(Mutant::ReusedAtOnce)
     }
 
+    /// Whether what was seen marked in a block cannot be used yet.
+    fn is_ripening(&self, block: &Block) -> bool {
+        block.seen.as_ref().is_some_and(|seen| !self.is_ripe(seen))
+    }
+
     /// If a class has no block aside that it can use: collects what is marked in the one where that is
     /// most.
-    async fn take_in_ripe(&self, class: SizeClass, least: u32) {
+    pub(super) async fn take_in_ripe(&self, class: SizeClass, least: u32) {
         let mut op = self.operation();
         let best = {
             let slabs = self.slabs.borrow();
@@ -580,22 +376,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// An operation looks for memory; also when it is dropped, it has stopped.
-struct MakingRoom<'s>(&'s Cell<usize>);
-
-impl<'s> MakingRoom<'s> {
-    fn begin(count: &'s Cell<usize>) -> MakingRoom<'s> {
-        count.set(count.get() + 1);
-        MakingRoom(count)
-    }
-}
-
-impl Drop for MakingRoom<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
-
 /// An operation collects; also when it is dropped, it has stopped collecting.
 struct Collecting<'s>(&'s Cell<bool>);
 
@@ -605,21 +385,8 @@ impl Drop for Collecting<'_> {
     }
 }
 
-/// What asking for a block came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    /// There is another one. It may have no room yet.
-    Block,
-    /// So there is, but the pool has none left.
-    LastBlock,
-    /// There is none.
-    Nothing,
-    /// There may be one by a newer view.
-    NewerView,
-}
-
 /// How collecting ended.
-enum Left {
+pub(super) enum Left {
     /// A block went back to the pool.
     Freed,
     /// Something may become free soon.
@@ -753,13 +520,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Clears bits of a block's bitmap that are set. Whether it is done.
-    pub(super) async fn clear(&mut self, block: Address, words: &[(u32, u64)]) -> bool {
+    async fn clear(&mut self, block: Address, words: &[(u32, u64)]) -> bool {
+        self.add(block, words.iter().map(|(word, bits)| (*word, bits.wrapping_neg()))).await
+    }
+
+    /// Adds to words of a block's bitmap. Whether it is done.
+    pub(super) async fn add(
+        &mut self,
+        block: Address,
+        words: impl Iterator<Item = (u32, u64)>,
+    ) -> bool {
         let Some(bitmap) = self.bitmap(block) else { return false };
+        let words: Vec<(u32, u64)> = words.collect();
         for words in words.chunks(MAX_BATCH_VERBS) {
             self.batch.clear();
-            for (word, bits) in words {
-                let at = bitmap.offset + u64::from(*word) * 8;
-                self.batch.faa(bitmap.node, at, bits.wrapping_neg());
+            for (word, add) in words {
+                self.batch.faa(bitmap.node, bitmap.offset + u64::from(*word) * 8, *add);
             }
             if !self.sure_phase().await {
                 return false;
@@ -842,17 +618,5 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
             found.scrubbed = is_good.then_some(Scrub::Done(mark));
         }
-    }
-}
-
-/// An operation asks for a block; also when it fails or is dropped, it has stopped asking.
-struct Asking<'s> {
-    slabs: &'s RefCell<Slabs>,
-    class: SizeClass,
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.slabs.borrow_mut().end_ask(self.class);
     }
 }

@@ -17,11 +17,11 @@
 
 use alloc::boxed::Box;
 
-use super::reclaim;
 use super::round::{Contended, Round, object_places};
 use super::search::Fetched;
 use super::stopped::Progress;
 use super::{Hint, Op, Stale, Store, Written};
+use super::{reclaim, room};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Object, Opcode, Pair, Slot};
@@ -146,7 +146,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         };
         let class = Object::class(intent.key.len(), intent.value.len()).ok_or_else(too_large)?;
         let mut object = None;
-        let mut least = reclaim::USED_AGAIN_AT;
+        let mut least = room::USED_AGAIN_AT;
         loop {
             self.may_write(intent.key).await?;
             if object.is_none() || !removed(Mutant::IdentityUsedAgain) {

@@ -1,0 +1,273 @@
+//! Memory for an operation that finds its slab empty: what it does, in which order, and when it is told
+//! that there is none.
+//!
+//! 1. What the session has: marks what it freed, and collects what is free in its blocks
+//!    ([`reclaim`](super::reclaim)). A DELETE waits for what can be used soon.
+//! 2. Another block: one that others left, or one of the pool ([`Host::alloc_block`]).
+//! 3. If the pool is empty, everything that may help: all blocks are looked at, those in doubt are
+//!    compared with the index, and what others hand on is looked through, a few blocks at a time. As the
+//!    last resort no bitmap is trusted any more.
+//!
+//! That is once in a block's worth of objects. One operation does some of it before, when half of them
+//! are used up, so that something can be used again when it is time. Meanwhile nothing is offered to others;
+//! whoever looked for memory offers what is left over when it has done.
+
+use alloc::sync::Arc;
+use core::cell::{Cell, RefCell};
+
+use super::Store;
+use super::acting::Acts;
+use super::reclaim::{Left, is_frozen};
+use crate::error::{Error, Outcome};
+use crate::host::Host;
+use crate::layout::SizeClass;
+use crate::slab::{Allocation, Block, Slabs};
+use crate::verbs::Fabric;
+use crate::view::View;
+
+/// Of so many objects of a block one has to be free for it to be taken into use again, as long as
+/// there are other blocks.
+pub(super) const USED_AGAIN_AT: u32 = 8;
+/// So many marks ([`Host::mark`]) after all blocks were doubted they are doubted again at the soonest.
+const DOUBT_PAUSE: u64 = 256;
+/// Blocks that are asked for together at most when the pool is empty.
+const ASKED_TOGETHER: u32 = 8;
+/// So often a DELETE pauses until a block can be used again: some 50 ms.
+const RIPENING_PAUSES: u32 = 128;
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// An object of a class from this session's slabs, by this view; of a block of which one in
+    /// `least` objects is free, if it is not in use already.
+    pub(super) fn allocate(&self, class: SizeClass, least: u32, view: &View) -> Option<Allocation> {
+        self.slabs.borrow_mut().allocate(class, least, |block| is_frozen(view, block))
+    }
+
+    /// When half of a block is used up: looks for what can be used when all of it is.
+    pub(super) async fn look_ahead(&self, class: SizeClass) {
+        let _ends = MakingRoom::begin(&self.making_room);
+        self.take_back();
+        self.mark_freed(1).await;
+        self.collect(class, USED_AGAIN_AT, false).await;
+    }
+
+    /// Waits until there is something to allocate from, or a newer view has come. The caller must not
+    /// act meanwhile: what it could know would never become free. `to_delete`: for a DELETE, which may
+    /// have what is kept back.
+    pub(super) async fn make_room(
+        &self,
+        class: SizeClass,
+        to_delete: bool,
+        least: &mut u32,
+        view: &Arc<View>,
+    ) -> Result<(), Error> {
+        let _ends = MakingRoom::begin(&self.making_room);
+        self.take_back();
+        for attempt in 0.. {
+            if self.has_room(class, *least, view) || self.newest_view().number > view.number {
+                return Ok(());
+            }
+            if self.slabs.borrow_mut().begin_ask(class) {
+                let _ends = Asking { slabs: &self.slabs, class };
+                return self.more(class, to_delete, least, view).await;
+            }
+            if self.host.pause(attempt).await.is_err() {
+                let waiting_for = "a block that another operation asked for";
+                return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
+            }
+        }
+        unreachable!("the loop ends by return")
+    }
+
+    /// Lets others have the blocks that are not in use, if they are short of memory and nobody here is
+    /// looking for some.
+    pub(super) fn offer(&self) {
+        if self.making_room.get() == 0 {
+            // Some may be gone already.
+            self.take_back();
+            let (spare, surplus) = self.slabs.borrow_mut().offer();
+            self.host.offer(spare, surplus);
+        }
+    }
+
+    pub(super) fn take_back(&self) {
+        let gone = self.host.take_back();
+        self.slabs.borrow_mut().take_back(&gone);
+    }
+
+    /// Gets something to allocate from, unless a newer view comes.
+    async fn more(
+        &self,
+        class: SizeClass,
+        to_delete: bool,
+        least: &mut u32,
+        view: &Arc<View>,
+    ) -> Result<(), Error> {
+        self.mark_freed(1).await;
+        self.collect(class, *least, false).await;
+        if to_delete {
+            self.ripen(class, *least, view).await;
+        }
+        if self.has_room(class, *least, view) {
+            return Ok(());
+        }
+        let mut asked = self.ask(class, to_delete, view).await?;
+        while asked == Asked::Block && !self.has_room(class, *least, view) {
+            if to_delete {
+                // Better a little later than one of the last blocks.
+                self.collect(class, *least, false).await;
+                if self.ripen(class, *least, view).await {
+                    return Ok(());
+                }
+            }
+            asked = self.ask(class, to_delete, view).await?;
+        }
+        // Whatever there is will do now.
+        *least = u32::MAX;
+        let mut together = 1;
+        for attempt in 0.. {
+            let is_newer = asked == Asked::NewerView || self.newest_view().number > view.number;
+            if is_newer || self.has_room(class, *least, view) {
+                return Ok(());
+            }
+            match self.collect(class, *least, true).await {
+                Left::Waiting => {}
+                // What there was to wait for has just come.
+                Left::Nothing if self.has_room(class, *least, view) => return Ok(()),
+                Left::Nothing if asked == Asked::Nothing => {
+                    if !self.doubt_all() {
+                        return Err(Error::OutOfMemory);
+                    }
+                }
+                // There is more where the last one came from. Not all of it at once: others need some.
+                Left::Freed | Left::Nothing => {
+                    for _ in 0..together {
+                        asked = self.ask(class, to_delete, view).await?;
+                        if asked != Asked::LastBlock {
+                            break;
+                        }
+                    }
+                    together = (together * 2).min(ASKED_TOGETHER);
+                }
+            }
+            if self.host.pause(attempt).await.is_err() {
+                return Err(Error::OutOfMemory);
+            }
+        }
+        unreachable!("the loop ends by return")
+    }
+
+    fn has_room(&self, class: SizeClass, least: u32, view: &View) -> bool {
+        self.slabs.borrow().has_room(class, least, |block| is_frozen(view, block))
+    }
+
+    /// If a class can soon use a block that there is: waits for that, for some time. Whether it can.
+    async fn ripen(&self, class: SizeClass, least: u32, view: &View) -> bool {
+        for attempt in 0..RIPENING_PAUSES {
+            if self.has_room(class, least, view) {
+                return true;
+            }
+            let ripens = |b: &Block| b.seen.is_some() && b.is_worth_collecting(class, least);
+            let any = self.slabs.borrow().aside().iter().any(ripens);
+            if !any || self.host.pause(attempt).await.is_err() {
+                break;
+            }
+            self.take_in_ripe(class, least).await;
+        }
+        self.has_room(class, least, view)
+    }
+
+    /// Asks for a block; for a DELETE first for one that others may not have.
+    async fn ask(
+        &self,
+        class: SizeClass,
+        to_delete: bool,
+        view: &Arc<View>,
+    ) -> Result<Asked, Error> {
+        if to_delete {
+            let asked = self.ask_for_block(class, true, view).await?;
+            if asked != Asked::Nothing {
+                return Ok(asked);
+            }
+        }
+        self.ask_for_block(class, false, view).await
+    }
+
+    /// The last resort: all blocks are compared with the index, once in a while. Marks that a session
+    /// did not make in time never come ([`Host::may_mark`]), and nobody knows where they are missing.
+    fn doubt_all(&self) -> bool {
+        let now = self.host.mark();
+        if now < self.doubts_from.get() {
+            return false;
+        }
+        self.doubts_from.set(now + DOUBT_PAUSE);
+        self.slabs.borrow_mut().doubt_all()
+    }
+
+    /// Adds a block, unless a newer view comes or there is none.
+    async fn ask_for_block(
+        &self,
+        class: SizeClass,
+        to_delete: bool,
+        view: &Arc<View>,
+    ) -> Result<Asked, Error> {
+        // Acts by this view until the block is recorded on all replicas: none is added meanwhile that
+        // would not know of it.
+        let (acts, newest) = Acts::new(self);
+        if newest.number > view.number {
+            return Ok(Asked::NewerView);
+        }
+        let grant = self.host.alloc_block(class, to_delete, view).await;
+        drop(acts);
+        let grant = match grant {
+            Ok(Some(grant)) => grant,
+            Ok(None) => return Ok(Asked::NewerView),
+            Err(Error::OutOfMemory) => return Ok(Asked::Nothing),
+            Err(error) => return Err(error),
+        };
+        if !self.slabs.borrow_mut().add_block(class, grant) {
+            return Err(Error::Corrupt { what: "a granted block has no room for one object" });
+        }
+        Ok(if grant.pool_is_empty { Asked::LastBlock } else { Asked::Block })
+    }
+}
+
+/// An operation looks for memory; also when it is dropped, it has stopped.
+struct MakingRoom<'s>(&'s Cell<usize>);
+
+impl<'s> MakingRoom<'s> {
+    fn begin(count: &'s Cell<usize>) -> MakingRoom<'s> {
+        count.set(count.get() + 1);
+        MakingRoom(count)
+    }
+}
+
+impl Drop for MakingRoom<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// What asking for a block came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// There is another one. It may have no room yet.
+    Block,
+    /// So there is, but the pool has none left.
+    LastBlock,
+    /// There is none.
+    Nothing,
+    /// There may be one by a newer view.
+    NewerView,
+}
+
+/// An operation asks for a block; also when it fails or is dropped, it has stopped asking.
+struct Asking<'s> {
+    slabs: &'s RefCell<Slabs>,
+    class: SizeClass,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.slabs.borrow_mut().end_ask(self.class);
+    }
+}
