@@ -81,7 +81,8 @@ impl Shortage {
         if self.is_running && (self.called.is_empty() || self.until_ms <= now_ms) {
             self.is_running = false;
             self.not_before_ms = now_ms + PAUSE_MS;
-            self.valid_until_ms = now_ms + VALID_FOR_MS;
+            // Nobody may have asked for long.
+            self.valid_until_ms = now_ms.min(self.until_ms) + VALID_FOR_MS;
         }
     }
 

@@ -208,6 +208,56 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
 }
 
 #[test]
+fn who_has_taken_over_a_block_says_under_which_name() {
+    for is_named in [false, true] {
+        let mut world = World::formed(settings(3, 2, 2));
+        let (owner, taker, client) = (world.open(), world.open(), world.open());
+        let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+        let block = BlockId { region: 0, block: 1 };
+        let leftover = Leftover { block, owner, class, first: 3, marked: Some(1) };
+        let leftovers = vec![leftover];
+        let hand_on = MasterRequest::HandOn { client: owner, serial: 1, leftovers, used: vec![] };
+        let take = |client, adopted| MasterRequest::TakeLeftover {
+            client,
+            adopted,
+            class: None,
+            full: true,
+            view,
+        };
+        assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
+        let handed_on =
+            |owner_lives| Some(MasterReply::Leftover { leftover: Some(leftover), owner_lives });
+        assert_eq!(world.ask(take(taker, vec![])), handed_on(true));
+        // A late report of an earlier time says nothing of this one.
+        let adopted = vec![(block, if is_named { owner } else { client })];
+        assert_eq!(world.ask(take(taker, adopted)), Some(NO_LEFTOVER));
+        for client in [taker, owner] {
+            world.ask(MasterRequest::Close { client, leftovers: vec![] });
+        }
+        let left = if is_named { Some(NO_LEFTOVER) } else { handed_on(false) };
+        assert_eq!(world.ask(take(client, vec![])), left);
+    }
+}
+
+#[test]
+fn who_comes_back_late_has_the_others_called_upon_again() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let client = world.open();
+    fill_up(&mut world, client);
+    for (away_ms, is_late) in [(200, false), (4_000, true)] {
+        world.pass(200);
+        let mut call = 0;
+        assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
+        let waited_for = call;
+        // All sessions heed it meanwhile, and nobody asks.
+        world.pass(away_ms);
+        let reply = more_room(&mut world, client, &mut call);
+        assert_eq!(matches!(reply, MasterReply::Refused { .. }), !is_late, "{reply:?}");
+        assert_eq!(call > waited_for, is_late);
+    }
+}
+
+#[test]
 fn what_a_session_has_handed_on_again_is_not_offered_as_it_once_was() {
     let mut world = World::formed(settings(3, 2, 2));
     let (owner, first, second, last) = (world.open(), world.open(), world.open(), world.open());
