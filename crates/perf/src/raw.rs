@@ -7,13 +7,13 @@ use std::task::{Context, Poll, Waker};
 
 use fusee_core::layout::Object;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
-use fusee_core::view::{MAX_REPLICAS, Member};
+use fusee_core::view::Member;
 use fusee_fabric::{AnyFabric, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
 
 use crate::Failure;
 use crate::load::{KEY_BYTES, NODES, Size};
 
-/// Bytes of a pool that slots take.
+/// Bytes of a slot.
 const SLOT_BYTES: u64 = 8;
 
 /// Memory nodes and one session with them.
@@ -101,7 +101,6 @@ impl Raw {
         let data = self.batch.data(read).expect("checked");
         let old = u64::from_le_bytes(data.try_into().expect("a slot has 8 bytes"));
         let backups = usize::from(self.size.index_replicas) - 1;
-        debug_assert!(backups < MAX_REPLICAS);
         if backups > 0 {
             self.batch.clear();
             for backup in 1..=backups as u16 {
