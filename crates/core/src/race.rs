@@ -16,6 +16,8 @@
 //! Unlike RACE we keep no header in the bucket: RACE's header tells a client with an old
 //! directory that it came to the wrong place, ours learns it from the view.
 
+use core::ops::Deref;
+
 use twox_hash::XxHash3_128;
 
 use crate::layout::Slot;
@@ -26,6 +28,52 @@ use crate::view::{BUCKETS_PER_GROUP, Place, SlotRef, View};
 
 /// The most slots that may hold a key: two combined buckets of two buckets of 8.
 pub const MAX_CANDIDATES: usize = 32;
+
+/// A key with its hash, which an operation needs in several places and takes once.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'k> {
+    bytes: &'k [u8],
+    low: u64,
+    high: u64,
+}
+
+impl<'k> Key<'k> {
+    /// xxh3-128 with seed 0: the hash decides where bytes lie in memory that many versions of this
+    /// program share, so it can never change.
+    #[inline]
+    pub fn new(bytes: &'k [u8]) -> Key<'k> {
+        let hash = XxHash3_128::oneshot(bytes);
+        Key { bytes, low: hash as u64, high: (hash >> 64) as u64 }
+    }
+
+    /// 64 bits of the hash, for tables in memory that nobody else reads.
+    #[inline]
+    pub fn hash(&self) -> u64 {
+        self.low ^ self.high
+    }
+
+    /// The upper 8 bits of its slots' words, independent of its position.
+    #[inline]
+    pub fn fingerprint(&self) -> u8 {
+        (self.high >> 56) as u8
+    }
+}
+
+impl Deref for Key<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.bytes
+    }
+}
+
+impl<'k, B: AsRef<[u8]> + ?Sized> From<&'k B> for Key<'k> {
+    #[inline]
+    fn from(bytes: &'k B) -> Key<'k> {
+        Key::new(bytes.as_ref())
+    }
+}
 
 /// The slots that may hold a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +91,10 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Hashes a key. xxh3-128 with seed 0: the hash decides where bytes lie in memory that many
-    /// versions of this program share, so it can never change.
-    pub fn of(key: &[u8], view: &View) -> Buckets {
-        let hash = XxHash3_128::oneshot(key);
-        let (low, high) = (hash as u64, (hash >> 64) as u64);
+    /// Those of a key.
+    pub fn of<'k>(key: impl Into<Key<'k>>, view: &View) -> Buckets {
+        let key = key.into();
+        let Key { low, high, .. } = key;
         let depth = view.depth();
         let entry = if depth == 0 { 0 } else { low >> (64 - depth) };
         let mask = view.geometry.groups_per_subtable - 1;
@@ -59,7 +106,7 @@ impl Buckets {
         let first = |i: usize| (groups[i] * BUCKETS_PER_GROUP as u32 + sides[i]) * bucket_slots;
         Buckets {
             subtable: view.directory[entry as usize],
-            fingerprint: (high >> 56) as u8,
+            fingerprint: key.fingerprint(),
             first: [first(0), first(1)],
             main_half: sides,
             bucket_slots,
@@ -69,8 +116,7 @@ impl Buckets {
     /// Whether a key belongs into the sibling of its subtable, once that is split at this depth: its
     /// next hash bit.
     pub fn belongs_to_sibling(key: &[u8], local_depth: u8) -> bool {
-        let low = XxHash3_128::oneshot(key) as u64;
-        low >> (63 - local_depth) & 1 == 1
+        Key::new(key).low >> (63 - local_depth) & 1 == 1
     }
 
     /// Posts the two READs that fetch all slots from the replica at `place`.

@@ -79,11 +79,8 @@ pub(crate) unsafe fn write(word: *const AtomicU64, skip: usize, data: &[u8]) {
     if let Some((rest, last)) = body.split_last_chunk::<8>() {
         let words = rest.len() / 8;
         if words <= WRITE_LOOP_WORDS {
-            for (i, bytes) in rest.as_chunks::<8>().0.iter().enumerate() {
-                // SAFETY: word `i` overlaps the range.
-                let shared = unsafe { shared(word.add(i)) };
-                shared.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
-            }
+            // SAFETY: `words` words overlap the range.
+            unsafe { store_words(word, rest.as_chunks::<8>().0) };
         } else {
             // SAFETY: `words` words overlap the range; `rest` is as long.
             unsafe { move_words(word.cast_mut().cast(), rest.as_ptr(), words) };
@@ -98,6 +95,27 @@ pub(crate) unsafe fn write(word: *const AtomicU64, skip: usize, data: &[u8]) {
     if !tail.is_empty() {
         // SAFETY: the word behind the body overlaps the range.
         merge(unsafe { shared(word) }, 0, tail);
+    }
+}
+
+/// Stores words one by one, several in a turn of the loop.
+///
+/// # Safety
+/// `word` is aligned, and as many words from there on are in one live mapping.
+unsafe fn store_words(word: *const AtomicU64, words: &[[u8; 8]]) {
+    const TURN: usize = 8;
+    // SAFETY: word `i` is one of them, by the caller.
+    let store = |i: usize, bytes: &[u8; 8]| unsafe {
+        shared(word.add(i)).store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+    };
+    let (turns, rest) = words.as_chunks::<TURN>();
+    for (turn, words) in turns.iter().enumerate() {
+        for (i, bytes) in words.iter().enumerate() {
+            store(turn * TURN + i, bytes);
+        }
+    }
+    for (i, bytes) in rest.iter().enumerate() {
+        store(turns.len() * TURN + i, bytes);
     }
 }
 

@@ -6,51 +6,97 @@
 //! them, so that a key that calms down is cached again. The entry holds the slot's word, and the
 //! slot that is read is compared with it: there is no invalidation bit that could be forgotten.
 //!
-//! The cache is bounded; the keys used least are forgotten first (quick_cache, S3-FIFO).
+//! An entry does not hold its key but 64 bits of the key's hash: operations compare the key with the
+//! object that a guess leads to, so that two keys of one hash cost each other wrong guesses and
+//! nothing else. So an entry is half a cache line, and to find it is one access to memory.
+//!
+//! The cache is bounded. When it is full, a key is forgotten that was not used since a hand that goes
+//! round has passed it the last time (CLOCK).
 
+use fusee_core::layout::Slot;
+use fusee_core::race::Key;
 use fusee_core::store::{Hint, Written};
-use quick_cache::unsync;
+use fusee_core::view::SlotRef;
 
 /// Accesses before a key may be bypassed: fewer say nothing.
-const MIN_ACCESSES: u32 = 4;
+const MIN_ACCESSES: u16 = 4;
 /// Where the counters are halved, so that old behaviour fades and they never overflow.
-const MAX_ACCESSES: u32 = 1 << 16;
+const MAX_ACCESSES: u16 = 1 << 15;
+/// Places of the smallest table.
+const MIN_PLACES: usize = 64;
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    place: Hint,
-    accesses: u32,
-    wrong: u32,
+/// What a place of the table holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// A key that the hand has passed, or that was not used yet.
+    Passed,
+    /// A key that was used since.
+    Used,
 }
 
-/// A session's index cache.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
+struct Entry {
+    hash: u64,
+    word: Slot,
+    slot: SlotRef,
+    accesses: u16,
+    wrong: u16,
+    state: State,
+}
+
+const _: () = assert!(size_of::<Entry>() == 32, "two of them are a cache line");
+
+impl Entry {
+    const FREE: Entry = Entry {
+        hash: 0,
+        word: Slot(0),
+        slot: SlotRef { subtable: 0, slot: 0 },
+        accesses: 0,
+        wrong: 0,
+        state: State::Free,
+    };
+
+    fn count_wrong(&mut self, wrong: bool) {
+        self.wrong = self.wrong.saturating_add(u16::from(wrong));
+    }
+}
+
+/// A session's index cache: a table with linear probing.
 pub(super) struct IndexCache {
-    entries: Option<unsync::Cache<Box<[u8]>, Entry>>,
-    threshold: f64,
+    /// A power of two, of which at most 5/8 are taken; empty if there is no cache.
+    table: Vec<Entry>,
+    len: usize,
+    capacity: usize,
+    hand: usize,
+    threshold: f32,
 }
 
 impl IndexCache {
     /// A cache of at most `capacity` keys; none at all for 0.
     pub fn new(capacity: usize, threshold: f64) -> IndexCache {
-        let entries = (capacity > 0).then(|| unsync::Cache::new(capacity));
-        IndexCache { entries, threshold }
+        let table = if capacity > 0 { vec![Entry::FREE; MIN_PLACES] } else { Vec::new() };
+        IndexCache { table, len: 0, capacity, hand: 0, threshold: threshold as f32 }
     }
 
     /// Counts an access, and guesses where the key is.
-    pub fn guess(&mut self, key: &[u8]) -> Option<Hint> {
-        let mut entry = self.entries.as_mut()?.get_mut(key)?;
+    pub fn guess(&mut self, key: &Key<'_>) -> Option<Hint> {
+        let at = self.find(key.hash())?;
+        let entry = &mut self.table[at];
+        entry.state = State::Used;
         entry.accesses += 1;
         if entry.accesses == MAX_ACCESSES {
             entry.accesses /= 2;
             entry.wrong /= 2;
         }
-        let ratio = f64::from(entry.wrong) / f64::from(entry.accesses);
-        let bypass = entry.accesses > MIN_ACCESSES && ratio > self.threshold;
-        (!bypass).then_some(entry.place)
+        let tolerated = self.threshold * f32::from(entry.accesses);
+        let bypass = entry.accesses > MIN_ACCESSES && f32::from(entry.wrong) > tolerated;
+        (!bypass).then_some(Hint { slot: entry.slot, word: entry.word })
     }
 
     /// Takes note of where a read found the key.
-    pub fn found(&mut self, key: &[u8], guess: Option<Hint>, place: Option<Hint>) {
+    pub fn found(&mut self, key: &Key<'_>, guess: Option<Hint>, place: Option<Hint>) {
         let wrong = guess.is_some() && guess != place;
         match place {
             Some(place) => self.remember(key, place, wrong),
@@ -59,40 +105,123 @@ impl IndexCache {
     }
 
     /// Takes note of what a write left behind.
-    pub fn written(&mut self, key: &[u8], guess: Option<Hint>, written: Written) {
+    pub fn written(&mut self, key: &Key<'_>, guess: Option<Hint>, written: Written) {
         let wrong = guess.is_some() && !written.hint_held;
         if let Some(place) = written.place {
             self.remember(key, place, wrong);
-        } else if let Some(mut entry) = self.entries.as_mut().and_then(|e| e.get_mut(key)) {
+        } else if let Some(at) = self.find(key.hash()) {
             // Overtaken by another writer: the slot is right, its word is not.
-            entry.wrong += u32::from(wrong);
+            self.table[at].count_wrong(wrong);
         }
     }
 
     /// Forgets a key that does not exist.
-    pub fn forget(&mut self, key: &[u8]) {
-        if let Some(entries) = &mut self.entries {
-            entries.remove(key);
+    pub fn forget(&mut self, key: &Key<'_>) {
+        if let Some(at) = self.find(key.hash()) {
+            self.remove(at);
         }
     }
 
-    fn remember(&mut self, key: &[u8], place: Hint, wrong: bool) {
-        let Some(entries) = &mut self.entries else { return };
-        if let Some(mut entry) = entries.get_mut(key) {
-            entry.place = place;
-            entry.wrong += u32::from(wrong);
+    fn remember(&mut self, key: &Key<'_>, place: Hint, wrong: bool) {
+        let Hint { slot, word } = place;
+        let hash = key.hash();
+        if let Some(at) = self.find(hash) {
+            let entry = &mut self.table[at];
+            (entry.slot, entry.word) = (slot, word);
+            entry.count_wrong(wrong);
             return;
         }
-        entries.insert(key.into(), Entry { place, accesses: 1, wrong: 0 });
+        if self.capacity == 0 {
+            return;
+        }
+        if self.len == self.capacity {
+            self.evict();
+        } else if (self.len + 1) * 8 > self.table.len() * 5 {
+            self.grow();
+        }
+        self.put(Entry { hash, word, slot, accesses: 1, wrong: 0, state: State::Passed });
+        self.len += 1;
+    }
+
+    /// Where an entry is searched for first.
+    fn home(&self, hash: u64) -> usize {
+        hash as usize & (self.table.len() - 1)
+    }
+
+    fn after(&self, at: usize) -> usize {
+        (at + 1) & (self.table.len() - 1)
+    }
+
+    fn find(&self, hash: u64) -> Option<usize> {
+        if self.table.is_empty() {
+            return None;
+        }
+        let mut at = self.home(hash);
+        // Ends: some places are free.
+        loop {
+            let entry = &self.table[at];
+            match entry.state {
+                State::Free => return None,
+                _ if entry.hash == hash => return Some(at),
+                _ => at = self.after(at),
+            }
+        }
+    }
+
+    /// Puts an entry of a key that is not in the table into the next free place.
+    fn put(&mut self, entry: Entry) {
+        let mut at = self.home(entry.hash);
+        while self.table[at].state != State::Free {
+            at = self.after(at);
+        }
+        self.table[at] = entry;
+    }
+
+    fn grow(&mut self) {
+        let places = 2 * self.table.len();
+        let before = std::mem::replace(&mut self.table, vec![Entry::FREE; places]);
+        before.into_iter().filter(|e| e.state != State::Free).for_each(|e| self.put(e));
+        self.hand = 0;
+    }
+
+    /// Frees a place, and moves the entries behind it up that would not be found any more.
+    fn remove(&mut self, at: usize) {
+        let mask = self.table.len() - 1;
+        let (mut gap, mut next) = (at, self.after(at));
+        while self.table[next].state != State::Free {
+            let way = next.wrapping_sub(self.home(self.table[next].hash)) & mask;
+            if way >= next.wrapping_sub(gap) & mask {
+                self.table[gap] = self.table[next];
+                gap = next;
+            }
+            next = self.after(next);
+        }
+        self.table[gap] = Entry::FREE;
+        self.len -= 1;
+    }
+
+    fn evict(&mut self) {
+        loop {
+            let at = self.hand;
+            self.hand = self.after(at);
+            match self.table[at].state {
+                State::Free => {}
+                State::Used => self.table[at].state = State::Passed,
+                State::Passed => return self.remove(at),
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use fusee_core::layout::Slot;
-    use fusee_core::view::SlotRef;
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
 
     use super::*;
+
+    const KEY: &[u8] = b"key";
 
     fn place(word: u64) -> Hint {
         Hint { slot: SlotRef { subtable: 0, slot: 0 }, word: Slot(word) }
@@ -101,25 +230,25 @@ mod tests {
     #[test]
     fn a_key_that_keeps_changing_is_bypassed_until_it_calms_down() {
         let mut cache = IndexCache::new(10, 0.5);
-        cache.found(b"key", None, Some(place(0)));
+        cache.found(&KEY.into(), None, Some(place(0)));
         for word in 1..20 {
-            let guess = cache.guess(b"key");
-            cache.found(b"key", guess, Some(place(word)));
+            let guess = cache.guess(&KEY.into());
+            cache.found(&KEY.into(), guess, Some(place(word)));
         }
-        assert_eq!(cache.guess(b"key"), None, "bypassed");
-        let calm = (0..100).find(|_| cache.guess(b"key").is_some());
+        assert_eq!(cache.guess(&KEY.into()), None, "bypassed");
+        let calm = (0..100).find(|_| cache.guess(&KEY.into()).is_some());
         assert!(calm.is_some(), "cached again");
-        assert_eq!(cache.guess(b"key"), Some(place(19)), "the place was kept up to date");
+        assert_eq!(cache.guess(&KEY.into()), Some(place(19)), "the place was kept up to date");
     }
 
     #[test]
     fn a_stable_key_is_always_guessed_and_own_writes_are_not_wrong_guesses() {
         let mut cache = IndexCache::new(10, 0.0);
-        cache.written(b"key", None, Written { place: Some(place(0)), hint_held: false });
+        cache.written(&KEY.into(), None, Written { place: Some(place(0)), hint_held: false });
         for word in 1..100 {
-            let guess = cache.guess(b"key");
+            let guess = cache.guess(&KEY.into());
             assert_eq!(guess, Some(place(word - 1)));
-            cache.written(b"key", guess, Written { place: Some(place(word)), hint_held: true });
+            cache.written(&KEY.into(), guess, Written { place: Some(place(word)), hint_held: true });
         }
     }
 
@@ -128,14 +257,69 @@ mod tests {
         let mut cache = IndexCache::new(10, 0.5);
         let mut off = IndexCache::new(0, 0.5);
         for i in 0..1000u32 {
-            cache.found(&i.to_le_bytes(), None, Some(place(1)));
-            off.found(&i.to_le_bytes(), None, Some(place(1)));
+            cache.found(&Key::new(&i.to_le_bytes()), None, Some(place(1)));
+            off.found(&Key::new(&i.to_le_bytes()), None, Some(place(1)));
         }
-        let kept = (0..1000u32).filter(|i| cache.guess(&i.to_le_bytes()).is_some()).count();
+        let kept = (0..1000u32).filter(|i| cache.guess(&Key::new(&i.to_le_bytes())).is_some()).count();
         assert!((1..=10).contains(&kept), "{kept}");
-        assert_eq!(off.guess(&999u32.to_le_bytes()), None);
-        let key = (0..1000u32).find(|i| cache.guess(&i.to_le_bytes()).is_some()).unwrap();
-        cache.forget(&key.to_le_bytes());
-        assert_eq!(cache.guess(&key.to_le_bytes()), None);
+        assert_eq!(off.guess(&Key::new(&999u32.to_le_bytes())), None);
+        let key = (0..1000u32).find(|i| cache.guess(&Key::new(&i.to_le_bytes())).is_some()).unwrap();
+        cache.forget(&Key::new(&key.to_le_bytes()));
+        assert_eq!(cache.guess(&Key::new(&key.to_le_bytes())), None);
+    }
+
+    #[test]
+    fn keys_that_are_used_stay_while_others_come_and_go() {
+        let mut cache = IndexCache::new(100, 0.5);
+        for i in 0..10_000u32 {
+            let (hot, cold) = ((i % 20).to_le_bytes(), (1000 + i).to_le_bytes());
+            if cache.guess(&Key::new(&hot)).is_none() {
+                assert!(i < 20, "key {} of the hot ones is forgotten after {i}", i % 20);
+                cache.found(&Key::new(&hot), None, Some(place(1)));
+            }
+            cache.found(&Key::new(&cold), None, Some(place(2)));
+        }
+        assert_eq!(cache.len, 100);
+    }
+
+    proptest! {
+        /// Against a map that forgets nothing: what is guessed is what was remembered last; without
+        /// evictions nothing is missing.
+        #[test]
+        fn it_guesses_what_it_was_told_last(
+            capacity in 1usize..200,
+            steps in prop::collection::vec((0u8..3, 0u16..300), 1..2000),
+        ) {
+            let mut cache = IndexCache::new(capacity, 1.0);
+            let mut model = HashMap::new();
+            for (i, (step, key)) in (0..).zip(steps) {
+                let bytes = key.to_le_bytes();
+                let key = Key::new(&bytes);
+                match step {
+                    0 => {
+                        let guess = cache.guess(&key);
+                        prop_assert!(guess.is_none() || guess == model.get(&bytes).copied());
+                        let evicts = model.len() > capacity;
+                        prop_assert!(evicts || guess == model.get(&bytes).copied());
+                    }
+                    1 => {
+                        cache.found(&key, None, Some(place(i)));
+                        model.insert(bytes, place(i));
+                    }
+                    _ => {
+                        cache.forget(&key);
+                        // Kept, once the bound was reached: what was evicted is not known here.
+                        if model.len() <= capacity {
+                            model.remove(&bytes);
+                        } else {
+                            prop_assert_eq!(cache.guess(&key), None);
+                        }
+                    }
+                }
+                prop_assert!(cache.len <= capacity);
+                let taken = cache.table.iter().filter(|e| e.state != State::Free).count();
+                prop_assert_eq!(taken, cache.len);
+            }
+        }
     }
 }

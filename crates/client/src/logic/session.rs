@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use fusee_control::master::{Leftover, MasterReply, MasterRequest};
 use fusee_core::stats::Stats;
+use fusee_core::race::Key;
 use fusee_core::store::{Hint, SearchKey};
 use fusee_core::verbs::{ClientId, Fabric};
 use fusee_core::view::View;
@@ -153,10 +154,11 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         key: &[u8],
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, Error> {
-        let guess = self.guess(key);
+        let key = Key::new(key);
+        let guess = self.guess(&key);
         let found = self.store.search(key, guess).await?;
         if guess.is_none() || found.hint() != guess {
-            self.cache.borrow_mut().found(key, guess, found.hint());
+            self.cache.borrow_mut().found(&key, guess, found.hint());
         }
         Ok(f(found.value()))
     }
@@ -175,11 +177,12 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         for (chunk, values) in keys.chunks(MANY_KEYS).zip(values.chunks_mut(MANY_KEYS)) {
             let wanted: Vec<SearchKey<'_>> = chunk
                 .iter()
-                .map(|key| SearchKey { key: key.as_ref(), hint: self.guess(key.as_ref()) })
+                .map(|key| Key::new(key.as_ref()))
+                .map(|key| SearchKey { key, hint: self.guess(&key) })
                 .collect();
             let found = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
                 values[i] = value.map(<[u8]>::to_vec);
-                self.cache.borrow_mut().found(wanted[i].key, wanted[i].hint, place);
+                self.cache.borrow_mut().found(&wanted[i].key, wanted[i].hint, place);
             };
             self.store.search_many(&wanted, found).await?;
         }
@@ -188,43 +191,47 @@ impl<F: Fabric, E: Environment> Session<F, E> {
 
     /// Adds a key; [`Error::AlreadyExists`] if it exists.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        let key = Key::new(key);
         let written = self.store.insert(key, value).await?;
-        self.cache.borrow_mut().written(key, None, written);
+        self.cache.borrow_mut().written(&key, None, written);
         Ok(())
     }
 
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let guess = self.guess(key);
+        let key = Key::new(key);
+        let guess = self.guess(&key);
         let result = self.store.update(key, value, guess).await;
-        self.forget_if_absent(key, &result);
-        self.cache.borrow_mut().written(key, guess, result?);
+        self.forget_if_absent(&key, &result);
+        self.cache.borrow_mut().written(&key, guess, result?);
         Ok(())
     }
 
     /// Adds a key, or replaces its value.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let guess = self.guess(key);
+        let key = Key::new(key);
+        let guess = self.guess(&key);
         let written = self.store.upsert(key, value, guess).await?;
-        self.cache.borrow_mut().written(key, guess, written);
+        self.cache.borrow_mut().written(&key, guess, written);
         Ok(())
     }
 
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
-        let guess = self.guess(key);
+        let key = Key::new(key);
+        let guess = self.guess(&key);
         let result = self.store.delete(key, guess).await;
-        self.forget_if_absent(key, &result);
+        self.forget_if_absent(&key, &result);
         result?;
-        self.cache.borrow_mut().forget(key);
+        self.cache.borrow_mut().forget(&key);
         Ok(())
     }
 
-    fn guess(&self, key: &[u8]) -> Option<Hint> {
+    fn guess(&self, key: &Key<'_>) -> Option<Hint> {
         self.cache.borrow_mut().guess(key)
     }
 
-    fn forget_if_absent<T>(&self, key: &[u8], result: &Result<T, Error>) {
+    fn forget_if_absent<T>(&self, key: &Key<'_>, result: &Result<T, Error>) {
         if matches!(result, Err(Error::NotFound)) {
             self.cache.borrow_mut().forget(key);
         }

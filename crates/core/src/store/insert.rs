@@ -30,7 +30,7 @@ use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, Words};
+use crate::race::{Buckets, Key, Words};
 use crate::slab::Allocation;
 use crate::snapshot::Winner;
 use crate::verbs::Fabric;
@@ -89,7 +89,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// The look of a winner: does another slot hold the key, or may the primary show one?
     async fn key_is_elsewhere(
         &mut self,
-        key: &[u8],
+        key: Key<'_>,
         own: SlotRef,
         first: &Words,
         look: &Words,

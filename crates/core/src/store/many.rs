@@ -12,7 +12,7 @@ use super::{Hint, Op, Store};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::Slot;
-use crate::race::Buckets;
+use crate::race::{Buckets, Key};
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket, VerbError};
 
@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 2 << 20;
 #[derive(Clone, Copy, Debug)]
 pub struct SearchKey<'k> {
     /// The key.
-    pub key: &'k [u8],
+    pub key: Key<'k>,
     /// Where it was last seen.
     pub hint: Option<Hint>,
 }
@@ -55,7 +55,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         keys: &[SearchKey<'_>],
         mut found: impl FnMut(usize, Option<&[u8]>, Option<Hint>),
     ) -> Result<(), Error> {
-        keys.iter().try_for_each(|k| self.check_key(k.key))?;
+        keys.iter().try_for_each(|k| self.check_key(&k.key))?;
         let mut op = self.operation();
         op.batch.clear();
         let mut answered = alloc::vec![false; keys.len()];
@@ -159,7 +159,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     fn after_first(
         &self,
         i: usize,
-        key: &[u8],
+        key: Key<'_>,
         first: &First,
         found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
     ) -> Result<Wanted, Error> {
@@ -198,7 +198,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     fn after_second(
         &self,
         i: usize,
-        key: &[u8],
+        key: Key<'_>,
         reads: &[(Hint, Ticket)],
         certain: bool,
         found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),

@@ -46,7 +46,7 @@ use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Host};
 use crate::layout::{Address, HEADER_BYTES, Object, ObjectError, SizeClass, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, MAX_CANDIDATES, Words};
+use crate::race::{Buckets, Key, MAX_CANDIDATES, Words};
 use crate::slab::Slabs;
 use crate::stats::{Cost, OpKind, Stats};
 use crate::verbs::{Batch, ClientId, Fabric, Failure, MnId, Ticket, VerbError};
@@ -338,21 +338,21 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ///
     /// The CRC is not checked then, and need not be: the slot was read earlier in this operation,
     /// and an object that was live then stays untouched until the operation ends.
-    fn read_key_of(&mut self, word: Slot, key: &[u8]) -> Option<Ticket> {
+    fn read_key_of(&mut self, word: Slot, key: Key<'_>) -> Option<Ticket> {
         let class = self.class_of(word)?;
         let needed = (HEADER_BYTES + key.len() as u64).next_multiple_of(UNIT_BYTES);
         self.read_object(word.address(), needed.min(class.bytes()))
     }
 
     /// Whether a word of the primary may refer to the key.
-    fn may_hold(&self, word: Slot, key: &[u8]) -> bool {
+    fn may_hold(&self, word: Slot, key: Key<'_>) -> bool {
         !word.is_free()
             && !word.is_tentative()
-            && word.fingerprint() == Buckets::of(key, &self.view).fingerprint
+            && word.fingerprint() == key.fingerprint()
     }
 
     /// A hint is a guess from outside: whether it can be right at all.
-    fn is_possible(&self, hint: Hint, key: &[u8]) -> bool {
+    fn is_possible(&self, hint: Hint, key: Key<'_>) -> bool {
         self.view.has_slot(hint.slot)
             && !self.view.is_headless(hint.slot.subtable)
             && self.may_hold(hint.word, key)
@@ -361,9 +361,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             })
     }
 
-    fn check_key_of(&self, ticket: Ticket, word: Slot, key: &[u8]) -> Result<KeyCheck, Failure> {
+    fn check_key_of(
+        &self,
+        ticket: Ticket,
+        word: Slot,
+        key: Key<'_>,
+    ) -> Result<KeyCheck, Failure> {
         let bytes = self.batch.data(ticket)?;
-        Ok(match Object::prefix_has_key(bytes, word.generation(), key) {
+        Ok(match Object::prefix_has_key(bytes, word.generation(), &key) {
             Ok(true) => KeyCheck::Same,
             Ok(false) if removed(Mutant::KeysNotCompared) => KeyCheck::Same,
             Ok(false) => KeyCheck::Other,
@@ -377,7 +382,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn find_key(
         &mut self,
         candidates: impl Iterator<Item = (SlotRef, Slot)>,
-        key: &[u8],
+        key: Key<'_>,
     ) -> Result<Result<Option<Hint>, Stale>, Error> {
         self.batch.next_phase();
         let mut reads = Candidates::new();

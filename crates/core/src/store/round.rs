@@ -23,7 +23,7 @@ use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot, TRAILER_BYTES, trailer_bytes};
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, Words};
+use crate::race::{Buckets, Key, Words};
 use crate::slab::Allocation;
 use crate::snapshot::{Verdict, Winner, evaluate};
 use crate::verbs::{Fabric, Ticket};
@@ -260,7 +260,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         words: &Words,
         own: SlotRef,
         known_other: &Words,
-        key: &[u8],
+        key: Key<'_>,
     ) -> Result<bool, Error> {
         if removed(Mutant::InsertDoesNotLook) {
             return Ok(false);

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Object, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::race::Buckets;
+use crate::race::{Buckets, Key};
 use crate::stats::OpKind;
 use crate::verbs::{Batch, Fabric, Span, Ticket, VerbError};
 
@@ -56,12 +56,13 @@ pub(super) enum Fetched {
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Looks a key up. 1 phase if the hint is right, else 2, and one more if the slot of the hint
     /// holds another key by now.
-    pub async fn search(
+    pub async fn search<'k>(
         &self,
-        key: &[u8],
+        key: impl Into<Key<'k>>,
         hint: Option<Hint>,
     ) -> Result<Searched<'_, F, H>, Error> {
-        self.check_key(key)?;
+        let key = key.into();
+        self.check_key(&key)?;
         let mut op = self.operation();
         let result = op.search(key, hint).await;
         let batch = core::mem::take(&mut op.batch);
@@ -79,7 +80,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn search(
         &mut self,
-        key: &[u8],
+        key: Key<'_>,
         hint: Option<Hint>,
     ) -> Result<Option<(Hint, Span)>, Error> {
         loop {
@@ -95,7 +96,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     async fn search_by_view(
         &mut self,
-        key: &[u8],
+        key: Key<'_>,
         hint: Option<Hint>,
     ) -> Result<Option<(Hint, Span)>, Error> {
         self.batch.clear();
@@ -108,7 +109,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Box::pin(self.search_by_index(key)).await
     }
 
-    async fn search_by_index(&mut self, key: &[u8]) -> Result<Option<(Hint, Span)>, Error> {
+    async fn search_by_index(&mut self, key: Key<'_>) -> Result<Option<(Hint, Span)>, Error> {
         let buckets = Buckets::of(key, &self.view);
         loop {
             self.batch.clear();
@@ -162,7 +163,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     async fn search_by_hint(
         &mut self,
-        key: &[u8],
+        key: Key<'_>,
         hint: Hint,
     ) -> Result<Option<(Hint, Span)>, Error> {
         self.batch.next_phase();
@@ -188,10 +189,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         })
     }
 
-    pub(super) fn fetched(&self, read: Ticket, word: Slot, key: &[u8]) -> Result<Fetched, Error> {
+    pub(super) fn fetched(
+        &self,
+        read: Ticket,
+        word: Slot,
+        key: Key<'_>,
+    ) -> Result<Fetched, Error> {
         let span = self.batch.data_span(read).map_err(|f| self.failed(f))?;
         Ok(match Object::decode_generation(self.batch.bytes(span), word.generation()) {
-            Ok(object) if object.key() == key || removed(Mutant::KeysNotCompared) => {
+            Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => {
                 let from = object.value_offset() as u32;
                 Fetched::Value(span.part(from, object.value().len() as u32))
             }

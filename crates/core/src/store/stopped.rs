@@ -25,7 +25,7 @@ use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::race::Buckets;
+use crate::race::{Buckets, Key};
 use crate::verbs::{Fabric, MnId, VerbError};
 use crate::view::View;
 
@@ -57,7 +57,7 @@ const CHANGE: &str = "the end of a change of the cluster";
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Waits until the key's subtable may be written. The operation acts by the newest view then.
-    pub(super) async fn may_write(&mut self, key: &[u8]) -> Result<(), Error> {
+    pub(super) async fn may_write(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
             if !self.acts.is_acting() || self.newer_view_has_come() {
                 self.view = self.acts.resume();
@@ -73,7 +73,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Waits until the key's subtable may be read. The operation acts by the newest view then.
-    pub(super) async fn may_read(&mut self, key: &[u8]) -> Result<(), Error> {
+    pub(super) async fn may_read(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
             if !self.acts.is_acting() || self.newer_view_has_come() {
                 self.view = self.acts.resume();
@@ -111,7 +111,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    fn stage_of(&self, key: &[u8]) -> Option<Stage> {
+    fn stage_of(&self, key: Key<'_>) -> Option<Stage> {
         self.view.change.as_ref()?;
         self.view.stage_of(Buckets::of(key, &self.view).subtable)
     }

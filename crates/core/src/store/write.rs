@@ -26,7 +26,7 @@ use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Object, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, Words};
+use crate::race::{Buckets, Key, Words};
 use crate::slab::Allocation;
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, VerbError};
@@ -34,44 +34,52 @@ use crate::view::MAX_REPLICAS;
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a key that must not exist.
-    pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Written, Error> {
-        self.write(Opcode::Insert, OpKind::Insert, key, value, None).await
+    pub async fn insert<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        value: &[u8],
+    ) -> Result<Written, Error> {
+        self.write(Opcode::Insert, OpKind::Insert, key.into(), value, None).await
     }
 
     /// Replaces the value of a key that must exist.
-    pub async fn update(
+    pub async fn update<'k>(
         &self,
-        key: &[u8],
+        key: impl Into<Key<'k>>,
         value: &[u8],
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        self.write(Opcode::Update, OpKind::Update, key, value, hint).await
+        self.write(Opcode::Update, OpKind::Update, key.into(), value, hint).await
     }
 
     /// Adds the key, or replaces its value.
-    pub async fn upsert(
+    pub async fn upsert<'k>(
         &self,
-        key: &[u8],
+        key: impl Into<Key<'k>>,
         value: &[u8],
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        self.write(Opcode::Upsert, OpKind::Upsert, key, value, hint).await
+        self.write(Opcode::Upsert, OpKind::Upsert, key.into(), value, hint).await
     }
 
     /// Removes a key that must exist.
-    pub async fn delete(&self, key: &[u8], hint: Option<Hint>) -> Result<Written, Error> {
-        self.write(Opcode::Delete, OpKind::Delete, key, &[], hint).await
+    pub async fn delete<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        hint: Option<Hint>,
+    ) -> Result<Written, Error> {
+        self.write(Opcode::Delete, OpKind::Delete, key.into(), &[], hint).await
     }
 
     async fn write(
         &self,
         opcode: Opcode,
         kind: OpKind,
-        key: &[u8],
+        key: Key<'_>,
         value: &[u8],
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        self.check_key(key)?;
+        self.check_key(&key)?;
         self.check_value(value)?;
         let mut op = self.operation();
         let result = op.write(&Intent { opcode, key, value }, hint).await;
@@ -111,7 +119,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 /// What a write wants.
 pub(super) struct Intent<'a> {
     pub opcode: Opcode,
-    pub key: &'a [u8],
+    pub key: Key<'a>,
     pub value: &'a [u8],
 }
 
@@ -264,7 +272,6 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         hint: Option<Hint>,
         object: &Allocation,
     ) -> Result<Result<Target, Stale>, Error> {
-        let buckets = Buckets::of(intent.key, &self.view);
         self.batch.clear();
         self.post_object(intent, object)?;
         if let Some(hint) = hint.filter(|hint| self.is_possible(*hint, intent.key)) {
@@ -286,20 +293,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     return Ok(Ok(Target::Slot(found)));
                 }
             }
-            return Box::pin(self.find_anew(&buckets, intent.key)).await;
+            return Box::pin(self.find_anew(intent.key)).await;
         }
+        let buckets = Buckets::of(intent.key, &self.view);
         let tickets = self.read_buckets(&buckets);
         self.object_phase(object).await?;
         let words = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
         Box::pin(self.find_in(words, intent.key)).await
     }
 
-    async fn find_anew(
-        &mut self,
-        buckets: &Buckets,
-        key: &[u8],
-    ) -> Result<Result<Target, Stale>, Error> {
-        let words = self.fetch_words(buckets).await.map_err(|f| self.failed(f))?;
+    async fn find_anew(&mut self, key: Key<'_>) -> Result<Result<Target, Stale>, Error> {
+        let buckets = Buckets::of(key, &self.view);
+        let words = self.fetch_words(&buckets).await.map_err(|f| self.failed(f))?;
         self.find_in(words, key).await
     }
 
@@ -313,7 +318,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(())
     }
 
-    async fn find_in(&mut self, words: Words, key: &[u8]) -> Result<Result<Target, Stale>, Error> {
+    async fn find_in(&mut self, words: Words, key: Key<'_>) -> Result<Result<Target, Stale>, Error> {
         let shown = removed(Mutant::WritersSeeTentative);
         let live = words.matching().filter(|(_, w)| !w.is_tentative() || shown);
         Ok(match self.find_key(live, key).await? {
@@ -338,7 +343,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
         }
         let span = self.batch.stage(object.class.bytes() as u32);
-        let pair = Pair { key: intent.key, value: intent.value, generation: object.generation };
+        let pair = Pair { key: &intent.key, value: intent.value, generation: object.generation };
         pair.encode(&object.entry(intent.opcode, None), self.batch.bytes_mut(span));
         let replicas = if removed(Mutant::ObjectOnOneReplica) { 1 } else { MAX_REPLICAS };
         for place in object_places(&view, object)?.take(replicas) {
@@ -348,9 +353,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// The word that refers to a new object of the key.
-    pub(super) fn own_word(&self, key: &[u8], object: &Allocation) -> Slot {
-        let fingerprint = Buckets::of(key, &self.view).fingerprint;
-        Slot::new(fingerprint, object.class, object.address, object.generation)
+    pub(super) fn own_word(&self, key: Key<'_>, object: &Allocation) -> Slot {
+        Slot::new(key.fingerprint(), object.class, object.address, object.generation)
     }
 
     /// A write round on the slot that holds the key.

@@ -131,7 +131,7 @@ impl Workload {
         wanted.extend((0..self.rng.below(2)).map(|_| self.rng.below(self.keys.len())));
         let keys: Vec<SearchKey<'_>> = wanted
             .iter()
-            .map(|key| SearchKey { key: &self.keys[*key], hint: self.hint(*key) })
+            .map(|key| SearchKey { key: (&self.keys[*key]).into(), hint: self.hint(*key) })
             .collect();
         let entries: Vec<Entry> = wanted.iter().map(|k| self.invoke(*k, Call::Search)).collect();
         let mut answers = vec![None; wanted.len()];
