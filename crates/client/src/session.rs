@@ -160,34 +160,42 @@ impl Session {
         self.reactor.sleep(time).await;
     }
 
-    /// Runs an operation, unless the session is shut out; then that is what its errors say.
-    async fn run<T>(&self, operation: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        if self.gate().is_expelled() {
-            return Err(Error::Expelled { outcome: Outcome::NotApplied });
+    /// An operation begins, unless the session is shut out.
+    fn begin(&self) -> Result<(), Error> {
+        match self.gate().is_expelled() {
+            true => Err(Error::Expelled { outcome: Outcome::NotApplied }),
+            false => Ok(()),
         }
-        operation.await.map_err(|error| {
-            let error = match error {
-                // Fenced by a node; the master's word is on its way.
-                Error::Unreachable { error: VerbError::Fenced, outcome, .. } => {
-                    Error::Expelled { outcome }
-                }
-                Error::Unreachable { .. }
-                | Error::GaveUp { .. }
-                | Error::Interrupted { .. }
-                | Error::Allocation { .. }
-                    if self.gate().is_expelled() =>
-                {
-                    Error::Expelled { outcome: error.outcome() }
-                }
-                error => error,
-            };
-            let lost = matches!(
-                error,
-                Error::Unreachable { .. } | Error::Expelled { .. } | Error::Interrupted { .. }
-            );
-            self.lost.set(self.lost.get() || lost);
-            error
-        })
+    }
+
+    /// An operation has ended. If the session is shut out, that is what its errors say.
+    fn end<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        result.map_err(|error| self.error(error))
+    }
+
+    #[cold]
+    fn error(&self, error: Error) -> Error {
+        let error = match error {
+            // Fenced by a node; the master's word is on its way.
+            Error::Unreachable { error: VerbError::Fenced, outcome, .. } => {
+                Error::Expelled { outcome }
+            }
+            Error::Unreachable { .. }
+            | Error::GaveUp { .. }
+            | Error::Interrupted { .. }
+            | Error::Allocation { .. }
+                if self.gate().is_expelled() =>
+            {
+                Error::Expelled { outcome: error.outcome() }
+            }
+            error => error,
+        };
+        let lost = matches!(
+            error,
+            Error::Unreachable { .. } | Error::Expelled { .. } | Error::Interrupted { .. }
+        );
+        self.lost.set(self.lost.get() || lost);
+        error
     }
 
     /// Which fabric it uses.
@@ -201,12 +209,14 @@ impl Session {
         key: &[u8],
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, Error> {
-        self.run(self.logic.get_with(key, f)).await
+        self.begin()?;
+        self.end(self.logic.get_with(key, f).await)
     }
 
     /// The value of a key; `None` if it does not exist.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.run(self.logic.get(key)).await
+        self.begin()?;
+        self.end(self.logic.get(key).await)
     }
 
     /// The values of many keys, in shared phases.
@@ -214,27 +224,32 @@ impl Session {
         &self,
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        self.run(self.logic.get_many(keys)).await
+        self.begin()?;
+        self.end(self.logic.get_many(keys).await)
     }
 
     /// Adds a key; [`Error::AlreadyExists`] if it exists.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.run(self.logic.insert(key, value)).await
+        self.begin()?;
+        self.end(self.logic.insert(key, value).await)
     }
 
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.run(self.logic.update(key, value)).await
+        self.begin()?;
+        self.end(self.logic.update(key, value).await)
     }
 
     /// Adds a key, or replaces its value.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.run(self.logic.put(key, value)).await
+        self.begin()?;
+        self.end(self.logic.put(key, value).await)
     }
 
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
-        self.run(self.logic.delete(key)).await
+        self.begin()?;
+        self.end(self.logic.delete(key).await)
     }
 }
 

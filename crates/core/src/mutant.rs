@@ -170,8 +170,6 @@ mutants! {
     RecoveryLeavesForeignBackups,
     /// Recovery decides by Rule 3 without having read the primary again.
     RecoverySkipsTheReadOfRule3,
-    /// Recovery takes an object whose log entry has an old value for committed.
-    RecoveryTrustsTheLog,
     /// Recovery examines only the last object of every size class.
     RecoveryExaminesLastObjectsOnly,
     /// Recovery hands an object on that the dead client has used.

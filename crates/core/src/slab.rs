@@ -24,9 +24,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::host::BlockGrant;
-use crate::layout::{
-    Address, BlockHeader, BlockShape, LogEntry, Opcode, SizeClass, Slot, UNIT_BYTES,
-};
+use crate::layout::{Address, BlockHeader, BlockShape, SizeClass, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
 
@@ -43,13 +41,6 @@ pub struct Allocation {
     /// into the same batch, before the object. So no object of a block can be visible before the
     /// header by which recovery finds it, whichever operation comes first and whichever fails.
     pub header: Option<(Address, BlockHeader)>,
-}
-
-impl Allocation {
-    /// The log entry of this object.
-    pub fn entry(&self, opcode: Opcode, old: Option<u64>) -> LogEntry {
-        LogEntry { old, opcode }
-    }
 }
 
 /// What is left of a block whose owner has done with it.

@@ -55,11 +55,9 @@ impl Cost {
     /// Counts one batch.
     pub fn add_batch(&mut self, batch: &crate::verbs::Batch) {
         self.phases += 1;
-        for verb in batch.verbs() {
-            self.verbs += 1;
-            self.atomics += u32::from(verb.is_atomic());
-            self.bytes += u64::from(verb.bytes());
-        }
+        self.verbs += batch.verbs().len() as u32;
+        self.atomics += batch.atomics();
+        self.bytes += batch.touched_bytes();
     }
 }
 

@@ -147,6 +147,7 @@ pub struct Verb {
 
 impl Verb {
     /// The number of pool bytes this verb touches.
+    #[inline]
     pub fn bytes(&self) -> u32 {
         match self.op {
             Op::Read { buf } | Op::Write { buf } => buf.len,
@@ -155,11 +156,13 @@ impl Verb {
     }
 
     /// Whether this is a CAS or an FAA.
+    #[inline]
     pub fn is_atomic(&self) -> bool {
         matches!(self.op, Op::Cas { .. } | Op::Faa { .. })
     }
 
     /// Checks the verb against the rules every fabric enforces.
+    #[inline]
     pub fn check(&self, pool_bytes: u64) -> Result<(), VerbError> {
         let len = u64::from(self.bytes());
         let inside = self.offset <= pool_bytes && len <= pool_bytes - self.offset;
@@ -198,6 +201,9 @@ pub struct Batch {
     base: usize,
     used: usize,
     verbs: Vec<Verb>,
+    /// CASes and FAAs among the verbs, and the bytes that all of them touch.
+    atomics: u32,
+    touched: u64,
 }
 
 impl fmt::Debug for Batch {
@@ -214,13 +220,15 @@ impl Batch {
 
     /// Forgets verbs and memory; every earlier [`Span`] and [`Ticket`] is void.
     pub fn clear(&mut self) {
-        self.verbs.clear();
+        self.next_phase();
         self.used = 0;
     }
 
     /// Forgets the verbs, keeps the memory: the next phase may write what this one staged.
+    #[inline]
     pub fn next_phase(&mut self) {
         self.verbs.clear();
+        (self.atomics, self.touched) = (0, 0);
     }
 
     /// Bytes of memory set aside since the last [`Batch::clear`].
@@ -235,19 +243,20 @@ impl Batch {
 
     /// Sets `len` bytes of the batch's memory aside, 64-byte aligned. They hold arbitrary old
     /// bytes of this batch.
+    #[inline]
     pub fn stage(&mut self, len: u32) -> Span {
         let start = self.used.next_multiple_of(ALIGN);
         let end = start + len as usize;
         assert!(u32::try_from(end).is_ok(), "a batch holds less than 4 GiB");
-        self.grow(end);
+        if self.base + end > self.bytes.len() {
+            self.grow(end);
+        }
         self.used = end;
         Span { start: start as u32, len }
     }
 
+    #[cold]
     fn grow(&mut self, end: usize) {
-        if self.base + end <= self.bytes.len() {
-            return;
-        }
         let capacity = end.next_power_of_two().max(4096);
         let mut bytes = alloc::vec![0; capacity + ALIGN];
         let base = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
@@ -257,6 +266,7 @@ impl Batch {
     }
 
     /// The bytes of a span.
+    #[inline]
     pub fn bytes(&self, span: Span) -> &[u8] {
         &self.bytes[self.base..][span.range()]
     }
@@ -266,13 +276,18 @@ impl Batch {
         &mut self.bytes[self.base..][span.range()]
     }
 
+    #[inline]
     fn post(&mut self, node: MnId, offset: u64, op: Op) -> Ticket {
         let ticket = Ticket(self.verbs.len() as u32);
-        self.verbs.push(Verb { node, offset, op, result: Err(VerbError::NotExecuted) });
+        let verb = Verb { node, offset, op, result: Err(VerbError::NotExecuted) };
+        self.atomics += u32::from(verb.is_atomic());
+        self.touched += u64::from(verb.bytes());
+        self.verbs.push(verb);
         ticket
     }
 
     /// Posts a READ of `len` bytes; the result is [`Batch::data`].
+    #[inline]
     pub fn read(&mut self, node: MnId, offset: u64, len: u32) -> Ticket {
         let buf = self.stage(len);
         self.post(node, offset, Op::Read { buf })
@@ -298,6 +313,24 @@ impl Batch {
         &self.verbs
     }
 
+    /// CASes and FAAs among the verbs.
+    #[inline]
+    pub fn atomics(&self) -> u32 {
+        self.atomics
+    }
+
+    /// Bytes of the pools that the verbs touch.
+    #[inline]
+    pub fn touched_bytes(&self) -> u64 {
+        self.touched
+    }
+
+    /// Whether a verb has no result.
+    #[inline]
+    pub fn has_failures(&self) -> bool {
+        self.verbs.iter().any(|verb| verb.result.is_err())
+    }
+
     /// For fabrics: the verbs and the memory their spans lie in.
     pub fn parts_mut(&mut self) -> (&mut [Verb], &mut [u8]) {
         (&mut self.verbs, &mut self.bytes[self.base..])
@@ -311,6 +344,7 @@ impl Batch {
         }
     }
 
+    #[inline]
     fn done(&self, ticket: Ticket) -> Result<&Verb, Failure> {
         let verb = &self.verbs[ticket.0 as usize];
         verb.result.map_err(|error| Failure { node: verb.node, error })?;
@@ -321,6 +355,7 @@ impl Batch {
     ///
     /// # Panics
     /// If the ticket does not belong to a READ of this batch.
+    #[inline]
     pub fn data(&self, ticket: Ticket) -> Result<&[u8], Failure> {
         Ok(self.bytes(self.data_span(ticket)?))
     }
@@ -329,6 +364,7 @@ impl Batch {
     ///
     /// # Panics
     /// If the ticket does not belong to a READ of this batch.
+    #[inline]
     pub fn data_span(&self, ticket: Ticket) -> Result<Span, Failure> {
         match self.done(ticket)?.op {
             Op::Read { buf } => Ok(buf),
@@ -340,6 +376,7 @@ impl Batch {
     ///
     /// # Panics
     /// If the ticket does not belong to a CAS or FAA of this batch.
+    #[inline]
     pub fn found(&self, ticket: Ticket) -> Result<u64, Failure> {
         match self.done(ticket)?.op {
             Op::Cas { found, .. } | Op::Faa { found, .. } => Ok(found),
@@ -354,17 +391,50 @@ pub trait Fabric {
     ///
     /// Dropping the future is a client crash: each verb may or may not execute.
     fn execute(&self, batch: Batch) -> impl Future<Output = Batch>;
+
+    /// Executes the batch at once, if this fabric is one that never waits; else does nothing. Returns
+    /// whether it did.
+    #[inline]
+    fn execute_now(&self, _batch: &mut Batch) -> bool {
+        false
+    }
+
+    /// Whether verbs of one batch execute in the order posted across memory nodes, too.
+    #[inline]
+    fn is_ordered(&self) -> bool {
+        false
+    }
 }
 
 impl<F: Fabric> Fabric for &F {
     fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
         (**self).execute(batch)
     }
+
+    #[inline]
+    fn execute_now(&self, batch: &mut Batch) -> bool {
+        (**self).execute_now(batch)
+    }
+
+    #[inline]
+    fn is_ordered(&self) -> bool {
+        (**self).is_ordered()
+    }
 }
 
 impl<F: Fabric> Fabric for Rc<F> {
     fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
         (**self).execute(batch)
+    }
+
+    #[inline]
+    fn execute_now(&self, batch: &mut Batch) -> bool {
+        (**self).execute_now(batch)
+    }
+
+    #[inline]
+    fn is_ordered(&self) -> bool {
+        (**self).is_ordered()
     }
 }
 

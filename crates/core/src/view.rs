@@ -364,7 +364,7 @@ impl View {
         &self,
         address: Address,
         bytes: u64,
-    ) -> Option<impl Iterator<Item = Place> + '_> {
+    ) -> Option<impl ExactSizeIterator<Item = Place> + '_> {
         let (region, offset) = self.region_of(address)?;
         let inside =
             offset >= self.geometry.table_bytes() && offset + bytes <= self.geometry.region_bytes;

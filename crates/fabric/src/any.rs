@@ -197,6 +197,22 @@ impl Fabric for AnyFabric {
             AnyFabric::Tcp(tcp) => Execute::Tcp(tcp.start(batch)),
         }
     }
+
+    #[inline]
+    fn execute_now(&self, batch: &mut Batch) -> bool {
+        match self {
+            AnyFabric::Shm(shm, _) => shm.execute_now(batch),
+            AnyFabric::Tcp(tcp) => tcp.execute_now(batch),
+        }
+    }
+
+    #[inline]
+    fn is_ordered(&self) -> bool {
+        match self {
+            AnyFabric::Shm(shm, _) => shm.is_ordered(),
+            AnyFabric::Tcp(tcp) => tcp.is_ordered(),
+        }
+    }
 }
 
 /// A batch on its way.

@@ -17,6 +17,7 @@
 #![warn(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
 pub mod any;
+pub mod barrier;
 pub mod conformance;
 pub mod error;
 // Memory that other processes change cannot be accessed through safe Rust.
@@ -44,3 +45,4 @@ pub use any::{AnyFabric, FabricKind, attach_all};
 pub use error::{AttachCause, AttachError, ServeError};
 pub use pool::{Pages, Pool, PoolOptions};
 pub use serve::{NodeFabrics, NodeFabricsOptions};
+pub use sys::filled;

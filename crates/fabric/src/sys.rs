@@ -15,6 +15,7 @@ use libc::{c_int, c_void};
 
 /// Pages of this size are asked for as huge pages.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
+const PAGE_BYTES: usize = 4096;
 
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -118,6 +119,27 @@ pub(crate) fn map_sealed(file: &OwnedFd, bytes: u64) -> io::Result<Mapping> {
     let overflow = |_| io::Error::from(io::ErrorKind::OutOfMemory);
     // Huge pages can only be unmapped whole, so all of the file is mapped.
     Mapping::new(file, usize::try_from(file_bytes).map_err(overflow)?)
+}
+
+/// A vector of so many copies of a value, in huge pages where the system has some to spare: for large
+/// tables that are read here and there, where most of the time goes to find the page.
+pub fn filled<T: Copy>(value: T, len: usize) -> Vec<T> {
+    let mut filled: Vec<T> = Vec::with_capacity(len);
+    let bytes = len * size_of::<T>();
+    if bytes >= 2 * HUGE_PAGE_BYTES as usize {
+        let start = filled.as_mut_ptr().cast::<u8>();
+        let skipped = start.align_offset(PAGE_BYTES);
+        let whole = (bytes - skipped) / PAGE_BYTES * PAGE_BYTES;
+        // SAFETY: whole pages in the vector's memory, and the advice changes no contents.
+        let advised = unsafe {
+            libc::madvise(start.wrapping_add(skipped).cast(), whole, libc::MADV_HUGEPAGE)
+        };
+        if let Err(error) = check(advised) {
+            tracing::debug!(%error, "no huge pages");
+        }
+    }
+    filled.resize(len, value);
+    filled
 }
 
 /// Registers this process for [`barrier_everywhere`], once; whether it can be used.

@@ -70,9 +70,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             numbers.iter().for_each(|number| copies.copy(*number));
             Ok(())
         })?;
-        time(raw_get, &numbers, |numbers| numbers.iter().try_for_each(|n| raw.get(*n)))?;
+        let pairs = raw.pairs(&numbers);
+        time(raw_get, &pairs, |pairs| pairs.iter().try_for_each(|pair| raw.get(pair)))?;
         time(get, &numbers, |numbers| loaded.gets(numbers))?;
-        time(raw_update, &numbers, |numbers| numbers.iter().try_for_each(|n| raw.update(*n)))?;
+        time(raw_update, &pairs, |pairs| pairs.iter().try_for_each(|pair| raw.update(pair)))?;
         time(update, &numbers, |numbers| loaded.updates(numbers))?;
     }
     let [memcpy, raw_get, get, raw_update, update] = all;
@@ -98,14 +99,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn time(
+fn time<T>(
     series: &mut Series,
-    numbers: &[u32],
-    work: impl FnOnce(&[u32]) -> Result<(), Failure>,
+    items: &[T],
+    work: impl FnOnce(&[T]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let start = Instant::now();
-    work(numbers)?;
-    series.push(start.elapsed().as_nanos() as f64 / numbers.len() as f64);
+    work(items)?;
+    series.push(start.elapsed().as_nanos() as f64 / items.len() as f64);
     Ok(())
 }
 

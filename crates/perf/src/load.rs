@@ -66,7 +66,7 @@ pub struct Loaded {
     pub session: Session,
     pub value: Vec<u8>,
     // Ends after its session.
-    _client: Client,
+    pub client: Client,
 }
 
 impl Loaded {
@@ -90,7 +90,7 @@ impl Loaded {
             }
             Ok::<(), Failure>(())
         })?;
-        Ok(Loaded { session, value, _client: client })
+        Ok(Loaded { session, value, client })
     }
 
     pub fn gets(&self, numbers: &[u32]) -> Result<(), Failure> {

@@ -1,29 +1,64 @@
 //! The verbs that an operation cannot do without, on the same fabric, with no key-value store around
-//! them: as many memory nodes, objects as large and as many, in random order.
+//! them: on a cluster that was loaded like the one beside it, the same slots and the same objects.
 
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use fusee_core::layout::Object;
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
-use fusee_core::view::Member;
-use fusee_fabric::{AnyFabric, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
+use fusee_client::{FabricKind, View};
+use fusee_core::layout::{Object, Slot};
+use fusee_core::race::Buckets;
+use fusee_core::verbs::{Batch, ClientId, Fabric};
+use fusee_core::view::{Place, SlotRef};
+use fusee_fabric::AnyFabric;
 
 use crate::Failure;
-use crate::load::{KEY_BYTES, NODES, Size};
+use crate::load::{KEY_BYTES, Loaded, NODES, Size, key};
 
 /// Bytes of a slot.
-const SLOT_BYTES: u64 = 8;
+const SLOT_BYTES: u32 = 8;
+/// A name that no session gets.
+const CLIENT: ClientId = ClientId(u32::MAX);
 
-/// Memory nodes and one session with them.
+/// A cluster, and a way to its memory that knows nothing of keys.
 pub struct Raw {
     fabric: AnyFabric,
     batch: Batch,
-    size: Size,
+    pairs: Vec<Pair>,
     object_bytes: u32,
+    /// Whose object the next update writes: one after the other, as a slab hands them out.
+    next: usize,
     // In the end.
-    _nodes: Vec<NodeFabrics>,
+    _loaded: Loaded,
+}
+
+/// Where a pair is: no more than a hint says, already looked up in the view.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    word: Slot,
+    /// The slot on the primary, then on the backups.
+    slots: Places,
+    /// The object's replicas; the one that is read first.
+    objects: Places,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    places: [Place; NODES as usize],
+    count: u8,
+}
+
+impl Places {
+    fn new(from: impl ExactSizeIterator<Item = Place>) -> Places {
+        let mut places = [Place { node: fusee_client::MnId(0), offset: 0 }; NODES as usize];
+        let count = from.len() as u8;
+        places.iter_mut().zip(from).for_each(|(place, from)| *place = from);
+        Places { places, count }
+    }
+
+    fn get(&self) -> &[Place] {
+        &self.places[..usize::from(self.count)]
+    }
 }
 
 /// A phase over shared memory is over at its first poll.
@@ -36,81 +71,101 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
 
 impl Raw {
     pub fn new(size: &Size) -> Result<Raw, Failure> {
-        let fabric = AnyFabric::new(FabricKind::Shm, ClientId(1))?;
-        let mut nodes = Vec::new();
-        for node in 0..NODES {
-            let identity: u64 = rand::random();
-            let pool = Pool::new(PoolOptions { bytes: size.pool_bytes(), huge_pages: false })?;
-            let pool_bytes = pool.bytes();
-            let options = NodeFabricsOptions { pool, identity, tcp: None, shm: None };
-            let started = NodeFabrics::start(options);
-            nodes.push(started.map_err(|error| Failure::Verb(error.to_string()))?);
-            let (node, control) = (MnId(node), String::new());
-            let member = Member { node, identity, control, tcp: None, shm: None, pool_bytes };
-            fabric.attach(&member).map_err(|error| Failure::Verb(error.to_string()))?;
+        let loaded = Loaded::new(size)?;
+        let view = loaded.client.view();
+        let fabric = AnyFabric::new(FabricKind::Shm, CLIENT)?;
+        for member in &view.members {
+            fabric.attach(member).map_err(|error| Failure::Verb(error.to_string()))?;
         }
         let class = Object::class(KEY_BYTES, size.pair_bytes as usize - KEY_BYTES);
         let object_bytes = class.expect("values are not that large").bytes() as u32;
-        let (batch, size) = (Batch::new(), *size);
-        let mut raw = Raw { fabric, batch, size, object_bytes, _nodes: nodes };
-        // So that no page is touched for the first time later.
+        let (batch, pairs) = (Batch::new(), Vec::new());
+        let mut raw = Raw { fabric, batch, pairs, object_bytes, next: 0, _loaded: loaded };
         for number in 0..size.keys {
-            raw.update(number)?;
+            let pair = raw.find(&key(number), &view)?;
+            raw.pairs.push(pair);
         }
         Ok(raw)
     }
 
-    fn slot(&self, number: u32) -> (MnId, u64) {
-        (MnId((number % u32::from(NODES)) as u16), u64::from(number) * SLOT_BYTES)
+    /// Looks for a key as one would without a hint.
+    fn find(&mut self, key: &[u8], view: &View) -> Result<Pair, Failure> {
+        let buckets = Buckets::of(key, view);
+        let primary = view.subtables[buckets.subtable as usize].places[0];
+        self.batch.clear();
+        let tickets = buckets.read(&mut self.batch, primary);
+        self.phase()?;
+        let words = buckets.words(&self.batch, tickets).expect("checked");
+        for (slot, word) in words.matching() {
+            let pair = self.pair(slot, word, view);
+            let at = pair.objects.get()[0];
+            self.batch.clear();
+            let ticket = self.batch.read(at.node, at.offset, self.object_bytes);
+            self.phase()?;
+            let bytes = self.batch.data(ticket).expect("checked");
+            if Object::decode(bytes).is_ok_and(|object| object.key() == key) {
+                return Ok(pair);
+            }
+        }
+        Err(Failure::Verb("a key is not where it was put".into()))
     }
 
-    fn object(&self, number: u32) -> u64 {
-        let slots = (u64::from(self.size.keys) * SLOT_BYTES).next_multiple_of(4096);
-        slots + u64::from(number) / 2 * u64::from(self.object_bytes)
+    fn pair(&self, slot: SlotRef, word: Slot, view: &View) -> Pair {
+        let slots = Places::new(view.slot_places(slot));
+        let objects = view.object_places(word.address(), self.object_bytes.into());
+        let mut objects = Places::new(objects.expect("an object is in a region"));
+        let primary = slots.get()[0].node;
+        if let Some(near) = objects.get().iter().position(|place| place.node == primary) {
+            objects.places.swap(0, near);
+        }
+        Pair { word, slots, objects }
+    }
+
+    /// The pairs of these keys, in this order.
+    pub fn pairs(&self, numbers: &[u32]) -> Vec<Pair> {
+        numbers.iter().map(|number| self.pairs[*number as usize]).collect()
     }
 
     fn phase(&mut self) -> Result<(), Failure> {
-        let batch = std::mem::take(&mut self.batch);
-        self.batch = at_once(self.fabric.execute(batch));
+        if !self.fabric.execute_now(&mut self.batch) {
+            let batch = std::mem::take(&mut self.batch);
+            self.batch = at_once(self.fabric.execute(batch));
+        }
         self.batch.check().map_err(|failure| Failure::Verb(format!("{failure:?}")))
     }
 
     /// READ of the slot and of the object: one phase.
-    pub fn get(&mut self, number: u32) -> Result<(), Failure> {
+    pub fn get(&mut self, pair: &Pair) -> Result<(), Failure> {
         self.batch.clear();
-        let (node, slot) = self.slot(number);
-        self.batch.read(node, slot, SLOT_BYTES as u32);
-        let object = self.object(number);
-        self.batch.read(MnId((number % 2) as u16), object, self.object_bytes);
+        let (slot, object) = (pair.slots.places[0], pair.objects.places[0]);
+        self.batch.read(slot.node, slot.offset, SLOT_BYTES);
+        self.batch.read(object.node, object.offset, self.object_bytes);
         self.phase()
     }
 
-    /// WRITE of the object to its replicas with READ of the slot; CAS of the backups; CAS of the
-    /// primary.
-    pub fn update(&mut self, number: u32) -> Result<(), Failure> {
+    /// WRITE of an object to its replicas with READ of the slot; CAS of the backups; CAS of the
+    /// primary. The words of the slots stay what they are.
+    pub fn update(&mut self, pair: &Pair) -> Result<(), Failure> {
         self.batch.clear();
-        let object = self.object(number);
         let span = self.batch.stage(self.object_bytes);
-        for replica in 0..u32::from(self.size.data_replicas) {
-            let node = MnId(((number % 2 + replica) % u32::from(NODES)) as u16);
-            self.batch.write(node, object, span);
+        let written = self.pairs[self.next].objects;
+        self.next = (self.next + 1) % self.pairs.len();
+        for place in written.get() {
+            self.batch.write(place.node, place.offset, span);
         }
-        let (primary, slot) = self.slot(number);
-        let read = self.batch.read(primary, slot, SLOT_BYTES as u32);
+        let (primary, word) = (pair.slots.places[0], pair.word.0);
+        self.batch.read(primary.node, primary.offset, SLOT_BYTES);
         self.phase()?;
-        let data = self.batch.data(read).expect("checked");
-        let old = u64::from_le_bytes(data.try_into().expect("a slot has 8 bytes"));
-        let backups = usize::from(self.size.index_replicas) - 1;
-        if backups > 0 {
+        let backups = &pair.slots.get()[1..];
+        if !backups.is_empty() {
             self.batch.clear();
-            for backup in 1..=backups as u16 {
-                let node = MnId((primary.0 + backup) % NODES);
-                self.batch.cas(node, slot, old, old + 1);
+            for backup in backups {
+                self.batch.cas(backup.node, backup.offset, word, word);
             }
             self.phase()?;
         }
         self.batch.clear();
-        self.batch.cas(primary, slot, old, old + 1);
+        self.batch.cas(primary.node, primary.offset, word, word);
         self.phase()
     }
 }

@@ -5,7 +5,7 @@ mod support;
 
 use fusee_core::error::Error;
 use fusee_core::layout::{
-    Address, BlockHeader, BlockShape, LogEntry, OVERHEAD_BYTES, Opcode, Pair, SizeClass, Slot,
+    Address, BlockHeader, BlockShape, OVERHEAD_BYTES, Opcode, Pair, SizeClass, Slot,
 };
 use fusee_core::recovery::{BlockContent, RecoveryError, Report, recover};
 use fusee_core::verbs::{ClientId, MnId};
@@ -63,11 +63,8 @@ fn scribble(rng: &Rng, cluster: &Cluster, client: ClientId, block: Address) {
         ];
         assert!(key.len() as u64 + OVERHEAD_BYTES <= class.bytes());
         let generation = any(&[0, 0, 1, 31, 32, 255]) as u8;
-        let pair = Pair { key: &key, value: b"", generation };
         let opcode = [Opcode::Insert, Opcode::Update, Opcode::Delete, Opcode::Upsert][rng.below(4)];
-        let old = [None, Some(0), Some(u64::MAX)][rng.below(3)];
-        let entry = LogEntry { old, opcode };
-        pair.encode(&entry, &mut bytes);
+        Pair { key: &key, value: b"", generation, opcode }.encode(&mut bytes);
         let tail = bytes.len() - 1;
         bytes[tail] = any(&[bytes[tail].into(), bytes[tail].into(), 0x80, 0xff, 0]) as u8;
         put(cluster, at, &bytes, replica());

@@ -76,7 +76,8 @@ pub(super) struct IndexCache {
 impl IndexCache {
     /// A cache of at most `capacity` keys; none at all for 0.
     pub fn new(capacity: usize, threshold: f64) -> IndexCache {
-        let table = if capacity > 0 { vec![Entry::FREE; MIN_PLACES] } else { Vec::new() };
+        let table =
+            if capacity > 0 { fusee_fabric::filled(Entry::FREE, MIN_PLACES) } else { Vec::new() };
         IndexCache { table, len: 0, capacity, hand: 0, threshold: threshold as f32 }
     }
 
@@ -179,7 +180,7 @@ impl IndexCache {
 
     fn grow(&mut self) {
         let places = 2 * self.table.len();
-        let before = std::mem::replace(&mut self.table, vec![Entry::FREE; places]);
+        let before = std::mem::replace(&mut self.table, fusee_fabric::filled(Entry::FREE, places));
         before.into_iter().filter(|e| e.state != State::Free).for_each(|e| self.put(e));
         self.hand = 0;
     }
@@ -248,7 +249,11 @@ mod tests {
         for word in 1..100 {
             let guess = cache.guess(&KEY.into());
             assert_eq!(guess, Some(place(word - 1)));
-            cache.written(&KEY.into(), guess, Written { place: Some(place(word)), hint_held: true });
+            cache.written(
+                &KEY.into(),
+                guess,
+                Written { place: Some(place(word)), hint_held: true },
+            );
         }
     }
 
@@ -260,10 +265,12 @@ mod tests {
             cache.found(&Key::new(&i.to_le_bytes()), None, Some(place(1)));
             off.found(&Key::new(&i.to_le_bytes()), None, Some(place(1)));
         }
-        let kept = (0..1000u32).filter(|i| cache.guess(&Key::new(&i.to_le_bytes())).is_some()).count();
+        let kept =
+            (0..1000u32).filter(|i| cache.guess(&Key::new(&i.to_le_bytes())).is_some()).count();
         assert!((1..=10).contains(&kept), "{kept}");
         assert_eq!(off.guess(&Key::new(&999u32.to_le_bytes())), None);
-        let key = (0..1000u32).find(|i| cache.guess(&Key::new(&i.to_le_bytes())).is_some()).unwrap();
+        let key =
+            (0..1000u32).find(|i| cache.guess(&Key::new(&i.to_le_bytes())).is_some()).unwrap();
         cache.forget(&Key::new(&key.to_le_bytes()));
         assert_eq!(cache.guess(&Key::new(&key.to_le_bytes())), None);
     }

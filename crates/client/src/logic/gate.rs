@@ -7,9 +7,10 @@
 //!
 //! A view or an epoch that comes makes a new *moment*: a number that both sides know. The order is
 //! Dekker's: a session first tells since which moment it acts and then looks whether that is still
-//! the newest; the keeper first makes the new moment and then looks what the session tells. All four
-//! are sequentially consistent, so at least one sees the other: either the operation begins at the
-//! new moment, or the keeper sees that it acts since the old one.
+//! the newest; the keeper first makes the new moment and then looks what the session tells. Between the
+//! two, each passes a [`barrier`], so at least one sees the other: either the operation begins at the
+//! new moment, or the keeper sees that it acts since the old one. The keeper's side pays for both, once
+//! for every moment: an operation that has begun since then has seen it.
 //!
 //! What operations have freed holds up only those who must know that all of it is marked: a session
 //! that does nothing would hold them up for ever. So after some epochs the keeper *revokes* what
@@ -22,7 +23,8 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
@@ -32,6 +34,7 @@ use fusee_core::change::Stage;
 use fusee_core::host::Acting;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
+use fusee_fabric::barrier;
 use futures_util::task::AtomicWaker;
 
 /// Nothing acts; nothing waits to be marked.
@@ -53,6 +56,9 @@ pub struct Gate {
     /// The number of the newest view.
     number: AtomicU64,
     moment: AtomicU64,
+    /// From the keeper to itself: operations that begin do so at this moment or a newer one; of all
+    /// others it sees when they began.
+    seen_by_all: AtomicU64,
     /// The moment since which the oldest operation acts, or `IDLE`.
     oldest: AtomicU64,
     /// The moment since which freed objects wait to be marked, `IDLE` or `REVOKED`.
@@ -145,6 +151,7 @@ impl Gate {
             number: AtomicU64::new(view.number),
             newest: Mutex::new(Newest { view, epoch, moments: VecDeque::from([first]) }),
             moment: AtomicU64::new(0),
+            seen_by_all: AtomicU64::new(0),
             oldest: AtomicU64::new(IDLE),
             freed: AtomicU64::new(IDLE),
             stopped: AtomicUsize::new(0),
@@ -177,8 +184,12 @@ impl Gate {
 
     /// From the session: since when its operations act.
     pub fn tell(&self, acting: Acting) {
-        self.stopped.store(acting.stopped, SeqCst);
-        self.oldest.store(acting.oldest.unwrap_or(IDLE), SeqCst);
+        if self.stopped.load(Relaxed) != acting.stopped {
+            self.stopped.store(acting.stopped, Release);
+        }
+        // Release: who sees that operations have ended sees what they left, and what they told before.
+        self.oldest.store(acting.oldest.unwrap_or(IDLE), Release);
+        barrier::light();
     }
 
     /// To the session: see [`Host::moment`](fusee_core::host::Host::moment).
@@ -414,7 +425,11 @@ impl Gate {
     pub fn pulse(&self) -> Pulse {
         // The moment first: an operation that begins afterwards begins at this one or a newer one.
         let moment = self.moment.load(SeqCst);
-        let since = self.oldest.load(SeqCst).min(moment);
+        if self.seen_by_all.load(Acquire) != moment {
+            barrier::heavy();
+            self.seen_by_all.store(moment, Release);
+        }
+        let since = self.oldest.load(Acquire).min(moment);
         // What is freed from now on, by an operation that acts already, is freed since `since`.
         let freed = self.freed.load(SeqCst);
         let mut newest = self.newest();

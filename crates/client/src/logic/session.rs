@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_control::master::{Leftover, MasterReply, MasterRequest};
-use fusee_core::stats::Stats;
 use fusee_core::race::Key;
+use fusee_core::stats::Stats;
 use fusee_core::store::{Hint, SearchKey};
 use fusee_core::verbs::{ClientId, Fabric};
 use fusee_core::view::View;

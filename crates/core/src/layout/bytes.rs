@@ -1,18 +1,8 @@
 //! Little-endian integers at fixed offsets of byte slices.
 
-/// The 8 bytes at `at`.
-pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
-}
-
 /// The 4 bytes at `at`.
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
-}
-
-/// Puts 8 bytes at `at`.
-pub fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
-    bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
 /// Puts 4 bytes at `at`.

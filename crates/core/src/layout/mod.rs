@@ -19,8 +19,7 @@ mod slot;
 
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, bitmap_bytes};
 pub use object::{
-    HEADER_BYTES, LOG_ENTRY_BYTES, LogEntry, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair,
-    TRAILER_BYTES, object_bytes, trailer_bytes,
+    HEADER_BYTES, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair, object_bytes,
 };
 pub use size_class::SizeClass;
 pub use slot::{Identity, MOVED_BYTES, Slot};

@@ -3,8 +3,8 @@
 //! ```text
 //! offset         0       4           8             12      16
 //!                | crc 4 | key len 4 | value len 4 | gen 4 | key | value | zeros ...
-//! from the end   16        10            2       1
-//!                | zeros 6 | old value 8 | crc 1 | opcode 7 bits, used 1 bit |
+//! from the end   1
+//!                | opcode 7 bits, used 1 bit |
 //! ```
 //!
 //! The CRC-32C covers the rest of the header, the key and the value: a reader that raced with a
@@ -13,29 +13,21 @@
 //! last word last: once it is set, the object is complete.
 //!
 //! Of the paper's log entry the pointers are missing: recovery walks through the blocks in use by
-//! position, so nothing has to link their objects. The old value is written by the winner of a
-//! write round, in the phase that commits the primary; it tells people what a write replaced, so
-//! its CRC-8 says whether it is there.
+//! position, so nothing has to link their objects. So is the old value: recovery looks at the slots, which
+//! say more. An object is written once, and changed never.
 
 use core::fmt;
 
 use super::SizeClass;
-use super::bytes::{put_u32, put_u64, u32_at, u64_at};
+use super::bytes::{put_u32, u32_at};
 
 /// Bytes before the key.
 pub const HEADER_BYTES: u64 = 16;
-/// Bytes of the log entry (P §4.5, Fig. 8a, without its pointers).
-pub const LOG_ENTRY_BYTES: u64 = 10;
-/// The log entry, padded to whole words so that it can be written again on its own.
-pub const TRAILER_BYTES: u64 = 16;
+/// Bytes of the log entry (P §4.5, Fig. 8a, without its pointers and the old value).
+pub const LOG_ENTRY_BYTES: u64 = 1;
 /// What an object needs beside key and value.
-pub const OVERHEAD_BYTES: u64 = HEADER_BYTES + TRAILER_BYTES;
+pub const OVERHEAD_BYTES: u64 = HEADER_BYTES + LOG_ENTRY_BYTES;
 
-const OLD: usize = 6;
-const OLD_CRC: usize = 14;
-const TAIL: usize = 15;
-const _: () = assert!(TAIL + 1 == TRAILER_BYTES as usize);
-const _: () = assert!(OLD as u64 + LOG_ENTRY_BYTES == TRAILER_BYTES);
 const USED: u8 = 0x80;
 
 /// What an operation does to its key. Stands in the log entry.
@@ -60,31 +52,6 @@ impl Opcode {
     }
 }
 
-/// The embedded log entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogEntry {
-    /// The primary slot's word before this write, once its writer has won the round.
-    pub old: Option<u64>,
-    /// The operation.
-    pub opcode: Opcode,
-}
-
-/// The last 16 bytes of an object, in whole words, with the used bit set.
-pub fn trailer_bytes(entry: &LogEntry) -> [u8; TRAILER_BYTES as usize] {
-    let mut bytes = [0; TRAILER_BYTES as usize];
-    if let Some(old) = entry.old {
-        put_u64(&mut bytes, OLD, old);
-        bytes[OLD_CRC] = old_crc(old);
-    }
-    bytes[TAIL] = entry.opcode as u8 | USED;
-    bytes
-}
-
-/// A checksum of the old value that is never 0, since 0 stands where none was written.
-fn old_crc(old: u64) -> u8 {
-    (crc32c(&old.to_le_bytes()) as u8).max(1)
-}
-
 fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
@@ -94,7 +61,7 @@ pub fn object_bytes(key_bytes: u64, value_bytes: u64) -> u64 {
     OVERHEAD_BYTES + key_bytes + value_bytes
 }
 
-/// What goes into an object beside its log entry.
+/// What goes into an object.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
     /// The key.
@@ -103,6 +70,8 @@ pub struct Pair<'a> {
     pub value: &'a [u8],
     /// The generation that slots will show.
     pub generation: u8,
+    /// What the write does.
+    pub opcode: Opcode,
 }
 
 impl Pair<'_> {
@@ -110,7 +79,7 @@ impl Pair<'_> {
     ///
     /// # Panics
     /// If the pair does not fit.
-    pub fn encode(&self, entry: &LogEntry, bytes: &mut [u8]) {
+    pub fn encode(&self, bytes: &mut [u8]) {
         let (key, value) = (self.key, self.value);
         assert!(object_bytes(key.len() as u64, value.len() as u64) <= bytes.len() as u64);
         let value_at = HEADER_BYTES as usize + key.len();
@@ -122,9 +91,9 @@ impl Pair<'_> {
         bytes[value_at..end].copy_from_slice(value);
         let crc = crc32c(&bytes[4..end]);
         put_u32(bytes, 0, crc);
-        let trailer_at = bytes.len() - TRAILER_BYTES as usize;
-        bytes[end..trailer_at].fill(0);
-        bytes[trailer_at..].copy_from_slice(&trailer_bytes(entry));
+        let (last, pad) = bytes[end..].split_last_mut().expect("it fits");
+        pad.fill(0);
+        *last = self.opcode as u8 | USED;
     }
 }
 
@@ -238,14 +207,9 @@ impl<'a> Object<'a> {
         self.bytes[12]
     }
 
-    /// The log entry; `None` if its opcode is none of ours.
-    pub fn log_entry(&self) -> Option<LogEntry> {
-        let trailer = &self.bytes[self.bytes.len() - TRAILER_BYTES as usize..];
-        let old = u64_at(trailer, OLD);
-        Some(LogEntry {
-            old: (trailer[OLD_CRC] == old_crc(old)).then_some(old),
-            opcode: Opcode::from_bits(trailer[TAIL] & !USED)?,
-        })
+    /// What the write does; `None` if it is nothing that ours do.
+    pub fn opcode(&self) -> Option<Opcode> {
+        Opcode::from_bits(self.bytes.last()? & !USED)
     }
 }
 
@@ -255,8 +219,8 @@ mod tests {
 
     use super::*;
 
-    fn entry(old: Option<u64>) -> LogEntry {
-        LogEntry { old, opcode: Opcode::Upsert }
+    fn pair<'a>(key: &'a [u8], value: &'a [u8], generation: u8) -> Pair<'a> {
+        Pair { key, value, generation, opcode: Opcode::Upsert }
     }
 
     #[test]
@@ -266,11 +230,10 @@ mod tests {
                 let (key, value) = (vec![7; key_len], vec![9; value_len]);
                 let class = Object::class(key_len, value_len).unwrap();
                 let mut bytes = vec![0xee; class.bytes() as usize];
-                let pair = Pair { key: &key, value: &value, generation: 31 };
-                pair.encode(&entry(None), &mut bytes);
+                pair(&key, &value, 31).encode(&mut bytes);
                 let object = Object::decode_generation(&bytes, 31).unwrap();
                 assert_eq!((object.key(), object.value()), (&key[..], &value[..]));
-                assert_eq!(object.log_entry(), Some(entry(None)));
+                assert_eq!(object.opcode(), Some(Opcode::Upsert));
                 let used = object_bytes(key_len as u64, value_len as u64);
                 assert!(bytes.len() as u64 - used < bytes.len() as u64 / 8 + 64);
                 assert_eq!(
@@ -282,25 +245,9 @@ mod tests {
     }
 
     #[test]
-    fn the_old_value_can_be_added_by_rewriting_the_trailer() {
-        let mut bytes = vec![0; 128];
-        // The value ends right before the trailer.
-        Pair { key: b"k", value: &[3; 95], generation: 0 }.encode(&entry(None), &mut bytes);
-        assert_eq!(Object::decode(&bytes).unwrap().log_entry().unwrap().old, None);
-        for old in [0, 1, u64::MAX] {
-            let trailer = trailer_bytes(&entry(Some(old)));
-            let at = bytes.len() - TRAILER_BYTES as usize;
-            bytes[at..].copy_from_slice(&trailer);
-            let object = Object::decode(&bytes).unwrap();
-            assert_eq!(object.log_entry().unwrap().old, Some(old));
-            assert_eq!(object.value(), [3; 95]);
-        }
-    }
-
-    #[test]
     fn any_flipped_bit_of_the_pair_is_noticed() {
         let mut bytes = vec![0; 128];
-        Pair { key: b"key", value: b"value", generation: 1 }.encode(&entry(None), &mut bytes);
+        pair(b"key", b"value", 1).encode(&mut bytes);
         for bit in 0..(16 + 8) * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(Object::decode(&bytes).is_err(), "bit {bit}");

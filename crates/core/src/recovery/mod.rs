@@ -41,7 +41,7 @@ mod walk;
 use alloc::vec::Vec;
 use core::mem;
 
-use crate::layout::{Address, BlockShape, LogEntry, SizeClass, Slot};
+use crate::layout::{Address, BlockShape, Opcode, SizeClass, Slot};
 use crate::race::Buckets;
 use crate::slab::Rest;
 use crate::stats::Cost;
@@ -128,10 +128,8 @@ struct Candidate {
     buckets: Buckets,
     /// The word that refers to it.
     own: Slot,
-    /// Its size class.
-    class: SizeClass,
-    /// Its log entry.
-    entry: LogEntry,
+    /// What its write does.
+    opcode: Opcode,
 }
 
 /// A running recovery.

@@ -20,7 +20,7 @@
 
 use super::examine::{PerBackup, Sighting, Step, judge};
 use super::{Candidate, Recovery, RecoveryError};
-use crate::layout::{LogEntry, Slot, TRAILER_BYTES, trailer_bytes};
+use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::snapshot::{Verdict, Winner, evaluate};
 use crate::verbs::{Fabric, Ticket};
@@ -43,8 +43,7 @@ impl<F: Fabric> Recovery<'_, F> {
         seen: &Sighting,
     ) -> Result<(), RecoveryError> {
         let own = found.own;
-        let trusted = removed(Mutant::RecoveryTrustsTheLog) && found.entry.old.is_some();
-        let step = if trusted { Step::Done } else { judge(found.entry.opcode, own, seen) };
+        let step = judge(found.opcode, own, seen);
         let contended = match step {
             Step::Done => {
                 self.report.on_primary += 1;
@@ -60,17 +59,15 @@ impl<F: Fabric> Recovery<'_, F> {
                 return Ok(());
             }
             (Contended::Won(winner, now), Step::Commit(word)) => {
-                self.commit(winner, found, &now, word).await?
+                self.commit(winner, &now, word).await?
             }
             (Contended::Won(winner, now), Step::Confirm(word)) => {
-                self.rewrite(&winner, &now, word).await?
-                    && self.commit(winner, found, &now, word).await?
+                self.rewrite(&winner, &now, word).await? && self.commit(winner, &now, word).await?
             }
             (Contended::Won(winner, now), Step::Withdraw(_))
                 if removed(Mutant::RecoveryCommitsTentative) =>
             {
-                self.rewrite(&winner, &now, own).await?
-                    && self.commit(winner, found, &now, own).await?
+                self.rewrite(&winner, &now, own).await? && self.commit(winner, &now, own).await?
             }
             (Contended::Won(winner, now), Step::Withdraw(_) | Step::Abort(_)) => {
                 self.abort(winner, own, &now).await?
@@ -206,32 +203,15 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(self.rewrite(&winner, seen, aborted).await? && self.replace(&primary, aborted).await?)
     }
 
-    /// As the winner, commits. In the same phase the old value goes into the log entry, as in the
-    /// client's own commit: it only helps freeing, so that it does not matter if it fails.
+    /// As the winner, commits.
     async fn commit(
         &mut self,
         _winner: Winner,
-        found: &Candidate,
         seen: &Sighting,
         word: Slot,
     ) -> Result<bool, RecoveryError> {
-        let (view, old) = (self.view, seen.primary);
-        self.batch.clear();
-        if found.entry.old.is_none() {
-            let trailer = self.batch.stage(TRAILER_BYTES as u32);
-            let entry = LogEntry { old: Some(old.0), ..found.entry };
-            self.batch.bytes_mut(trailer).copy_from_slice(&trailer_bytes(&entry));
-            let at = found.class.bytes() - TRAILER_BYTES;
-            let places = view.object_places(found.own.address(), found.class.bytes());
-            for place in places.expect("it was read there") {
-                self.batch.write(place.node, place.offset + at, trailer);
-            }
-        }
-        let primary = self.primary(seen);
-        let cas = self.batch.cas(primary.node, primary.offset, old.0, word.0);
-        self.phase().await;
-        let shown = Slot(self.batch.found(cas)?);
-        Ok(shown == old || shown == word)
+        let shown = self.swap(&[(self.primary(seen), seen.primary)], word).await?[0];
+        Ok(shown == seen.primary || shown == word)
     }
 }
 

@@ -160,7 +160,7 @@ impl<F: Fabric> Recovery<'_, F> {
 
     fn take(&mut self, found: Candidate) {
         if removed(Mutant::RecoveryExaminesLastObjectsOnly)
-            && self.pending.last().is_some_and(|before| before.class == found.class)
+            && self.pending.last().is_some_and(|before| before.own.class() == found.own.class())
         {
             self.pending.pop();
         }
@@ -192,12 +192,12 @@ fn candidate(
     address: Address,
     class: SizeClass,
 ) -> Option<Candidate> {
-    let entry = object.log_entry()?;
+    let opcode = object.opcode()?;
     let generation = object.generation();
     if object.key().is_empty() || generation >= Slot::GENERATIONS {
         return None;
     }
     let buckets = Buckets::of(object.key(), view);
     let own = Slot::new(buckets.fingerprint, class, address, generation);
-    Some(Candidate { buckets, own, class, entry })
+    Some(Candidate { buckets, own, opcode })
 }

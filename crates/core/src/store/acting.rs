@@ -11,6 +11,7 @@
 //! * that was dropped or failed after its first CAS acts for ever: nobody knows what is still on its
 //!   way, so that this session has to be shut out before the view changes.
 
+use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -20,6 +21,9 @@ use crate::host::{Acting, Host};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::Fabric;
 use crate::view::View;
+
+/// A view as the operations of a session share it: every one of them holds it, and counts to itself.
+pub(super) type ViewRef = Rc<Arc<View>>;
 
 /// How many operations of a session act since when.
 #[derive(Debug, Default)]
@@ -58,7 +62,11 @@ impl Moments {
         if acting[at].1 > 0 {
             return false;
         }
-        acting.remove(at);
+        if acting.len() == 1 {
+            acting.clear();
+        } else {
+            acting.remove(at);
+        }
         at == 0
     }
 }
@@ -70,21 +78,21 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// The newest view that has come.
-    pub(super) fn newest_view(&self) -> Arc<View> {
+    pub(super) fn newest_view(&self) -> ViewRef {
         self.follow_view();
-        self.view()
+        self.view.borrow().clone()
     }
 
     /// Takes the newest view that has come.
     pub(super) fn follow_view(&self) {
         let known = self.view.borrow().number;
         if let Some(newer) = self.host.newer_view(known) {
-            *self.view.borrow_mut() = newer;
+            *self.view.borrow_mut() = Rc::new(newer);
         }
     }
 
     /// Begins to act at the newest moment, which is returned with its view, or a newer one.
-    fn begin(&self) -> (Arc<View>, u64) {
+    fn begin(&self) -> (ViewRef, u64) {
         loop {
             let moment = self.host.moment();
             let view = self.newest_view();
@@ -122,7 +130,7 @@ pub(super) struct Acts<'s, F: Fabric, H: Host> {
 
 impl<'s, F: Fabric, H: Host> Acts<'s, F, H> {
     /// An operation begins.
-    pub fn new(store: &'s Store<F, H>) -> (Acts<'s, F, H>, Arc<View>) {
+    pub fn new(store: &'s Store<F, H>) -> (Acts<'s, F, H>, ViewRef) {
         let (view, moment) = store.begin();
         let acts = Acts { store, moment: Some(moment), posted: false, stopped: false };
         (acts, view)
@@ -146,7 +154,7 @@ impl<'s, F: Fabric, H: Host> Acts<'s, F, H> {
     }
 
     /// It acts by the newest view from now on.
-    pub fn resume(&mut self) -> Arc<View> {
+    pub fn resume(&mut self) -> ViewRef {
         let before = self.moment.take();
         let (view, moment) = self.store.begin();
         self.moment = Some(moment);

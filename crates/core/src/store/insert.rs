@@ -48,7 +48,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let own = self.own_word(intent.key, object);
         let buckets = Buckets::of(intent.key, &self.view);
         if self.view.subtables[slot.subtable as usize].places.len() == 1 {
-            return self.insert_alone(intent, words, &buckets, (slot, old, own), object).await;
+            return self.insert_alone(intent, words, &buckets, (slot, old, own)).await;
         }
         let installed = if removed(Mutant::NeverTentative) { own } else { own.tentative() };
         let round = Round { slot, old, own: installed };
@@ -80,7 +80,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
         }
         self.rewrite_backups(&winner, slot, round.own, own).await?;
-        let done = self.commit(winner, &round, old, own, object, intent.opcode).await?;
+        let done = self.commit(winner, &round, old, own).await?;
         debug_assert!(done, "only a commit without backups can come too late");
         self.free(old);
         Ok(Attempt::Done(Some(Hint { slot, word: own })))
@@ -137,7 +137,6 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         words: &Words,
         buckets: &Buckets,
         (slot, old, own): (SlotRef, Slot, Slot),
-        object: &Allocation,
     ) -> Result<Attempt, Error> {
         self.batch.next_phase();
         self.mentioned = true;
@@ -169,7 +168,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.free(old);
             return other.map(|_| Attempt::Again).map_err(withdrawn);
         }
-        match self.commit(winner, &round, own.tentative(), own, object, intent.opcode).await? {
+        match self.commit(winner, &round, own.tentative(), own).await? {
             true => {
                 self.free(old);
                 Ok(Attempt::Done(Some(Hint { slot, word: own })))

@@ -92,11 +92,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let mut firsts = Vec::with_capacity(keys.len());
         for key in keys {
-            firsts.push(match key.hint {
-                Some(hint) if self.is_possible(hint, key.key) && self.has_room(hint.word) => {
-                    let slot = self.read_slot(hint.slot);
-                    let object = self.read_whole(hint.word).expect("is_possible checked it");
-                    First::Hinted { hint, slot, object }
+            let lead = key.hint.and_then(|hint| self.lead(hint, key.key));
+            firsts.push(match lead {
+                Some(lead) if self.has_room(lead.hint.word) => {
+                    let slot = self.read_slot_of(&lead);
+                    let object = self.read_object_of(&lead);
+                    First::Hinted { hint: lead.hint, slot, object }
                 }
                 _ => {
                     let buckets = Buckets::of(key.key, &self.view);
@@ -148,7 +149,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if !self.has_room(hint.word) {
                 return State::Open;
             }
-            match self.read_whole(hint.word) {
+            match self.read_whole(hint.slot, hint.word) {
                 Some(ticket) => reads.push((hint, ticket)),
                 None => return State::Open,
             }

@@ -28,6 +28,7 @@ mod search;
 mod stopped;
 mod write;
 
+use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -38,8 +39,9 @@ use arrayvec::ArrayVec;
 pub use many::SearchKey;
 pub use search::Searched;
 
-use acting::{Acts, Moments};
+use acting::{Acts, Moments, ViewRef};
 use reclaim::Freed;
+use search::Fetched;
 use stopped::Progress;
 
 use crate::error::{Error, Outcome};
@@ -78,7 +80,7 @@ pub struct Store<F, H> {
     fabric: F,
     host: H,
     client: ClientId,
-    view: RefCell<Arc<View>>,
+    view: RefCell<ViewRef>,
     slabs: RefCell<Slabs>,
     batches: RefCell<Vec<Batch>>,
     stats: RefCell<Stats>,
@@ -106,7 +108,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             fabric,
             host,
             client,
-            view: RefCell::new(view),
+            view: RefCell::new(Rc::new(view)),
             slabs: RefCell::new(slabs),
             batches: RefCell::default(),
             stats: RefCell::default(),
@@ -137,7 +139,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// The view that new operations follow.
     pub fn view(&self) -> Arc<View> {
-        self.view.borrow().clone()
+        Arc::clone(&self.view.borrow())
     }
 
     /// The counters so far.
@@ -199,7 +201,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 /// One running operation: its batch, and what it has cost.
 struct Op<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
-    view: Arc<View>,
+    view: ViewRef,
     batch: Batch,
     cost: Cost,
     /// By which view it acts, and whether others may have seen something of it.
@@ -219,6 +221,33 @@ struct Op<'s, F: Fabric, H: Host> {
     pauses: u32,
 }
 
+/// Where a hint leads to.
+struct Lead {
+    hint: Hint,
+    /// The slot on its primary.
+    slot: Place,
+    /// The replica of the object to read.
+    object: Place,
+    class: SizeClass,
+}
+
+/// What shows that an object is the key's. The slot leads to it at the moment when the slot is read; from
+/// then on it stays as it is until the operation ends.
+#[derive(Clone, Copy)]
+enum Proof {
+    /// Read after the slot: the start of the object, up to its key, is enough.
+    Prefix(Ticket),
+    /// Read before or after the slot, nobody knows: perhaps while another object, which was here when
+    /// the hint was made, gave way to this one. Nothing but the CRC shows that no part of it was read.
+    Whole(Ticket),
+}
+
+/// How much of an object has to be read to compare its key.
+fn prefix_bytes(class: SizeClass, key: Key<'_>) -> u32 {
+    let needed = (HEADER_BYTES + key.len() as u64).next_multiple_of(UNIT_BYTES);
+    needed.min(class.bytes()) as u32
+}
+
 /// What came of reading an object to compare its key.
 enum KeyCheck {
     Same,
@@ -230,10 +259,12 @@ enum KeyCheck {
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Executes the batch: one phase.
     async fn phase(&mut self) {
-        let batch = mem::take(&mut self.batch);
-        self.acts.posted |= batch.verbs().iter().any(|v| v.is_atomic());
-        self.batch = self.store.fabric.execute(batch).await;
-        if self.batch.check().is_err() {
+        self.acts.posted |= self.batch.atomics() > 0;
+        if !self.store.fabric.execute_now(&mut self.batch) {
+            let batch = mem::take(&mut self.batch);
+            self.batch = self.store.fabric.execute(batch).await;
+        }
+        if self.batch.has_failures() {
             self.note_doubts();
         }
         self.cost.add_batch(&self.batch);
@@ -321,16 +352,32 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         word.class().filter(|class| Some(*class) <= self.view.geometry.largest_class())
     }
 
-    /// Posts a READ of the first `bytes` bytes of an object; `None` if there can be none.
-    fn read_object(&mut self, address: Address, bytes: u64) -> Option<Ticket> {
-        let place = self.view.object_places(address, bytes)?.next()?;
-        Some(self.batch.read(place.node, place.offset, u32::try_from(bytes).ok()?))
+    /// The replica of an object from which its first `bytes` bytes are read: on this node if there is
+    /// one, so that what is read from a slot there comes in the same message, and before it. Else any:
+    /// objects of different addresses are read from different replicas. `None` if there can be none.
+    fn replica(&self, address: Address, bytes: u64, near: MnId) -> Option<Place> {
+        let mut places = self.view.object_places(address, bytes)?;
+        let count = places.len();
+        let any = (address.bytes() / UNIT_BYTES) as usize % count.max(1);
+        let mut chosen = None;
+        for i in 0..count {
+            let place = places.next()?;
+            if place.node == near {
+                return Some(place);
+            }
+            if i == any {
+                chosen = Some(place);
+            }
+        }
+        chosen
     }
 
-    /// Posts a READ of the object that a word refers to; `None` if it refers to none.
-    fn read_whole(&mut self, word: Slot) -> Option<Ticket> {
-        let class = self.class_of(word)?;
-        self.read_object(word.address(), class.bytes())
+    /// Posts a READ of the object that a word refers to, which was read from this slot; `None` if it
+    /// refers to none.
+    fn read_whole(&mut self, slot: SlotRef, word: Slot) -> Option<Ticket> {
+        let bytes = self.class_of(word)?.bytes();
+        let place = self.replica(word.address(), bytes, self.primary(slot).node)?;
+        Some(self.batch.read(place.node, place.offset, u32::try_from(bytes).ok()?))
     }
 
     /// Posts a READ of as much of a word's object as comparing the key needs; `None` if the word
@@ -338,35 +385,61 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ///
     /// The CRC is not checked then, and need not be: the slot was read earlier in this operation,
     /// and an object that was live then stays untouched until the operation ends.
-    fn read_key_of(&mut self, word: Slot, key: Key<'_>) -> Option<Ticket> {
+    fn read_key_of(&mut self, slot: SlotRef, word: Slot, key: Key<'_>) -> Option<Ticket> {
         let class = self.class_of(word)?;
-        let needed = (HEADER_BYTES + key.len() as u64).next_multiple_of(UNIT_BYTES);
-        self.read_object(word.address(), needed.min(class.bytes()))
+        let place = self.replica(word.address(), class.bytes(), self.primary(slot).node)?;
+        Some(self.batch.read(place.node, place.offset, prefix_bytes(class, key)))
     }
 
     /// Whether a word of the primary may refer to the key.
     fn may_hold(&self, word: Slot, key: Key<'_>) -> bool {
-        !word.is_free()
-            && !word.is_tentative()
-            && word.fingerprint() == key.fingerprint()
+        !word.is_free() && !word.is_tentative() && word.fingerprint() == key.fingerprint()
     }
 
-    /// A hint is a guess from outside: whether it can be right at all.
-    fn is_possible(&self, hint: Hint, key: Key<'_>) -> bool {
-        self.view.has_slot(hint.slot)
+    /// Where a hint leads to. It is a guess from outside: `None` if it cannot be right at all.
+    fn lead(&self, hint: Hint, key: Key<'_>) -> Option<Lead> {
+        let is_possible = self.view.has_slot(hint.slot)
             && !self.view.is_headless(hint.slot.subtable)
-            && self.may_hold(hint.word, key)
-            && self.class_of(hint.word).is_some_and(|class| {
-                self.view.object_places(hint.word.address(), class.bytes()).is_some()
-            })
+            && self.may_hold(hint.word, key);
+        let class = self.class_of(hint.word).filter(|_| is_possible)?;
+        let slot = self.primary(hint.slot);
+        let object = self.replica(hint.word.address(), class.bytes(), slot.node)?;
+        Some(Lead { hint, slot, object, class })
     }
 
-    fn check_key_of(
-        &self,
-        ticket: Ticket,
-        word: Slot,
-        key: Key<'_>,
-    ) -> Result<KeyCheck, Failure> {
+    /// Posts the READ of the slot of a hint.
+    fn read_slot_of(&mut self, lead: &Lead) -> Ticket {
+        self.batch.read(lead.slot.node, lead.slot.offset, 8)
+    }
+
+    /// Posts the READ of the whole object of a hint.
+    fn read_object_of(&mut self, lead: &Lead) -> Ticket {
+        self.batch.read(lead.object.node, lead.object.offset, lead.class.bytes() as u32)
+    }
+
+    /// Posts, behind the READ of the slot, what it takes to know that the hint's word leads to the key if
+    /// the slot shows it.
+    fn read_proof(&mut self, lead: &Lead, key: Key<'_>) -> Proof {
+        let in_order = lead.slot.node == lead.object.node || self.store.fabric.is_ordered();
+        if in_order {
+            let bytes = prefix_bytes(lead.class, key);
+            return Proof::Prefix(self.batch.read(lead.object.node, lead.object.offset, bytes));
+        }
+        Proof::Whole(self.read_object_of(lead))
+    }
+
+    /// Whether the word that the slot of a hint showed, if it is the hint's, leads to the key.
+    fn is_proved(&self, proof: Proof, word: Slot, key: Key<'_>) -> Result<bool, Error> {
+        Ok(match proof {
+            Proof::Prefix(ticket) => {
+                let check = self.check_key_of(ticket, word, key).map_err(|f| self.failed(f))?;
+                matches!(check, KeyCheck::Same)
+            }
+            Proof::Whole(ticket) => matches!(self.fetched(ticket, word, key)?, Fetched::Value(_)),
+        })
+    }
+
+    fn check_key_of(&self, ticket: Ticket, word: Slot, key: Key<'_>) -> Result<KeyCheck, Failure> {
         let bytes = self.batch.data(ticket)?;
         Ok(match Object::prefix_has_key(bytes, word.generation(), &key) {
             Ok(true) => KeyCheck::Same,
@@ -388,7 +461,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let mut reads = Candidates::new();
         let mut broken = false;
         for (slot, word) in candidates {
-            match self.read_key_of(word, key) {
+            match self.read_key_of(slot, word, key) {
                 Some(ticket) => reads.push((Hint { slot, word }, ticket)),
                 None => broken = true,
             }

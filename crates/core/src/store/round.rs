@@ -21,7 +21,7 @@ use super::Op;
 use super::stopped::Progress;
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::{Opcode, Slot, TRAILER_BYTES, trailer_bytes};
+use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, Words};
 use crate::slab::Allocation;
@@ -189,10 +189,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(())
     }
 
-    /// As the winner, commits `to` on the primary, and writes the old value into the log entry of
-    /// `object` in the same phase. It need not be durable before the CAS: unique slot values
-    /// already tell recovery how far the round came, the old value only helps freeing. For the
-    /// same reason a failed WRITE of it does not matter.
+    /// As the winner, commits `to` on the primary.
     ///
     /// Returns whether it is done; `false` only with one index replica, where the CAS of the
     /// primary is the round and another writer's came first.
@@ -202,19 +199,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         round: &Round,
         expected: Slot,
         to: Slot,
-        object: &Allocation,
-        opcode: Opcode,
     ) -> Result<bool, Error> {
         self.progress = Progress::Committing(Round { own: to, ..*round });
         self.batch.next_phase();
-        let trailer = self.batch.stage(TRAILER_BYTES as u32);
-        let entry = object.entry(opcode, Some(round.old.0));
-        self.batch.bytes_mut(trailer).copy_from_slice(&trailer_bytes(&entry));
-        let trailer_at = object.class.bytes() - TRAILER_BYTES;
-        let view = self.view.clone();
-        for place in object_places(&view, object)? {
-            self.batch.write(place.node, place.offset + trailer_at, trailer);
-        }
         let primary = self.primary(round.slot);
         let cas = self.batch.cas(primary.node, primary.offset, expected.0, to.0);
         self.phase().await;

@@ -10,7 +10,7 @@
 
 use alloc::boxed::Box;
 
-use super::{BROKEN_WORD, Candidates, Hint, Op, Store};
+use super::{BROKEN_WORD, Candidates, Hint, Lead, Op, Store};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Object, Slot};
@@ -100,8 +100,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         hint: Option<Hint>,
     ) -> Result<Option<(Hint, Span)>, Error> {
         self.batch.clear();
-        if let Some(hint) = hint.filter(|hint| self.is_possible(*hint, key))
-            && let Some(found) = self.search_by_hint(key, hint).await?
+        if let Some(lead) = hint.and_then(|hint| self.lead(hint, key))
+            && let Some(found) = self.search_by_hint(key, lead).await?
         {
             return Ok(Some(found));
         }
@@ -131,7 +131,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let mut broken = false;
             let shown = removed(Mutant::ReadersSeeTentative);
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {
-                match self.read_whole(word) {
+                match self.read_whole(slot, word) {
                     Some(ticket) => reads.push((Hint { slot, word }, ticket)),
                     None => broken = true,
                 }
@@ -164,11 +164,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn search_by_hint(
         &mut self,
         key: Key<'_>,
-        hint: Hint,
+        lead: Lead,
     ) -> Result<Option<(Hint, Span)>, Error> {
-        self.batch.next_phase();
-        let slot = self.read_slot(hint.slot);
-        let Some(object) = self.read_whole(hint.word) else { return Ok(None) };
+        let hint = lead.hint;
+        let slot = self.read_slot_of(&lead);
+        let object = self.read_object_of(&lead);
         self.phase().await;
         let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
         if word == hint.word || removed(Mutant::HintIsTrusted) {
@@ -181,7 +181,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return Ok(None);
         }
         self.batch.next_phase();
-        let Some(object) = self.read_whole(word) else { return Ok(None) };
+        let Some(object) = self.read_whole(hint.slot, word) else { return Ok(None) };
         self.phase().await;
         Ok(match self.fetched(object, word, key)? {
             Fetched::Value(span) => Some((Hint { slot: hint.slot, word }, span)),
@@ -189,12 +189,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         })
     }
 
-    pub(super) fn fetched(
-        &self,
-        read: Ticket,
-        word: Slot,
-        key: Key<'_>,
-    ) -> Result<Fetched, Error> {
+    pub(super) fn fetched(&self, read: Ticket, word: Slot, key: Key<'_>) -> Result<Fetched, Error> {
         let span = self.batch.data_span(read).map_err(|f| self.failed(f))?;
         Ok(match Object::decode_generation(self.batch.bytes(span), word.generation()) {
             Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => {

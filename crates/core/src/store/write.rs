@@ -7,7 +7,7 @@
 //!    the key is new: INSERT into a free slot                 (insert.rs)
 //! ```
 //!
-//! The object is written before anybody can learn its address, together with its log entry. An
+//! The object is written, with its log entry, before anybody can learn its address. An
 //! attempt that has posted a CAS never uses its object again: the next attempt writes a new one,
 //! so that every word it puts into a slot is new.
 //!
@@ -18,7 +18,6 @@
 use alloc::boxed::Box;
 
 use super::round::{Contended, Round, object_places};
-use super::search::Fetched;
 use super::stopped::Progress;
 use super::{Hint, Op, Stale, Store, Written};
 use super::{reclaim, room};
@@ -274,14 +273,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Result<Target, Stale>, Error> {
         self.batch.clear();
         self.post_object(intent, object)?;
-        if let Some(hint) = hint.filter(|hint| self.is_possible(*hint, intent.key)) {
-            let slot = self.read_slot(hint.slot);
-            // All of it: nothing but the CRC shows that no part of it belongs to another object, which
-            // was here when the hint was made, or is being written.
-            let led_to = self.read_whole(hint.word).expect("is_possible checked it");
+        if let Some(lead) = hint.and_then(|hint| self.lead(hint, intent.key)) {
+            let hint = lead.hint;
+            let slot = self.read_slot_of(&lead);
+            let proof = self.read_proof(&lead, intent.key);
             self.object_phase(object).await?;
             let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
-            let leads = matches!(self.fetched(led_to, word, intent.key)?, Fetched::Value(_));
+            let leads = self.is_proved(proof, word, intent.key)?;
             if (word == hint.word && leads) || removed(Mutant::HintIsTrusted) {
                 self.hint_held = true;
                 return Ok(Ok(Target::Slot(hint)));
@@ -318,7 +316,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(())
     }
 
-    async fn find_in(&mut self, words: Words, key: Key<'_>) -> Result<Result<Target, Stale>, Error> {
+    async fn find_in(
+        &mut self,
+        words: Words,
+        key: Key<'_>,
+    ) -> Result<Result<Target, Stale>, Error> {
         let shown = removed(Mutant::WritersSeeTentative);
         let live = words.matching().filter(|(_, w)| !w.is_tentative() || shown);
         Ok(match self.find_key(live, key).await? {
@@ -343,8 +345,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
         }
         let span = self.batch.stage(object.class.bytes() as u32);
-        let pair = Pair { key: &intent.key, value: intent.value, generation: object.generation };
-        pair.encode(&object.entry(intent.opcode, None), self.batch.bytes_mut(span));
+        let (opcode, generation) = (intent.opcode, object.generation);
+        let pair = Pair { key: &intent.key, value: intent.value, generation, opcode };
+        pair.encode(self.batch.bytes_mut(span));
         let replicas = if removed(Mutant::ObjectOnOneReplica) { 1 } else { MAX_REPLICAS };
         for place in object_places(&view, object)?.take(replicas) {
             self.batch.write(place.node, place.offset, span);
@@ -376,8 +379,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         };
         match self.contend(&round, None).await? {
             Contended::Won(winner, _) => {
-                let done =
-                    self.commit(winner, &round, round.old, own, object, intent.opcode).await?;
+                let done = self.commit(winner, &round, round.old, own).await?;
                 self.free(if done { round.old } else { own });
                 let hint = Hint { slot: found.slot, word: own };
                 Ok(if done { Attempt::Done((!own.is_free()).then_some(hint)) } else { lost })

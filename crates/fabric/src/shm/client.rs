@@ -225,4 +225,17 @@ impl Fabric for ShmFabric {
     fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
         self.start(batch)
     }
+
+    #[inline]
+    fn execute_now(&self, batch: &mut Batch) -> bool {
+        self.run(batch);
+        true
+    }
+
+    /// One thread executes them one after the other, with the barriers that [`Order`] keeps up across
+    /// all pools.
+    #[inline]
+    fn is_ordered(&self) -> bool {
+        true
+    }
 }

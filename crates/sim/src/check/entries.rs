@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use fusee_core::layout::{Object, Slot, TRAILER_BYTES};
+use fusee_core::layout::{Object, Slot};
 use fusee_core::race::Buckets;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, SlotRef, View};
@@ -74,7 +74,7 @@ impl Entries {
         }
         let bytes = word.class().expect("it led to an object").bytes();
         for place in view.object_places(word.address(), bytes).expect("it led to an object") {
-            self.objects.insert((place.node, place.offset), (bytes - TRAILER_BYTES, slot));
+            self.objects.insert((place.node, place.offset), (bytes, slot));
         }
     }
 

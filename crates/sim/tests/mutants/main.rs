@@ -52,7 +52,6 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         }
         RecoveryReadsBackupsFirst
         | RecoveryLeavesForeignBackups
-        | RecoveryTrustsTheLog
         | RecoveryExaminesLastObjectsOnly
         | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
         HintIsTrusted | KeysNotCompared => &scenarios::MIXED,
