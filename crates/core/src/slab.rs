@@ -224,9 +224,11 @@ impl Block {
         let taken = self.taken();
         let (mut objects, mut marked) = (Vec::new(), Vec::new());
         for (word, bits) in words {
-            let mut known = 0;
-            for bit in (0..64).filter(|bit| bits >> bit & 1 == 1) {
-                let offset = (u64::from(*word) * 64 + bit) * UNIT_BYTES;
+            let (mut known, mut left) = (0, *bits);
+            while left != 0 {
+                let bit = left.trailing_zeros();
+                left &= left - 1;
+                let offset = (u64::from(*word) * 64 + u64::from(bit)) * UNIT_BYTES;
                 // Anything else is none of ours.
                 if let Some(object) = self.shape.object_at(offset)
                     && taken[object as usize]

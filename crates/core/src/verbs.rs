@@ -392,18 +392,24 @@ pub trait Fabric {
     /// Dropping the future is a client crash: each verb may or may not execute.
     fn execute(&self, batch: Batch) -> impl Future<Output = Batch>;
 
-    /// Executes the batch at once, if this fabric is one that never waits; else does nothing. Returns
-    /// whether it did.
+    /// If this fabric is [immediate](Fabric::is_immediate), executes the batch; else does nothing.
+    /// Returns whether it did.
     #[inline]
     fn execute_now(&self, _batch: &mut Batch) -> bool {
         false
     }
 
-    /// Whether verbs of one batch execute in the order posted across memory nodes, too.
+    /// Whether the session's own processor executes verbs, without waiting for anybody. Those of a batch
+    /// execute in the order posted then, also across memory nodes.
     #[inline]
-    fn is_ordered(&self) -> bool {
+    fn is_immediate(&self) -> bool {
         false
     }
+
+    /// Says that a verb for this place follows soon. Where the session's own processor executes it, the
+    /// cache line comes closer meanwhile; elsewhere nothing happens.
+    #[inline]
+    fn prefetch(&self, _node: MnId, _offset: u64) {}
 }
 
 impl<F: Fabric> Fabric for &F {
@@ -417,8 +423,13 @@ impl<F: Fabric> Fabric for &F {
     }
 
     #[inline]
-    fn is_ordered(&self) -> bool {
-        (**self).is_ordered()
+    fn is_immediate(&self) -> bool {
+        (**self).is_immediate()
+    }
+
+    #[inline]
+    fn prefetch(&self, node: MnId, offset: u64) {
+        (**self).prefetch(node, offset);
     }
 }
 
@@ -433,8 +444,13 @@ impl<F: Fabric> Fabric for Rc<F> {
     }
 
     #[inline]
-    fn is_ordered(&self) -> bool {
-        (**self).is_ordered()
+    fn is_immediate(&self) -> bool {
+        (**self).is_immediate()
+    }
+
+    #[inline]
+    fn prefetch(&self, node: MnId, offset: u64) {
+        (**self).prefetch(node, offset);
     }
 }
 

@@ -207,10 +207,18 @@ impl Fabric for AnyFabric {
     }
 
     #[inline]
-    fn is_ordered(&self) -> bool {
+    fn is_immediate(&self) -> bool {
         match self {
-            AnyFabric::Shm(shm, _) => shm.is_ordered(),
-            AnyFabric::Tcp(tcp) => tcp.is_ordered(),
+            AnyFabric::Shm(shm, _) => shm.is_immediate(),
+            AnyFabric::Tcp(tcp) => tcp.is_immediate(),
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self, node: MnId, offset: u64) {
+        match self {
+            AnyFabric::Shm(shm, _) => shm.prefetch(node, offset),
+            AnyFabric::Tcp(tcp) => tcp.prefetch(node, offset),
         }
     }
 }

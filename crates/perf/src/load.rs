@@ -61,6 +61,30 @@ pub fn numbers(below: u32, count: u32, seed: u64) -> Vec<u32> {
     (0..count).map(|_| rng.random_range(0..below)).collect()
 }
 
+/// The way through a list that knows where it goes on only once a byte is there, which the last step has
+/// brought.
+pub struct Chain {
+    pub at: usize,
+    none: usize,
+}
+
+impl Default for Chain {
+    fn default() -> Chain {
+        Chain { at: 0, none: black_box(0) }
+    }
+}
+
+impl Chain {
+    pub fn next(&mut self, brought: u8) {
+        self.at += 1 + (usize::from(brought) & self.none);
+    }
+}
+
+/// The last byte, if there is one.
+pub fn last(bytes: &[u8]) -> u8 {
+    bytes.last().copied().unwrap_or(0)
+}
+
 /// A cluster in which all keys are, and a session that knows where.
 pub struct Loaded {
     pub session: Session,
@@ -95,10 +119,13 @@ impl Loaded {
 
     pub fn gets(&self, numbers: &[u32]) -> Result<(), Failure> {
         self.session.block_on(async {
-            for number in numbers {
-                let found = |value: Option<&[u8]>| value.map(|value| black_box(value).len());
-                let len = self.session.get_with(&key(*number), found).await?;
-                assert_eq!(len, Some(self.value.len()), "every key is there");
+            let mut chain = Chain::default();
+            while let Some(number) = numbers.get(chain.at) {
+                let found = |value: Option<&[u8]>| value.map(|value| (value.len(), last(value)));
+                let found = self.session.get_with(&key(*number), found).await?;
+                let (len, last) = found.expect("every key is there");
+                assert_eq!(len, self.value.len(), "it is not the value");
+                chain.next(last);
             }
             Ok(())
         })

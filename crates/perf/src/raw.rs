@@ -13,7 +13,7 @@ use fusee_core::view::{Place, SlotRef};
 use fusee_fabric::AnyFabric;
 
 use crate::Failure;
-use crate::load::{KEY_BYTES, Loaded, NODES, Size, key};
+use crate::load::{KEY_BYTES, Loaded, NODES, Size, key, last};
 
 /// Bytes of a slot.
 const SLOT_BYTES: u32 = 8;
@@ -134,16 +134,17 @@ impl Raw {
         self.batch.check().map_err(|failure| Failure::Verb(format!("{failure:?}")))
     }
 
-    /// READ of the slot and of the object: one phase.
-    pub fn get(&mut self, pair: &Pair) -> Result<(), Failure> {
+    /// READ of the slot and of the object: one phase. Gives the last byte.
+    pub fn get(&mut self, pair: &Pair) -> Result<u8, Failure> {
         self.batch.clear();
         let (slot, object) = (pair.slots.places[0], pair.objects.places[0]);
         self.batch.read(slot.node, slot.offset, SLOT_BYTES);
-        self.batch.read(object.node, object.offset, self.object_bytes);
-        self.phase()
+        let object = self.batch.read(object.node, object.offset, self.object_bytes);
+        self.phase()?;
+        Ok(last(self.batch.data(object).expect("checked")))
     }
 
-    /// WRITE of an object to its replicas with READ of the slot; CAS of the backups; CAS of the
+    /// WRITE of an object to its replicas, READ of the slot; CAS of the backups; CAS of the
     /// primary. The words of the slots stay what they are.
     pub fn update(&mut self, pair: &Pair) -> Result<(), Failure> {
         self.batch.clear();

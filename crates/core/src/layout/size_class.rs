@@ -47,6 +47,7 @@ impl SizeClass {
     }
 
     /// The smallest class of at least `bytes` bytes; `None` over 16 MiB.
+    #[inline]
     pub fn fitting(bytes: u64) -> Option<SizeClass> {
         let units = bytes.div_ceil(UNIT_BYTES).max(1);
         if units <= u64::from(EXACT) {
@@ -66,6 +67,7 @@ impl SizeClass {
     }
 
     /// The size of an object of this class, in bytes.
+    #[inline]
     pub const fn bytes(self) -> u64 {
         let units = if self.0 <= EXACT {
             self.0 as u64

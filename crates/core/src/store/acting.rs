@@ -92,7 +92,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Begins to act at the newest moment, which is returned with its view, or a newer one.
-    fn begin(&self) -> (ViewRef, u64) {
+    pub(super) fn begin(&self) -> (ViewRef, u64) {
         loop {
             let moment = self.host.moment();
             let view = self.newest_view();
@@ -109,7 +109,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    fn end(&self, moment: u64) {
+    /// Ends to act since this moment.
+    pub(super) fn end(&self, moment: u64) {
         if self.moments.end(moment) {
             self.tell();
         }

@@ -7,6 +7,7 @@
 
 use alloc::vec::Vec;
 
+use super::lead::{Lead, may_hold};
 use super::search::Fetched;
 use super::{Hint, Op, Store};
 use crate::error::Error;
@@ -92,11 +93,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let mut firsts = Vec::with_capacity(keys.len());
         for key in keys {
-            let lead = key.hint.and_then(|hint| self.lead(hint, key.key));
+            let lead = key.hint.and_then(|hint| Lead::new(&self.view, hint, key.key));
             firsts.push(match lead {
                 Some(lead) if self.has_room(lead.hint.word) => {
-                    let slot = self.read_slot_of(&lead);
-                    let object = self.read_object_of(&lead);
+                    let slot = lead.read_slot(&mut self.batch);
+                    let object = lead.read_object(&mut self.batch);
                     First::Hinted { hint: lead.hint, slot, object }
                 }
                 _ => {
@@ -169,7 +170,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 let word = self.slot_word(*slot).map_err(|f| self.failed(f))?;
                 if word != hint.word {
                     let hints = Vec::from([Hint { slot: hint.slot, word }]);
-                    let follow = self.may_hold(word, key);
+                    let follow = may_hold(word, key);
                     return Ok(match follow {
                         true => Wanted::Objects { hints, certain: false },
                         false => Wanted::Search,

@@ -20,6 +20,7 @@
 mod acting;
 mod compare;
 mod insert;
+mod lead;
 mod many;
 mod reclaim;
 mod room;
@@ -40,13 +41,14 @@ pub use many::SearchKey;
 pub use search::Searched;
 
 use acting::{Acts, Moments, ViewRef};
+use lead::{Lead, class_of, replica};
 use reclaim::Freed;
 use search::Fetched;
 use stopped::Progress;
 
 use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Host};
-use crate::layout::{Address, HEADER_BYTES, Object, ObjectError, SizeClass, Slot, UNIT_BYTES};
+use crate::layout::{HEADER_BYTES, Object, ObjectError, SizeClass, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, MAX_CANDIDATES, Words};
 use crate::slab::Slabs;
@@ -221,16 +223,6 @@ struct Op<'s, F: Fabric, H: Host> {
     pauses: u32,
 }
 
-/// Where a hint leads to.
-struct Lead {
-    hint: Hint,
-    /// The slot on its primary.
-    slot: Place,
-    /// The replica of the object to read.
-    object: Place,
-    class: SizeClass,
-}
-
 /// What shows that an object is the key's. The slot leads to it at the moment when the slot is read; from
 /// then on it stays as it is until the operation ends.
 #[derive(Clone, Copy)]
@@ -310,8 +302,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     fn slot_word(&self, ticket: Ticket) -> Result<Slot, Failure> {
-        let bytes = self.batch.data(ticket)?;
-        Ok(Slot(u64::from_le_bytes(bytes.try_into().expect("a slot has 8 bytes"))))
+        slot_word(&self.batch, ticket)
     }
 
     /// One phase: all slots of the key, from the primary.
@@ -346,38 +337,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         buckets.read(&mut self.batch, place)
     }
 
-    /// The size class of the object that a word refers to, if it can be one that a client of this
-    /// cluster wrote. Words come from memory that others write: nothing about them is certain.
-    fn class_of(&self, word: Slot) -> Option<SizeClass> {
-        word.class().filter(|class| Some(*class) <= self.view.geometry.largest_class())
-    }
-
-    /// The replica of an object from which its first `bytes` bytes are read: on this node if there is
-    /// one, so that what is read from a slot there comes in the same message, and before it. Else any:
-    /// objects of different addresses are read from different replicas. `None` if there can be none.
-    fn replica(&self, address: Address, bytes: u64, near: MnId) -> Option<Place> {
-        let mut places = self.view.object_places(address, bytes)?;
-        let count = places.len();
-        let any = (address.bytes() / UNIT_BYTES) as usize % count.max(1);
-        let mut chosen = None;
-        for i in 0..count {
-            let place = places.next()?;
-            if place.node == near {
-                return Some(place);
-            }
-            if i == any {
-                chosen = Some(place);
-            }
-        }
-        chosen
-    }
-
     /// Posts a READ of the object that a word refers to, which was read from this slot; `None` if it
     /// refers to none.
     fn read_whole(&mut self, slot: SlotRef, word: Slot) -> Option<Ticket> {
-        let bytes = self.class_of(word)?.bytes();
-        let place = self.replica(word.address(), bytes, self.primary(slot).node)?;
-        Some(self.batch.read(place.node, place.offset, u32::try_from(bytes).ok()?))
+        let class = class_of(&self.view, word)?;
+        let place = replica(&self.view, word.address(), class, self.primary(slot).node)?;
+        Some(self.batch.read(place.node, place.offset, class.bytes() as u32))
     }
 
     /// Posts a READ of as much of a word's object as comparing the key needs; `None` if the word
@@ -386,46 +351,20 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// The CRC is not checked then, and need not be: the slot was read earlier in this operation,
     /// and an object that was live then stays untouched until the operation ends.
     fn read_key_of(&mut self, slot: SlotRef, word: Slot, key: Key<'_>) -> Option<Ticket> {
-        let class = self.class_of(word)?;
-        let place = self.replica(word.address(), class.bytes(), self.primary(slot).node)?;
+        let class = class_of(&self.view, word)?;
+        let place = replica(&self.view, word.address(), class, self.primary(slot).node)?;
         Some(self.batch.read(place.node, place.offset, prefix_bytes(class, key)))
-    }
-
-    /// Whether a word of the primary may refer to the key.
-    fn may_hold(&self, word: Slot, key: Key<'_>) -> bool {
-        !word.is_free() && !word.is_tentative() && word.fingerprint() == key.fingerprint()
-    }
-
-    /// Where a hint leads to. It is a guess from outside: `None` if it cannot be right at all.
-    fn lead(&self, hint: Hint, key: Key<'_>) -> Option<Lead> {
-        let is_possible = self.view.has_slot(hint.slot)
-            && !self.view.is_headless(hint.slot.subtable)
-            && self.may_hold(hint.word, key);
-        let class = self.class_of(hint.word).filter(|_| is_possible)?;
-        let slot = self.primary(hint.slot);
-        let object = self.replica(hint.word.address(), class.bytes(), slot.node)?;
-        Some(Lead { hint, slot, object, class })
-    }
-
-    /// Posts the READ of the slot of a hint.
-    fn read_slot_of(&mut self, lead: &Lead) -> Ticket {
-        self.batch.read(lead.slot.node, lead.slot.offset, 8)
-    }
-
-    /// Posts the READ of the whole object of a hint.
-    fn read_object_of(&mut self, lead: &Lead) -> Ticket {
-        self.batch.read(lead.object.node, lead.object.offset, lead.class.bytes() as u32)
     }
 
     /// Posts, behind the READ of the slot, what it takes to know that the hint's word leads to the key if
     /// the slot shows it.
     fn read_proof(&mut self, lead: &Lead, key: Key<'_>) -> Proof {
-        let in_order = lead.slot.node == lead.object.node || self.store.fabric.is_ordered();
+        let in_order = lead.slot.node == lead.object.node || self.store.fabric.is_immediate();
         if in_order {
             let bytes = prefix_bytes(lead.class, key);
             return Proof::Prefix(self.batch.read(lead.object.node, lead.object.offset, bytes));
         }
-        Proof::Whole(self.read_object_of(lead))
+        Proof::Whole(lead.read_object(&mut self.batch))
     }
 
     /// Whether the word that the slot of a hint showed, if it is the hint's, leads to the key.
@@ -483,6 +422,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             (_, false) => Ok(Ok(None)),
         }
     }
+}
+
+/// The word that the READ of a slot has fetched.
+fn slot_word(batch: &Batch, ticket: Ticket) -> Result<Slot, Failure> {
+    let bytes = batch.data(ticket)?;
+    Ok(Slot(u64::from_le_bytes(bytes.try_into().expect("a slot has 8 bytes"))))
 }
 
 /// A slot holds what no client of this cluster writes.

@@ -10,14 +10,16 @@
 
 use alloc::boxed::Box;
 
-use super::{BROKEN_WORD, Candidates, Hint, Lead, Op, Store};
+use super::lead::{Lead, may_hold};
+use super::{BROKEN_WORD, Candidates, Hint, Op, Store, slot_word};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Object, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key};
-use crate::stats::OpKind;
-use crate::verbs::{Batch, Fabric, Span, Ticket, VerbError};
+use crate::stats::{Cost, OpKind};
+use crate::verbs::{Batch, Fabric, Failure, Span, Ticket, VerbError};
+use crate::view::View;
 
 /// What a SEARCH found. Holds the value in the memory it was fetched into.
 pub struct Searched<'s, F: Fabric, H: Host> {
@@ -63,7 +65,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
     ) -> Result<Searched<'_, F, H>, Error> {
         let key = key.into();
         self.check_key(&key)?;
+        let (mut hint, mut cost) = (hint, Cost::default());
+        if let Some(guess) = hint {
+            match self.search_now(key, guess, &mut cost) {
+                Ok(found) => {
+                    self.stats.borrow_mut().add(OpKind::Search, &cost);
+                    return Ok(found);
+                }
+                Err(next) => hint = next,
+            }
+        }
         let mut op = self.operation();
+        op.cost = cost;
         let result = op.search(key, hint).await;
         let batch = core::mem::take(&mut op.batch);
         self.stats.borrow_mut().add(OpKind::Search, &op.cost);
@@ -75,6 +88,73 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
         }
     }
+
+    /// Where a phase takes no time to speak of: one phase without the surroundings of an operation that
+    /// may wait. If that does not find the key, gives the hint for one that may.
+    fn search_now(
+        &self,
+        key: Key<'_>,
+        hint: Hint,
+        cost: &mut Cost,
+    ) -> Result<Searched<'_, F, H>, Option<Hint>> {
+        if !self.fabric.is_immediate() {
+            return Err(Some(hint));
+        }
+        let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
+        let (view, moment) = self.begin();
+        let found = look_at(&self.fabric, &view, &mut batch, cost, key, hint);
+        self.end(moment);
+        match found {
+            Ok(span) => Ok(Searched { store: self, batch, found: Some((hint, span)) }),
+            Err(next) => {
+                self.recycle(batch);
+                Err(next)
+            }
+        }
+    }
+}
+
+/// One phase: the pair that a hint leads to. If the hint is not right, the one to follow, if any.
+fn look_at<F: Fabric>(
+    fabric: &F,
+    view: &View,
+    batch: &mut Batch,
+    cost: &mut Cost,
+    key: Key<'_>,
+    hint: Hint,
+) -> Result<Span, Option<Hint>> {
+    let lead = Lead::new(view, hint, key).ok_or(None)?;
+    batch.clear();
+    let (slot, object) = (lead.read_slot(batch), lead.read_object(batch));
+    fabric.execute_now(batch);
+    cost.add_batch(batch);
+    // A node that did not answer: whoever comes next finds out, and waits for it.
+    let word = slot_word(batch, slot).map_err(|_| Some(hint))?;
+    if word != hint.word && !removed(Mutant::HintIsTrusted) {
+        return Err(may_hold(word, key).then_some(Hint { word, ..hint }));
+    }
+    match fetched(batch, object, word, key).map_err(|_| Some(hint))? {
+        Fetched::Value(span) => Ok(span),
+        Fetched::OtherKey | Fetched::Stale => Err(None),
+    }
+}
+
+/// What an object READ has fetched.
+pub(super) fn fetched(
+    batch: &Batch,
+    read: Ticket,
+    word: Slot,
+    key: Key<'_>,
+) -> Result<Fetched, Failure> {
+    let span = batch.data_span(read)?;
+    Ok(match Object::decode_generation(batch.bytes(span), word.generation()) {
+        Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => {
+            let from = object.value_offset() as u32;
+            Fetched::Value(span.part(from, object.value().len() as u32))
+        }
+        Ok(_) => Fetched::OtherKey,
+        Err(_) => Fetched::Stale,
+    })
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
@@ -100,7 +180,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         hint: Option<Hint>,
     ) -> Result<Option<(Hint, Span)>, Error> {
         self.batch.clear();
-        if let Some(lead) = hint.and_then(|hint| self.lead(hint, key))
+        if let Some(lead) = hint.and_then(|hint| Lead::new(&self.view, hint, key))
             && let Some(found) = self.search_by_hint(key, lead).await?
         {
             return Ok(Some(found));
@@ -167,8 +247,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         lead: Lead,
     ) -> Result<Option<(Hint, Span)>, Error> {
         let hint = lead.hint;
-        let slot = self.read_slot_of(&lead);
-        let object = self.read_object_of(&lead);
+        let slot = lead.read_slot(&mut self.batch);
+        let object = lead.read_object(&mut self.batch);
         self.phase().await;
         let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
         if word == hint.word || removed(Mutant::HintIsTrusted) {
@@ -177,7 +257,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 Fetched::OtherKey | Fetched::Stale => None,
             });
         }
-        if !self.may_hold(word, key) {
+        if !may_hold(word, key) {
             return Ok(None);
         }
         self.batch.next_phase();
@@ -190,14 +270,6 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     pub(super) fn fetched(&self, read: Ticket, word: Slot, key: Key<'_>) -> Result<Fetched, Error> {
-        let span = self.batch.data_span(read).map_err(|f| self.failed(f))?;
-        Ok(match Object::decode_generation(self.batch.bytes(span), word.generation()) {
-            Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => {
-                let from = object.value_offset() as u32;
-                Fetched::Value(span.part(from, object.value().len() as u32))
-            }
-            Ok(_) => Fetched::OtherKey,
-            Err(_) => Fetched::Stale,
-        })
+        fetched(&self.batch, read, word, key).map_err(|f| self.failed(f))
     }
 }

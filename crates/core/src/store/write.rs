@@ -1,7 +1,7 @@
 //! INSERT, UPDATE, UPSERT and DELETE: what they have in common.
 //!
 //! ```text
-//! 1  WRITE the object to all its replicas; READ the slot of the hint, or both buckets
+//! 1  READ the slot of the hint, or both buckets; WRITE the object to all its replicas
 //! 2  READ the objects of matching slots, to compare keys     (not with a hint that is right)
 //! 3  the key's slot is known: a write round on it            (round.rs)
 //!    the key is new: INSERT into a free slot                 (insert.rs)
@@ -17,6 +17,7 @@
 
 use alloc::boxed::Box;
 
+use super::lead::{Lead, may_hold};
 use super::round::{Contended, Round, object_places};
 use super::stopped::Progress;
 use super::{Hint, Op, Stale, Store, Written};
@@ -272,11 +273,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         object: &Allocation,
     ) -> Result<Result<Target, Stale>, Error> {
         self.batch.clear();
-        self.post_object(intent, object)?;
-        if let Some(lead) = hint.and_then(|hint| self.lead(hint, intent.key)) {
+        // READs go first: what a processor stores it need not wait for before it loads.
+        if let Some(lead) = hint.and_then(|hint| Lead::new(&self.view, hint, intent.key)) {
             let hint = lead.hint;
-            let slot = self.read_slot_of(&lead);
+            let slot = lead.read_slot(&mut self.batch);
             let proof = self.read_proof(&lead, intent.key);
+            for backup in self.view.slot_places(hint.slot) {
+                self.store.fabric.prefetch(backup.node, backup.offset);
+            }
+            self.store.fabric.prefetch(lead.object.node, lead.object.offset);
+            self.post_object(intent, object)?;
             self.object_phase(object).await?;
             let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
             let leads = self.is_proved(proof, word, intent.key)?;
@@ -284,7 +290,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 self.hint_held = true;
                 return Ok(Ok(Target::Slot(hint)));
             }
-            if self.may_hold(word, intent.key) {
+            if may_hold(word, intent.key) {
                 let only = [(hint.slot, word)].into_iter();
                 let followed = Box::pin(self.find_key(only, intent.key)).await?;
                 if let Ok(Some(found)) = followed {
@@ -295,6 +301,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let buckets = Buckets::of(intent.key, &self.view);
         let tickets = self.read_buckets(&buckets);
+        self.post_object(intent, object)?;
         self.object_phase(object).await?;
         let words = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
         Box::pin(self.find_in(words, intent.key)).await

@@ -235,7 +235,14 @@ impl Fabric for ShmFabric {
     /// One thread executes them one after the other, with the barriers that [`Order`] keeps up across
     /// all pools.
     #[inline]
-    fn is_ordered(&self) -> bool {
+    fn is_immediate(&self) -> bool {
         true
+    }
+
+    #[inline]
+    fn prefetch(&self, node: MnId, offset: u64) {
+        if let Some(link) = self.links.borrow().iter().find(|link| link.node == node) {
+            link.pool.prefetch(offset);
+        }
     }
 }

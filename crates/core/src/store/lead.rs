@@ -1,0 +1,80 @@
+//! Where the word of a slot leads: to a replica of an object.
+//!
+//! Words come from memory that others write, hints from a cache: nothing about them is certain.
+
+use super::Hint;
+use crate::layout::{Address, SizeClass, Slot, UNIT_BYTES};
+use crate::race::Key;
+use crate::verbs::{Batch, MnId, Ticket};
+use crate::view::{Place, View};
+
+/// Whether a word of the primary may refer to the key.
+#[inline]
+pub(super) fn may_hold(word: Slot, key: Key<'_>) -> bool {
+    !word.is_free() && !word.is_tentative() && word.fingerprint() == key.fingerprint()
+}
+
+/// The size class of the object that a word refers to, if it can be one that a client of this
+/// cluster wrote.
+#[inline]
+pub(super) fn class_of(view: &View, word: Slot) -> Option<SizeClass> {
+    word.class().filter(|class| Some(*class) <= view.geometry.largest_class())
+}
+
+/// The replica that an object of this class is read from: on this node if there is one, so that what is
+/// read from a slot there comes in the same message, and before it. Else any: objects of different
+/// addresses are read from different replicas. `None` if there can be no such object.
+#[inline]
+pub(super) fn replica(
+    view: &View,
+    address: Address,
+    class: SizeClass,
+    near: MnId,
+) -> Option<Place> {
+    let mut places = view.object_places(address, class.bytes())?;
+    let any = (address.bytes() / UNIT_BYTES) as u32 % places.len().max(1) as u32;
+    let mut chosen = None;
+    for i in 0.. {
+        let Some(place) = places.next() else { break };
+        if place.node == near {
+            return Some(place);
+        }
+        if i == any {
+            chosen = Some(place);
+        }
+    }
+    chosen
+}
+
+/// Where a hint leads to.
+pub(super) struct Lead {
+    pub hint: Hint,
+    /// The slot on its primary.
+    pub slot: Place,
+    /// The replica of the object to read.
+    pub object: Place,
+    pub class: SizeClass,
+}
+
+impl Lead {
+    /// `None` if the hint cannot be right at all.
+    pub fn new(view: &View, hint: Hint, key: Key<'_>) -> Option<Lead> {
+        let is_possible = view.has_slot(hint.slot)
+            && !view.is_headless(hint.slot.subtable)
+            && may_hold(hint.word, key);
+        let class = class_of(view, hint.word).filter(|_| is_possible)?;
+        let slot = view.slot_places(hint.slot).next()?;
+        let object = replica(view, hint.word.address(), class, slot.node)?;
+        Some(Lead { hint, slot, object, class })
+    }
+
+    /// Posts the READ of the slot.
+    pub fn read_slot(&self, batch: &mut Batch) -> Ticket {
+        batch.read(self.slot.node, self.slot.offset, 8)
+    }
+
+    /// Posts the READ of the whole object.
+    pub fn read_object(&self, batch: &mut Batch) -> Ticket {
+        batch.read(self.object.node, self.object.offset, self.class.bytes() as u32)
+    }
+}
