@@ -22,6 +22,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use crate::host::BlockGrant;
 use crate::layout::{Address, BlockHeader, BlockShape, SizeClass, Slot, UNIT_BYTES};
@@ -537,8 +538,9 @@ impl Slabs {
     }
 
     /// What others may have of the blocks that are not in use, until it is taken back. First those that
-    /// need no comparison, and of these where most may be free by now: not looked at for longest. Apart
-    /// from these, what is of no use here.
+    /// need no comparison, and of these where most is known to be free: whoever is short gets something
+    /// that is of use at once. Where nothing is known, more may be free by now the longer it was not
+    /// looked at. Apart from these, what is of no use here.
     pub(crate) fn offer(&mut self) -> (Vec<Rest>, Vec<Rest>) {
         let (mut spare, mut surplus) = (Vec::new(), Vec::new());
         for block in &mut self.aside {
@@ -546,12 +548,12 @@ impl Slabs {
             block.offered = rest.is_some();
             match rest {
                 Some(rest) if block.is_surplus() => surplus.push(rest),
-                Some(rest) => spare.push((rest, block.looked)),
+                Some(rest) => spare.push((rest, Reverse(block.prospect()), block.looked)),
                 None => {}
             }
         }
-        spare.sort_by_key(|(rest, looked)| (rest.marked.is_none(), *looked));
-        (spare.into_iter().map(|(rest, _)| rest).collect(), surplus)
+        spare.sort_by_key(|(rest, free, looked)| (rest.marked.is_none(), *free, *looked));
+        (spare.into_iter().map(|(rest, ..)| rest).collect(), surplus)
     }
 
     /// Nothing is offered any more. These blocks are gone.

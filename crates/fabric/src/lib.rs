@@ -9,7 +9,7 @@
 //! batches and drives the I/O. For memory nodes: [`serve::NodeFabrics`] starts and stops both
 //! servers and fences clients on them.
 //!
-//! All `unsafe` code of the project is in four modules of this crate: `copy`, `order` and `pool`,
+//! All `unsafe` code of the product is in four modules of this crate: `copy`, `order` and `pool`,
 //! which touch shared memory, and `sys`, which makes raw system calls. The compiler holds the
 //! other modules, and the other crates, to that.
 //!

@@ -97,6 +97,10 @@ struct Offers {
     call: u64,
     /// The session has not heard yet that these are gone.
     gone: Vec<BlockId>,
+    /// The session looks for memory itself: what it does not need it offers when it has done.
+    is_withheld: bool,
+    /// There was a call meanwhile.
+    is_owed: bool,
 }
 
 /// What a session hands on at a time.
@@ -108,6 +112,12 @@ pub struct Batch {
     pub leftovers: Vec<Leftover>,
     /// In which of them objects are in use.
     pub used: Vec<BlockId>,
+}
+
+impl Offers {
+    fn is_pressing(&self) -> bool {
+        !self.surplus.is_empty() || (self.is_owed && !self.is_withheld)
+    }
 }
 
 impl Batch {
@@ -293,19 +303,26 @@ impl Gate {
     /// From the session: these may be handed on, and no others; see
     /// [`Host::offer`](fusee_core::host::Host::offer).
     pub fn offer(&self, spare: Vec<Leftover>, surplus: Vec<Leftover>) {
-        let is_pressing = !surplus.is_empty();
-        {
+        let is_pressing = {
             let mut offers = self.offers();
-            (offers.offered, offers.surplus) = (spare, surplus);
-        }
+            (offers.offered, offers.surplus, offers.is_withheld) = (spare, surplus, false);
+            offers.is_pressing()
+        };
         if let Some(keeper) = self.keeper.get().filter(|_| is_pressing) {
             keeper.wake();
         }
     }
 
-    /// To the keeper: whether there is something to hand on although nobody is short.
-    pub fn has_surplus(&self) -> bool {
-        !self.offers().surplus.is_empty()
+    /// To the keeper: whether there is something to hand on at once.
+    pub fn has_to_hand_on(&self) -> bool {
+        self.offers().is_pressing()
+    }
+
+    /// To the keeper, which was called for memory: whether the session is about to offer some.
+    pub fn withholds(&self) -> bool {
+        let mut offers = self.offers();
+        offers.is_owed = offers.is_withheld;
+        offers.is_withheld
     }
 
     /// From the session: nothing may be handed on any more. To the session: what has been, since it
@@ -314,6 +331,7 @@ impl Gate {
         let mut offers = self.offers();
         offers.offered.clear();
         offers.surplus.clear();
+        offers.is_withheld = true;
         mem::take(&mut offers.gone)
     }
 
@@ -327,6 +345,7 @@ impl Gate {
     /// of what it needs itself; of one that does nothing the rest follows with the next calls.
     pub fn hand_on(&self, call: u64) -> Option<Batch> {
         let offers = &mut *self.offers();
+        offers.is_owed &= offers.is_withheld;
         if offers.batch.is_some() {
             return offers.batch.clone();
         }

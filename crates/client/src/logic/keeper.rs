@@ -50,6 +50,8 @@ const FIRST_LOOK: Duration = Duration::from_micros(100);
 const LAST_LOOK: Duration = Duration::from_millis(1);
 /// Questions whose epoch is remembered until it has passed. Beyond, a later one has to do.
 const MAX_MARKS: usize = 256;
+/// So often a session that looks for memory itself is waited for, before a call counts as heeded.
+const MOST_WAITS: u32 = 4;
 
 /// How long a keeper waits for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +118,8 @@ struct State {
     settled: Marks,
     /// The last call for memory that was heeded.
     heeded: u64,
+    /// The call that is not, and how often it was looked whether sessions offer something.
+    waited_for_offers: (u64, u32),
     /// A difference did not lead from `view` to a good one: the next is to be told whole.
     wants_whole: bool,
 }
@@ -171,6 +175,7 @@ impl Keeper {
             passed: Marks::default(),
             settled: Marks::default(),
             heeded: 0,
+            waited_for_offers: (0, 0),
             wants_whole: false,
         };
         Keeper { timing, state: Mutex::new(state), changed: Arc::default() }
@@ -251,16 +256,26 @@ impl Keeper {
     }
 
     /// Hands on what sessions have no use for, and once for each call, some of what is offered. The call is
-    /// heeded when the master knows of all of that; whether it is.
+    /// heeded when the master knows of all of that; whether it is. A session that looks for memory itself
+    /// is waited for, for some time: what it does not need it offers when it has done.
     async fn hand_on(&self, called: u64, outside: &impl Keeping) -> bool {
-        let (call, gates): (u64, Vec<Arc<Gate>>) = {
-            let state = self.state();
+        let (call, waits, gates): (u64, bool, Vec<Arc<Gate>>) = {
+            let mut state = self.state();
             let call = if state.heeded == called { 0 } else { called };
-            (call, state.open().cloned().collect())
+            let (last, waited) = state.waited_for_offers;
+            let waited = if last == call { waited } else { 0 };
+            state.waited_for_offers = (call, waited + 1);
+            (call, call != 0 && waited < MOST_WAITS, state.open().cloned().collect())
         };
+        let mut withheld = false;
         // All at once: no session is renewed meanwhile.
-        let all = gates.iter().map(|gate| self.hand_on_of(gate, call, outside));
-        let all = join_all(all).await.into_iter().all(|is_known| is_known);
+        let all = gates.iter().map(|gate| {
+            let is_withheld = waits && gate.withholds();
+            withheld |= is_withheld;
+            self.hand_on_of(gate, if is_withheld { 0 } else { call }, outside)
+        });
+        let all: Vec<_> = all.collect();
+        let all = join_all(all).await.into_iter().all(|is_known| is_known) && !withheld;
         if all {
             self.state().heeded = called;
         }
@@ -324,7 +339,7 @@ impl Keeper {
         let changed = poll_fn(|context| {
             self.changed.register(context.waker());
             let state = self.state();
-            let wanted = state.open().any(|gate| gate.wants_to_ask() || gate.has_surplus());
+            let wanted = state.open().any(|gate| gate.wants_to_ask() || gate.has_to_hand_on());
             match state.changes {
                 changes if changes == told.changes && !wanted => Poll::Pending,
                 _ => Poll::Ready(()),

@@ -100,6 +100,8 @@ pub struct Store<F, H> {
     doubts_from: Cell<u64>,
     /// Operations that look for memory.
     making_room: Cell<usize>,
+    /// Whether the pool had no block left when the last one was asked for.
+    pool_was_empty: Cell<bool>,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -121,6 +123,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             collecting: Cell::new(false),
             doubts_from: Cell::new(0),
             making_room: Cell::new(0),
+            pool_was_empty: Cell::new(false),
         }
     }
 

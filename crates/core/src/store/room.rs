@@ -2,7 +2,8 @@
 //! that there is none.
 //!
 //! 1. What the session has: marks what it freed, and collects what is free in its blocks
-//!    ([`reclaim`](super::reclaim)). A DELETE waits for what can be used soon.
+//!    ([`reclaim`](super::reclaim)). A DELETE waits for what can be used soon; so does everybody where the
+//!    pool had nothing left the last time.
 //! 2. Another block: one that others left, or one of the pool ([`Host::alloc_block`]).
 //! 3. If the pool is empty, everything that may help: all blocks are looked at, those in doubt are
 //!    compared with the index, and what others hand on is looked through, a few blocks at a time. As the
@@ -32,6 +33,9 @@ pub(super) const USED_AGAIN_AT: u32 = 8;
 const DOUBT_PAUSE: u64 = 256;
 /// Blocks that are asked for together at most when the pool is empty.
 const ASKED_TOGETHER: u32 = 8;
+/// So often nobody has anything to hand on, and nothing of the session's own is left to wait for, before
+/// there is no memory.
+const ASKED_IN_VAIN: u32 = 4;
 /// So often a DELETE pauses until a block can be used again: some 50 ms.
 const RIPENING_PAUSES: u32 = 128;
 
@@ -104,7 +108,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     ) -> Result<(), Error> {
         self.mark_freed(1).await;
         self.collect(class, *least, false).await;
-        if to_delete {
+        // Where the pool has none left, whoever asks for a block has others asked for theirs.
+        if to_delete || self.pool_was_empty.get() {
             self.ripen(class, *least, view).await;
         }
         if self.has_room(class, *least, view) {
@@ -123,7 +128,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         // Whatever there is will do now.
         *least = u32::MAX;
-        let mut together = 1;
+        let (mut together, mut in_vain) = (1, 0);
         for attempt in 0.. {
             let is_newer = asked == Asked::NewerView || self.newest_view().number > view.number;
             if is_newer || self.has_room(class, *least, view) {
@@ -135,7 +140,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 Left::Nothing if self.has_room(class, *least, view) => return Ok(()),
                 Left::Nothing if asked == Asked::Nothing => {
                     if !self.doubt_all() {
-                        return Err(Error::OutOfMemory);
+                        // Others may have needed all that they had when they were asked.
+                        in_vain += 1;
+                        if in_vain == ASKED_IN_VAIN {
+                            return Err(Error::OutOfMemory);
+                        }
+                        asked = self.ask(class, to_delete, view).await?;
                     }
                 }
                 // There is more where the last one came from. Not all of it at once: others need some.
@@ -221,12 +231,16 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let grant = match grant {
             Ok(Some(grant)) => grant,
             Ok(None) => return Ok(Asked::NewerView),
-            Err(Error::OutOfMemory) => return Ok(Asked::Nothing),
+            Err(Error::OutOfMemory) => {
+                self.pool_was_empty.set(true);
+                return Ok(Asked::Nothing);
+            }
             Err(error) => return Err(error),
         };
         if !self.slabs.borrow_mut().add_block(class, grant) {
             return Err(Error::Corrupt { what: "a granted block has no room for one object" });
         }
+        self.pool_was_empty.set(grant.pool_is_empty);
         Ok(if grant.pool_is_empty { Asked::LastBlock } else { Asked::Block })
     }
 }
