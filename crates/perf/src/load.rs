@@ -95,12 +95,21 @@ pub struct Loaded {
 
 impl Loaded {
     pub fn new(size: &Size) -> Result<Loaded, Failure> {
+        Loaded::with_keys(size, FabricKind::Shm, key)
+    }
+
+    /// With keys that are made of their number like this.
+    pub fn with_keys(
+        size: &Size,
+        fabric: FabricKind,
+        key: impl Fn(u32) -> [u8; KEY_BYTES],
+    ) -> Result<Loaded, Failure> {
         let client = Options { cache_entries: 2 * size.keys as usize, ..Options::default() };
         let client = Client::embedded(EmbeddedOptions {
             memory_nodes: NODES,
             index_replicas: size.index_replicas,
             data_replicas: size.data_replicas,
-            fabric: FabricKind::Shm,
+            fabric,
             pool_bytes: size.pool_bytes(),
             index_keys: u64::from(size.keys),
             client,

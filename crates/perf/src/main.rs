@@ -6,6 +6,7 @@
 mod counts;
 mod limit;
 mod load;
+mod peers;
 mod raw;
 mod series;
 
@@ -27,6 +28,8 @@ enum Command {
     Limit(limit::Args),
     /// Instructions of an operation, counted by valgrind: the same on a busy machine
     Counts(counts::Args),
+    /// Time of an operation beside memcached, Redis and LMDB, in turn in one run
+    Peers(peers::Args),
     /// What `counts` has valgrind run
     #[command(hide = true)]
     Work(counts::WorkArgs),
@@ -43,6 +46,10 @@ enum Failure {
     Verb(String),
     #[error("{0}")]
     Io(#[from] std::io::Error),
+    #[error("there is no {0:?} to take part; see --help")]
+    NoContestant(String),
+    #[error("LMDB: {0}")]
+    Lmdb(#[from] heed::Error),
     #[error("cannot run valgrind: {0}; install it (Debian: apt-get install valgrind)")]
     NoValgrind(std::io::Error),
     #[error("valgrind did not count:\n{0}")]
@@ -53,6 +60,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Limit(args) => limit::run(&args),
         Command::Counts(args) => counts::run(&args),
+        Command::Peers(args) => peers::run(&args),
         Command::Work(args) => counts::work(&args),
     };
     match done {
