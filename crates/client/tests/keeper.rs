@@ -294,6 +294,56 @@ fn what_a_session_has_no_use_for_is_handed_on_at_once() {
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
 }
 
+/// The answer of a master that calls for memory.
+fn called(short: u64) -> Result<MasterReply, RpcError> {
+    match renewed(None, &[]) {
+        Ok(MasterReply::Renewed { view, expelled, epochs, mark, .. }) => {
+            Ok(MasterReply::Renewed { view, expelled, epochs, mark, short })
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What it offers when it has found some is handed on for the call that came meanwhile; but the call
+/// does not wait for ever.
+#[test]
+fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
+    let heeded = |rig: &Rig| rig.world.asked.borrow().last().unwrap().heeded;
+    for ends in [true, false] {
+        let mut rig = Rig::new();
+        rig.world.hears.set(true);
+        let (looking, other) = (rig.open(5), rig.open(6));
+        other.offer(vec![block(7)], vec![]);
+        assert_eq!(looking.take_back(), []);
+        rig.pass(10 * MS);
+        rig.answer(called(17));
+        assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(6), vec![block(7)])]);
+        rig.pass(60 * MS);
+        assert_eq!(heeded(&rig), 0);
+        if ends {
+            looking.offer((1..10).map(block).collect(), vec![]);
+            rig.answer(called(17));
+            rig.pass(20 * MS);
+            assert_eq!(rig.world.handed_on.borrow()[1], (ClientId(5), vec![block(1), block(2)]));
+            assert_eq!(heeded(&rig), 17);
+            continue;
+        }
+        for _ in 0..4 {
+            rig.answer(called(17));
+            rig.pass(100 * MS);
+        }
+        assert_eq!(heeded(&rig), 17, "it was waited for long enough");
+        assert_eq!(rig.world.handed_on.borrow().len(), 1);
+        // What comes now is for the next one.
+        looking.offer(vec![block(1)], vec![]);
+        rig.answer(called(0));
+        rig.pass(100 * MS);
+        assert_eq!(rig.world.handed_on.borrow().len(), 1);
+        rig.answer(called(18));
+        assert_eq!(rig.world.handed_on.borrow()[1], (ClientId(5), vec![block(1)]));
+    }
+}
+
 #[test]
 fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     let mut rig = Rig::new();
@@ -301,12 +351,6 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     gate.offer((1..10).map(block).collect(), vec![]);
     rig.pass(10 * MS);
     assert!(rig.world.handed_on.borrow().is_empty(), "nobody is short");
-    let called = |short| match renewed(None, &[]) {
-        Ok(MasterReply::Renewed { view, expelled, epochs, mark, .. }) => {
-            Ok(MasterReply::Renewed { view, expelled, epochs, mark, short })
-        }
-        other => panic!("{other:?}"),
-    };
     // The master does not acknowledge it, so it is told again, and has to wait.
     rig.answer(called(17));
     let heeded = |rig: &Rig| rig.world.asked.borrow().last().unwrap().heeded;

@@ -64,7 +64,7 @@ impl Entry {
 }
 
 /// A session's index cache: a table with linear probing.
-pub(super) struct IndexCache {
+pub struct IndexCache {
     /// A power of two, of which at most 5/8 are taken; empty if there is no cache.
     table: Vec<Entry>,
     len: usize,
