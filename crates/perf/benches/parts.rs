@@ -30,7 +30,7 @@ fn scattered(below: u32) -> impl Iterator<Item = u32> {
     let mut state = 0u32;
     std::iter::repeat_with(move || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (u64::from(state) * u64::from(below) >> 32) as u32
+        ((u64::from(state) * u64::from(below)) >> 32) as u32
     })
 }
 
