@@ -56,7 +56,7 @@ fn nobody_is_left_behind_at_the_old_place() {
 #[test]
 fn nobody_reads_what_a_second_loss_may_undo() {
     let Some(events) = for_all(1_500, doubtful_backups) else { return };
-    assert!(events.slots_settled > 100 && events.crashed > 750, "{events:?}");
+    assert!(events.slots_settled > 100 && events.crashed > 700, "{events:?}");
 }
 
 /// Memory is used again beside those who still know what it was.

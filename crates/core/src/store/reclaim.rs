@@ -268,9 +268,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
         block.seen.as_ref().is_some_and(|seen| !self.is_ripe(seen))
     }
 
+    /// Collects what has become ripe, unless another operation collects.
+    pub(super) async fn take_in_what_is_ripe(&self, class: SizeClass, least: u32) {
+        if !self.collecting.replace(true) {
+            let _ends = Collecting(&self.collecting);
+            self.take_in_ripe(class, least).await;
+        }
+    }
+
     /// If a class has no block aside that it can use: collects what is marked in the one where that is
     /// most.
-    pub(super) async fn take_in_ripe(&self, class: SizeClass, least: u32) {
+    async fn take_in_ripe(&self, class: SizeClass, least: u32) {
         let mut op = self.operation();
         let best = {
             let slabs = self.slabs.borrow();

@@ -181,7 +181,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if !any || self.host.pause(attempt).await.is_err() {
                 break;
             }
-            self.take_in_ripe(class, least).await;
+            self.take_in_what_is_ripe(class, least).await;
         }
         self.has_room(class, least, view)
     }
