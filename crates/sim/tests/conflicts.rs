@@ -310,8 +310,8 @@ fn a_full_pool_is_an_error_and_loses_nothing() {
                 }
             };
             assert_eq!(error, Error::OutOfMemory);
-            // 3 blocks of 16 KiB, 14 objects of 1088 bytes each.
-            assert_eq!(n, 3 * 14);
+            // 3 blocks of 16 KiB, 15 objects of 1024 bytes each.
+            assert_eq!(n, 3 * 15);
             for i in 0..n {
                 let found = store.search(&i.to_le_bytes(), None).await.unwrap();
                 assert_eq!(found.value(), Some(&[i as u8; 1000][..]));
