@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 
 use super::{Contestant, Request, key};
 use crate::Failure;
-use crate::load::{KEY_BYTES, Loaded, Size, last};
+use crate::load::{Loaded, Size, last};
 
 pub struct Own(Loaded);
 
@@ -49,5 +49,3 @@ async fn all<'r>(
     }
     Ok(())
 }
-
-const _: () = assert!(KEY_BYTES == 16);

@@ -215,6 +215,8 @@ impl Redis {
     }
 }
 
+const _: () = assert!(KEY_BYTES == 16, "it stands in the requests");
+
 impl Protocol for Redis {
     fn get(out: &mut Vec<u8>, key: &Key) {
         out.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$16\r\n");
