@@ -114,6 +114,7 @@ mod tests {
 
     use fusee_core::verbs::{Batch, Fabric, VerbError};
     use fusee_core::view::Geometry;
+    use fusee_fabric::tcp::DEFAULT_SPIN;
     use fusee_fabric::{NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
 
     use super::*;
@@ -122,7 +123,7 @@ mod tests {
         let identity = (u64::from(std::process::id()) << 32) + u64::from(name);
         let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
         let tcp = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let options = NodeFabricsOptions { pool, identity, tcp, shm: None };
+        let options = NodeFabricsOptions { pool, identity, tcp, spin: DEFAULT_SPIN, shm: None };
         let fabrics = NodeFabrics::start(options).unwrap();
         let tcp = fabrics.tcp_addr().map(|addr| addr.to_string());
         let node = MnId(name);

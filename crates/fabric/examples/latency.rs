@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
+use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::{
     AnyFabric, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, attach_all,
 };
@@ -51,8 +52,13 @@ fn main() {
     let rounds = std::env::args().nth(1).map_or(2_000_000, |n| n.parse().expect("a number"));
     let pool = Pool::new(PoolOptions { bytes: POOL_BYTES, huge_pages: false }).expect("a pool");
     pool.zero(0, POOL_BYTES);
-    let options =
-        NodeFabricsOptions { pool, identity: 1, tcp: Some(([127, 0, 0, 1], 0).into()), shm: None };
+    let options = NodeFabricsOptions {
+        pool,
+        identity: 1,
+        tcp: Some(([127, 0, 0, 1], 0).into()),
+        spin: DEFAULT_SPIN,
+        shm: None,
+    };
     let node = NodeFabrics::start(options).expect("a node");
     let member = Member {
         node: MN,

@@ -8,6 +8,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fusee_core::verbs::ClientId;
 
@@ -25,6 +26,8 @@ pub struct NodeFabricsOptions {
     pub identity: u64,
     /// Where the software NIC listens; port 0 takes a free one.
     pub tcp: Option<SocketAddr>,
+    /// How long the software NIC looks for requests before it sleeps; zero: not at all.
+    pub spin: Duration,
     /// Path of the socket that hands out the memory to processes of this host.
     pub shm: Option<PathBuf>,
 }
@@ -41,9 +44,9 @@ pub struct NodeFabrics {
 impl NodeFabrics {
     /// Starts the servers.
     pub fn start(options: NodeFabricsOptions) -> Result<NodeFabrics, ServeError> {
-        let NodeFabricsOptions { pool, identity, tcp, shm } = options;
+        let NodeFabricsOptions { pool, identity, tcp, spin, shm } = options;
         let hub = Hub::start(pool.clone(), identity)?;
-        let tcp = tcp.map(|at| TcpNode::start(pool, identity, at)).transpose()?;
+        let tcp = tcp.map(|at| TcpNode::start(pool, identity, at, spin)).transpose()?;
         let shm = shm.map(|path| ShmServer::start(hub.clone(), &path)).transpose()?;
         Ok(NodeFabrics { shm, tcp, hub })
     }

@@ -9,6 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
+use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::{
     AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, ServeError,
     attach_all,
@@ -19,7 +20,7 @@ const MN: MnId = MnId(0);
 
 fn options(identity: u64, shm: Option<std::path::PathBuf>) -> NodeFabricsOptions {
     let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
-    NodeFabricsOptions { pool, identity, tcp: None, shm }
+    NodeFabricsOptions { pool, identity, tcp: None, spin: DEFAULT_SPIN, shm }
 }
 
 #[test]

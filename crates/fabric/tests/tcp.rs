@@ -5,7 +5,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::pin::pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbError};
@@ -13,7 +13,7 @@ use fusee_fabric::tcp::frame::{
     self, HEADER_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status, WELCOME_BYTES,
     Welcome, WireOp, WireVerb,
 };
-use fusee_fabric::tcp::{TcpFabric, TcpNode, TcpOptions};
+use fusee_fabric::tcp::{DEFAULT_SPIN, TcpFabric, TcpNode, TcpOptions};
 use fusee_fabric::{AnyFabric, AttachCause, FabricKind, Pool, PoolOptions, ServeError, attach_all};
 use futures_util::future::join;
 use proptest::prelude::*;
@@ -187,7 +187,7 @@ fn a_port_in_use_is_named() {
     let served = node(4096, None);
     let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
     let addr = served.fabrics.tcp_addr().unwrap();
-    let error = TcpNode::start(pool, 1, addr).unwrap_err();
+    let error = TcpNode::start(pool, 1, addr, DEFAULT_SPIN).unwrap_err();
     assert!(matches!(&error, ServeError::AddressInUse { at } if *at == addr.to_string()));
 }
 
@@ -198,7 +198,7 @@ fn a_node_that_is_dropped_frees_its_port() {
     probe(&served);
     drop(served);
     let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
-    TcpNode::start(pool, 1, addr).unwrap();
+    TcpNode::start(pool, 1, addr, DEFAULT_SPIN).unwrap();
 }
 
 #[test]
@@ -215,9 +215,12 @@ fn sessions_are_counted_until_they_leave() {
 }
 
 fn quick() -> TcpFabric {
-    let options =
-        TcpOptions { connect: Duration::from_millis(300), silence: Duration::from_millis(300) };
-    TcpFabric::new(ClientId(1), options).unwrap()
+    quick_and_spinning(DEFAULT_SPIN)
+}
+
+fn quick_and_spinning(spin: Duration) -> TcpFabric {
+    let soon = Duration::from_millis(300);
+    TcpFabric::new(ClientId(1), TcpOptions { connect: soon, silence: soon, spin }).unwrap()
 }
 
 #[test]
@@ -305,6 +308,34 @@ fn mute() -> String {
         stream.write_all(&welcome.encode()).unwrap();
         std::mem::forget(stream);
     })
+}
+
+/// Its silence is noticed although a session that gets replies all the time never sleeps.
+#[test]
+fn a_node_may_not_be_silent_because_another_one_is_quick() {
+    const SILENT: MnId = MnId(1);
+    let served = node(4096, None);
+    let fabric = quick_and_spinning(WAIT);
+    fabric.attach(SILENT, 1, &mute()).unwrap();
+    let addr = served.fabrics.tcp_addr().unwrap().to_string();
+    fabric.attach(MN, served.identity, &addr).unwrap();
+    let fabric = AnyFabric::Tcp(fabric);
+    let post = |node| {
+        let mut batch = Batch::new();
+        batch.faa(node, 0, 1);
+        fabric.execute(batch)
+    };
+    let started = Instant::now();
+    let mut silent = pin!(post(SILENT));
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(batch) = silent.as_mut().poll(&mut context) {
+            assert_eq!(batch.verbs()[0].result, Err(VerbError::Unreachable));
+            return;
+        }
+        assert_eq!(block_on(&fabric, post(MN)).verbs()[0].result, Ok(()));
+        assert!(started.elapsed() < WAIT);
+    }
 }
 
 /// Two batches wait for a silent node, a third one was dropped meanwhile. Leaving the node ends

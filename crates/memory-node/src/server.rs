@@ -17,6 +17,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
 use fusee_control::rpc::{self, MasterClient, NodeClient, NodeService, Runtime, Server};
 use fusee_core::verbs::MnId;
+use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::{NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
 use tokio::sync::{Mutex, watch};
 use tokio::task::spawn_blocking;
@@ -114,6 +115,7 @@ impl MemoryNode {
             pool: make_pool(config.pool_bytes, config.huge_pages)?,
             identity,
             tcp: config.tcp_addr()?,
+            spin: config.spin,
             shm: config.shm_dir.as_ref().map(socket),
         })?;
         let tcp = fabrics.tcp_addr().map(|at| config.advertised(at)).transpose()?;
@@ -158,7 +160,7 @@ impl MemoryNode {
     ) -> Result<MemoryNode, StartError> {
         let identity: u64 = rand::random();
         let pool = make_pool(pool_bytes, huge_pages)?;
-        let options = NodeFabricsOptions { pool, identity, tcp, shm: None };
+        let options = NodeFabricsOptions { pool, identity, tcp, spin: DEFAULT_SPIN, shm: None };
         let fabrics = NodeFabrics::start(options)?;
         let tcp = fabrics.tcp_addr().map(|at| at.to_string());
         let (shared, description) = share(identity, fabrics, tcp);

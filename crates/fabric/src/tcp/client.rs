@@ -24,6 +24,7 @@ use mio::{Events, Interest, Token};
 
 use super::frame::Results;
 use super::link::{self, Link, LinkError, Part};
+use super::spin::{DEFAULT_SPIN, Spin};
 use crate::error::{AttachCause, AttachError};
 
 /// Times that a session grants a memory node.
@@ -33,11 +34,18 @@ pub struct TcpOptions {
     pub connect: Duration,
     /// Without any byte while it owes a reply.
     pub silence: Duration,
+    /// How long to look for replies before sleeping; where they take longer, sessions soon sleep
+    /// at once. Zero: always.
+    pub spin: Duration,
 }
 
 impl Default for TcpOptions {
     fn default() -> TcpOptions {
-        TcpOptions { connect: Duration::from_secs(2), silence: Duration::from_secs(5) }
+        TcpOptions {
+            connect: Duration::from_secs(2),
+            silence: Duration::from_secs(5),
+            spin: DEFAULT_SPIN,
+        }
     }
 }
 
@@ -95,6 +103,7 @@ struct Inner {
     free: Vec<usize>,
     /// Tasks whose batches are complete; woken when nothing is borrowed any more.
     wake: Vec<Waker>,
+    spin: Spin,
 }
 
 /// A session's connections to memory nodes.
@@ -118,6 +127,7 @@ impl TcpFabric {
             slots: Vec::new(),
             free: Vec::new(),
             wake: Vec::new(),
+            spin: Spin::new(options.spin),
         };
         let alarm = Arc::new(Alarm { state: AtomicU8::new(AWAKE), waker });
         Ok(TcpFabric { client, options, alarm, inner: RefCell::new(inner) })
@@ -171,19 +181,23 @@ impl TcpFabric {
     pub fn turn(&self, max_wait: Option<Duration>) {
         let mut inner = self.inner.borrow_mut();
         inner.flush();
-        // Acquire: see what was done before the waking.
-        let sleep = inner.wake.is_empty()
-            && max_wait != Some(Duration::ZERO)
-            && self
-                .alarm
-                .state
-                .compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire)
-                .is_ok();
-        let wait = if sleep { inner.wait(max_wait, self.options.silence) } else { NO_WAIT };
-        inner.poll(wait);
-        inner.receive();
+        if max_wait == NO_WAIT || !inner.spin(&self.alarm) {
+            // Acquire: see what was done before the waking.
+            let sleep = inner.wake.is_empty()
+                && max_wait != NO_WAIT
+                && self
+                    .alarm
+                    .state
+                    .compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire)
+                    .is_ok();
+            let wait = if sleep { inner.wait(max_wait, self.options.silence) } else { NO_WAIT };
+            inner.poll(wait);
+            inner.receive();
+        }
         inner.lose_silent(self.options.silence);
         drop(inner);
+        // Awake from here on: those who are woken below need no system call for it.
+        self.alarm.state.store(AWAKE, Ordering::Release);
         self.wake_all();
         // Wakings up to here are answered by our return, since the caller polls its tasks next.
         self.alarm.state.swap(AWAKE, Ordering::AcqRel);
@@ -204,6 +218,10 @@ impl TcpFabric {
         self.inner.borrow_mut().submit(batch, task)
     }
 }
+
+/// How many times more to look for replies once a batch is complete, while fewer than half of
+/// those in flight are. Tasks that go on together share the system calls of what they post next.
+const LOOKS_MORE: u32 = 5;
 
 const NO_WAIT: Option<Duration> = Some(Duration::ZERO);
 
@@ -242,6 +260,37 @@ impl Inner {
                 self.fail(at, &error);
             }
         }
+    }
+
+    /// Looks for replies for a while, until batches are complete or somebody wakes the session;
+    /// whether one of it happened.
+    fn spin(&mut self, alarm: &Alarm) -> bool {
+        // A link that cannot send waits for an event, which only the poll tells.
+        let can_spin = self.wake.is_empty()
+            && self.links.iter().any(Link::is_waiting)
+            && !self.links.iter().any(Link::has_output);
+        if !can_spin {
+            return false;
+        }
+        // Not borrowed while the rest of `self` is.
+        let mut spin = std::mem::replace(&mut self.spin, Spin::new(Duration::ZERO));
+        let mut looks_more = LOOKS_MORE;
+        let found = spin.until(|| {
+            for link in self.links.iter_mut().filter(|link| link.is_waiting()) {
+                link.readable = true;
+            }
+            self.receive();
+            if alarm.state.load(Ordering::Relaxed) != AWAKE {
+                return true;
+            }
+            let (complete, in_flight) = (self.wake.len(), self.slots.len() - self.free.len());
+            if complete > 0 {
+                looks_more -= 1;
+            }
+            complete > 0 && (looks_more == 0 || complete * 2 >= in_flight)
+        });
+        self.spin = spin;
+        found
     }
 
     /// How long to sleep: not beyond the time at which a silent node counts as lost.
@@ -287,9 +336,6 @@ impl Inner {
             if link.failed.is_some() || !(link.readable || link.has_output()) {
                 continue;
             }
-            if link.readable {
-                link.silent_since = None;
-            }
             let (slots, free, wake) = (&mut self.slots, &mut self.free, &mut self.wake);
             let mut done = |node, part: Part, results: Results<'_>| {
                 let slot = &mut slots[part.slot];
@@ -312,6 +358,9 @@ impl Inner {
     /// node is silent only if nothing is there to be read *after* its time was up.
     fn lose_silent(&mut self, silence: Duration) {
         let now = Instant::now();
+        for link in self.links.iter_mut().filter(|link| link.is_waiting()) {
+            link.silent_since.get_or_insert(now);
+        }
         let overdue = |link: &Link| {
             link.failed.is_none()
                 && link.is_waiting()

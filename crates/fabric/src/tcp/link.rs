@@ -244,11 +244,16 @@ impl Link {
     ) -> Result<(), LinkError> {
         while self.readable {
             let wanted = frame::frame_bytes(self.input.filled()).saturating_sub(self.input.len());
+            let had = self.input.len();
             match self.input.fill(&mut self.stream, wanted)? {
                 Progress::More => {}
                 Progress::Blocked => self.readable = self.read_closed,
                 Progress::End => return Err(LinkError::Closed),
             }
+            if self.input.len() == had {
+                continue;
+            }
+            self.silent_since = None;
             while let Some(reply) = Reply::decode(self.input.filled())? {
                 if reply.kind == ReplyKind::Fenced {
                     return Err(LinkError::Fenced);

@@ -22,6 +22,7 @@ use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::connection::{Connection, Context, Misbehaved, Served};
+use super::spin::Spin;
 use crate::error::ServeError;
 use crate::pool::{Order, Pool};
 
@@ -51,7 +52,14 @@ pub struct TcpNode {
 
 impl TcpNode {
     /// Listens at `addr` (port 0: a free one) and serves `pool` there.
-    pub fn start(pool: Pool, identity: u64, addr: SocketAddr) -> Result<TcpNode, ServeError> {
+    ///
+    /// `spin` is how long it looks for requests before it sleeps, zero: not at all.
+    pub fn start(
+        pool: Pool,
+        identity: u64,
+        addr: SocketAddr,
+        spin: Duration,
+    ) -> Result<TcpNode, ServeError> {
         let at = || addr.to_string();
         let io = |source| ServeError::Io { at: at(), source };
         let poll = Poll::new().map_err(io)?;
@@ -77,6 +85,7 @@ impl TcpNode {
             next: FIRST,
             again: VecDeque::new(),
             greeting: VecDeque::new(),
+            spin: Spin::new(spin),
         };
         let thread = std::thread::Builder::new().name("fusee-tcp".into());
         let thread = Some(thread.spawn(move || nic.run()).map_err(io)?);
@@ -138,6 +147,7 @@ struct Loop {
     again: VecDeque<usize>,
     /// Who has yet to say hello until when, in the order of the deadlines.
     greeting: VecDeque<(Instant, usize)>,
+    spin: Spin,
 }
 
 impl Loop {
@@ -146,13 +156,18 @@ impl Loop {
         let mut accept_again: Option<Instant> = None;
         loop {
             let wait = self.wait(accept_again);
-            match self.poll.poll(&mut events, wait) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => {
-                    tracing::error!(%error, "the software NIC stops");
-                    return;
+            // A poll that fails while it spins fails again right behind.
+            let has_news = wait != Some(Duration::ZERO)
+                && self.spin.until(|| {
+                    let polled = self.poll.poll(&mut events, Some(Duration::ZERO));
+                    polled.is_ok() && !events.is_empty()
+                });
+            if !has_news && let Err(error) = self.poll.poll(&mut events, wait) {
+                if error.kind() == io::ErrorKind::Interrupted {
+                    continue;
                 }
-                Ok(()) => {}
+                tracing::error!(%error, "the software NIC stops");
+                return;
             }
             if !self.obey() {
                 return;

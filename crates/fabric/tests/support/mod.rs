@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 
 use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
+use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::{AnyFabric, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
 
 /// A number that no other test of this machine has at the moment.
@@ -66,7 +67,9 @@ pub struct Served {
 pub fn node(pool_bytes: u64, shm: Option<PathBuf>) -> Served {
     let pool = Pool::new(PoolOptions { bytes: pool_bytes, huge_pages: false }).unwrap();
     let (identity, tcp) = (unique(), Some(loopback()));
-    let fabrics = NodeFabrics::start(NodeFabricsOptions { pool, identity, tcp, shm }).unwrap();
+    let fabrics =
+        NodeFabrics::start(NodeFabricsOptions { pool, identity, tcp, spin: DEFAULT_SPIN, shm })
+            .unwrap();
     Served { fabrics, identity }
 }
 
