@@ -33,6 +33,10 @@ pub struct Size {
     #[arg(long, default_value_t = 2, value_name = "N",
           value_parser = clap::value_parser!(u8).range(1..=3))]
     pub data_replicas: u8,
+
+    /// Pools in huge pages, of which the system must have enough free (vm.nr_hugepages)
+    #[arg(long)]
+    pub huge_pages: bool,
 }
 
 /// Memory nodes of the cluster.
@@ -110,6 +114,7 @@ impl Loaded {
             index_replicas: size.index_replicas,
             data_replicas: size.data_replicas,
             fabric,
+            huge_pages: size.huge_pages,
             pool_bytes: size.pool_bytes(),
             index_keys: u64::from(size.keys),
             client,
