@@ -17,7 +17,7 @@ use fusee_core::view::View;
 use fusee_core::{Error, Store};
 
 use super::blocks::BlockSource;
-use super::cache::IndexCache;
+use super::cache::{CacheStats, IndexCache};
 use super::gate::Gate;
 use super::{Environment, SessionHost};
 use crate::error::ConnectError;
@@ -118,6 +118,11 @@ impl<F: Fabric, E: Environment> Session<F, E> {
     /// What its operations cost so far.
     pub fn stats(&self) -> Stats {
         self.store.stats()
+    }
+
+    /// What became of its accesses to the index cache so far.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.borrow().stats()
     }
 
     /// The operations without the cache.
