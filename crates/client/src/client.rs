@@ -142,7 +142,8 @@ impl Client {
         self.run(async |s| s.get(key).await)
     }
 
-    /// The values of many keys, fetched together.
+    /// The values of many keys, in their order, fetched in shared round trips: see
+    /// [`Session::get_many`].
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>, Error> {
         self.run(async |s| s.get_many(keys).await)
     }

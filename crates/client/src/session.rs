@@ -30,7 +30,7 @@ use fusee_fabric::{AnyFabric, AttachCause, FabricKind};
 use crate::attachments::Attachments;
 use crate::error::ConnectError;
 use crate::executor::Reactor;
-use crate::logic::{self, Environment, Gate, LogicOptions};
+use crate::logic::{self, CacheStats, Environment, Gate, LogicOptions};
 use crate::shared::{NodeClients, Shared};
 
 /// What must not end before a session does.
@@ -110,6 +110,11 @@ impl Session {
     /// What its operations cost so far.
     pub fn stats(&self) -> Stats {
         self.logic.stats()
+    }
+
+    /// What became of its accesses to the index cache so far.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.logic.cache_stats()
     }
 
     /// Whether its client has ended.
@@ -219,7 +224,18 @@ impl Session {
         self.end(self.logic.get(key).await)
     }
 
-    /// The values of many keys, in shared phases.
+    /// The values of many keys, in their order; `None` for those that do not exist. A key may occur
+    /// several times.
+    ///
+    /// Keys share their round trips, on whichever memory nodes they are: up to 512 keys, as long as their
+    /// pairs take no more than 2 MiB, need one round trip if the index cache knows where they are, two if
+    /// some are not in it or others have changed them, and up to four if others have deleted and inserted
+    /// them again. More keys follow in batches of that size. Every key is read by itself: what is returned
+    /// need not have been there at any one moment.
+    ///
+    /// # Errors
+    /// As [`Session::get`]. One key that is empty or too long is an error for all, before anything is
+    /// read.
     pub async fn get_many<K: AsRef<[u8]>>(
         &self,
         keys: &[K],

@@ -259,6 +259,8 @@ fn phases_are_within_the_budget() {
         assert_eq!(phases(OpKind::Search), (1.0, 1));
         assert_eq!(phases(OpKind::Update), (3.0, 3));
         assert_eq!(phases(OpKind::Delete), (3.0, 3));
+        let many = session.block_on(session.get_many(&keys)).unwrap();
+        assert_eq!(many, vec![None; 100]);
         // A fingerprint in common with a neighbour costs a phase; 100 keys in 24,576 slots seldom
         // have one. Side by side, two keys may meet in one free slot.
         let (mean, _) = phases(OpKind::Insert);
@@ -270,6 +272,13 @@ fn phases_are_within_the_budget() {
                 fresh.insert(key.as_bytes(), b"1").await.unwrap();
             }
         });
+        let found = fresh.block_on(fresh.get_many(&keys)).unwrap();
+        assert_eq!(found, vec![Some(b"1".to_vec()); 100]);
+        assert_eq!(fresh.stats().kind(OpKind::SearchMany).phases, 1, "all keys in one");
+        let other = client.session().unwrap();
+        let found = other.block_on(other.get_many(&keys[25..75])).unwrap();
+        assert_eq!(found, vec![Some(b"1".to_vec()); 50]);
+        assert_eq!(other.stats().kind(OpKind::SearchMany).phases, 2, "not cached: two");
         let other = client.session().unwrap();
         other.block_on(async {
             for key in &keys[..50] {

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::fake::{FakeMaster, Forwarder, SOON, Script};
-use fusee_client::{Error, FabricKind, MnId, Outcome, View};
+use fusee_client::{Error, FabricKind, MnId, OpKind, Outcome, Session, Stats, View};
 use fusee_master::MasterServer;
 use fusee_memory_node::MemoryNode;
 use futures_util::future::join_all;
@@ -109,9 +109,10 @@ fn a_held_renewal_is_not_repeated_for_nothing() {
 }
 
 /// A memory node that is silent keeps its connections open. Who waits for it learns from the view
-/// that it need not.
-#[test]
-fn a_view_ends_the_wait_for_a_silent_memory_node() {
+/// that it need not. Returns what the reads were counted as.
+fn reads_beside_a_silent_memory_node(
+    read: impl AsyncFn(&Session, &[[u8; 4]]) -> Vec<Result<Option<Vec<u8>>, Error>> + Sync,
+) -> Stats {
     let dir = tempfile::tempdir().unwrap();
     let cluster = cluster(dir.path());
     let lost = cluster.view.subtables[0].places[0].node;
@@ -121,27 +122,51 @@ fn a_view_ends_the_wait_for_a_silent_memory_node() {
     for key in &keys {
         client.put(key, b"value").unwrap();
     }
-    thread::scope(|scope| {
+    let stats = thread::scope(|scope| {
         let reading = scope.spawn(|| {
             let session = client.session().unwrap();
             forwarder.set_silent(true);
-            let results = session.block_on(join_all(keys.iter().map(|key| session.get(key))));
-            (results, Instant::now())
+            let results = session.block_on(read(&session, &keys));
+            (results, Instant::now(), session.stats())
         });
         thread::sleep(Duration::from_millis(300));
         assert!(!reading.is_finished(), "nobody waits for the silent node");
         let begun = Instant::now();
         cluster.lose(lost);
-        let (results, ended) = reading.join().unwrap();
+        let (results, ended, stats) = reading.join().unwrap();
         assert!(ended.duration_since(begun) < Duration::from_secs(3));
+        assert_eq!(results.len(), keys.len());
         for result in results {
             assert_eq!(result.unwrap().as_deref(), Some(&b"value"[..]));
         }
+        stats
     });
     for key in &keys {
         assert_eq!(client.get(key).unwrap().as_deref(), Some(&b"value"[..]));
     }
     assert!(client.view().member(lost).is_none());
+    stats
+}
+
+#[test]
+fn a_view_ends_the_wait_for_a_silent_memory_node() {
+    let stats = reads_beside_a_silent_memory_node(async |session, keys| {
+        join_all(keys.iter().map(|key| session.get(key))).await
+    });
+    assert_eq!(stats.kind(OpKind::Search).operations, 64);
+}
+
+/// One of many keys waits alone for the view without the node, and as long as a subtable has no primary
+/// its keys are looked up one by one; the others follow together.
+#[test]
+fn a_view_ends_the_wait_of_many_keys_for_a_silent_memory_node() {
+    let stats = reads_beside_a_silent_memory_node(async |session, keys| {
+        session.get_many(keys).await.unwrap().into_iter().map(Ok).collect()
+    });
+    let (many, alone) = (stats.kind(OpKind::SearchMany), stats.kind(OpKind::Search));
+    assert_eq!(many.operations, 1);
+    assert!((1..=64).contains(&alone.operations), "{alone:?}");
+    assert!(many.phases <= 8, "{many:?}");
 }
 
 #[test]

@@ -121,8 +121,13 @@ impl Buckets {
 
     /// Posts the two READs that fetch all slots from the replica at `place`.
     pub fn read(&self, batch: &mut Batch, place: Place) -> [Ticket; 2] {
-        let bytes = 2 * self.bucket_slots * 8;
+        let bytes = self.read_bytes() as u32;
         self.first.map(|f| batch.read(place.node, place.offset + u64::from(f) * 8, bytes))
+    }
+
+    /// Bytes of each of them.
+    pub fn read_bytes(&self) -> u64 {
+        2 * u64::from(self.bucket_slots) * 8
     }
 
     /// The slots as fetched.

@@ -59,6 +59,14 @@ impl Cost {
         self.atomics += batch.atomics();
         self.bytes += batch.touched_bytes();
     }
+
+    /// Adds what another part of the operation cost.
+    pub fn add(&mut self, other: &Cost) {
+        self.phases += other.phases;
+        self.verbs += other.verbs;
+        self.atomics += other.atomics;
+        self.bytes += other.bytes;
+    }
 }
 
 /// Sums over the operations of one kind.

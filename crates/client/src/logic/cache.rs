@@ -63,6 +63,40 @@ impl Entry {
     }
 }
 
+/// What became of the accesses to an index cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Reads, updates and deletes of a key, and puts: whatever asked for its place.
+    pub accesses: u64,
+    /// Those that were told where the key is. The others had to read the index: they were bypassed, or
+    /// the key was not there.
+    pub guesses: u64,
+    /// Guesses that were wrong. Each has read an object for nothing.
+    pub wrong: u64,
+    /// Accesses to a key that was there, and too often wrong (P §4.6).
+    pub bypassed: u64,
+}
+
+impl CacheStats {
+    /// What has been counted since.
+    pub fn since(&self, before: &CacheStats) -> CacheStats {
+        CacheStats {
+            accesses: self.accesses - before.accesses,
+            guesses: self.guesses - before.guesses,
+            wrong: self.wrong - before.wrong,
+            bypassed: self.bypassed - before.bypassed,
+        }
+    }
+
+    /// Adds the counters of another session.
+    pub fn merge(&mut self, other: &CacheStats) {
+        self.accesses += other.accesses;
+        self.guesses += other.guesses;
+        self.wrong += other.wrong;
+        self.bypassed += other.bypassed;
+    }
+}
+
 /// A session's index cache: a table with linear probing.
 pub struct IndexCache {
     /// A power of two, of which at most 5/8 are taken; empty if there is no cache.
@@ -71,6 +105,7 @@ pub struct IndexCache {
     capacity: usize,
     hand: usize,
     threshold: f32,
+    stats: CacheStats,
 }
 
 impl IndexCache {
@@ -78,11 +113,18 @@ impl IndexCache {
     pub fn new(capacity: usize, threshold: f64) -> IndexCache {
         let table =
             if capacity > 0 { fusee_fabric::filled(Entry::FREE, MIN_PLACES) } else { Vec::new() };
-        IndexCache { table, len: 0, capacity, hand: 0, threshold: threshold as f32 }
+        let stats = CacheStats::default();
+        IndexCache { table, len: 0, capacity, hand: 0, threshold: threshold as f32, stats }
+    }
+
+    /// The counters so far.
+    pub fn stats(&self) -> CacheStats {
+        self.stats
     }
 
     /// Counts an access, and guesses where the key is.
     pub fn guess(&mut self, key: &Key<'_>) -> Option<Hint> {
+        self.stats.accesses += 1;
         let at = self.find(key.hash())?;
         let entry = &mut self.table[at];
         entry.state = State::Used;
@@ -93,12 +135,16 @@ impl IndexCache {
         }
         let tolerated = self.threshold * f32::from(entry.accesses);
         let bypass = entry.accesses > MIN_ACCESSES && f32::from(entry.wrong) > tolerated;
-        (!bypass).then_some(Hint { slot: entry.slot, word: entry.word })
+        let hint = Hint { slot: entry.slot, word: entry.word };
+        let counter = if bypass { &mut self.stats.bypassed } else { &mut self.stats.guesses };
+        *counter += 1;
+        (!bypass).then_some(hint)
     }
 
     /// Takes note of where a read found the key.
     pub fn found(&mut self, key: &Key<'_>, guess: Option<Hint>, place: Option<Hint>) {
         let wrong = guess.is_some() && guess != place;
+        self.stats.wrong += u64::from(wrong);
         match place {
             Some(place) => self.remember(key, place, wrong),
             None => self.forget(key),
@@ -108,6 +154,7 @@ impl IndexCache {
     /// Takes note of what a write left behind.
     pub fn written(&mut self, key: &Key<'_>, guess: Option<Hint>, written: Written) {
         let wrong = guess.is_some() && !written.hint_held;
+        self.stats.wrong += u64::from(wrong);
         if let Some(place) = written.place {
             self.remember(key, place, wrong);
         } else if let Some(at) = self.find(key.hash()) {
@@ -240,6 +287,24 @@ mod tests {
         let calm = (0..100).find(|_| cache.guess(&KEY.into()).is_some());
         assert!(calm.is_some(), "cached again");
         assert_eq!(cache.guess(&KEY.into()), Some(place(19)), "the place was kept up to date");
+    }
+
+    /// As often as a key is wrong when it is guessed, as long as the threshold allows: of a key that is
+    /// always wrong, that share of all accesses.
+    #[test]
+    fn the_threshold_is_the_share_of_accesses_that_may_be_wrong() {
+        for threshold in [0.0, 0.1, 0.25, 0.5, 0.9, 1.0] {
+            let mut cache = IndexCache::new(10, threshold);
+            cache.found(&KEY.into(), None, Some(place(0)));
+            for word in 1..=10_000 {
+                let guess = cache.guess(&KEY.into());
+                cache.found(&KEY.into(), guess, Some(place(word)));
+            }
+            let CacheStats { accesses, guesses, wrong, bypassed } = cache.stats();
+            assert_eq!((accesses, guesses + bypassed, guesses), (10_000, 10_000, wrong));
+            let share = wrong as f64 / 10_000.0;
+            assert!((share - threshold).abs() < 0.001, "{share} at {threshold}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod keeper;
 mod session;
 mod waiting;
 
-pub use cache::IndexCache;
+pub use cache::{CacheStats, IndexCache};
 pub use environment::Environment;
 pub use gate::Gate;
 pub use keeper::{Keeper, Keeping, Timing};

@@ -17,13 +17,10 @@ use fusee_core::view::View;
 use fusee_core::{Error, Store};
 
 use super::blocks::BlockSource;
-use super::cache::IndexCache;
+use super::cache::{CacheStats, IndexCache};
 use super::gate::Gate;
 use super::{Environment, SessionHost};
 use crate::error::ConnectError;
-
-/// Keys that one batch of `get_many` asks for.
-const MANY_KEYS: usize = 64;
 
 /// How a session works.
 #[derive(Clone, Copy, Debug)]
@@ -123,6 +120,11 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         self.store.stats()
     }
 
+    /// What became of its accesses to the index cache so far.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.borrow().stats()
+    }
+
     /// The operations without the cache.
     pub fn store(&self) -> &Store<F, SessionHost<E>> {
         &self.store
@@ -168,24 +170,25 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         self.get_with(key, |value| value.map(<[u8]>::to_vec)).await
     }
 
-    /// The values of many keys, in shared phases.
+    /// The values of many keys, in their order, in shared phases: see [`Store::search_many`].
     pub async fn get_many<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
         let mut values = vec![None; keys.len()];
-        for (chunk, values) in keys.chunks(MANY_KEYS).zip(values.chunks_mut(MANY_KEYS)) {
-            let wanted: Vec<SearchKey<'_>> = chunk
-                .iter()
-                .map(|key| Key::new(key.as_ref()))
-                .map(|key| SearchKey { key, hint: self.guess(&key) })
-                .collect();
-            let found = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
-                values[i] = value.map(<[u8]>::to_vec);
-                self.cache.borrow_mut().found(&wanted[i].key, wanted[i].hint, place);
-            };
-            self.store.search_many(&wanted, found).await?;
-        }
+        let wanted: Vec<SearchKey<'_>> = keys
+            .iter()
+            .map(|key| Key::new(key.as_ref()))
+            .map(|key| SearchKey { key, hint: self.guess(&key) })
+            .collect();
+        let found = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
+            values[i] = value.map(<[u8]>::to_vec);
+            let SearchKey { key, hint } = wanted[i];
+            if hint.is_none() || place != hint {
+                self.cache.borrow_mut().found(&key, hint, place);
+            }
+        };
+        self.store.search_many(&wanted, found).await?;
         Ok(values)
     }
 

@@ -1,10 +1,21 @@
 //! SEARCH of many keys in shared phases.
 //!
-//! The keys with a hint read slot and object, the others their buckets, all in one phase; what
-//! that leaves open reads its objects in a second phase that is shared again. The few keys that
-//! still have no answer then (a stale hint whose slot went to another key, an object that was
-//! replaced under the reader) are looked up one by one.
+//! A *round* takes as many of the keys as one batch may ask for. In its first phase the keys with a
+//! hint read slot and object, the others their buckets, on whichever memory nodes these are; in its
+//! second phase, if anything is left open, slots that changed are followed and candidates of the
+//! buckets read. What has no answer then goes into a later round:
+//!
+//! * A key whose hint led to another one, or whose object was replaced under the reader, is looked up
+//!   by its buckets, and after [`MAX_MISSES`] such rounds alone.
+//! * Candidates that did not fit into the second phase are the hints of the next round.
+//! * If a memory node did not answer, or a subtable has no primary, one of the keys concerned is looked
+//!   up alone, which waits until the view does without the node; the others are in the next round again.
+//!
+//! Every key takes effect by itself, when its primary slot is read: no two keys are read at one moment.
+//! Every round is an operation of its own, so that a long list holds up neither changes of the view nor
+//! memory that waits to be used again.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::lead::{Lead, may_hold};
@@ -12,13 +23,16 @@ use super::search::Fetched;
 use super::{Hint, Op, Store};
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::Slot;
 use crate::race::{Buckets, Key};
-use crate::stats::OpKind;
+use crate::stats::{Cost, OpKind};
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket, VerbError};
 
-/// Bytes that one batch fetches at most, beside the buckets.
+/// Bytes that one batch fetches at most, unless a single key has more.
 const MAX_BYTES: u64 = 2 << 20;
+/// Rounds in which a key's place may turn out to be wrong.
+const MAX_MISSES: u8 = 2;
+/// What reading a slot takes of a batch's memory, aligned.
+const SLOT_BYTES: u64 = 64;
 
 /// A key to look up, with what the cache knows of it.
 #[derive(Clone, Copy, Debug)]
@@ -29,209 +43,277 @@ pub struct SearchKey<'k> {
     pub hint: Option<Hint>,
 }
 
-/// What the first phase asked for one key.
-enum First {
+/// A key without an answer.
+#[derive(Clone, Copy)]
+struct Open<'k> {
+    /// Its position in the list.
+    at: usize,
+    key: Key<'k>,
+    hint: Option<Hint>,
+    /// Rounds in which its place was wrong.
+    misses: u8,
+}
+
+/// What the first phase asks for one key.
+enum Ask {
     Hinted { hint: Hint, slot: Ticket, object: Ticket },
     Buckets { buckets: Buckets, tickets: [Ticket; 2] },
 }
 
-/// What is known of one key between the phases.
-enum State {
+/// What has become of one key after a phase.
+enum Went {
     Answered,
-    /// The objects that may be the key's. `certain`: if none is, the key does not exist.
+    /// It is one of these, if they hold it. `certain`: else it does not exist.
     Candidates {
-        reads: Vec<(Hint, Ticket)>,
+        hints: Vec<Hint>,
         certain: bool,
     },
-    Open,
+    /// Its place was wrong.
+    Missed,
+    /// There was no room for its objects.
+    NoRoom(Option<Hint>),
+    /// Looking it up alone says what is wrong.
+    Broken,
+    /// Something has to be waited for.
+    Waits,
+}
+
+/// The keys that a round has not answered.
+#[derive(Default)]
+struct Left<'k> {
+    again: Vec<Open<'k>>,
+    alone: Vec<Open<'k>>,
+    waiting: Vec<Open<'k>>,
+}
+
+impl<'k> Left<'k> {
+    fn add(&mut self, open: Open<'k>, went: Went) {
+        match went {
+            Went::Answered => {}
+            Went::NoRoom(hint) => self.again.push(Open { hint, ..open }),
+            Went::Missed if open.misses + 1 < MAX_MISSES => {
+                self.again.push(Open { hint: None, misses: open.misses + 1, ..open });
+            }
+            Went::Waits => self.waiting.push(open),
+            Went::Missed | Went::Broken | Went::Candidates { .. } => {
+                self.alone.push(Open { hint: None, ..open });
+            }
+        }
+    }
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Looks up `keys` and calls `found` once for each, in any order, with its position, its value
-    /// (`None` if it does not exist) and its place for the cache. 1 phase if all hints are right,
-    /// else 2; keys whose pairs do
-    /// not fit in a batch of 2 MiB are looked up one by one. At most 256 keys.
+    /// (`None` if it does not exist) and its place for the cache.
+    ///
+    /// Up to 512 keys, and 2 MiB of objects, share their phases, on whichever memory nodes they are: 1
+    /// phase if all hints are right; 2 if some are missing, or their slots have changed; 4 if the slot of
+    /// a hint went to another key. Counted as one [`OpKind::SearchMany`]; keys that come to be looked up
+    /// alone count as [`OpKind::Search`] in addition.
     pub async fn search_many(
         &self,
         keys: &[SearchKey<'_>],
         mut found: impl FnMut(usize, Option<&[u8]>, Option<Hint>),
     ) -> Result<(), Error> {
         keys.iter().try_for_each(|k| self.check_key(&k.key))?;
-        let mut op = self.operation();
-        op.batch.clear();
-        let mut answered = alloc::vec![false; keys.len()];
-        let mut answer = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
-            answered[i] = true;
-            found(i, value, place);
-        };
-        let open = op.search_many(keys, &mut answer).await;
-        op.finish(OpKind::SearchMany);
-        let open = match open {
-            // One by one they wait for the view without that node.
-            Err(Error::Unreachable { error: VerbError::Unreachable, .. }) => {
-                (0..keys.len()).filter(|i| !answered[*i]).collect()
+        let mut cost = Cost::default();
+        let result = self.search_rounds(keys, &mut found, &mut cost).await;
+        self.stats.borrow_mut().add(OpKind::SearchMany, &cost);
+        result
+    }
+
+    async fn search_rounds(
+        &self,
+        keys: &[SearchKey<'_>],
+        found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
+        cost: &mut Cost,
+    ) -> Result<(), Error> {
+        let all = keys.iter().enumerate();
+        let mut open: VecDeque<Open<'_>> =
+            all.map(|(at, k)| Open { at, key: k.key, hint: k.hint, misses: 0 }).collect();
+        while !open.is_empty() {
+            let mut op = self.operation();
+            let left = op.search_round(&mut open, found).await;
+            cost.add(&op.cost);
+            self.recycle(core::mem::take(&mut op.batch));
+            drop(op);
+            let Left { again, alone, waiting } = left?;
+            open.extend(again);
+            // The first one waits; when it has its answer, the others need not wait any more.
+            let (first, others) = waiting.split_at(waiting.len().min(1));
+            for key in alone.iter().chain(first) {
+                let searched = self.search(key.key, key.hint).await?;
+                found(key.at, searched.value(), searched.hint());
             }
-            other => other?,
-        };
-        for i in open {
-            let searched = self.search(keys[i].key, None).await?;
-            found(i, searched.value(), searched.hint());
+            open.extend(others);
         }
         Ok(())
     }
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Two shared phases. Returns the positions of the keys without an answer.
-    async fn search_many(
+    /// Two phases, or one if that is enough, for the first of the keys.
+    async fn search_round<'k>(
         &mut self,
-        keys: &[SearchKey<'_>],
+        open: &mut VecDeque<Open<'k>>,
         found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
-    ) -> Result<Vec<usize>, Error> {
-        if self.view.change.iter().any(|change| change.subtables.iter().any(|s| s.headless)) {
-            return Ok((0..keys.len()).collect());
+    ) -> Result<Left<'k>, Error> {
+        let mut left = Left::default();
+        let asked = self.ask(open, &mut left);
+        if asked.is_empty() {
+            return Ok(left);
         }
-        let mut firsts = Vec::with_capacity(keys.len());
-        for key in keys {
-            let lead = key.hint.and_then(|hint| Lead::new(&self.view, hint, key.key));
-            firsts.push(match lead {
-                Some(lead) if self.has_room(lead.hint.word) => {
+        self.phase().await;
+        let mut wanted = Vec::new();
+        for (open, ask) in asked {
+            match self.after_first(open, &ask, found)? {
+                Went::Candidates { hints, certain } => wanted.push((open, hints, certain)),
+                went => left.add(open, went),
+            }
+        }
+        // What was found has been handed over: its memory is free.
+        self.batch.clear();
+        let mut reads = Vec::with_capacity(wanted.len());
+        for (open, hints, certain) in wanted {
+            match self.read_candidates(&hints) {
+                Ok(tickets) => reads.push((open, hints, tickets, certain)),
+                Err(went) => left.add(open, went),
+            }
+        }
+        if !self.batch.verbs().is_empty() {
+            self.phase().await;
+        }
+        for (open, hints, tickets, certain) in reads {
+            let reads = hints.into_iter().zip(tickets);
+            let went = self.after_second(open, reads, certain, found)?;
+            left.add(open, went);
+        }
+        Ok(left)
+    }
+
+    /// Posts the first phase for as many keys as it may have, one at least, and takes them off the list.
+    fn ask<'k>(
+        &mut self,
+        open: &mut VecDeque<Open<'k>>,
+        left: &mut Left<'k>,
+    ) -> Vec<(Open<'k>, Ask)> {
+        let most = open.len().min(MAX_BATCH_VERBS / 2);
+        let mut asked = Vec::with_capacity(most);
+        self.batch.clear();
+        while let Some(next) = open.front().copied() {
+            let lead = next.hint.and_then(|hint| Lead::new(&self.view, hint, next.key));
+            let buckets = Buckets::of(next.key, &self.view);
+            let bytes = match &lead {
+                Some(lead) => SLOT_BYTES + lead.class.bytes(),
+                None => 2 * buckets.read_bytes(),
+            };
+            if !self.has_room(bytes, 2) {
+                break;
+            }
+            open.pop_front();
+            if lead.is_none() && self.view.is_headless(buckets.subtable) {
+                left.add(next, Went::Waits);
+                continue;
+            }
+            let ask = match lead {
+                Some(lead) => {
                     let slot = lead.read_slot(&mut self.batch);
                     let object = lead.read_object(&mut self.batch);
-                    First::Hinted { hint: lead.hint, slot, object }
+                    Ask::Hinted { hint: lead.hint, slot, object }
                 }
-                _ => {
-                    let buckets = Buckets::of(key.key, &self.view);
-                    First::Buckets { buckets, tickets: self.read_buckets(&buckets) }
-                }
-            });
+                None => Ask::Buckets { buckets, tickets: self.read_buckets(&buckets) },
+            };
+            asked.push((next, ask));
         }
-        if firsts.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.phase().await;
-        let mut wanted = Vec::with_capacity(keys.len());
-        for (i, (key, first)) in keys.iter().zip(&firsts).enumerate() {
-            wanted.push(self.after_first(i, key.key, first, found)?);
-        }
-        self.batch.next_phase();
-        let mut states = Vec::with_capacity(keys.len());
-        for wanted in wanted {
-            states.push(match wanted {
-                Wanted::Nothing => State::Answered,
-                Wanted::Search => State::Open,
-                Wanted::Objects { hints, certain } => self.read_candidates(hints, certain),
-            });
-        }
-        if self.batch.verbs().is_empty() {
-            return Ok(open_positions(&states));
-        }
-        self.phase().await;
-        for (i, state) in states.iter_mut().enumerate() {
-            if let State::Candidates { reads, certain } = state {
-                *state = self.after_second(i, keys[i].key, reads, *certain, found)?;
-            }
-        }
-        Ok(open_positions(&states))
+        asked
     }
 
-    /// Whether the batch may take the object that a word refers to along.
-    fn has_room(&self, word: Slot) -> bool {
-        let bytes = word.class().map_or(0, |class| class.bytes());
-        self.batch.staged_bytes() as u64 + bytes <= MAX_BYTES
-            && self.batch.verbs().len() + 2 <= MAX_BATCH_VERBS
+    /// Whether the batch may take so much more along. An empty one takes everything.
+    fn has_room(&self, bytes: u64, verbs: usize) -> bool {
+        let posted = self.batch.verbs().len();
+        let staged = self.batch.staged_bytes() as u64;
+        posted == 0 || (staged + bytes <= MAX_BYTES && posted + verbs <= MAX_BATCH_VERBS)
     }
 
-    /// Posts the READs of one key's candidates; leaves the key open if they do not fit, or if one
-    /// of them can be nothing: looking it up alone says what is wrong.
-    fn read_candidates(&mut self, hints: Vec<Hint>, certain: bool) -> State {
-        let mut reads = Vec::with_capacity(hints.len());
-        for hint in hints {
-            if !self.has_room(hint.word) {
-                return State::Open;
-            }
-            match self.read_whole(hint.slot, hint.word) {
-                Some(ticket) => reads.push((hint, ticket)),
-                None => return State::Open,
-            }
+    /// Posts the READs of one key's candidates, if all of them fit.
+    fn read_candidates(&mut self, hints: &[Hint]) -> Result<Vec<Ticket>, Went> {
+        let bytes = |hint: &Hint| hint.word.class().map_or(0, |class| class.bytes());
+        if !self.has_room(hints.iter().map(bytes).sum(), hints.len()) {
+            let only = if let [hint] = hints { Some(*hint) } else { None };
+            return Err(Went::NoRoom(only));
         }
-        State::Candidates { reads, certain }
+        let reads = hints.iter().map(|hint| self.read_whole(hint.slot, hint.word));
+        reads.collect::<Option<Vec<Ticket>>>().ok_or(Went::Broken)
     }
 
     fn after_first(
         &self,
-        i: usize,
-        key: Key<'_>,
-        first: &First,
+        open: Open<'_>,
+        ask: &Ask,
         found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
-    ) -> Result<Wanted, Error> {
-        match first {
-            First::Hinted { hint, slot, object } => {
-                let word = self.slot_word(*slot).map_err(|f| self.failed(f))?;
+    ) -> Result<Went, Error> {
+        match ask {
+            Ask::Hinted { hint, slot, object } => {
+                let word = match self.slot_word(*slot) {
+                    Ok(word) => word,
+                    Err(failure) => return self.silent(self.failed(failure)),
+                };
                 if word != hint.word {
                     let hints = Vec::from([Hint { slot: hint.slot, word }]);
-                    let follow = may_hold(word, key);
-                    return Ok(match follow {
-                        true => Wanted::Objects { hints, certain: false },
-                        false => Wanted::Search,
+                    return Ok(match may_hold(word, open.key) {
+                        true => Went::Candidates { hints, certain: false },
+                        false => Went::Missed,
                     });
                 }
-                Ok(match self.fetched(*object, word, key)? {
-                    Fetched::Value(span) => {
-                        found(i, Some(self.batch.bytes(span)), Some(*hint));
-                        Wanted::Nothing
-                    }
-                    Fetched::OtherKey | Fetched::Stale => Wanted::Search,
-                })
+                self.after_second(open, [(*hint, *object)], false, found)
             }
-            First::Buckets { buckets, tickets } => {
-                let words = buckets.words(&self.batch, *tickets).map_err(|f| self.failed(f))?;
+            Ask::Buckets { buckets, tickets } => {
+                let words = match buckets.words(&self.batch, *tickets) {
+                    Ok(words) => words,
+                    Err(failure) => return self.silent(self.failed(failure)),
+                };
                 let live = words.matching().filter(|(_, w)| !w.is_tentative());
                 let hints: Vec<Hint> = live.map(|(slot, word)| Hint { slot, word }).collect();
                 if hints.is_empty() {
-                    found(i, None, None);
-                    return Ok(Wanted::Nothing);
+                    found(open.at, None, None);
+                    return Ok(Went::Answered);
                 }
-                Ok(Wanted::Objects { hints, certain: true })
+                Ok(Went::Candidates { hints, certain: true })
             }
         }
     }
 
     fn after_second(
         &self,
-        i: usize,
-        key: Key<'_>,
-        reads: &[(Hint, Ticket)],
+        open: Open<'_>,
+        reads: impl IntoIterator<Item = (Hint, Ticket)>,
         certain: bool,
         found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
-    ) -> Result<State, Error> {
+    ) -> Result<Went, Error> {
         let mut certain = certain;
         for (hint, ticket) in reads {
-            match self.fetched(*ticket, hint.word, key)? {
-                Fetched::Value(span) => {
-                    found(i, Some(self.batch.bytes(span)), Some(*hint));
-                    return Ok(State::Answered);
+            match self.fetched(ticket, hint.word, open.key) {
+                Ok(Fetched::Value(span)) => {
+                    found(open.at, Some(self.batch.bytes(span)), Some(hint));
+                    return Ok(Went::Answered);
                 }
-                Fetched::OtherKey => {}
-                Fetched::Stale => certain = false,
+                Ok(Fetched::OtherKey) => {}
+                Ok(Fetched::Stale) => certain = false,
+                Err(error) => return self.silent(error),
             }
         }
         if certain {
-            found(i, None, None);
-            return Ok(State::Answered);
+            found(open.at, None, None);
+            return Ok(Went::Answered);
         }
-        Ok(State::Open)
+        Ok(Went::Missed)
     }
-}
 
-/// What the second phase must do for one key.
-enum Wanted {
-    Nothing,
-    Objects { hints: Vec<Hint>, certain: bool },
-    Search,
-}
-
-fn open_positions(states: &[State]) -> Vec<usize> {
-    let open = states.iter().enumerate().filter(|(_, s)| matches!(s, State::Open));
-    open.map(|(i, _)| i).collect()
+    /// A node that did not answer is waited for; every other error ends the operation.
+    fn silent(&self, error: Error) -> Result<Went, Error> {
+        match error {
+            Error::Unreachable { error: VerbError::Unreachable, .. } => Ok(Went::Waits),
+            other => Err(other),
+        }
+    }
 }

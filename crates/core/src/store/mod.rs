@@ -14,6 +14,7 @@
 //! | operation | hint right | no hint | one index replica |
 //! |---|---|---|---|
 //! | SEARCH | 1 | 2 | the same |
+//! | SEARCH of many keys, as long as they fit into a batch | 1 | 2 | the same |
 //! | UPDATE, DELETE, UPSERT of a key that exists | 3 | 4 | 2 / 3 |
 //! | INSERT, UPSERT of a new key | – | 4 | 3 |
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fusee_client::{Client, Error, KindStats, OpKind, Session, Stats};
+use fusee_client::{CacheStats, Client, Error, KindStats, OpKind, Session, Stats};
 use fusee_sim::linearizability::{Answer, Call};
 use futures_util::future::join_all;
 
@@ -80,6 +80,8 @@ pub struct PhaseResult {
     pub tally: Tally,
     /// Phases, verbs and bytes. The maximum of a kind that an earlier phase had too covers both.
     pub costs: Costs,
+    /// What became of accesses to the index caches, if the workers ran in this process.
+    pub cache: CacheStats,
 }
 
 /// A counter on a cache line of its own.
@@ -207,12 +209,13 @@ impl Stage<'_> {
             .collect();
         for (number, phase) in self.phases.iter().enumerate() {
             self.barrier.wait();
-            let before = session.stats();
+            let (before, cached) = (session.stats(), session.cache_stats());
             self.run_phase(&session, thread, number, phase, &mut workers);
             self.barrier.wait();
             let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
             results[number].tally.merge(&tally.take());
             add_costs(&mut results[number].costs, &before, &session.stats());
+            results[number].cache.merge(&session.cache_stats().since(&cached));
         }
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         logs.extend(workers.into_iter().map(Worker::into_log));

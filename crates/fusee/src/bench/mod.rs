@@ -10,10 +10,12 @@
 //! and [`processes`] (the same in several processes), [`cluster`] (on what), [`record`] and
 //! [`check`] (whether the history is linearizable), [`recovery`] and [`failover`] (what happens
 //! when somebody dies), [`growth`] (what the growth of the index costs), [`elasticity`] (what comes
-//! of sessions and memory nodes that come and go), [`churn`] (whether memory comes back), [`sizes`]
-//! (what pairs take of the pools), [`tally`], [`series`], [`report`] and [`plot`] (what comes out).
+//! of sessions and memory nodes that come and go), [`churn`] (whether memory comes back), [`cache`]
+//! (what the index cache saves), [`sizes`] (what pairs take of the pools), [`tally`], [`series`],
+//! [`report`] and [`plot`] (what comes out).
 
 mod args;
+pub mod cache;
 mod check;
 pub mod churn;
 mod client_process;
@@ -68,6 +70,8 @@ pub enum Benchmark {
     Elasticity(elasticity::Args),
     /// Fill small pools, update and delete: whether memory comes back
     Churn(churn::Args),
+    /// Vary the threshold of the adaptive index cache: round trips, bytes, throughput
+    Cache(cache::Args),
     /// Draw sizes of values: what they take of the pools
     Sizes(sizes::Args),
     /// One of the processes of `--processes`; not for people
@@ -89,6 +93,7 @@ impl Benchmark {
             Benchmark::Growth(args) => growth::run(&args),
             Benchmark::Elasticity(args) => elasticity::run(&args),
             Benchmark::Churn(args) => churn::run(&args),
+            Benchmark::Cache(args) => cache::run(&args),
             Benchmark::Sizes(args) => sizes::run(&args),
             Benchmark::Client => client_process::run(),
             Benchmark::Doomed => recovery::doomed::run(),

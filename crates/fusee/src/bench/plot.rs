@@ -1,4 +1,4 @@
-//! Time series as a picture: panels above each other over one axis of seconds, in SVG.
+//! Series as a picture: panels above each other over one axis, of seconds or something else, in SVG.
 //!
 //! Moments are marked by vertical lines in all panels; those with a text bear it in the first. A
 //! panel may have a logarithmic axis, then values of zero are left out. What is drawn is what the
@@ -29,13 +29,15 @@ const MARK_COLOR: RGBColor = RGBColor(0xbb, 0xbb, 0xbb);
 pub struct Chart {
     /// Above everything.
     pub title: String,
+    /// What the common axis counts, like `seconds`.
+    pub axis: &'static str,
     /// From top to bottom.
     pub panels: Vec<Panel>,
     /// In all panels.
     pub marks: Vec<Mark>,
 }
 
-/// Lines over time.
+/// Lines over the common axis.
 pub struct Panel {
     /// What the axis counts, with its unit.
     pub label: &'static str,
@@ -45,11 +47,11 @@ pub struct Panel {
     pub lines: Vec<Line>,
 }
 
-/// Values over time.
+/// Values along the axis.
 pub struct Line {
     /// In the legend.
     pub name: String,
-    /// Seconds, and the value.
+    /// Where on the axis, and the value.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -116,7 +118,7 @@ impl Chart {
         let label = |value: &f64| number(panel.value(*value));
         let mut mesh = chart.configure_mesh();
         mesh.light_line_style(TRANSPARENT)
-            .x_desc("seconds")
+            .x_desc(self.axis)
             .y_desc(panel.label)
             .label_style((FONT, 13))
             .y_label_formatter(&label);
@@ -221,6 +223,7 @@ mod tests {
         let marks = vec![Mark { at_s: 1.0, text: "a split".into() }];
         Chart {
             title: "growth".into(),
+            axis: "seconds",
             panels: vec![panel("kops/s", false), panel("us", true)],
             marks,
         }
@@ -263,7 +266,8 @@ mod tests {
         {
             assert!(is_well_formed(&chart(points).svg().unwrap()));
         }
-        let nothing = Chart { title: String::new(), panels: Vec::new(), marks: Vec::new() };
+        let (panels, marks) = (Vec::new(), Vec::new());
+        let nothing = Chart { title: String::new(), axis: "", panels, marks };
         assert!(is_well_formed(&nothing.svg().unwrap()));
     }
 

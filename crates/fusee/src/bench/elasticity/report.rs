@@ -267,6 +267,7 @@ impl Report {
         let panel = |label, logarithmic, lines| Panel { label, logarithmic, lines };
         Chart {
             title: format!("Elasticity: YCSB {}, {}", self.settings.workload, self.fabric),
+            axis: "seconds",
             panels: vec![
                 panel("operations/s", false, vec![throughput]),
                 panel("microseconds", true, latencies),

@@ -226,6 +226,7 @@ impl Report {
                 "Growth: {} keys, pairs of {} bytes, {}",
                 self.settings.keys, self.settings.pair_bytes, self.fabric
             ),
+            axis: "seconds",
             panels: vec![
                 panel("operations/s", false, by_kind("", &|latency| latency.per_s)),
                 panel("microseconds", true, by_kind(" p99", &|latency| latency.p99_us)),

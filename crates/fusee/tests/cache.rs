@@ -1,0 +1,76 @@
+//! `fusee bench cache`: a tiny run, and what its report shows.
+
+mod common;
+
+use std::fs;
+
+use serde_json::Value;
+
+use common::{Scratch, finish, fusee};
+
+const TINY: [&str; 6] =
+    ["--keys=50", "--operations=8000", "--threads=4", "--coroutines=2", "--seed=3", "--json"];
+
+fn number(row: &Value, field: &str) -> f64 {
+    row[field].as_f64().unwrap_or_else(|| panic!("{field} is missing in {row:#}"))
+}
+
+#[test]
+fn the_threshold_trades_wasted_reads_for_round_trips() {
+    let scratch = Scratch::new();
+    let plot = scratch.path().join("cache.svg");
+    let mut command = fusee(&["bench", "cache", "--workloads=a,c", "--thresholds=0,0.3,1,off"]);
+    command.args(["--rounds=2"]).args(TINY).arg("--plot").arg(&plot);
+    let report = finish(&mut command).expect_code(0).json();
+    assert_eq!((&report["errors"]["total"], &report["mismatches"]), (&0.into(), &0.into()));
+    // 50 keys after each of 2 x 4 runs on both fabrics, twice.
+    assert_eq!(report["verified_keys"], 50 * 16 * 2);
+    let rows = report["results"].as_array().unwrap();
+    assert_eq!(rows.len(), 16);
+    for row in rows {
+        assert!(number(row, "throughput_ops_per_s") > 0.0, "{row:#}");
+        let (low, high) = ("throughput_min_ops_per_s", "throughput_max_ops_per_s");
+        assert!(number(row, low) <= number(row, high), "{row:#}");
+    }
+    for rows in rows.chunks(4) {
+        let [never, some, always, off] = rows else { unreachable!("four thresholds") };
+        assert_eq!((&never["threshold"], &off["threshold"]), (&0.into(), &Value::Null));
+        let wasted = |row| number(row, "wasted_reads_mean");
+        assert_eq!((wasted(off), number(off, "unknown_mean")), (0.0, 1.0), "{off:#}");
+        assert_eq!(number(always, "bypassed_mean"), 0.0, "{always:#}");
+        let phases = |row| number(row, "phases_mean");
+        if always["workload"] == "c" {
+            // Nobody writes: a session reads the index once for every key that it did not insert.
+            assert_eq!((wasted(always), wasted(never)), (0.0, 0.0), "{always:#}");
+            assert!(phases(always) < 1.1 && phases(off) >= 2.0, "{always:#}, {off:#}");
+            continue;
+        }
+        // 4 sessions write the same keys.
+        assert!(wasted(never) < wasted(some) && wasted(some) < wasted(always), "{rows:#?}");
+        assert!(wasted(some) < 0.35, "{some:#}");
+        assert!(phases(always) < phases(off), "{always:#}, {off:#}");
+        assert!(number(some, "bypassed_mean") > 0.0, "{some:#}");
+    }
+    let svg = fs::read_to_string(&plot).unwrap();
+    for text in ["threshold", "shm a", "tcp c, no cache", "phases per operation", "kops/s, tcp"] {
+        assert!(svg.contains(text), "{text}: {svg}");
+    }
+}
+
+#[test]
+fn the_table_is_for_people_and_nonsense_is_refused() {
+    let line = ["bench", "cache", "--workloads=upd100", "--thresholds=0.5", "--fabrics=shm"];
+    let text = finish(fusee(&line).args(&TINY[..5])).expect_code(0).text();
+    assert!(text.contains("shm, workload upd100") && text.contains("wasted"), "{text}");
+    assert!(text.contains("0 mismatches, 0 errors"), "{text}");
+    for (more, says) in [
+        ("--thresholds=2", "neither off nor from 0 to 1"),
+        ("--workloads=d", "only reads and updates"),
+        ("--theta=1", "below 1"),
+        ("--pair-bytes=10", "at least 40 bytes"),
+        ("--fabrics=rdma", "there are shm and tcp"),
+        ("--cache-entries=0", "0 is not in"),
+    ] {
+        finish(&mut fusee(&["bench", "cache", more])).expect_error(2, says);
+    }
+}

@@ -1,0 +1,219 @@
+//! What `get_many` costs and answers: phases are shared by all keys of a batch, whichever memory nodes
+//! they are on, and every answer is the one that `get` would have given.
+
+use fusee_core::Error;
+use fusee_core::layout::Object;
+use fusee_core::stats::{KindStats, OpKind, Stats};
+use fusee_core::view::Geometry;
+use fusee_sim::{Client, Cluster, ClusterOptions, Sim};
+
+/// Keys that share a phase, if their objects are small: half the verbs of a batch.
+const TOGETHER: u32 = 512;
+/// Bytes of objects that share a phase.
+const TOGETHER_BYTES: u64 = 2 << 20;
+
+/// Five memory nodes, and room for some hundred keys in a few subtables.
+fn cluster() -> Cluster {
+    let mut options = ClusterOptions { memory_nodes: 5, index_keys: 6_000, ..Default::default() };
+    options.geometry = Geometry {
+        region_bytes: 8 << 20,
+        block_bytes: 1 << 18,
+        slots_per_bucket: 8,
+        groups_per_subtable: 64,
+        max_value_bytes: 128 << 10,
+        ..options.geometry
+    };
+    options.pool_bytes = 64 << 20;
+    options.session.cache_entries = 10_000;
+    Cluster::new(&Sim::new(1), &options)
+}
+
+/// Runs what needs no other client beside it.
+fn on<T>(cluster: &Cluster, client: &Client, scenario: impl AsyncFnOnce(&Client) -> T) -> T {
+    cluster.block_on(client.process, scenario(client))
+}
+
+fn keys(n: u32) -> Vec<[u8; 4]> {
+    (0..n).map(u32::to_le_bytes).collect()
+}
+
+async fn insert_all(client: &Client, keys: &[[u8; 4]], value: &[u8]) {
+    for key in keys {
+        client.session.insert(key, value).await.unwrap();
+    }
+}
+
+/// One `get_many` whose answers must be these; returns what it cost by the counters.
+async fn ask(client: &Client, keys: &[[u8; 4]], expected: &[Option<&[u8]>]) -> KindStats {
+    let before = client.session.stats();
+    let found = client.session.get_many(keys).await.unwrap();
+    let found: Vec<Option<&[u8]>> = found.iter().map(Option::as_deref).collect();
+    assert!(found == expected, "one of {} answers is wrong", keys.len());
+    let after = client.session.stats();
+    assert_eq!(alone(&after), alone(&before), "no key is looked up alone");
+    let (after, before) = (after.kind(OpKind::SearchMany), before.kind(OpKind::SearchMany));
+    assert_eq!(after.operations - before.operations, 1);
+    KindStats {
+        operations: 1,
+        phases: after.phases - before.phases,
+        max_phases: 0,
+        verbs: after.verbs - before.verbs,
+        atomics: after.atomics - before.atomics,
+        bytes: after.bytes - before.bytes,
+    }
+}
+
+fn alone(stats: &Stats) -> u64 {
+    stats.kind(OpKind::Search).operations
+}
+
+#[test]
+fn cached_keys_share_one_phase_on_all_memory_nodes() {
+    let cluster = cluster();
+    let client = cluster.client();
+    let view = cluster.view().clone();
+    let primaries = view.subtables.iter().map(|s| s.places[0].node);
+    let primaries: std::collections::BTreeSet<_> = primaries.collect();
+    assert!(primaries.len() > 2, "keys are on several sets of replicas");
+    on(&cluster, &client, async |client| {
+        let keys = keys(2 * TOGETHER + 1);
+        insert_all(client, &keys, b"value").await;
+        let value = Some(&b"value"[..]);
+        for (n, phases) in [(1, 1), (2, 1), (100, 1), (512, 1), (513, 2), (1024, 2), (1025, 3)] {
+            let cost = ask(client, &keys[..n], &vec![value; n]).await;
+            assert_eq!((cost.phases, cost.verbs), (phases, 2 * n as u64), "{n} keys");
+            assert_eq!((cost.atomics, cost.bytes), (0, (8 + 64) * n as u64), "{n} keys");
+        }
+        assert_eq!(ask(client, &[], &[]).await.phases, 0);
+    });
+}
+
+#[test]
+fn large_values_are_split_by_their_bytes() {
+    let cluster = cluster();
+    let client = cluster.client();
+    on(&cluster, &client, async |client| {
+        let value = vec![7; 100 << 10];
+        let object = Object::class(4, value.len()).unwrap().bytes();
+        let together = (TOGETHER_BYTES / (object + 64)) as usize;
+        let keys = keys(3 * together as u32);
+        insert_all(client, &keys, &value).await;
+        let expected = vec![Some(&value[..]); keys.len()];
+        for (n, phases) in [(together, 1), (together + 1, 2), (3 * together, 3)] {
+            let cost = ask(client, &keys[..n], &expected[..n]).await;
+            assert_eq!((cost.phases, cost.verbs), (phases, 2 * n as u64), "{n} keys");
+        }
+    });
+    // Without hints the first phase reads all buckets, the second as many objects as have room; the
+    // others are hints then.
+    let fresh = cluster.client();
+    on(&cluster, &fresh, async |client| {
+        let value = vec![7; 100 << 10];
+        let object = Object::class(4, value.len()).unwrap().bytes();
+        let together = (TOGETHER_BYTES / object) as usize;
+        let keys = keys(2 * together as u32);
+        let cost = ask(client, &keys, &vec![Some(&value[..]); keys.len()]).await;
+        assert!((3..=4).contains(&cost.phases), "{cost:?}");
+    });
+}
+
+#[test]
+fn keys_that_are_missing_or_not_cached_share_two_phases() {
+    let cluster = cluster();
+    let (writer, reader) = (cluster.client(), cluster.client());
+    let keys = keys(200);
+    on(&cluster, &writer, async |writer| insert_all(writer, &keys[..150], b"value").await);
+    on(&cluster, &reader, async |reader| {
+        let mut expected = vec![Some(&b"value"[..]); 150];
+        expected.resize(200, None);
+        assert_eq!(ask(reader, &keys, &expected).await.phases, 2);
+        // The cache has learned where they are; of a missing key there is nothing to remember.
+        assert_eq!(ask(reader, &keys[..150], &expected[..150]).await.phases, 1);
+        // One phase, and another one if a slot has the fingerprint of any of them.
+        let missing = ask(reader, &keys[150..], &expected[150..]).await;
+        assert!((1..=2).contains(&missing.phases), "{missing:?}");
+    });
+}
+
+#[test]
+fn keys_that_occur_twice_are_answered_twice() {
+    let cluster = cluster();
+    let client = cluster.client();
+    on(&cluster, &client, async |client| {
+        let [a, b, missing] = [1u32, 2, 3].map(u32::to_le_bytes);
+        client.session.insert(&a, b"a").await.unwrap();
+        client.session.insert(&b, b"b").await.unwrap();
+        let (va, vb) = (Some(&b"a"[..]), Some(&b"b"[..]));
+        let keys = [a, missing, a, b, missing, a];
+        let cost = ask(client, &keys, &[va, None, va, vb, None, va]).await;
+        assert_eq!(cost.phases, 1, "no slot is like the missing one's");
+    });
+}
+
+#[test]
+fn slots_that_others_changed_are_followed_together() {
+    let cluster = cluster();
+    let (writer, reader) = (cluster.client(), cluster.client());
+    let keys = keys(300);
+    on(&cluster, &writer, async |writer| insert_all(writer, &keys, b"old").await);
+    on(&cluster, &reader, async |reader| {
+        ask(reader, &keys, &[Some(&b"old"[..]); 300]).await;
+    });
+    on(&cluster, &writer, async |writer| {
+        for key in &keys[..100] {
+            writer.session.update(key, b"new").await.unwrap();
+        }
+        for key in &keys[100..200] {
+            writer.session.delete(key).await.unwrap();
+        }
+    });
+    on(&cluster, &reader, async |reader| {
+        let mut expected = vec![Some(&b"new"[..]); 100];
+        expected.resize(200, None);
+        expected.resize(300, Some(b"old"));
+        // The changed slots are followed in the second phase, the empty ones' keys looked up in a third,
+        // and a fourth if a slot has the fingerprint of any of them.
+        let cost = ask(reader, &keys, &expected).await;
+        assert!((3..=4).contains(&cost.phases), "{cost:?}");
+        assert_eq!(ask(reader, &keys[..100], &expected[..100]).await.phases, 1);
+    });
+}
+
+#[test]
+fn hints_whose_slots_went_to_other_keys_are_given_up_together() {
+    let cluster = cluster();
+    let (writer, reader) = (cluster.client(), cluster.client());
+    let keys = keys(300);
+    on(&cluster, &writer, async |writer| insert_all(writer, &keys[..100], b"old").await);
+    on(&cluster, &reader, async |reader| {
+        ask(reader, &keys[..100], &[Some(&b"old"[..]); 100]).await;
+    });
+    on(&cluster, &writer, async |writer| {
+        for key in &keys[..100] {
+            writer.session.delete(key).await.unwrap();
+        }
+        // Others take their slots, and they come back elsewhere.
+        insert_all(writer, &keys[100..], b"other").await;
+        insert_all(writer, &keys[..100], b"new").await;
+    });
+    on(&cluster, &reader, async |reader| {
+        let cost = ask(reader, &keys[..100], &[Some(&b"new"[..]); 100]).await;
+        assert!((3..=4).contains(&cost.phases), "{cost:?}");
+        assert_eq!(ask(reader, &keys[..100], &[Some(&b"new"[..]); 100]).await.phases, 1);
+    });
+}
+
+#[test]
+fn one_bad_key_is_an_error_before_anything_is_posted() {
+    let cluster = cluster();
+    let client = cluster.client();
+    on(&cluster, &client, async |client| {
+        client.session.insert(b"key", b"value").await.unwrap();
+        let found = client.session.get_many(&[&b"key"[..], b""]).await;
+        assert_eq!(found, Err(Error::KeyEmpty));
+        let long = vec![1; 65];
+        let found = client.session.get_many(&[&b"key"[..], &long]).await;
+        assert_eq!(found, Err(Error::KeyTooLarge { bytes: 65, max_bytes: 64 }));
+        assert_eq!(client.session.stats().kind(OpKind::SearchMany).operations, 0);
+    });
+}
