@@ -244,6 +244,17 @@ impl Session {
         self.end(self.logic.get_many(keys).await)
     }
 
+    /// As [`Session::get_many`], but shows each value to `f` where it was fetched, without another copy:
+    /// with the position of its key, and in any order.
+    pub async fn get_many_with<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        f: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<(), Error> {
+        self.begin()?;
+        self.end(self.logic.get_many_with(keys, f).await)
+    }
+
     /// Adds a key; [`Error::AlreadyExists`] if it exists.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.begin()?;

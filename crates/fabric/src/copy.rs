@@ -162,15 +162,15 @@ pub(crate) fn merge(word: &AtomicU64, at: usize, bytes: &[u8]) {
 
 /// Begins to bring the cache line at an address closer, without waiting for it. Any address will do.
 #[inline]
-pub(crate) fn prefetch(word: *const AtomicU64) {
+pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch reads nothing that the program sees, and faults at no address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(word.cast());
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = word;
+    let _ = at;
 }
 
 /// A word of the pool.

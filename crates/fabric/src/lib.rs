@@ -46,3 +46,9 @@ pub use error::{AttachCause, AttachError, ServeError};
 pub use pool::{Pages, Pool, PoolOptions};
 pub use serve::{NodeFabrics, NodeFabricsOptions};
 pub use sys::filled;
+
+/// Begins to bring a value into the processor's cache, without waiting for it.
+#[inline]
+pub fn prefetch<T>(value: &T) {
+    copy::prefetch(value);
+}

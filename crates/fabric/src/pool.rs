@@ -173,7 +173,7 @@ impl Pool {
     #[inline]
     pub(crate) fn prefetch(&self, offset: u64) {
         // Outside of the pool it does nothing.
-        copy::prefetch(self.inner.mapping.start().wrapping_add(offset as usize).cast());
+        copy::prefetch(self.inner.mapping.start().wrapping_add(offset as usize));
     }
 
     /// Executes a verb on the batch's memory and sets its result.

@@ -122,6 +122,13 @@ impl IndexCache {
         self.stats
     }
 
+    /// Has the processor fetch what it takes to guess, for soon.
+    pub fn prefetch(&self, key: &Key<'_>) {
+        if !self.table.is_empty() {
+            fusee_fabric::prefetch(&self.table[self.home(key.hash())]);
+        }
+    }
+
     /// Counts an access, and guesses where the key is.
     pub fn guess(&mut self, key: &Key<'_>) -> Option<Hint> {
         self.stats.accesses += 1;

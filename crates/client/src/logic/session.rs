@@ -176,20 +176,35 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
         let mut values = vec![None; keys.len()];
-        let wanted: Vec<SearchKey<'_>> = keys
+        self.get_many_with(keys, |i, value| values[i] = value.map(<[u8]>::to_vec)).await?;
+        Ok(values)
+    }
+
+    /// Looks many keys up and shows each value to `f` where it was fetched, with the position of its key,
+    /// in any order.
+    pub async fn get_many_with<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        mut f: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<(), Error> {
+        let mut wanted: Vec<SearchKey<'_>> = keys
             .iter()
             .map(|key| Key::new(key.as_ref()))
-            .map(|key| SearchKey { key, hint: self.guess(&key) })
+            .inspect(|key| self.cache.borrow().prefetch(key))
+            .map(|key| SearchKey { key, hint: None })
             .collect();
+        // Now that all of them are on their way.
+        for SearchKey { key, hint } in &mut wanted {
+            *hint = self.guess(key);
+        }
         let found = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
-            values[i] = value.map(<[u8]>::to_vec);
+            f(i, value);
             let SearchKey { key, hint } = wanted[i];
             if hint.is_none() || place != hint {
                 self.cache.borrow_mut().found(&key, hint, place);
             }
         };
-        self.store.search_many(&wanted, found).await?;
-        Ok(values)
+        self.store.search_many(&wanted, found).await
     }
 
     /// Adds a key; [`Error::AlreadyExists`] if it exists.

@@ -163,6 +163,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if asked.is_empty() {
             return Ok(left);
         }
+        // Where verbs are accesses to memory, all of them wait for it together.
+        for verb in self.batch.verbs() {
+            self.store.fabric.prefetch(verb.node, verb.offset);
+        }
         self.phase().await;
         let mut wanted = Vec::new();
         for (open, ask) in asked {
