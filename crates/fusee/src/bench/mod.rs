@@ -11,7 +11,7 @@
 //! [`check`] (whether the history is linearizable), [`recovery`] and [`failover`] (what happens
 //! when somebody dies), [`growth`] (what the growth of the index costs), [`elasticity`] (what comes
 //! of sessions and memory nodes that come and go), [`churn`] (whether memory comes back), [`sizes`]
-//! (what pairs take of the pools), [`tally`], [`series`], [`report`] and [`plot`] (what comes out).
+//! (what pairs take of the pools), [`sweep`] (throughput against one setting), [`tally`], [`series`], [`report`] and [`plot`] (what comes out).
 
 mod args;
 mod check;
@@ -36,6 +36,7 @@ pub mod recovery;
 mod report;
 mod series;
 pub mod sizes;
+pub mod sweep;
 mod tally;
 mod value;
 mod verify;
@@ -70,6 +71,8 @@ pub enum Benchmark {
     Churn(churn::Args),
     /// Draw sizes of values: what they take of the pools
     Sizes(sizes::Args),
+    /// Throughput against the size of values, sessions, replicas, updates or keys
+    Sweep(sweep::Args),
     /// One of the processes of `--processes`; not for people
     #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
     Client,
@@ -90,6 +93,7 @@ impl Benchmark {
             Benchmark::Elasticity(args) => elasticity::run(&args),
             Benchmark::Churn(args) => churn::run(&args),
             Benchmark::Sizes(args) => sizes::run(&args),
+            Benchmark::Sweep(args) => sweep::run(&args),
             Benchmark::Client => client_process::run(),
             Benchmark::Doomed => recovery::doomed::run(),
         }
