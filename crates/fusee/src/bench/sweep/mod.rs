@@ -4,7 +4,7 @@
 //! are rounds, in which every point has its turn with every share of updates while the others wait
 //! ([`turns`]). What comes out are the median of the rounds and their spread, as a table, as JSON and as a picture.
 //!
-//! Memory: pools have room for twice the pairs and some, so memory of replaced pairs is used again. Sessions
+//! Memory: pools have room for twice the pairs and some blocks of each session, so memory of replaced pairs is used again. Sessions
 //! remember all keys: what a small cache costs is another question (`bench ycsb --cache-entries`). Values are
 //! made and checked as in every benchmark here, which is a part of the throughput, the more the larger they
 //! are, and none of the latencies.
@@ -16,7 +16,7 @@ mod turns;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fusee_client::{FabricChoice, FabricKind};
+use fusee_client::{EmbeddedOptions, FabricChoice, FabricKind};
 
 use super::args::{ClusterArgs, LoadArgs};
 use super::cluster::{self, Demand, Target, check_memory};
@@ -39,8 +39,11 @@ use turns::{BEFORE, Seat, Turns};
 const THETA: f64 = 0.99;
 /// For every key a session remembers so many: a place in the cache is not for any key.
 const CACHE_PER_KEY: u64 = 2;
-/// There is room for so many times the pairs.
+/// There is room for so many times the pairs,
 const ROOM: u64 = 2;
+/// and for so many blocks of each session: what a session has replaced comes back to itself, and is not there
+/// for others meanwhile.
+const BLOCKS_PER_SESSION: u64 = 8;
 /// Options of which a smaller value makes it fit.
 const LESS: &str = "--keys, --pair-bytes, --data-replicas or the --points";
 
@@ -258,7 +261,10 @@ impl Args {
 
 fn demand(point: &Point) -> Demand {
     let keys = point.keys;
-    Demand { keys, index_keys: keys, pairs: ROOM * keys, deletes: 0, processes: 0 }
+    let block_bytes = EmbeddedOptions::default().geometry.block_bytes;
+    let in_block = block_bytes / cluster::bytes_per_pair(point.pair_bytes, 1).max(1);
+    let spare = u64::from(point.sessions) * BLOCKS_PER_SESSION * in_block;
+    Demand { keys, index_keys: keys, pairs: ROOM * keys + spare, deletes: 0, processes: 0 }
 }
 
 /// Starts the clusters of all points, if they fit.
