@@ -1,14 +1,16 @@
 //! `fusee-perf`: what an operation costs, beside the raw verbs that it consists of.
 //!
-//! For those who work on FUSEE; nothing of the product needs it. All of it runs in one process, on
-//! an embedded cluster over shared memory.
+//! For those who work on FUSEE; nothing of the product needs it. FUSEE runs in this process, as an
+//! embedded cluster; what it is compared with may run in others, which end with this one.
 
 mod counts;
 mod limit;
 mod load;
 mod peers;
+mod processes;
 mod raw;
 mod series;
+mod transports;
 
 use std::process::ExitCode;
 
@@ -30,6 +32,8 @@ enum Command {
     Counts(counts::Args),
     /// Time of an operation beside memcached, Redis and LMDB, in turn in one run
     Peers(peers::Args),
+    /// Time of the verbs themselves, beside UCX over shared memory and libfabric over TCP
+    Raw(transports::Args),
     /// What `counts` has valgrind run
     #[command(hide = true)]
     Work(counts::WorkArgs),
@@ -50,6 +54,12 @@ enum Failure {
     NoContestant(String),
     #[error("LMDB: {0}")]
     Lmdb(#[from] heed::Error),
+    #[error("a thread of a contestant ended")]
+    Panicked,
+    #[error("{program} is not installed (Debian: apt-get install {package})")]
+    NotInstalled { program: &'static str, package: &'static str },
+    #[error("{program} failed: {what}")]
+    Program { program: &'static str, what: String },
     #[error("cannot run valgrind: {0}; install it (Debian: apt-get install valgrind)")]
     NoValgrind(std::io::Error),
     #[error("valgrind did not count:\n{0}")]
@@ -57,12 +67,15 @@ enum Failure {
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
+    let command = Args::parse().command;
+    let watched = processes::end_with_signals().map_err(Failure::from);
+    let done = watched.and_then(|()| match command {
         Command::Limit(args) => limit::run(&args),
         Command::Counts(args) => counts::run(&args),
         Command::Peers(args) => peers::run(&args),
+        Command::Raw(args) => transports::run(&args),
         Command::Work(args) => counts::work(&args),
-    };
+    });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

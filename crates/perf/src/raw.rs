@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use fusee_client::{FabricKind, View};
 use fusee_core::layout::{Object, Slot};
@@ -61,19 +61,26 @@ impl Places {
     }
 }
 
-/// A phase over shared memory is over at its first poll.
-fn at_once<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => done,
-        Poll::Pending => unreachable!("shared memory needs no waiting"),
+/// What comes of a phase: over shared memory at its first poll.
+fn wait<T>(fabric: &AnyFabric, future: impl Future<Output = T>) -> T {
+    let (waker, mut future) = (fabric.waker(), pin!(future));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => fabric.turn(None),
+        }
     }
 }
 
 impl Raw {
     pub fn new(size: &Size) -> Result<Raw, Failure> {
-        let loaded = Loaded::new(size)?;
+        Raw::over(size, FabricKind::Shm)
+    }
+
+    pub fn over(size: &Size, fabric: FabricKind) -> Result<Raw, Failure> {
+        let loaded = Loaded::with_keys(size, fabric, key)?;
         let view = loaded.client.view();
-        let fabric = AnyFabric::new(FabricKind::Shm, CLIENT)?;
+        let fabric = AnyFabric::new(fabric, CLIENT)?;
         for member in &view.members {
             fabric.attach(member).map_err(|error| Failure::Verb(error.to_string()))?;
         }
@@ -129,7 +136,7 @@ impl Raw {
     fn phase(&mut self) -> Result<(), Failure> {
         if !self.fabric.execute_now(&mut self.batch) {
             let batch = std::mem::take(&mut self.batch);
-            self.batch = at_once(self.fabric.execute(batch));
+            self.batch = wait(&self.fabric, self.fabric.execute(batch));
         }
         self.batch.check().map_err(|failure| Failure::Verb(format!("{failure:?}")))
     }
@@ -169,4 +176,36 @@ impl Raw {
         self.batch.cas(primary.node, primary.offset, word, word);
         self.phase()
     }
+
+    /// One verb, on the first pair.
+    pub fn verb(&mut self, verb: Verb) -> Result<(), Failure> {
+        let Pair { word, slots, objects } = self.pairs[0];
+        let (slot, object) = (slots.places[0], objects.places[0]);
+        self.batch.clear();
+        match verb {
+            Verb::Read(bytes) => {
+                self.batch.read(object.node, object.offset, bytes);
+            }
+            Verb::Write(bytes) => {
+                let span = self.batch.stage(bytes);
+                self.batch.write(object.node, object.offset, span);
+            }
+            Verb::Cas => {
+                self.batch.cas(slot.node, slot.offset, word.0, word.0);
+            }
+            Verb::Faa => {
+                self.batch.faa(slot.node, slot.offset, 0);
+            }
+        }
+        self.phase()
+    }
+}
+
+/// A verb, with its bytes. They leave the slot as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verb {
+    Read(u32),
+    Write(u32),
+    Cas,
+    Faa,
 }

@@ -24,6 +24,11 @@ impl Series {
         Series(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
     }
 
+    /// Every value with the one of another series of the same round.
+    pub fn plus(&self, other: &Series) -> Series {
+        Series(self.0.iter().zip(&other.0).map(|(a, b)| a + b).collect())
+    }
+
     /// # Panics
     /// If nothing was measured.
     pub fn spread(&self) -> Spread {

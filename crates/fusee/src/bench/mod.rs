@@ -11,8 +11,8 @@
 //! [`check`] (whether the history is linearizable), [`recovery`] and [`failover`] (what happens
 //! when somebody dies), [`growth`] (what the growth of the index costs), [`elasticity`] (what comes
 //! of sessions and memory nodes that come and go), [`churn`] (whether memory comes back), [`cache`]
-//! (what the index cache saves), [`sizes`] (what pairs take of the pools), [`tally`], [`series`],
-//! [`report`] and [`plot`] (what comes out).
+//! (what the index cache saves), [`sizes`] (what pairs take of the pools), [`sweep`] (throughput
+//! against one setting), [`tally`], [`series`], [`report`] and [`plot`] (what comes out).
 
 mod args;
 pub mod cache;
@@ -38,6 +38,7 @@ pub mod recovery;
 mod report;
 mod series;
 pub mod sizes;
+pub mod sweep;
 mod tally;
 mod value;
 mod verify;
@@ -74,6 +75,8 @@ pub enum Benchmark {
     Cache(cache::Args),
     /// Draw sizes of values: what they take of the pools
     Sizes(sizes::Args),
+    /// Throughput against the size of values, sessions, replicas, updates or keys
+    Sweep(sweep::Args),
     /// One of the processes of `--processes`; not for people
     #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
     Client,
@@ -95,6 +98,7 @@ impl Benchmark {
             Benchmark::Churn(args) => churn::run(&args),
             Benchmark::Cache(args) => cache::run(&args),
             Benchmark::Sizes(args) => sizes::run(&args),
+            Benchmark::Sweep(args) => sweep::run(&args),
             Benchmark::Client => client_process::run(),
             Benchmark::Doomed => recovery::doomed::run(),
         }

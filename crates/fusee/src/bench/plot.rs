@@ -1,5 +1,7 @@
-//! Series as a picture: panels above each other over one axis, of seconds or something else, in SVG.
+//! Series over time or something else, and sweeps over named points, as a picture: panels above each
+//! other over one axis, in SVG.
 //!
+//! Lines over names have bars from the least to the most that was measured, if they are told.
 //! Moments are marked by vertical lines in all panels; those with a text bear it in the first. A
 //! panel may have a logarithmic axis, then values of zero are left out. What is drawn is what the
 //! JSON report has; the picture is for looking.
@@ -29,12 +31,49 @@ const MARK_COLOR: RGBColor = RGBColor(0xbb, 0xbb, 0xbb);
 pub struct Chart {
     /// Above everything.
     pub title: String,
-    /// What the common axis counts, like `seconds`.
-    pub axis: &'static str,
+    /// Below all panels.
+    pub x: Horizontal,
     /// From top to bottom.
     pub panels: Vec<Panel>,
     /// In all panels.
     pub marks: Vec<Mark>,
+}
+
+/// What the panels have in common.
+pub enum Horizontal {
+    /// Time.
+    Seconds,
+    /// Numbers of something else: what they are.
+    Numbers(&'static str),
+    /// Things side by side: the n-th stands at n.
+    Names {
+        /// What they are.
+        label: &'static str,
+        /// From left to right.
+        names: Vec<String>,
+    },
+}
+
+impl Horizontal {
+    fn label(&self) -> &'static str {
+        match self {
+            Horizontal::Seconds => "seconds",
+            Horizontal::Numbers(label) => label,
+            Horizontal::Names { label, .. } => label,
+        }
+    }
+
+    /// What stands at a tick.
+    fn tick(&self, at: f64) -> String {
+        match self {
+            Horizontal::Seconds | Horizontal::Numbers(_) => number(at),
+            Horizontal::Names { names, .. } => {
+                let is_one = at >= 0.0 && at.fract() == 0.0;
+                let name = is_one.then(|| names.get(at as usize)).flatten();
+                name.cloned().unwrap_or_default()
+            }
+        }
+    }
 }
 
 /// Lines over the common axis.
@@ -47,12 +86,21 @@ pub struct Panel {
     pub lines: Vec<Line>,
 }
 
-/// Values along the axis.
+/// Values along the common axis.
 pub struct Line {
     /// In the legend.
     pub name: String,
-    /// Where on the axis, and the value.
+    /// Where on the axis (the number of the name, if it has names), and the value.
     pub points: Vec<(f64, f64)>,
+    /// The least and the most at some of them.
+    pub spreads: Vec<(f64, f64, f64)>,
+}
+
+impl Line {
+    /// Without bars.
+    pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Line {
+        Line { name: name.into(), points, spreads: Vec::new() }
+    }
 }
 
 /// Something happened.
@@ -108,20 +156,25 @@ impl Chart {
         area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
     ) -> Drawn<()> {
         let (low, high) = panel.range();
-        let end = self.end();
+        let (start, end) = self.extent();
         let mut chart = ChartBuilder::on(area)
             .margin(8)
             .margin_right(24)
             .x_label_area_size(30)
             .y_label_area_size(76)
-            .build_cartesian_2d(0.0..end, low..high)?;
+            .build_cartesian_2d(start..end, low..high)?;
         let label = |value: &f64| number(panel.value(*value));
+        let tick = |at: &f64| self.x.tick(*at);
         let mut mesh = chart.configure_mesh();
         mesh.light_line_style(TRANSPARENT)
-            .x_desc(self.axis)
+            .x_desc(self.x.label())
+            .x_label_formatter(&tick)
             .y_desc(panel.label)
             .label_style((FONT, 13))
             .y_label_formatter(&label);
+        if let Horizontal::Names { names, .. } = &self.x {
+            mesh.x_labels(names.len().max(1));
+        }
         if panel.logarithmic {
             mesh.y_labels((high - low) as usize + 1);
         }
@@ -148,6 +201,11 @@ impl Chart {
                 .legend(move |(x, y)| {
                     PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2))
                 });
+            let ends = |(at, least, most): &(f64, f64, f64)| [(*at, *least), (*at, *most)];
+            let bars = line.spreads.iter().map(ends);
+            let bars = bars.filter(|bar| bar.iter().all(|point| panel.shows(point)));
+            let bars = bars.map(|bar| bar.map(|(at, value)| (at, panel.position(value))));
+            chart.draw_series(bars.map(|bar| PathElement::new(bar, color)))?;
         }
         chart
             .configure_series_labels()
@@ -156,6 +214,14 @@ impl Chart {
             .label_font((FONT, 13))
             .draw()?;
         Ok(())
+    }
+
+    /// From where to where the panels reach.
+    fn extent(&self) -> (f64, f64) {
+        match &self.x {
+            Horizontal::Seconds => (0.0, self.end()),
+            Horizontal::Names { names, .. } => (-0.3, names.len().max(1) as f64 - 0.7),
+        }
     }
 
     /// The last second that is drawn.
@@ -184,8 +250,10 @@ impl Panel {
 
     /// Where the axis begins and ends: a linear one at 0, a logarithmic one at powers of ten.
     fn range(&self) -> (f64, f64) {
-        let points = self.lines.iter().flat_map(|line| &line.points);
-        let points = points.filter(|point| self.shows(point));
+        let spreads = self.lines.iter().flat_map(|line| &line.spreads);
+        let spreads = spreads.flat_map(|(at, least, most)| [(*at, *least), (*at, *most)]);
+        let points = self.lines.iter().flat_map(|line| line.points.iter().copied());
+        let points = points.chain(spreads).filter(|point| self.shows(point));
         let positions: Vec<f64> = points.map(|point| self.position(point.1)).collect();
         let highest = positions.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let lowest = positions.iter().copied().fold(f64::INFINITY, f64::min);
@@ -217,13 +285,13 @@ mod tests {
 
     fn chart(points: &[(f64, f64)]) -> Chart {
         let panel = |label, logarithmic| {
-            let line = |name: &str| Line { name: name.into(), points: points.to_vec() };
+            let line = |name: &str| Line::new(name, points.to_vec());
             Panel { label, logarithmic, lines: vec![line("insert"), line("p99 < & \">")] }
         };
         let marks = vec![Mark { at_s: 1.0, text: "a split".into() }];
         Chart {
             title: "growth".into(),
-            axis: "seconds",
+            x: Horizontal::Seconds,
             panels: vec![panel("kops/s", false), panel("us", true)],
             marks,
         }
@@ -260,14 +328,35 @@ mod tests {
     }
 
     #[test]
+    fn names_stand_side_by_side_with_their_spread() {
+        let names = ["1 KiB", "64 KiB"].map(String::from).to_vec();
+        let mut chart = chart(&[(0.0, 5.0), (1.0, 7.0)]);
+        (chart.x, chart.marks) = (Horizontal::Names { label: "value", names }, Vec::new());
+        let bars = |svg: &str| svg.matches("<polyline").count();
+        let without = chart.svg().unwrap();
+        chart.panels[0].lines[0].spreads = vec![(0.0, 4.0, 9.0), (1.0, f64::NAN, 9.0)];
+        let svg = chart.svg().unwrap();
+        assert!(is_well_formed(&svg), "{svg}");
+        assert_eq!(bars(&svg), bars(&without) + 1, "one bar can be drawn: {svg}");
+        for text in ["1 KiB", "64 KiB", "value"] {
+            assert!(svg.contains(text), "{text} is missing in {svg}");
+        }
+        assert!(!svg.contains("seconds"), "{svg}");
+    }
+
+    #[test]
     fn nothing_and_nonsense_can_be_drawn() {
         for points in
             [&[][..], &[(0.0, 0.0)], &[(f64::NAN, 1.0), (1.0, f64::INFINITY), (2.0, -3.0)]]
         {
             assert!(is_well_formed(&chart(points).svg().unwrap()));
         }
-        let (panels, marks) = (Vec::new(), Vec::new());
-        let nothing = Chart { title: String::new(), axis: "", panels, marks };
+        let nothing = Chart {
+            title: String::new(),
+            x: Horizontal::Seconds,
+            panels: Vec::new(),
+            marks: Vec::new(),
+        };
         assert!(is_well_formed(&nothing.svg().unwrap()));
     }
 

@@ -2,23 +2,24 @@
 
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions};
-use tempfile::TempDir;
 
-use super::{Contestant, Request, key};
+use super::cpu::Task;
+use super::{Client, Contestant, Request, key};
 use crate::Failure;
 use crate::load::{KEY_BYTES, Size, last};
+use crate::processes::Temporary;
 
 pub struct Lmdb {
     env: Env,
     database: Database<Bytes, Bytes>,
     value: Vec<u8>,
     // In the end.
-    _directory: TempDir,
+    _directory: Temporary,
 }
 
 impl Lmdb {
     pub fn new(size: &Size) -> Result<Lmdb, Failure> {
-        let directory = tempfile::tempdir()?;
+        let directory = Temporary::directory()?;
         let bytes = u64::from(size.keys) * (u64::from(size.pair_bytes) + 4096) + (64 << 20);
         let mut options = EnvOpenOptions::new();
         options.map_size(bytes.next_multiple_of(1 << 20) as usize);
@@ -35,7 +36,7 @@ impl Lmdb {
 }
 
 #[allow(unsafe_code)]
-fn open(mut options: EnvOpenOptions, directory: &TempDir) -> Result<Env, Failure> {
+fn open(mut options: EnvOpenOptions, directory: &Temporary) -> Result<Env, Failure> {
     // SAFETY: the directory is new, and nobody else knows of it: the files are opened once. What the flags
     // give up, that they outlive the system, is not wanted.
     unsafe {
@@ -45,6 +46,24 @@ fn open(mut options: EnvOpenOptions, directory: &TempDir) -> Result<Env, Failure
 }
 
 impl Contestant for Lmdb {
+    fn client(&self) -> Result<Box<dyn Client>, Failure> {
+        let (env, value) = (self.env.clone(), self.value.clone());
+        Ok(Box::new(Handle { env, database: self.database, value }))
+    }
+
+    fn server(&self) -> Result<Vec<Task>, Failure> {
+        Ok(Vec::new())
+    }
+}
+
+/// Of one thread.
+struct Handle {
+    env: Env,
+    database: Database<Bytes, Bytes>,
+    value: Vec<u8>,
+}
+
+impl Client for Handle {
     fn run(&mut self, requests: &[Request], _depth: usize) -> Result<(), Failure> {
         for request in requests {
             match request {

@@ -1,22 +1,29 @@
 //! `fusee-perf peers`: beside what a user would pick instead.
 //!
 //! Every round is one sequence of operations, which each contestant executes, one after the other, from
-//! one thread: YCSB A (half of them updates), B (one in twenty) or C (none), on Zipfian keys. The order
+//! one thread or from several, each a part of it: YCSB A (half of them updates), B (one in twenty) or C (none), on Zipfian keys. The order
 //! changes with every round. Ratios are of the same round, so that a machine that is busy for a while
 //! slows all.
 //!
 //! Memcached and Redis run in processes of their own, started here, without persistence. LMDB runs in this
 //! process, on files that it never syncs. FUSEE keeps three replicas of the index and two of the data;
 //! the others keep one copy.
+//!
+//! Beside the time of an operation stands what the server's processors did for it: memory nodes are meant to be
+//! weak machines. Over shared memory, and in LMDB, there is no server.
 
+mod cpu;
+mod crew;
 mod lmdb;
 mod own;
 mod server;
 mod wire;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
+use fusee_client::FabricKind;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Zipf};
@@ -24,7 +31,10 @@ use serde::Serialize;
 
 use crate::Failure;
 use crate::load::{KEY_BYTES, Size};
+use crate::processes::is_installed;
 use crate::series::{Series, Spread};
+use cpu::{Task, time_ns};
+use crew::Crew;
 use lmdb::Lmdb;
 use own::Own;
 use server::{Memcached, Redis};
@@ -38,7 +48,7 @@ const ZIPF_EXPONENT: f64 = 0.99;
     after_help = "Who takes part: fusee-shm, fusee-tcp, lmdb; memcached-unix, memcached-tcp, \
     redis-unix, redis-tcp, if memcached and redis-server are installed.\n\nExamples:\n  \
     fusee-perf peers\n  \
-    fusee-perf peers --pair-bytes 64 --workloads c --depths 1\n  \
+    fusee-perf peers --pair-bytes 64 --workloads c --depths 1 --threads 1,2\n  \
     fusee-perf peers --only fusee-tcp,memcached-tcp --json"
 )]
 pub struct Args {
@@ -53,6 +63,11 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_value = "1,16", value_name = "N,N",
           value_parser = clap::value_parser!(u16).range(1..=256))]
     depths: Vec<u16>,
+
+    /// Client threads, the same number for everybody
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,N",
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: Vec<u16>,
 
     /// Rounds
     #[arg(long, default_value_t = 9, value_name = "N",
@@ -113,22 +128,31 @@ enum Request {
 }
 
 /// Whoever takes part. All pairs have been put when it is made.
-trait Contestant {
+trait Contestant: Send + Sync {
+    /// A way into it for the thread that calls this, which knows where everything is.
+    fn client(&self) -> Result<Box<dyn Client>, Failure>;
+
+    /// The threads of its server.
+    fn server(&self) -> Result<Vec<Task>, Failure>;
+}
+
+/// A thread's way into it.
+trait Client {
     /// Executes the requests with so many in flight.
     fn run(&mut self, requests: &[Request], depth: usize) -> Result<(), Failure>;
 }
 
-type Start = fn(&Size) -> Result<Box<dyn Contestant>, Failure>;
+type Start = fn(&Size) -> Result<Arc<dyn Contestant>, Failure>;
 
 /// Everybody, with the program that has to be installed.
 const ALL: [(&str, Option<&str>, Start); 7] = [
-    ("fusee-shm", None, |size| Ok(Box::new(Own::shm(size)?))),
-    ("fusee-tcp", None, |size| Ok(Box::new(Own::tcp(size)?))),
-    ("lmdb", None, |size| Ok(Box::new(Lmdb::new(size)?))),
-    ("memcached-unix", Some("memcached"), |size| Ok(Box::new(Memcached::unix(size)?))),
-    ("memcached-tcp", Some("memcached"), |size| Ok(Box::new(Memcached::tcp(size)?))),
-    ("redis-unix", Some("redis-server"), |size| Ok(Box::new(Redis::unix(size)?))),
-    ("redis-tcp", Some("redis-server"), |size| Ok(Box::new(Redis::tcp(size)?))),
+    ("fusee-shm", None, |size| Ok(Arc::new(Own::new(size, FabricKind::Shm)?))),
+    ("fusee-tcp", None, |size| Ok(Arc::new(Own::new(size, FabricKind::Tcp)?))),
+    ("lmdb", None, |size| Ok(Arc::new(Lmdb::new(size)?))),
+    ("memcached-unix", Some("memcached"), |size| Ok(Arc::new(Memcached::unix(size)?))),
+    ("memcached-tcp", Some("memcached"), |size| Ok(Arc::new(Memcached::tcp(size)?))),
+    ("redis-unix", Some("redis-server"), |size| Ok(Arc::new(Redis::unix(size)?))),
+    ("redis-tcp", Some("redis-server"), |size| Ok(Arc::new(Redis::tcp(size)?))),
 ];
 
 #[derive(Debug, Serialize)]
@@ -143,13 +167,16 @@ struct Report {
     runs: Vec<Run>,
 }
 
-/// One workload with so many requests in flight.
+/// One workload with so many requests in flight in each of so many threads.
 #[derive(Debug, Serialize)]
 struct Run {
     workload: &'static str,
     depth: u16,
-    /// Nanoseconds of an operation.
+    threads: u16,
+    /// Nanoseconds from one operation to the next, of all threads together.
     ns: BTreeMap<String, Spread>,
+    /// Nanoseconds that the server's threads were on a processor, by operation; of those that have one.
+    server_cpu_ns: BTreeMap<String, Spread>,
     /// How many times as long the others take as a contestant of ours, in the same round.
     times_of: BTreeMap<String, BTreeMap<String, Spread>>,
 }
@@ -165,10 +192,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let is_wanted = args.only.is_empty() || args.only.iter().any(|only| only == name);
         match program {
             _ if !is_wanted => {}
-            Some(program) if !server::is_installed(program) => absent.push(name.to_owned()),
+            Some(program) if !is_installed(program) => absent.push(name.to_owned()),
             _ => {
                 eprintln!("loading {name}");
-                contestants.push((name, start(&size)?));
+                let most = args.threads.iter().copied().max().unwrap_or(1);
+                contestants.push((name, Crew::new(start(&size)?, most.into())?));
             }
         }
     }
@@ -177,26 +205,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let mut runs = Vec::new();
     for workload in &args.workloads {
-        for depth in &args.depths {
-            eprintln!("YCSB {}, {depth} in flight", workload.name());
-            let mut series = vec![Series::default(); contestants.len()];
-            for round in 0..args.rounds {
-                let requests = requests(args, *workload, u64::from(round));
-                for i in 0..contestants.len() {
-                    let i = (i + round as usize) % contestants.len();
-                    let start = Instant::now();
-                    contestants[i].1.run(&requests, usize::from(*depth))?;
-                    let time = start.elapsed().as_nanos() as f64;
-                    series[i].push(time / f64::from(args.operations));
-                }
+        for threads in &args.threads {
+            for depth in &args.depths {
+                runs.push(compete(args, &contestants, *workload, *threads, *depth)?);
             }
-            let names = || contestants.iter().map(|(name, _)| (*name).to_owned());
-            runs.push(Run {
-                workload: workload.name(),
-                depth: *depth,
-                ns: names().zip(&series).map(|(name, s)| (name, s.spread())).collect(),
-                times_of: times_of(&names().zip(series.iter().cloned()).collect::<Vec<_>>()),
-            });
         }
     }
     let report = Report {
@@ -214,6 +226,44 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         false => print!("{}", tables(&report)),
     }
     Ok(())
+}
+
+/// All rounds of one workload.
+fn compete(
+    args: &Args,
+    contestants: &[(&str, Crew)],
+    workload: Workload,
+    threads: u16,
+    depth: u16,
+) -> Result<Run, Failure> {
+    eprintln!("YCSB {}, {threads} threads, {depth} in flight", workload.name());
+    let servers = contestants.iter().map(|(_, crew)| crew.contestant.server());
+    let servers: Vec<Vec<Task>> = servers.collect::<Result<_, _>>()?;
+    let mut series = vec![(Series::default(), Series::default()); contestants.len()];
+    for round in 0..args.rounds {
+        let requests = Arc::new(requests(args, workload, u64::from(round)));
+        for i in 0..contestants.len() {
+            let i = (i + round as usize) % contestants.len();
+            let (times, server_times) = &mut series[i];
+            let busy_before = time_ns(&servers[i])?;
+            let start = Instant::now();
+            contestants[i].1.run(&requests, threads.into(), depth.into())?;
+            let time = start.elapsed().as_nanos() as f64;
+            let busy = time_ns(&servers[i])? - busy_before;
+            times.push(time / f64::from(args.operations));
+            server_times.push(busy as f64 / f64::from(args.operations));
+        }
+    }
+    let all = || contestants.iter().map(|(name, _)| (*name).to_owned()).zip(&series);
+    let served = all().zip(&servers).filter(|(_, server)| !server.is_empty());
+    Ok(Run {
+        workload: workload.name(),
+        depth,
+        threads,
+        ns: all().map(|(name, (times, _))| (name, times.spread())).collect(),
+        server_cpu_ns: served.map(|((name, (_, busy)), _)| (name, busy.spread())).collect(),
+        times_of: times_of(&all().map(|(n, (times, _))| (n, times.clone())).collect::<Vec<_>>()),
+    })
 }
 
 fn times_of(all: &[(String, Series)]) -> BTreeMap<String, BTreeMap<String, Spread>> {
@@ -245,17 +295,25 @@ fn requests(args: &Args, workload: Workload, round: u64) -> Vec<Request> {
 fn tables(report: &Report) -> String {
     let Report { keys, pair_bytes, index_replicas, data_replicas, rounds, operations, .. } = report;
     let mut text = format!(
-        "{keys} pairs of {pair_bytes} bytes, one client thread; FUSEE with {index_replicas} index and \
+        "{keys} pairs of {pair_bytes} bytes, FUSEE with {index_replicas} index and \
          {data_replicas} data replicas; {rounds} rounds of {operations} operations: medians (spread)\n"
     );
-    for Run { workload, depth, ns, times_of } in &report.runs {
-        text += &format!("\nYCSB {workload}, {depth} in flight\n");
+    for Run { workload, depth, threads, ns, server_cpu_ns, times_of } in &report.runs {
+        let threads = match threads {
+            1 => String::from("1 thread"),
+            _ => format!("{threads} threads"),
+        };
+        text += &format!("\nYCSB {workload}, {threads}, {depth} in flight\n");
         let names: Vec<&String> = times_of.keys().collect();
-        text += &format!("{:<16}{:>10}", "", "ns");
+        text += &format!("{:<16}{:>10}{:>26}", "", "ns", "server's processor, ns");
         names.iter().for_each(|name| text += &format!("{:>28}", format!("x {name}")));
         text += "\n";
         for (name, spread) in ns {
             text += &format!("{name:<16}{:>10.0}", spread.median);
+            let busy = server_cpu_ns.get(name).map(|Spread { median, least, most }| {
+                format!("{median:.0} ({least:.0} - {most:.0})")
+            });
+            text += &format!("{:>26}", busy.unwrap_or_else(|| "-".into()));
             for own in &names {
                 let times = times_of[*own].get(name).map(|Spread { median, least, most }| {
                     format!("{median:.2} ({least:.2} - {most:.2})")

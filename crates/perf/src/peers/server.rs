@@ -1,96 +1,103 @@
-//! Memcached and Redis: a server, started here and stopped in the end, and one connection to it.
+//! Memcached and Redis: a server, started here and stopped in the end, and connections to it.
 
 use std::io::{self, Write};
-use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
-
+use super::cpu::{self, Task};
 use super::wire::{Connection, Socket, number, unexpected};
-use super::{Contestant, Key, Request, key};
+use super::{Client, Contestant, Key, Request, key};
 use crate::Failure;
 use crate::load::{KEY_BYTES, Size, last};
+use crate::processes::{Temporary, free_port};
 
 /// So long a server may take until it answers.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 /// Requests that are sent together while loading.
 const LOADED_TOGETHER: u32 = 64;
 
-/// Whether there is such a program.
-pub fn is_installed(program: &str) -> bool {
-    let dirs = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file())
-}
-
-/// A process that ends with this.
-struct Server {
-    process: Child,
-    directory: TempDir,
-}
-
-impl Server {
-    fn start(program: &str, args: impl FnOnce(&TempDir) -> Vec<String>) -> io::Result<Server> {
-        let directory = tempfile::tempdir()?;
-        let mut command = Command::new(program);
-        command.args(args(&directory)).stdin(Stdio::null()).stdout(Stdio::null());
-        Ok(Server { process: command.stderr(Stdio::null()).spawn()?, directory })
-    }
-
-    /// A connection, once it answers.
-    fn connect(&mut self, connect: impl Fn(&TempDir) -> io::Result<Socket>) -> io::Result<Socket> {
-        let end = Instant::now() + START_PATIENCE;
-        loop {
-            match connect(&self.directory) {
-                Ok(socket) => return Ok(socket),
-                Err(error) if Instant::now() >= end => return Err(error),
-                Err(_) => std::thread::sleep(Duration::from_millis(10)),
-            }
-            if let Some(status) = self.process.try_wait()? {
-                return Err(io::Error::other(format!("the server ended: {status}")));
-            }
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _gone_already = self.process.kill();
-        let _as_well = self.process.wait();
-    }
-}
-
-/// A port that is free at the moment.
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
-}
-
 /// How one of them is talked to.
-trait Protocol {
+pub trait Protocol {
     fn get(out: &mut Vec<u8>, key: &Key);
     fn set(out: &mut Vec<u8>, key: &Key, value: &[u8]);
     fn got(connection: &mut Connection, len: usize) -> io::Result<u8>;
     fn was_set(connection: &mut Connection) -> io::Result<()>;
 }
 
-/// A connection with so many requests in flight.
-struct Talk {
-    connection: Connection,
-    value: Vec<u8>,
-    // Ends after the connection.
-    _server: Server,
+/// Where it listens.
+enum Address {
+    Unix(PathBuf),
+    Tcp(u16),
 }
 
-impl Talk {
-    fn new<P: Protocol>(server: Server, socket: Socket, size: &Size) -> Result<Talk, Failure> {
+impl Address {
+    fn connect(&self) -> io::Result<Socket> {
+        match self {
+            Address::Unix(path) => Socket::unix(path),
+            Address::Tcp(port) => Socket::tcp(*port),
+        }
+    }
+}
+
+/// A server with all pairs.
+pub struct Server<P> {
+    process: Temporary,
+    address: Address,
+    value: Vec<u8>,
+    protocol: PhantomData<fn() -> P>,
+}
+
+impl<P: Protocol + 'static> Server<P> {
+    fn load(process: Temporary, address: Address, size: &Size) -> Result<Server<P>, Failure> {
         let value = vec![7; size.pair_bytes as usize - KEY_BYTES];
-        let mut talk = Talk { connection: Connection::new(socket), value, _server: server };
+        let server = Server { process, address, value, protocol: PhantomData };
+        server.wait()?;
         let all: Vec<Request> = (0..size.keys).map(|number| Request::Update(key(number))).collect();
-        talk.run::<P>(&all, LOADED_TOGETHER as usize)?;
-        Ok(talk)
+        server.talk()?.run(&all, LOADED_TOGETHER as usize)?;
+        Ok(server)
     }
 
-    fn run<P: Protocol>(&mut self, requests: &[Request], depth: usize) -> Result<(), Failure> {
+    /// Until it answers.
+    fn wait(&self) -> io::Result<()> {
+        let end = Instant::now() + START_PATIENCE;
+        loop {
+            match self.address.connect() {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() >= end => return Err(error),
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+            if let Some(status) = self.process.ended()? {
+                return Err(io::Error::other(format!("the server ended: {status}")));
+            }
+        }
+    }
+
+    fn talk(&self) -> Result<Talk<P>, Failure> {
+        let connection = Connection::new(self.address.connect()?);
+        Ok(Talk { connection, value: self.value.clone(), protocol: PhantomData })
+    }
+}
+
+impl<P: Protocol + 'static> Contestant for Server<P> {
+    fn client(&self) -> Result<Box<dyn Client>, Failure> {
+        Ok(Box::new(self.talk()?))
+    }
+
+    fn server(&self) -> Result<Vec<Task>, Failure> {
+        Ok(cpu::tasks(self.process.id(), None)?)
+    }
+}
+
+/// A connection with so many requests in flight.
+struct Talk<P> {
+    connection: Connection,
+    value: Vec<u8>,
+    protocol: PhantomData<fn() -> P>,
+}
+
+impl<P: Protocol> Client for Talk<P> {
+    fn run(&mut self, requests: &[Request], depth: usize) -> Result<(), Failure> {
         for requests in requests.chunks(depth) {
             for request in requests {
                 match request {
@@ -122,32 +129,33 @@ fn value(connection: &mut Connection, promised: usize, len: usize) -> io::Result
     Ok(last(&bytes[..len]))
 }
 
-pub struct Memcached(Talk);
+pub struct Memcached;
 
 impl Memcached {
-    fn args(size: &Size) -> Vec<String> {
+    fn start(size: &Size, at: impl FnOnce(&Path) -> Vec<String>) -> io::Result<Temporary> {
         let bytes = u64::from(size.keys) * (u64::from(size.pair_bytes) + 512);
         let own_user = ["-u", "root", "-m"].map(String::from);
-        own_user.into_iter().chain([(64 + (bytes >> 19)).to_string()]).collect()
+        let args = own_user.into_iter().chain([(64 + (bytes >> 19)).to_string()]);
+        Temporary::process("memcached", |dir| args.chain(at(dir)).collect())
     }
 
-    pub fn unix(size: &Size) -> Result<Memcached, Failure> {
-        let mut server = Server::start("memcached", |dir| {
-            let path = dir.path().join("socket").display().to_string();
-            Memcached::args(size).into_iter().chain(["-s".into(), path]).collect()
-        })?;
-        let socket = server.connect(|dir| Socket::unix(&dir.path().join("socket")))?;
-        Ok(Memcached(Talk::new::<Memcached>(server, socket, size)?))
+    pub fn unix(size: &Size) -> Result<Server<Memcached>, Failure> {
+        let at = |dir: &Path| vec!["-s".into(), socket(dir).display().to_string()];
+        let process = Memcached::start(size, at)?;
+        let address = Address::Unix(socket(process.path()));
+        Server::load(process, address, size)
     }
 
-    pub fn tcp(size: &Size) -> Result<Memcached, Failure> {
+    pub fn tcp(size: &Size) -> Result<Server<Memcached>, Failure> {
         let port = free_port()?;
         let at = ["-l".into(), "127.0.0.1".into(), "-p".into(), port.to_string()];
-        let args = Memcached::args(size).into_iter().chain(at).collect();
-        let mut server = Server::start("memcached", |_| args)?;
-        let socket = server.connect(|_| Socket::tcp(port))?;
-        Ok(Memcached(Talk::new::<Memcached>(server, socket, size)?))
+        let process = Memcached::start(size, |_| at.to_vec())?;
+        Server::load(process, Address::Tcp(port), size)
     }
+}
+
+fn socket(dir: &Path) -> PathBuf {
+    dir.join("socket")
 }
 
 /// The meta commands, which are the shortest.
@@ -179,39 +187,29 @@ impl Protocol for Memcached {
     }
 }
 
-impl Contestant for Memcached {
-    fn run(&mut self, requests: &[Request], depth: usize) -> Result<(), Failure> {
-        self.0.run::<Memcached>(requests, depth)
-    }
-}
-
-pub struct Redis(Talk);
+pub struct Redis;
 
 impl Redis {
-    fn start(unix: bool) -> io::Result<(Server, u16)> {
-        let port = if unix { 0 } else { free_port()? };
-        let server = Server::start("redis-server", |dir| {
-            let path = dir.path().join("socket").display().to_string();
-            let port = port.to_string();
-            let own = dir.path().display().to_string();
+    fn start(port: u16) -> io::Result<Temporary> {
+        Temporary::process("redis-server", |dir| {
+            let path = socket(dir).display().to_string();
+            let (port, own) = (port.to_string(), dir.display().to_string());
             let args =
                 ["--port", &port, "--bind", "127.0.0.1", "--unixsocket", &path, "--dir", &own];
             let lasting = ["--save", "", "--appendonly", "no"];
             args.into_iter().chain(lasting).map(String::from).collect()
-        })?;
-        Ok((server, port))
+        })
     }
 
-    pub fn unix(size: &Size) -> Result<Redis, Failure> {
-        let (mut server, _) = Redis::start(true)?;
-        let socket = server.connect(|dir| Socket::unix(&dir.path().join("socket")))?;
-        Ok(Redis(Talk::new::<Redis>(server, socket, size)?))
+    pub fn unix(size: &Size) -> Result<Server<Redis>, Failure> {
+        let process = Redis::start(0)?;
+        let address = Address::Unix(socket(process.path()));
+        Server::load(process, address, size)
     }
 
-    pub fn tcp(size: &Size) -> Result<Redis, Failure> {
-        let (mut server, port) = Redis::start(false)?;
-        let socket = server.connect(|_| Socket::tcp(port))?;
-        Ok(Redis(Talk::new::<Redis>(server, socket, size)?))
+    pub fn tcp(size: &Size) -> Result<Server<Redis>, Failure> {
+        let port = free_port()?;
+        Server::load(Redis::start(port)?, Address::Tcp(port), size)
     }
 }
 
@@ -242,11 +240,5 @@ impl Protocol for Redis {
             b"+OK" => Ok(()),
             other => Err(unexpected(other)),
         }
-    }
-}
-
-impl Contestant for Redis {
-    fn run(&mut self, requests: &[Request], depth: usize) -> Result<(), Failure> {
-        self.0.run::<Redis>(requests, depth)
     }
 }

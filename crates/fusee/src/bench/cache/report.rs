@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::super::driver::PhaseResult;
 use super::super::machine::Machine;
-use super::super::plot::{Chart, Line, Panel};
+use super::super::plot::{Chart, Horizontal, Line, Panel};
 use super::super::report::{ClusterReport, PhaseReport, Verdict};
 use super::super::workload::Workload;
 use super::{Setting, Threshold};
@@ -245,10 +245,10 @@ impl Report {
                 let (off, on): (Vec<_>, Vec<_>) =
                     group.iter().partition(|row| row.setting.threshold == Threshold::Off);
                 let points = on.iter().filter_map(|row| Some((row.threshold?, of(row))));
-                lines.push(Line { name: name.clone(), points: points.collect() });
+                lines.push(Line::new(name.clone(), points.collect()));
                 for row in off {
                     let points = vec![(0.0, of(row)), (1.0, of(row))];
-                    lines.push(Line { name: format!("{name}, no cache"), points });
+                    lines.push(Line::new(format!("{name}, no cache"), points));
                 }
             }
             Panel { label, logarithmic: false, lines }
@@ -269,6 +269,6 @@ impl Report {
             "Index cache: {} sessions on {} keys of {} bytes",
             self.settings.threads, self.settings.keys, self.settings.pair_bytes
         );
-        Chart { title, axis: "threshold", panels, marks: Vec::new() }
+        Chart { title, x: Horizontal::Numbers("threshold"), panels, marks: Vec::new() }
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::load::Load;
 use crate::bench::machine::Machine;
-use crate::bench::plot::{Chart, Line, Mark, Panel};
+use crate::bench::plot::{Chart, Horizontal, Line, Mark, Panel};
 use crate::bench::report::{ClusterReport, Verdict};
 use crate::bench::series::{Latency, Operations, Sample, operations, thinned};
 use crate::failure::Failure;
@@ -253,9 +253,9 @@ impl Report {
 
     /// The time series as a picture.
     pub fn chart(&self) -> Chart {
-        let line = |name: &str, value: &dyn Fn(&Interval) -> Option<f64>| Line {
-            name: name.into(),
-            points: self.intervals.iter().filter_map(|i| Some((i.to_s, value(i)?))).collect(),
+        let line = |name: &str, value: &dyn Fn(&Interval) -> Option<f64>| {
+            let points = self.intervals.iter().filter_map(|i| Some((i.to_s, value(i)?)));
+            Line::new(name, points.collect())
         };
         let throughput = line("all operations", &|i| Some(i.ops_per_s));
         let of = |kind: &'static str| {
@@ -267,7 +267,7 @@ impl Report {
         let panel = |label, logarithmic, lines| Panel { label, logarithmic, lines };
         Chart {
             title: format!("Elasticity: YCSB {}, {}", self.settings.workload, self.fabric),
-            axis: "seconds",
+            x: Horizontal::Seconds,
             panels: vec![
                 panel("operations/s", false, vec![throughput]),
                 panel("microseconds", true, latencies),

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::watch::{Growth, Stages, load_factor};
 use crate::bench::machine::Machine;
-use crate::bench::plot::{Chart, Line, Mark, Panel};
+use crate::bench::plot::{Chart, Horizontal, Line, Mark, Panel};
 use crate::bench::report::{ClusterReport, Verdict};
 use crate::bench::series::{Latency, Operations, Sample, operations, thinned};
 use crate::bench::worker::Board;
@@ -204,9 +204,9 @@ impl Report {
 
     /// The time series as a picture.
     pub fn chart(&self) -> Chart {
-        let line = |name: &str, value: &dyn Fn(&Interval) -> Option<f64>| Line {
-            name: name.into(),
-            points: self.intervals.iter().filter_map(|i| Some((i.to_s, value(i)?))).collect(),
+        let line = |name: &str, value: &dyn Fn(&Interval) -> Option<f64>| {
+            let points = self.intervals.iter().filter_map(|i| Some((i.to_s, value(i)?)));
+            Line::new(name, points.collect())
         };
         let by_kind = |what: &str, value: &dyn Fn(&Latency) -> f64| -> Vec<Line> {
             let of = |kind: &'static str| {
@@ -216,17 +216,15 @@ impl Report {
         };
         let panel = |label, logarithmic, lines| Panel { label, logarithmic, lines };
         let load = line("load factor", &|i| Some(i.load_factor));
-        let when_it_grew = Line {
-            name: "when it grew".into(),
-            points: self.growth.iter().map(|g| (g.at_s, g.load_factor)).collect(),
-        };
+        let grew = self.growth.iter().map(|g| (g.at_s, g.load_factor));
+        let when_it_grew = Line::new("when it grew", grew.collect());
         let subtables = line("subtables", &|i| Some(i.subtables as f64));
         Chart {
             title: format!(
                 "Growth: {} keys, pairs of {} bytes, {}",
                 self.settings.keys, self.settings.pair_bytes, self.fabric
             ),
-            axis: "seconds",
+            x: Horizontal::Seconds,
             panels: vec![
                 panel("operations/s", false, by_kind("", &|latency| latency.per_s)),
                 panel("microseconds", true, by_kind(" p99", &|latency| latency.p99_us)),

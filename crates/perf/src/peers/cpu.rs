@@ -1,0 +1,57 @@
+//! How long threads of a process have been on a processor.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+/// A thread.
+#[derive(Clone, Debug)]
+pub struct Task(PathBuf);
+
+/// The threads of a process, or those with this name.
+pub fn tasks(process: u32, name: Option<&str>) -> io::Result<Vec<Task>> {
+    let mut tasks = Vec::new();
+    for task in fs::read_dir(format!("/proc/{process}/task"))? {
+        let path = task?.path();
+        // Others may end meanwhile.
+        let own_name = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        if name.is_none_or(|name| own_name.trim_end() == name) {
+            tasks.push(Task(path));
+        }
+    }
+    Ok(tasks)
+}
+
+/// The time of all of them, in nanoseconds.
+pub fn time_ns(tasks: &[Task]) -> io::Result<u64> {
+    let time = |task: &Task| {
+        let text = fs::read_to_string(task.0.join("schedstat"))?;
+        first_number(&text).ok_or_else(|| io::Error::other("schedstat has another form"))
+    };
+    tasks.iter().map(time).sum()
+}
+
+fn first_number(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_this_thread_passes() {
+        let own = std::thread::Builder::new().name("a name".into()).spawn(|| {
+            let own = tasks(std::process::id(), Some("a name")).unwrap();
+            assert_eq!(own.len(), 1);
+            let before = time_ns(&own).unwrap();
+            // Which the system notes at the latest when it takes turns.
+            while time_ns(&own).unwrap() == before {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        });
+        own.unwrap().join().unwrap();
+        assert!(tasks(std::process::id(), Some("nobody")).unwrap().is_empty());
+        assert_eq!((first_number("514147 0 1\n"), first_number("")), (Some(514_147), None));
+    }
+}
