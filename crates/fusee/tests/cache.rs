@@ -34,7 +34,7 @@ fn the_threshold_trades_wasted_reads_for_round_trips() {
     }
     for rows in rows.chunks(4) {
         let [never, some, always, off] = rows else { unreachable!("four thresholds") };
-        assert_eq!((&never["threshold"], &off["threshold"]), (&0.into(), &Value::Null));
+        assert_eq!((number(never, "threshold"), &off["threshold"]), (0.0, &Value::Null));
         let wasted = |row| number(row, "wasted_reads_mean");
         assert_eq!((wasted(off), number(off, "unknown_mean")), (0.0, 1.0), "{off:#}");
         assert_eq!(number(always, "bypassed_mean"), 0.0, "{always:#}");
@@ -45,10 +45,14 @@ fn the_threshold_trades_wasted_reads_for_round_trips() {
             assert!(phases(always) < 1.1 && phases(off) >= 2.0, "{always:#}, {off:#}");
             continue;
         }
+        assert!(phases(always) < phases(off), "{always:#}, {off:#}");
+        if always["fabric"] == "shm" {
+            // So short a run may be over before a second thread gets a processor.
+            continue;
+        }
         // 4 sessions write the same keys.
         assert!(wasted(never) < wasted(some) && wasted(some) < wasted(always), "{rows:#?}");
         assert!(wasted(some) < 0.35, "{some:#}");
-        assert!(phases(always) < phases(off), "{always:#}, {off:#}");
         assert!(number(some, "bypassed_mean") > 0.0, "{some:#}");
     }
     let svg = fs::read_to_string(&plot).unwrap();
