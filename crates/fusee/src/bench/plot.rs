@@ -334,7 +334,7 @@ mod tests {
         (chart.x, chart.marks) = (Horizontal::Names { label: "value", names }, Vec::new());
         let bars = |svg: &str| svg.matches("<polyline").count();
         let without = chart.svg().unwrap();
-        chart.panels[0].lines[0].spreads = vec![(0.0, 4.0, 9.0), (1.0, f64::NAN, 9.0)];
+        chart.panels[0].lines[0].spreads = vec![(0.0, 4.0, 6.0), (1.0, f64::NAN, 6.0)];
         let svg = chart.svg().unwrap();
         assert!(is_well_formed(&svg), "{svg}");
         assert_eq!(bars(&svg), bars(&without) + 1, "one bar can be drawn: {svg}");
