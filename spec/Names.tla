@@ -37,6 +37,7 @@ Yes       == TRUE
 OnAll     == Nodes0            \* objects beside every replica of the slots
 OnBackups == 1..Backups0
 Elsewhere == {Backups0 + 1}
+OnMore    == Nodes0 \cup Elsewhere
 
 \* Two clients.
 U_U   == <<<<U>>, <<U>>>>

@@ -27,6 +27,7 @@ CONSTANTS
 \* Models of guesses override these (decision 0021; they are not in production).
 Guessing  == FALSE   \* UPDATE and DELETE may begin with the CASes of the backups
 Recycling == FALSE   \* the first identity may come back, as after 32 reuses of its address
+InOrder   == FALSE   \* a guess is posted in order across nodes (shared memory)
 Moving    == FALSE   \* a replica of the objects may move to another node
 Objects   == {}      \* the nodes that hold the objects; modelled where somebody guesses only
 
@@ -47,6 +48,7 @@ Cas(e, w)     == [t |-> "cas", e |-> e, w |-> w, must |-> FALSE]
 MustCas(e, w) == [t |-> "cas", e |-> e, w |-> w, must |-> TRUE]
 Read(S)       == [t |-> "read", left |-> S]
 Write(id)     == [t |-> "write", id |-> id]    \* the object of this identity, whole
+Writes(verbs) == verbs # <<>> /\ Head(verbs).t = "write"
 
 \* A session between two operations.  Fields that are not in use hold fillers, so that states
 \* that differ only in what nobody will look at are the same state.
@@ -368,6 +370,6 @@ Resolve(r, w) ==
     [] w.id = r.own.id /\ ~(w.st = "live" \/ r.op = "DELETE") -> Retry(r)   \* own abort
     [] w.id # r.own.id /\ w = r.old -> Retry(r)
     [] w.id # r.own.id /\ w # r.old /\ r.guess
-         /\ "stale guesses start again" \notin Removed -> Retry(r)
+         /\ "stopped guesses start again" \notin Removed -> Retry(r)
     [] OTHER -> LoserEnds(r)                                                \* a stranger's
 =============================================================================

@@ -140,12 +140,15 @@ Understood(r, n, w) ==
 Execute(c, r, n, inv, has) ==
   LET v     == Head(r.net[n])
       alive == n \notin master.dead
+      halts == InOrder /\ r.pc = "guess" /\ v.t = "write"   \* what follows is not posted
   IN
+  /\ InOrder /\ r.pc = "guess" /\ v.t # "write" => \A m \in Nodes : ~Writes(r.net[m])
   /\ UNCHANGED <<stray, master>>
   /\ objs' = IF alive /\ v.t = "write" THEN [has EXCEPT ![n] = @ \cup {v.id}] ELSE has
   /\ CASE ~alive ->
              /\ UNCHANGED mem
-             /\ EndOfVerb(c, [r EXCEPT !.net[n] = <<>>, !.fail = TRUE], inv)
+             /\ EndOfVerb(c, [r EXCEPT !.net = IF halts THEN NoNet ELSE [@ EXCEPT ![n] = <<>>],
+                                       !.fail = TRUE], inv)
        [] alive /\ v.t = "write" ->
              /\ UNCHANGED mem
              /\ EndOfVerb(c, [r EXCEPT !.net[n] = Tail(@)], inv)
