@@ -32,6 +32,13 @@ Db == {Op("DELETE", b)}
 Ub == {Op("UPDATE", b)}
 W  == U \cup D \cup I \cup P
 
+\* For the constants of models in which somebody guesses.
+Yes       == TRUE
+OnAll     == Nodes0            \* objects beside every replica of the slots
+OnBackups == 1..Backups0
+Elsewhere == {Backups0 + 1}
+OnMore    == Nodes0 \cup Elsewhere
+
 \* Two clients.
 U_U   == <<<<U>>, <<U>>>>
 U_D   == <<<<U>>, <<D>>>>
@@ -43,6 +50,8 @@ Ub_Ub == <<<<Ub>>, <<Ub>>>>
 U_SS  == <<<<U>>, <<S, S>>>>
 UD_S  == <<<<U \cup D>>, <<S>>>>
 U_UU  == <<<<U>>, <<U, U>>>>
+UU_U  == <<<<U, U>>, <<U>>>>
+UD_U  == <<<<U \cup D>>, <<U>>>>
 UD_UD == <<<<U \cup D>>, <<U \cup D>>>>
 W_W   == <<<<W>>, <<W>>>>
 W_SS  == <<<<W>>, <<S, S>>>>
@@ -50,7 +59,9 @@ WW_W  == <<<<W, W>>, <<W>>>>
 W_WW  == <<<<W>>, <<W, W>>>>
 WW_WW == <<<<W, W>>, <<W, W>>>>
 I_I   == <<<<I>>, <<I>>>>
+U_Ub  == <<<<U>>, <<Ub>>>>
 I_Ib  == <<<<I>>, <<Ib>>>>
+I_IU  == <<<<I>>, <<I, U>>>>
 ID_I  == <<<<I, D>>, <<I>>>>
 DI_IS == <<<<D, I>>, <<I, S>>>>
 

@@ -24,8 +24,15 @@ CONSTANTS
   Programs,     \* client -> sequence of sets of [op, key]: what it may do next
   MaxAttempts   \* an operation gives up after so many tries (all of them were in vain)
 
+\* Models of guesses override these (decision 0021; they are not in production).
+Guessing  == FALSE   \* UPDATE and DELETE may begin with the CASes of the backups
+Recycling == FALSE   \* the first identity may come back, as after 32 reuses of its address
+InOrder   == FALSE   \* a guess is posted in order across nodes (shared memory)
+Moving    == FALSE   \* a replica of the objects may move to another node
+Objects   == {}      \* the nodes that hold the objects; modelled where somebody guesses only
+
 Nodes0 == 0..Backups0
-Nodes  == Nodes0 \cup Spares
+Nodes  == Nodes0 \cup Spares \cup Objects
 
 Primary(r) == Head(r.reps)
 Backups(r) == {r.reps[i] : i \in 2..Len(r.reps)}
@@ -40,6 +47,8 @@ NoData  == [n \in Nodes |-> NoWords]
 Cas(e, w)     == [t |-> "cas", e |-> e, w |-> w, must |-> FALSE]
 MustCas(e, w) == [t |-> "cas", e |-> e, w |-> w, must |-> TRUE]
 Read(S)       == [t |-> "read", left |-> S]
+Write(id)     == [t |-> "write", id |-> id]    \* the object of this identity, whole
+Writes(verbs) == verbs # <<>> /\ Head(verbs).t = "write"
 
 \* A session between two operations.  Fields that are not in use hold fillers, so that states
 \* that differ only in what nobody will look at are the same state.
@@ -48,6 +57,8 @@ Rest(c, ip, seq, reps) ==
    pc |-> IF ip > Len(Programs[c]) THEN "done" ELSE "ready",
    op |-> "none", key |-> NoKey, tries |-> 0,
    vis |-> FALSE,                  \* has this attempt posted a CAS?
+   guess |-> FALSE,                \* nothing has shown yet that the round is not over
+   reuse |-> FALSE,                \* its object is the first one's, reused
    slot |-> NoSlot, old |-> Never, own |-> Never,    \* the round
    words |-> NoWords,              \* what the primary showed at first
    look |-> NoWords, looked |-> FALSE,
@@ -61,7 +72,8 @@ Rest(c, ip, seq, reps) ==
 \* Unique, and the order that Rule 3 goes by.
 Id(c, seq) == c * 10 + seq
 \* The identity that the current attempt has used or will use.
-CurrentId(r) == Id(r.c, IF r.vis THEN r.seq ELSE r.seq + 1)
+NextId(r)    == IF r.reuse THEN 1 ELSE Id(r.c, r.seq + 1)
+CurrentId(r) == IF r.vis /\ ~r.reuse THEN Id(r.c, r.seq) ELSE NextId(r)
 
 \* A round on a free slot: nobody knows whose key the others write.
 OnFree(r) == r.old.st = "free" /\ r.op # "DELETE"
@@ -87,7 +99,8 @@ Park(r) ==
                               !.own = r.own, !.vis = TRUE]
     [] ~r.rec /\ r.vis -> [Rest(r.c, r.ip, r.seq, r.reps)
                        EXCEPT !.pc = "parked", !.op = r.op, !.key = r.key, !.tries = r.tries,
-                              !.vis = TRUE, !.slot = r.slot, !.old = r.old, !.own = r.own]
+                              !.vis = TRUE, !.slot = r.slot, !.old = r.old, !.own = r.own,
+                              !.guess = r.guess, !.reuse = r.reuse]
     [] OTHER     -> [Rest(r.c, r.ip, r.seq, r.reps)       \* nobody knows of it
                        EXCEPT !.op = r.op, !.key = r.key, !.tries = r.tries]
 
@@ -172,7 +185,7 @@ AfterRead(r0) ==
       r       == [r0 EXCEPT !.data = NoData]
       holders == {s \in Slots : w[s].st = "live" /\ w[s].key = r.key}
       frees   == {s \in Slots : w[s].st = "free"}
-      id      == Id(r.c, r.seq + 1)
+      id      == NextId(r)
       round(s, own) == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.slot = s, !.old = w[s],
                                  !.own = own]
       replace(s) ==
@@ -224,6 +237,29 @@ AfterContend(r0) ==
              IF "rule 3 looks" \in Removed
              THEN IF IsSmallest(r.own, seen) THEN Fix(r) ELSE Lost(r)
              ELSE Go(Post(r, "rule3", To(r, Primary(r), <<Read({r.slot})>>)))
+
+\* One phase: WRITE the object, CAS all backups from the word of a hint, READ the slot.  Beside a
+\* backup the WRITE goes first.
+Guess(r, hint) ==
+  LET id       == NextId(r)
+      q        == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.guess = TRUE,
+                            !.slot = hint[1], !.old = hint[2],
+                            !.own = IF r.op = "DELETE" THEN Marker(id) ELSE Live(id, r.key)]
+      to       == IF "objects nowhere else" \in Removed THEN Objects
+                  ELSE Objects \ (Nodes0 \ ({Primary(r)} \cup Backups(r)))
+      write(n) == IF n \in to THEN <<Write(id)>> ELSE <<>>
+      swap(n)  == IF n \in Backups(r) THEN <<Cas(q.old, q.own)>> ELSE <<>>
+      read(n)  == IF n = Primary(r) THEN <<Read({q.slot})>> ELSE <<>>
+      verbs(n) == IF "write before the CAS" \in Removed THEN swap(n) \o write(n) \o read(n)
+                  ELSE write(n) \o swap(n) \o read(n)
+  IN  Post(q, "guess", [n \in Nodes |-> verbs(n)])
+
+\* A CAS that succeeded, or a primary that showed the word, says that the round of this word was open
+\* when the operation had begun.  If neither does, it may have been over long before.
+AfterGuess(r) ==
+  LET open == (\E n \in Backups(r) : r.got[n] = r.old) \/ r.data[Primary(r)][r.slot] = r.old
+  IN  IF open \/ "stale guesses start again" \in Removed
+      THEN AfterContend([r EXCEPT !.guess = FALSE, !.data = NoData]) ELSE Retry(r)
 
 AfterRule3(r) ==
   LET seen == [b \in Backups(r) |-> r.seen[b]]
@@ -312,6 +348,7 @@ After(r) ==
   CASE r.pc = "read"            -> AfterRead(r)
     [] r.pc = "degraded"        -> AfterDegraded(r)
     [] r.pc = "contend"         -> AfterContend(r)
+    [] r.pc = "guess"           -> AfterGuess(r)
     [] r.pc = "rule3"           -> AfterRule3(r)
     [] r.pc = "fix"             -> AfterFix(r)
     [] r.pc = "doubt"           -> AfterDoubt(r)
@@ -332,5 +369,7 @@ Resolve(r, w) ==
   CASE w.id = r.own.id /\ (w.st = "live" \/ r.op = "DELETE") -> Answer(r, Done)
     [] w.id = r.own.id /\ ~(w.st = "live" \/ r.op = "DELETE") -> Retry(r)   \* own abort
     [] w.id # r.own.id /\ w = r.old -> Retry(r)
+    [] w.id # r.own.id /\ w # r.old /\ r.guess
+         /\ "stopped guesses start again" \notin Removed -> Retry(r)
     [] OTHER -> LoserEnds(r)                                                \* a stranger's
 =============================================================================

@@ -11,6 +11,9 @@
 (* that still run between crash and fence could as well have run before    *)
 (* the crash.                                                              *)
 (*                                                                         *)
+(* Where somebody guesses (decision 0021), the objects are modelled, too:  *)
+(* which identities are complete on which node.                            *)
+(*                                                                         *)
 (* Every behaviour is finite, so "every operation ends under fairness" is  *)
 (* "no deadlock": TLC checks that.                                         *)
 (***************************************************************************)
@@ -32,9 +35,11 @@ VARIABLES
   sess,    \* client -> session
   stray,   \* verbs of a crashed client that nobody fenced (a mutant)
   master,  \* the view and its change, see Init
+  objs,    \* node -> identities whose objects are complete there (where somebody guesses)
+  past,    \* what hints may say: every <<slot, live word>> that the primary has shown
   front    \* ghost: key -> frontier (History.tla)
 
-vars == <<mem, sess, stray, master, front>>
+vars == <<mem, sess, stray, master, objs, past, front>>
 
 ---------------------------------------------------------------------------
 (* Ghosts. *)
@@ -57,7 +62,7 @@ Context(ses) == [c \in Clients |-> [op |-> ses[c].op, id |-> CurrentId(ses[c])]]
 \* The history grows by one step of client c on key key: an invocation (inv), an answer, neither
 \* or both, and whatever the primary shows from now on.  ctx: the operations before the answer.
 Ghost(c, key, inv, ans, ctx) ==
-  front' = [k \in Keys |->
+  /\ front' = [k \in Keys |->
     LET mine == k = key /\ (inv \/ ans # NoAns)
         sees == ShownNext(k)
         f1   == IF k = key /\ inv THEN Invoked(front[k], c) ELSE front[k]
@@ -65,6 +70,14 @@ Ghost(c, key, inv, ans, ctx) ==
                 ELSE IF sees = Nobody THEN Closure(f1, ctx)
                 ELSE Observed(Closure(f1, ctx), sees)
     IN  IF mine /\ ans # NoAns THEN Answered(f2, c, ans) ELSE f2]
+  /\ past' = IF ~Guessing THEN past
+             ELSE LET p      == Head(master'.reps)
+                      reused == \E d \in Clients : sess'[d].reuse
+                      old    == IF reused /\ "hints are young" \notin Removed
+                                THEN {h \in past : h[2].id # 1} ELSE past
+                  IN  old \cup (IF p \in master'.dead THEN {}
+                               ELSE {<<s, mem'[p][s]>> : s \in {s \in Slots :
+                                                                mem'[p][s].st = "live"}})
 
 OnlyMemory == Ghost(0, NoKey, FALSE, NoAns, Context(sess))
 
@@ -87,46 +100,86 @@ Init ==
                     leaving |-> {},          \* dead or not, not in the next view
                     joining |-> {},          \* not in this view, but in the next
                     todo |-> {},             \* slots to settle
+                    moved |-> FALSE,         \* a replica of the objects has moved
                     restarts |-> 0]
+       /\ objs = [n \in Nodes |-> IF n \in Objects THEN {1} ELSE {}]
+       /\ past = IF Guessing THEN {<<s, word(s)>> : s \in {s \in Slots : f[s] # NoKey}} ELSE {}
        /\ front = [k \in Keys |-> {<<IF \E s \in Slots : f[s] = k THEN 1 ELSE 0,
                                      [c \in Clients |-> NoAns]>>}]
 
 ---------------------------------------------------------------------------
 (* The fabric. *)
 
+\* As in Change.tla, which says why: recovery that has lost a round waits for its end.  Only where
+\* somebody guesses, so that the other models stay what they were.
+UntilItIsOver(r, o) ==
+  IF Guessing /\ o.ans = Buried /\ r.pc \in {"contend", "rule3"}
+  THEN Cont([r EXCEPT !.pc = "await", !.seen = NoGot, !.got = NoGot, !.data = NoData])
+  ELSE o
+
 \* A phase may be over.  While the scope is frozen, an operation may go on or stop here.
 EndOfVerb(c, r, inv) ==
   LET outcomes ==
         IF r.net # NoNet THEN {Cont(r)}
         ELSE IF r.fail THEN {Cont(Park(r))}
-        ELSE LET o == After(r)
+        ELSE LET o == {UntilItIsOver(r, x) : x \in After(r)}
              IN  o \cup (IF master.stage = "frozen" /\ \A x \in o : x.ans = NoAns
                          THEN {Cont(Park(r))} ELSE {})
   IN  \E o \in outcomes :
         /\ sess' = [sess EXCEPT ![c] = o.r]
         /\ Ghost(c, r.key, inv, o.ans, Context([sess EXCEPT ![c] = r]))
 
-\* The next verb of session r at node n.
-Execute(c, r, n, inv) ==
-  LET v == Head(r.net[n]) IN
+\* What somebody who looks on a backup makes of a word: he reads its object on the same node, where it
+\* is complete.
+Understood(r, n, w) ==
+  IF "objects are read beside the word" \in Removed /\ r.pc \in {"contend", "fix"}
+     /\ n # Primary(r) /\ w.st = "live" /\ w.id \notin objs[Primary(r)]
+  THEN [w EXCEPT !.key = NoKey] ELSE w
+
+\* The next verb of session r at node n.  has: what objs is before it.
+Execute(c, r, n, inv, has) ==
+  LET v     == Head(r.net[n])
+      alive == n \notin master.dead
+      halts == InOrder /\ r.pc = "guess" /\ v.t = "write"   \* what follows is not posted
+  IN
+  /\ InOrder /\ r.pc = "guess" /\ v.t # "write" => \A m \in Nodes : ~Writes(r.net[m])
   /\ UNCHANGED <<stray, master>>
-  /\ IF n \in master.dead
-     THEN /\ UNCHANGED mem
-          /\ EndOfVerb(c, [r EXCEPT !.net[n] = <<>>, !.fail = TRUE], inv)
-     ELSE IF v.t = "cas"
-     THEN LET cur == mem[n][r.slot]
+  /\ objs' = IF alive /\ v.t = "write" THEN [has EXCEPT ![n] = @ \cup {v.id}] ELSE has
+  /\ CASE ~alive ->
+             /\ UNCHANGED mem
+             /\ EndOfVerb(c, [r EXCEPT !.net = IF halts THEN NoNet ELSE [@ EXCEPT ![n] = <<>>],
+                                       !.fail = TRUE], inv)
+       [] alive /\ v.t = "write" ->
+             /\ UNCHANGED mem
+             /\ EndOfVerb(c, [r EXCEPT !.net[n] = Tail(@)], inv)
+       [] alive /\ v.t = "cas" ->
+          LET cur == mem[n][r.slot]
           IN  /\ mem' = IF cur = v.e THEN [mem EXCEPT ![n][r.slot] = v.w] ELSE mem
               /\ EndOfVerb(c, [r EXCEPT !.net[n] = Tail(@), !.got[n] = cur,
                                         !.bad = @ \/ (v.must /\ cur # v.e)], inv)
-     ELSE /\ UNCHANGED mem
+       [] alive /\ v.t = "read" ->
+          /\ UNCHANGED mem
           /\ \E S \in (IF Tear THEN {{s} : s \in v.left} ELSE {v.left}) :
                LET rest == v.left \ S
                    net  == IF rest = {} THEN Tail(r.net[n]) ELSE <<Read(rest)>> \o Tail(r.net[n])
                IN  EndOfVerb(c, [r EXCEPT
                      !.net[n] = net,
-                     !.data[n] = [s \in Slots |-> IF s \in S THEN mem[n][s] ELSE @[s]]], inv)
+                     !.data[n] = [s \in Slots |-> IF s \in S THEN Understood(r, n, mem[n][s])
+                                                    ELSE @[s]]], inv)
 
-Verb(c) == \E n \in Nodes : sess[c].net[n] # <<>> /\ Execute(c, sess[c], n, FALSE)
+Verb(c) == \E n \in Nodes : sess[c].net[n] # <<>> /\ Execute(c, sess[c], n, FALSE, objs)
+
+\* The object of an identity, on all nodes that hold it and are alive.
+Everywhere(id) == [n \in Nodes |-> IF n \in Objects \ master.dead THEN objs[n] \cup {id} ELSE objs[n]]
+
+\* The first identity may come back: it stands nowhere, and no operation runs that knows it.
+Returns ==
+  /\ \A n \in Nodes, s \in Slots : mem[n][s].id # 1
+  /\ \A c \in Clients :
+       LET r == sess[c] IN
+       \/ r.op = "none"
+       \/ /\ r.old.id # 1 /\ r.own.id # 1
+          /\ \A n \in Nodes : r.seen[n].id # 1 /\ r.got[n].id # 1
 
 \* An operation begins, or begins again: its first phase is the READ of both buckets.  Writes to
 \* a frozen scope wait; reads go on.
@@ -136,9 +189,29 @@ Begin(c) ==
   /\ Primary(r) \notin master.dead
   /\ \E o \in (IF r.op = "none" THEN Programs[c][r.ip] ELSE {[op |-> r.op, key |-> r.key]}) :
        /\ o.op = "SEARCH" \/ master.stage \in {"ok", "lost"}
-       /\ Execute(c, Post([r EXCEPT !.op = o.op, !.key = o.key], "read",
-                          To(r, Primary(r), <<Read(Slots)>>)),
-                  Primary(r), r.op = "none")
+       /\ \E reuse \in {FALSE} \cup (IF Recycling /\ Returns THEN {TRUE} ELSE {}) :
+            LET q == [r EXCEPT !.op = o.op, !.key = o.key, !.reuse = reuse]
+            IN  Execute(c, Post(q, "read", To(q, Primary(q), <<Read(Slots)>>)), Primary(q),
+                        r.op = "none",
+                        IF Guessing /\ o.op # "SEARCH" THEN Everywhere(NextId(q)) ELSE objs)
+
+\* An UPDATE or DELETE begins with a guess, if its objects lie beside the backups of the slot, and
+\* nowhere but beside replicas of it.
+BeginGuess(c) ==
+  LET r       == sess[c]
+      beside  == Backups(r) \subseteq Objects /\ Objects \ master.dead \subseteq {Primary(r)} \cup Backups(r)
+  IN
+  /\ Guessing /\ ~master.moved
+  /\ r.pc = "ready" /\ r.tries = 0
+  /\ Primary(r) \notin master.dead /\ Backups(r) # {}
+  /\ beside \/ "objects beside the backups" \in Removed
+  /\ master.stage \in {"ok", "lost"}
+  /\ \E o \in (IF r.op = "none" THEN Programs[c][r.ip] ELSE {[op |-> r.op, key |-> r.key]}),
+        h \in past :
+       /\ o.op \in {"UPDATE", "UPSERT", "DELETE"}
+       /\ h[2].key = o.key \/ "hints are the key's" \in Removed
+       /\ LET q == Guess([r EXCEPT !.op = o.op, !.key = o.key], h)
+          IN  \E n \in Nodes : q.net[n] # <<>> /\ Execute(c, q, n, r.op = "none", objs)
 
 \* The primary is dead: a SEARCH asks all backups that are left.
 SearchBackups(c) ==
@@ -151,7 +224,7 @@ SearchBackups(c) ==
        /\ o.op = "SEARCH"
        /\ LET q == Post([r EXCEPT !.op = o.op, !.key = o.key, !.asked = asks], "degraded",
                         ToBackups(r, verbs))
-          IN  \E n \in asks : Execute(c, q, n, r.op = "none")
+          IN  \E n \in asks : Execute(c, q, n, r.op = "none", objs)
 
 \* A loser sees that the round is over.
 AwaitEnd(c) ==
@@ -159,9 +232,9 @@ AwaitEnd(c) ==
   /\ r.pc = "await"
   /\ Primary(r) \notin master.dead
   /\ mem[Primary(r)][r.slot] # r.old
-  /\ \E o \in LoserEnds(r) :
+  /\ \E o \in (IF r.rec THEN Gone(r) ELSE LoserEnds(r)) :
        /\ sess' = [sess EXCEPT ![c] = o.r]
-       /\ UNCHANGED <<mem, stray, master>>
+       /\ UNCHANGED <<mem, stray, master, objs>>
        /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
 
 \* A waiting loser gives up its wait for a change of the view, or because the primary is dead.
@@ -170,7 +243,7 @@ StopWaiting(c) ==
   /\ r.pc = "await"
   /\ master.stage = "frozen" \/ Primary(r) \in master.dead
   /\ sess' = [sess EXCEPT ![c] = Park(r)]
-  /\ UNCHANGED <<mem, stray, master>>
+  /\ UNCHANGED <<mem, stray, master, objs>>
   /\ OnlyMemory
 
 ---------------------------------------------------------------------------
@@ -188,17 +261,28 @@ Crash(c) ==
   /\ Cardinality({d \in Clients : sess[d].rec \/ sess[d].pc = "gone"}) < MaxCrashes
   /\ sess' = [sess EXCEPT ![c] = crashed]
   /\ stray' = IF "fence" \in Removed THEN [slot |-> r.slot, net |-> r.net] ELSE stray
-  /\ UNCHANGED <<mem, master>>
+  /\ UNCHANGED <<mem, master, objs>>
   /\ OnlyMemory
+
+\* Recovery finds the object by reading the blocks of the dead client, on all replicas.
+Walks == LET alive == Objects \ master.dead
+         IN  IF "all replicas are walked" \in Removed /\ alive # {} THEN {{n} : n \in alive} ELSE {alive}
 
 Recover(c) ==
   LET r == sess[c] IN
   /\ r.pc = "crashed"
   /\ master.stage = "ok"             \* first memory nodes, then clients
-  /\ \E o \in Inspect([r EXCEPT !.reps = master.reps]) :
-       sess' = [sess EXCEPT ![c] = o.r]
   /\ UNCHANGED <<mem, stray, master>>
-  /\ OnlyMemory
+  /\ \E walked \in Walks :
+       IF \E n \in walked : r.own.id \in objs[n]
+       THEN /\ \E o \in Inspect([r EXCEPT !.reps = master.reps]) :
+                 sess' = [sess EXCEPT ![c] = o.r]
+            /\ objs' = IF "recovery copies" \in Removed THEN objs ELSE Everywhere(r.own.id)
+            /\ OnlyMemory
+       ELSE \E o \in IF Guessing THEN Gone(r) ELSE Inspect([r EXCEPT !.reps = master.reps]) :
+            /\ sess' = [sess EXCEPT ![c] = o.r]
+            /\ UNCHANGED objs
+            /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
 
 \* The master that recovers dies (and is fenced); another one looks again.
 RestartRecovery(c) ==
@@ -207,7 +291,21 @@ RestartRecovery(c) ==
   /\ master.restarts < MaxRestarts
   /\ master' = [master EXCEPT !.restarts = @ + 1]
   /\ sess' = [sess EXCEPT ![c] = Park(r)]
-  /\ UNCHANGED <<mem, stray>>
+  /\ UNCHANGED <<mem, stray, objs>>
+  /\ OnlyMemory
+
+\* A replica of the objects leaves a node on which a replica of the slots stays: from now on node n
+\* stands for another one, which was filled from node m.  Nobody writes objects there meanwhile, and
+\* the dead have been recovered.
+MoveObjects(n, m) ==
+  /\ Moving /\ ~master.moved /\ master.stage = "ok"
+  /\ n # m /\ {n, m} \subseteq Objects \ master.dead
+  /\ \A c \in Clients : sess[c].pc \in {"ready", "done", "gone"}
+                          \/ (sess[c].pc = "await" /\ ~sess[c].rec)
+                          \/ (sess[c].rec /\ "moves wait for recovery" \in Removed)
+  /\ objs' = [objs EXCEPT ![n] = objs[m]]
+  /\ master' = [master EXCEPT !.moved = TRUE]
+  /\ UNCHANGED <<mem, sess, stray>>
   /\ OnlyMemory
 
 \* Mutant: a verb that nobody fenced.
@@ -217,7 +315,7 @@ Stray(n) ==
        /\ stray' = [stray EXCEPT !.net[n] = Tail(@)]
        /\ mem' = IF v.t = "cas" /\ n \notin master.dead /\ mem[n][stray.slot] = v.e
                  THEN [mem EXCEPT ![n][stray.slot] = v.w] ELSE mem
-  /\ UNCHANGED <<sess, master>>
+  /\ UNCHANGED <<sess, master, objs>>
   /\ OnlyMemory
 
 ---------------------------------------------------------------------------
@@ -240,7 +338,7 @@ Leave(n, dead) ==
                                 !.todo = IF again THEN Slots ELSE {},
                                 !.leaving = @ \cup {n}, !.dead = @ \cup dead,
                                 !.joining = IF @ = {} THEN spare ELSE @]
-  /\ UNCHANGED <<mem, sess, stray>>
+  /\ UNCHANGED <<mem, sess, stray, objs>>
   /\ OnlyMemory
 
 Lose(n)   == n \in CanLose /\ Leave(n, {n})
@@ -249,7 +347,7 @@ Retire(n) == n \in CanRetire /\ Leave(n, {})
 Freeze ==
   /\ master.stage = "lost"
   /\ master' = [master EXCEPT !.stage = "frozen", !.todo = Slots]
-  /\ UNCHANGED <<mem, sess, stray>>
+  /\ UNCHANGED <<mem, sess, stray, objs>>
   /\ OnlyMemory
 
 \* Every session has acknowledged: none has a verb of a write on its way.
@@ -289,6 +387,10 @@ Settle(s) ==
        /\ mem' = [n \in Nodes |-> IF n \in first(i) THEN [mem[n] EXCEPT ![s] = w] ELSE mem[n]]
        /\ master' = IF i = Len(order) THEN [master EXCEPT !.todo = @ \ {s}]
                     ELSE [master EXCEPT !.todo = Slots, !.restarts = @ + 1]
+       \* First its object, if there is one, to where it may not have come.
+       /\ objs' = IF Guessing /\ "settling copies" \notin Removed
+                     /\ \E n \in Objects \ master.dead : w.id \in objs[n]
+                  THEN Everywhere(w.id) ELSE objs
   /\ UNCHANGED <<sess, stray>>
   /\ OnlyMemory
 
@@ -297,7 +399,7 @@ Switch ==
   /\ LET stays(n) == n \notin master.leaving
      IN  master' = [master EXCEPT !.stage = "switched", !.leaving = {}, !.joining = {},
                       !.reps = SelectSeq(@, stays) \o SetToSeq(master.joining)]
-  /\ UNCHANGED <<mem, sess, stray>>
+  /\ UNCHANGED <<mem, sess, stray, objs>>
   /\ OnlyMemory
 
 \* A session takes the new view when none of its READs is left on the old place.
@@ -306,7 +408,7 @@ Acknowledge(c) ==
   /\ master.stage \in {"switched", "ok"} /\ r.reps # master.reps
   /\ r.pc = "ready"
   /\ sess' = [sess EXCEPT ![c].reps = master.reps]
-  /\ UNCHANGED <<mem, stray, master>>
+  /\ UNCHANGED <<mem, stray, master, objs>>
   /\ OnlyMemory
 
 \* A writer that was stopped re-reads its slot.
@@ -316,7 +418,7 @@ ReadAgain(c) ==
   /\ r.pc = "parked"
   /\ \E o \in Resolve(r, mem[Primary(r)][r.slot]) :
        /\ sess' = [sess EXCEPT ![c] = o.r]
-       /\ UNCHANGED <<mem, stray, master>>
+       /\ UNCHANGED <<mem, stray, master, objs>>
        /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
 
 Unfreeze ==
@@ -327,7 +429,7 @@ Unfreeze ==
             => r.reps = master.reps \/ "old readers leave" \in Removed
        /\ r.pc = "parked" => "writers re-read first" \in Removed
   /\ master' = [master EXCEPT !.stage = "ok"]
-  /\ UNCHANGED <<mem, sess, stray>>
+  /\ UNCHANGED <<mem, sess, stray, objs>>
   /\ OnlyMemory
 
 ---------------------------------------------------------------------------
@@ -338,10 +440,11 @@ AtRest == /\ \A c \in Clients : ~Active(c)
 Terminated == AtRest /\ UNCHANGED vars
 
 Next ==
-  \/ \E c \in Clients : \/ Begin(c) \/ SearchBackups(c) \/ Verb(c) \/ AwaitEnd(c)
+  \/ \E c \in Clients : \/ Begin(c) \/ BeginGuess(c) \/ SearchBackups(c) \/ Verb(c) \/ AwaitEnd(c)
                         \/ Crash(c) \/ Recover(c) \/ RestartRecovery(c)
                         \/ StopWaiting(c) \/ Acknowledge(c) \/ ReadAgain(c)
   \/ \E n \in Nodes : Lose(n) \/ Retire(n) \/ Stray(n)
+  \/ \E n, m \in Objects : MoveObjects(n, m)
   \/ \E s \in Slots : Settle(s)
   \/ Freeze \/ Switch \/ Unfreeze
   \/ Terminated
@@ -366,6 +469,13 @@ ReplicasAgree ==
 
 \* Some order of the operations explains all answers, and what the primary ever showed.
 Linearizable == \A k \in Keys : front[k] # {}
+
+\* What the primary shows can be read, on every node that holds objects.
+ShownIsWritten ==
+  LET p == Head(master.reps) IN
+  Guessing /\ p \notin master.dead =>
+    \A s \in Slots, n \in Objects \ master.dead :
+      mem[p][s].st = "live" => mem[p][s].id \in objs[n]
 
 \* The CASes of a winner cannot fail (Error::Interrupted).
 WinnersAreAlone == \A c \in Clients : ~sess[c].bad
