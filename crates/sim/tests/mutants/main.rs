@@ -54,7 +54,9 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | RecoveryLeavesForeignBackups
         | RecoveryExaminesLastObjectsOnly
         | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
-        HintIsTrusted | KeysNotCompared => &scenarios::MIXED,
+        HintIsTrusted | KeysNotCompared | SearchNowTrustsHint => &scenarios::MIXED,
+        PrefixReadEarly => &scenarios::EARLY_PREFIX,
+        SearchNowDoesNotAct => &scenarios::CUT_OFF_PRIMARY,
         LoserIgnoresNewView
         | StoppedIsForgotten
         | LooksBeforeTheSwitch
