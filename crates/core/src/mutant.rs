@@ -142,8 +142,6 @@ mutants! {
     PrefixReadEarly,
     /// A SEARCH on the spot does not compare its hint with the slot: it answers with an old value.
     SearchNowTrustsHint,
-    /// A SEARCH on the spot does not tell that it acts: it reads a slot that everybody else has left.
-    SearchNowDoesNotAct,
 
     // Objects.
     /// An object is written to its first replica only: it is lost with that node.

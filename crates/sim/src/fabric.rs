@@ -217,7 +217,12 @@ impl Flight {
         }
         let next = self.advance(&mut lanes[lane]);
         if lanes[lane].parked {
-            self.fabric.network.park(self.fabric.client, lanes[lane].node, Rc::downgrade(&self), lane);
+            self.fabric.network.park(
+                self.fabric.client,
+                lanes[lane].node,
+                Rc::downgrade(&self),
+                lane,
+            );
         }
         drop(lanes);
         if let Some(delay) = next {

@@ -36,7 +36,7 @@ use std::ops::Range;
 use std::task::Poll;
 
 use fusee_core::Error;
-use fusee_core::verbs::{Batch, Fabric, Op, VerbError};
+use fusee_core::verbs::{Batch, Fabric, MnId, Op, VerbError};
 
 use crate::counts::count;
 use crate::fabric::SimFabric;
@@ -165,7 +165,7 @@ impl SimFabric {
         true
     }
 
-    fn refusal(&self, node: fusee_core::verbs::MnId) -> Option<VerbError> {
+    fn refusal(&self, node: MnId) -> Option<VerbError> {
         let (network, client) = (&self.network, self.client);
         let fenced = network.with(node, |memory| memory.fenced.contains(&client));
         match fenced {

@@ -114,7 +114,8 @@ fn drive<T>(future: impl Future<Output = T>, shared: &Shared) -> T {
 
 fn leave(why: Left) {
     co_yield_with(why);
-    let is_killed = RUNNING.with_borrow(|running| running.as_ref().is_some_and(|r| r.is_killed.get()));
+    let is_killed =
+        RUNNING.with_borrow(|running| running.as_ref().is_some_and(|r| r.is_killed.get()));
     if is_killed {
         let killed: Box<dyn Any + Send> = Box::new(Killed);
         resume_unwind(killed);

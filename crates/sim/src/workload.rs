@@ -81,13 +81,7 @@ impl Workload {
     ///
     /// # Panics
     /// If it answers what it never may.
-    pub async fn run(
-        &self,
-        rng: &Rng,
-        session: &Rc<SimSession>,
-        kind: OpKind,
-        key: usize,
-    ) -> Went {
+    pub async fn run(&self, rng: &Rng, session: &Rc<SimSession>, kind: OpKind, key: usize) -> Went {
         let value = self.values.get() + 1;
         self.values.set(value);
         let (name, bytes) = (&self.keys[key], encode(rng, value));

@@ -102,13 +102,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
         let (view, moment) = self.begin();
-        if removed(Mutant::SearchNowDoesNotAct) {
-            self.end(moment);
-        }
         let found = look_at(&self.fabric, &view, &mut batch, cost, key, hint);
-        if !removed(Mutant::SearchNowDoesNotAct) {
-            self.end(moment);
-        }
+        self.end(moment);
         match found {
             Ok(span) => Ok(Searched { store: self, batch, found: Some((hint, span)) }),
             Err(next) => {

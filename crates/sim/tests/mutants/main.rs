@@ -56,7 +56,6 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
         HintIsTrusted | KeysNotCompared | SearchNowTrustsHint => &scenarios::MIXED,
         PrefixReadEarly => &scenarios::EARLY_PREFIX,
-        SearchNowDoesNotAct => &scenarios::CUT_OFF_PRIMARY,
         LoserIgnoresNewView
         | StoppedIsForgotten
         | LooksBeforeTheSwitch
@@ -86,9 +85,8 @@ fn timed_scenario(mutant: Mutant) -> Option<&'static Scenario> {
             &scenarios::TIMED_INSERTS
         }
         BackupsNotFixed | LoserDoesNotWait | HintIsTrusted | KeysNotCompared
-        | ObjectOnOneReplica | ReadsABackup | ReadersSeeTentative | WritersSeeTentative => {
-            &scenarios::TIMED_MIXED
-        }
+        | ObjectOnOneReplica | ReadsABackup | ReadersSeeTentative | WritersSeeTentative
+        | SearchNowTrustsHint => &scenarios::TIMED_MIXED,
         WholeWordsCompared
         | NeverTentative
         | RecoveryHandsOnTheLastObject
