@@ -137,6 +137,11 @@ mutants! {
     HintIsTrusted,
     /// Keys with the same fingerprint are taken for the same key.
     KeysNotCompared,
+    /// The start of an object counts as a proof although it may have been read before the slot: while
+    /// another object was there, or one half and half.
+    PrefixReadEarly,
+    /// A SEARCH on the spot does not compare its hint with the slot: it answers with an old value.
+    SearchNowTrustsHint,
 
     // Objects.
     /// An object is written to its first replica only: it is lost with that node.

@@ -393,7 +393,8 @@ pub trait Fabric {
     fn execute(&self, batch: Batch) -> impl Future<Output = Batch>;
 
     /// If this fabric is [immediate](Fabric::is_immediate), executes the batch; else does nothing.
-    /// Returns whether it did.
+    /// Returns whether it did. A simulated one may leave any batch to [`Fabric::execute`], for others
+    /// to run between its verbs.
     #[inline]
     fn execute_now(&self, _batch: &mut Batch) -> bool {
         false

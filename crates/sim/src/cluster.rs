@@ -574,7 +574,7 @@ impl Cluster {
     pub fn client(&self) -> Client {
         let process = self.client_process();
         let session = self.block_on(process, self.open(process, self.0.options.session));
-        Client { process, session: session.expect("the master opens sessions") }
+        Client { process, session: Rc::new(session.expect("the master opens sessions")) }
     }
 
     /// Runs a future of a process to its end, with nothing else running beside it.
@@ -599,7 +599,7 @@ pub struct Client {
     /// To spawn tasks in.
     pub process: ProcessId,
     /// Its session.
-    pub session: SimSession,
+    pub session: Rc<SimSession>,
 }
 
 impl Deref for Client {

@@ -34,6 +34,15 @@ counts! {
     client_crashes,
     /// Batches of a crashed client that executed in part.
     cut_batches,
+    /// Batches on an immediate network between whose verbs others did something, or could have.
+    interrupted_batches,
+    /// SEARCHes that were answered by `Store::search_now`.
+    searches_now,
+    /// Writes on an immediate network that took the start of an object for a proof of what a slot on
+    /// another node showed before.
+    proofs_across_nodes,
+    /// Client processes killed by a fence.
+    killed_by_fences,
     /// Verbs that a memory node refused because it had fenced the client.
     fenced_verbs,
     /// Memory nodes that crashed.

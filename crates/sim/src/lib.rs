@@ -26,6 +26,10 @@
 //! * *Master crash*, between any two actions; it restarts from what it persisted.
 //! * *Crash of whoever recovers*, anywhere.
 //!
+//! One of three clusters shares its memory: verbs execute on the processor of whoever posts them. Then
+//! batches do not overtake each other, no completion is lost, and what a client has posted dies with
+//! it, between any two verbs, or within one: `immediate.rs`. In half of these clusters a fence kills.
+//!
 //! What does not happen: memory that changes by itself, verbs that execute twice, words of eight
 //! bytes that tear, forged messages (hostile bytes have tests of their own), the loss of the last
 //! replica, a store of the master that forgets.
@@ -35,9 +39,10 @@
 //! [`run`] does one [`Scenario`] with one seed: `scenario.rs` draws what the cluster looks like and
 //! what goes wrong, `workload.rs` what clients do, `adversary.rs` injects.
 //! [`check`] judges, without knowing what was injected. Underneath are virtual time (`engine.rs`),
-//! tasks ([`Executor`]), memory and links (`network.rs`), the [`Fabric`](fusee_core::verbs::Fabric),
-//! control messages (`control.rs`) and the hosts of the servers' logic (`servers.rs`). [`Stepper`] is
-//! a second schedule over the same cluster, without time, for tests that count steps.
+//! tasks ([`Executor`]), memory and links (`network.rs`), the [`Fabric`](fusee_core::verbs::Fabric)
+//! of a NIC (`fabric.rs`) and of shared memory (`immediate.rs`, `stack.rs`), control messages
+//! (`control.rs`) and the hosts of the servers' logic (`servers.rs`). [`Stepper`] is a second schedule
+//! over the same cluster, without time, for tests that count steps.
 #![forbid(unsafe_code)]
 
 mod adversary;
@@ -50,12 +55,15 @@ mod engine;
 mod environment;
 mod executor;
 mod fabric;
+mod immediate;
 mod network;
+mod pieces;
 mod rng;
 mod run;
 mod scenario;
 mod servers;
 mod shrink;
+mod stack;
 mod stepper;
 mod trace;
 mod workload;

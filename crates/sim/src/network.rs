@@ -72,6 +72,11 @@ pub struct NetworkOptions {
     pub verb_timeout_ns: Nanos,
     /// One of so many batches loses a completion; 0: none does.
     pub lost_completions_one_in: usize,
+    /// Verbs are executed by the processor of whoever posts them, as over shared memory: in the order
+    /// posted, also across nodes, and no further than the client lives. Links and NICs do not matter.
+    pub immediate: bool,
+    /// On an immediate network: a fence kills the process whose session it shuts out.
+    pub fences_kill: bool,
     /// No time passes: each poll of a waiting operation lets one piece of one of its verbs happen,
     /// and messages arrive at once. For tests that count steps ([`Stepper`](crate::Stepper)).
     pub stepwise: bool,
@@ -86,6 +91,8 @@ impl Default for NetworkOptions {
             nic_in_process: false,
             verb_timeout_ns: 1_000_000,
             lost_completions_one_in: 0,
+            immediate: false,
+            fences_kill: false,
             stepwise: false,
         }
     }
@@ -126,6 +133,8 @@ struct Inner {
     client_nics: RefCell<HashMap<ClientId, Nanos>>,
     /// The live entries of the index, checked at every change.
     entries: RefCell<Entries>,
+    /// Clients whose processes are to be killed.
+    condemned: RefCell<Vec<ClientId>>,
 }
 
 impl Network {
@@ -137,6 +146,7 @@ impl Network {
             links: RefCell::default(),
             client_nics: RefCell::default(),
             entries: RefCell::default(),
+            condemned: RefCell::default(),
         }))
     }
 
@@ -195,7 +205,16 @@ impl Network {
 
     /// No verb of the client executes at the node any more.
     pub fn fence(&self, node: MnId, client: ClientId) {
-        self.with(node, |memory| memory.fenced.insert(client));
+        let options = self.options();
+        let is_new = self.with(node, |memory| memory.fenced.insert(client)) == Some(true);
+        if is_new && options.immediate && options.fences_kill {
+            self.0.condemned.borrow_mut().push(client);
+        }
+    }
+
+    /// Clients that were fenced by a node that kills: their processes must not take another step.
+    pub(crate) fn take_condemned(&self) -> Vec<ClientId> {
+        self.0.condemned.take()
     }
 
     /// Nothing of the client gets through to the node for some time.

@@ -144,6 +144,7 @@ impl Run {
         let faults: BTreeSet<Fault> = options.scenario.faults().iter().copied().collect();
         let faults = &faults - &options.without;
         let mut shape = Shape::draw(options.scenario, &named("shape"), |f| faults.contains(&f));
+        shape.draw_fabric(&named("fabric"));
         shape.operations = options.operations.unwrap_or(shape.operations);
         shape.processes = options.clients.unwrap_or(shape.processes);
         let cluster = Cluster::with_network(sim, &shape.cluster, shape.network);
@@ -178,6 +179,7 @@ impl Run {
                 executor.spawn(process, self.client(process));
             }
             assert!(executor.step(), "everything waits for ever");
+            self.kill_condemned();
             events.set(events.get() + 1);
             assert!(events.get() < limit, "stuck after {limit} events");
         }
@@ -246,6 +248,21 @@ impl Run {
         stable && idle && status.open_sessions == 0
     }
 
+    /// Fences kill whoever has the memory, if he still has it.
+    fn kill_condemned(&self) {
+        for client in self.cluster.network().take_condemned() {
+            let of = |(process, session): (&ProcessId, &Option<ClientId>)| {
+                (*session == Some(client)).then_some(*process)
+            };
+            let process = self.clients.borrow().iter().find_map(of);
+            if let Some(process) = process {
+                count(&self.sim.counts().killed_by_fences);
+                self.sim.crash(process);
+                self.client_crashed(process);
+            }
+        }
+    }
+
     /// Whether there are operations left to do.
     pub fn goes_on(&self) -> bool {
         self.workload.invoked() < self.shape.operations as u64
@@ -271,6 +288,7 @@ impl Run {
                 self.sim.sleep(20_000).await;
                 continue;
             };
+            let session = Rc::new(session);
             keeper.open(session.gate().clone());
             self.clients.borrow_mut().insert(process, Some(session.id()));
             self.use_session(&session).await;
@@ -297,7 +315,7 @@ impl Run {
     }
 
     /// Runs operations on a session, until it is lost or has done its share.
-    async fn use_session(&self, session: &SimSession) {
+    async fn use_session(&self, session: &Rc<SimSession>) {
         let lost = Cell::new(false);
         let left = Cell::new(1 + self.op_rng.below(2 * self.shape.session_operations));
         let coroutine = async || {
@@ -330,7 +348,7 @@ impl Run {
     async fn final_reads(&self) {
         let process = self.cluster.client_process();
         let session = self.cluster.open(process, self.shape.cluster.session).await;
-        let session = session.expect("nothing fails any more");
+        let session = Rc::new(session.expect("nothing fails any more"));
         for key in 0..self.workload.key_count() {
             let went = self.workload.run(&self.op_rng, &session, OpKind::Search, key).await;
             assert_eq!(went, Went::Well, "the last SEARCH of key {key}");

@@ -311,6 +311,21 @@ impl Shape {
         }
     }
 
+    /// One of three clusters shares its memory. Of a stream of its own, so that the others are as they
+    /// were.
+    pub fn draw_fabric(&mut self, rng: &Rng) {
+        if !rng.one_in(3) {
+            return;
+        }
+        self.network = NetworkOptions {
+            immediate: true,
+            fences_kill: rng.one_in(2),
+            nic_in_process: false,
+            lost_completions_one_in: 0,
+            ..self.network
+        };
+    }
+
     /// Hardly more blocks than the clients have size classes, and many operations.
     fn with_little_memory(self, rng: &Rng) -> Shape {
         let mixes = rng.pick(&[[2, 6, 4, 2, 3, 1], [3, 1, 1, 3, 2, 0], [1, 8, 0, 1, 4, 0]]);

@@ -9,6 +9,7 @@
 //! fault excuses.
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use fusee_core::race::Buckets;
 use fusee_core::stats::OpKind;
@@ -80,7 +81,7 @@ impl Workload {
     ///
     /// # Panics
     /// If it answers what it never may.
-    pub async fn run(&self, rng: &Rng, session: &SimSession, kind: OpKind, key: usize) -> Went {
+    pub async fn run(&self, rng: &Rng, session: &Rc<SimSession>, kind: OpKind, key: usize) -> Went {
         let value = self.values.get() + 1;
         self.values.set(value);
         let (name, bytes) = (&self.keys[key], encode(rng, value));
@@ -88,7 +89,9 @@ impl Workload {
         let (entry, result) = match kind {
             OpKind::Search => {
                 let entry = begin(Call::Search);
-                let found = session.get(name).await;
+                let (reader, name) = (session.clone(), name.clone());
+                let get = async move { reader.get(&name).await };
+                let found = session.store().fabric().search(get).await;
                 return self.answered(entry, found.map(|value| decode(value.as_deref())));
             }
             OpKind::SearchMany => return self.search_many(rng, session).await,

@@ -5,9 +5,15 @@
 mod support;
 
 use support::changes::{cut_off_primary, moves, node_loss, node_loss_and_return, splits};
-use support::failures::for_all;
+use support::failures::{Events, for_all};
 use support::reuse::reuse;
 use support::steered_changes::{doubtful_backups, left_behind};
+
+/// Some of the clusters shared their memory: SEARCHes were answered on the spot, and proofs crossed
+/// nodes.
+fn assert_immediate(events: &Events) {
+    assert!(events.searches_now > 300 && events.proofs_across_nodes > 1_000, "{events:?}");
+}
 
 /// The paper's §5.2 beside clients that work: nobody loses a write, and nobody is stuck.
 #[test]
@@ -15,6 +21,7 @@ fn operations_go_on_when_memory_nodes_are_lost() {
     let Some(events) = for_all(2_000, node_loss) else { return };
     assert!(events.crashed > 500 && events.begun_anew > 100, "{events:?}");
     assert!(events.slots_settled > 200 && events.stopped > 500, "{events:?}");
+    assert_immediate(&events);
 }
 
 /// Redundancy is restored beside clients that write.
@@ -22,6 +29,7 @@ fn operations_go_on_when_memory_nodes_are_lost() {
 fn replicas_are_added_beside_writers() {
     let Some(events) = for_all(1_500, node_loss_and_return) else { return };
     assert!(events.crashed > 500 && events.slots_settled > 100, "{events:?}");
+    assert_immediate(&events);
 }
 
 /// The index grows beside working clients, and while memory nodes are lost.
@@ -30,6 +38,7 @@ fn the_index_grows_beside_working_clients() {
     let Some(events) = for_all(2_000, splits) else { return };
     assert!(events.moved > 1_000 && events.stopped > 100, "{events:?}");
     assert!(events.begun_anew > 100 && events.crashed > 500, "{events:?}");
+    assert_immediate(&events);
 }
 
 /// Replicas move beside working clients, and while memory nodes are lost.
@@ -38,6 +47,7 @@ fn replicas_move_beside_working_clients() {
     let Some(events) = for_all(2_000, moves) else { return };
     assert!(events.moved > 2_000 && events.stopped > 100, "{events:?}");
     assert!(events.begun_anew > 100 && events.crashed > 500, "{events:?}");
+    assert_immediate(&events);
 }
 
 /// A node that only the master has lost is still read by those who have not heard of it.
@@ -64,4 +74,5 @@ fn nobody_reads_what_a_second_loss_may_undo() {
 fn memory_is_used_again_beside_who_knows_it() {
     let Some(events) = for_all(1_500, reuse) else { return };
     assert!(events.crashed > 500, "{events:?}");
+    assert_immediate(&events);
 }

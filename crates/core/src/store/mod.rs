@@ -364,7 +364,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// the slot shows it.
     fn read_proof(&mut self, lead: &Lead, key: Key<'_>) -> Proof {
         let in_order = lead.slot.node == lead.object.node || self.store.fabric.is_immediate();
-        if in_order {
+        if in_order || removed(Mutant::PrefixReadEarly) {
             let bytes = prefix_bytes(lead.class, key);
             return Proof::Prefix(self.batch.read(lead.object.node, lead.object.offset, bytes));
         }

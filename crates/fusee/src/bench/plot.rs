@@ -219,12 +219,12 @@ impl Chart {
     /// From where to where the panels reach.
     fn extent(&self) -> (f64, f64) {
         match &self.x {
-            Horizontal::Seconds => (0.0, self.end()),
+            Horizontal::Seconds | Horizontal::Numbers(_) => (0.0, self.end()),
             Horizontal::Names { names, .. } => (-0.3, names.len().max(1) as f64 - 0.7),
         }
     }
 
-    /// The last second that is drawn.
+    /// The last second, or the largest number, that is drawn.
     fn end(&self) -> f64 {
         let lines = self.panels.iter().flat_map(|panel| &panel.lines);
         let times = lines.flat_map(|line| line.points.iter().map(|point| point.0));

@@ -54,7 +54,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | RecoveryLeavesForeignBackups
         | RecoveryExaminesLastObjectsOnly
         | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
-        HintIsTrusted | KeysNotCompared => &scenarios::MIXED,
+        HintIsTrusted | KeysNotCompared | SearchNowTrustsHint => &scenarios::MIXED,
+        PrefixReadEarly => &scenarios::EARLY_PREFIX,
         LoserIgnoresNewView
         | StoppedIsForgotten
         | LooksBeforeTheSwitch
@@ -84,9 +85,8 @@ fn timed_scenario(mutant: Mutant) -> Option<&'static Scenario> {
             &scenarios::TIMED_INSERTS
         }
         BackupsNotFixed | LoserDoesNotWait | HintIsTrusted | KeysNotCompared
-        | ObjectOnOneReplica | ReadsABackup | ReadersSeeTentative | WritersSeeTentative => {
-            &scenarios::TIMED_MIXED
-        }
+        | ObjectOnOneReplica | ReadsABackup | ReadersSeeTentative | WritersSeeTentative
+        | SearchNowTrustsHint => &scenarios::TIMED_MIXED,
         WholeWordsCompared
         | NeverTentative
         | RecoveryHandsOnTheLastObject

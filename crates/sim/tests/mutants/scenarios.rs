@@ -36,6 +36,9 @@ pub const EARLY_LOOK: Scenario = named("early look", |seed| {
 pub const FREED_SLOT: Scenario = named("freed slot", |seed| {
     steered::freed_slot(seed);
 });
+pub const EARLY_PREFIX: Scenario = named("early prefix", |seed| {
+    steered::early_prefix(seed);
+});
 pub const CLIENT_CRASH: Scenario = named("client crash", |seed| {
     failures::client_crash(seed);
 });
@@ -85,7 +88,7 @@ pub const LATE_REPAIRS: Scenario = named("late repairs", |seed| {
 });
 
 /// Every scenario that goes step by step, and one in virtual time that is as short.
-pub const STEPWISE: [&Scenario; 22] = [
+pub const STEPWISE: [&Scenario; 23] = [
     &NODE_LOSS,
     &SPLITS,
     &MOVES,
@@ -103,6 +106,7 @@ pub const STEPWISE: [&Scenario; 22] = [
     &STANDSTILL,
     &EARLY_LOOK,
     &FREED_SLOT,
+    &EARLY_PREFIX,
     &CLIENT_CRASH,
     &INSERT_CRASH,
     &INDEX_LOSS,

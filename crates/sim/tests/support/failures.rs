@@ -27,7 +27,8 @@ use fusee_sim::{Client, Cluster, ClusterOptions, Rng, Stepper};
 use super::crash::{Life, cut_off, idle};
 use super::workload::Workload;
 use super::{
-    MAX_STEPS, alone, blocks_of, forget, index, operator_fabric, replicas_differ, small, stepwise,
+    MAX_STEPS, alone, blocks_of, forget, index, operator_fabric, replicas_differ, small,
+    stepwise_or_immediate,
 };
 
 /// What happened in a run, for tests that want to know whether it was a hard one.
@@ -55,6 +56,10 @@ pub struct Events {
     pub reused: u64,
     /// Writes that found no memory.
     pub out_of_memory: u64,
+    /// SEARCHes that `Store::search_now` answered.
+    pub searches_now: u64,
+    /// Writes that took the start of an object on another node than the slot for a proof.
+    pub proofs_across_nodes: u64,
     /// Entries that moved when a subtable was split, and replicas that moved.
     pub moved: u64,
 }
@@ -72,6 +77,8 @@ impl Events {
         self.begun_anew += other.begun_anew;
         self.stopped += other.stopped;
         self.moved += other.moved;
+        self.searches_now += other.searches_now;
+        self.proofs_across_nodes += other.proofs_across_nodes;
         self.reused += other.reused;
         self.out_of_memory += other.out_of_memory;
     }
@@ -169,7 +176,7 @@ impl Run {
 
     /// The same, of a cluster with these options.
     pub fn of(seed: u64, options: &ClusterOptions, plans: Plans) -> Run {
-        let (rng, cluster) = stepwise(seed, options);
+        let (rng, cluster) = stepwise_or_immediate(seed, options);
         let n = match plans {
             Plans::Mixed => 1 + rng.below(3),
             Plans::Fights => 3 + rng.below(4),
@@ -410,6 +417,11 @@ impl Run {
         at_rest(&self.cluster, &self.leftovers.borrow());
         let (reused, out_of_memory) = (self.workload.reused(), self.workload.out_of_memory());
         self.count(|e| (e.reused, e.out_of_memory) = (reused, out_of_memory));
+        let counts = self.cluster.sim().counts();
+        self.count(|e| {
+            e.searches_now = counts.searches_now.get();
+            e.proofs_across_nodes = counts.proofs_across_nodes.get();
+        });
         self.events.get()
     }
 }

@@ -31,7 +31,7 @@ use fusee_core::layout::{Address, Slot};
 use fusee_core::repair::settled;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, Place, SlotRef, View};
-use fusee_sim::{Client, Cluster, ClusterOptions, Rng, Sim, SimFabric, Stepper};
+use fusee_sim::{Client, Cluster, ClusterOptions, NetworkOptions, Rng, Sim, SimFabric, Stepper};
 
 /// Runs that take longer are stuck.
 pub const MAX_STEPS: u64 = 300_000;
@@ -44,6 +44,15 @@ pub fn stepwise(seed: u64, options: &ClusterOptions) -> (Rng, Cluster) {
     let sim = Sim::new(seed);
     let cluster = Cluster::stepwise(&sim, options);
     (sim.rng().clone(), cluster)
+}
+
+/// The same; in one of three clusters clients execute verbs themselves, as over shared memory.
+pub fn stepwise_or_immediate(seed: u64, options: &ClusterOptions) -> (Rng, Cluster) {
+    let (rng, cluster) = stepwise(seed, options);
+    let network = cluster.network();
+    let immediate = Rng::named(seed, "fabric").one_in(3);
+    network.set_options(NetworkOptions { immediate, ..network.options() });
+    (rng, cluster)
 }
 
 /// Five nodes, and an index of 6 or 12 slots: every key's two buckets are half of it.

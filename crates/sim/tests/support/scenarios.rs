@@ -11,7 +11,7 @@ use fusee_sim::check::replicas_agree;
 use fusee_sim::{Client, Cluster, Rng, Stepper};
 
 use super::workload::Workload;
-use super::{MAX_STEPS, lose_index_replica, small, stepwise};
+use super::{MAX_STEPS, lose_index_replica, small, stepwise_or_immediate};
 
 /// What one task does, one operation after another.
 type Plan = Vec<(OpKind, usize)>;
@@ -28,7 +28,7 @@ impl Run {
     /// Neighbouring seeds differ in the number of index replicas.
     fn new(seed: u64, replicas: &[u8], keys: fn(&Rng) -> (usize, usize)) -> Run {
         let index_replicas = replicas[seed as usize % replicas.len()];
-        let (rng, cluster) = stepwise(seed, &small(seed, index_replicas));
+        let (rng, cluster) = stepwise_or_immediate(seed, &small(seed, index_replicas));
         let (colliding, others) = keys(&rng);
         let workload = Workload::new(&rng, Workload::keys(&cluster.view(), colliding, others));
         Run { rng, cluster, workload, keys: colliding + others }

@@ -4,19 +4,25 @@
 //! Every history takes a seed and returns whether it went the intended way; it panics if the
 //! store answered or did what it must not.
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::error::Error;
+use fusee_core::layout::{Opcode, Pair, Slot};
 use fusee_core::race::Buckets;
-use fusee_core::view::SlotRef;
+use fusee_core::view::{Place, SlotRef};
 use fusee_sim::check::replicas_agree;
-use fusee_sim::{Client, Cluster, ClusterOptions, Rng};
+use fusee_sim::{Client, Cluster, ClusterOptions, Nanos, Rng, Stepper};
 
-use super::{alone, clients_in_order, stepwise};
+use super::crash::idle;
+use super::workload::Workload;
+use super::{MAX_STEPS, alone, clients_in_order, small, stepwise, stepwise_or_immediate};
 
 const KEY: &[u8] = b"key";
+/// Longer than anything takes where no time passes.
+const HELD_NS: Nanos = 1 << 60;
 
 /// A running INSERT or other operation, one step per poll.
 struct Task<'s> {
@@ -207,4 +213,63 @@ fn assert_balance(cluster: &Cluster, answers: &[Answers<'_>]) {
         assert!(inserts.iter().all(|r| matches!(r, Ok(()) | Err(Error::AlreadyExists))), "{what}");
         assert!(deletes.iter().all(|r| matches!(r, Ok(()) | Err(Error::NotFound))), "{what}");
     }
+}
+
+/// The start of an object proves nothing if it may have been read before the slot.
+///
+/// An object comes back in a generation that it has had before, for another key with the same
+/// fingerprint, under the same slot. Who has a hint from that time, and writes the first key, reads the
+/// object from one node and the slot from another. The object is read while it is half
+/// written: the generation is the new one, the key that of the life before, which is the key of the
+/// hint. The slot is read when the new key is there. Nobody has ever inserted the first key as far
+/// as anybody can tell, and the second one must stay.
+///
+/// The thirty-two lives of the object are not lived: its bytes are put there, and the hint is made up.
+/// Returns whether the two nodes are different ones, and verbs to them know no order.
+pub fn early_prefix(seed: u64) -> bool {
+    let options = ClusterOptions { data_replicas: 1, ..small(seed, 1 + seed as u8 % 3) };
+    let prepared = || {
+        let (rng, cluster) = stepwise_or_immediate(seed, &options);
+        let clients: [Client; 2] = clients_in_order(&rng, &cluster);
+        let keys = Workload::keys(&cluster.view(), 2, 0);
+        (rng, cluster, clients, keys)
+    };
+    let hint = {
+        let (rng, _cluster, [writer, _], keys) = prepared();
+        alone(&rng, writer.insert(&keys[1], b"value")).unwrap().place.unwrap()
+    };
+
+    let (rng, cluster, [writer, other], keys) = prepared();
+    let view = cluster.view().clone();
+    let class = hint.word.class().expect("it refers to an object");
+    let generation = (hint.word.generation() + Slot::GENERATIONS - 1) % Slot::GENERATIONS;
+    let mut before = vec![0; class.bytes() as usize];
+    let pair = Pair { key: &keys[0], value: b"value", generation, opcode: Opcode::Update };
+    pair.encode(&mut before);
+    let object = view.object_places(hint.word.address(), class.bytes()).unwrap().next().unwrap();
+    for (offset, word) in (object.offset..).step_by(8).zip(before.chunks(8)) {
+        let word = u64::from_le_bytes(word.try_into().expect("objects are whole words"));
+        cluster.overwrite(Place { node: object.node, offset }, word);
+    }
+
+    let slot = view.slot_places(hint.slot).next().unwrap();
+    let network = cluster.network();
+    network.hold(other.client(), slot.node, HELD_NS);
+    let updated = Cell::new(None);
+    let mut stepper = Stepper::new(&rng);
+    stepper.spawn(async {
+        let written = writer.insert(&keys[1], b"value").await;
+        assert_eq!(written.unwrap().place, Some(hint), "as it went before");
+        network.release(other.client(), slot.node);
+    });
+    stepper.spawn(async {
+        idle(rng.below(16)).await;
+        updated.set(Some(other.update(&keys[0], b"other", Some(hint)).await));
+    });
+    stepper.run(MAX_STEPS, || ());
+    assert_eq!(updated.take(), Some(Err(Error::NotFound)), "nobody has inserted it");
+    let found = alone(&rng, writer.search(&keys[1], None)).unwrap();
+    assert_eq!(found.value(), Some(&b"value"[..]));
+    replicas_agree(&cluster);
+    slot.node != object.node && !network.options().immediate
 }

@@ -17,7 +17,7 @@ use fusee_core::stats::OpKind;
 use fusee_core::store::{Hint, SearchKey};
 use fusee_core::view::View;
 use fusee_sim::linearizability::{Answer, Call, Operation, Value, check};
-use fusee_sim::{Rng, SimStore};
+use fusee_sim::{Client, Rng, SimStore};
 
 /// Keys, where they were seen, and what was done to them.
 pub struct Workload {
@@ -84,7 +84,7 @@ impl Workload {
     ///
     /// # Panics
     /// If it answers what it never may.
-    pub async fn run(&self, store: &SimStore, kind: OpKind, key: usize) {
+    pub async fn run(&self, store: &Client, kind: OpKind, key: usize) {
         let value = self.values.get() + 1;
         self.values.set(value);
         let (name, hint) = (&self.keys[key], self.hint(key));
@@ -118,12 +118,18 @@ impl Workload {
         self.answer(entry, answer);
     }
 
-    async fn search(&self, store: &SimStore, key: usize) {
+    async fn search(&self, store: &Client, key: usize) {
         let hint = self.hint(key);
         let entry = self.invoke(key, Call::Search);
-        let found = store.search(&self.keys[key], hint).await.expect("a SEARCH never fails");
-        self.hints.borrow_mut()[key].extend(found.hint());
-        self.answer(entry, decode(found.value()));
+        let (session, name) = (store.session.clone(), self.keys[key].clone());
+        let search = async move {
+            let found = session.store().search(&name, hint).await?;
+            let value = found.value().map(<[u8]>::to_vec);
+            Ok(found.hint().zip(value))
+        };
+        let found = store.fabric().search(search).await.expect("a SEARCH never fails");
+        self.hints.borrow_mut()[key].extend(found.as_ref().map(|(hint, _)| *hint));
+        self.answer(entry, decode(found.as_ref().map(|(_, value)| &value[..])));
     }
 
     async fn search_many(&self, store: &SimStore) {

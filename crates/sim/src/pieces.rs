@@ -1,0 +1,129 @@
+//! What one piece of a verb does to a memory node's memory.
+//!
+//! READs and WRITEs come in one piece or, every fourth, in up to five, cut between any two aligned
+//! words and executed in any order. That is all that a fabric promises, with one exception: the
+//! last piece of a WRITE, which holds its last word, comes last. CAS and FAA are one piece.
+
+use std::ops::Range;
+
+use fusee_core::verbs::{MnId, Op, Verb};
+use fusee_core::view::Place;
+
+use crate::counts::count;
+use crate::fabric::SimFabric;
+
+impl SimFabric {
+    /// One piece of one verb. Returns whether it is finished.
+    pub(crate) fn execute_piece(
+        &self,
+        verb: &mut Verb,
+        bytes: &mut [u8],
+        left: &mut Vec<Range<usize>>,
+    ) -> bool {
+        let (node, offset) = (verb.node, verb.offset);
+        let size = self.network.with(node, |m| m.pool.len() as u64).expect("the node is there");
+        verb.result = verb.check(size);
+        if verb.result.is_err() {
+            return true;
+        }
+        let is_write = matches!(verb.op, Op::Write { .. });
+        match &mut verb.op {
+            Op::Cas { expected, swap, found } => {
+                let (expected, swap) = (*expected, *swap);
+                *found = self.swap_word(node, offset, |now| (now == expected).then_some(swap));
+                self.network.sim().note(&[6, node.0.into(), offset, expected, swap, *found], || {
+                    let done = if *found == expected { "" } else { " (not done)" };
+                    let who = self.client;
+                    format!(
+                        "{who} CAS {node}+{offset:#x} {expected:#x} -> {swap:#x}: {found:#x}{done}"
+                    )
+                });
+                true
+            }
+            Op::Faa { add, found } => {
+                let add = *add;
+                *found = self.swap_word(node, offset, |now| Some(now.wrapping_add(add)));
+                self.network.sim().note(&[7, node.0.into(), offset, add, *found], || {
+                    format!("{} FAA {node}+{offset:#x} {add:#x}: {found:#x}", self.client)
+                });
+                true
+            }
+            Op::Read { buf } | Op::Write { buf } => {
+                if left.is_empty() {
+                    *left = self.pieces(offset, buf.len as usize, is_write);
+                }
+                let piece = left.pop().expect("it has pieces");
+                let local = &mut bytes[buf.range()][piece.clone()];
+                self.copy(node, offset + piece.start as u64, local, is_write);
+                left.is_empty()
+            }
+        }
+    }
+
+    /// Changes a word, or not; returns what it was.
+    fn swap_word(&self, node: MnId, offset: u64, to: impl FnOnce(u64) -> Option<u64>) -> u64 {
+        let at = offset as usize;
+        let (old, new) = self
+            .network
+            .with(node, |memory| {
+                let word = &mut memory.pool[at..at + 8];
+                let old = u64::from_le_bytes((&*word).try_into().expect("8 bytes"));
+                let new = to(old);
+                if let Some(new) = new {
+                    word.copy_from_slice(&new.to_le_bytes());
+                }
+                (old, new)
+            })
+            .expect("the node is there");
+        if let Some(new) = new {
+            self.network.changed(Place { node, offset }, old, new);
+        }
+        old
+    }
+
+    fn copy(&self, node: MnId, offset: u64, local: &mut [u8], is_write: bool) {
+        let at = offset as usize;
+        if is_write {
+            self.network.watched().written(node, offset, local.len() as u64);
+        }
+        self.network.with(node, |memory| {
+            let remote = &mut memory.pool[at..at + local.len()];
+            if is_write {
+                remote.copy_from_slice(local);
+            } else {
+                local.copy_from_slice(remote);
+            }
+        });
+        let (kind, len) = (8 + u64::from(is_write), local.len() as u64);
+        self.network.sim().note(&[kind, node.0.into(), offset, len], || {
+            let what = if is_write { "WRITE" } else { "READ" };
+            format!("{} {what} {node}+{offset:#x} {len} bytes", self.client)
+        });
+    }
+
+    /// Cuts `len` bytes from pool offset `offset` on, in random order.
+    fn pieces(&self, offset: u64, len: usize, is_write: bool) -> Vec<Range<usize>> {
+        let rng = self.network.sim().rng();
+        let first_cut = 8 - (offset % 8) as usize;
+        if !self.network.options().tearing || first_cut >= len || !rng.one_in(4) {
+            return std::iter::once(0..len).collect();
+        }
+        let mut cuts = vec![0, len];
+        let places = (len - first_cut).div_ceil(8);
+        // The first words matter more than the rest of a long value.
+        let near = rng.pick(&[places, places.min(8)]);
+        cuts.extend((0..1 + rng.below(4)).map(|_| first_cut + 8 * rng.below(near)));
+        cuts.sort_unstable();
+        let mut pieces: Vec<_> = cuts.windows(2).map(|pair| pair[0]..pair[1]).collect();
+        pieces.retain(|piece| !piece.is_empty());
+        for i in (1..pieces.len()).rev() {
+            pieces.swap(i, rng.below(i + 1));
+        }
+        if is_write {
+            let last = pieces.iter().position(|p| p.end == len);
+            pieces.swap(0, last.expect("some piece is the last"));
+        }
+        count(&self.network.sim().counts().torn_verbs);
+        pieces
+    }
+}

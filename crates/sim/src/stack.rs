@@ -1,0 +1,265 @@
+//! Futures on a stack of their own, which may be left from within a function that is not `async`.
+//!
+//! To whoever polls it an [`OnStack`] is a future like any other: where the code on its stack calls
+//! [`interrupt`], the poll ends, and the next one goes on there. Dropped half-way, its stack is
+//! unwound, so that nothing is left behind of a client that dies.
+//!
+//! Switching stacks is the `generator` crate's work, which also loom's threads are made of.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+
+use generator::{Generator, Gn, co_yield_with};
+
+/// Words of 8 bytes. Memory is taken for those only that are used.
+const STACK_WORDS: usize = 1 << 17;
+
+/// Why a stack is left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// Its future waits for something.
+    Waiting,
+    /// Others have their turn.
+    Interrupted,
+    Done,
+}
+
+/// What unwinds a stack whose future was dropped.
+struct Killed;
+
+/// What a stack shares with whoever polls it.
+struct Shared {
+    waker: RefCell<Waker>,
+    is_killed: Cell<bool>,
+    batches: Cell<u64>,
+}
+
+/// What a new stack does.
+type Job = Box<dyn FnOnce()>;
+
+thread_local! {
+    /// For the stack that is about to be entered for the first time.
+    static JOB: RefCell<Option<Job>> = const { RefCell::new(None) };
+    /// Of the stack that runs.
+    static RUNNING: RefCell<Option<Rc<Shared>>> = const { RefCell::new(None) };
+}
+
+/// A future on a stack of its own.
+pub(crate) struct OnStack<T> {
+    stack: Generator<'static, (), Left>,
+    job: Option<Job>,
+    is_done: bool,
+    shared: Rc<Shared>,
+    result: Rc<Cell<Option<thread::Result<T>>>>,
+}
+
+impl<T: 'static> OnStack<T> {
+    pub fn new(future: impl Future<Output = T> + 'static) -> OnStack<T> {
+        let shared = Rc::new(Shared {
+            waker: RefCell::new(Waker::noop().clone()),
+            is_killed: Cell::new(false),
+            batches: Cell::new(0),
+        });
+        let result = Rc::new(Cell::new(None));
+        let (of_job, result_of_job) = (shared.clone(), result.clone());
+        let job = move || {
+            let run = AssertUnwindSafe(|| drive(future, &of_job));
+            result_of_job.set(Some(catch_unwind(run)));
+        };
+        // What it runs comes by another way: it cannot be sent to other threads, nor is it.
+        let mut stack = Gn::new_opt(STACK_WORDS, || {
+            let job = JOB.take().expect("it was put there");
+            job();
+            Left::Done
+        });
+        // Any that is not null: it makes a coroutine of it, which may be left from anywhere.
+        stack.set_local_data(NonNull::dangling().as_ptr());
+        OnStack { stack, job: Some(Box::new(job)), is_done: false, shared, result }
+    }
+
+    /// Batches that were executed on the stack.
+    pub fn batches(&self) -> u64 {
+        self.shared.batches.get()
+    }
+
+    /// Lets the stack go on until it is left.
+    fn enter(&mut self) -> Left {
+        if let Some(job) = self.job.take() {
+            JOB.set(Some(job));
+        }
+        let outer = RUNNING.replace(Some(self.shared.clone()));
+        let left = self.stack.resume().expect("it has not ended");
+        RUNNING.set(outer);
+        self.is_done = left == Left::Done;
+        left
+    }
+}
+
+fn drive<T>(future: impl Future<Output = T>, shared: &Shared) -> T {
+    let mut future = std::pin::pin!(future);
+    loop {
+        let waker = shared.waker.borrow().clone();
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => leave(Left::Waiting),
+        }
+    }
+}
+
+fn leave(why: Left) {
+    co_yield_with(why);
+    let is_killed =
+        RUNNING.with_borrow(|running| running.as_ref().is_some_and(|r| r.is_killed.get()));
+    if is_killed {
+        let killed: Box<dyn Any + Send> = Box::new(Killed);
+        resume_unwind(killed);
+    }
+}
+
+/// A batch is about to be executed. Returns whether [`interrupt`] may be called meanwhile: only from
+/// the stack of an [`OnStack`].
+pub(crate) fn begin_batch() -> bool {
+    RUNNING.with_borrow(|running| {
+        let Some(running) = running else { return false };
+        running.batches.set(running.batches.get() + 1);
+        true
+    })
+}
+
+/// Leaves the stack of the [`OnStack`] that runs; returns when it is polled again.
+pub(crate) fn interrupt() {
+    leave(Left::Interrupted);
+}
+
+impl<T: 'static> Future for OnStack<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        self.shared.waker.borrow_mut().clone_from(context.waker());
+        match self.enter() {
+            Left::Waiting => Poll::Pending,
+            Left::Interrupted => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Left::Done => match self.result.take().expect("it has ended") {
+                Ok(value) => Poll::Ready(value),
+                Err(panic) => resume_unwind(panic),
+            },
+        }
+    }
+}
+
+impl<T> Drop for OnStack<T> {
+    fn drop(&mut self) {
+        if self.job.is_some() || self.is_done {
+            return;
+        }
+        self.shared.is_killed.set(true);
+        let outer = RUNNING.replace(Some(self.shared.clone()));
+        let left = self.stack.resume();
+        RUNNING.set(outer);
+        debug_assert!(left == Some(Left::Done), "nothing on it goes on");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dropped(Rc<Cell<u32>>);
+
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+
+    fn poll<T: 'static>(task: &mut OnStack<T>) -> Poll<T> {
+        Pin::new(task).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_stack_is_left_from_within_a_function() {
+        let steps = Rc::new(Cell::new(0));
+        let of_task = steps.clone();
+        let count = move || {
+            for _ in 0..3 {
+                of_task.set(of_task.get() + 1);
+                assert!(begin_batch());
+                interrupt();
+            }
+        };
+        let mut task = OnStack::new(async move {
+            count();
+            7
+        });
+        let polls: Vec<bool> = (0..3).map(|_| poll(&mut task).is_pending()).collect();
+        assert_eq!((polls, steps.get(), task.batches()), (vec![true; 3], 3, 3));
+        assert_eq!(poll(&mut task), Poll::Ready(7));
+        assert!(!begin_batch(), "here nothing can be left");
+    }
+
+    #[test]
+    fn two_stacks_take_turns() {
+        let said = Rc::new(RefCell::new(String::new()));
+        let task = |name| {
+            let said = said.clone();
+            OnStack::new(async move {
+                for _ in 0..3 {
+                    said.borrow_mut().push(name);
+                    interrupt();
+                }
+            })
+        };
+        let (mut a, mut b) = (task('a'), task('b'));
+        for _ in 0..4 {
+            let _ = (poll(&mut a), poll(&mut b));
+        }
+        assert_eq!(*said.borrow(), "ababab");
+    }
+
+    #[test]
+    fn what_is_dropped_half_way_is_unwound() {
+        let drops = Rc::new(Cell::new(0));
+        let task = || {
+            let local = Dropped(drops.clone());
+            OnStack::new(async move {
+                let _local = local;
+                interrupt();
+                unreachable!("it is not polled again");
+            })
+        };
+        drop(task());
+        assert_eq!(drops.get(), 1, "one that never began");
+        let mut begun = task();
+        assert!(poll(&mut begun).is_pending());
+        drop(begun);
+        assert_eq!(drops.get(), 2);
+        // As a failing test does.
+        let unwinding = catch_unwind(AssertUnwindSafe(|| {
+            let mut begun = task();
+            assert!(poll(&mut begun).is_pending());
+            resume_unwind(Box::new(()));
+        }));
+        assert!(unwinding.is_err());
+        assert_eq!(drops.get(), 3);
+    }
+
+    #[test]
+    fn a_panic_comes_out_where_it_is_polled() {
+        let mut task = OnStack::new(async {
+            interrupt();
+            resume_unwind(Box::new("words"));
+        });
+        assert!(poll(&mut task).is_pending());
+        let panic = catch_unwind(AssertUnwindSafe(|| poll(&mut task))).expect_err("it panics");
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"words"));
+    }
+}
