@@ -97,8 +97,11 @@ fn what_others_write_is_a_violation() {
     let more = ["--master", &up.master, "--seconds", "3", "--processes", "2"];
     let output = thread::scope(|scope| {
         let running = scope.spawn(|| finish(fusee(&line).args(more)));
-        thread::sleep(Duration::from_millis(1500));
-        up.run(&["delete", "user000000000002"]).expect_code(0);
+        // As soon as it is there: how long it takes to start depends on what else runs.
+        while up.run(&["delete", "user000000000002"]).code != Some(0) {
+            assert!(!running.is_finished(), "{}", running.join().unwrap().stderr);
+            thread::sleep(Duration::from_millis(50));
+        }
         running.join().unwrap()
     });
     let output = output.expect_code(1);
