@@ -1,6 +1,6 @@
 //! Copies between a pool that others change meanwhile and memory that is ours alone.
 //!
-//! Every access to a pool, here and everywhere, is an *aligned 8-byte* access. That gives the
+//! Every access to a pool, here and everywhere, is to *aligned 8-byte words*. That gives the
 //! guarantee that READ and WRITE tear only between aligned words, and it keeps out of accesses of
 //! different sizes to the same bytes, which Rust's memory model leaves undefined. A READ of a
 //! part of a word loads the word and keeps the part; a WRITE of a part swaps the word with
@@ -8,24 +8,30 @@
 //!
 //! Short runs of whole words go one by one, longer ones by `rep movsq`, which moves whole
 //! quadwords, but more of them at a time. `rep movsb`, which memcpy uses, is not good enough:
-//! where it cuts is its own business. Measured on two cores of a Xeon with the example `latency`,
-//! for the whole batch: a READ of 4 KiB in cache takes 70 ns instead of 180 ns; but a WRITE of
-//! 1 KiB to memory that is not takes 690 ns instead of 490 ns. Hence two limits.
+//! where it cuts is its own business. Order among the words of one `rep movsq` is undefined
+//! (fast-string stores may be weakly ordered), but stores before and after it are ordered with it.
 //!
-//! Order among the words of one `rep movsq` is undefined (fast-string stores may be weakly
-//! ordered), but stores before and after the instruction are ordered with it. So the last word of
-//! a WRITE is stored on its own, with release semantics.
+//! A WRITE of some 1 KiB goes *line by line*: four aligned stores of two words each. Processors with AVX
+//! promise that an aligned move of 16 bytes is one access (Intel, Software Developer's Manual 3A, 9.1.1; AMD,
+//! Architecture Programmer's Manual 2, 7.3.2), so no word tears, and these are stores like others. Objects
+//! are written where memory was free for a while, so in no cache; string instructions are slow there (690 ns
+//! instead of 490 ns word by word, on two cores of a Xeon, by the example `latency`), and of
+//! words twice as many stores have to wait for it.
+//!
+//! The last word of a WRITE is stored on its own, with release semantics.
 //!
 //! All functions take word-aligned pool addresses; their callers have checked the bounds.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Whether long runs go by string instructions. Miri interprets no assembly.
-const STRINGS: bool = cfg!(all(target_arch = "x86_64", not(miri)));
+/// Whether there is assembly for long runs. Miri interprets none.
+const ASSEMBLY: bool = cfg!(all(target_arch = "x86_64", not(miri)));
 /// The longest run, in words, that a READ copies word by word.
-const READ_LOOP_WORDS: usize = if STRINGS { 16 } else { usize::MAX };
-/// The longest run, in words, that a WRITE copies word by word: an object of 1 KiB and a bit.
-const WRITE_LOOP_WORDS: usize = if STRINGS { 160 } else { usize::MAX };
+const READ_LOOP_WORDS: usize = if ASSEMBLY { 16 } else { usize::MAX };
+/// Words of a line, which a WRITE copies at a time.
+const LINE_WORDS: usize = 8;
+/// The longest run, in words, that a WRITE copies line by line: an object of 1 KiB and a bit.
+const WRITE_LINES_UP_TO_WORDS: usize = if ASSEMBLY { 160 } else { usize::MAX };
 
 /// Copies pool bytes from `skip` bytes behind `word` on into `out`, in ascending order.
 ///
@@ -42,17 +48,16 @@ pub(crate) unsafe fn read(word: *const AtomicU64, skip: usize, out: &mut [u8]) {
         // SAFETY: at most one past the last word of the range.
         (word, out) = (unsafe { word.add(1) }, rest);
     }
-    let words = out.len() / 8;
-    let (body, tail) = out.split_at_mut(words * 8);
+    let (body, tail) = out.as_chunks_mut::<8>();
+    let words = body.len();
     if words <= READ_LOOP_WORDS {
-        for (i, bytes) in body.chunks_exact_mut(8).enumerate() {
+        for (i, bytes) in body.iter_mut().enumerate() {
             // SAFETY: word `i` overlaps the range.
-            let value = unsafe { shared(word.add(i)) }.load(Ordering::Relaxed);
-            bytes.copy_from_slice(&value.to_ne_bytes());
+            *bytes = unsafe { shared(word.add(i)) }.load(Ordering::Relaxed).to_ne_bytes();
         }
     } else {
         // SAFETY: `words` words overlap the range; `body` is as long, and ours.
-        unsafe { move_words(body.as_mut_ptr(), word.cast(), words) };
+        unsafe { move_words(body.as_mut_ptr().cast(), word.cast(), words) };
     }
     if !tail.is_empty() {
         // SAFETY: the word behind the body overlaps the range.
@@ -75,16 +80,11 @@ pub(crate) unsafe fn write(word: *const AtomicU64, skip: usize, data: &[u8]) {
         // SAFETY: at most one past the last word of the range.
         (word, data) = (unsafe { word.add(1) }, rest);
     }
-    let (body, tail) = data.split_at(data.len() / 8 * 8);
-    if let Some((rest, last)) = body.split_last_chunk::<8>() {
-        let words = rest.len() / 8;
-        if words <= WRITE_LOOP_WORDS {
-            // SAFETY: `words` words overlap the range.
-            unsafe { store_words(word, rest.as_chunks::<8>().0) };
-        } else {
-            // SAFETY: `words` words overlap the range; `rest` is as long.
-            unsafe { move_words(word.cast_mut().cast(), rest.as_ptr(), words) };
-        }
+    let (body, tail) = data.as_chunks::<8>();
+    if let Some((last, rest)) = body.split_last() {
+        let words = rest.len();
+        // SAFETY: `words` words overlap the range.
+        unsafe { store_run(word, rest) };
         // Release: whoever sees the last word with an acquire sees all words before it.
         // SAFETY: the word behind `rest` overlaps the range.
         let shared = unsafe { shared(word.add(words)) };
@@ -98,24 +98,29 @@ pub(crate) unsafe fn write(word: *const AtomicU64, skip: usize, data: &[u8]) {
     }
 }
 
-/// Stores words one by one, several in a turn of the loop.
+/// Stores words that follow one another; in which order, others cannot rely on.
 ///
 /// # Safety
 /// `word` is aligned, and as many words from there on are in one live mapping.
-unsafe fn store_words(word: *const AtomicU64, words: &[[u8; 8]]) {
-    const TURN: usize = 8;
-    // SAFETY: word `i` is one of them, by the caller.
-    let store = |i: usize, bytes: &[u8; 8]| unsafe {
-        shared(word.add(i)).store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
-    };
-    let (turns, rest) = words.as_chunks::<TURN>();
-    for (turn, words) in turns.iter().enumerate() {
-        for (i, bytes) in words.iter().enumerate() {
-            store(turn * TURN + i, bytes);
-        }
+#[inline]
+unsafe fn store_run(word: *const AtomicU64, words: &[[u8; 8]]) {
+    if words.len() > WRITE_LINES_UP_TO_WORDS {
+        // SAFETY: `words` is as long.
+        return unsafe { move_words(word.cast_mut().cast(), words.as_ptr().cast(), words.len()) };
     }
-    for (i, bytes) in rest.iter().enumerate() {
-        store(turns.len() * TURN + i, bytes);
+    let (mut first, mut lines) = (words.len(), 0);
+    if words.len() > LINE_WORDS && stores_pairs() {
+        first = usize::from(!word.addr().is_multiple_of(16));
+        lines = (words.len() - first) / LINE_WORDS;
+        // SAFETY: so many lines are among the words from an even one on.
+        unsafe {
+            store_lines(word.add(first).cast_mut().cast(), words[first..].as_ptr().cast(), lines)
+        };
+    }
+    let others = (0..first).chain(first + lines * LINE_WORDS..words.len());
+    for i in others {
+        // SAFETY: word `i` is one of them.
+        unsafe { shared(word.add(i)) }.store(u64::from_ne_bytes(words[i]), Ordering::Relaxed);
     }
 }
 
@@ -203,8 +208,62 @@ unsafe fn move_words(to: *mut u8, from: *const u8, words: usize) {
     }
 }
 
-/// Where there are no string instructions, no run is long enough to come here.
+/// Whether an aligned store of 16 bytes is one access.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn stores_pairs() -> bool {
+    std::arch::is_x86_feature_detected!("avx")
+}
+
+/// Stores lines to the pool.
+///
+/// # Safety
+/// Both ranges are live and do not overlap. `to` is aligned to 16 bytes; `from` is the caller's alone.
+/// `lines` is not zero, and [`stores_pairs`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn store_lines(to: *mut u8, from: *const u8, lines: usize) {
+    // SAFETY: the caller vouches for the ranges. Each store to the pool is aligned and by an
+    // instruction that does not tear, so it is as good as two relaxed atomic stores; being assembly, it
+    // is opaque to the compiler, and so no data race to it.
+    unsafe {
+        std::arch::asm!(
+            "2:",
+            "movups {a}, [{from}]",
+            "movups {b}, [{from} + 16]",
+            "movups {c}, [{from} + 32]",
+            "movups {d}, [{from} + 48]",
+            "movaps [{to}], {a}",
+            "movaps [{to} + 16], {b}",
+            "movaps [{to} + 32], {c}",
+            "movaps [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "dec {lines}",
+            "jnz 2b",
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            lines = inout(reg) lines => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+}
+
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-unsafe fn move_words(_: *mut u8, _: *const u8, _: usize) {
-    unreachable!("all runs go word by word");
+use without_assembly::{move_words, store_lines, stores_pairs};
+
+/// What is not needed where all runs go word by word.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod without_assembly {
+    pub fn stores_pairs() -> bool {
+        false
+    }
+
+    pub unsafe fn move_words(_: *mut u8, _: *const u8, _: usize) {
+        unreachable!("all runs go word by word");
+    }
+
+    pub use self::move_words as store_lines;
 }

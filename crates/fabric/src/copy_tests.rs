@@ -11,14 +11,17 @@ fn pool(words: usize) -> Vec<AtomicU64> {
     std::iter::repeat_with(|| AtomicU64::new(0)).take(words).collect()
 }
 
-/// Lengths on both sides of the limits between loops and string instructions.
-const LENGTHS: [usize; 12] = [0, 1, 7, 8, 9, 24, 127, 136, 137, 1280, 1296, 1301];
+/// Lengths on both sides of the limits between the ways in which runs are copied.
+const LENGTHS: [usize; 16] =
+    [0, 1, 7, 8, 9, 24, 63, 64, 71, 72, 73, 80, 137, 1301, 4096 + 8, 4096 + 16];
 
 #[test]
 fn every_start_and_length_comes_back_and_spares_its_neighbours() {
-    for (skip, len) in (0..8).flat_map(|skip| LENGTHS.map(|len| (skip, len))) {
-        let pool = pool((skip + len).div_ceil(8).max(1));
-        for word in &pool {
+    for (skip, len) in (0..16).flat_map(|skip| LENGTHS.map(|len| (skip, len))) {
+        // Lines begin at an even word; a run may begin at an odd one.
+        let (first, skip) = (skip / 8, skip % 8);
+        let pool = &pool(first + (skip + len).div_ceil(8).max(1))[first..];
+        for word in pool {
             word.store(u64::MAX, Ordering::Relaxed);
         }
         let data: Vec<u8> = (0..len).map(|i| i as u8 & 0x7f).collect();
@@ -54,21 +57,25 @@ fn zero_sets_its_words() {
 /// old values.
 #[test]
 fn a_read_beside_a_write_sees_all_if_it_sees_the_last_word() {
-    const WORDS: usize = 200;
+    // Line by line, and by string instructions.
+    [200, 600].into_iter().for_each(race);
+}
+
+fn race(words: usize) {
     let rounds = if cfg!(miri) { 3 } else { 2000 };
-    let pool = pool(WORDS);
+    let pool = pool(words);
     let shared = &pool;
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for round in 1..=rounds {
-                let data = u64::to_ne_bytes(round).repeat(WORDS);
+                let data = u64::to_ne_bytes(round).repeat(words);
                 // SAFETY: all of the pool.
                 unsafe { write(shared.as_ptr(), 0, &data) };
             }
         });
-        let mut all = vec![0; WORDS * 8];
+        let mut all = vec![0; words * 8];
         loop {
-            let last = shared[WORDS - 1].load(Ordering::Acquire);
+            let last = shared[words - 1].load(Ordering::Acquire);
             // SAFETY: all of the pool.
             unsafe { read(shared.as_ptr(), 0, &mut all) };
             for word in all.as_chunks().0 {
