@@ -142,6 +142,8 @@ mutants! {
     PrefixReadEarly,
     /// A SEARCH on the spot does not compare its hint with the slot: it answers with an old value.
     SearchNowTrustsHint,
+    /// A write on the spot does not look at what its CASes found: two writers win one round.
+    WriteNowWinsUnseen,
 
     // Objects.
     /// An object is written to its first replica only: it is lost with that node.

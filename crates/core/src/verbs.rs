@@ -393,8 +393,8 @@ pub trait Fabric {
     fn execute(&self, batch: Batch) -> impl Future<Output = Batch>;
 
     /// If this fabric is [immediate](Fabric::is_immediate), executes the batch; else does nothing.
-    /// Returns whether it did. A simulated one may leave any batch to [`Fabric::execute`], for others
-    /// to run between its verbs.
+    /// Returns whether it did. A simulated one may leave a batch to [`Fabric::execute`], for others
+    /// to run between its verbs; but not the next one of a function that calls this several times.
     #[inline]
     fn execute_now(&self, _batch: &mut Batch) -> bool {
         false

@@ -108,19 +108,24 @@ unsafe fn store_run(word: *const AtomicU64, words: &[[u8; 8]]) {
         // SAFETY: `words` is as long.
         return unsafe { move_words(word.cast_mut().cast(), words.as_ptr().cast(), words.len()) };
     }
-    let (mut first, mut lines) = (words.len(), 0);
-    if words.len() > LINE_WORDS && stores_pairs() {
-        first = usize::from(!word.addr().is_multiple_of(16));
-        lines = (words.len() - first) / LINE_WORDS;
-        // SAFETY: so many lines are among the words from an even one on.
-        unsafe {
-            store_lines(word.add(first).cast_mut().cast(), words[first..].as_ptr().cast(), lines)
-        };
+    let store = |word: *const AtomicU64, words: &[[u8; 8]]| {
+        for (i, bytes) in words.iter().enumerate() {
+            // SAFETY: as many words from there on are in a live mapping.
+            let shared = unsafe { shared(word.add(i)) };
+            shared.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+    };
+    if words.len() <= LINE_WORDS || !stores_pairs() {
+        return store(word, words);
     }
-    let others = (0..first).chain(first + lines * LINE_WORDS..words.len());
-    for i in others {
-        // SAFETY: word `i` is one of them.
-        unsafe { shared(word.add(i)) }.store(u64::from_ne_bytes(words[i]), Ordering::Relaxed);
+    let first = usize::from(!word.addr().is_multiple_of(16));
+    let (head, rest) = words.split_at(first);
+    let (lines, tail) = rest.as_chunks::<LINE_WORDS>();
+    store(word, head);
+    // SAFETY: so many lines and words are among the words, the lines from an even one on.
+    unsafe {
+        store_lines(word.add(first).cast_mut().cast(), lines.as_ptr().cast(), lines.len());
+        store(word.add(words.len() - tail.len()), tail);
     }
 }
 

@@ -38,6 +38,8 @@ counts! {
     interrupted_batches,
     /// SEARCHes that were answered by `Store::search_now`.
     searches_now,
+    /// Writes on an immediate network that took no more phases than `Op::write_now` does.
+    writes_now,
     /// Writes on an immediate network that took the start of an object for a proof of what a slot on
     /// another node showed before.
     proofs_across_nodes,

@@ -84,21 +84,30 @@ impl Workload {
     pub async fn run(&self, rng: &Rng, session: &Rc<SimSession>, kind: OpKind, key: usize) -> Went {
         let value = self.values.get() + 1;
         self.values.set(value);
-        let (name, bytes) = (&self.keys[key], encode(rng, value));
+        let (name, bytes) = (self.keys[key].clone(), encode(rng, value));
+        let (client, fabric) = (session.clone(), session.store().fabric());
         let begin = |call| self.invoke(session, key, call);
         let (entry, result) = match kind {
             OpKind::Search => {
                 let entry = begin(Call::Search);
-                let (reader, name) = (session.clone(), name.clone());
-                let get = async move { reader.get(&name).await };
-                let found = session.store().fabric().search(get).await;
+                let get = async move { client.get(&name).await };
+                let found = fabric.search(get).await;
                 return self.answered(entry, found.map(|value| decode(value.as_deref())));
             }
             OpKind::SearchMany => return self.search_many(rng, session).await,
-            OpKind::Insert => (begin(Call::Insert(value)), session.insert(name, &bytes).await),
-            OpKind::Update => (begin(Call::Update(value)), session.update(name, &bytes).await),
-            OpKind::Upsert => (begin(Call::Upsert(value)), session.put(name, &bytes).await),
-            OpKind::Delete => (begin(Call::Delete), session.delete(name).await),
+            OpKind::Insert => (begin(Call::Insert(value)), session.insert(&name, &bytes).await),
+            OpKind::Update => {
+                let update = async move { client.update(&name, &bytes).await };
+                (begin(Call::Update(value)), fabric.write(update).await)
+            }
+            OpKind::Upsert => {
+                let put = async move { client.put(&name, &bytes).await };
+                (begin(Call::Upsert(value)), fabric.write(put).await)
+            }
+            OpKind::Delete => {
+                let delete = async move { client.delete(&name).await };
+                (begin(Call::Delete), fabric.write(delete).await)
+            }
             OpKind::Reclaim => unreachable!("sessions do it by themselves"),
         };
         self.answered(entry, result.map(|()| Answer::Done))

@@ -29,6 +29,7 @@ mod round;
 mod search;
 mod stopped;
 mod write;
+mod write_now;
 
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -255,11 +256,24 @@ enum KeyCheck {
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Executes the batch: one phase.
     async fn phase(&mut self) {
-        self.acts.posted |= self.batch.atomics() > 0;
-        if !self.store.fabric.execute_now(&mut self.batch) {
+        if !self.phase_now() {
             let batch = mem::take(&mut self.batch);
             self.batch = self.store.fabric.execute(batch).await;
+            self.phase_done();
         }
+    }
+
+    /// As [`Op::phase`], where the fabric is immediate; else does nothing. Returns whether it did.
+    fn phase_now(&mut self) -> bool {
+        self.acts.posted |= self.batch.atomics() > 0;
+        let now = self.store.fabric.execute_now(&mut self.batch);
+        if now {
+            self.phase_done();
+        }
+        now
+    }
+
+    fn phase_done(&mut self) {
         if self.batch.has_failures() {
             self.note_doubts();
         }

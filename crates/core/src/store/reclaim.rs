@@ -27,7 +27,6 @@
 
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use core::mem;
 
 use super::{Op, Store};
 use crate::host::Host;
@@ -47,10 +46,20 @@ const LOOKED_AT_TOGETHER: usize = 8;
 /// Bytes that are overwritten in one WRITE.
 const CHUNK_BYTES: u64 = 1 << 20;
 
+/// Bits to be set in a word of a block's free bitmap.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    block: Address,
+    word: u32,
+    bits: u64,
+}
+
 /// Freed objects that are not marked yet.
 #[derive(Debug, Default)]
 pub(super) struct Freed {
     objects: RefCell<Vec<Address>>,
+    /// Kept for the next time that some are marked.
+    marks: RefCell<Vec<Mark>>,
     /// Since when, if there are any: the moment of the oldest operation that freed one.
     since: Cell<Option<u64>>,
     /// Whether some are being marked.
@@ -101,6 +110,23 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let is_good = self.batch.check().is_ok();
         if is_good || self.outlive_doubts().await {
             self.acts.posted = false;
+        }
+        is_good
+    }
+
+    /// Sets bits of free bitmaps, in as many phases as it takes. Whether all went well.
+    async fn mark(&mut self, marks: &[Mark]) -> bool {
+        let mut is_good = true;
+        for marks in marks.chunks(MAX_BATCH_VERBS) {
+            self.batch.clear();
+            for Mark { block, word, bits } in marks {
+                let Some(bitmap) = self.bitmap(*block) else { continue };
+                let offset = bitmap.offset + u64::from(*word) * 8;
+                // They lie anywhere in the pool: let them come all together.
+                self.store.fabric.prefetch(bitmap.node, offset);
+                self.batch.faa(bitmap.node, offset, *bits);
+            }
+            is_good &= self.sure_phase().await;
         }
         is_good
     }
@@ -164,24 +190,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
             // What may still execute keeps what it has freed from being settled.
             return;
         }
-        let objects = mem::take(&mut *self.freed.objects.borrow_mut());
+        let mut marks = self.freed.marks.take();
+        by_word(&self.view.borrow(), &self.freed.objects.borrow(), &mut marks);
+        self.freed.objects.borrow_mut().clear();
         self.freed.since.set(None);
         if !self.host.may_mark() {
             return;
         }
         self.freed.marking.set(true);
         let mut op = self.operation();
-        op.batch.clear();
-        for ((block, word), bits) in by_word(&op.view, &objects) {
-            if let Some(bitmap) = op.bitmap(block) {
-                op.batch.faa(bitmap.node, bitmap.offset + u64::from(word) * 8, bits);
-            }
-            if op.batch.verbs().len() == MAX_BATCH_VERBS {
-                op.sure_phase().await;
-                op.batch.clear();
-            }
-        }
-        op.sure_phase().await;
+        op.mark(&marks).await;
+        self.freed.marks.replace(marks);
         let lost = op.acts.posted;
         op.finish(OpKind::Reclaim);
         self.freed.marking.set(false);
@@ -361,17 +380,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
             slabs.aside().iter().map(|b| (b.address, b.unmarked().collect())).collect()
         };
         let mut op = self.operation();
+        let mut marks = Vec::new();
         for (block, objects) in blocks {
-            op.batch.clear();
-            for ((block, word), bits) in by_word(&op.view, &objects) {
-                let Some(bitmap) = op.bitmap(block) else { continue };
-                op.batch.faa(bitmap.node, bitmap.offset + u64::from(word) * 8, bits);
-                if op.batch.verbs().len() == MAX_BATCH_VERBS {
-                    op.sure_phase().await;
-                    op.batch.clear();
-                }
-            }
-            let is_good = op.sure_phase().await;
+            by_word(&op.view, &objects, &mut marks);
+            let is_good = op.mark(&marks).await;
             if let Some(found) = self.slabs.borrow_mut().aside_at(block) {
                 op.led_since(block).into_iter().for_each(|led_since| found.follow(led_since));
                 if !is_good {
@@ -403,19 +415,21 @@ pub(super) enum Left {
 }
 
 /// The bits of these objects, word by word of their blocks' bitmaps.
-fn by_word(view: &View, objects: &[Address]) -> Vec<((Address, u32), u64)> {
-    let bits = objects.iter().filter_map(|object| view.geometry.free_bit(*object));
-    let mut bits: Vec<((Address, u32), u64)> =
-        bits.map(|(block, word, bit)| ((block, word), bit)).collect();
-    bits.sort_unstable();
-    bits.dedup_by(|bit, sum| {
-        let same = bit.0 == sum.0;
+fn by_word(view: &View, objects: &[Address], marks: &mut Vec<Mark>) {
+    marks.clear();
+    marks.extend(objects.iter().filter_map(|object| {
+        let (block, word, bits) = view.geometry.free_bit(*object)?;
+        Some(Mark { block, word, bits })
+    }));
+    // A number for every word: a bitmap has fewer words than its block has bytes.
+    marks.sort_unstable_by_key(|mark| mark.block.bytes() + u64::from(mark.word));
+    marks.dedup_by(|mark, sum| {
+        let same = (mark.block, mark.word) == (sum.block, sum.word);
         if same {
-            sum.1 |= bit.1;
+            sum.bits |= mark.bits;
         }
         same
     });
-    bits
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {

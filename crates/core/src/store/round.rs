@@ -25,7 +25,7 @@ use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, Words};
 use crate::slab::Allocation;
-use crate::snapshot::{Verdict, Winner, evaluate};
+use crate::snapshot::{Rule, Verdict, Winner, evaluate};
 use crate::verbs::{Fabric, Ticket};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
@@ -40,6 +40,12 @@ pub(super) struct Round {
     pub old: Slot,
     /// What this writer puts on the backups.
     pub own: Slot,
+}
+
+/// The CASes of the backups, and the look behind the first.
+pub(super) struct Posted {
+    pub cases: PerBackup<Ticket>,
+    look: Option<[Ticket; 2]>,
 }
 
 /// How `contend` ended.
@@ -64,23 +70,57 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         round: &Round,
         look: Option<&Buckets>,
     ) -> Result<Contended, Error> {
-        let backups = self.backups(round.slot);
+        let posted = self.post_round(round, look);
+        if !posted.cases.is_empty() {
+            self.phase().await;
+        }
+        self.decide(round, look, &posted).await
+    }
+
+    /// Posts the CASes of the backups; none with one index replica.
+    pub(super) fn post_round(&mut self, round: &Round, look: Option<&Buckets>) -> Posted {
         self.progress = Progress::Contending(*round);
         self.mentioned = true;
-        let mut looked = None;
-        let mut seen = PerBackup::<Slot>::new();
-        if !backups.is_empty() {
-            self.batch.next_phase();
-            let swaps: PerBackup<_> = backups.iter().map(|b| (*b, round.old)).collect();
-            let (cases, look_tickets) = self.post_backups(&swaps, round.own, look);
-            self.phase().await;
-            for ticket in cases {
-                let found = Slot(self.batch.found(ticket).map_err(|f| self.failed(f))?);
-                seen.push(if found == round.old { round.own } else { found });
-            }
-            let counts = seen[0] == round.own || removed(Mutant::LookOfALostCasCounts);
-            looked = self.look_result(look, look_tickets)?.filter(|_| counts);
+        self.batch.next_phase();
+        let swaps: PerBackup<_> =
+            self.view.slot_places(round.slot).skip(1).map(|b| (b, round.old)).collect();
+        if swaps.is_empty() {
+            return Posted { cases: PerBackup::new(), look: None };
         }
+        let (cases, look) = self.post_backups(&swaps, round.own, look);
+        Posted { cases, look }
+    }
+
+    /// What each backup holds, now that the CASes are executed.
+    fn seen(&self, round: &Round, posted: &Posted) -> Result<PerBackup<Slot>, Error> {
+        let mut seen = PerBackup::new();
+        for ticket in &posted.cases {
+            let found = Slot(self.batch.found(*ticket).map_err(|f| self.failed(f))?);
+            seen.push(if found == round.old { round.own } else { found });
+        }
+        Ok(seen)
+    }
+
+    /// The winner's permission, if the own word stands on all backups.
+    pub(super) fn won_by_rule_1(&self, round: &Round, posted: &Posted) -> Option<Winner> {
+        let (own, seen) = (round.own.identity(), self.seen(round, posted).ok()?);
+        let blind = removed(Mutant::WriteNowWinsUnseen);
+        match evaluate(own, seen.iter().map(|s| if blind { own } else { s.identity() })) {
+            Verdict::Won(winner) if winner.rule() == Rule::One => Some(winner),
+            _ => None,
+        }
+    }
+
+    /// The CASes are executed: who has won, and the winner's word on all backups.
+    pub(super) async fn decide(
+        &mut self,
+        round: &Round,
+        look: Option<&Buckets>,
+        posted: &Posted,
+    ) -> Result<Contended, Error> {
+        let seen = self.seen(round, posted)?;
+        let counts = seen.first() == Some(&round.own) || removed(Mutant::LookOfALostCasCounts);
+        let mut looked = self.look_result(look, posted.look)?.filter(|_| counts);
         let verdict = evaluate(round.own.identity(), seen.iter().map(|s| s.identity()));
         let winner = match verdict {
             Verdict::Won(winner) => winner,
@@ -93,6 +133,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
             }
         };
+        let backups = self.backups(round.slot);
         let foreign: PerBackup<(Place, Slot)> =
             backups.iter().copied().zip(seen).filter(|(_, s)| *s != round.own).collect();
         let left_alone = removed(Mutant::BackupsNotFixed) && look.is_none();
@@ -195,16 +236,37 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// primary is the round and another writer's came first.
     pub(super) async fn commit(
         &mut self,
-        _winner: Winner,
+        winner: Winner,
         round: &Round,
         expected: Slot,
         to: Slot,
     ) -> Result<bool, Error> {
+        let cas = self.post_commit(winner, round, expected, to);
+        self.phase().await;
+        self.is_committed(round, expected, cas)
+    }
+
+    /// As the winner, posts the CAS of the primary.
+    pub(super) fn post_commit(
+        &mut self,
+        _winner: Winner,
+        round: &Round,
+        expected: Slot,
+        to: Slot,
+    ) -> Ticket {
         self.progress = Progress::Committing(Round { own: to, ..*round });
         self.batch.next_phase();
         let primary = self.primary(round.slot);
-        let cas = self.batch.cas(primary.node, primary.offset, expected.0, to.0);
-        self.phase().await;
+        self.batch.cas(primary.node, primary.offset, expected.0, to.0)
+    }
+
+    /// The CAS of the primary is executed: see [`Op::commit`].
+    pub(super) fn is_committed(
+        &self,
+        round: &Round,
+        expected: Slot,
+        cas: Ticket,
+    ) -> Result<bool, Error> {
         let found = Slot(self.batch.found(cas).map_err(|f| self.failed(f))?);
         if found == expected {
             return Ok(true);

@@ -62,14 +62,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if !self.acts.is_acting() || self.newer_view_has_come() {
                 self.view = self.acts.resume();
             }
-            let held_back =
-                self.view.holds_objects_back() && !removed(Mutant::WritesBesideLostReplicas);
-            let waits = self.stage_of(key).is_some() || held_back;
-            if !waits || removed(Mutant::WritesWhileFrozen) {
+            if self.may_write_now(key) {
                 return Ok(());
             }
             self.wait_for_change().await?;
         }
+    }
+
+    /// Whether the key's subtable may be written by the view that the operation acts by.
+    pub(super) fn may_write_now(&self, key: Key<'_>) -> bool {
+        let held_back =
+            self.view.holds_objects_back() && !removed(Mutant::WritesBesideLostReplicas);
+        let waits = self.stage_of(key).is_some() || held_back;
+        !waits || removed(Mutant::WritesWhileFrozen)
     }
 
     /// Waits until the key's subtable may be read. The operation acts by the newest view then.

@@ -16,11 +16,12 @@
 //! key is gone when the winner wrote a new value: it starts again.
 
 use alloc::boxed::Box;
+use core::mem;
 
 use super::lead::{Lead, may_hold};
-use super::round::{Contended, Round, object_places};
+use super::round::{Contended, Posted, Round, object_places};
 use super::stopped::Progress;
-use super::{Hint, Op, Stale, Store, Written};
+use super::{Hint, Op, Proof, Stale, Store, Written};
 use super::{reclaim, room};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
@@ -29,7 +30,7 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, Words};
 use crate::slab::Allocation;
 use crate::stats::OpKind;
-use crate::verbs::{Fabric, VerbError};
+use crate::verbs::{Fabric, Ticket, VerbError};
 use crate::view::MAX_REPLICAS;
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -82,7 +83,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.check_key(&key)?;
         self.check_value(value)?;
         let mut op = self.operation();
-        let result = op.write(&Intent { opcode, key, value }, hint).await;
+        let intent = Intent { opcode, key, value };
+        let result = match op.write_now(&intent, hint) {
+            Ok(written) => Ok(written),
+            Err(begun) => op.write(&intent, begun).await,
+        };
         let is_known = |error: &Error| error.outcome() == Outcome::NotApplied;
         if result.as_ref().err().is_none_or(is_known) {
             op.acts.posted = false;
@@ -133,6 +138,32 @@ pub(super) enum Attempt {
     Stopped,
 }
 
+/// A write that has begun, and may have to wait from here on.
+pub(super) struct Begun {
+    pub object: Option<Allocation>,
+    pub step: Step,
+}
+
+/// How far the attempt that is under way has come.
+#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
+pub(super) enum Step {
+    /// None is; with where the key may be.
+    Nothing(Option<Hint>),
+    /// The phase that writes the object is executed, with these READs.
+    Led(Led),
+    /// The CASes of the backups are executed.
+    Contending(Round, Posted),
+    /// That of the primary is.
+    Committing(Round, Ticket),
+}
+
+/// The READs that go with the object where there is a hint.
+pub(super) struct Led {
+    hint: Hint,
+    slot: Ticket,
+    proof: Proof,
+}
+
 /// Where the key was found to be.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 enum Target {
@@ -143,22 +174,20 @@ enum Target {
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    async fn write(
-        &mut self,
-        intent: &Intent<'_>,
-        mut hint: Option<Hint>,
-    ) -> Result<Written, Error> {
+    async fn write(&mut self, intent: &Intent<'_>, begun: Begun) -> Result<Written, Error> {
+        let Begun { mut object, mut step } = begun;
         let too_large = || Error::ValueTooLarge {
             bytes: intent.value.len(),
             max_bytes: self.view.geometry.max_value_bytes as usize,
         };
         let class = Object::class(intent.key.len(), intent.value.len()).ok_or_else(too_large)?;
-        let mut object = None;
         let mut least = room::USED_AGAIN_AT;
         loop {
-            self.may_write(intent.key).await?;
-            if object.is_none() || !removed(Mutant::IdentityUsedAgain) {
-                object = self.store.allocate(class, least, &self.view);
+            if matches!(step, Step::Nothing(_)) {
+                self.may_write(intent.key).await?;
+                if object.is_none() || !removed(Mutant::IdentityUsedAgain) {
+                    object = self.store.allocate(class, least, &self.view);
+                }
             }
             let Some(object) = &object else {
                 // Else what it waits for could wait for it.
@@ -177,7 +206,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
                 continue;
             };
-            let attempt = self.attempt_or_find_out(intent, hint.take(), object).await;
+            let step = mem::replace(&mut step, Step::Nothing(None));
+            let attempt = self.attempt_or_find_out(intent, step, object).await;
             self.done_with(object, &attempt);
             let attempt = match attempt {
                 Err(Error::IndexFull) => {
@@ -206,7 +236,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// An attempt has ended: its object is not under way any more, unless nobody can know.
-    fn done_with(&self, object: &Allocation, attempt: &Result<Attempt, Error>) {
+    pub(super) fn done_with(&self, object: &Allocation, attempt: &Result<Attempt, Error>) {
         let is_known = match attempt {
             Ok(_) => true,
             // What was posted to a silent node may still execute.
@@ -225,12 +255,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn attempt_or_find_out(
         &mut self,
         intent: &Intent<'_>,
-        hint: Option<Hint>,
+        step: Step,
         object: &Allocation,
     ) -> Result<Attempt, Error> {
-        self.progress = Progress::Nothing;
-        self.mentioned = false;
-        match self.attempt(intent, hint, object).await {
+        if let Step::Nothing(_) = step {
+            self.progress = Progress::Nothing;
+            self.mentioned = false;
+        }
+        match self.attempt(intent, step, object).await {
             Ok(Attempt::Stopped) => {
                 let waiting_for = "the winner of a write conflict to finish";
                 let error = Error::GaveUp { waiting_for, outcome: Outcome::Unknown };
@@ -246,10 +278,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn attempt(
         &mut self,
         intent: &Intent<'_>,
-        hint: Option<Hint>,
+        step: Step,
         object: &Allocation,
     ) -> Result<Attempt, Error> {
-        let target = match self.write_and_find(intent, hint, object).await? {
+        let found = match step {
+            Step::Nothing(hint) => self.write_and_find(intent, hint, object).await?,
+            Step::Led(led) => self.find_from(&led, intent.key, object).await?,
+            Step::Contending(round, posted) => {
+                let contended = self.decide(&round, None, &posted).await?;
+                return self.end_round(intent, &round, contended).await;
+            }
+            Step::Committing(round, cas) => {
+                let done = self.is_committed(&round, round.old, cas)?;
+                return Ok(self.ended(intent, &round, done));
+            }
+        };
+        let target = match found {
             Ok(target) => target,
             Err(Stale) => return Ok(Attempt::Again),
         };
@@ -272,37 +316,17 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         hint: Option<Hint>,
         object: &Allocation,
     ) -> Result<Result<Target, Stale>, Error> {
-        self.batch.clear();
-        // READs go first: what a processor stores it need not wait for before it loads.
         if let Some(lead) = hint.and_then(|hint| Lead::new(&self.view, hint, intent.key)) {
-            let hint = lead.hint;
-            let slot = lead.read_slot(&mut self.batch);
-            let proof = self.read_proof(&lead, intent.key);
-            for backup in self.view.slot_places(hint.slot) {
-                self.store.fabric.prefetch(backup.node, backup.offset);
-            }
-            self.store.fabric.prefetch(lead.object.node, lead.object.offset);
-            self.post_object(intent, object)?;
-            self.object_phase(object).await?;
-            let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
-            let leads = self.is_proved(proof, word, intent.key)?;
-            if (word == hint.word && leads) || removed(Mutant::HintIsTrusted) {
-                self.hint_held = true;
-                return Ok(Ok(Target::Slot(hint)));
-            }
-            if may_hold(word, intent.key) {
-                let only = [(hint.slot, word)].into_iter();
-                let followed = Box::pin(self.find_key(only, intent.key)).await?;
-                if let Ok(Some(found)) = followed {
-                    return Ok(Ok(Target::Slot(found)));
-                }
-            }
-            return Box::pin(self.find_anew(intent.key)).await;
+            let led = self.post_led(intent, &lead, object)?;
+            self.phase().await;
+            return self.find_from(&led, intent.key, object).await;
         }
+        self.batch.clear();
         let buckets = Buckets::of(intent.key, &self.view);
         let tickets = self.read_buckets(&buckets);
         self.post_object(intent, object)?;
-        self.object_phase(object).await?;
+        self.phase().await;
+        self.is_written(object)?;
         let words = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
         Box::pin(self.find_in(words, intent.key)).await
     }
@@ -313,9 +337,66 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.find_in(words, key).await
     }
 
-    /// The phase that writes the object: all replicas must have it before anybody can learn of it.
-    async fn object_phase(&mut self, object: &Allocation) -> Result<(), Error> {
-        self.phase().await;
+    /// Posts phase 1 where there is a hint.
+    pub(super) fn post_led(
+        &mut self,
+        intent: &Intent<'_>,
+        lead: &Lead,
+        object: &Allocation,
+    ) -> Result<Led, Error> {
+        self.batch.clear();
+        // READs go first: what a processor stores it need not wait for before it loads.
+        let slot = lead.read_slot(&mut self.batch);
+        let proof = self.read_proof(lead, intent.key);
+        for backup in self.view.slot_places(lead.hint.slot) {
+            self.store.fabric.prefetch(backup.node, backup.offset);
+        }
+        self.store.fabric.prefetch(lead.object.node, lead.object.offset);
+        self.post_object(intent, object)?;
+        Ok(Led { hint: lead.hint, slot, proof })
+    }
+
+    /// Phase 1 is executed: the hint, if the slot still holds its word, and that leads to the key. Else what
+    /// the slot holds.
+    pub(super) fn follow(
+        &mut self,
+        led: &Led,
+        key: Key<'_>,
+        object: &Allocation,
+    ) -> Result<Result<Hint, Slot>, Error> {
+        self.is_written(object)?;
+        let word = self.slot_word(led.slot).map_err(|f| self.failed(f))?;
+        let leads = self.is_proved(led.proof, word, key)?;
+        if (word == led.hint.word && leads) || removed(Mutant::HintIsTrusted) {
+            self.hint_held = true;
+            return Ok(Ok(led.hint));
+        }
+        Ok(Err(word))
+    }
+
+    /// Phase 1 is executed; phase 2 where the hint is wrong.
+    async fn find_from(
+        &mut self,
+        led: &Led,
+        key: Key<'_>,
+        object: &Allocation,
+    ) -> Result<Result<Target, Stale>, Error> {
+        let word = match self.follow(led, key, object)? {
+            Ok(hint) => return Ok(Ok(Target::Slot(hint))),
+            Err(word) => word,
+        };
+        if may_hold(word, key) {
+            let only = [(led.hint.slot, word)].into_iter();
+            let followed = Box::pin(self.find_key(only, key)).await?;
+            if let Ok(Some(found)) = followed {
+                return Ok(Ok(Target::Slot(found)));
+            }
+        }
+        Box::pin(self.find_anew(key)).await
+    }
+
+    /// Phase 1 is executed: all replicas must have the object before anybody can learn of it.
+    fn is_written(&mut self, object: &Allocation) -> Result<(), Error> {
         self.batch.check().map_err(|f| self.failed(f))?;
         if object.header.is_some() {
             self.store.slabs.borrow_mut().header_written(object);
@@ -367,6 +448,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Slot::new(key.fingerprint(), object.class, object.address, object.generation)
     }
 
+    /// The round on the slot that holds the key.
+    pub(super) fn round(&self, intent: &Intent<'_>, found: Hint, object: &Allocation) -> Round {
+        let own = match intent.opcode {
+            Opcode::Delete if removed(Mutant::DeleteWritesZero) => Slot(0),
+            Opcode::Delete => Slot::empty_marker(object.address, object.generation),
+            _ => self.own_word(intent.key, object),
+        };
+        Round { slot: found.slot, old: found.word, own }
+    }
+
     /// A write round on the slot that holds the key.
     async fn replace(
         &mut self,
@@ -374,38 +465,57 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         found: Hint,
         object: &Allocation,
     ) -> Result<Attempt, Error> {
-        let own = match intent.opcode {
-            Opcode::Delete if removed(Mutant::DeleteWritesZero) => Slot(0),
-            Opcode::Delete => Slot::empty_marker(object.address, object.generation),
-            _ => self.own_word(intent.key, object),
-        };
-        let round = Round { slot: found.slot, old: found.word, own };
-        let lost = match intent.opcode {
-            Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => Attempt::Again,
-            _ => Attempt::Done(None),
-        };
-        match self.contend(&round, None).await? {
+        let round = self.round(intent, found, object);
+        let contended = self.contend(&round, None).await?;
+        self.end_round(intent, &round, contended).await
+    }
+
+    /// The round is won or lost: commits, or waits for its end.
+    async fn end_round(
+        &mut self,
+        intent: &Intent<'_>,
+        round: &Round,
+        contended: Contended,
+    ) -> Result<Attempt, Error> {
+        match contended {
             Contended::Won(winner, _) => {
-                let done = self.commit(winner, &round, round.old, own).await?;
-                self.free(if done { round.old } else { own });
-                let hint = Hint { slot: found.slot, word: own };
-                Ok(if done { Attempt::Done((!own.is_free()).then_some(hint)) } else { lost })
+                let done = self.commit(winner, round, round.old, round.own).await?;
+                Ok(self.ended(intent, round, done))
             }
             Contended::Lost => {
                 if removed(Mutant::LoserDoesNotWait) {
-                    return Ok(lost);
+                    return Ok(lost(intent));
                 }
                 if removed(Mutant::LoserFreesAtOnce) {
-                    self.free(own);
+                    self.free(round.own);
                 }
                 let Some(end) = self.await_end(round.slot, round.old).await? else {
                     return Ok(Attempt::Stopped);
                 };
                 if !removed(Mutant::LoserFreesAtOnce) {
-                    self.free_lost(own, end);
+                    self.free_lost(round.own, end);
                 }
-                Ok(lost)
+                Ok(lost(intent))
             }
         }
+    }
+
+    /// The CAS of the primary is executed: the own word stands there, or with one index replica that of
+    /// somebody else.
+    pub(super) fn ended(&mut self, intent: &Intent<'_>, round: &Round, done: bool) -> Attempt {
+        self.free(if done { round.old } else { round.own });
+        let place = Hint { slot: round.slot, word: round.own };
+        match done {
+            true => Attempt::Done((!round.own.is_free()).then_some(place)),
+            false => lost(intent),
+        }
+    }
+}
+
+/// What a write comes to that lost to another one of the same key.
+fn lost(intent: &Intent<'_>) -> Attempt {
+    match intent.opcode {
+        Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => Attempt::Again,
+        _ => Attempt::Done(None),
     }
 }

@@ -54,7 +54,9 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | RecoveryLeavesForeignBackups
         | RecoveryExaminesLastObjectsOnly
         | RecoveryHandsOnTheLastObject => &scenarios::CLIENT_CRASH,
-        HintIsTrusted | KeysNotCompared | SearchNowTrustsHint => &scenarios::MIXED,
+        HintIsTrusted | KeysNotCompared | SearchNowTrustsHint | WriteNowWinsUnseen => {
+            &scenarios::MIXED
+        }
         PrefixReadEarly => &scenarios::EARLY_PREFIX,
         LoserIgnoresNewView
         | StoppedIsForgotten
@@ -86,7 +88,7 @@ fn timed_scenario(mutant: Mutant) -> Option<&'static Scenario> {
         }
         BackupsNotFixed | LoserDoesNotWait | HintIsTrusted | KeysNotCompared
         | ObjectOnOneReplica | ReadsABackup | ReadersSeeTentative | WritersSeeTentative
-        | SearchNowTrustsHint => &scenarios::TIMED_MIXED,
+        | SearchNowTrustsHint | WriteNowWinsUnseen => &scenarios::TIMED_MIXED,
         WholeWordsCompared
         | NeverTentative
         | RecoveryHandsOnTheLastObject

@@ -58,6 +58,8 @@ pub struct Events {
     pub out_of_memory: u64,
     /// SEARCHes that `Store::search_now` answered.
     pub searches_now: u64,
+    /// Writes that took no more phases than `Op::write_now` does.
+    pub writes_now: u64,
     /// Writes that took the start of an object on another node than the slot for a proof.
     pub proofs_across_nodes: u64,
     /// Entries that moved when a subtable was split, and replicas that moved.
@@ -78,6 +80,7 @@ impl Events {
         self.stopped += other.stopped;
         self.moved += other.moved;
         self.searches_now += other.searches_now;
+        self.writes_now += other.writes_now;
         self.proofs_across_nodes += other.proofs_across_nodes;
         self.reused += other.reused;
         self.out_of_memory += other.out_of_memory;
@@ -420,6 +423,7 @@ impl Run {
         let counts = self.cluster.sim().counts();
         self.count(|e| {
             e.searches_now = counts.searches_now.get();
+            e.writes_now = counts.writes_now.get();
             e.proofs_across_nodes = counts.proofs_across_nodes.get();
         });
         self.events.get()

@@ -87,16 +87,26 @@ impl Workload {
     pub async fn run(&self, store: &Client, kind: OpKind, key: usize) {
         let value = self.values.get() + 1;
         self.values.set(value);
-        let (name, hint) = (&self.keys[key], self.hint(key));
+        let (name, hint) = (self.keys[key].clone(), self.hint(key));
         let bytes = self.encode(value);
+        let session = store.session.clone();
         let begin = |call| self.invoke(key, call);
         let (entry, result) = match kind {
             OpKind::Search => return self.search(store, key).await,
             OpKind::SearchMany => return self.search_many(store).await,
-            OpKind::Insert => (begin(Call::Insert(value)), store.insert(name, &bytes).await),
-            OpKind::Update => (begin(Call::Update(value)), store.update(name, &bytes, hint).await),
-            OpKind::Upsert => (begin(Call::Upsert(value)), store.upsert(name, &bytes, hint).await),
-            OpKind::Delete => (begin(Call::Delete), store.delete(name, hint).await),
+            OpKind::Insert => (begin(Call::Insert(value)), store.insert(&name, &bytes).await),
+            OpKind::Update => {
+                let update = async move { session.store().update(&name, &bytes, hint).await };
+                (begin(Call::Update(value)), store.fabric().write(update).await)
+            }
+            OpKind::Upsert => {
+                let upsert = async move { session.store().upsert(&name, &bytes, hint).await };
+                (begin(Call::Upsert(value)), store.fabric().write(upsert).await)
+            }
+            OpKind::Delete => {
+                let delete = async move { session.store().delete(&name, hint).await };
+                (begin(Call::Delete), store.fabric().write(delete).await)
+            }
             OpKind::Reclaim => unreachable!("sessions do it by themselves"),
         };
         let answer = match result {
