@@ -86,6 +86,7 @@ fn raw_measures_every_verb() {
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(table.contains("FAA") && !table.contains("tcp "), "{table}");
 }
+
 #[test]
 fn what_is_not_installed_is_named_with_a_way_out() {
     for (name, program) in [("ucx-posix", "ucx_perftest"), ("libfabric-tcp", "fi_pingpong")] {
