@@ -7,8 +7,8 @@
 //!
 //! Memory: pools have room for twice the pairs and some blocks of each session, so memory of replaced
 //! pairs is used again. Sessions remember all keys: what a small cache costs is another question
-//! (`bench ycsb --cache-entries`). Values are made and checked as in every benchmark here, which is a part of the
-//! throughput, the more the larger they are, and none of the latencies.
+//! (`bench ycsb --cache-entries`). Values are made and checked as in every benchmark here, which is a
+//! part of the throughput, the more the larger they are, and none of the latencies.
 
 mod axis;
 mod report;
