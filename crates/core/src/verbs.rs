@@ -19,10 +19,10 @@
 //!
 //! Units: offsets and lengths are bytes; an offset counts from the start of a node's pool.
 
-use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::future::Future;
+use core::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
@@ -413,28 +413,8 @@ pub trait Fabric {
     fn prefetch(&self, _node: MnId, _offset: u64) {}
 }
 
-impl<F: Fabric> Fabric for &F {
-    fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
-        (**self).execute(batch)
-    }
-
-    #[inline]
-    fn execute_now(&self, batch: &mut Batch) -> bool {
-        (**self).execute_now(batch)
-    }
-
-    #[inline]
-    fn is_immediate(&self) -> bool {
-        (**self).is_immediate()
-    }
-
-    #[inline]
-    fn prefetch(&self, node: MnId, offset: u64) {
-        (**self).prefetch(node, offset);
-    }
-}
-
-impl<F: Fabric> Fabric for Rc<F> {
+/// Whatever leads to a fabric is one.
+impl<P: Deref<Target: Fabric>> Fabric for P {
     fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
         (**self).execute(batch)
     }

@@ -1,5 +1,8 @@
 //! The verbs that an operation cannot do without, on the same fabric, with no key-value store around
 //! them: on a cluster that was loaded like the one beside it, the same slots and the same objects.
+//!
+//! [`limit`](crate::limit) has them beside operations; [`transports`](crate::transports), which is the command
+//! `raw`, single ones beside other people's.
 
 use std::future::Future;
 use std::pin::pin;

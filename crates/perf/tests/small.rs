@@ -54,6 +54,11 @@ fn peers_do_the_same_work() {
     assert!(String::from_utf8(unknown.stderr).unwrap().contains("mongodb"));
 }
 
+fn is_installed(program: &str) -> bool {
+    let dirs = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file())
+}
+
 /// Measures verbs of ours, beside those of others.
 fn raw(transports: &str) {
     let small = "raw --rounds 2 --operations 500 --trips 20 --bytes 8,65536 --json --only";
@@ -79,13 +84,12 @@ fn raw_measures_libfabric() {
 
 #[test]
 fn raw_measures_every_verb() {
-    let dirs = std::env::var_os("PATH").unwrap_or_default();
-    let has_ucx = std::env::split_paths(&dirs).any(|dir| dir.join("ucx_perftest").is_file());
-    raw(if has_ucx { "shm,ucx-posix,tcp" } else { "shm,tcp" });
+    raw(if is_installed("ucx_perftest") { "shm,ucx-posix,tcp" } else { "shm,tcp" });
     let table = fusee_perf("raw --rounds 1 --operations 50 --bytes 64 --only shm");
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(table.contains("FAA") && !table.contains("tcp "), "{table}");
 }
+
 #[test]
 fn what_is_not_installed_is_named_with_a_way_out() {
     for (name, program) in [("ucx-posix", "ucx_perftest"), ("libfabric-tcp", "fi_pingpong")] {
@@ -117,6 +121,8 @@ fn a_signal_leaves_no_process_behind() {
     let mut lines = lines.skip_while(|line| !line.starts_with("YCSB"));
     assert!(lines.next().is_some());
     let servers = children(perf.id());
+    let installed = ["redis-server", "memcached"].into_iter().filter(|name| is_installed(name));
+    assert_eq!(servers.len(), installed.count(), "a process each: {servers:?}");
     let kill = Command::new("kill").args(["-TERM", &perf.id().to_string()]).status().unwrap();
     assert!(kill.success());
     assert_eq!(perf.wait().unwrap().code(), Some(143));

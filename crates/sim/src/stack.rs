@@ -1,5 +1,8 @@
 //! Futures on a stack of their own, which may be left from within a function that is not `async`.
 //!
+//! `Store::search_now` is such a function: others have to run between its two verbs
+//! ([`immediate`](crate::immediate)), and it has no await point where they could.
+//!
 //! To whoever polls it an [`OnStack`] is a future like any other: where the code on its stack calls
 //! [`interrupt`], the poll ends, and the next one goes on there. Dropped half-way, its stack is
 //! unwound, so that nothing is left behind of a client that dies.
@@ -87,7 +90,9 @@ impl<T: 'static> OnStack<T> {
     pub fn batches(&self) -> u64 {
         self.shared.batches.get()
     }
+}
 
+impl<T> OnStack<T> {
     /// Lets the stack go on until it is left.
     fn enter(&mut self) -> Left {
         if let Some(job) = self.job.take() {
@@ -162,10 +167,8 @@ impl<T> Drop for OnStack<T> {
             return;
         }
         self.shared.is_killed.set(true);
-        let outer = RUNNING.replace(Some(self.shared.clone()));
-        let left = self.stack.resume();
-        RUNNING.set(outer);
-        debug_assert!(left == Some(Left::Done), "nothing on it goes on");
+        let left = self.enter();
+        debug_assert!(left == Left::Done, "nothing on it goes on");
     }
 }
 

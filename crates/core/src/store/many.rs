@@ -206,26 +206,26 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.batch.clear();
         while let Some(next) = open.front().copied() {
             let lead = next.hint.and_then(|hint| Lead::new(&self.view, hint, next.key));
-            let buckets = Buckets::of(next.key, &self.view);
+            let lead = lead.ok_or_else(|| Buckets::of(next.key, &self.view));
             let bytes = match &lead {
-                Some(lead) => SLOT_BYTES + lead.class.bytes(),
-                None => 2 * buckets.read_bytes(),
+                Ok(lead) => SLOT_BYTES + lead.class.bytes(),
+                Err(buckets) => 2 * buckets.read_bytes(),
             };
             if !self.has_room(bytes, 2) {
                 break;
             }
             open.pop_front();
-            if lead.is_none() && self.view.is_headless(buckets.subtable) {
-                left.add(next, Went::Waits);
-                continue;
-            }
             let ask = match lead {
-                Some(lead) => {
+                Ok(lead) => {
                     let slot = lead.read_slot(&mut self.batch);
                     let object = lead.read_object(&mut self.batch);
                     Ask::Hinted { hint: lead.hint, slot, object }
                 }
-                None => Ask::Buckets { buckets, tickets: self.read_buckets(&buckets) },
+                Err(buckets) if self.view.is_headless(buckets.subtable) => {
+                    left.add(next, Went::Waits);
+                    continue;
+                }
+                Err(buckets) => Ask::Buckets { buckets, tickets: self.read_buckets(&buckets) },
             };
             asked.push((next, ask));
         }

@@ -103,7 +103,6 @@ struct Inner {
     free: Vec<usize>,
     /// Tasks whose batches are complete; woken when nothing is borrowed any more.
     wake: Vec<Waker>,
-    spin: Spin,
 }
 
 /// A session's connections to memory nodes.
@@ -113,6 +112,7 @@ pub struct TcpFabric {
     options: TcpOptions,
     alarm: Arc<Alarm>,
     inner: RefCell<Inner>,
+    spin: RefCell<Spin>,
 }
 
 impl TcpFabric {
@@ -127,10 +127,10 @@ impl TcpFabric {
             slots: Vec::new(),
             free: Vec::new(),
             wake: Vec::new(),
-            spin: Spin::new(options.spin),
         };
         let alarm = Arc::new(Alarm { state: AtomicU8::new(AWAKE), waker });
-        Ok(TcpFabric { client, options, alarm, inner: RefCell::new(inner) })
+        let (inner, spin) = (RefCell::new(inner), RefCell::new(Spin::new(options.spin)));
+        Ok(TcpFabric { client, options, alarm, inner, spin })
     }
 
     /// Attaches to the memory node that listens at `address` (host and port). A node attached
@@ -181,7 +181,7 @@ impl TcpFabric {
     pub fn turn(&self, max_wait: Option<Duration>) {
         let mut inner = self.inner.borrow_mut();
         inner.flush();
-        if max_wait == NO_WAIT || !inner.spin(&self.alarm) {
+        if max_wait == NO_WAIT || !inner.spin(&mut self.spin.borrow_mut(), &self.alarm) {
             // Acquire: see what was done before the waking.
             let sleep = inner.wake.is_empty()
                 && max_wait != NO_WAIT
@@ -219,9 +219,9 @@ impl TcpFabric {
     }
 }
 
-/// How many times more to look for replies once a batch is complete, while fewer than half of
-/// those in flight are. Tasks that go on together share the system calls of what they post next.
-const LOOKS_MORE: u32 = 5;
+/// How many looks may find some batches complete, but fewer than half of those in flight, before
+/// that is enough. Tasks that go on together share the system calls of what they post next.
+const LOOKS_THAT_FIND_SOME: u32 = 5;
 
 const NO_WAIT: Option<Duration> = Some(Duration::ZERO);
 
@@ -264,7 +264,7 @@ impl Inner {
 
     /// Looks for replies for a while, until batches are complete or somebody wakes the session;
     /// whether one of it happened.
-    fn spin(&mut self, alarm: &Alarm) -> bool {
+    fn spin(&mut self, spin: &mut Spin, alarm: &Alarm) -> bool {
         // A link that cannot send waits for an event, which only the poll tells.
         let can_spin = self.wake.is_empty()
             && self.links.iter().any(Link::is_waiting)
@@ -272,10 +272,8 @@ impl Inner {
         if !can_spin {
             return false;
         }
-        // Not borrowed while the rest of `self` is.
-        let mut spin = std::mem::replace(&mut self.spin, Spin::new(Duration::ZERO));
-        let mut looks_more = LOOKS_MORE;
-        let found = spin.until(|| {
+        let mut found_some = 0;
+        spin.until(|| {
             for link in self.links.iter_mut().filter(|link| link.is_waiting()) {
                 link.readable = true;
             }
@@ -284,13 +282,9 @@ impl Inner {
                 return true;
             }
             let (complete, in_flight) = (self.wake.len(), self.slots.len() - self.free.len());
-            if complete > 0 {
-                looks_more -= 1;
-            }
-            complete > 0 && (looks_more == 0 || complete * 2 >= in_flight)
-        });
-        self.spin = spin;
-        found
+            found_some += u32::from(complete > 0);
+            complete > 0 && (found_some == LOOKS_THAT_FIND_SOME || complete * 2 >= in_flight)
+        })
     }
 
     /// How long to sleep: not beyond the time at which a silent node counts as lost.

@@ -1,4 +1,4 @@
-//! What both benchmarks can be told.
+//! What several benchmarks can be told.
 
 use clap::Args;
 use fusee_client::{FabricChoice, Options};

@@ -12,7 +12,7 @@
 //! when somebody dies), [`growth`] (what the growth of the index costs), [`elasticity`] (what comes
 //! of sessions and memory nodes that come and go), [`churn`] (whether memory comes back), [`cache`]
 //! (what the index cache saves), [`sizes`] (what pairs take of the pools), [`sweep`] (throughput
-//! against one setting), [`tally`], [`series`], [`report`] and [`plot`] (what comes out).
+//! against one setting), [`tally`], [`series`], [`spread`], [`report`] and [`plot`] (what comes out).
 
 mod args;
 pub mod cache;
@@ -38,6 +38,7 @@ pub mod recovery;
 mod report;
 mod series;
 pub mod sizes;
+mod spread;
 pub mod sweep;
 mod tally;
 mod value;

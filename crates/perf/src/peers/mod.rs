@@ -1,16 +1,16 @@
 //! `fusee-perf peers`: beside what a user would pick instead.
 //!
 //! Every round is one sequence of operations, which each contestant executes, one after the other, from
-//! one thread or from several, each a part of it: YCSB A (half of them updates), B (one in twenty) or C (none), on Zipfian keys. The order
-//! changes with every round. Ratios are of the same round, so that a machine that is busy for a while
-//! slows all.
+//! one thread or from several, each a part of it: YCSB A (half of them updates), B (one in twenty) or C
+//! (none), on Zipfian keys. The order changes with every round. Ratios are of the same round, so that a
+//! machine that is busy for a while slows all.
 //!
 //! Memcached and Redis run in processes of their own, started here, without persistence. LMDB runs in this
 //! process, on files that it never syncs. FUSEE keeps three replicas of the index and two of the data;
 //! the others keep one copy.
 //!
-//! Beside the time of an operation stands what the server's processors did for it: memory nodes are meant to be
-//! weak machines. Over shared memory, and in LMDB, there is no server.
+//! Beside the time of an operation stands what the server's processors did for it: memory nodes are meant
+//! to be weak machines. Over shared memory, and in LMDB, there is no server.
 
 mod cpu;
 mod crew;

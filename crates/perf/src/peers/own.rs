@@ -64,8 +64,9 @@ impl Client for Thread {
     }
 }
 
-/// Over shared memory an operation is over at once, so that there is never more than one in flight. But those who have
-/// several requests can hand them over together: reads one behind the other do not wait for memory each by itself.
+/// Over shared memory an operation is over at once, so that there is never more than one in flight. But
+/// those who have several requests can hand them over together: reads one behind the other do not wait for
+/// memory each by itself. (Updates of a batch come before its reads.)
 async fn by_batches(
     session: &Session,
     requests: &[Request],

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use fusee_client::{FabricChoice, FabricKind, Options};
+use serde::{Serialize, Serializer};
 
 use super::args::{ClusterArgs, LoadArgs};
 use super::cluster::{self, Demand};
@@ -148,12 +149,24 @@ impl fmt::Display for Threshold {
     }
 }
 
+impl Serialize for Threshold {
+    /// `null`: no cache.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.ratio().serialize(serializer)
+    }
+}
+
 /// What one run is about.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Setting {
+    #[serde(serialize_with = "by_name")]
     pub fabric: FabricKind,
     pub workload: Workload,
     pub threshold: Threshold,
+}
+
+fn by_name<S: Serializer>(fabric: &FabricKind, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(fabric)
 }
 
 impl Args {

@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::super::driver::PhaseResult;
 use super::super::machine::Machine;
 use super::super::plot::{Chart, Horizontal, Line, Panel};
-use super::super::report::{ClusterReport, PhaseReport, Verdict};
-use super::super::workload::Workload;
+use super::super::report::{ClusterReport, OperationReport, PhaseReport, Verdict};
+use super::super::spread::Spread;
 use super::{Setting, Threshold};
 
 /// What was asked for.
@@ -69,10 +69,8 @@ pub struct Counts {
 /// Medians of all runs of a setting, and what each of them did.
 #[derive(Serialize)]
 pub struct Median {
-    fabric: String,
-    workload: Workload,
-    /// `null`: no cache.
-    threshold: Option<f64>,
+    #[serde(flatten)]
+    setting: Setting,
     throughput_ops_per_s: f64,
     throughput_min_ops_per_s: f64,
     throughput_max_ops_per_s: f64,
@@ -80,8 +78,6 @@ pub struct Median {
     counts: Counts,
     /// Median latency in microseconds, and mean round trips, by kind of operation.
     per_operation: BTreeMap<&'static str, Kind>,
-    #[serde(skip)]
-    setting: Setting,
 }
 
 /// Of one kind of operation.
@@ -112,25 +108,18 @@ impl Measured {
     }
 }
 
-fn middle(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    match values.len() % 2 {
-        1 => values[half],
-        _ => f64::midpoint(values[half - 1], values[half]),
-    }
+fn middle(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    Spread::of(values).map(|spread| spread.median)
 }
 
 /// Of all runs of a setting, if there were any.
 pub fn median(runs: &[Measured]) -> Option<Median> {
     let first = runs.first()?;
-    let of = |value: &dyn Fn(&Measured) -> f64| middle(runs.iter().map(value).collect());
-    let rates = runs.iter().map(|run| run.phase.throughput_ops_per_s);
+    let throughput = Spread::of(runs.iter().map(|run| run.phase.throughput_ops_per_s))?;
+    let of = |value: fn(&Counts) -> f64| middle(runs.iter().map(|run| value(&run.counts)));
     let kind = |name: &'static str| {
-        let all = |value: fn(&super::super::report::OperationReport) -> f64| {
-            let values: Vec<f64> =
-                runs.iter().filter_map(|r| r.phase.per_operation.get(name)).map(value).collect();
-            (!values.is_empty()).then(|| middle(values))
+        let all = |value: fn(&OperationReport) -> f64| {
+            middle(runs.iter().filter_map(|r| r.phase.per_operation.get(name)).map(value))
         };
         let kind = Kind {
             p50_us: all(|op| op.p50_us)?,
@@ -141,25 +130,22 @@ pub fn median(runs: &[Measured]) -> Option<Median> {
         Some((name, kind))
     };
     Some(Median {
-        fabric: first.setting.fabric.to_string(),
-        workload: first.setting.workload,
-        threshold: first.setting.threshold.ratio(),
-        throughput_ops_per_s: of(&|run| run.phase.throughput_ops_per_s),
-        throughput_min_ops_per_s: rates.clone().fold(f64::INFINITY, f64::min),
-        throughput_max_ops_per_s: rates.fold(0.0, f64::max),
+        setting: first.setting,
+        throughput_ops_per_s: throughput.median,
+        throughput_min_ops_per_s: throughput.least,
+        throughput_max_ops_per_s: throughput.most,
         counts: Counts {
-            phases_mean: of(&|run| run.counts.phases_mean),
-            verbs_mean: of(&|run| run.counts.verbs_mean),
-            bytes_mean: of(&|run| run.counts.bytes_mean),
-            wasted_reads_mean: of(&|run| run.counts.wasted_reads_mean),
-            bypassed_mean: of(&|run| run.counts.bypassed_mean),
-            unknown_mean: of(&|run| run.counts.unknown_mean),
+            phases_mean: of(|counts| counts.phases_mean)?,
+            verbs_mean: of(|counts| counts.verbs_mean)?,
+            bytes_mean: of(|counts| counts.bytes_mean)?,
+            wasted_reads_mean: of(|counts| counts.wasted_reads_mean)?,
+            bypassed_mean: of(|counts| counts.bypassed_mean)?,
+            unknown_mean: of(|counts| counts.unknown_mean)?,
         },
         per_operation: [OpKind::Search, OpKind::Update]
             .into_iter()
             .filter_map(|k| kind(k.name()))
             .collect(),
-        setting: first.setting,
     })
 }
 
@@ -167,8 +153,8 @@ impl Report {
     /// For people.
     pub fn table(&self) -> String {
         let settings = &self.settings;
-        let fabrics: Vec<&str> = self.groups().iter().map(|group| &*group[0].fabric).collect();
-        let mut fabrics = fabrics;
+        let fabrics = self.groups().into_iter().map(|group| group[0].setting.fabric.to_string());
+        let mut fabrics: Vec<String> = fabrics.collect();
         fabrics.dedup();
         let cluster = self.cluster.as_ref();
         let mut text = format!(
@@ -189,8 +175,8 @@ impl Report {
             let _ = write!(
                 text,
                 "\n{}, workload {}\n{:>9}{:>10}{:>16}{:>10}{:>10}{:>8}{:>9}{:>9}{:>9}{:>10}\n",
-                group[0].fabric,
-                group[0].workload,
+                group[0].setting.fabric,
+                group[0].setting.workload,
                 "threshold",
                 "kops/s",
                 "min-max",
@@ -231,8 +217,8 @@ impl Report {
 
     /// The rows of one fabric and workload each.
     fn groups(&self) -> Vec<&[Median]> {
-        let alike = |a: &Median, b: &Median| (&a.fabric, a.workload) == (&b.fabric, b.workload);
-        self.results.chunk_by(alike).collect()
+        let of = |row: &Median| (row.setting.fabric, row.setting.workload);
+        self.results.chunk_by(|a, b| of(a) == of(b)).collect()
     }
 
     /// As a picture: the axis is the threshold; runs without a cache are horizontal lines.
@@ -241,10 +227,12 @@ impl Report {
             let shown = |row: &Median| fabric.is_none_or(|fabric| row.setting.fabric == fabric);
             let mut lines = Vec::new();
             for group in self.groups().into_iter().filter(|group| shown(&group[0])) {
-                let name = format!("{} {}", group[0].fabric, group[0].workload);
+                let Setting { fabric, workload, .. } = group[0].setting;
+                let name = format!("{fabric} {workload}");
                 let (off, on): (Vec<_>, Vec<_>) =
                     group.iter().partition(|row| row.setting.threshold == Threshold::Off);
-                let points = on.iter().filter_map(|row| Some((row.threshold?, of(row))));
+                let points =
+                    on.iter().filter_map(|row| Some((row.setting.threshold.ratio()?, of(row))));
                 lines.push(Line::new(name.clone(), points.collect()));
                 for row in off {
                     let points = vec![(0.0, of(row)), (1.0, of(row))];

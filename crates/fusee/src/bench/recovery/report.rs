@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::super::machine::Machine;
 use super::super::report::{ClusterReport, Verdict};
+use super::super::spread::Spread;
 use crate::recoveries::{Parts, RecoveryReport};
 
 /// The paper's Table 1, in milliseconds.
@@ -57,29 +58,6 @@ pub struct Round {
     pub blocked: bool,
     /// What the master says of the recovery.
     pub recovery: RecoveryReport,
-}
-
-/// Median, smallest and largest.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
-    pub median: f64,
-    pub least: f64,
-    pub most: f64,
-}
-
-impl Spread {
-    /// `None` of nothing.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
-        let mut values: Vec<f64> = values.into_iter().collect();
-        values.sort_by(f64::total_cmp);
-        let (least, most) = (*values.first()?, *values.last()?);
-        let middle = values.len() / 2;
-        let median = match values.len() % 2 {
-            0 => f64::midpoint(values[middle - 1], values[middle]),
-            _ => values[middle],
-        };
-        Some(Spread { median, least, most })
-    }
 }
 
 /// The medians of all rounds.
@@ -175,18 +153,5 @@ impl Report {
         }
         let _ = writeln!(text, "* {}: another machine, another network", paper.source);
         text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spreads_have_their_median() {
-        assert_eq!(Spread::of([]), None);
-        let spread = |median, least, most| Some(Spread { median, least, most });
-        assert_eq!(Spread::of([3.0, 1.0, 2.0]), spread(2.0, 1.0, 3.0));
-        assert_eq!(Spread::of([4.0, 1.0]), spread(2.5, 1.0, 4.0));
     }
 }

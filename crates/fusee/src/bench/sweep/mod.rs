@@ -1,13 +1,14 @@
 //! `fusee bench sweep`: throughput against one setting, all else the same.
 //!
-//! For every point of the axis there is a cluster of its own in this process, loaded and warmed up; then there
-//! are rounds, in which every point has its turn with every share of updates while the others wait
-//! ([`turns`]). What comes out are the median of the rounds and their spread, as a table, as JSON and as a picture.
+//! For every point of the axis there is a cluster of its own in this process, loaded and warmed up; then
+//! there are rounds, in which every point has its turn with every share of updates while the others wait
+//! ([`turns`]). What comes out are the median of the rounds and their spread, as a table, as JSON and as a
+//! picture.
 //!
-//! Memory: pools have room for twice the pairs and some blocks of each session, so memory of replaced pairs is used again. Sessions
-//! remember all keys: what a small cache costs is another question (`bench ycsb --cache-entries`). Values are
-//! made and checked as in every benchmark here, which is a part of the throughput, the more the larger they
-//! are, and none of the latencies.
+//! Memory: pools have room for twice the pairs and some blocks of each session, so memory of replaced
+//! pairs is used again. Sessions remember all keys: what a small cache costs is another question
+//! (`bench ycsb --cache-entries`). Values are made and checked as in every benchmark here, which is a
+//! part of the throughput, the more the larger they are, and none of the latencies.
 
 mod axis;
 mod report;
@@ -20,7 +21,7 @@ use fusee_client::{EmbeddedOptions, FabricChoice, FabricKind};
 
 use super::args::{ClusterArgs, LoadArgs};
 use super::cluster::{self, Demand, Target, check_memory};
-use super::driver::{self, Crew, Outcome, Verified};
+use super::driver::{self, Crew, Outcome};
 use super::machine::Machine;
 use super::phase::{Job, Phase};
 use super::report::Verdict;
@@ -348,7 +349,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         points.push(PointReport { value, cluster, mixes });
         done.outcome.results.iter().for_each(|result| tally.merge_failures(&result.tally));
         let verified = driver::verify(&target.client, board, done.outcome.logs);
-        let verified: Verified = attempt(&mut problems, verified);
+        let verified = attempt(&mut problems, verified);
         tally.merge_failures(&verified.tally);
         keys += verified.keys;
     }

@@ -10,6 +10,7 @@ use crate::bench::driver::PhaseResult;
 use crate::bench::machine::Machine;
 use crate::bench::plot::{Chart, Horizontal, Line, Panel};
 use crate::bench::report::{ClusterReport, Verdict};
+use crate::bench::spread::Spread;
 use crate::bench::zipf::Distribution;
 
 /// What was asked for.
@@ -28,25 +29,6 @@ pub struct Settings {
     pub round_s: f64,
     pub warm_up_s: f64,
     pub seed: u64,
-}
-
-/// Of the rounds: the middle, and how far they spread.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
-    pub median: f64,
-    pub least: f64,
-    pub most: f64,
-}
-
-impl Spread {
-    /// Of nothing there is none.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
-        let mut sorted: Vec<f64> = values.into_iter().collect();
-        sorted.sort_by(f64::total_cmp);
-        let (least, most) = (*sorted.first()?, *sorted.last()?);
-        let (low, high) = ((sorted.len() - 1) / 2, sorted.len() / 2);
-        Some(Spread { median: f64::midpoint(sorted[low], sorted[high]), least, most })
-    }
 }
 
 /// One share of updates at one point.
@@ -231,10 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_spread_of_rounds_is_told_if_there_are_some() {
-        let spread = Spread::of([4.0, 1.0, 3.0, 2.0]).unwrap();
-        assert_eq!(spread, Spread { median: 2.5, least: 1.0, most: 4.0 });
-        assert_eq!(Spread::of([]), None);
+    fn without_a_round_there_is_nothing_to_tell() {
         assert!(Mix::new(50, &[]).is_none());
     }
 }

@@ -1,7 +1,8 @@
 //! Who works when: all points are there at the same time, and one works while the others wait.
 //!
-//! Every point goes through phases of its own: it loads, warms up, and then there are rounds. In every round
-//! each of them has its turn, another one first every time, so that a machine that is busy for a while slows all.
+//! Every point goes through phases of its own: it loads, warms up, and then there are rounds. In every
+//! round each of them has its turn, another one first every time, so that a machine that is busy for a while
+//! slows all.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
