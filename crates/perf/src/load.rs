@@ -39,14 +39,15 @@ pub struct Size {
     pub huge_pages: bool,
 }
 
-/// Memory nodes of the cluster.
+/// Memory nodes of a cluster, if nothing else is said.
 pub const NODES: u16 = 3;
 
 impl Size {
     /// Bytes of each pool: twice what the pairs take, and room for the index and some blocks.
-    pub fn pool_bytes(&self) -> u64 {
+    fn pool_bytes(&self, memory_nodes: u16) -> u64 {
         let pair = u64::from(self.pair_bytes) + 256;
-        let data = u64::from(self.keys) * pair * u64::from(self.data_replicas) / u64::from(NODES);
+        let data =
+            u64::from(self.keys) * pair * u64::from(self.data_replicas) / u64::from(memory_nodes);
         let index = u64::from(self.keys) * 64;
         (2 * data + index).next_multiple_of(256 << 20) + (768 << 20)
     }
@@ -99,23 +100,24 @@ pub struct Loaded {
 
 impl Loaded {
     pub fn new(size: &Size) -> Result<Loaded, Failure> {
-        Loaded::with_keys(size, FabricKind::Shm, key)
+        Loaded::with_keys(size, FabricKind::Shm, NODES, key)
     }
 
     /// With keys that are made of their number like this.
     pub fn with_keys(
         size: &Size,
         fabric: FabricKind,
+        memory_nodes: u16,
         key: impl Fn(u32) -> [u8; KEY_BYTES],
     ) -> Result<Loaded, Failure> {
         let client = Options { cache_entries: 2 * size.keys as usize, ..Options::default() };
         let client = Client::embedded(EmbeddedOptions {
-            memory_nodes: NODES,
+            memory_nodes,
             index_replicas: size.index_replicas,
             data_replicas: size.data_replicas,
             fabric,
             huge_pages: size.huge_pages,
-            pool_bytes: size.pool_bytes(),
+            pool_bytes: size.pool_bytes(memory_nodes),
             index_keys: u64::from(size.keys),
             client,
             ..EmbeddedOptions::default()

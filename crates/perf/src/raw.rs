@@ -81,7 +81,7 @@ impl Raw {
     }
 
     pub fn over(size: &Size, fabric: FabricKind) -> Result<Raw, Failure> {
-        let loaded = Loaded::with_keys(size, fabric, key)?;
+        let loaded = Loaded::with_keys(size, fabric, NODES, key)?;
         let view = loaded.client.view();
         let fabric = AnyFabric::new(fabric, CLIENT)?;
         for member in &view.members {

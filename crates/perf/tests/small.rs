@@ -49,6 +49,14 @@ fn peers_do_the_same_work() {
         table.contains("YCSB A, 3 threads, 16 in flight") && table.contains("x fusee-tcp"),
         "{table}"
     );
+    // Fewer requests than connections, and not as many for each.
+    let one_node = fusee_perf(
+        "peers --keys 50 --rounds 1 --operations 20 --depths 1,4 --connections 3 --memory-nodes 1 \
+         --index-replicas 1 --data-replicas 1",
+    );
+    assert!(one_node.status.success(), "{one_node:?}");
+    let one_node = String::from_utf8(one_node.stdout).unwrap();
+    assert!(one_node.contains("on 1 memory nodes, others by 3 connections"), "{one_node}");
     let unknown = fusee_perf("peers --only mongodb");
     assert!(!unknown.status.success());
     assert!(String::from_utf8(unknown.stderr).unwrap().contains("mongodb"));

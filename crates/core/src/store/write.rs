@@ -145,7 +145,6 @@ pub(super) struct Begun {
 }
 
 /// How far the attempt that is under way has come.
-#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 pub(super) enum Step {
     /// None is; with where the key may be.
     Nothing(Option<Hint>),

@@ -30,7 +30,7 @@ use rand_distr::{Distribution, Zipf};
 use serde::Serialize;
 
 use crate::Failure;
-use crate::load::{KEY_BYTES, Size};
+use crate::load::{KEY_BYTES, NODES, Size};
 use crate::processes::is_installed;
 use crate::series::{Series, Spread};
 use cpu::{Task, time_ns};
@@ -49,6 +49,7 @@ const ZIPF_EXPONENT: f64 = 0.99;
     redis-unix, redis-tcp, if memcached and redis-server are installed.\n\nExamples:\n  \
     fusee-perf peers\n  \
     fusee-perf peers --pair-bytes 64 --workloads c --depths 1 --threads 1,2\n  \
+    fusee-perf peers --only fusee-tcp,memcached-tcp,redis-tcp --connections 3\n  \
     fusee-perf peers --only fusee-tcp,memcached-tcp --json"
 )]
 pub struct Args {
@@ -68,6 +69,17 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,N",
           value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: Vec<u16>,
+
+    /// Memory nodes of FUSEE: at least as many as replicas
+    #[arg(long, default_value_t = NODES, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=16))]
+    memory_nodes: u16,
+
+    /// Connections of each client thread to memcached and to Redis, which share what is in flight. FUSEE has
+    /// one to each of its memory nodes
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=16))]
+    connections: u16,
 
     /// Rounds
     #[arg(long, default_value_t = 9, value_name = "N",
@@ -142,17 +154,26 @@ trait Client {
     fn run(&mut self, requests: &[Request], depth: usize) -> Result<(), Failure>;
 }
 
-type Start = fn(&Size) -> Result<Arc<dyn Contestant>, Failure>;
+/// How everybody is started.
+#[derive(Clone, Copy)]
+struct Way {
+    size: Size,
+    memory_nodes: u16,
+    /// Of each client thread to those who have one server.
+    connections: u16,
+}
+
+type Start = fn(&Way) -> Result<Arc<dyn Contestant>, Failure>;
 
 /// Everybody, with the program that has to be installed.
 const ALL: [(&str, Option<&str>, Start); 7] = [
-    ("fusee-shm", None, |size| Ok(Arc::new(Own::new(size, FabricKind::Shm)?))),
-    ("fusee-tcp", None, |size| Ok(Arc::new(Own::new(size, FabricKind::Tcp)?))),
-    ("lmdb", None, |size| Ok(Arc::new(Lmdb::new(size)?))),
-    ("memcached-unix", Some("memcached"), |size| Ok(Arc::new(Memcached::unix(size)?))),
-    ("memcached-tcp", Some("memcached"), |size| Ok(Arc::new(Memcached::tcp(size)?))),
-    ("redis-unix", Some("redis-server"), |size| Ok(Arc::new(Redis::unix(size)?))),
-    ("redis-tcp", Some("redis-server"), |size| Ok(Arc::new(Redis::tcp(size)?))),
+    ("fusee-shm", None, |way| Ok(Arc::new(Own::new(way, FabricKind::Shm)?))),
+    ("fusee-tcp", None, |way| Ok(Arc::new(Own::new(way, FabricKind::Tcp)?))),
+    ("lmdb", None, |way| Ok(Arc::new(Lmdb::new(&way.size)?))),
+    ("memcached-unix", Some("memcached"), |way| Ok(Arc::new(Memcached::unix(way)?))),
+    ("memcached-tcp", Some("memcached"), |way| Ok(Arc::new(Memcached::tcp(way)?))),
+    ("redis-unix", Some("redis-server"), |way| Ok(Arc::new(Redis::unix(way)?))),
+    ("redis-tcp", Some("redis-server"), |way| Ok(Arc::new(Redis::tcp(way)?))),
 ];
 
 #[derive(Debug, Serialize)]
@@ -161,6 +182,8 @@ struct Report {
     pair_bytes: u32,
     index_replicas: u8,
     data_replicas: u8,
+    memory_nodes: u16,
+    connections: u16,
     rounds: u32,
     operations: u32,
     absent: Vec<String>,
@@ -183,7 +206,8 @@ struct Run {
 
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let size = args.size;
+    let (size, connections) = (args.size, args.connections);
+    let way = Way { size, memory_nodes: args.memory_nodes, connections };
     if let Some(unknown) = args.only.iter().find(|n| !ALL.iter().any(|(name, ..)| name == n)) {
         return Err(Failure::NoContestant(unknown.clone()));
     }
@@ -196,7 +220,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             _ => {
                 eprintln!("loading {name}");
                 let most = args.threads.iter().copied().max().unwrap_or(1);
-                contestants.push((name, Crew::new(start(&size)?, most.into())?));
+                contestants.push((name, Crew::new(start(&way)?, most.into())?));
             }
         }
     }
@@ -216,6 +240,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         pair_bytes: size.pair_bytes,
         index_replicas: size.index_replicas,
         data_replicas: size.data_replicas,
+        memory_nodes: args.memory_nodes,
+        connections,
         rounds: args.rounds,
         operations: args.operations,
         absent,
@@ -294,9 +320,11 @@ fn requests(args: &Args, workload: Workload, round: u64) -> Vec<Request> {
 
 fn tables(report: &Report) -> String {
     let Report { keys, pair_bytes, index_replicas, data_replicas, rounds, operations, .. } = report;
+    let Report { memory_nodes, connections, .. } = report;
     let mut text = format!(
         "{keys} pairs of {pair_bytes} bytes, FUSEE with {index_replicas} index and \
-         {data_replicas} data replicas; {rounds} rounds of {operations} operations: medians (spread)\n"
+         {data_replicas} data replicas on {memory_nodes} memory nodes, others by {connections} \
+         connections of each thread; {rounds} rounds of {operations} operations: medians (spread)\n"
     );
     for Run { workload, depth, threads, ns, server_cpu_ns, times_of } in &report.runs {
         let threads = match threads {

@@ -1,12 +1,12 @@
-//! FUSEE, in this process: three memory nodes, and a session of each thread.
+//! FUSEE, in this process: its memory nodes, and a session of each thread.
 
 use fusee_client::{Client as Store, FabricKind, Session};
 use futures_util::future::join_all;
 
 use super::cpu::{self, Task};
-use super::{Client, Contestant, Request, key};
+use super::{Client, Contestant, Request, Way, key};
 use crate::Failure;
-use crate::load::{Loaded, Size, last};
+use crate::load::{Loaded, last};
 
 /// Requests in flight while a session learns where the keys are.
 const LEARNED_TOGETHER: usize = 16;
@@ -21,8 +21,10 @@ pub struct Own {
 }
 
 impl Own {
-    pub fn new(size: &Size, fabric: FabricKind) -> Result<Own, Failure> {
-        let Loaded { session, value, client } = Loaded::with_keys(size, fabric, key)?;
+    pub fn new(way: &Way, fabric: FabricKind) -> Result<Own, Failure> {
+        let Way { size, memory_nodes, .. } = way;
+        let Loaded { session, value, client } =
+            Loaded::with_keys(size, fabric, *memory_nodes, key)?;
         drop(session);
         Ok(Own { client, value, keys: size.keys, fabric })
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::cpu::{self, Task};
 use super::wire::{Connection, Socket, number, unexpected};
-use super::{Client, Contestant, Key, Request, key};
+use super::{Client, Contestant, Key, Request, Way, key};
 use crate::Failure;
 use crate::load::{KEY_BYTES, Size, last};
 use crate::processes::{Temporary, free_port};
@@ -44,14 +44,17 @@ impl Address {
 pub struct Server<P> {
     process: Temporary,
     address: Address,
+    /// Of each client thread.
+    connections: u16,
     value: Vec<u8>,
     protocol: PhantomData<fn() -> P>,
 }
 
 impl<P: Protocol + 'static> Server<P> {
-    fn load(process: Temporary, address: Address, size: &Size) -> Result<Server<P>, Failure> {
+    fn load(process: Temporary, address: Address, way: &Way) -> Result<Server<P>, Failure> {
+        let Way { size, connections, .. } = *way;
         let value = vec![7; size.pair_bytes as usize - KEY_BYTES];
-        let server = Server { process, address, value, protocol: PhantomData };
+        let server = Server { process, address, connections, value, protocol: PhantomData };
         server.wait()?;
         let all: Vec<Request> = (0..size.keys).map(|number| Request::Update(key(number))).collect();
         server.talk()?.run(&all, LOADED_TOGETHER as usize)?;
@@ -74,8 +77,9 @@ impl<P: Protocol + 'static> Server<P> {
     }
 
     fn talk(&self) -> Result<Talk<P>, Failure> {
-        let connection = Connection::new(self.address.connect()?);
-        Ok(Talk { connection, value: self.value.clone(), protocol: PhantomData })
+        let connect = |_| Ok(Connection::new(self.address.connect()?));
+        let connections = (0..self.connections).map(connect).collect::<io::Result<_>>()?;
+        Ok(Talk { connections, value: self.value.clone(), protocol: PhantomData })
     }
 }
 
@@ -89,30 +93,36 @@ impl<P: Protocol + 'static> Contestant for Server<P> {
     }
 }
 
-/// A connection with so many requests in flight.
+/// Connections, and so many requests in flight on all of them together.
 struct Talk<P> {
-    connection: Connection,
+    connections: Vec<Connection>,
     value: Vec<u8>,
     protocol: PhantomData<fn() -> P>,
 }
 
 impl<P: Protocol> Client for Talk<P> {
     fn run(&mut self, requests: &[Request], depth: usize) -> Result<(), Failure> {
+        let Talk { connections, value, .. } = self;
+        let count = connections.len();
         for requests in requests.chunks(depth) {
-            for request in requests {
+            for (i, request) in requests.iter().enumerate() {
+                let out = connections[i % count].out();
                 match request {
-                    Request::Get(key) => P::get(self.connection.out(), key),
-                    Request::Update(key) => P::set(self.connection.out(), key, &self.value),
+                    Request::Get(key) => P::get(out, key),
+                    Request::Update(key) => P::set(out, key, value),
                 }
             }
-            self.connection.send()?;
-            for request in requests {
+            for connection in connections.iter_mut().take(requests.len()) {
+                connection.send()?;
+            }
+            for (i, request) in requests.iter().enumerate() {
+                let connection = &mut connections[i % count];
                 match request {
                     Request::Get(_) => {
-                        let found = P::got(&mut self.connection, self.value.len())?;
-                        assert_eq!(found, last(&self.value), "it is not the value");
+                        let found = P::got(connection, value.len())?;
+                        assert_eq!(found, last(value), "it is not the value");
                     }
-                    Request::Update(_) => P::was_set(&mut self.connection)?,
+                    Request::Update(_) => P::was_set(connection)?,
                 }
             }
         }
@@ -139,18 +149,18 @@ impl Memcached {
         Temporary::process("memcached", |dir| args.chain(at(dir)).collect())
     }
 
-    pub fn unix(size: &Size) -> Result<Server<Memcached>, Failure> {
+    pub fn unix(way: &Way) -> Result<Server<Memcached>, Failure> {
         let at = |dir: &Path| vec!["-s".into(), socket(dir).display().to_string()];
-        let process = Memcached::start(size, at)?;
+        let process = Memcached::start(&way.size, at)?;
         let address = Address::Unix(socket(process.path()));
-        Server::load(process, address, size)
+        Server::load(process, address, way)
     }
 
-    pub fn tcp(size: &Size) -> Result<Server<Memcached>, Failure> {
+    pub fn tcp(way: &Way) -> Result<Server<Memcached>, Failure> {
         let port = free_port()?;
         let at = ["-l".into(), "127.0.0.1".into(), "-p".into(), port.to_string()];
-        let process = Memcached::start(size, |_| at.to_vec())?;
-        Server::load(process, Address::Tcp(port), size)
+        let process = Memcached::start(&way.size, |_| at.to_vec())?;
+        Server::load(process, Address::Tcp(port), way)
     }
 }
 
@@ -201,15 +211,15 @@ impl Redis {
         })
     }
 
-    pub fn unix(size: &Size) -> Result<Server<Redis>, Failure> {
+    pub fn unix(way: &Way) -> Result<Server<Redis>, Failure> {
         let process = Redis::start(0)?;
         let address = Address::Unix(socket(process.path()));
-        Server::load(process, address, size)
+        Server::load(process, address, way)
     }
 
-    pub fn tcp(size: &Size) -> Result<Server<Redis>, Failure> {
+    pub fn tcp(way: &Way) -> Result<Server<Redis>, Failure> {
         let port = free_port()?;
-        Server::load(Redis::start(port)?, Address::Tcp(port), size)
+        Server::load(Redis::start(port)?, Address::Tcp(port), way)
     }
 }
 
