@@ -126,7 +126,9 @@ fn look_at<F: Fabric>(
     let lead = Lead::new(view, hint, key).ok_or(None)?;
     batch.clear();
     let (slot, object) = (lead.read_slot(batch), lead.read_object(batch));
-    fabric.execute_now(batch);
+    if !fabric.execute_now(batch) {
+        return Err(Some(hint));
+    }
     cost.add_batch(batch);
     // A node that did not answer: whoever comes next finds out, and waits for it.
     let word = slot_word(batch, slot).map_err(|_| Some(hint))?;

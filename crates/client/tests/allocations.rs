@@ -1,0 +1,48 @@
+//! What operations take from the heap where everything they need is known: over shared memory, with the
+//! places of keys in the index cache.
+
+use std::cell::Cell;
+
+use allocation_counter::measure;
+use fusee_client::{Client, EmbeddedOptions, FabricKind};
+
+const KEYS: u32 = 200;
+
+fn key(number: u32) -> [u8; 8] {
+    u64::from(number).to_le_bytes()
+}
+
+#[test]
+fn cached_gets_take_no_memory_and_updates_some_for_many_at_a_time() {
+    let options = EmbeddedOptions { fabric: FabricKind::Shm, ..EmbeddedOptions::default() };
+    let client = Client::embedded(options).expect("a cluster");
+    let session = client.session().expect("a session");
+    let value = [7; 1000];
+    let updates = |rounds: u32| {
+        for number in (0..KEYS * rounds).map(|i| i % KEYS) {
+            session.block_on(session.update(&key(number), &value)).expect("it is there");
+        }
+    };
+    for number in 0..KEYS {
+        session.block_on(session.insert(&key(number), &value)).expect("it is new");
+    }
+    // What is kept from one operation to the next has grown as large as it gets.
+    updates(2);
+
+    let found = Cell::new(0);
+    let gets = measure(|| {
+        for number in 0..KEYS {
+            let key = key(number);
+            let get = session.get_with(&key, |value| value.map(<[u8]>::len));
+            let len = session.block_on(get).expect("it is there");
+            found.set(found.get() + len.unwrap_or(0));
+        }
+    });
+    assert_eq!(found.get(), KEYS as usize * value.len());
+    assert_eq!(gets.count_total, 0, "{gets:?}");
+
+    // Freed objects are marked 64 at a time, and look for memory when half of a block is used up.
+    let allowed = u64::from(KEYS * 5) / 64 * 2 + 10;
+    let taken = measure(|| updates(5));
+    assert!(taken.count_total <= allowed, "{taken:?}, allowed {allowed}");
+}
