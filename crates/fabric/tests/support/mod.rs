@@ -3,7 +3,7 @@
 
 pub mod child;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,14 +63,40 @@ pub struct Served {
     pub identity: u64,
 }
 
+/// What a node of this process is started with: nothing is served yet.
+pub fn options(pool_bytes: u64) -> NodeFabricsOptions {
+    let pool = Pool::new(PoolOptions { bytes: pool_bytes, huge_pages: false }).unwrap();
+    let (identity, spin) = (unique(), DEFAULT_SPIN);
+    NodeFabricsOptions { pool, identity, tcp: None, spin, shm: None, verbs: None }
+}
+
+fn start(options: NodeFabricsOptions) -> Served {
+    let identity = options.identity;
+    Served { fabrics: NodeFabrics::start(options).unwrap(), identity }
+}
+
 /// Starts a node that offers TCP, and shared memory at a path.
 pub fn node(pool_bytes: u64, shm: Option<PathBuf>) -> Served {
-    let pool = Pool::new(PoolOptions { bytes: pool_bytes, huge_pages: false }).unwrap();
-    let (identity, tcp) = (unique(), Some(loopback()));
-    let fabrics =
-        NodeFabrics::start(NodeFabricsOptions { pool, identity, tcp, spin: DEFAULT_SPIN, shm })
-            .unwrap();
-    Served { fabrics, identity }
+    start(NodeFabricsOptions { tcp: Some(loopback()), shm, ..options(pool_bytes) })
+}
+
+/// Starts a node that offers verbs at an address.
+pub fn verbs_node(pool_bytes: u64, at: IpAddr) -> Served {
+    start(NodeFabricsOptions { verbs: Some((at, 0).into()), ..options(pool_bytes) })
+}
+
+/// Where verbs can be tested on this machine: the address of its RDMA device. `None` if it has none, which
+/// is an error if the environment says that it must.
+pub fn verbs_address() -> Option<IpAddr> {
+    match fusee_fabric::verbs::default_device() {
+        Ok((_, address)) => Some(address.unwrap_or(Ipv4Addr::LOCALHOST.into())),
+        Err(error) => {
+            println!("SKIPPED: nothing of verbs is tested: {error}");
+            let required = std::env::var("FUSEE_RDMA_REQUIRED").is_ok_and(|value| value == "1");
+            assert!(!required, "FUSEE_RDMA_REQUIRED is 1: {error}");
+            None
+        }
+    }
 }
 
 /// A node as a view would show it.
@@ -81,6 +107,7 @@ pub fn member(node: MnId, served: &Served) -> Member {
         control: String::new(),
         tcp: served.fabrics.tcp_addr().map(|addr| addr.to_string()),
         shm: served.fabrics.shm_path().map(|path| path.display().to_string()),
+        verbs: served.fabrics.verbs_addr().map(|addr| addr.to_string()),
         pool_bytes: served.fabrics.pool().bytes(),
     }
 }
