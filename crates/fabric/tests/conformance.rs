@@ -21,7 +21,7 @@ use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig};
 use fusee_fabric::{AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics, attach_all};
 use support::child::{Child, ROLE};
-use support::{Scratch, block_on, member, node, verbs_address, verbs_node};
+use support::{Scratch, block_on, member, node, rdma_device, verbs_node};
 
 /// Which clients use which fabric.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ impl Inside {
     fn new(mix: Mix) -> Inside {
         let scratch = Scratch::new();
         let nodes = NODES.map(|_| match mix {
-            Mix::All(FabricKind::Verbs) => verbs_node(POOL_BYTES, verbs_address().unwrap()),
+            Mix::All(FabricKind::Verbs) => verbs_node(POOL_BYTES),
             _ => node(POOL_BYTES, Some(scratch.socket())),
         });
         let members = NODES.into_iter().zip(&nodes).map(|(name, n)| member(name, n)).collect();
@@ -101,7 +101,7 @@ impl Outside {
     fn new(kind: FabricKind) -> Outside {
         let scratch = Scratch::new();
         let nodes = NODES.map(|name| match kind {
-            FabricKind::Verbs => Child::verbs_node(name, POOL_BYTES, verbs_address().unwrap()),
+            FabricKind::Verbs => Child::verbs_node(name, POOL_BYTES),
             _ => Child::node(name, POOL_BYTES, &scratch.socket()),
         });
         let (nodes, members) = nodes.into_iter().unzip();
@@ -229,10 +229,20 @@ fn a_killed_node_leaves_its_socket_to_the_next() {
 
 type Run = Box<dyn FnOnce()>;
 
+/// Software RoCE breaks guarantee 3, and says nothing about it: the kernel copies bytes.
+fn is_kept(rig: &str, check: &str, may_tear: bool) -> bool {
+    let is_kept = !may_tear || !["words_do_not_tear", "the_last_word_lands_last"].contains(&check);
+    if !is_kept {
+        println!("SKIPPED: {rig}/{check}: software RoCE does not promise it");
+    }
+    is_kept
+}
+
 fn all_checks() -> Vec<(String, Run)> {
     let mut all: Vec<(String, Run)> = Vec::new();
-    let has_verbs = verbs_address().is_some();
-    let can_run = |mix: &Mix| has_verbs || !matches!(mix, Mix::All(FabricKind::Verbs));
+    let rdma = rdma_device();
+    let can_run = |mix: &Mix| rdma.is_some() || !matches!(mix, Mix::All(FabricKind::Verbs));
+    let may_tear = |kind| kind == FabricKind::Verbs && rdma.as_ref().is_some_and(|r| r.is_software);
     let inside = [
         ("shm", Mix::All(FabricKind::Shm)),
         ("tcp", Mix::All(FabricKind::Tcp)),
@@ -241,7 +251,8 @@ fn all_checks() -> Vec<(String, Run)> {
     ];
     for (name, mix) in inside.into_iter().filter(|(_, mix)| can_run(mix)) {
         let checks = conformance::checks().into_iter().chain(conformance::fencing_checks());
-        for (check, run) in checks {
+        let may_tear = matches!(mix, Mix::All(kind) if may_tear(kind));
+        for (check, run) in checks.filter(|(check, _)| is_kept(name, check, may_tear)) {
             all.push((format!("{name}/{check}"), Box::new(move || run(&Inside::new(mix)))));
         }
     }
@@ -255,6 +266,7 @@ fn all_checks() -> Vec<(String, Run)> {
         if kind != FabricKind::Shm {
             checks.extend(conformance::fencing_checks());
         }
+        checks.retain(|(check, _)| is_kept(name, check, may_tear(kind)));
         for (check, run) in checks {
             all.push((format!("{name}/{check}"), Box::new(move || run(&Outside::new(kind)))));
         }

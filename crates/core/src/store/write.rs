@@ -273,7 +273,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         object: &Allocation,
     ) -> Result<Result<Target, Stale>, Error> {
         self.batch.clear();
-        // READs go first: what a processor stores it need not wait for before it loads.
+        // The order of READs and WRITEs does not matter here: nobody knows of the object yet. READs go first
+        // where the session's processor executes them: what it stores it need not wait for before it
+        // loads. To network cards they go last: behind a READ, a WRITE to the same node would wait for it.
+        let reads_first = self.store.fabric.is_immediate();
+        if !reads_first {
+            self.post_object(intent, object)?;
+        }
         if let Some(lead) = hint.and_then(|hint| Lead::new(&self.view, hint, intent.key)) {
             let hint = lead.hint;
             let slot = lead.read_slot(&mut self.batch);
@@ -282,7 +288,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 self.store.fabric.prefetch(backup.node, backup.offset);
             }
             self.store.fabric.prefetch(lead.object.node, lead.object.offset);
-            self.post_object(intent, object)?;
+            if reads_first {
+                self.post_object(intent, object)?;
+            }
             self.object_phase(object).await?;
             let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
             let leads = self.is_proved(proof, word, intent.key)?;
@@ -301,7 +309,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let buckets = Buckets::of(intent.key, &self.view);
         let tickets = self.read_buckets(&buckets);
-        self.post_object(intent, object)?;
+        if reads_first {
+            self.post_object(intent, object)?;
+        }
         self.object_phase(object).await?;
         let words = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
         Box::pin(self.find_in(words, intent.key)).await

@@ -27,6 +27,8 @@ const TIMEOUT: u8 = 15;
 const RETRIES: u8 = 6;
 /// Routers that a packet may pass.
 const HOPS: u8 = 64;
+/// The vendor that rxe, the kernel's software RoCE, gives for itself: it has none.
+const SOFTWARE_VENDOR: u32 = 0xff_ffff;
 /// READs and atomics under way on one queue pair, at most.
 const MAX_DEPTH: c_int = 128;
 
@@ -39,6 +41,8 @@ pub(super) struct Device {
     ports: Vec<Port>,
     /// Whether its atomics and the processor's see each other.
     pub(super) shares_atomics: bool,
+    /// Whether it is the kernel's software RoCE, which copies bytes, not words.
+    pub(super) is_software: bool,
     pub(super) max_verbs: u32,
     /// READs and atomics that it can have under way as a session's, and as a memory node's.
     depths: (u8, u8),
@@ -71,10 +75,24 @@ pub(super) fn choose(
     Ok((device, selected))
 }
 
-/// The name of the device that is used on this machine unless something else is near or wanted, and the IP
-/// address of its port, if it has one. The error says why verbs cannot be used here.
-pub fn default_device() -> Result<(String, Option<IpAddr>), RdmaError> {
-    choose(None).map(|(device, selected)| (device.name.clone(), selected.gid.address()))
+/// What a machine has for verbs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The device's name.
+    pub device: String,
+    /// The IP address of its port, if it has one.
+    pub address: Option<IpAddr>,
+    /// It is software RoCE (rxe): good for tests. It copies bytes, so that words may tear.
+    pub is_software: bool,
+}
+
+/// What is used on this machine unless something else is near or wanted; the error says why nothing is.
+pub fn default_device() -> Result<Found, RdmaError> {
+    choose(None).map(|(device, selected)| Found {
+        device: device.name.clone(),
+        address: selected.gid.address(),
+        is_software: device.is_software,
+    })
 }
 
 /// All devices, opened.
@@ -140,6 +158,7 @@ impl Device {
             name,
             ports: Vec::new(),
             shares_atomics: false,
+            is_software: false,
             max_verbs: 0,
             depths: (0, 0),
         };
@@ -153,6 +172,7 @@ impl Device {
         }
         let depth = |depth: c_int| depth.clamp(1, MAX_DEPTH) as u8;
         device.shares_atomics = attr.atomic_cap == ffi::ATOMIC_GLOB;
+        device.is_software = attr.vendor_id == SOFTWARE_VENDOR;
         device.max_verbs = attr.max_qp_wr.min(attr.max_cqe).max(1) as u32;
         device.depths = (depth(attr.max_qp_init_rd_atom), depth(attr.max_qp_rd_atom));
         for number in 1..=attr.phys_port_cnt {

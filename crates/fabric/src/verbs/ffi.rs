@@ -90,7 +90,9 @@ pub(super) struct CompChannel {
 /// What a device can do.
 #[repr(C)]
 pub(super) struct DeviceAttr {
-    _versions: [u64; 14],
+    _versions: [u64; 12],
+    pub(super) vendor_id: u32,
+    _part: [u32; 3],
     pub(super) max_qp_wr: c_int,
     _caps: [c_int; 4],
     pub(super) max_cqe: c_int,
@@ -460,6 +462,7 @@ const _: () = {
     assert!(offset_of!(Mr, rkey) == 40);
     assert!(offset_of!(CompChannel, fd) == 8);
     assert!(size_of::<DeviceAttr>() == 232);
+    assert!(offset_of!(DeviceAttr, vendor_id) == 96);
     assert!(offset_of!(DeviceAttr, max_qp_wr) == 112);
     assert!(offset_of!(DeviceAttr, max_cqe) == 132);
     assert!(offset_of!(DeviceAttr, max_qp_rd_atom) == 144);

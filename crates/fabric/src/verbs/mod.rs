@@ -23,7 +23,7 @@ mod requester;
 mod wire;
 
 pub use client::{VerbsFabric, VerbsOptions};
-pub use device::default_device;
+pub use device::{Found, default_device};
 pub use node::VerbsNode;
 pub use ports::DEVICE_VARIABLE;
 pub use requester::Counts;

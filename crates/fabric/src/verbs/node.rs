@@ -73,6 +73,9 @@ impl VerbsNode {
         let addr = listener.local_addr().map_err(io)?;
         let (commands, received) = mpsc::channel();
         let sessions = Arc::new(AtomicU64::new(0));
+        if device.is_software {
+            tracing::warn!("software RoCE may tear words: it is for tests, serve tcp instead");
+        }
         let (name, gid) = (&port.port.device, port.gid.index);
         tracing::info!(device = name, port = port.port.number, gid, "serving verbs");
         let server = Loop {

@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
-use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
@@ -54,8 +53,8 @@ impl Child {
     }
 
     /// The same with an RDMA device.
-    pub fn verbs_node(name: MnId, pool_bytes: u64, at: IpAddr) -> (Child, Member) {
-        let (child, identity, at) = Child::start_node(&format!("{pool_bytes} verbs {at}"));
+    pub fn verbs_node(name: MnId, pool_bytes: u64) -> (Child, Member) {
+        let (child, identity, at) = Child::start_node(&format!("{pool_bytes} verbs"));
         let (node, tcp, shm, verbs) = (name, None, None, Some(at));
         (child, Member { node, identity, control: String::new(), tcp, shm, verbs, pool_bytes })
     }
@@ -125,10 +124,8 @@ impl Drop for Child {
 pub fn run(role: &str) {
     let words: Vec<&str> = role.split(' ').collect();
     match words[..] {
+        ["node", bytes, "verbs"] => run_node(verbs_node(bytes.parse().unwrap())),
         ["node", bytes, path] => run_node(node(bytes.parse().unwrap(), Some(path.into()))),
-        ["node", bytes, "verbs", at] => {
-            run_node(verbs_node(bytes.parse().unwrap(), at.parse().unwrap()));
-        }
         ["client", client, node, identity, path] => run_client(
             ClientId(client.parse().unwrap()),
             MnId(node.parse().unwrap()),

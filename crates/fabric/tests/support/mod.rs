@@ -3,7 +3,7 @@
 
 pub mod child;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
 use fusee_fabric::tcp::DEFAULT_SPIN;
+use fusee_fabric::verbs::{Found, default_device};
 use fusee_fabric::{AnyFabric, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
 
 /// A number that no other test of this machine has at the moment.
@@ -80,16 +81,17 @@ pub fn node(pool_bytes: u64, shm: Option<PathBuf>) -> Served {
     start(NodeFabricsOptions { tcp: Some(loopback()), shm, ..options(pool_bytes) })
 }
 
-/// Starts a node that offers verbs at an address.
-pub fn verbs_node(pool_bytes: u64, at: IpAddr) -> Served {
+/// Starts a node that offers verbs, at the address of the machine's RDMA device.
+pub fn verbs_node(pool_bytes: u64) -> Served {
+    let at = default_device().unwrap().address.unwrap_or(Ipv4Addr::LOCALHOST.into());
     start(NodeFabricsOptions { verbs: Some((at, 0).into()), ..options(pool_bytes) })
 }
 
-/// Where verbs can be tested on this machine: the address of its RDMA device. `None` if it has none, which
-/// is an error if the environment says that it must.
-pub fn verbs_address() -> Option<IpAddr> {
-    match fusee_fabric::verbs::default_device() {
-        Ok((_, address)) => Some(address.unwrap_or(Ipv4Addr::LOCALHOST.into())),
+/// The RDMA device with which verbs can be tested on this machine. `None` if it has none, which is an error
+/// if the environment says that it must.
+pub fn rdma_device() -> Option<Found> {
+    match default_device() {
+        Ok(found) => Some(found),
         Err(error) => {
             println!("SKIPPED: nothing of verbs is tested: {error}");
             let required = std::env::var("FUSEE_RDMA_REQUIRED").is_ok_and(|value| value == "1");
