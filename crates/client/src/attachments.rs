@@ -123,14 +123,8 @@ mod tests {
         let identity = (u64::from(std::process::id()) << 32) + u64::from(name);
         let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
         let tcp = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let options = NodeFabricsOptions {
-            pool,
-            identity,
-            tcp,
-            spin: DEFAULT_SPIN,
-            shm: None,
-            verbs: None,
-        };
+        let options =
+            NodeFabricsOptions { pool, identity, tcp, spin: DEFAULT_SPIN, shm: None, verbs: None };
         let fabrics = NodeFabrics::start(options).unwrap();
         let tcp = fabrics.tcp_addr().map(|addr| addr.to_string());
         let node = MnId(name);

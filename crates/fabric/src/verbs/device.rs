@@ -63,9 +63,7 @@ impl fmt::Debug for Device {
 static OPEN: LazyLock<Mutex<HashMap<String, Weak<Device>>>> = LazyLock::new(Mutex::default);
 
 /// The device, port and address to use; `near` is this end of the connection to the other party.
-pub(super) fn choose(
-    near: Option<IpAddr>,
-) -> Result<(Arc<Device>, Selected), RdmaError> {
+pub(super) fn choose(near: Option<IpAddr>) -> Result<(Arc<Device>, Selected), RdmaError> {
     let wanted = Wanted::from_environment()?;
     let devices = all()?;
     let ports: Vec<Port> = devices.iter().flat_map(|device| device.ports.clone()).collect();
@@ -389,9 +387,8 @@ impl Completions {
         }
         let raw_channel = channel.map_or(ptr::null_mut(), NonNull::as_ptr);
         // SAFETY: context and channel are alive.
-        let cq = unsafe {
-            (library.create_cq)(context, room as c_int, ptr::null_mut(), raw_channel, 0)
-        };
+        let cq =
+            unsafe { (library.create_cq)(context, room as c_int, ptr::null_mut(), raw_channel, 0) };
         let Some(cq) = NonNull::new(cq) else {
             let error = device.last_error("make a completion queue");
             if let Some(channel) = channel {

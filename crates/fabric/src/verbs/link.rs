@@ -438,7 +438,8 @@ mod tests {
             match ring.take(len) {
                 Some(place) => {
                     assert!(place + len <= ARENA_BYTES && place % ALIGN as u32 == 0);
-                    let apart = |(at, n, _): &(u32, u32, u64)| *at >= place + len || place >= at + n;
+                    let apart =
+                        |(at, n, _): &(u32, u32, u64)| *at >= place + len || place >= at + n;
                     assert!(used.iter().all(apart), "{place}+{len} is in use");
                     used.push_back((place, len, ring.head));
                 }

@@ -9,6 +9,8 @@
 //! `unsafe` of this fabric. `link` cuts verbs for the card and keeps their order; [`VerbsFabric`] is the
 //! session's side. `docs/rdma.md` is for who runs it.
 
+#[cfg(test)]
+mod card_tests;
 mod client;
 #[allow(unsafe_code)]
 mod device;

@@ -242,7 +242,8 @@ impl Loop {
 
     fn fence(&mut self, client: ClientId) {
         self.fenced.insert(client);
-        let is_of = |_: &usize, c: &mut Connection| c.session.as_ref().is_some_and(|s| s.0 == client);
+        let is_of =
+            |_: &usize, c: &mut Connection| c.session.as_ref().is_some_and(|s| s.0 == client);
         for (_, mut connection) in self.open.extract_if(is_of) {
             let peer = connection.peer;
             tracing::warn!(%client, %peer, "fenced, its queue pair is destroyed");

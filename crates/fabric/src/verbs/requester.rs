@@ -186,8 +186,7 @@ impl Requester {
     pub(super) fn add(&mut self, work: &Work) {
         assert!(self.list.len() < self.list.capacity(), "more verbs than the queue pair takes");
         let start = self.at(work.place, work.len as usize);
-        let piece =
-            Sge { addr: start as u64, length: work.len, lkey: self.arena.local_key() };
+        let piece = Sge { addr: start as u64, length: work.len, lkey: self.arena.local_key() };
         let remote_addr = self.remote_base.wrapping_add(work.offset);
         let rkey = self.remote_key;
         let atomic = |compare_add, swap| ffi::Operands {
@@ -252,7 +251,10 @@ impl Requester {
     }
 
     /// Takes completions and passes each to `done`.
-    pub(super) fn poll(&mut self, mut done: impl FnMut(&Requester, Completion)) -> Result<(), RdmaError> {
+    pub(super) fn poll(
+        &mut self,
+        mut done: impl FnMut(&Requester, Completion),
+    ) -> Result<(), RdmaError> {
         let mut found = [Wc::default(); AT_ONCE];
         loop {
             let count = self.completions.poll(&mut found)?;

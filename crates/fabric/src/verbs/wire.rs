@@ -198,7 +198,8 @@ mod tests {
 
     #[test]
     fn impossible_numbers_are_refused() {
-        let good = Address { queue_pair: 1, first_packet: 1, lid: 0, mtu: 3, depth: 1, gid: [0; 16] };
+        let good =
+            Address { queue_pair: 1, first_packet: 1, lid: 0, mtu: 3, depth: 1, gid: [0; 16] };
         for address in [
             Address { queue_pair: 1 << 24, ..good },
             Address { first_packet: 1 << 24, ..good },

@@ -45,7 +45,8 @@ impl Child {
 
     /// A memory node in a process of its own.
     pub fn node(name: MnId, pool_bytes: u64, socket: &Path) -> (Child, Member) {
-        let (child, identity, at) = Child::start_node(&format!("{pool_bytes} {}", socket.display()));
+        let (child, identity, at) =
+            Child::start_node(&format!("{pool_bytes} {}", socket.display()));
         let shm = Some(socket.display().to_string());
         let control = String::new();
         let (node, tcp, verbs) = (name, Some(at), None);
