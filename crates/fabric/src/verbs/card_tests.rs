@@ -3,10 +3,16 @@
 //!
 //! Needs an RDMA device; without one it says so, and fails if `FUSEE_RDMA_REQUIRED` is 1.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use fusee_core::verbs::{Op, Span};
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Span, VerbError};
+
+use super::client::{VerbsFabric, VerbsOptions};
+use super::wire::{HELLO_BYTES, Hello, Status, Welcome};
 
 use super::device::{self, Device, Registered, Responder};
 use super::ports::Selected;
@@ -65,7 +71,7 @@ impl Pair {
 
     /// Posts a verb, and waits for what comes of it.
     fn post(&mut self, op: Op, offset: u64) -> Result<(), Refusal> {
-        self.requester.add(&Work { id: 7, op, len: 8, place: 0, offset, waits: false });
+        self.requester.add(&Work { id: 7, op, len: 8, place: 0, offset });
         self.requester.ring().map_err(|_| Refusal::Here)?;
         let started = Instant::now();
         let mut completion: Option<Completion> = None;
@@ -141,6 +147,48 @@ fn a_card_that_does_not_answer_is_noticed_in_bounded_time() {
     assert!(took > Duration::from_millis(100), "given up after {took:?}, so it was not repeated");
     assert!(took < Duration::from_secs(6), "given up after {took:?}");
     assert_eq!(pair.word(0), 1, "a verb after the end of the queue pair");
+}
+
+/// A node that says hello and keeps the connection, and whose queue pair has gone.
+#[test]
+fn a_card_that_says_nothing_at_all_is_given_up() {
+    let Some((device, port)) = card() else { return };
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    std::thread::scope(|scope| {
+        let node = scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut hello = [0; HELLO_BYTES];
+            stream.read_exact(&mut hello).unwrap();
+            let hello = Hello::decode(&hello).unwrap();
+            let responder = Responder::new(&device, &port, &hello.address).unwrap();
+            let (identity, pool_bytes, status) = (hello.identity, POOL_BYTES, Status::Welcome);
+            let address = responder.address();
+            let welcome = Welcome { identity, pool_bytes, status, key: 1, base: 0, address };
+            stream.write_all(&welcome.encode()).unwrap();
+            responder.end().unwrap();
+            stream
+        });
+        // Cards repeat a verb for longer than that.
+        let silence = Duration::from_millis(200);
+        let options = VerbsOptions { silence, ..VerbsOptions::default() };
+        let fabric = VerbsFabric::new(ClientId(1), options).unwrap();
+        fabric.attach(MnId(0), 9, &at).unwrap();
+        let _lease = node.join().unwrap();
+        let started = Instant::now();
+        let mut batch = Batch::new();
+        batch.faa(MnId(0), 0, 1);
+        let (mut executing, waker) = (std::pin::pin!(fabric.execute(batch)), fabric.waker());
+        let batch = loop {
+            match executing.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(batch) => break batch,
+                Poll::Pending => fabric.turn(None),
+            }
+        };
+        assert_eq!(batch.verbs()[0].result, Err(VerbError::Unreachable));
+        let took = started.elapsed();
+        assert!(took >= silence && took < Duration::from_millis(900), "given up after {took:?}");
+    });
 }
 
 /// A registered pool keeps its pages: what the processor clears, the card sees, and the other way round.

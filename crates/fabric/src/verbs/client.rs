@@ -5,14 +5,15 @@
 //! complete. It looks for a while before it sleeps, as over TCP; asleep, it waits for completion events.
 //!
 //! A node is lost when a card has repeated a verb in vain (`device` says how often), when it refuses one,
-//! or when the connection ends over which it said hello. Whatever is in flight then fails, and the queue
-//! pair with it: nothing is posted there again.
+//! when the connection ends over which it said hello, or when nothing at all comes of a verb for
+//! [`VerbsOptions::silence`]: a card or its driver that hangs. Whatever is in flight then fails, and the queue
+//! pair is destroyed, so that none of it executes later; nothing is posted there again.
 
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
 use mio::unix::SourceFd;
@@ -30,6 +31,8 @@ use crate::spin::{DEFAULT_SPIN, Spin};
 pub struct VerbsOptions {
     /// For a memory node to accept a connection, and again to answer the hello.
     pub connect: Duration,
+    /// Without any completion while verbs are with the card; longer than cards repeat verbs.
+    pub silence: Duration,
     /// How long to look for completions before sleeping; where they take longer, sessions soon sleep
     /// at once. Zero: always.
     pub spin: Duration,
@@ -37,12 +40,16 @@ pub struct VerbsOptions {
 
 impl Default for VerbsOptions {
     fn default() -> VerbsOptions {
-        VerbsOptions { connect: Duration::from_secs(2), spin: DEFAULT_SPIN }
+        VerbsOptions {
+            connect: Duration::from_secs(2),
+            silence: Duration::from_secs(5),
+            spin: DEFAULT_SPIN,
+        }
     }
 }
 
-/// A session that never sleeps looks after its leases every so many turns.
-const LEASE_TURNS: u32 = 256;
+/// A session that never sleeps looks after its leases, and after silent cards, every so many turns.
+const CARE_TURNS: u32 = 256;
 
 const NO_WAIT: Option<Duration> = Some(Duration::ZERO);
 
@@ -131,16 +138,20 @@ impl VerbsFabric {
     pub fn turn(&self, max_wait: Option<Duration>) {
         let mut inner = self.inner.borrow_mut();
         inner.look();
-        inner.turns += 1;
-        if inner.turns.is_multiple_of(LEASE_TURNS) {
+        inner.turns = inner.turns.wrapping_add(1);
+        if inner.turns.is_multiple_of(CARE_TURNS) {
             inner.wait(NO_WAIT);
+            inner.lose_silent(self.options.silence);
         }
         let has_time = inner.slots.complete() == 0 && max_wait != NO_WAIT;
         if has_time && !inner.spin(&self.alarm) {
             // What completes from the arming on makes an event; what was there before is looked for.
             let sleep = self.alarm.set() && inner.arm();
-            inner.wait(if sleep { max_wait } else { NO_WAIT });
+            let silence = self.options.silence;
+            let wait = if sleep { inner.bounded(max_wait, silence) } else { NO_WAIT };
+            inner.wait(wait);
             inner.look();
+            inner.lose_silent(silence);
         }
         drop(inner);
         self.alarm.stop();
@@ -241,6 +252,37 @@ impl Inner {
         }
         self.look();
         self.slots.complete() == 0
+    }
+
+    /// How long to sleep: not beyond the time at which a silent card counts as lost.
+    fn bounded(&mut self, max_wait: Option<Duration>, silence: Duration) -> Option<Duration> {
+        let (mut wait, now) = (max_wait, Instant::now());
+        for link in self.links.iter_mut().filter(|link| link.is_waiting()) {
+            let since = *link.silent_since.get_or_insert(now);
+            // Rounded up: a wait of less than a millisecond must not become a busy loop.
+            let left = (since + silence).saturating_duration_since(now) + Duration::from_millis(1);
+            wait = Some(wait.map_or(left, |wait| wait.min(left)));
+        }
+        wait
+    }
+
+    /// Gives up nodes of which nothing has come for too long.
+    ///
+    /// Time passes also while this process is stopped, and a completion may have come meanwhile. So a card
+    /// is silent only if nothing is there *after* its time was up.
+    fn lose_silent(&mut self, silence: Duration) {
+        let now = Instant::now();
+        for at in 0..self.links.len() {
+            let link = &mut self.links[at];
+            if !link.is_waiting() || now < *link.silent_since.get_or_insert(now) + silence {
+                continue;
+            }
+            match link.look(&mut self.slots) {
+                Ok(()) if link.silent_since.is_some() => self.fail(at, &LinkError::Silent(silence)),
+                Ok(()) => {}
+                Err(error) => self.fail(at, &error),
+            }
+        }
     }
 
     /// Waits for events.

@@ -310,7 +310,6 @@ pub(super) const QPS_RTR: c_uint = 2;
 pub(super) const QPS_RTS: c_uint = 3;
 pub(super) const QPS_ERR: c_uint = 6;
 pub(super) const QPT_RC: c_uint = 2;
-pub(super) const SEND_FENCE: c_uint = 1;
 pub(super) const SEND_SIGNALED: c_uint = 2;
 pub(super) const SEND_INLINE: c_uint = 8;
 pub(super) const WC_SUCCESS: c_uint = 0;

@@ -10,8 +10,9 @@
 //!
 //! A card executes what comes over one connection in the order posted, with one exception (IBTA vol. 1,
 //! 10.8.3.3): behind a READ, a later WRITE, CAS or FAA may execute first, and a READ that has to be repeated
-//! reads again. So the first of them behind a READ of its batch waits for it, in the card
-//! ([`Work::waits`]). That is a round trip, so operations post READs last where they may.
+//! reads again. So the first of them behind a READ of its batch is held back until the READ is complete. That
+//! is a round trip, so operations post READs last where they may. (A card can do the waiting itself,
+//! `IBV_SEND_FENCE`. It takes as long, and Linux' software RoCE hangs when a packet is lost meanwhile.)
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -28,6 +29,8 @@ use crate::slots::Slots;
 
 /// The longest fragment: several fit into the arena, so that one is copied while others travel.
 const FRAGMENT_BYTES: u32 = ARENA_BYTES / 4;
+/// Of so many verbs in a row one is signalled, so that it shows that the card goes on.
+const SIGNAL_VERBS: u64 = 128;
 /// Fragments start at cache lines of the arena.
 const ALIGN: u64 = 64;
 
@@ -40,7 +43,7 @@ struct Part {
     done_bytes: u32,
     /// Verbs that are not wholly posted.
     left: usize,
-    /// A READ has been posted since the last verb that waited.
+    /// What was posted last is a READ.
     has_read: bool,
 }
 
@@ -95,6 +98,8 @@ pub(super) struct Link {
     pub(super) failed: Option<VerbError>,
     /// Its end is the end of the session.
     pub(super) lease: mio::net::TcpStream,
+    /// Since when we wait for a completion; `None`: we do not know yet.
+    pub(super) silent_since: Option<Instant>,
     /// `None` once it has failed.
     requester: Option<Requester>,
     /// What it had counted then.
@@ -116,6 +121,8 @@ pub(super) enum LinkError {
     Left,
     #[error("the memory node has fenced this client")]
     Fenced,
+    #[error("its network card did not answer for {0:?}, nor did ours give up")]
+    Silent(Duration),
     #[error("a verb failed: {0}")]
     Verb(String),
     #[error("the network card takes no verbs: {0}")]
@@ -169,6 +176,7 @@ pub(super) fn connect(
         pool_bytes: welcome.pool_bytes,
         failed: None,
         lease: mio::net::TcpStream::from_std(stream),
+        silent_since: None,
         requester: Some(requester),
         counted: Counts::default(),
         fragment_bytes: FRAGMENT_BYTES.min(port.port.max_message_bytes & !7),
@@ -262,17 +270,23 @@ impl Link {
             }
             let batch = slots.batch(part.slot);
             let verb = batch.verbs()[part.verb];
+            let is_read = matches!(verb.op, Op::Read { .. });
+            if part.has_read && !is_read {
+                // The READ was the last to be posted, and what is posted completes in order.
+                if !self.posted.is_empty() {
+                    break;
+                }
+                requester.counts.waits += 1;
+            }
             let (from, len) = (part.done_bytes, fragment_bytes(&verb, part.done_bytes, most));
             let Some(place) = self.ring.take(len) else { break };
             if let Op::Write { buf } = verb.op {
                 requester.put(place, batch.bytes(buf.part(from, len)));
             }
-            let is_read = matches!(verb.op, Op::Read { .. });
-            let waits = part.has_read && !is_read;
-            part.has_read = is_read || (part.has_read && !waits);
+            part.has_read = is_read;
             let id = self.first_id + self.posted.len() as u64;
             let offset = verb.offset + u64::from(from);
-            requester.add(&Work { id, op: verb.op, len, place, offset, waits });
+            requester.add(&Work { id, op: verb.op, len, place, offset });
             part.done_bytes += len;
             let ends_verb = part.done_bytes == verb.bytes();
             part.left -= usize::from(ends_verb);
@@ -287,6 +301,9 @@ impl Link {
                 ends_verb,
                 ends_part,
             });
+            if id.is_multiple_of(SIGNAL_VERBS) {
+                requester.signal();
+            }
             if ends_part {
                 requester.signal();
                 self.waiting.pop_front();
@@ -303,9 +320,11 @@ impl Link {
     /// Takes completions, and posts what there is room for then.
     pub(super) fn look(&mut self, slots: &mut Slots) -> Result<(), LinkError> {
         let (posted, ring, first_id) = (&mut self.posted, &mut self.ring, &mut self.first_id);
+        let silent_since = &mut self.silent_since;
         let Some(requester) = &mut self.requester else { return Ok(()) };
         let mut failure = None;
         requester.poll(|requester, Completion { id, failure: status }| {
+            *silent_since = None;
             // What follows a failure has been thrown out unexecuted.
             if failure.is_some() || status.is_some() {
                 failure = failure.or(status);

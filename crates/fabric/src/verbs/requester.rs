@@ -40,8 +40,6 @@ pub(super) struct Work {
     pub(super) place: u32,
     /// Where in the pool.
     pub(super) offset: u64,
-    /// It waits until earlier READs and atomics are complete.
-    pub(super) waits: bool,
 }
 
 /// A completion.
@@ -64,7 +62,7 @@ pub struct Counts {
     pub signals: u64,
     /// Completions taken.
     pub completions: u64,
-    /// Verbs that had to wait for earlier READs and atomics, a round trip of their own.
+    /// Verbs that had to wait for a READ before them, a round trip of their own.
     pub waits: u64,
     /// WRITEs that travelled with their verb.
     pub inline: u64,
@@ -200,10 +198,6 @@ impl Requester {
             Op::Faa { add, .. } => (ffi::WR_ATOMIC_FETCH_AND_ADD, atomic(add, 0)),
         };
         let mut send_flags = 0;
-        if work.waits {
-            send_flags |= ffi::SEND_FENCE;
-            self.counts.waits += 1;
-        }
         if opcode == ffi::WR_RDMA_WRITE && work.len <= self.pair.max_inline {
             send_flags |= ffi::SEND_INLINE;
             self.counts.inline += 1;
