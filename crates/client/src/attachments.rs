@@ -123,12 +123,13 @@ mod tests {
         let identity = (u64::from(std::process::id()) << 32) + u64::from(name);
         let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
         let tcp = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let options = NodeFabricsOptions { pool, identity, tcp, spin: DEFAULT_SPIN, shm: None };
+        let options =
+            NodeFabricsOptions { pool, identity, tcp, spin: DEFAULT_SPIN, shm: None, verbs: None };
         let fabrics = NodeFabrics::start(options).unwrap();
         let tcp = fabrics.tcp_addr().map(|addr| addr.to_string());
         let node = MnId(name);
-        let member =
-            Member { node, identity, control: "none".into(), tcp, shm: None, pool_bytes: 4096 };
+        let (control, shm, verbs, pool_bytes) = ("none".into(), None, None, 4096);
+        let member = Member { node, identity, control, tcp, shm, verbs, pool_bytes };
         (member, fabrics)
     }
 

@@ -2,15 +2,14 @@
 //!
 //! The same code as in real processes, but control messages go through channels: no control port
 //! is opened, no file is written. Over shared memory the sessions use the pools' mappings
-//! directly; over TCP each memory node's software NIC listens on a free port of 127.0.0.1.
+//! directly; over TCP each memory node's software NIC listens on a free port of 127.0.0.1; over verbs
+//! all share the machine's RDMA device.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr};
 
 use fusee_control::master::MasterReply;
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 use fusee_core::verbs::MnId;
-use fusee_fabric::FabricKind;
 use fusee_master::settings::{DEFAULT_MOVE_BYTES_PER_S, Lease};
 use fusee_master::{MasterServer, Settings};
 use fusee_memory_node::MemoryNode;
@@ -40,12 +39,11 @@ impl Cluster {
         };
         let failed = |error: &dyn std::fmt::Display| ConnectError::Embedded(error.to_string());
         settings.check().map_err(|error| failed(&error))?;
-        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let tcp = (options.fabric == FabricKind::Tcp).then_some(loopback);
         let mut started = Vec::new();
         for i in 0..options.memory_nodes {
             let (name, bytes) = (format!("embedded-{i}"), options.pool_bytes);
-            let node = MemoryNode::start_local(runtime, &name, bytes, options.huge_pages, tcp);
+            let (huge_pages, fabric) = (options.huge_pages, options.fabric);
+            let node = MemoryNode::start_local(runtime, &name, bytes, huge_pages, fabric);
             started.push(node.map_err(|error| failed(&error))?);
         }
         let clients = started.iter().map(MemoryNode::client).collect();

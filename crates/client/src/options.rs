@@ -10,7 +10,8 @@ use fusee_fabric::FabricKind;
 /// Which fabric a client uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FabricChoice {
-    /// Shared memory if every memory node lends it on this host, else TCP.
+    /// Shared memory if every memory node lends it on this host; else verbs if every memory node serves
+    /// them and this host has an RDMA device; else TCP.
     #[default]
     Auto,
     /// This one.
@@ -25,7 +26,7 @@ impl FromStr for FabricChoice {
             "auto" => Ok(FabricChoice::Auto),
             _ => FabricKind::from_str(name)
                 .map(FabricChoice::Only)
-                .map_err(|_| format!("no fabric is called {name:?}: use auto, shm or tcp")),
+                .map_err(|_| format!("no fabric is called {name:?}: use auto, shm, tcp or verbs")),
         }
     }
 }
@@ -80,7 +81,8 @@ pub struct EmbeddedOptions {
     pub index_replicas: u8,
     /// Replicas of keys and values, 1..=5.
     pub data_replicas: u8,
-    /// How sessions reach the memory nodes. TCP goes through loopback ports.
+    /// How sessions reach the memory nodes. TCP goes through loopback ports, verbs through the RDMA device of
+    /// this machine.
     pub fabric: FabricKind,
     /// Memory that each node lends, in bytes. It is taken from the system as it is used.
     pub pool_bytes: u64,

@@ -244,8 +244,17 @@ pub(crate) async fn first_view(
     }
 }
 
-/// Shared memory if this host is every node's, else TCP.
+/// The best fabric by which all members can be reached, as far as it shows from here.
 pub(crate) fn reachable_fabric(members: &[Member]) -> FabricKind {
     let here = |m: &Member| m.shm.as_deref().is_some_and(|path| Path::new(path).exists());
-    if members.iter().all(here) { FabricKind::Shm } else { FabricKind::Tcp }
+    if members.iter().all(here) {
+        return FabricKind::Shm;
+    }
+    let has_verbs = members.iter().all(|m| m.verbs.is_some());
+    // Where nothing else is served, verbs say best what is missing.
+    let only_verbs = members.iter().all(|m| m.tcp.is_none());
+    match has_verbs && (only_verbs || fusee_fabric::verbs::default_device().is_ok()) {
+        true => FabricKind::Verbs,
+        false => FabricKind::Tcp,
+    }
 }

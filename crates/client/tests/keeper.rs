@@ -187,6 +187,7 @@ fn view(number: u64) -> View {
         control: "somewhere".into(),
         tcp: None,
         shm: None,
+        verbs: None,
         pool_bytes: 1 << 40,
     };
     let place = |offset| Place { node: MnId(0), offset };

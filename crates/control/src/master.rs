@@ -64,6 +64,8 @@ pub enum MasterRequest {
         tcp: Option<String>,
         /// Path of its Unix socket.
         shm: Option<String>,
+        /// Host and port where it hands out queue pairs of its network card.
+        verbs: Option<String>,
         /// Bytes of its pool.
         pool_bytes: u64,
     },

@@ -165,6 +165,8 @@ pub struct Description {
     pub tcp: Option<String>,
     /// Path of the Unix socket that hands out the memory.
     pub shm: Option<String>,
+    /// Host and port where the network card's queue pairs are handed out.
+    pub verbs: Option<String>,
 }
 
 /// How full a memory node is.

@@ -16,6 +16,7 @@ fn the_views_of_a_split_are_short_messages() {
         control: format!("127.0.0.1:1234{n}"),
         tcp: Some(format!("127.0.0.1:2345{n}")),
         shm: None,
+        verbs: None,
         pool_bytes: 1 << 40,
     };
     let subtable = |i: u64| Subtable {

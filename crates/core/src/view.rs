@@ -213,6 +213,8 @@ pub struct Member {
     pub tcp: Option<String>,
     /// Unix socket at which it hands out its memory to processes of its host, if it does.
     pub shm: Option<String>,
+    /// Host and port at which it hands out queue pairs of its network card, if it has one.
+    pub verbs: Option<String>,
     /// Bytes of its pool.
     pub pool_bytes: u64,
 }
@@ -428,6 +430,7 @@ pub(crate) mod tests {
             control: String::new(),
             tcp: None,
             shm: None,
+            verbs: None,
             pool_bytes: 4 << 20,
         };
         let places = |offset| Vec::from([0, 1].map(|n| Place { node: MnId(n), offset }));

@@ -15,6 +15,7 @@ fn member(n: u16, identity: u64) -> Member {
         control: format!("host:{n}"),
         tcp: None,
         shm: None,
+        verbs: None,
         pool_bytes: 1 << 40,
     }
 }

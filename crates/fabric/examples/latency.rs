@@ -58,6 +58,7 @@ fn main() {
         tcp: Some(([127, 0, 0, 1], 0).into()),
         spin: DEFAULT_SPIN,
         shm: None,
+        verbs: None,
     };
     let node = NodeFabrics::start(options).expect("a node");
     let member = Member {
@@ -66,6 +67,7 @@ fn main() {
         control: String::new(),
         tcp: node.tcp_addr().map(|addr| addr.to_string()),
         shm: None,
+        verbs: None,
         pool_bytes: POOL_BYTES,
     };
     for (kind, rounds) in [(FabricKind::Shm, rounds), (FabricKind::Tcp, rounds / 100)] {

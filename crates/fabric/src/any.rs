@@ -5,7 +5,7 @@
 //!
 //! # Driving
 //!
-//! Batches over TCP make progress in [`AnyFabric::turn`] only. An executor polls the tasks that
+//! Batches over TCP and verbs make progress in [`AnyFabric::turn`] only. An executor polls the tasks that
 //! are ready and then turns; with [`AnyFabric::waker`] as the waker of its own, or from another
 //! thread, it is called back from there. Shared memory needs no turning: a turn only sleeps.
 
@@ -23,7 +23,9 @@ use fusee_core::view::Member;
 
 use crate::error::{AttachCause, AttachError};
 use crate::shm::{ShmExecute, ShmFabric};
-use crate::tcp::{TcpExecute, TcpFabric, TcpOptions};
+use crate::slots;
+use crate::tcp::{TcpFabric, TcpOptions};
+use crate::verbs::{VerbsFabric, VerbsOptions};
 
 /// The kinds of fabrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +34,8 @@ pub enum FabricKind {
     Shm,
     /// TCP: the session runs anywhere.
     Tcp,
+    /// RDMA: session and memory node have network cards for it.
+    Verbs,
 }
 
 impl fmt::Display for FabricKind {
@@ -39,13 +43,14 @@ impl fmt::Display for FabricKind {
         f.write_str(match self {
             FabricKind::Shm => "shm",
             FabricKind::Tcp => "tcp",
+            FabricKind::Verbs => "verbs",
         })
     }
 }
 
 /// The name is none of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown fabric {0:?}; there are shm and tcp")]
+#[error("unknown fabric {0:?}; there are shm, tcp and verbs")]
 pub struct UnknownFabric(pub String);
 
 impl FromStr for FabricKind {
@@ -55,6 +60,7 @@ impl FromStr for FabricKind {
         match name {
             "shm" => Ok(FabricKind::Shm),
             "tcp" => Ok(FabricKind::Tcp),
+            "verbs" => Ok(FabricKind::Verbs),
             _ => Err(UnknownFabric(name.into())),
         }
     }
@@ -100,6 +106,8 @@ pub enum AnyFabric {
     Shm(ShmFabric, Arc<Bed>),
     /// TCP.
     Tcp(TcpFabric),
+    /// RDMA.
+    Verbs(VerbsFabric),
 }
 
 /// Opens a session with all of these memory nodes.
@@ -126,6 +134,9 @@ impl AnyFabric {
         Ok(match kind {
             FabricKind::Shm => AnyFabric::Shm(ShmFabric::new(client), Arc::default()),
             FabricKind::Tcp => AnyFabric::Tcp(TcpFabric::new(client, TcpOptions::default())?),
+            FabricKind::Verbs => {
+                AnyFabric::Verbs(VerbsFabric::new(client, VerbsOptions::default())?)
+            }
         })
     }
 
@@ -134,23 +145,29 @@ impl AnyFabric {
         match self {
             AnyFabric::Shm(..) => FabricKind::Shm,
             AnyFabric::Tcp(_) => FabricKind::Tcp,
+            AnyFabric::Verbs(_) => FabricKind::Verbs,
         }
     }
 
     /// Attaches to a memory node, in place of an earlier one of this name.
     pub fn attach(&self, member: &Member) -> Result<(), AttachError> {
+        let not_offered = || AttachError {
+            node: member.node,
+            at: member.control.clone(),
+            cause: AttachCause::NotOffered,
+        };
         match self {
             AnyFabric::Shm(shm, _) => {
                 shm.attach(member.node, member.identity, member.shm.as_deref().map(Path::new))
             }
-            AnyFabric::Tcp(tcp) => match &member.tcp {
-                Some(address) => tcp.attach(member.node, member.identity, address),
-                None => Err(AttachError {
-                    node: member.node,
-                    at: member.control.clone(),
-                    cause: AttachCause::NotOffered,
-                }),
-            },
+            AnyFabric::Tcp(tcp) => {
+                let address = member.tcp.as_ref().ok_or_else(not_offered)?;
+                tcp.attach(member.node, member.identity, address)
+            }
+            AnyFabric::Verbs(verbs) => {
+                let address = member.verbs.as_ref().ok_or_else(not_offered)?;
+                verbs.attach(member.node, member.identity, address)
+            }
         }
     }
 
@@ -159,6 +176,7 @@ impl AnyFabric {
         match self {
             AnyFabric::Shm(shm, _) => shm.detach(node),
             AnyFabric::Tcp(tcp) => tcp.detach(node),
+            AnyFabric::Verbs(verbs) => verbs.detach(node),
         }
     }
 
@@ -169,6 +187,7 @@ impl AnyFabric {
         match self {
             AnyFabric::Shm(shm, _) => shm.leave(patience),
             AnyFabric::Tcp(tcp) => tcp.leave(),
+            AnyFabric::Verbs(verbs) => verbs.leave(),
         }
     }
 
@@ -177,6 +196,7 @@ impl AnyFabric {
         match self {
             AnyFabric::Shm(_, bed) => bed.clone().into(),
             AnyFabric::Tcp(tcp) => tcp.waker(),
+            AnyFabric::Verbs(verbs) => verbs.waker(),
         }
     }
 
@@ -186,6 +206,7 @@ impl AnyFabric {
         match self {
             AnyFabric::Shm(_, bed) => bed.sleep(max_wait),
             AnyFabric::Tcp(tcp) => tcp.turn(max_wait),
+            AnyFabric::Verbs(verbs) => verbs.turn(max_wait),
         }
     }
 }
@@ -195,6 +216,7 @@ impl Fabric for AnyFabric {
         match self {
             AnyFabric::Shm(shm, _) => Execute::Shm(shm.start(batch)),
             AnyFabric::Tcp(tcp) => Execute::Tcp(tcp.start(batch)),
+            AnyFabric::Verbs(verbs) => Execute::Verbs(verbs.start(batch)),
         }
     }
 
@@ -203,6 +225,7 @@ impl Fabric for AnyFabric {
         match self {
             AnyFabric::Shm(shm, _) => shm.execute_now(batch),
             AnyFabric::Tcp(tcp) => tcp.execute_now(batch),
+            AnyFabric::Verbs(verbs) => verbs.execute_now(batch),
         }
     }
 
@@ -211,6 +234,7 @@ impl Fabric for AnyFabric {
         match self {
             AnyFabric::Shm(shm, _) => shm.is_immediate(),
             AnyFabric::Tcp(tcp) => tcp.is_immediate(),
+            AnyFabric::Verbs(verbs) => verbs.is_immediate(),
         }
     }
 
@@ -219,6 +243,7 @@ impl Fabric for AnyFabric {
         match self {
             AnyFabric::Shm(shm, _) => shm.prefetch(node, offset),
             AnyFabric::Tcp(tcp) => tcp.prefetch(node, offset),
+            AnyFabric::Verbs(verbs) => verbs.prefetch(node, offset),
         }
     }
 }
@@ -226,7 +251,8 @@ impl Fabric for AnyFabric {
 /// A batch on its way.
 enum Execute<'a> {
     Shm(ShmExecute<'a>),
-    Tcp(TcpExecute<'a>),
+    Tcp(slots::Execute<'a, TcpFabric>),
+    Verbs(slots::Execute<'a, VerbsFabric>),
 }
 
 impl Future for Execute<'_> {
@@ -236,6 +262,7 @@ impl Future for Execute<'_> {
         match self.get_mut() {
             Execute::Shm(future) => Pin::new(future).poll(context),
             Execute::Tcp(future) => Pin::new(future).poll(context),
+            Execute::Verbs(future) => Pin::new(future).poll(context),
         }
     }
 }

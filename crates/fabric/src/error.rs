@@ -55,6 +55,14 @@ pub enum AttachCause {
          one user and in one process namespace, or use tcp"
     )]
     NotFenceable,
+    /// RDMA cannot be used on this machine.
+    #[error("{0}")]
+    Rdma(#[from] RdmaError),
+    /// The node's network card does not connect to this session's.
+    #[error(
+        "the memory node cannot connect its network card to this one; both must be in one InfiniBand          or RoCE v2 network, and the card must have room for another queue pair (its log says more)"
+    )]
+    NotConnectable,
     /// The operating system refuses.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -81,6 +89,17 @@ pub enum ServeError {
         /// The identity.
         identity: u64,
     },
+    /// RDMA cannot be used on this machine.
+    #[error("cannot serve verbs: {0}")]
+    Rdma(#[from] RdmaError),
+    /// The network card's atomics and the processor's do not see each other.
+    #[error(
+        "{device} does CAS and FAA that are atomic among its own only, not with those of the processor:          over verbs and over another fabric they would undo each other. Serve verbs alone"
+    )]
+    AtomicsNotShared {
+        /// The device.
+        device: String,
+    },
     /// The operating system refuses.
     #[error("cannot serve at {at}: {source}")]
     Io {
@@ -88,5 +107,86 @@ pub enum ServeError {
         at: String,
         /// Why.
         source: io::Error,
+    },
+}
+
+/// What is wrong with RDMA on this machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RdmaError {
+    /// libibverbs is not there, or too old.
+    #[error(
+        "libibverbs cannot be used: {cause}; install it (Debian, Ubuntu: `apt install libibverbs1 \
+         ibverbs-providers`; Fedora, RHEL: `dnf install libibverbs`), or use another fabric"
+    )]
+    NoLibrary {
+        /// What the dynamic linker says.
+        cause: String,
+    },
+    /// There is no network card for RDMA.
+    #[error(
+        "this machine has no RDMA device; load its driver, or make one in software on an Ethernet \
+         interface (`modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0`), or use another \
+         fabric"
+    )]
+    NoDevice,
+    /// The environment asks for a device or port that is not there.
+    #[error("there is no RDMA device {wanted}; there are {there}")]
+    NoSuchDevice {
+        /// What it asks for.
+        wanted: String,
+        /// Devices and ports.
+        there: String,
+    },
+    /// The environment asks for something unreadable.
+    #[error("{variable} is {value:?}; write DEVICE, DEVICE:PORT or DEVICE:PORT:GID")]
+    BadChoice {
+        /// The variable.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// No port is up.
+    #[error("no port of {devices} is active; check cable, link and subnet manager (`ibv_devinfo`)")]
+    NoPort {
+        /// The devices.
+        devices: String,
+    },
+    /// No port has an address that could be used.
+    #[error(
+        "no port of {devices} has a usable address; give its interface an IP address (RoCE v2), or \
+         choose one with FUSEE_RDMA_DEVICE"
+    )]
+    NoGid {
+        /// The devices.
+        devices: String,
+    },
+    /// The device cannot do CAS and FAA.
+    #[error("{device} has no atomic operations; use another device or fabric")]
+    NoAtomics {
+        /// The device.
+        device: String,
+    },
+    /// Memory cannot be registered.
+    #[error(
+        "{device} cannot register {bytes} bytes: {cause}; a process may lock only so much memory, \
+         raise that (`ulimit -l unlimited`, or LimitMEMLOCK=infinity)"
+    )]
+    Register {
+        /// The device.
+        device: String,
+        /// How much.
+        bytes: u64,
+        /// What the operating system says.
+        cause: String,
+    },
+    /// Another call fails.
+    #[error("{device}: cannot {what}: {cause}")]
+    Call {
+        /// The device.
+        device: String,
+        /// What was tried.
+        what: &'static str,
+        /// What the operating system says.
+        cause: String,
     },
 }

@@ -2,20 +2,24 @@
 //!
 //! [`shm`] maps the memory into the client's process: a verb is a few instructions. [`tcp`] sends
 //! frames to a software NIC in the memory node, which executes them; it reaches other hosts and
-//! needs no special hardware. Both implement [`fusee_core::verbs::Fabric`], work on the same
-//! [`pool::Pool`] at the same time, and pass one [`conformance`] suite.
+//! needs no special hardware. [`verbs`] hands them to network cards that know RDMA. All implement
+//! [`fusee_core::verbs::Fabric`] and pass one [`conformance`] suite. `shm` and `tcp` work on the same
+//! [`pool::Pool`] at the same time; `verbs` only where the card's atomics and the processor's see each
+//! other.
 //!
 //! For sessions: [`any::attach_all`] attaches to the members of a view, [`any::AnyFabric`] runs
-//! batches and drives the I/O. For memory nodes: [`serve::NodeFabrics`] starts and stops both
+//! batches and drives the I/O. For memory nodes: [`serve::NodeFabrics`] starts and stops the
 //! servers and fences clients on them.
 //!
-//! All `unsafe` code of the product is in four modules of this crate: `copy`, `order` and `pool`,
-//! which touch shared memory, and `sys`, which makes raw system calls. The compiler holds the
-//! other modules, and the other crates, to that.
+//! All `unsafe` code of the product is in seven modules of this crate: `copy`, `order` and `pool`,
+//! which touch shared memory; `sys`, which makes raw system calls; and `verbs::ffi`, `verbs::device` and
+//! `verbs::requester`, which call the library for network cards. The compiler holds the other modules,
+//! and the other crates, to that.
 //!
 //! This crate knows offsets, words and bytes. It does not know what a key or a slot is.
 #![warn(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
+mod alarm;
 pub mod any;
 pub mod barrier;
 pub mod conformance;
@@ -26,6 +30,7 @@ pub mod pool;
 pub mod serve;
 pub mod shm;
 pub mod tcp;
+pub mod verbs;
 
 // As for `pool`.
 #[allow(unsafe_code)]
@@ -36,13 +41,15 @@ mod copy_tests;
 // As for `pool`.
 #[allow(unsafe_code)]
 mod order;
+mod slots;
+mod spin;
 mod sync;
 // Wraps system calls that no library of ours wraps.
 #[allow(unsafe_code)]
 mod sys;
 
 pub use any::{AnyFabric, FabricKind, attach_all};
-pub use error::{AttachCause, AttachError, ServeError};
+pub use error::{AttachCause, AttachError, RdmaError, ServeError};
 pub use pool::{Pages, Pool, PoolOptions};
 pub use serve::{NodeFabrics, NodeFabricsOptions};
 pub use sys::filled;

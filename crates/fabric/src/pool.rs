@@ -17,7 +17,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use fusee_core::verbs::{Op, Verb, VerbError};
 
@@ -56,6 +56,8 @@ struct Inner {
     mapping: Mapping,
     bytes: u64,
     pages: Pages,
+    /// A network card knows the pages: they must stay where they are.
+    is_pinned: AtomicBool,
     /// The memory node's handle, to pass on. Clients close theirs after mapping.
     file: Option<OwnedFd>,
 }
@@ -91,7 +93,8 @@ impl Pool {
 
     fn made(file: OwnedFd, mapping: Mapping, bytes: u64, pages: Pages) -> Pool {
         tracing::debug!(bytes, ?pages, "pool mapped");
-        Pool { inner: Arc::new(Inner { mapping, bytes, pages, file: Some(file) }) }
+        let (is_pinned, file) = (AtomicBool::new(false), Some(file));
+        Pool { inner: Arc::new(Inner { mapping, bytes, pages, is_pinned, file }) }
     }
 
     /// Maps the pool of another process, of which a memory node sent the file.
@@ -100,7 +103,8 @@ impl Pool {
             return Err(io::Error::other("the pool has an impossible length"));
         }
         let mapping = sys::map_sealed(&file, bytes)?;
-        let inner = Inner { mapping, bytes, pages: Pages::Normal, file: None };
+        let (pages, is_pinned) = (Pages::Normal, AtomicBool::new(false));
+        let inner = Inner { mapping, bytes, pages, is_pinned, file: None };
         Ok(Pool { inner: Arc::new(inner) })
     }
 
@@ -112,6 +116,13 @@ impl Pool {
     /// What kind of pages it got. A client that mapped another process's pool sees `Normal`.
     pub fn pages(&self) -> Pages {
         self.inner.pages
+    }
+
+    /// For a network card: where the pool lies in this process, and its length. No page of it goes back to
+    /// the system from now on: the card would go on with the old one, and the processor with another.
+    pub(crate) fn pin(&self) -> (*mut u8, usize) {
+        self.inner.is_pinned.store(true, Ordering::SeqCst);
+        (self.inner.mapping.start(), self.bytes() as usize)
     }
 
     /// The memfd, in the process that made it.
@@ -192,8 +203,8 @@ impl Pool {
         });
     }
 
-    /// Sets a range to zero. Whole pages go back to the system: a pool is as large in memory as
-    /// it is used, also after it has been emptied.
+    /// Sets a range to zero. Whole pages go back to the system, unless a network card knows them: a pool
+    /// is as large in memory as it is used, also after it has been emptied.
     ///
     /// # Panics
     /// If the range is not inside the pool.
@@ -201,6 +212,7 @@ impl Pool {
         let first = offset.next_multiple_of(PAGE_BYTES);
         let pages = offset.saturating_add(len).saturating_sub(first) / PAGE_BYTES * PAGE_BYTES;
         if pages > 0
+            && !self.inner.is_pinned.load(Ordering::SeqCst)
             && let Ok((word, _)) = self.word(first, pages)
             // SAFETY: `word` has checked the range; a mapping starts at a page.
             && unsafe { sys::discard_pages(word.cast_mut().cast(), pages as usize) }

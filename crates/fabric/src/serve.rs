@@ -4,6 +4,12 @@
 //! node's own process can always attach, whether a socket is asked for or not. Fencing goes to
 //! all fabrics, and is over when it is over on each of them. Dropping the value ends all
 //! sessions: their verbs fail as unreachable.
+//!
+//! Verbs are for themselves, unless the network card's atomics and the processor's see each other, which
+//! few cards promise: a CAS by the card and one by the processor on the same word could both succeed. So a
+//! node that serves verbs by another card serves nothing else, not even sessions of its own process. It
+//! writes to the pool itself, but never to a word that a session changes at that time: to the block
+//! tables, which sessions only READ, and zeros to what is not reserved.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,6 +22,7 @@ use crate::error::ServeError;
 use crate::pool::Pool;
 use crate::shm::{Hub, ShmServer};
 use crate::tcp::TcpNode;
+use crate::verbs::VerbsNode;
 
 /// What to serve, and where.
 #[derive(Clone, Debug)]
@@ -30,6 +37,8 @@ pub struct NodeFabricsOptions {
     pub spin: Duration,
     /// Path of the socket that hands out the memory to processes of this host.
     pub shm: Option<PathBuf>,
+    /// Where the network card's queue pairs are handed out; port 0 takes a free one.
+    pub verbs: Option<SocketAddr>,
 }
 
 /// The running fabrics of one memory node.
@@ -38,22 +47,38 @@ pub struct NodeFabrics {
     // In the order in which they are to end: no new sessions first.
     shm: Option<ShmServer>,
     tcp: Option<TcpNode>,
-    hub: Arc<Hub>,
+    verbs: Option<VerbsNode>,
+    /// `None` where the processor must not execute verbs.
+    hub: Option<Arc<Hub>>,
+    pool: Pool,
 }
 
 impl NodeFabrics {
     /// Starts the servers.
     pub fn start(options: NodeFabricsOptions) -> Result<NodeFabrics, ServeError> {
-        let NodeFabricsOptions { pool, identity, tcp, spin, shm } = options;
+        let NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs } = options;
+        let verbs = verbs.map(|at| VerbsNode::start(&pool, identity, at)).transpose()?;
+        let alone = verbs.as_ref().map(VerbsNode::device).filter(|(_, shares)| !shares);
+        if let Some((device, _)) = alone {
+            if tcp.is_some() || shm.is_some() {
+                return Err(ServeError::AtomicsNotShared { device: device.to_owned() });
+            }
+            return Ok(NodeFabrics { shm: None, tcp: None, verbs, hub: None, pool });
+        }
         let hub = Hub::start(pool.clone(), identity)?;
-        let tcp = tcp.map(|at| TcpNode::start(pool, identity, at, spin)).transpose()?;
+        let tcp = tcp.map(|at| TcpNode::start(pool.clone(), identity, at, spin)).transpose()?;
         let shm = shm.map(|path| ShmServer::start(hub.clone(), &path)).transpose()?;
-        Ok(NodeFabrics { shm, tcp, hub })
+        Ok(NodeFabrics { shm, tcp, verbs, hub: Some(hub), pool })
     }
 
     /// Where the software NIC listens, with the actual port.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().map(TcpNode::addr)
+    }
+
+    /// Where the network card's queue pairs are handed out, with the actual port.
+    pub fn verbs_addr(&self) -> Option<SocketAddr> {
+        self.verbs.as_ref().map(VerbsNode::addr)
     }
 
     /// The socket that hands out the memory.
@@ -65,20 +90,27 @@ impl NodeFabrics {
     ///
     /// A client process that has mapped the pool is killed; see [`shm`](crate::shm) for why.
     pub fn fence(&self, client: ClientId) {
-        self.hub.fence(client);
+        if let Some(hub) = &self.hub {
+            hub.fence(client);
+        }
         if let Some(tcp) = &self.tcp {
             tcp.fence(client);
+        }
+        if let Some(verbs) = &self.verbs {
+            verbs.fence(client);
         }
     }
 
     /// The number of sessions attached, over all fabrics.
     pub fn attached_clients(&self) -> u64 {
-        self.hub.sessions() + self.tcp.as_ref().map_or(0, TcpNode::sessions)
+        let own = self.hub.as_ref().map_or(0, |hub| hub.sessions());
+        let tcp = self.tcp.as_ref().map_or(0, TcpNode::sessions);
+        own + tcp + self.verbs.as_ref().map_or(0, VerbsNode::sessions)
     }
 
     /// The memory lent.
     pub fn pool(&self) -> &Pool {
-        self.hub.pool()
+        &self.pool
     }
 }
 
@@ -86,6 +118,9 @@ impl Drop for NodeFabrics {
     fn drop(&mut self) {
         self.shm = None;
         self.tcp = None;
-        self.hub.close();
+        self.verbs = None;
+        if let Some(hub) = &self.hub {
+            hub.close();
+        }
     }
 }

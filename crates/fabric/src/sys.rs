@@ -1,4 +1,4 @@
-//! The system calls that no library of ours wraps: memfd and mmap, pidfd, descriptor passing,
+//! The system calls that no library of ours wraps: memfd and mmap, pidfd, descriptor passing and flags,
 //! membarrier.
 //!
 //! Each function is a thin, safe wrapper: it takes owned or borrowed descriptors, turns -1 into
@@ -49,17 +49,25 @@ impl Mapping {
     }
 
     fn new(file: &OwnedFd, len: usize) -> io::Result<Mapping> {
+        Mapping::map(len, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
+    /// Fresh memory of this process alone, all zeros.
+    pub(crate) fn anonymous(len: usize) -> io::Result<Mapping> {
+        Mapping::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    fn map(len: usize, flags: c_int, file: RawFd) -> io::Result<Mapping> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.
-        let start = unsafe {
-            libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, file, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let mapping = Mapping { start: start.cast(), len };
         // A child of ours is no session of the pool: whoever fences this process must be sure
-        // that no copy of it goes on.
+        // that no copy of it goes on. And memory that a network card writes to must not be copied behind
+        // its back when a child is made.
         // SAFETY: the range is our mapping.
         check(unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) })?;
         Ok(mapping)
@@ -162,6 +170,15 @@ pub(crate) fn barrier_everywhere() {
 fn membarrier(command: c_int) -> io::Result<()> {
     // SAFETY: the call takes numbers only.
     check_long(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }).map(drop)
+}
+
+/// Lets reads of a descriptor say that there is nothing, instead of waiting for something.
+pub(crate) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
+    // SAFETY: plain calls that take numbers only.
+    unsafe {
+        let flags = check(libc::fcntl(fd, libc::F_GETFL))?;
+        check(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK)).map(drop)
+    }
 }
 
 /// A process, known for sure: not by its number, which may be used again.

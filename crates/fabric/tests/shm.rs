@@ -20,7 +20,7 @@ const MN: MnId = MnId(0);
 
 fn options(identity: u64, shm: Option<std::path::PathBuf>) -> NodeFabricsOptions {
     let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
-    NodeFabricsOptions { pool, identity, tcp: None, spin: DEFAULT_SPIN, shm }
+    NodeFabricsOptions { pool, identity, tcp: None, spin: DEFAULT_SPIN, shm, verbs: None }
 }
 
 #[test]

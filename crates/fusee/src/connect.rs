@@ -17,7 +17,8 @@ pub struct ConnectArgs {
     #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
     pub master: String,
 
-    /// How to reach the memory nodes: shm (same host), tcp, or auto (shm where possible)
+    /// How to reach the memory nodes: shm (same host), tcp, verbs (RDMA), or auto (the best that is
+    /// possible)
     #[arg(long, env = "FUSEE_FABRIC", default_value = "auto")]
     pub fabric: FabricChoice,
 }

@@ -131,7 +131,8 @@ fn wrong_command_lines_are_usage_errors() {
     ] {
         finish(fusee(&["up", "--port", "0"]).args(more)).expect_error(2, says);
     }
-    finish(&mut fusee(&["get", "k", "--fabric", "pigeon"])).expect_error(2, "auto, shm or tcp");
+    finish(&mut fusee(&["get", "k", "--fabric", "pigeon"]))
+        .expect_error(2, "auto, shm, tcp or verbs");
     finish(&mut fusee(&[])).expect_code(2);
     let help = finish(&mut fusee(&["--help"])).expect_code(0).text();
     assert!(help.contains("Exit codes: 0 done; 1 "), "{help}");

@@ -195,7 +195,7 @@ fn clusters_that_cannot_be_are_refused_and_leave_nothing() {
         (&["--memory-nodes", "0"], 2, "1..=100"),
         (&["--pool", "1MiB", "--memory-nodes", "1"], 1, "cannot be formed"),
         (&["--pool", "lots"], 2, "512MiB"),
-        (&["--fabric", "pigeon"], 2, "possible values: shm, tcp"),
+        (&["--fabric", "pigeon"], 2, "possible values: shm, tcp, verbs"),
     ] {
         let mut command = fusee(&["up", "--port", "0"]);
         let output = finish(command.args(line).env("XDG_RUNTIME_DIR", scratch.path()));

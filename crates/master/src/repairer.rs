@@ -162,7 +162,7 @@ fn complete(
     loop {
         if let Poll::Ready(result) = job.as_mut().poll(&mut context) {
             return Some(result.map_err(|error| JobError {
-                may_linger: fabric.kind() == FabricKind::Tcp,
+                may_linger: fabric.kind() != FabricKind::Shm,
                 ..error
             }));
         }
@@ -177,7 +177,7 @@ fn attach(client: ClientId, members: &[Member]) -> Result<AnyFabric, JobError> {
     let here = |member: &Member| match &member.shm {
         Some(path) => Path::new(path).exists(),
         // Nodes of this very process offer neither a path nor a port, or a port only.
-        None => member.tcp.is_none(),
+        None => member.tcp.is_none() && member.verbs.is_none(),
     };
     if members.iter().all(here) {
         match attach_all(FabricKind::Shm, client, members) {
@@ -185,7 +185,10 @@ fn attach(client: ClientId, members: &[Member]) -> Result<AnyFabric, JobError> {
             Err(error) => tracing::debug!(%error, "no shared memory for repairs"),
         }
     }
-    attach_all(FabricKind::Tcp, client, members).map_err(|error| JobError {
+    // By a card whose atomics the processor does not see, a node serves verbs alone.
+    let has_tcp = members.iter().all(|member| member.tcp.is_some());
+    let kind = if has_tcp { FabricKind::Tcp } else { FabricKind::Verbs };
+    attach_all(kind, client, members).map_err(|error| JobError {
         node: Some(error.node),
         may_linger: false,
         what: error.to_string(),

@@ -25,7 +25,7 @@ pub const FILE_NAME: &str = "master.redb";
 
 const TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("fusee-master");
 const FORMAT_KEY: &str = "format";
-pub(crate) const FORMAT: &[u8] = b"fusee-master 5";
+pub(crate) const FORMAT: &[u8] = b"fusee-master 6";
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -399,6 +399,7 @@ fn a_lost_node_stays_lost_and_a_node_that_answers_is_kept() {
         control: "node1:1".into(),
         tcp: None,
         shm: None,
+        verbs: None,
         pool_bytes: world::POOL,
     };
     assert!(matches!(world.ask(join), Some(MasterReply::Refused { .. })));

@@ -8,6 +8,7 @@ use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime, ServeError};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, View};
+use fusee_fabric::FabricKind;
 use fusee_master::store::StoreError;
 use fusee_master::{Config, FormError, MasterServer, StartError};
 use fusee_memory_node::{Config as NodeConfig, MemoryNode, StartError as NodeStartError};
@@ -383,7 +384,7 @@ fn an_embedded_cluster_needs_no_port_and_no_file() {
     let runtime = Runtime::start("test").unwrap();
     let local = |at: usize| {
         let name = format!("memory node {at}");
-        MemoryNode::start_local(&runtime, &name, 2 << 20, false, None).unwrap()
+        MemoryNode::start_local(&runtime, &name, 2 << 20, false, FabricKind::Shm).unwrap()
     };
     let nodes: Vec<MemoryNode> = (0..3).map(local).collect();
     let clients = nodes.iter().map(MemoryNode::client).collect();

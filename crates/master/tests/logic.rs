@@ -175,6 +175,7 @@ impl World {
             control: node.control.clone(),
             tcp: None,
             shm: None,
+            verbs: None,
             pool_bytes: node.description.pool_bytes,
         });
         // A process that took its place meanwhile does not hear the reply.
@@ -282,7 +283,7 @@ impl World {
 }
 
 fn sim_node(identity: u64, control: String, pool_bytes: u64) -> SimNode {
-    let description = Description { identity, pool_bytes, tcp: None, shm: None };
+    let description = Description { identity, pool_bytes, tcp: None, shm: None, verbs: None };
     let logic = Node::new(description.clone());
     SimNode { description, control, logic, alive: true, name: None }
 }
@@ -363,6 +364,7 @@ fn a_join_that_makes_no_sense_is_refused_and_leaves_no_trace() {
         control: control.into(),
         tcp: None,
         shm: None,
+        verbs: None,
         pool_bytes,
     };
     for request in [join("", POOL), join("a:1", 0), join(&"x".repeat(10_000), POOL)] {

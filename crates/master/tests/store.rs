@@ -15,6 +15,7 @@ fn member(node: u16) -> Member {
         control: "host:1".into(),
         tcp: Some("host:2".into()),
         shm: None,
+        verbs: None,
         pool_bytes: 1 << 40,
     }
 }

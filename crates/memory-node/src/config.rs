@@ -28,11 +28,14 @@ pub struct Config {
     /// Host and port of the software NIC; any free port of 127.0.0.1 by default. `None` for
     /// memory that only processes of this host reach.
     pub tcp: Option<String>,
+    /// Host and port at which queue pairs of the RDMA device are handed out; `None`, the default, without
+    /// one. Most devices allow no other fabric beside it: see `docs/rdma.md`.
+    pub verbs: Option<String>,
     /// Directory for the socket that hands the memory to processes of this host; the system's
     /// directory for temporary files by default. `None` to hand out nothing.
     pub shm_dir: Option<PathBuf>,
     /// The host name or IP address under which others reach this node. Needed when it listens at
-    /// all addresses (0.0.0.0); otherwise the host of `listen` and `tcp` by default.
+    /// all addresses (0.0.0.0); otherwise the hosts of `listen`, `tcp` and `verbs` by default.
     pub advertise: Option<String>,
     /// Host and port of the master, `127.0.0.1:7400` by default; of several masters, those of all,
     /// separated by commas.
@@ -51,6 +54,7 @@ impl Default for Config {
         Config {
             listen: "127.0.0.1:0".into(),
             tcp: Some("127.0.0.1:0".into()),
+            verbs: None,
             shm_dir: Some(std::env::temp_dir()),
             advertise: None,
             master: format!("127.0.0.1:{DEFAULT_MASTER_PORT}"),
@@ -76,11 +80,19 @@ impl Config {
 
     /// The software NIC's address, resolved.
     pub(crate) fn tcp_addr(&self) -> Result<Option<SocketAddr>, StartError> {
-        let Some(tcp) = &self.tcp else { return Ok(None) };
-        let bad = |cause: String| StartError::Address { addr: tcp.clone(), cause };
-        let mut resolved = tcp.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
-        resolved.next().map(Some).ok_or_else(|| bad("no such host".into()))
+        self.tcp.as_deref().map(resolve).transpose()
     }
+
+    /// The address for queue pairs, resolved.
+    pub(crate) fn verbs_addr(&self) -> Result<Option<SocketAddr>, StartError> {
+        self.verbs.as_deref().map(resolve).transpose()
+    }
+}
+
+fn resolve(addr: &str) -> Result<SocketAddr, StartError> {
+    let bad = |cause: String| StartError::Address { addr: addr.to_owned(), cause };
+    let mut resolved = addr.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
+    resolved.next().ok_or_else(|| bad("no such host".into()))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //! for a cluster inside one process, which opens none.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use fusee_control::node::{Description, NodeReply, NodeRequest};
 use fusee_control::rpc::{self, MasterClient, NodeClient, NodeService, Runtime, Server};
 use fusee_core::verbs::MnId;
 use fusee_fabric::tcp::DEFAULT_SPIN;
-use fusee_fabric::{NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
+use fusee_fabric::verbs::default_device;
+use fusee_fabric::{FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, ServeError};
 use tokio::sync::{Mutex, watch};
 use tokio::task::spawn_blocking;
 
@@ -46,7 +47,7 @@ pub enum StartError {
     },
     /// The fabrics cannot start.
     #[error(transparent)]
-    Fabrics(#[from] fusee_fabric::ServeError),
+    Fabrics(#[from] ServeError),
     /// The control service cannot listen.
     #[error(transparent)]
     Control(#[from] rpc::ServeError),
@@ -117,10 +118,13 @@ impl MemoryNode {
             tcp: config.tcp_addr()?,
             spin: config.spin,
             shm: config.shm_dir.as_ref().map(socket),
+            verbs: config.verbs_addr()?,
         })?;
         let tcp = fabrics.tcp_addr().map(|at| config.advertised(at)).transpose()?;
+        let verbs = fabrics.verbs_addr().map(|at| config.advertised(at)).transpose()?;
         config.tcp = fabrics.tcp_addr().map(|at| at.to_string());
-        let (shared, description) = share(identity, fabrics, tcp);
+        config.verbs = fabrics.verbs_addr().map(|at| at.to_string());
+        let (shared, description) = share(identity, fabrics, tcp, verbs);
         let service = Arc::clone(&shared);
         let server = rpc::serve::<NodeService, _, _>(&runtime, listener, move |request| {
             handle(Arc::clone(&service), request)
@@ -149,21 +153,33 @@ impl MemoryNode {
     }
 
     /// Starts a memory node for a cluster inside this process: no control port, no socket, no
-    /// master, and a software NIC only if `tcp` says where. `name` stands for its address;
-    /// [`MemoryNode::join_request`] is what to tell the master.
+    /// master, and a software NIC or an RDMA device only for sessions over `fabric`. `name` stands for
+    /// its address; [`MemoryNode::join_request`] is what to tell the master.
     pub fn start_local(
         runtime: &Runtime,
         name: &str,
         pool_bytes: u64,
         huge_pages: bool,
-        tcp: Option<SocketAddr>,
+        fabric: FabricKind,
     ) -> Result<MemoryNode, StartError> {
         let identity: u64 = rand::random();
         let pool = make_pool(pool_bytes, huge_pages)?;
-        let options = NodeFabricsOptions { pool, identity, tcp, spin: DEFAULT_SPIN, shm: None };
+        let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let verbs = match fabric {
+            // Its own address, if it has one: where devices share a machine, that tells them apart.
+            FabricKind::Verbs => {
+                let found = default_device().map_err(ServeError::from)?;
+                Some(SocketAddr::from((found.address.unwrap_or(loopback), 0)))
+            }
+            FabricKind::Shm | FabricKind::Tcp => None,
+        };
+        let tcp = (fabric == FabricKind::Tcp).then_some(SocketAddr::from((loopback, 0)));
+        let (spin, shm) = (DEFAULT_SPIN, None);
+        let options = NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs };
         let fabrics = NodeFabrics::start(options)?;
         let tcp = fabrics.tcp_addr().map(|at| at.to_string());
-        let (shared, description) = share(identity, fabrics, tcp);
+        let verbs = fabrics.verbs_addr().map(|at| at.to_string());
+        let (shared, description) = share(identity, fabrics, tcp, verbs);
         let service = Arc::clone(&shared);
         let (client, server) =
             rpc::serve_local::<NodeService, _, _>(runtime, name, move |request| {
@@ -252,9 +268,15 @@ fn make_pool(bytes: u64, huge_pages: bool) -> Result<Pool, StartError> {
     made.map_err(|source| StartError::Pool { bytes, source })
 }
 
-fn share(identity: u64, fabrics: NodeFabrics, tcp: Option<String>) -> (Arc<Shared>, Description) {
+fn share(
+    identity: u64,
+    fabrics: NodeFabrics,
+    tcp: Option<String>,
+    verbs: Option<String>,
+) -> (Arc<Shared>, Description) {
     let shm = fabrics.shm_path().map(|path| path.to_string_lossy().into_owned());
-    let description = Description { identity, pool_bytes: fabrics.pool().bytes(), tcp, shm };
+    let pool_bytes = fabrics.pool().bytes();
+    let description = Description { identity, pool_bytes, tcp, shm, verbs };
     let node = Mutex::new(Node::new(description.clone()));
     (Arc::new(Shared { node, fabrics }), description)
 }
@@ -265,6 +287,7 @@ fn join_request(description: &Description, control: &str) -> MasterRequest {
         control: control.to_owned(),
         tcp: description.tcp.clone(),
         shm: description.shm.clone(),
+        verbs: description.verbs.clone(),
         pool_bytes: description.pool_bytes,
     }
 }

@@ -19,7 +19,8 @@ const CLUSTER: u64 = 77;
 
 /// A node that is formatted for the first attempt to form the cluster.
 fn node(pool_bytes: u64) -> Node {
-    let mut node = Node::new(Description { identity: 5, pool_bytes, tcp: None, shm: None });
+    let mut node =
+        Node::new(Description { identity: 5, pool_bytes, tcp: None, shm: None, verbs: None });
     let step = node.handle(format(CLUSTER, 1));
     assert_eq!(step, Step { effects: vec![], reply: NodeReply::Done });
     node

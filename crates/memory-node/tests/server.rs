@@ -6,6 +6,7 @@ use fusee_control::master::MasterRequest;
 use fusee_control::node::{Extent, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, RpcError, Runtime, bind};
 use fusee_core::verbs::ClientId;
+use fusee_fabric::FabricKind;
 use fusee_memory_node::{Config, MemoryNode, StartError};
 
 fn config() -> Config {
@@ -54,7 +55,7 @@ fn a_node_is_no_master() {
 #[test]
 fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
     let runtime = Runtime::start("test").unwrap();
-    let node = MemoryNode::start_local(&runtime, "node", 1 << 20, false, None).unwrap();
+    let node = MemoryNode::start_local(&runtime, "node", 1 << 20, false, FabricKind::Shm).unwrap();
     let ask = |request| node.client().call_blocking(request).unwrap();
     let reserve = |attempt| NodeRequest::Reserve {
         cluster: 1,

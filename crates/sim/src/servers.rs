@@ -36,7 +36,7 @@ pub(crate) struct NodeHost {
 impl NodeHost {
     pub fn new(process: ProcessId, number: u64, pool_bytes: u64) -> NodeHost {
         let identity = 1000 + number;
-        let description = Description { identity, pool_bytes, tcp: None, shm: None };
+        let description = Description { identity, pool_bytes, tcp: None, shm: None, verbs: None };
         NodeHost {
             process,
             control: format!("node-{number}"),
@@ -53,6 +53,7 @@ impl NodeHost {
             control: self.control.clone(),
             tcp: None,
             shm: None,
+            verbs: None,
             pool_bytes: self.pool_bytes,
         }
     }

@@ -68,6 +68,7 @@ fn view() -> View {
         control: String::new(),
         tcp: None,
         shm: None,
+        verbs: None,
         pool_bytes: 2 * REGION,
     };
     let region = |nodes: [u16; 2], offset| Region {

@@ -321,9 +321,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return self.find_from(&led, intent.key, object).await;
         }
         self.batch.clear();
+        let reads_first = self.reads_first();
+        if !reads_first {
+            self.post_object(intent, object)?;
+        }
         let buckets = Buckets::of(intent.key, &self.view);
         let tickets = self.read_buckets(&buckets);
-        self.post_object(intent, object)?;
+        if reads_first {
+            self.post_object(intent, object)?;
+        }
         self.phase().await;
         self.is_written(object)?;
         let words = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
@@ -336,6 +342,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.find_in(words, key).await
     }
 
+    /// Whether the READs of phase 1 go before its WRITEs. To what is read the order does not matter: nobody knows
+    /// of the object yet. READs go first where the session's processor executes them: what it stores it
+    /// need not wait for before it loads. To network cards they go last: behind a READ, a WRITE to the
+    /// same node would wait for it.
+    fn reads_first(&self) -> bool {
+        self.store.fabric.is_immediate()
+    }
+
     /// Posts phase 1 where there is a hint.
     pub(super) fn post_led(
         &mut self,
@@ -344,14 +358,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         object: &Allocation,
     ) -> Result<Led, Error> {
         self.batch.clear();
-        // READs go first: what a processor stores it need not wait for before it loads.
+        let reads_first = self.reads_first();
+        if !reads_first {
+            self.post_object(intent, object)?;
+        }
         let slot = lead.read_slot(&mut self.batch);
         let proof = self.read_proof(lead, intent.key);
         for backup in self.view.slot_places(lead.hint.slot) {
             self.store.fabric.prefetch(backup.node, backup.offset);
         }
         self.store.fabric.prefetch(lead.object.node, lead.object.offset);
-        self.post_object(intent, object)?;
+        if reads_first {
+            self.post_object(intent, object)?;
+        }
         Ok(Led { hint: lead.hint, slot, proof })
     }
 

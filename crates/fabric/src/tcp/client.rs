@@ -6,17 +6,12 @@
 //! tasks share system calls, and a lone batch goes out at once: a task that waits lets its
 //! executor turn.
 //!
-//! A batch in flight lies in a *slot*, not in its future: a future that is dropped leaves its
-//! batch there until the last reply has come.
-//!
 //! A node that owes a reply and sends nothing for [`TcpOptions::silence`] counts as lost.
 
 use std::cell::RefCell;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
@@ -24,8 +19,10 @@ use mio::{Events, Interest, Token};
 
 use super::frame::Results;
 use super::link::{self, Link, LinkError, Part};
-use super::spin::{DEFAULT_SPIN, Spin};
+use crate::alarm::Alarm;
 use crate::error::{AttachCause, AttachError};
+use crate::slots::{Execute, Posts, Slots};
+use crate::spin::{DEFAULT_SPIN, Spin};
 
 /// Times that a session grants a memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,60 +46,13 @@ impl Default for TcpOptions {
     }
 }
 
-const WAKER: Token = Token(usize::MAX);
-
-/// The thread works: nobody has to wake it.
-const AWAKE: u8 = 0;
-/// The thread sleeps in `turn`, or is about to.
-const ASLEEP: u8 = 1;
-/// Somebody has woken it since the last `turn`.
-const WOKEN: u8 = 2;
-
-#[derive(Debug)]
-struct Alarm {
-    state: AtomicU8,
-    waker: mio::Waker,
-}
-
-impl Wake for Alarm {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        // Release: what the waking thread did before is seen by the woken one. The system call is
-        // needed by a sleeper only.
-        if self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP
-            && let Err(error) = self.waker.wake()
-        {
-            tracing::error!(%error, "cannot wake a session");
-        }
-    }
-}
-
-/// A batch in flight.
-#[derive(Debug, Default)]
-struct Slot {
-    /// `None`: the slot is free.
-    batch: Option<Batch>,
-    /// Parts without a reply.
-    parts: usize,
-    /// The task that waits; `None` also when nobody waits any more.
-    task: Option<Waker>,
-    /// The future has been dropped.
-    abandoned: bool,
-}
-
 #[derive(Debug)]
 struct Inner {
     poll: mio::Poll,
     events: Events,
     /// By token; a failed link stays, so that its verbs fail with the right reason.
     links: Vec<Link>,
-    slots: Vec<Slot>,
-    free: Vec<usize>,
-    /// Tasks whose batches are complete; woken when nothing is borrowed any more.
-    wake: Vec<Waker>,
+    slots: Slots,
 }
 
 /// A session's connections to memory nodes.
@@ -119,16 +69,13 @@ impl TcpFabric {
     /// A session without memory nodes.
     pub fn new(client: ClientId, options: TcpOptions) -> io::Result<TcpFabric> {
         let poll = mio::Poll::new()?;
-        let waker = mio::Waker::new(poll.registry(), WAKER)?;
+        let alarm = Alarm::new(poll.registry())?;
         let inner = Inner {
             poll,
             events: Events::with_capacity(64),
             links: Vec::new(),
-            slots: Vec::new(),
-            free: Vec::new(),
-            wake: Vec::new(),
+            slots: Slots::default(),
         };
-        let alarm = Arc::new(Alarm { state: AtomicU8::new(AWAKE), waker });
         let (inner, spin) = (RefCell::new(inner), RefCell::new(Spin::new(options.spin)));
         Ok(TcpFabric { client, options, alarm, inner, spin })
     }
@@ -173,7 +120,7 @@ impl TcpFabric {
 
     /// Wakes a thread that sleeps in [`TcpFabric::turn`], from any thread.
     pub fn waker(&self) -> Waker {
-        self.alarm.clone().into()
+        self.alarm.waker()
     }
 
     /// Sends what is queued, waits at most `max_wait` (`None`: without limit) for replies or a
@@ -182,40 +129,16 @@ impl TcpFabric {
         let mut inner = self.inner.borrow_mut();
         inner.flush();
         if max_wait == NO_WAIT || !inner.spin(&mut self.spin.borrow_mut(), &self.alarm) {
-            // Acquire: see what was done before the waking.
-            let sleep = inner.wake.is_empty()
-                && max_wait != NO_WAIT
-                && self
-                    .alarm
-                    .state
-                    .compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire)
-                    .is_ok();
+            let sleep = inner.slots.complete() == 0 && max_wait != NO_WAIT && self.alarm.set();
             let wait = if sleep { inner.wait(max_wait, self.options.silence) } else { NO_WAIT };
             inner.poll(wait);
             inner.receive();
         }
         inner.lose_silent(self.options.silence);
         drop(inner);
-        // Awake from here on: those who are woken below need no system call for it.
-        self.alarm.state.store(AWAKE, Ordering::Release);
+        self.alarm.stop();
         self.wake_all();
-        // Wakings up to here are answered by our return, since the caller polls its tasks next.
-        self.alarm.state.swap(AWAKE, Ordering::AcqRel);
-    }
-
-    /// Wakes the tasks of complete batches, with nothing borrowed: a waker may do anything.
-    fn wake_all(&self) {
-        let mut wake = std::mem::take(&mut self.inner.borrow_mut().wake);
-        wake.drain(..).for_each(Waker::wake);
-        // Give the memory back, for the next time.
-        let now = &mut self.inner.borrow_mut().wake;
-        if now.is_empty() {
-            *now = wake;
-        }
-    }
-
-    fn submit(&self, batch: Batch, task: &Waker) -> Result<usize, Batch> {
-        self.inner.borrow_mut().submit(batch, task)
+        self.alarm.answer();
     }
 }
 
@@ -237,17 +160,13 @@ impl Inner {
                 Some(link) => verb.check(link.pool_bytes).and(Err(VerbError::NotExecuted)),
             };
         }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
-            self.slots.len() - 1
-        });
+        let slot = self.slots.claim();
         let parts: usize = self.links.iter_mut().map(|link| link.submit(slot, &batch)).sum();
         if parts == 0 {
-            self.free.push(slot);
+            self.slots.give_back(slot);
             return Err(batch);
         }
-        let task = Some(task.clone());
-        self.slots[slot] = Slot { batch: Some(batch), parts, task, abandoned: false };
+        self.slots.fill(slot, batch, parts, task);
         Ok(slot)
     }
 
@@ -266,7 +185,7 @@ impl Inner {
     /// whether one of it happened.
     fn spin(&mut self, spin: &mut Spin, alarm: &Alarm) -> bool {
         // A link that cannot send waits for an event, which only the poll tells.
-        let can_spin = self.wake.is_empty()
+        let can_spin = self.slots.complete() == 0
             && self.links.iter().any(Link::is_waiting)
             && !self.links.iter().any(Link::has_output);
         if !can_spin {
@@ -278,10 +197,10 @@ impl Inner {
                 link.readable = true;
             }
             self.receive();
-            if alarm.state.load(Ordering::Relaxed) != AWAKE {
+            if alarm.has_rung() {
                 return true;
             }
-            let (complete, in_flight) = (self.wake.len(), self.slots.len() - self.free.len());
+            let (complete, in_flight) = (self.slots.complete(), self.slots.in_flight());
             found_some += u32::from(complete > 0);
             complete > 0 && (found_some == LOOKS_THAT_FIND_SOME || complete * 2 >= in_flight)
         })
@@ -330,14 +249,12 @@ impl Inner {
             if link.failed.is_some() || !(link.readable || link.has_output()) {
                 continue;
             }
-            let (slots, free, wake) = (&mut self.slots, &mut self.free, &mut self.wake);
+            let slots = &mut self.slots;
             let mut done = |node, part: Part, results: Results<'_>| {
-                let slot = &mut slots[part.slot];
-                let batch = slot.batch.as_mut().expect("a slot with parts has a batch");
-                if !slot.abandoned {
+                if let Some(batch) = slots.wanted(part.slot) {
                     part.complete(node, batch, results)?;
                 }
-                finish_part(slots, free, wake, part);
+                slots.finish_part(part.slot);
                 Ok(())
             };
             if let Err(error) = link.receive(&mut done).and_then(|()| link.flush()) {
@@ -376,94 +293,27 @@ impl Inner {
         let link = &mut self.links[at];
         let node = link.node;
         for part in link.fail(error) {
-            if let Some(batch) = &mut self.slots[part.slot].batch {
+            if let Some(batch) = self.slots.wanted(part.slot) {
                 part.fail(node, batch, error.verb_error());
             }
-            finish_part(&mut self.slots, &mut self.free, &mut self.wake, part);
+            self.slots.finish_part(part.slot);
         }
     }
 }
 
-/// Counts a part down; the last one completes the batch, or frees it if nobody wants it.
-fn finish_part(slots: &mut [Slot], free: &mut Vec<usize>, wake: &mut Vec<Waker>, part: Part) {
-    let slot = &mut slots[part.slot];
-    slot.parts -= 1;
-    if slot.parts > 0 {
-        return;
+impl Posts for TcpFabric {
+    fn submit(&self, batch: Batch, task: &Waker) -> Result<usize, Batch> {
+        self.inner.borrow_mut().submit(batch, task)
     }
-    if slot.abandoned {
-        *slot = Slot::default();
-        free.push(part.slot);
-    } else {
-        wake.extend(slot.task.take());
-    }
-}
 
-/// A batch on its way.
-#[derive(Debug)]
-pub(crate) struct TcpExecute<'a> {
-    fabric: &'a TcpFabric,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    New(Batch),
-    InFlight(usize),
-    Done,
-}
-
-impl Future for TcpExecute<'_> {
-    type Output = Batch;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Batch> {
-        match std::mem::replace(&mut self.state, State::Done) {
-            State::New(batch) => match self.fabric.submit(batch, context.waker()) {
-                Ok(slot) => {
-                    self.state = State::InFlight(slot);
-                    Poll::Pending
-                }
-                Err(batch) => Poll::Ready(batch),
-            },
-            State::InFlight(at) => {
-                let mut inner = self.fabric.inner.borrow_mut();
-                let slot = &mut inner.slots[at];
-                if slot.parts > 0 {
-                    match &mut slot.task {
-                        Some(task) => task.clone_from(context.waker()),
-                        none => *none = Some(context.waker().clone()),
-                    }
-                    drop(inner);
-                    self.state = State::InFlight(at);
-                    return Poll::Pending;
-                }
-                let batch = slot.batch.take().expect("complete, and not yet taken");
-                inner.free.push(at);
-                Poll::Ready(batch)
-            }
-            State::Done => panic!("polled after completion"),
-        }
-    }
-}
-
-impl Drop for TcpExecute<'_> {
-    fn drop(&mut self) {
-        if let State::InFlight(at) = self.state {
-            let mut inner = self.fabric.inner.borrow_mut();
-            let slot = &mut inner.slots[at];
-            if slot.parts == 0 {
-                *slot = Slot::default();
-                inner.free.push(at);
-            } else {
-                (slot.abandoned, slot.task) = (true, None);
-            }
-        }
+    fn with_slots<R>(&self, look: impl FnOnce(&mut Slots) -> R) -> R {
+        look(&mut self.inner.borrow_mut().slots)
     }
 }
 
 impl TcpFabric {
-    pub(crate) fn start(&self, batch: Batch) -> TcpExecute<'_> {
-        TcpExecute { fabric: self, state: State::New(batch) }
+    pub(crate) fn start(&self, batch: Batch) -> Execute<'_, TcpFabric> {
+        Execute::new(self, batch)
     }
 }
 

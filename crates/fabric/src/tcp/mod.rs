@@ -18,9 +18,7 @@ mod connection;
 pub mod frame;
 mod link;
 mod node;
-mod spin;
 
-pub(crate) use client::TcpExecute;
+pub use crate::spin::DEFAULT_SPIN;
 pub use client::{TcpFabric, TcpOptions};
 pub use node::TcpNode;
-pub use spin::DEFAULT_SPIN;

@@ -22,9 +22,9 @@ use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::connection::{Connection, Context, Misbehaved, Served};
-use super::spin::Spin;
 use crate::error::ServeError;
 use crate::pool::{Order, Pool};
+use crate::spin::Spin;
 
 /// A client says hello within this time, or is sent away.
 const HELLO_WAIT: Duration = Duration::from_secs(2);

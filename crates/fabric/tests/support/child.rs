@@ -16,7 +16,7 @@ use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
 use fusee_fabric::{FabricKind, attach_all};
 
-use super::{block_on, node};
+use super::{Served, block_on, node, verbs_node};
 
 /// The environment variable that makes this binary a child.
 pub const ROLE: &str = "FUSEE_TEST_ROLE";
@@ -45,19 +45,28 @@ impl Child {
 
     /// A memory node in a process of its own.
     pub fn node(name: MnId, pool_bytes: u64, socket: &Path) -> (Child, Member) {
-        let role = format!("node {pool_bytes} {}", socket.display());
-        let (child, line) = Child::start(&role);
-        let mut words = line.split(' ');
-        let mut next = || words.next().expect("the node says where it is").to_owned();
-        let member = Member {
-            node: name,
-            identity: next().parse().unwrap(),
-            control: String::new(),
-            tcp: Some(next()),
-            shm: Some(socket.display().to_string()),
-            pool_bytes,
-        };
-        (child, member)
+        let (child, identity, at) =
+            Child::start_node(&format!("{pool_bytes} {}", socket.display()));
+        let shm = Some(socket.display().to_string());
+        let control = String::new();
+        let (node, tcp, verbs) = (name, Some(at), None);
+        (child, Member { node, identity, control, tcp, shm, verbs, pool_bytes })
+    }
+
+    /// The same with an RDMA device.
+    pub fn verbs_node(name: MnId, pool_bytes: u64) -> (Child, Member) {
+        let (child, identity, at) = Child::start_node(&format!("{pool_bytes} verbs"));
+        let (node, tcp, shm, verbs) = (name, None, None, Some(at));
+        (child, Member { node, identity, control: String::new(), tcp, shm, verbs, pool_bytes })
+    }
+
+    /// Starts a node; gives its identity and where it listens.
+    fn start_node(how: &str) -> (Child, u64, String) {
+        let (child, line) = Child::start(&format!("node {how}"));
+        let (identity, at) = line.split_once(' ').expect("the node says where it is");
+        let identity = identity.parse().unwrap();
+        let at = at.to_owned();
+        (child, identity, at)
     }
 
     fn start_client(at: &Member, client: ClientId) -> (Child, String) {
@@ -116,7 +125,8 @@ impl Drop for Child {
 pub fn run(role: &str) {
     let words: Vec<&str> = role.split(' ').collect();
     match words[..] {
-        ["node", bytes, path] => run_node(bytes.parse().unwrap(), path),
+        ["node", bytes, "verbs"] => run_node(verbs_node(bytes.parse().unwrap())),
+        ["node", bytes, path] => run_node(node(bytes.parse().unwrap(), Some(path.into()))),
         ["client", client, node, identity, path] => run_client(
             ClientId(client.parse().unwrap()),
             MnId(node.parse().unwrap()),
@@ -131,9 +141,9 @@ fn commands() -> impl Iterator<Item = String> {
     std::io::stdin().lines().map(|line| line.unwrap())
 }
 
-fn run_node(pool_bytes: u64, path: &str) {
-    let served = node(pool_bytes, Some(path.into()));
-    println!("{} {}", served.identity, served.fabrics.tcp_addr().unwrap());
+fn run_node(served: Served) {
+    let at = served.fabrics.tcp_addr().or(served.fabrics.verbs_addr());
+    println!("{} {}", served.identity, at.unwrap());
     for command in commands() {
         let client = command.strip_prefix("fence ").expect("the only command");
         served.fabrics.fence(ClientId(client.parse().unwrap()));
@@ -148,6 +158,7 @@ fn run_client(client: ClientId, mn: MnId, identity: u64, path: &str) {
         control: String::new(),
         tcp: None,
         shm: Some(path.into()),
+        verbs: None,
         pool_bytes: 0,
     };
     let fabric = match attach_all(FabricKind::Shm, client, &[at]) {

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
 use fusee_fabric::tcp::DEFAULT_SPIN;
+use fusee_fabric::verbs::{Found, default_device};
 use fusee_fabric::{AnyFabric, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
 
 /// A number that no other test of this machine has at the moment.
@@ -63,14 +64,41 @@ pub struct Served {
     pub identity: u64,
 }
 
+/// What a node of this process is started with: nothing is served yet.
+pub fn options(pool_bytes: u64) -> NodeFabricsOptions {
+    let pool = Pool::new(PoolOptions { bytes: pool_bytes, huge_pages: false }).unwrap();
+    let (identity, spin) = (unique(), DEFAULT_SPIN);
+    NodeFabricsOptions { pool, identity, tcp: None, spin, shm: None, verbs: None }
+}
+
+fn start(options: NodeFabricsOptions) -> Served {
+    let identity = options.identity;
+    Served { fabrics: NodeFabrics::start(options).unwrap(), identity }
+}
+
 /// Starts a node that offers TCP, and shared memory at a path.
 pub fn node(pool_bytes: u64, shm: Option<PathBuf>) -> Served {
-    let pool = Pool::new(PoolOptions { bytes: pool_bytes, huge_pages: false }).unwrap();
-    let (identity, tcp) = (unique(), Some(loopback()));
-    let fabrics =
-        NodeFabrics::start(NodeFabricsOptions { pool, identity, tcp, spin: DEFAULT_SPIN, shm })
-            .unwrap();
-    Served { fabrics, identity }
+    start(NodeFabricsOptions { tcp: Some(loopback()), shm, ..options(pool_bytes) })
+}
+
+/// Starts a node that offers verbs, at the address of the machine's RDMA device.
+pub fn verbs_node(pool_bytes: u64) -> Served {
+    let at = default_device().unwrap().address.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    start(NodeFabricsOptions { verbs: Some((at, 0).into()), ..options(pool_bytes) })
+}
+
+/// The RDMA device with which verbs can be tested on this machine. `None` if it has none, which is an error
+/// if the environment says that it must.
+pub fn rdma_device() -> Option<Found> {
+    match default_device() {
+        Ok(found) => Some(found),
+        Err(error) => {
+            println!("SKIPPED: nothing of verbs is tested: {error}");
+            let required = std::env::var("FUSEE_RDMA_REQUIRED").is_ok_and(|value| value == "1");
+            assert!(!required, "FUSEE_RDMA_REQUIRED is 1: {error}");
+            None
+        }
+    }
 }
 
 /// A node as a view would show it.
@@ -81,6 +109,7 @@ pub fn member(node: MnId, served: &Served) -> Member {
         control: String::new(),
         tcp: served.fabrics.tcp_addr().map(|addr| addr.to_string()),
         shm: served.fabrics.shm_path().map(|path| path.display().to_string()),
+        verbs: served.fabrics.verbs_addr().map(|addr| addr.to_string()),
         pool_bytes: served.fabrics.pool().bytes(),
     }
 }

@@ -20,7 +20,7 @@ pub struct ClusterArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub master: Option<String>,
 
-    /// shm, tcp, or auto; without --master, auto means shm
+    /// shm, tcp, verbs, or auto; without --master, auto means shm
     #[arg(long, default_value = "auto")]
     pub fabric: FabricChoice,
 

@@ -212,10 +212,7 @@ pub fn open(
             port: 0,
             lease_ms: DEFAULT_LEASE_MS,
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
-            fabrics: vec![match fabric {
-                FabricKind::Tcp => Serve::Tcp,
-                _ => Serve::Shm,
-            }],
+            fabrics: vec![Serve::from(fabric)],
             region_bytes: plan.geometry.region_bytes,
             block_bytes: plan.geometry.block_bytes,
         })?;

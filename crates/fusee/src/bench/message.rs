@@ -60,7 +60,7 @@ impl Run {
 pub struct Spec {
     /// Address of the master.
     pub master: String,
-    /// shm, tcp or auto.
+    /// shm, tcp, verbs or auto.
     pub fabric: String,
     /// Keys whose place a session remembers.
     pub cache_entries: usize,

@@ -13,7 +13,7 @@ use crate::up::Servers;
 /// The cluster, and the pairs to put into it.
 #[derive(Args, Clone, Debug)]
 pub struct OwnCluster {
-    /// shm, tcp, or auto, which means shm
+    /// shm, tcp, verbs, or auto, which means shm
     #[arg(long, default_value = "auto")]
     pub fabric: FabricChoice,
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use fusee_client::FabricKind;
 use fusee_memory_node::config::Config;
 use fusee_memory_node::server::{Dismissal, MemoryNode};
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,30 @@ pub enum Serve {
     Shm,
     /// To everybody, by the software NIC.
     Tcp,
+    /// To whoever has an RDMA device, by that of this machine. Most devices allow no other fabric
+    /// beside it.
+    Verbs,
+}
+
+impl Serve {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Serve::Shm => "shm",
+            Serve::Tcp => "tcp",
+            Serve::Verbs => "verbs",
+        }
+    }
+}
+
+impl From<FabricKind> for Serve {
+    fn from(kind: FabricKind) -> Serve {
+        match kind {
+            FabricKind::Shm => Serve::Shm,
+            FabricKind::Tcp => Serve::Tcp,
+            FabricKind::Verbs => Serve::Verbs,
+        }
+    }
 }
 
 /// Settings, in whatever form.
@@ -69,6 +94,12 @@ struct Settings {
     /// Host and port of the software NIC; port 0 is any free one [default: 127.0.0.1:0]
     #[arg(long, env = "FUSEE_TCP", value_name = "HOST:PORT")]
     tcp: Option<String>,
+
+    /// Host and port at which queue pairs of the RDMA device are handed out, if verbs are served; port 0
+    /// is any free one. FUSEE_RDMA_DEVICE says which device, if the address does not [default:
+    /// 127.0.0.1:0]
+    #[arg(long, env = "FUSEE_VERBS", value_name = "HOST:PORT")]
+    verbs: Option<String>,
 
     /// Directory for the socket that hands memory to processes of this host [default: the
     /// system's directory for temporary files]
@@ -100,6 +131,7 @@ impl Settings {
             listen: self.listen.or(other.listen),
             serve: self.serve.or(other.serve),
             tcp: self.tcp.or(other.tcp),
+            verbs: self.verbs.or(other.verbs),
             shm_dir: self.shm_dir.or(other.shm_dir),
             advertise: self.advertise.or(other.advertise),
             pool: self.pool.or(other.pool),
@@ -111,15 +143,17 @@ impl Settings {
     fn config(self) -> Result<Config, Failure> {
         let serve = self.serve.unwrap_or_else(|| vec![Serve::Shm, Serve::Tcp]);
         if serve.is_empty() {
-            return Err(Failure::usage("serve names no fabric; there are shm and tcp"));
+            return Err(Failure::usage("serve names no fabric; there are shm, tcp and verbs"));
         }
         let master = self.master.unwrap_or_else(|| DEFAULT_MASTER.into());
         check_address(&master)?;
         let tcp = self.tcp.unwrap_or_else(|| "127.0.0.1:0".into());
+        let verbs = self.verbs.unwrap_or_else(|| "127.0.0.1:0".into());
         let shm_dir = self.shm_dir.unwrap_or_else(std::env::temp_dir);
         Ok(Config {
             listen: self.listen.unwrap_or_else(|| "127.0.0.1:0".into()),
             tcp: serve.contains(&Serve::Tcp).then_some(tcp),
+            verbs: serve.contains(&Serve::Verbs).then_some(verbs),
             shm_dir: serve.contains(&Serve::Shm).then_some(shm_dir),
             advertise: self.advertise,
             master,
@@ -141,6 +175,8 @@ pub struct Announcement {
     pub tcp: Option<String>,
     /// Path of its socket.
     pub shm: Option<String>,
+    /// Host and port at which it hands out queue pairs.
+    pub verbs: Option<String>,
 }
 
 /// Runs a memory node until it is told to stop. One that the cluster has given up, because it was
@@ -154,6 +190,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             control: node.control().to_string(),
             tcp: description.tcp.clone(),
             shm: description.shm.clone(),
+            verbs: description.verbs.clone(),
         })?;
     }
     let mut stop = Stop::watch(args.stop_with_stdin)?;

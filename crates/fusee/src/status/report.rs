@@ -24,6 +24,7 @@ pub struct NodeReport {
     pub control: String,
     pub tcp: Option<String>,
     pub shm: Option<String>,
+    pub verbs: Option<String>,
     /// Also of a lost one, as long as the cluster cannot do without it.
     pub in_view: bool,
     /// `in_view`, `joining`, `waiting`, `draining`, `drained` or `lost`.
@@ -161,6 +162,7 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
         control: member.control.clone(),
         tcp: place.and_then(|place| place.tcp.clone()),
         shm: place.and_then(|place| place.shm.clone()),
+        verbs: place.and_then(|place| place.verbs.clone()),
         in_view: place.is_some(),
         state: state_name(member.state),
         reachable: usage.is_ok(),

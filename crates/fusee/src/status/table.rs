@@ -116,6 +116,9 @@ fn nodes(text: &mut String, nodes: &[NodeReport]) {
         if let Some(shm) = &node.shm {
             let _ = writeln!(text, "{:<6}shared memory at {shm}", node.node);
         }
+        if let Some(verbs) = &node.verbs {
+            let _ = writeln!(text, "{:<6}verbs at {verbs}", node.node);
+        }
     }
 }
 

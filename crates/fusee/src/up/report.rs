@@ -66,7 +66,13 @@ impl Report {
     pub fn table(&self) -> String {
         let mut text = format!(
             "{:<8}{:>8}  {:<22}{:<22}shared memory\n{:<8}{:>8}  {}\n",
-            "role", "pid", "control", "tcp", "master", self.master.pid, self.master.control
+            "role",
+            "pid",
+            "control",
+            "tcp or verbs",
+            "master",
+            self.master.pid,
+            self.master.control
         );
         for node in &self.memory_nodes {
             let addresses = &node.addresses;
@@ -76,7 +82,7 @@ impl Report {
                 node.node,
                 node.pid,
                 addresses.control,
-                addresses.tcp.as_deref().unwrap_or("-"),
+                addresses.tcp.as_deref().or(addresses.verbs.as_deref()).unwrap_or("-"),
                 addresses.shm.as_deref().unwrap_or("-")
             );
         }

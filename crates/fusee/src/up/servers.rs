@@ -182,10 +182,7 @@ fn master_arguments(plan: &Plan, directory: &Directory) -> Vec<String> {
 }
 
 fn node_arguments(plan: &Plan, directory: &Directory, master: &str) -> Vec<String> {
-    let fabrics = plan.fabrics.iter().map(|fabric| match fabric {
-        memory_node::Serve::Shm => "shm",
-        memory_node::Serve::Tcp => "tcp",
-    });
+    let fabrics = plan.fabrics.iter().map(|fabric| fabric.name());
     vec![
         "memory-node".into(),
         format!("--master={master}"),

@@ -216,6 +216,7 @@ mod tests {
             control: String::new(),
             tcp: None,
             shm: None,
+            verbs: None,
             pool_bytes: *pool_bytes,
         };
         let region = |(number, nodes): (u64, &&[u16])| Region {

@@ -126,8 +126,8 @@ impl Master {
 
 /// A join comes from anybody: its numbers and texts are bounded before they are stored.
 fn check_member(member: &Member) -> Result<(), &'static str> {
-    let addresses = [Some(&member.control), member.tcp.as_ref(), member.shm.as_ref()];
-    if addresses.into_iter().flatten().any(|a| a.is_empty() || a.len() > MAX_ADDRESS_BYTES) {
+    let fabrics = [&member.tcp, &member.shm, &member.verbs].into_iter().flatten();
+    if fabrics.chain([&member.control]).any(|a| a.is_empty() || a.len() > MAX_ADDRESS_BYTES) {
         return Err("an address must have 1..=512 bytes");
     }
     if member.pool_bytes == 0 {

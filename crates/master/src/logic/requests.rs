@@ -21,9 +21,9 @@ impl Master {
         out: &mut Actions,
     ) -> Option<MasterReply> {
         Some(match request {
-            MasterRequest::Join { identity, control, tcp, shm, pool_bytes } => {
+            MasterRequest::Join { identity, control, tcp, shm, verbs, pool_bytes } => {
                 let node = MnId(self.next_node);
-                let new = Member { node, identity, control, tcp, shm, pool_bytes };
+                let new = Member { node, identity, control, tcp, shm, verbs, pool_bytes };
                 let reply = self.join(now_ms, new, out);
                 if let MasterReply::Joined { node } = reply {
                     self.node_joined(now_ms, node, connection);

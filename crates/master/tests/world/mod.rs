@@ -136,7 +136,7 @@ impl World {
     pub fn add_node(&mut self) {
         let at = self.nodes.borrow().len() as u64;
         let description =
-            Description { identity: 100 + at, pool_bytes: POOL, tcp: None, shm: None };
+            Description { identity: 100 + at, pool_bytes: POOL, tcp: None, shm: None, verbs: None };
         self.nodes.borrow_mut().push(TestNode {
             identity: 100 + at,
             control: format!("node{at}:1"),
@@ -438,6 +438,7 @@ fn join(node: &TestNode) -> MasterRequest {
         control: node.control.clone(),
         tcp: None,
         shm: None,
+        verbs: None,
         pool_bytes: POOL,
     }
 }

@@ -110,6 +110,7 @@ fn view() -> View {
         control: String::new(),
         tcp: None,
         shm: None,
+        verbs: None,
         pool_bytes: 1 << 20,
     };
     let place = |node| Place { node, offset: 0 };

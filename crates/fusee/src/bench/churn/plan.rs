@@ -143,10 +143,7 @@ impl Sizes {
             port: 0,
             lease_ms: DEFAULT_LEASE_MS,
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
-            fabrics: vec![match fabric {
-                FabricKind::Tcp => Serve::Tcp,
-                _ => Serve::Shm,
-            }],
+            fabrics: vec![Serve::from(fabric)],
             region_bytes: self.geometry.region_bytes,
             block_bytes: self.geometry.block_bytes,
         })?;

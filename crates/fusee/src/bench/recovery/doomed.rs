@@ -22,7 +22,7 @@ use crate::failure::Failure;
 pub struct Task {
     /// Address of the master.
     pub master: String,
-    /// shm, tcp or auto.
+    /// shm, tcp, verbs or auto.
     pub fabric: String,
     /// Keys to update in turn; all exist.
     pub keys: u64,

@@ -195,8 +195,8 @@ impl Deaths<'_> {
                 Some(done) => passes.push(done),
             }
             doomed.go_on()?;
-            // Over TCP it has to get through some round trips; by another time each time.
-            if self.client.fabric() == FabricKind::Tcp {
+            // Over a network it has to get through some round trips; by another time each time.
+            if self.client.fabric() != FabricKind::Shm {
                 sleep(TCP_STEP * (stops % 8));
             }
         }

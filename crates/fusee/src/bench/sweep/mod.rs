@@ -106,7 +106,7 @@ pub struct Args {
     #[arg(long)]
     distribution: Option<Distribution>,
 
-    /// shm, tcp, or auto, which means shm
+    /// shm, tcp, verbs, or auto, which means shm
     #[arg(long, default_value = "auto")]
     fabric: FabricChoice,
 

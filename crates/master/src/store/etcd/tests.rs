@@ -62,7 +62,15 @@ impl Bench {
 
 fn member(node: u16) -> Member {
     let control = format!("node{node}:1");
-    Member { node: MnId(node), identity: 9, control, tcp: None, shm: None, pool_bytes: 1 << 30 }
+    Member {
+        node: MnId(node),
+        identity: 9,
+        control,
+        tcp: None,
+        shm: None,
+        verbs: None,
+        pool_bytes: 1 << 30,
+    }
 }
 
 fn one(key: &str, value: &[u8]) -> Vec<(String, Option<Vec<u8>>)> {

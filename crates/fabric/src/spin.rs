@@ -16,7 +16,7 @@ const MOST_PAUSE: u32 = 1024;
 
 /// How one thread waits, and what came of it.
 #[derive(Debug)]
-pub(super) struct Spin {
+pub(crate) struct Spin {
     longest: Duration,
     /// Waits that sleep at once before the next that looks.
     pause: u32,
@@ -26,12 +26,12 @@ pub(super) struct Spin {
 
 impl Spin {
     /// Looks for at most `longest`; zero: not at all.
-    pub(super) fn new(longest: Duration) -> Spin {
+    pub(crate) fn new(longest: Duration) -> Spin {
         Spin { longest, pause: 0, next_pause: 1 }
     }
 
     /// Calls `look` until it is true or time is over; whether it was true.
-    pub(super) fn until(&mut self, mut look: impl FnMut() -> bool) -> bool {
+    pub(crate) fn until(&mut self, mut look: impl FnMut() -> bool) -> bool {
         if self.pause > 0 || self.longest.is_zero() {
             self.pause = self.pause.saturating_sub(1);
             return false;

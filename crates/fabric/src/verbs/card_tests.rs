@@ -1,0 +1,211 @@
+//! What a memory node's card does on its own: it refuses what is not allowed, and its end is noticed. The
+//! session's own checks are left out here, as a client would that wants more than it may.
+//!
+//! Needs an RDMA device; without one it says so, and fails if `FUSEE_RDMA_REQUIRED` is 1.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Span, VerbError};
+
+use super::client::{VerbsFabric, VerbsOptions};
+use super::wire::{HELLO_BYTES, Hello, Status, Welcome};
+
+use super::device::{self, Device, Registered, Responder};
+use super::ports::Selected;
+use super::requester::{Completion, Requester, Work};
+use crate::pool::{Order, Pool, PoolOptions};
+
+const POOL_BYTES: u64 = 64 << 10;
+const READ: Op = Op::Read { buf: Span { start: 0, len: 8 } };
+const WRITE: Op = Op::Write { buf: Span { start: 0, len: 8 } };
+const FAA: Op = Op::Faa { add: 1, found: 0 };
+
+fn card() -> Option<(Arc<Device>, Selected)> {
+    match device::choose(None) {
+        Ok(found) => Some(found),
+        Err(error) => {
+            println!("SKIPPED: nothing of cards is tested: {error}");
+            let required = std::env::var("FUSEE_RDMA_REQUIRED").is_ok_and(|value| value == "1");
+            assert!(!required, "FUSEE_RDMA_REQUIRED is 1: {error}");
+            None
+        }
+    }
+}
+
+/// Who refuses a verb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// The session's card, at the doorbell.
+    Here,
+    /// The memory node's, or nobody answers.
+    There,
+}
+
+/// A pool, and a session's way to it.
+struct Pair {
+    requester: Requester,
+    responder: Option<Responder>,
+    pool: Pool,
+    registered: Registered,
+}
+
+impl Pair {
+    fn new(card: &(Arc<Device>, Selected)) -> Pair {
+        Pair::with_key(card, None)
+    }
+
+    /// With another key than the pool's.
+    fn with_key((device, port): &(Arc<Device>, Selected), key: Option<u32>) -> Pair {
+        let pool = Pool::new(PoolOptions { bytes: POOL_BYTES, huge_pages: false }).unwrap();
+        let registered = Registered::pool(device, &pool).unwrap();
+        let mut requester = Requester::new(device, port).unwrap();
+        let responder = Responder::new(device, port, &requester.address()).unwrap();
+        let at = (registered.base(), key.unwrap_or(registered.remote_key()));
+        requester.connect(&responder.address(), at).unwrap();
+        Pair { requester, responder: Some(responder), pool, registered }
+    }
+
+    /// Posts a verb, and waits for what comes of it.
+    fn post(&mut self, op: Op, offset: u64) -> Result<(), Refusal> {
+        self.requester.add(&Work { id: 7, op, len: 8, place: 0, offset });
+        self.requester.ring().map_err(|_| Refusal::Here)?;
+        let started = Instant::now();
+        let mut completion: Option<Completion> = None;
+        while completion.is_none() {
+            self.requester.poll(|_, found| completion = Some(found)).unwrap();
+            assert!(started.elapsed() < Duration::from_secs(20), "nothing comes of it");
+            std::thread::yield_now();
+        }
+        completion.unwrap().failure.map_or(Ok(()), |_| Err(Refusal::There))
+    }
+
+    fn word(&self, offset: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.pool.read(&mut Order::default(), offset, &mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+}
+
+#[test]
+fn the_card_refuses_what_is_not_allowed() {
+    let Some(card) = card() else { return };
+    let mut good = Pair::new(&card);
+    good.requester.put(0, &7u64.to_le_bytes());
+    assert_eq!(good.post(WRITE, POOL_BYTES - 8), Ok(()));
+    assert_eq!(good.post(FAA, POOL_BYTES - 8), Ok(()));
+    assert_eq!((good.requester.word(0), good.word(POOL_BYTES - 8)), (7, 8));
+
+    let below = 0u64.wrapping_sub(8);
+    for (op, offset) in [
+        (READ, POOL_BYTES - 7),
+        (WRITE, POOL_BYTES - 7),
+        (FAA, POOL_BYTES),
+        (READ, below),
+        (WRITE, below),
+        (FAA, below),
+        (READ, 1 << 62),
+    ] {
+        let mut pair = Pair::new(&card);
+        assert_eq!(pair.post(op, offset), Err(Refusal::There), "{op:?} at {offset}");
+        assert_eq!((pair.word(0), pair.word(8)), (0, 0), "{op:?} at {offset}");
+        // It has lost its connection.
+        pair.post(READ, 0).expect_err("the queue pair is in error");
+    }
+    // Not at a word: some drivers refuse that on this side already.
+    for (op, offset) in [(FAA, 4), (Op::Cas { expected: 0, swap: 1, found: 0 }, 12)] {
+        let mut pair = Pair::new(&card);
+        pair.post(op, offset).expect_err("it is not allowed");
+        assert_eq!((pair.word(0), pair.word(8)), (0, 0), "{op:?} at {offset}");
+    }
+}
+
+#[test]
+fn a_key_is_needed_and_reaches_its_own_pool_only() {
+    let Some(card) = card() else { return };
+    let other = Pair::new(&card);
+    // The other pool lies elsewhere.
+    for key in [0, 1, other.registered.remote_key()] {
+        let mut pair = Pair::with_key(&card, Some(key));
+        pair.post(READ, 0).expect_err("a key of nothing there");
+    }
+}
+
+/// Guarantee 4: within the times that `device` says.
+#[test]
+fn a_card_that_does_not_answer_is_noticed_in_bounded_time() {
+    let Some(card) = card() else { return };
+    let mut pair = Pair::new(&card);
+    pair.post(FAA, 0).unwrap();
+    pair.responder.take().unwrap().end().unwrap();
+    let started = Instant::now();
+    pair.post(FAA, 0).expect_err("nobody is there");
+    let took = started.elapsed();
+    assert!(took > Duration::from_millis(100), "given up after {took:?}, so it was not repeated");
+    assert!(took < Duration::from_secs(6), "given up after {took:?}");
+    assert_eq!(pair.word(0), 1, "a verb after the end of the queue pair");
+}
+
+/// A node that says hello and keeps the connection, and whose queue pair has gone.
+#[test]
+fn a_card_that_says_nothing_at_all_is_given_up() {
+    let Some((device, port)) = card() else { return };
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    std::thread::scope(|scope| {
+        let node = scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut hello = [0; HELLO_BYTES];
+            stream.read_exact(&mut hello).unwrap();
+            let hello = Hello::decode(&hello).unwrap();
+            let responder = Responder::new(&device, &port, &hello.address).unwrap();
+            let (identity, pool_bytes, status) = (hello.identity, POOL_BYTES, Status::Welcome);
+            let address = responder.address();
+            let welcome = Welcome { identity, pool_bytes, status, key: 1, base: 0, address };
+            stream.write_all(&welcome.encode()).unwrap();
+            responder.end().unwrap();
+            stream
+        });
+        // Cards repeat a verb for longer than that.
+        let silence = Duration::from_millis(200);
+        let options = VerbsOptions { silence, ..VerbsOptions::default() };
+        let fabric = VerbsFabric::new(ClientId(1), options).unwrap();
+        fabric.attach(MnId(0), 9, &at).unwrap();
+        let _lease = node.join().unwrap();
+        let started = Instant::now();
+        let mut batch = Batch::new();
+        batch.faa(MnId(0), 0, 1);
+        let (mut executing, waker) = (std::pin::pin!(fabric.execute(batch)), fabric.waker());
+        let batch = loop {
+            match executing.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(batch) => break batch,
+                Poll::Pending => fabric.turn(None),
+            }
+        };
+        assert_eq!(batch.verbs()[0].result, Err(VerbError::Unreachable));
+        let took = started.elapsed();
+        assert!(took >= silence && took < Duration::from_millis(900), "given up after {took:?}");
+    });
+}
+
+/// A registered pool keeps its pages: what the processor clears, the card sees, and the other way round.
+#[test]
+fn card_and_processor_see_one_memory_also_after_it_was_cleared() {
+    let Some(card) = card() else { return };
+    let mut pair = Pair::new(&card);
+    for round in 1..4u64 {
+        pair.requester.put(0, &round.to_le_bytes());
+        pair.post(WRITE, 8192).unwrap();
+        assert_eq!(pair.word(8192), round);
+        pair.pool.zero(0, POOL_BYTES);
+        pair.requester.put(0, &[1; 8]);
+        pair.post(READ, 8192).unwrap();
+        assert_eq!(pair.requester.word(0), 0);
+        pair.pool.write(&mut Order::default(), 8192, &[9; 8]).unwrap();
+        pair.post(READ, 8192).unwrap();
+        assert_eq!(pair.requester.word(0), u64::from_le_bytes([9; 8]));
+    }
+}

@@ -1,0 +1,494 @@
+//! One session's connection to one memory node.
+//!
+//! A *part* is what a batch has for this node. Its verbs are cut into *fragments*, one for each verb of
+//! the card: nearly always one. A verb that is longer than a piece of the arena is several, and so is one
+//! that starts within a word: cards cut messages at packets, counted from the start, and no word may lie
+//! across. Fragments are posted while queue pair and arena have room; what does not fit waits, in order, for
+//! completions. So a part is one doorbell and one completion, unless it is large.
+//!
+//! # Order
+//!
+//! A card executes what comes over one connection in the order posted, with one exception (IBTA vol. 1,
+//! 10.8.3.3): behind a READ, a later WRITE, CAS or FAA may execute first, and a READ that has to be repeated
+//! reads again. So the first of them behind a READ of its batch is held back until the READ is complete. That
+//! is a round trip, so operations post READs last where they may. (A card can do the waiting itself,
+//! `IBV_SEND_FENCE`. It takes as long, and Linux' software RoCE hangs when a packet is lost meanwhile.)
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use fusee_core::verbs::{Batch, ClientId, MnId, Op, Verb, VerbError};
+
+use super::device;
+use super::requester::{ARENA_BYTES, Completion, Counts, Requester, Work};
+use super::wire::{FENCED, Hello, MAGIC, Status, WELCOME_BYTES, Welcome};
+use crate::error::{AttachCause, RdmaError};
+use crate::slots::Slots;
+
+/// The longest fragment: several fit into the arena, so that one is copied while others travel.
+const FRAGMENT_BYTES: u32 = ARENA_BYTES / 4;
+/// Of so many verbs in a row one is signalled, so that it shows that the card goes on.
+const SIGNAL_VERBS: u64 = 128;
+/// Fragments start at cache lines of the arena.
+const ALIGN: u64 = 64;
+
+/// What a batch has for this node, as far as it is not posted.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    slot: usize,
+    /// The next verb, and how many of its bytes are posted.
+    verb: usize,
+    done_bytes: u32,
+    /// Verbs that are not wholly posted.
+    left: usize,
+    /// What was posted last is a READ.
+    has_read: bool,
+}
+
+/// A verb of the card, posted.
+#[derive(Clone, Copy, Debug)]
+struct Fragment {
+    slot: usize,
+    verb: usize,
+    /// The bytes of the verb that it carries.
+    from: u32,
+    len: u32,
+    /// Where they are in the arena.
+    place: u32,
+    /// How far the arena is free again when it is complete.
+    ring_end: u64,
+    ends_verb: bool,
+    ends_part: bool,
+}
+
+/// The arena, used round and round. Positions count on for ever.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ring {
+    head: u64,
+    tail: u64,
+}
+
+impl Ring {
+    /// Room for so many bytes in one piece; gives its place.
+    fn take(&mut self, len: u32) -> Option<u32> {
+        let (size, len) = (u64::from(ARENA_BYTES), u64::from(len));
+        if self.head == self.tail {
+            // From the start again: these cache lines are warm.
+            (self.head, self.tail) = (0, 0);
+        }
+        let skipped = if self.head % size + len > size { size - self.head % size } else { 0 };
+        let start = self.head + skipped;
+        let end = (start + len).next_multiple_of(ALIGN);
+        if end - self.tail > size {
+            return None;
+        }
+        self.head = end;
+        Some((start % size) as u32)
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) node: MnId,
+    pub(super) pool_bytes: u64,
+    /// Why verbs to this node fail from now on.
+    pub(super) failed: Option<VerbError>,
+    /// Its end is the end of the session.
+    pub(super) lease: mio::net::TcpStream,
+    /// Since when we wait for a completion; `None`: we do not know yet.
+    pub(super) silent_since: Option<Instant>,
+    /// `None` once it has failed.
+    requester: Option<Requester>,
+    /// What it had counted then.
+    counted: Counts,
+    fragment_bytes: u32,
+    waiting: VecDeque<Part>,
+    posted: VecDeque<Fragment>,
+    /// The id of the fragment at the front of `posted`.
+    first_id: u64,
+    ring: Ring,
+}
+
+/// Why a link fails.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    #[error("the memory node closed the connection")]
+    Closed,
+    #[error("this session has left it")]
+    Left,
+    #[error("the memory node has fenced this client")]
+    Fenced,
+    #[error("its network card did not answer for {0:?}, nor did ours give up")]
+    Silent(Duration),
+    #[error("a verb failed: {0}")]
+    Verb(String),
+    #[error("the network card takes no verbs: {0}")]
+    Post(io::Error),
+    #[error("{0}")]
+    Rdma(#[from] RdmaError),
+}
+
+impl LinkError {
+    /// What the verbs in flight get.
+    fn verb_error(&self) -> VerbError {
+        match self {
+            LinkError::Fenced => VerbError::Fenced,
+            _ => VerbError::Unreachable,
+        }
+    }
+}
+
+/// Connects and says hello, within `wait` for each.
+pub(super) fn connect(
+    node: MnId,
+    address: &str,
+    client: ClientId,
+    identity: u64,
+    wait: Duration,
+) -> Result<Link, AttachCause> {
+    let mut stream = connect_any(address, wait).map_err(AttachCause::Unreachable)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(wait))?;
+    stream.set_write_timeout(Some(wait))?;
+    let (device, port) = device::choose(Some(stream.local_addr()?.ip()))?;
+    let mut requester = Requester::new(&device, &port)?;
+    let hello = Hello { identity, client, address: requester.address() };
+    stream.write_all(&hello.encode()).map_err(AttachCause::Unreachable)?;
+    let welcome = receive_welcome(&mut stream, Instant::now() + wait)?;
+    match welcome.status {
+        Status::Welcome if welcome.identity == identity => {}
+        Status::Welcome | Status::WrongIdentity => {
+            let found = welcome.identity;
+            return Err(AttachCause::WrongIdentity { expected: identity, found });
+        }
+        Status::Fenced => return Err(AttachCause::Fenced),
+        Status::Unable => return Err(AttachCause::NotConnectable),
+    }
+    requester.connect(&welcome.address, (welcome.base, welcome.key))?;
+    stream.set_nonblocking(true)?;
+    let (gid, device) = (port.gid.index, &port.port.device);
+    tracing::debug!(%node, device, port = port.port.number, gid, "attached by verbs");
+    Ok(Link {
+        node,
+        pool_bytes: welcome.pool_bytes,
+        failed: None,
+        lease: mio::net::TcpStream::from_std(stream),
+        silent_since: None,
+        requester: Some(requester),
+        counted: Counts::default(),
+        fragment_bytes: FRAGMENT_BYTES.min(port.port.max_message_bytes & !7),
+        waiting: VecDeque::new(),
+        posted: VecDeque::new(),
+        first_id: 0,
+        ring: Ring::default(),
+    })
+}
+
+fn connect_any(address: &str, wait: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, wait) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Reads a welcome; a peer that feeds it byte by byte has no more time than any other.
+fn receive_welcome(stream: &mut TcpStream, deadline: Instant) -> Result<Welcome, AttachCause> {
+    let (mut bytes, mut got) = ([0; WELCOME_BYTES], 0);
+    while got < bytes.len() {
+        if Instant::now() >= deadline {
+            return Err(AttachCause::NotAMemoryNode);
+        }
+        match stream.read(&mut bytes[got..]) {
+            // A node that shuts down or another service: it takes the hello and hangs up.
+            Ok(0) => return Err(AttachCause::NotAMemoryNode),
+            Ok(n) => got += n,
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::ConnectionReset => return Err(AttachCause::NotAMemoryNode),
+                _ => return Err(AttachCause::Unreachable(error)),
+            },
+        }
+        let seen = got.min(MAGIC.len());
+        if bytes[..seen] != MAGIC[..seen] {
+            return Err(AttachCause::NotAMemoryNode);
+        }
+    }
+    Welcome::decode(&bytes).ok_or(AttachCause::NotAMemoryNode)
+}
+
+/// The longest fragment of a verb from byte `from` on: to the end of the word if it starts within one.
+fn fragment_bytes(verb: &Verb, from: u32, most: u32) -> u32 {
+    let into_word = (verb.offset + u64::from(from)) % 8;
+    let most = if into_word == 0 { most } else { 8 - into_word as u32 };
+    most.min(verb.bytes() - from)
+}
+
+impl Link {
+    /// Whether the card owes a completion.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.posted.is_empty()
+    }
+
+    fn is_ours(&self, verb: &Verb) -> bool {
+        verb.node == self.node && verb.result == Err(VerbError::NotExecuted)
+    }
+
+    /// The number of verbs that a batch has for this node.
+    pub(super) fn count(&self, batch: &Batch) -> usize {
+        batch.verbs().iter().filter(|verb| self.is_ours(verb)).count()
+    }
+
+    /// Queues the batch of a slot, which has so many verbs for this node, and posts what fits.
+    pub(super) fn submit(
+        &mut self,
+        slot: usize,
+        left: usize,
+        slots: &mut Slots,
+    ) -> Result<(), LinkError> {
+        let batch = slots.batch(slot);
+        let first = batch.verbs().iter().position(|verb| self.is_ours(verb));
+        let verb = first.expect("it was counted");
+        self.waiting.push_back(Part { slot, verb, done_bytes: 0, left, has_read: false });
+        self.pump(slots)
+    }
+
+    /// Posts as much as there is room for, with one doorbell.
+    fn pump(&mut self, slots: &mut Slots) -> Result<(), LinkError> {
+        let (node, most) = (self.node, self.fragment_bytes);
+        let Some(requester) = &mut self.requester else { return Ok(()) };
+        while let Some(part) = self.waiting.front_mut() {
+            if self.posted.len() == requester.depth() {
+                break;
+            }
+            let batch = slots.batch(part.slot);
+            let verb = batch.verbs()[part.verb];
+            let is_read = matches!(verb.op, Op::Read { .. });
+            if part.has_read && !is_read {
+                // The READ was the last to be posted, and what is posted completes in order.
+                if !self.posted.is_empty() {
+                    break;
+                }
+                requester.counts.waits += 1;
+            }
+            let (from, len) = (part.done_bytes, fragment_bytes(&verb, part.done_bytes, most));
+            let Some(place) = self.ring.take(len) else { break };
+            if let Op::Write { buf } = verb.op {
+                requester.put(place, batch.bytes(buf.part(from, len)));
+            }
+            part.has_read = is_read;
+            let id = self.first_id + self.posted.len() as u64;
+            let offset = verb.offset + u64::from(from);
+            requester.add(&Work { id, op: verb.op, len, place, offset });
+            part.done_bytes += len;
+            let ends_verb = part.done_bytes == verb.bytes();
+            part.left -= usize::from(ends_verb);
+            let ends_part = part.left == 0;
+            self.posted.push_back(Fragment {
+                slot: part.slot,
+                verb: part.verb,
+                from,
+                len,
+                place,
+                ring_end: self.ring.head,
+                ends_verb,
+                ends_part,
+            });
+            if id.is_multiple_of(SIGNAL_VERBS) {
+                requester.signal();
+            }
+            if ends_part {
+                requester.signal();
+                self.waiting.pop_front();
+            } else if ends_verb {
+                let ours = |v: &Verb| v.node == node && v.result == Err(VerbError::NotExecuted);
+                let rest = &batch.verbs()[part.verb + 1..];
+                let next = rest.iter().position(ours).expect("some are left");
+                (part.verb, part.done_bytes) = (part.verb + 1 + next, 0);
+            }
+        }
+        requester.ring().map_err(|number| LinkError::Post(io::Error::from_raw_os_error(number)))
+    }
+
+    /// Takes completions, and posts what there is room for then.
+    pub(super) fn look(&mut self, slots: &mut Slots) -> Result<(), LinkError> {
+        let (posted, ring, first_id) = (&mut self.posted, &mut self.ring, &mut self.first_id);
+        let silent_since = &mut self.silent_since;
+        let Some(requester) = &mut self.requester else { return Ok(()) };
+        let mut failure = None;
+        requester.poll(|requester, Completion { id, failure: status }| {
+            *silent_since = None;
+            // What follows a failure has been thrown out unexecuted.
+            if failure.is_some() || status.is_some() {
+                failure = failure.or(status);
+                return;
+            }
+            while *first_id <= id
+                && let Some(fragment) = posted.pop_front()
+            {
+                *first_id += 1;
+                ring.tail = fragment.ring_end;
+                fragment.complete(requester, slots);
+            }
+        })?;
+        if let Some(status) = failure {
+            let why = LinkError::Verb(requester.completions().describe(status));
+            // A node that fences destroys the queue pair, and says why it did.
+            return Err(self.end_of_lease().filter(LinkError::is_fence).unwrap_or(why));
+        }
+        if self.waiting.is_empty() { Ok(()) } else { self.pump(slots) }
+    }
+
+    /// The descriptor that becomes readable when completions come after [`Link::arm`].
+    pub(super) fn fd(&self) -> Option<i32> {
+        self.requester.as_ref().map(Requester::fd)
+    }
+
+    /// Asks for an event at the next completion.
+    pub(super) fn arm(&mut self) -> Result<(), LinkError> {
+        let Some(requester) = &mut self.requester else { return Ok(()) };
+        Ok(requester.completions().arm()?)
+    }
+
+    /// Takes the events that have come.
+    pub(super) fn take_events(&mut self) {
+        if let Some(requester) = &mut self.requester {
+            requester.completions().take_events();
+        }
+    }
+
+    /// Why the lease is over, if it is.
+    pub(super) fn end_of_lease(&mut self) -> Option<LinkError> {
+        let mut byte = [0];
+        loop {
+            match self.lease.read(&mut byte) {
+                Ok(1) if byte == [FENCED] => return Some(LinkError::Fenced),
+                Ok(_) => return Some(LinkError::Closed),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return None,
+                    io::ErrorKind::Interrupted => {}
+                    _ => return Some(LinkError::Closed),
+                },
+            }
+        }
+    }
+
+    /// What has been handed to the card so far.
+    pub(super) fn counts(&self) -> Counts {
+        self.requester.as_ref().map_or(self.counted, |requester| requester.counts)
+    }
+
+    /// Fails for good, and fails what was in flight. The card lets go of everything.
+    pub(super) fn fail(&mut self, error: &LinkError, slots: &mut Slots) {
+        match error {
+            LinkError::Left => tracing::debug!(node = %self.node, "left a memory node"),
+            _ => tracing::warn!(node = %self.node, %error, "lost a memory node"),
+        }
+        self.counted = self.counts();
+        self.failed = Some(error.verb_error());
+        self.requester = None;
+        drop(self.lease.shutdown(std::net::Shutdown::Both));
+        let posted = self.posted.drain(..).filter(|f| f.ends_part).map(|f| f.slot);
+        let waiting = self.waiting.drain(..).map(|part| part.slot);
+        let node = self.node;
+        for slot in posted.chain(waiting) {
+            if let Some(batch) = slots.wanted(slot) {
+                for verb in batch.parts_mut().0 {
+                    if verb.node == node && verb.result == Err(VerbError::NotExecuted) {
+                        verb.result = Err(error.verb_error());
+                    }
+                }
+            }
+            slots.finish_part(slot);
+        }
+    }
+}
+
+impl LinkError {
+    fn is_fence(&self) -> bool {
+        matches!(self, LinkError::Fenced)
+    }
+}
+
+impl Fragment {
+    /// Takes what the card has fetched.
+    fn complete(&self, requester: &Requester, slots: &mut Slots) {
+        if let Some(batch) = slots.wanted(self.slot) {
+            let (verbs, memory) = batch.parts_mut();
+            let verb = &mut verbs[self.verb];
+            match &mut verb.op {
+                Op::Read { buf } => {
+                    let part = buf.part(self.from, self.len).range();
+                    requester.get(self.place, &mut memory[part]);
+                }
+                Op::Write { .. } => {}
+                Op::Cas { found, .. } | Op::Faa { found, .. } => {
+                    *found = requester.word(self.place);
+                }
+            }
+            if self.ends_verb {
+                verb.result = Ok(());
+            }
+        }
+        if self.ends_part {
+            slots.finish_part(self.slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_never_gives_out_what_is_in_use() {
+        let (mut ring, mut used) = (Ring::default(), VecDeque::new());
+        let mut random = 1u64;
+        for _ in 0..200_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let len = ((random >> 33) as u32 % (FRAGMENT_BYTES >> (random % 12))).max(1);
+            match ring.take(len) {
+                Some(place) => {
+                    assert!(place + len <= ARENA_BYTES && place % ALIGN as u32 == 0);
+                    let apart =
+                        |(at, n, _): &(u32, u32, u64)| *at >= place + len || place >= at + n;
+                    assert!(used.iter().all(apart), "{place}+{len} is in use");
+                    used.push_back((place, len, ring.head));
+                }
+                None => {
+                    let (.., end) = used.pop_front().expect("an empty ring has room");
+                    ring.tail = end;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn verbs_are_cut_at_words() {
+        let verb = |offset, len| {
+            let op = Op::Read { buf: fusee_core::verbs::Span { start: 0, len } };
+            Verb { node: MnId(0), offset, op, result: Ok(()) }
+        };
+        for (offset, len, expected) in [
+            (0, 100, vec![64, 36]),
+            (8, 64, vec![64]),
+            (3, 2, vec![2]),
+            (3, 100, vec![5, 64, 31]),
+            (7, 1, vec![1]),
+            (u64::MAX - 7, 8, vec![8]),
+        ] {
+            let (verb, mut cut) = (verb(offset, len), Vec::new());
+            while cut.iter().sum::<u32>() < len {
+                cut.push(fragment_bytes(&verb, cut.iter().sum(), 64));
+            }
+            assert_eq!(cut, expected, "{len} bytes at {offset}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Which device, port and address (GID) to use.
+//!
+//! The address of RoCE v2 is an IP address of the port's network interface. So the connection over which
+//! a session and a memory node say hello tells which one to use: the one whose IP address is that
+//! connection's own end. Where none has it (loopback, InfiniBand), it is the first port that is up, and of
+//! its addresses the first of the best kind. [`DEVICE_VARIABLE`] overrides all of it.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::error::RdmaError;
+
+/// `DEVICE[:PORT[:GID]]`, such as `mlx5_0:1:3`: what to use, for memory nodes and sessions alike.
+pub const DEVICE_VARIABLE: &str = "FUSEE_RDMA_DEVICE";
+
+/// What kind of address a GID is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GidKind {
+    InfiniBand,
+    RoceV1,
+    RoceV2,
+}
+
+/// An entry of a port's table of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gid {
+    pub(super) index: u8,
+    pub(super) kind: GidKind,
+    pub(super) bytes: [u8; 16],
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Port {
+    pub(super) device: String,
+    pub(super) number: u8,
+    pub(super) is_up: bool,
+    pub(super) is_ethernet: bool,
+    pub(super) lid: u16,
+    /// As the header counts: 1 for 256 bytes, 5 for 4096.
+    pub(super) mtu: u8,
+    pub(super) max_message_bytes: u32,
+    pub(super) gids: Vec<Gid>,
+}
+
+/// A port, and the address to use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Selected {
+    pub(super) port: Port,
+    pub(super) gid: Gid,
+}
+
+/// What somebody has asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    device: Option<String>,
+    port: Option<u8>,
+    gid: Option<u8>,
+}
+
+impl Wanted {
+    /// What the environment asks for.
+    pub(super) fn from_environment() -> Result<Wanted, RdmaError> {
+        match std::env::var(DEVICE_VARIABLE) {
+            Ok(text) if !text.is_empty() => Wanted::parse(&text),
+            _ => Ok(Wanted::default()),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Wanted, RdmaError> {
+        let bad = || RdmaError::BadChoice { variable: DEVICE_VARIABLE, value: text.to_owned() };
+        let mut parts = text.split(':');
+        let device = parts.next().filter(|name| !name.is_empty()).ok_or_else(bad)?;
+        let mut number = || parts.next().map(str::parse::<u8>).transpose().map_err(|_| bad());
+        let (port, gid) = (number()?, number()?);
+        if parts.next().is_some() {
+            return Err(bad());
+        }
+        Ok(Wanted { device: Some(device.to_owned()), port, gid })
+    }
+}
+
+impl Gid {
+    /// The IP address that it is, if it is one.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        let is_ip = self.kind == GidKind::RoceV2;
+        is_ip.then(|| Ipv6Addr::from_octets(self.bytes).to_canonical())
+    }
+
+    /// How good an address is without anything to compare it with; less is better.
+    fn rank(&self) -> u8 {
+        let is_v4 = self.bytes.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+        let is_link_local = self.bytes.starts_with(&[0xfe, 0x80]);
+        match (is_v4, is_link_local) {
+            (true, _) => 0,
+            (_, false) => 1,
+            // Two ports of different networks may have such ones that do not reach each other.
+            (_, true) => 2,
+        }
+    }
+}
+
+impl Port {
+    /// Whether an address is of the kind that this port speaks: RoCE v2, not v1, which no router forwards.
+    fn speaks(&self, gid: &Gid) -> bool {
+        let kind = if self.is_ethernet { GidKind::RoceV2 } else { GidKind::InfiniBand };
+        gid.kind == kind
+    }
+}
+
+/// The port and address to use, of these. `near`: this end of the connection to the other party.
+pub(super) fn select(
+    ports: &[Port],
+    wanted: &Wanted,
+    near: Option<IpAddr>,
+) -> Result<Selected, RdmaError> {
+    if ports.is_empty() {
+        return Err(RdmaError::NoDevice);
+    }
+    let named = |port: &&Port| {
+        wanted.device.as_ref().is_none_or(|name| *name == port.device)
+            && wanted.port.is_none_or(|number| number == port.number)
+    };
+    let ports: Vec<&Port> = match ports.iter().filter(named).collect::<Vec<_>>() {
+        named if named.is_empty() => {
+            let all = ports.iter().map(|port| format!("{}:{}", port.device, port.number));
+            return Err(RdmaError::NoSuchDevice {
+                wanted: std::env::var(DEVICE_VARIABLE).unwrap_or_default(),
+                there: all.collect::<Vec<_>>().join(", "),
+            });
+        }
+        named => named,
+    };
+    let names = || ports.iter().map(|port| port.device.clone()).collect::<Vec<_>>().join(", ");
+    let up: Vec<&Port> = ports.iter().copied().filter(|port| port.is_up).collect();
+    if up.is_empty() {
+        return Err(RdmaError::NoPort { devices: names() });
+    }
+    let usable = |port: &Port, gid: &Gid| match wanted.gid {
+        Some(index) => gid.index == index,
+        None => port.speaks(gid),
+    };
+    let all = || up.iter().flat_map(|port| port.gids.iter().map(move |gid| (*port, *gid)));
+    let candidates: Vec<(&Port, Gid)> = all().filter(|(port, gid)| usable(port, gid)).collect();
+    let is_near = |(_, gid): &&(&Port, Gid)| near.is_some() && gid.address() == near;
+    let best = candidates.iter().find(is_near);
+    // The first of equals.
+    let best = best.or_else(|| candidates.iter().min_by_key(|(_, gid)| gid.rank()));
+    match best {
+        Some((port, gid)) => Ok(Selected { port: (*port).clone(), gid: *gid }),
+        None => Err(RdmaError::NoGid { devices: names() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(last: u8) -> [u8; 16] {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]
+    }
+
+    fn link_local(last: u8) -> [u8; 16] {
+        [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, last]
+    }
+
+    /// A RoCE port as `rdma_rxe` shows it.
+    fn roce(device: &str, last: u8) -> Port {
+        let gid = |index, bytes| Gid { index, kind: GidKind::RoceV2, bytes };
+        Port {
+            device: device.into(),
+            number: 1,
+            is_up: true,
+            is_ethernet: true,
+            lid: 0,
+            mtu: 3,
+            max_message_bytes: 1 << 23,
+            gids: vec![
+                Gid { index: 0, kind: GidKind::RoceV1, bytes: v4(last) },
+                gid(1, link_local(last)),
+                gid(2, v4(last)),
+            ],
+        }
+    }
+
+    fn infiniband() -> Port {
+        let gids = vec![Gid { index: 0, kind: GidKind::InfiniBand, bytes: link_local(9) }];
+        Port { is_ethernet: false, lid: 7, gids, ..roce("ib0", 0) }
+    }
+
+    fn pick(ports: &[Port], wanted: &str, near: Option<&str>) -> Result<(String, u8), RdmaError> {
+        let wanted = if wanted.is_empty() { Wanted::default() } else { Wanted::parse(wanted)? };
+        let near = near.map(|near| near.parse().unwrap());
+        select(ports, &wanted, near).map(|found| (found.port.device, found.gid.index))
+    }
+
+    #[test]
+    fn the_connection_tells_which_port() {
+        let ports = [roce("a", 1), roce("b", 2)];
+        assert_eq!(pick(&ports, "", Some("10.0.0.2")).unwrap(), ("b".into(), 2));
+        assert_eq!(pick(&ports, "", Some("fe80::200:0:0:2")).unwrap(), ("b".into(), 1));
+        // Loopback is no port's.
+        assert_eq!(pick(&ports, "", Some("127.0.0.1")).unwrap(), ("a".into(), 2));
+        assert_eq!(pick(&ports, "", None).unwrap(), ("a".into(), 2));
+        assert_eq!(pick(&[infiniband()], "", Some("10.0.0.2")).unwrap(), ("ib0".into(), 0));
+    }
+
+    #[test]
+    fn what_is_down_or_of_the_wrong_kind_is_not_taken() {
+        let down = Port { is_up: false, ..roce("a", 1) };
+        assert_eq!(pick(&[down.clone(), roce("b", 2)], "", None).unwrap().0, "b");
+        let error = pick(&[down], "", None).unwrap_err();
+        assert!(matches!(error, RdmaError::NoPort { .. }), "{error}");
+        let mut old = roce("a", 1);
+        old.gids.truncate(1);
+        let error = pick(&[old], "", None).unwrap_err();
+        assert!(matches!(error, RdmaError::NoGid { .. }), "{error}");
+        let error = pick(&[], "", None).unwrap_err();
+        assert!(matches!(error, RdmaError::NoDevice), "{error}");
+    }
+
+    #[test]
+    fn a_wish_overrides_all_of_it() {
+        let ports = [roce("a", 1), roce("b", 2)];
+        assert_eq!(pick(&ports, "b", Some("10.0.0.1")).unwrap(), ("b".into(), 2));
+        assert_eq!(pick(&ports, "a:1:0", None).unwrap(), ("a".into(), 0));
+        let error = pick(&ports, "c", None).unwrap_err().to_string();
+        assert!(error.contains("a:1, b:1"), "{error}");
+        assert!(matches!(pick(&ports, "a:2", None), Err(RdmaError::NoSuchDevice { .. })));
+        for bad in ["", ":1", "a:b", "a:1:x", "a:1:2:3", "a:300"] {
+            assert!(matches!(Wanted::parse(bad), Err(RdmaError::BadChoice { .. })), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! A session's end of a connection to one memory node: a queue pair, and the memory its card works on.
+//!
+//! The card reads what it writes elsewhere from the *arena*, and puts there what it fetched: one
+//! registered piece of memory per queue pair, made when the session attaches. So nothing is registered on
+//! the path of a verb, and no memory of a batch is ever under the card's hands: it may go at any time. Rust
+//! has no references into the arena either. Bytes are copied in and out through pointers; what is copied
+//! out too early is old or torn, and nothing worse.
+//!
+//! [`Requester::add`] gathers verbs, [`Requester::ring`] hands all of them to the card at once: one
+//! doorbell. The card tells only of those that are signalled; the ones before them have then completed, too.
+
+use std::sync::Arc;
+
+use fusee_core::verbs::Op;
+
+use super::device::{Completions, Device, QueuePair, Registered};
+use super::ffi::{self, SendWr, Sge, Wc};
+use super::ports::Selected;
+use super::wire::Address;
+use crate::error::RdmaError;
+
+/// Verbs that a queue pair takes before some have to complete, if the card takes as many.
+const VERBS: u32 = 512;
+/// WRITEs up to this length travel with their verb, if the card takes as much.
+const INLINE_BYTES: u32 = 220;
+/// Bytes of an arena.
+pub(super) const ARENA_BYTES: u32 = 512 << 10;
+/// Completions taken at once.
+const AT_ONCE: usize = 32;
+
+/// A verb for the card.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    /// Grows by one from verb to verb.
+    pub(super) id: u64,
+    /// READ and WRITE of `len` bytes, CAS or FAA; spans do not matter.
+    pub(super) op: Op,
+    pub(super) len: u32,
+    /// Where in the arena it finds or leaves its bytes.
+    pub(super) place: u32,
+    /// Where in the pool.
+    pub(super) offset: u64,
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    /// The verb's.
+    pub(super) id: u64,
+    /// The driver's number of the reason, if it failed.
+    pub(super) failure: Option<u32>,
+}
+
+/// What has been handed to the card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Doorbells: lists of verbs handed over.
+    pub posts: u64,
+    /// Verbs. One that is long, or starts within a word, is several for the card.
+    pub verbs: u64,
+    /// Verbs whose completion was asked for.
+    pub signals: u64,
+    /// Completions taken.
+    pub completions: u64,
+    /// Verbs that had to wait for a READ before them, a round trip of their own.
+    pub waits: u64,
+    /// WRITEs that travelled with their verb.
+    pub inline: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.posts += other.posts;
+        self.verbs += other.verbs;
+        self.signals += other.signals;
+        self.completions += other.completions;
+        self.waits += other.waits;
+        self.inline += other.inline;
+    }
+}
+
+/// A queue pair that posts.
+pub(super) struct Requester {
+    // In the order in which they are to go: the card lets go of the arena with the queue pair.
+    pair: QueuePair,
+    completions: Completions,
+    arena: Registered,
+    /// As many as the queue pair takes, so that they stay where they are.
+    list: Vec<SendWr>,
+    pieces: Vec<Sge>,
+    remote_base: u64,
+    remote_key: u32,
+    pub(super) counts: Counts,
+}
+
+// SAFETY: the lists point to each other, and are used by one thread at a time.
+unsafe impl Send for Requester {}
+
+impl std::fmt::Debug for Requester {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Requester").field("pair", &self.pair).finish()
+    }
+}
+
+impl Requester {
+    pub(super) fn new(device: &Arc<Device>, port: &Selected) -> Result<Requester, RdmaError> {
+        let verbs = VERBS.min(device.max_verbs);
+        let arena = Registered::arena(device, ARENA_BYTES as usize)?;
+        // A queue pair that fails completes all that it had.
+        let completions = Completions::new(device, verbs, true)?;
+        let pair = QueuePair::requester(device, port, &completions, (verbs, INLINE_BYTES))?;
+        Ok(Requester {
+            pair,
+            completions,
+            arena,
+            list: Vec::with_capacity(verbs as usize),
+            pieces: Vec::with_capacity(verbs as usize),
+            remote_base: 0,
+            remote_key: 0,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Where the memory node finds it.
+    pub(super) fn address(&self) -> Address {
+        self.pair.address()
+    }
+
+    /// Connects it to the queue pair of a memory node, whose pool has this base and key.
+    pub(super) fn connect(
+        &mut self,
+        peer: &Address,
+        (base, key): (u64, u32),
+    ) -> Result<(), RdmaError> {
+        (self.remote_base, self.remote_key) = (base, key);
+        self.pair.connect(peer)
+    }
+
+    /// The descriptor that becomes readable with a completion, if it was asked for.
+    pub(super) fn fd(&self) -> i32 {
+        self.completions.fd().expect("made with events")
+    }
+
+    pub(super) fn completions(&mut self) -> &mut Completions {
+        &mut self.completions
+    }
+
+    /// How many verbs may be with the card at a time.
+    pub(super) fn depth(&self) -> usize {
+        self.list.capacity()
+    }
+
+    fn at(&self, place: u32, len: usize) -> *mut u8 {
+        let end = place as usize + len;
+        assert!(end <= ARENA_BYTES as usize, "outside of the arena");
+        self.arena.arena_start().wrapping_add(place as usize)
+    }
+
+    /// Copies bytes into the arena.
+    pub(super) fn put(&mut self, place: u32, bytes: &[u8]) {
+        let to = self.at(place, bytes.len());
+        // SAFETY: `at` has checked that the range is in the arena, to which there are no references.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Copies bytes out of the arena.
+    pub(super) fn get(&self, place: u32, bytes: &mut [u8]) {
+        let from = self.at(place, bytes.len());
+        // SAFETY: as in `put`.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// The word that a CAS or FAA left.
+    pub(super) fn word(&self, place: u32) -> u64 {
+        let mut bytes = [0; 8];
+        self.get(place, &mut bytes);
+        u64::from_ne_bytes(bytes)
+    }
+
+    /// Adds a verb to the list for the next doorbell.
+    ///
+    /// # Panics
+    /// If the list is full, or the verb's place is not in the arena.
+    pub(super) fn add(&mut self, work: &Work) {
+        assert!(self.list.len() < self.list.capacity(), "more verbs than the queue pair takes");
+        let start = self.at(work.place, work.len as usize);
+        let piece = Sge { addr: start as u64, length: work.len, lkey: self.arena.local_key() };
+        let remote_addr = self.remote_base.wrapping_add(work.offset);
+        let rkey = self.remote_key;
+        let atomic = |compare_add, swap| ffi::Operands {
+            atomic: ffi::Atomic { remote_addr, compare_add, swap, rkey },
+        };
+        let rdma = ffi::Operands { rdma: ffi::Rdma { remote_addr, rkey } };
+        let (opcode, wr) = match work.op {
+            Op::Read { .. } => (ffi::WR_RDMA_READ, rdma),
+            Op::Write { .. } => (ffi::WR_RDMA_WRITE, rdma),
+            Op::Cas { expected, swap, .. } => (ffi::WR_ATOMIC_CMP_AND_SWP, atomic(expected, swap)),
+            Op::Faa { add, .. } => (ffi::WR_ATOMIC_FETCH_AND_ADD, atomic(add, 0)),
+        };
+        let mut send_flags = 0;
+        if opcode == ffi::WR_RDMA_WRITE && work.len <= self.pair.max_inline {
+            send_flags |= ffi::SEND_INLINE;
+            self.counts.inline += 1;
+        }
+        self.pieces.push(piece);
+        let (wr_id, num_sge) = (work.id, 1);
+        self.list.push(SendWr { wr_id, num_sge, opcode, send_flags, wr, ..SendWr::EMPTY });
+        self.counts.verbs += 1;
+    }
+
+    /// The completion of the verb added last will be told.
+    pub(super) fn signal(&mut self) {
+        if let Some(last) = self.list.last_mut()
+            && last.send_flags & ffi::SEND_SIGNALED == 0
+        {
+            last.send_flags |= ffi::SEND_SIGNALED;
+            self.counts.signals += 1;
+        }
+    }
+
+    /// Hands the list to the card, with one doorbell. The last verb is signalled: without that nobody would
+    /// learn that there is room again.
+    pub(super) fn ring(&mut self) -> Result<(), i32> {
+        self.signal();
+        if self.list.is_empty() {
+            return Ok(());
+        }
+        let (list, pieces) = (self.list.as_mut_ptr(), self.pieces.as_mut_ptr());
+        for at in 0..self.list.len() {
+            // SAFETY: both vectors have as many entries, and neither moves before the call below.
+            unsafe {
+                (*list.add(at)).sg_list = pieces.add(at);
+                let is_last = at + 1 == self.list.len();
+                (*list.add(at)).next =
+                    if is_last { std::ptr::null_mut() } else { list.add(at + 1) };
+            }
+        }
+        self.counts.posts += 1;
+        // SAFETY: the list is whole, its pieces lie in the arena, which is registered as long as the queue
+        // pair lives; the driver copies the list.
+        let result = unsafe { ffi::post_send(self.pair.raw(), list) };
+        self.list.clear();
+        self.pieces.clear();
+        if result == 0 { Ok(()) } else { Err(result) }
+    }
+
+    /// Takes completions and passes each to `done`.
+    pub(super) fn poll(
+        &mut self,
+        mut done: impl FnMut(&Requester, Completion),
+    ) -> Result<(), RdmaError> {
+        let mut found = [Wc::default(); AT_ONCE];
+        loop {
+            let count = self.completions.poll(&mut found)?;
+            self.counts.completions += count as u64;
+            for wc in &found[..count] {
+                let failure = (wc.status != ffi::WC_SUCCESS).then_some(wc.status);
+                done(self, Completion { id: wc.wr_id, failure });
+            }
+            if count < found.len() {
+                return Ok(());
+            }
+        }
+    }
+}

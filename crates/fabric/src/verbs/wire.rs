@@ -1,0 +1,221 @@
+//! What a session and a memory node say to each other before the network cards take over.
+//!
+//! ```text
+//! address, 28 bytes   | queue pair 4 | first packet 4 | lid 2 | mtu 1 | depth 1 | gid 16 |
+//! hello, 48 bytes     | magic 8 | identity 8 | client 4 | address 28 |
+//! welcome, 68 bytes   | magic 8 | identity 8 | pool bytes 8 | status 4 | key 4 | base 8 | address 28 |
+//! fenced, 1 byte      | 'f' |
+//! ```
+//!
+//! Numbers are little-endian. The magic ends in the version. `mtu` counts as libibverbs does, 1 for 256
+//! bytes to 5 for 4096; `depth` is how many READs and atomics the card has room for at a time. With a
+//! status that is no welcome, the rest is zero.
+//!
+//! The connection stays open as long as the session lasts, and is its lease: the node destroys the queue
+//! pair when it is closed, and a session takes the node for lost.
+
+use fusee_core::verbs::ClientId;
+
+/// Tells this protocol and version from others.
+pub(super) const MAGIC: [u8; 8] = *b"FUSErd01";
+pub(super) const ADDRESS_BYTES: usize = 28;
+pub(super) const HELLO_BYTES: usize = 20 + ADDRESS_BYTES;
+pub(super) const WELCOME_BYTES: usize = 40 + ADDRESS_BYTES;
+/// What a node says to a session that it has fenced.
+pub(super) const FENCED: u8 = b'f';
+
+/// The end of a connection between queue pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) queue_pair: u32,
+    pub(super) first_packet: u32,
+    pub(super) lid: u16,
+    pub(super) mtu: u8,
+    pub(super) depth: u8,
+    pub(super) gid: [u8; 16],
+}
+
+/// A session's first message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) identity: u64,
+    pub(super) client: ClientId,
+    pub(super) address: Address,
+}
+
+/// What a node says to a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    Welcome,
+    WrongIdentity,
+    Fenced,
+    /// Its card has no room for another queue pair, or does not take the client's address.
+    Unable,
+}
+
+/// The node's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Welcome {
+    pub(super) identity: u64,
+    pub(super) pool_bytes: u64,
+    pub(super) status: Status,
+    /// The key of the pool.
+    pub(super) key: u32,
+    /// Where the pool starts, as the node's card counts.
+    pub(super) base: u64,
+    pub(super) address: Address,
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+impl Address {
+    fn encode(self, bytes: &mut [u8]) {
+        bytes[..4].copy_from_slice(&self.queue_pair.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.first_packet.to_le_bytes());
+        bytes[8..10].copy_from_slice(&self.lid.to_le_bytes());
+        (bytes[10], bytes[11]) = (self.mtu, self.depth);
+        bytes[12..28].copy_from_slice(&self.gid);
+    }
+
+    /// Reads an address that a card can be told: numbers of queue pairs and packets have 24 bits.
+    fn decode(bytes: &[u8]) -> Option<Address> {
+        let address = Address {
+            queue_pair: u32_at(bytes, 0)?,
+            first_packet: u32_at(bytes, 4)?,
+            lid: u16::from_le_bytes(*bytes.get(8..)?.first_chunk()?),
+            mtu: *bytes.get(10)?,
+            depth: *bytes.get(11)?,
+            gid: *bytes.get(12..)?.first_chunk()?,
+        };
+        let is_sound = address.queue_pair < 1 << 24
+            && address.first_packet < 1 << 24
+            && (1..=5).contains(&address.mtu)
+            && address.depth > 0;
+        is_sound.then_some(address)
+    }
+}
+
+impl Hello {
+    pub(super) fn encode(self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.client.0.to_le_bytes());
+        self.address.encode(&mut bytes[20..]);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Hello> {
+        let client = ClientId(u32_at(bytes, 16)?);
+        let (identity, address) = (u64_at(bytes, 8)?, Address::decode(&bytes[20..])?);
+        bytes.starts_with(&MAGIC).then_some(Hello { identity, client, address })
+    }
+}
+
+impl Welcome {
+    /// An answer that is no welcome.
+    pub(super) fn refusal(identity: u64, status: Status) -> Welcome {
+        Welcome { identity, pool_bytes: 0, status, key: 0, base: 0, address: Address::default() }
+    }
+
+    pub(super) fn encode(self) -> [u8; WELCOME_BYTES] {
+        let status = match self.status {
+            Status::Welcome => 0u32,
+            Status::WrongIdentity => 1,
+            Status::Fenced => 2,
+            Status::Unable => 3,
+        };
+        let mut bytes = [0; WELCOME_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.pool_bytes.to_le_bytes());
+        bytes[24..28].copy_from_slice(&status.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.key.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.base.to_le_bytes());
+        self.address.encode(&mut bytes[40..]);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; WELCOME_BYTES]) -> Option<Welcome> {
+        let (identity, pool_bytes) = (u64_at(bytes, 8)?, u64_at(bytes, 16)?);
+        let status = match u32_at(bytes, 24)? {
+            0 => Status::Welcome,
+            1 => Status::WrongIdentity,
+            2 => Status::Fenced,
+            3 => Status::Unable,
+            _ => return None,
+        };
+        if !bytes.starts_with(&MAGIC) {
+            return None;
+        }
+        if status != Status::Welcome {
+            return Some(Welcome::refusal(identity, status));
+        }
+        let (key, base) = (u32_at(bytes, 28)?, u64_at(bytes, 32)?);
+        // No verb inside of the pool may count beyond the end of memory.
+        base.checked_add(pool_bytes)?;
+        let address = Address::decode(&bytes[40..])?;
+        Some(Welcome { identity, pool_bytes, status, key, base, address })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_wire_and_nothing_else_is_taken_for_one() {
+        let address = Address {
+            queue_pair: 0xab_cdef,
+            first_packet: 5,
+            lid: 0x1234,
+            mtu: 5,
+            depth: 16,
+            gid: std::array::from_fn(|i| i as u8),
+        };
+        let hello = Hello { identity: u64::MAX - 1, client: ClientId(7), address };
+        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        let (key, base) = (9, 1 << 40);
+        let welcome =
+            Welcome { identity: 3, pool_bytes: 4096, status: Status::Welcome, key, base, address };
+        assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
+        for status in [Status::WrongIdentity, Status::Fenced, Status::Unable] {
+            let refusal = Welcome::refusal(3, status);
+            assert_eq!(Welcome::decode(&refusal.encode()), Some(refusal));
+        }
+        for at in 0..8 {
+            let (mut first, mut second) = (hello.encode(), welcome.encode());
+            (first[at], second[at]) = (first[at] ^ 1, second[at] ^ 1);
+            assert_eq!((Hello::decode(&first), Welcome::decode(&second)), (None, None));
+        }
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused() {
+        let good =
+            Address { queue_pair: 1, first_packet: 1, lid: 0, mtu: 3, depth: 1, gid: [0; 16] };
+        for address in [
+            Address { queue_pair: 1 << 24, ..good },
+            Address { first_packet: 1 << 24, ..good },
+            Address { mtu: 0, ..good },
+            Address { mtu: 6, ..good },
+            Address { depth: 0, ..good },
+        ] {
+            let hello = Hello { identity: 1, client: ClientId(1), address };
+            assert_eq!(Hello::decode(&hello.encode()), None, "{address:?}");
+        }
+        let (identity, pool_bytes, status) = (1, 4096, Status::Welcome);
+        let base = u64::MAX - 4095;
+        let welcome = Welcome { identity, pool_bytes, status, key: 1, base, address: good };
+        assert_eq!(Welcome::decode(&welcome.encode()), None, "a pool beyond the end of memory");
+        let mut unknown = Welcome { base: 0, ..welcome }.encode();
+        unknown[24] = 4;
+        assert_eq!(Welcome::decode(&unknown), None);
+    }
+}

@@ -1,0 +1,351 @@
+//! What is particular to verbs: doorbells and completions, what waits in the card, sleep, leases, hellos,
+//! and which fabrics go together.
+//!
+//! Needs an RDMA device; without one it says so, and fails if `FUSEE_RDMA_REQUIRED` is 1. `tests/rdma/run`
+//! has two.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_BATCH_VERBS, MnId, VerbError};
+use fusee_fabric::verbs::{Counts, VerbsFabric, VerbsOptions};
+use fusee_fabric::{
+    AnyFabric, AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, RdmaError, ServeError,
+    attach_all,
+};
+use support::{Scratch, Served, block_on, loopback, member, options, rdma_device, verbs_node};
+
+const NODES: [MnId; 2] = [MnId(0), MnId(1)];
+const POOL_BYTES: u64 = 2 << 20;
+
+fn nodes() -> Option<[Served; 2]> {
+    rdma_device().map(|_| NODES.map(|_| verbs_node(POOL_BYTES)))
+}
+
+/// A session of both nodes that looks for completions so long before it sleeps.
+fn session(nodes: &[Served; 2], client: u32, spin: Duration) -> AnyFabric {
+    let options = VerbsOptions { spin, ..VerbsOptions::default() };
+    let fabric = VerbsFabric::new(ClientId(client), options).unwrap();
+    for (name, served) in NODES.into_iter().zip(nodes) {
+        fabric
+            .attach(name, served.identity, &served.fabrics.verbs_addr().unwrap().to_string())
+            .unwrap();
+    }
+    AnyFabric::Verbs(fabric)
+}
+
+fn counts(fabric: &AnyFabric) -> Counts {
+    let AnyFabric::Verbs(verbs) = fabric else { panic!("not verbs") };
+    verbs.counts()
+}
+
+/// What a batch costs.
+fn cost(fabric: &AnyFabric, batch: Batch) -> Counts {
+    let before = counts(fabric);
+    block_on(fabric, fabric.execute(batch)).check().unwrap();
+    let after = counts(fabric);
+    Counts {
+        posts: after.posts - before.posts,
+        verbs: after.verbs - before.verbs,
+        signals: after.signals - before.signals,
+        completions: after.completions - before.completions,
+        waits: after.waits - before.waits,
+        inline: after.inline - before.inline,
+    }
+}
+
+/// One phase is one doorbell, one signal and one completion for each queue pair.
+#[test]
+fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
+    let Some(nodes) = nodes() else { return };
+    let fabric = session(&nodes, 1, Duration::from_micros(50));
+    let once = |nodes: u64, verbs: u64| Counts {
+        posts: nodes,
+        verbs,
+        signals: nodes,
+        completions: nodes,
+        ..Counts::default()
+    };
+    // A SEARCH with a cached place: the slot and its object.
+    let mut batch = Batch::new();
+    batch.read(NODES[0], 64, 8);
+    batch.read(NODES[0], 4096, 1024);
+    assert_eq!(cost(&fabric, batch), once(1, 2));
+    // An UPDATE: its object to two nodes, slot and old object from one of them; then the CASes.
+    let mut batch = Batch::new();
+    let object = batch.stage(1024);
+    for node in NODES {
+        batch.write(node, 8192, object);
+    }
+    batch.read(NODES[0], 64, 8);
+    batch.read(NODES[0], 4096, 128);
+    assert_eq!(cost(&fabric, batch), once(2, 4));
+    let mut batch = Batch::new();
+    for node in NODES {
+        batch.cas(node, 64, 0, 0);
+    }
+    assert_eq!(cost(&fabric, batch), once(2, 2));
+    // As many verbs as a batch may have.
+    let mut batch = Batch::new();
+    for at in 0..MAX_BATCH_VERBS as u64 / 2 {
+        for node in NODES {
+            batch.read(node, at * 8, 8);
+        }
+    }
+    assert_eq!(cost(&fabric, batch), once(2, MAX_BATCH_VERBS as u64));
+    // Nothing to do is nothing for the card.
+    let mut batch = Batch::new();
+    batch.read(NODES[0], 64, 0);
+    assert_eq!(cost(&fabric, batch), Counts::default());
+}
+
+/// What is small travels inline; what starts within a word is cut there.
+#[test]
+fn small_writes_are_inline_and_words_are_not_cut() {
+    let Some(nodes) = nodes() else { return };
+    let fabric = session(&nodes, 1, Duration::from_micros(50));
+    let mut batch = Batch::new();
+    let (small, large) = (batch.stage(64), batch.stage(4096));
+    batch.write(NODES[0], 64, small);
+    batch.write(NODES[0], 4096, large);
+    let cost_aligned = cost(&fabric, batch);
+    assert_eq!((cost_aligned.verbs, cost_aligned.inline, cost_aligned.posts), (2, 1, 1));
+    let mut batch = Batch::new();
+    let large = batch.stage(4096);
+    batch.write(NODES[0], 4099, large);
+    let cost = cost(&fabric, batch);
+    assert_eq!((cost.verbs, cost.inline, cost.posts, cost.signals), (2, 1, 1, 1));
+}
+
+/// Only what follows a READ waits for it, with a doorbell of its own.
+#[test]
+fn what_follows_a_read_waits_for_it() {
+    let Some(nodes) = nodes() else { return };
+    let fabric = session(&nodes, 1, Duration::from_micros(50));
+    let waits = |post: fn(&mut Batch)| {
+        let mut batch = Batch::new();
+        post(&mut batch);
+        let cost = cost(&fabric, batch);
+        assert_eq!(cost.posts, 1 + cost.waits);
+        cost.waits
+    };
+    const MN: MnId = NODES[0];
+    assert_eq!(
+        waits(|b| {
+            b.faa(MN, 0, 0);
+            b.read(MN, 0, 8);
+            b.read(MN, 8, 8);
+        }),
+        0
+    );
+    assert_eq!(
+        waits(|b| {
+            b.read(MN, 0, 8);
+            b.faa(MN, 0, 0);
+            b.faa(MN, 8, 0);
+        }),
+        1
+    );
+    assert_eq!(
+        waits(|b| {
+            let word = b.stage(8);
+            b.write(MN, 64, word);
+            b.cas(MN, 64, 1, 1);
+            b.read(MN, 64, 8);
+        }),
+        0
+    );
+    assert_eq!(
+        waits(|b| {
+            let word = b.stage(8);
+            for _ in 0..3 {
+                b.read(MN, 64, 8);
+                b.write(MN, 64, word);
+                b.write(MN, 64, word);
+            }
+        }),
+        3
+    );
+}
+
+/// A session that does not look before it sleeps is woken by completions, each time.
+#[test]
+fn completions_wake_a_session_that_sleeps() {
+    let Some(nodes) = nodes() else { return };
+    let fabric = session(&nodes, 1, Duration::ZERO);
+    for round in 0..500 {
+        let mut batch = Batch::new();
+        let tickets = NODES.map(|node| batch.faa(node, 0, 1));
+        let batch = block_on(&fabric, fabric.execute(batch));
+        assert_eq!(tickets.map(|ticket| batch.found(ticket).unwrap()), [round; 2]);
+    }
+}
+
+/// Another thread wakes a session that has nothing in flight.
+#[test]
+fn a_waker_wakes_a_session_that_sleeps() {
+    let Some(nodes) = nodes() else { return };
+    let (send, receive) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let fabric = session(&nodes, 1, Duration::ZERO);
+            send.send(fabric.waker()).unwrap();
+            let started = Instant::now();
+            fabric.turn(None);
+            assert!(started.elapsed() < Duration::from_secs(10));
+        });
+        let waker = receive.recv().unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        waker.wake();
+    });
+}
+
+fn wait_for_sessions(served: &Served, sessions: u64) {
+    let started = Instant::now();
+    while served.fabrics.attached_clients() != sessions {
+        assert!(started.elapsed() < Duration::from_secs(5), "not {sessions} sessions");
+        std::thread::yield_now();
+    }
+}
+
+/// Queue pairs go with their sessions.
+#[test]
+fn a_session_that_ends_is_forgotten() {
+    let Some(nodes) = nodes() else { return };
+    for client in 1..20 {
+        let fabric = session(&nodes, client, Duration::ZERO);
+        wait_for_sessions(&nodes[0], 1);
+        if client % 2 == 0 {
+            fabric.detach(NODES[0]);
+        }
+        drop(fabric);
+        wait_for_sessions(&nodes[0], 0);
+        wait_for_sessions(&nodes[1], 0);
+    }
+}
+
+/// A session learns that its node has gone from the end of the lease, also while it posts nothing.
+#[test]
+fn a_node_that_ends_is_noticed() {
+    let Some([first, second]) = nodes() else { return };
+    let nodes = [first, second];
+    let fabric = session(&nodes, 1, Duration::ZERO);
+    let [first, second] = nodes;
+    drop(first);
+    fabric.turn(Some(Duration::from_secs(5)));
+    let mut batch = Batch::new();
+    let (gone, there) = (batch.faa(NODES[0], 0, 1), batch.faa(NODES[1], 0, 1));
+    let started = Instant::now();
+    let batch = block_on(&fabric, fabric.execute(batch));
+    assert_eq!(batch.found(gone).unwrap_err().error, VerbError::Unreachable);
+    assert_eq!(batch.found(there), Ok(0));
+    assert!(started.elapsed() < Duration::from_secs(1));
+    drop(second);
+}
+
+/// The processor's atomics and those of most cards do not see each other, so they must not meet.
+#[test]
+fn a_pool_is_served_by_cards_or_by_processors() {
+    let Some(found) = rdma_device() else { return };
+    if !found.is_software {
+        println!("SKIPPED: only of software RoCE it is known here that it must be alone");
+        return;
+    }
+    let verbs = Some((found.address.unwrap(), 0).into());
+    let scratch = Scratch::new();
+    for (tcp, shm) in [(Some(loopback()), None), (None, Some(scratch.socket()))] {
+        let both = NodeFabricsOptions { verbs, tcp, shm, ..options(POOL_BYTES) };
+        let error = NodeFabrics::start(both).unwrap_err();
+        assert!(matches!(error, ServeError::AtomicsNotShared { .. }), "{error}");
+        assert!(error.to_string().contains(&found.device), "{error}");
+    }
+    scratch.assert_empty();
+    // Not even a session of the node's own process may use the processor.
+    let served = verbs_node(POOL_BYTES);
+    for kind in [FabricKind::Shm, FabricKind::Tcp] {
+        let error = attach_all(kind, ClientId(1), &[member(NODES[0], &served)]).unwrap_err();
+        assert!(matches!(error.cause, AttachCause::NotOffered), "{error}");
+    }
+}
+
+#[test]
+fn a_node_without_verbs_says_so() {
+    let served = support::node(POOL_BYTES, None);
+    let error =
+        attach_all(FabricKind::Verbs, ClientId(1), &[member(NODES[0], &served)]).unwrap_err();
+    assert!(matches!(error.cause, AttachCause::NotOffered), "{error}");
+}
+
+/// What is missing is said, by node and by session.
+#[test]
+fn a_machine_without_a_device_says_what_is_missing() {
+    if rdma_device().is_some() {
+        return;
+    }
+    let verbs = Some(loopback());
+    let error =
+        NodeFabrics::start(NodeFabricsOptions { verbs, ..options(POOL_BYTES) }).unwrap_err();
+    let ServeError::Rdma(missing) = error else { panic!("{error}") };
+    assert!(matches!(missing, RdmaError::NoLibrary { .. } | RdmaError::NoDevice), "{missing}");
+    // Somebody who accepts the connection is enough to get that far.
+    let listener = std::net::TcpListener::bind(loopback()).unwrap();
+    let mut at = member(NODES[0], &support::node(POOL_BYTES, None));
+    at.verbs = Some(listener.local_addr().unwrap().to_string());
+    let error = attach_all(FabricKind::Verbs, ClientId(1), &[at]).unwrap_err();
+    assert!(matches!(&error.cause, AttachCause::Rdma(cause) if *cause == missing), "{error}");
+}
+
+/// Sends bytes to a node; gives what it says until it hangs up.
+fn say(served: &Served, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(served.fabrics.verbs_addr().unwrap()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut answer = Vec::new();
+    // A reset is the end, too.
+    let _ = stream.read_to_end(&mut answer);
+    answer
+}
+
+/// A hello as `docs/fabric.md` draws it.
+fn hello(identity: u64, client: u32, mtu: u8) -> Vec<u8> {
+    let mut bytes = b"FUSErd01".to_vec();
+    bytes.extend(identity.to_le_bytes());
+    bytes.extend(client.to_le_bytes());
+    bytes.extend([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, mtu, 1]);
+    bytes.extend([0; 16]);
+    bytes
+}
+
+/// Who says something else than hello is sent away, and the others do not notice.
+#[test]
+fn strangers_are_sent_away() {
+    let Some(nodes) = nodes() else { return };
+    let fabric = session(&nodes, 1, Duration::ZERO);
+    let identity = nodes[0].identity;
+    let no_answer: [&[u8]; 4] =
+        [b"GET / HTTP/1.1\r\nHost: example\r\nAccept: */*\r\n\r\n", &[0; 48], &[0xff; 400], &[]];
+    for bytes in no_answer {
+        assert_eq!(say(&nodes[0], bytes), [], "{bytes:?}");
+    }
+    // Somebody whom nobody can fence, and numbers that no card takes.
+    assert_eq!(say(&nodes[0], &hello(identity, 0, 3)), []);
+    assert_eq!(say(&nodes[0], &hello(identity, 2, 9)), []);
+    let status = |answer: Vec<u8>| (answer.len(), answer.get(24).copied());
+    assert_eq!(status(say(&nodes[0], &hello(identity ^ 1, 2, 3))), (68, Some(1)));
+    nodes[0].fabrics.fence(ClientId(3));
+    assert_eq!(status(say(&nodes[0], &hello(identity, 3, 3))), (68, Some(2)));
+    // An address that leads nowhere is refused by the card (status 3), or gets a queue pair that nobody
+    // uses; then whoever talks on is sent away.
+    let mut talks_on = hello(identity, 4, 3);
+    talks_on.push(0);
+    let (bytes, answered) = status(say(&nodes[0], &talks_on));
+    assert!(bytes == 68 && (answered == Some(0) || answered == Some(3)), "{bytes} {answered:?}");
+    wait_for_sessions(&nodes[0], 1);
+    let mut batch = Batch::new();
+    batch.faa(NODES[0], 0, 1);
+    block_on(&fabric, fabric.execute(batch)).check().unwrap();
+}
