@@ -1,7 +1,8 @@
 //! A SNAPSHOT write round on one slot (P §4.3, Algorithm 1).
 //!
 //! ```text
-//! contend   CAS old -> own on all backups; the rules name the winner        (1 phase)
+//! contend   CAS old -> own on all backups; the rules name the winner        (1 phase, or with a
+//!           guess (guess.rs) the one that writes the object)
 //!           no majority: READ the primary for Rule 3                        (+1)
 //!           won by Rule 2 or 3: CAS own onto the backups that others took   (+1)
 //! commit    CAS old -> own on the primary, with a winner's permission       (1 phase)
@@ -26,11 +27,11 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, Words};
 use crate::slab::Allocation;
 use crate::snapshot::{Verdict, Winner, evaluate};
-use crate::verbs::{Fabric, Ticket};
+use crate::verbs::{Fabric, MnId, Ticket};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
 /// Something per backup, without touching the heap.
-type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
+pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 
 /// A writer's try for one slot.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +82,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let counts = seen[0] == round.own || removed(Mutant::LookOfALostCasCounts);
             looked = self.look_result(look, look_tickets)?.filter(|_| counts);
         }
+        self.decide(round, seen, look, looked).await
+    }
+
+    /// Goes on when every backup has answered the CAS of this round: `seen` is what each of them holds.
+    pub(super) async fn decide(
+        &mut self,
+        round: &Round,
+        seen: PerBackup<Slot>,
+        look: Option<&Buckets>,
+        mut looked: Option<Words>,
+    ) -> Result<Contended, Error> {
+        let backups = self.backups(round.slot);
         let verdict = evaluate(round.own.identity(), seen.iter().map(|s| s.identity()));
         let winner = match verdict {
             Verdict::Won(winner) => winner,
@@ -240,11 +253,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// One phase, if any of these slots matches the key: does another slot than `own` refer to
-    /// it? An object that cannot be read whole counts as yes: withdrawing is always safe.
+    /// One phase, if any of these slots, as they are shown on a node, matches the key: does another slot
+    /// than `own` refer to it? An object that cannot be read whole counts as yes: withdrawing is always
+    /// safe.
     pub(super) async fn has_other(
         &mut self,
         words: &Words,
+        shown_on: MnId,
         own: SlotRef,
         known_other: &Words,
         key: Key<'_>,
@@ -257,7 +272,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let settled = |w: Slot| !w.is_tentative() || removed(Mutant::TentativeIsKnown);
         let known = |s: SlotRef, w: Slot| settled(w) && known_other.word(s) == Some(w);
         let unknown = words.matching().filter(|(s, w)| *s != own && !known(*s, *w));
-        Ok(!matches!(self.find_key(unknown, key).await?, Ok(None)))
+        Ok(!matches!(self.find_key(unknown, shown_on, key).await?, Ok(None)))
     }
 }
 

@@ -7,6 +7,8 @@
 //!    the key is new: INSERT into a free slot                 (insert.rs)
 //! ```
 //!
+//! With a hint that is certain, UPDATE, UPSERT and DELETE begin with a guess (`guess.rs`).
+//!
 //! The object is written, with its log entry, before anybody can learn its address. An
 //! attempt that has posted a CAS never uses its object again: the next attempt writes a new one,
 //! so that every word it puts into a slot is new.
@@ -17,6 +19,7 @@
 
 use alloc::boxed::Box;
 
+use super::guess::Guessed;
 use super::lead::{Lead, may_hold};
 use super::round::{Contended, Round, object_places};
 use super::stopped::Progress;
@@ -30,7 +33,7 @@ use crate::race::{Buckets, Key, Words};
 use crate::slab::Allocation;
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, VerbError};
-use crate::view::MAX_REPLICAS;
+use crate::view::{MAX_REPLICAS, SlotRef};
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a key that must not exist.
@@ -249,7 +252,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         hint: Option<Hint>,
         object: &Allocation,
     ) -> Result<Attempt, Error> {
-        let target = match self.write_and_find(intent, hint, object).await? {
+        let found = match hint.and_then(|hint| self.may_guess(hint, intent, object)) {
+            Some(sure) => match self.guess(intent, &sure, object).await? {
+                Guessed::Ended(attempt) => return Ok(attempt),
+                Guessed::Stale(word) => self.follow(sure.slot, word, intent.key).await?,
+            },
+            None => self.write_and_find(intent, hint, object).await?,
+        };
+        let target = match found {
             Ok(target) => target,
             Err(Stale) => return Ok(Attempt::Again),
         };
@@ -290,14 +300,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 self.hint_held = true;
                 return Ok(Ok(Target::Slot(hint)));
             }
-            if may_hold(word, intent.key) {
-                let only = [(hint.slot, word)].into_iter();
-                let followed = Box::pin(self.find_key(only, intent.key)).await?;
-                if let Ok(Some(found)) = followed {
-                    return Ok(Ok(Target::Slot(found)));
-                }
-            }
-            return Box::pin(self.find_anew(intent.key)).await;
+            return self.follow(hint.slot, word, intent.key).await;
         }
         let buckets = Buckets::of(intent.key, &self.view);
         let tickets = self.read_buckets(&buckets);
@@ -307,6 +310,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Box::pin(self.find_in(words, intent.key)).await
     }
 
+    /// A hint was wrong; its slot showed this word.
+    async fn follow(
+        &mut self,
+        slot: SlotRef,
+        word: Slot,
+        key: Key<'_>,
+    ) -> Result<Result<Target, Stale>, Error> {
+        if may_hold(word, key) {
+            let (only, shown_on) = ([(slot, word)].into_iter(), self.primary(slot).node);
+            if let Ok(Some(found)) = Box::pin(self.find_key(only, shown_on, key)).await? {
+                return Ok(Ok(Target::Slot(found)));
+            }
+        }
+        Box::pin(self.find_anew(key)).await
+    }
+
     async fn find_anew(&mut self, key: Key<'_>) -> Result<Result<Target, Stale>, Error> {
         let buckets = Buckets::of(key, &self.view);
         let words = self.fetch_words(&buckets).await.map_err(|f| self.failed(f))?;
@@ -314,7 +333,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// The phase that writes the object: all replicas must have it before anybody can learn of it.
-    async fn object_phase(&mut self, object: &Allocation) -> Result<(), Error> {
+    pub(super) async fn object_phase(&mut self, object: &Allocation) -> Result<(), Error> {
         self.phase().await;
         self.batch.check().map_err(|f| self.failed(f))?;
         if object.header.is_some() {
@@ -330,7 +349,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Result<Target, Stale>, Error> {
         let shown = removed(Mutant::WritersSeeTentative);
         let live = words.matching().filter(|(_, w)| !w.is_tentative() || shown);
-        Ok(match self.find_key(live, key).await? {
+        let shown_on = self.view.subtables[words.subtable() as usize].places[0].node;
+        Ok(match self.find_key(live, shown_on, key).await? {
             Ok(Some(found)) => Ok(Target::Slot(found)),
             Ok(None) => Ok(Target::Absent(words)),
             Err(Stale) => Err(Stale),
@@ -338,7 +358,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Posts the WRITEs of the object, and of its block's header if it is the block's first.
-    fn post_object(&mut self, intent: &Intent<'_>, object: &Allocation) -> Result<(), Error> {
+    pub(super) fn post_object(
+        &mut self,
+        intent: &Intent<'_>,
+        object: &Allocation,
+    ) -> Result<(), Error> {
         let view = self.view.clone();
         if let Some((block, header)) = &object.header {
             let bytes = header.encode();
@@ -374,21 +398,44 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         found: Hint,
         object: &Allocation,
     ) -> Result<Attempt, Error> {
+        let round = self.round(intent, found.slot, found.word, object);
+        let contended = self.contend(&round, None).await?;
+        self.end_round(intent.opcode, &round, contended).await
+    }
+
+    /// The round in which a write replaces the word of a slot.
+    pub(super) fn round(
+        &self,
+        intent: &Intent<'_>,
+        slot: SlotRef,
+        old: Slot,
+        object: &Allocation,
+    ) -> Round {
         let own = match intent.opcode {
             Opcode::Delete if removed(Mutant::DeleteWritesZero) => Slot(0),
             Opcode::Delete => Slot::empty_marker(object.address, object.generation),
             _ => self.own_word(intent.key, object),
         };
-        let round = Round { slot: found.slot, old: found.word, own };
-        let lost = match intent.opcode {
+        Round { slot, old, own }
+    }
+
+    /// Commits what was won, or waits for the end of a round that was lost.
+    pub(super) async fn end_round(
+        &mut self,
+        opcode: Opcode,
+        round: &Round,
+        contended: Contended,
+    ) -> Result<Attempt, Error> {
+        let own = round.own;
+        let lost = match opcode {
             Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => Attempt::Again,
             _ => Attempt::Done(None),
         };
-        match self.contend(&round, None).await? {
+        match contended {
             Contended::Won(winner, _) => {
-                let done = self.commit(winner, &round, round.old, own).await?;
+                let done = self.commit(winner, round, round.old, own).await?;
                 self.free(if done { round.old } else { own });
-                let hint = Hint { slot: found.slot, word: own };
+                let hint = Hint { slot: round.slot, word: own, seen: self.seen() };
                 Ok(if done { Attempt::Done((!own.is_free()).then_some(hint)) } else { lost })
             }
             Contended::Lost => {

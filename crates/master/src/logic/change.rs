@@ -108,7 +108,9 @@ impl Master {
                 true
             }
             Some(Stage::Transforming) => {
-                self.start_job(now_ms, Job::Transform, out);
+                let fenced = self.sessions.given_up().filter(|client| self.is_fenced(*client));
+                let dead = fenced.collect();
+                self.start_job(now_ms, Job::Transform { dead }, out);
                 false
             }
             Some(Stage::Frozen | Stage::Switched) => false,
