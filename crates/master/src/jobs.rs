@@ -30,7 +30,8 @@ use futures_util::future::try_join_all;
 pub enum Job {
     /// The change of the view, which is *transforming*.
     Transform {
-        /// Clients that are fenced at all members, and not recovered.
+        /// Clients that are given up, and not recovered. Those that had not left the older views behind when
+        /// the stage began are fenced at all members.
         dead: Vec<ClientId>,
     },
     /// What is left to do of splits and moves, in a view that is *switched* and that everybody

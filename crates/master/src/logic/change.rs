@@ -108,8 +108,8 @@ impl Master {
                 true
             }
             Some(Stage::Transforming) => {
-                let fenced = self.sessions.given_up().filter(|client| self.is_fenced(*client));
-                let dead = fenced.collect();
+                // All who were given up before this stage are fenced, even if this master has yet to hear it.
+                let dead = self.sessions.given_up().collect();
                 self.start_job(now_ms, Job::Transform { dead }, out);
                 false
             }
