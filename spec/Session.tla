@@ -24,7 +24,7 @@ CONSTANTS
   Programs,     \* client -> sequence of sets of [op, key]: what it may do next
   MaxAttempts   \* an operation gives up after so many tries (all of them were in vain)
 
-\* Models of guesses override these (decision 0021; they are not in production).
+\* Models of guesses override these (decision 0021).
 Guessing  == FALSE   \* UPDATE and DELETE may begin with the CASes of the backups
 Recycling == FALSE   \* the first identity may come back, as after 32 reuses of its address
 InOrder   == FALSE   \* a guess is posted in order across nodes (shared memory)
@@ -179,6 +179,16 @@ Fix(r) ==
 ---------------------------------------------------------------------------
 (* The phases of a write. *)
 
+\* Competes for the slot that holds the key, and showed this word.
+Replace(r, s, old) ==
+  LET id     == NextId(r)
+      marker == IF "unique markers" \in Removed THEN Never ELSE Marker(id)
+      q == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.slot = s, !.old = old,
+                     !.own = IF r.op = "DELETE" THEN marker ELSE Live(id, r.key)]
+      verbs(b) == <<Cas(q.old, q.own)>>
+  IN  IF Backups(r) = {} THEN Commit(q, q.old)
+      ELSE Go(Post(q, "contend", ToBackups(q, verbs)))
+
 \* WRITE of the object, READ of both buckets of the primary.
 AfterRead(r0) ==
   LET w       == r0.data[Primary(r0)]
@@ -188,12 +198,6 @@ AfterRead(r0) ==
       id      == NextId(r)
       round(s, own) == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.slot = s, !.old = w[s],
                                  !.own = own]
-      replace(s) ==
-        LET marker == IF "unique markers" \in Removed THEN Never ELSE Marker(id)
-            q == round(s, IF r.op = "DELETE" THEN marker ELSE Live(id, r.key))
-            verbs(b) == <<Cas(q.old, q.own)>>
-        IN  IF Backups(r) = {} THEN Commit(q, q.old)
-            ELSE Go(Post(q, "contend", ToBackups(q, verbs)))
       install(s) ==
         LET q == [round(s, IF "confirm" \in Removed THEN Live(id, r.key) ELSE Tentative(id, r.key))
                     EXCEPT !.words = w]
@@ -208,7 +212,7 @@ AfterRead(r0) ==
         [] r.op = "INSERT" /\ holders # {} -> Answer(r, Exists)
         [] r.op \in {"UPDATE", "DELETE"} /\ holders = {} -> Answer(r, Absent)
         [] r.op \in {"UPDATE", "DELETE", "UPSERT"} /\ holders # {} ->
-             UNION {replace(s) : s \in holders}
+             UNION {Replace(r, s, w[s]) : s \in holders}
         [] OTHER -> IF frees = {} THEN Answer(r, NotApplied)    \* the index is full
                     ELSE UNION {install(s) : s \in frees}
 
@@ -255,11 +259,17 @@ Guess(r, hint) ==
   IN  Post(q, "guess", [n \in Nodes |-> verbs(n)])
 
 \* A CAS that succeeded, or a primary that showed the word, says that the round of this word was open
-\* when the operation had begun.  If neither does, it may have been over long before.
+\* when the operation had begun.  If neither does, it may have been over long before.  But then the own
+\* word stands nowhere, and the attempt goes on with what the slot shows, and with the same object.
 AfterGuess(r) ==
-  LET open == (\E n \in Backups(r) : r.got[n] = r.old) \/ r.data[Primary(r)][r.slot] = r.old
-  IN  IF open \/ "stale guesses start again" \in Removed
-      THEN AfterContend([r EXCEPT !.guess = FALSE, !.data = NoData]) ELSE Retry(r)
+  LET shown == r.data[Primary(r)][r.slot]
+      open  == (\E n \in Backups(r) : r.got[n] = r.old) \/ shown = r.old
+      q     == [r EXCEPT !.seq = @ - 1, !.vis = FALSE, !.guess = FALSE, !.slot = NoSlot,
+                         !.old = Never, !.own = Never, !.got = NoGot, !.data = NoData]
+  IN  CASE open \/ "stale guesses start again" \in Removed ->
+             AfterContend([r EXCEPT !.guess = FALSE, !.data = NoData])
+        [] ~open /\ shown.st = "live" /\ shown.key = r.key -> Replace(q, r.slot, shown)
+        [] OTHER -> Go(Post(q, "read", To(q, Primary(q), <<Read(Slots)>>)))
 
 AfterRule3(r) ==
   LET seen == [b \in Backups(r) |-> r.seen[b]]

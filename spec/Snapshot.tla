@@ -296,14 +296,20 @@ RestartRecovery(c) ==
 
 \* A replica of the objects leaves a node on which a replica of the slots stays: from now on node n
 \* stands for another one, which was filled from node m.  Nobody writes objects there meanwhile, and
-\* the dead have been recovered.
+\* what the dead have left in slots has been completed.
+LeftByTheDead ==
+  {sess[c].own.id : c \in {c \in Clients : sess[c].pc = "crashed"
+                             /\ (\E n \in Objects \ master.dead : sess[c].own.id \in objs[n])
+                             /\ \E n \in {master.reps[i] : i \in 1..Len(master.reps)}, s \in Slots :
+                                  mem[n][s].id = sess[c].own.id}}
+
 MoveObjects(n, m) ==
   /\ Moving /\ ~master.moved /\ master.stage = "ok"
   /\ n # m /\ {n, m} \subseteq Objects \ master.dead
-  /\ \A c \in Clients : sess[c].pc \in {"ready", "done", "gone"}
-                          \/ (sess[c].pc = "await" /\ ~sess[c].rec)
-                          \/ (sess[c].rec /\ "moves wait for recovery" \in Removed)
-  /\ objs' = [objs EXCEPT ![n] = objs[m]]
+  /\ \A c \in Clients : sess[c].pc \in {"ready", "done", "gone", "await", "crashed"}
+  /\ LET ids   == IF "moves complete first" \in Removed THEN {} ELSE LeftByTheDead
+         whole == [x \in Nodes |-> IF x \in Objects \ master.dead THEN objs[x] \cup ids ELSE objs[x]]
+     IN  objs' = [whole EXCEPT ![n] = whole[m]]
   /\ master' = [master EXCEPT !.moved = TRUE]
   /\ UNCHANGED <<mem, sess, stray>>
   /\ OnlyMemory
@@ -387,8 +393,10 @@ Settle(s) ==
        /\ mem' = [n \in Nodes |-> IF n \in first(i) THEN [mem[n] EXCEPT ![s] = w] ELSE mem[n]]
        /\ master' = IF i = Len(order) THEN [master EXCEPT !.todo = @ \ {s}]
                     ELSE [master EXCEPT !.todo = Slots, !.restarts = @ + 1]
-       \* First its object, if there is one, to where it may not have come.
+       \* First its object, if there is one, to where it may not have come; but only if the slot
+       \* changes somewhere.
        /\ objs' = IF Guessing /\ "settling copies" \notin Removed
+                     /\ \E j \in 1..Len(old) : old[j] \in Alive /\ mem[old[j]][s] # w
                      /\ \E n \in Objects \ master.dead : w.id \in objs[n]
                   THEN Everywhere(w.id) ELSE objs
   /\ UNCHANGED <<sess, stray>>

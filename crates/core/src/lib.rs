@@ -20,6 +20,7 @@
 extern crate alloc;
 
 pub mod change;
+mod complete;
 pub mod error;
 pub mod host;
 pub mod layout;

@@ -184,6 +184,30 @@ mutants! {
     /// Settling keeps a tentative word.
     SettleKeepsTentative,
 
+    // Guesses: an UPDATE or DELETE that CASes the backups before it has read the slot.
+    /// A guess posts its CAS before the object: a word stands where its object is not.
+    GuessCasesBeforeItWrites,
+    /// A guess uses a hint of an earlier moment: its word may have come back, on its way to the primary.
+    GuessesByOldHints,
+    /// A guess is made wherever the object lies: if the word is all that is left of it, it leads nowhere.
+    GuessesAnywhere,
+    /// A guess that nothing has proved takes itself for the loser of a round that may have been over
+    /// before it began.
+    StaleGuessLoses,
+    /// The same, if the view changes under it.
+    StoppedGuessLoses,
+    /// INSERT reads the objects of what it sees on a backup elsewhere: half written, they are taken for
+    /// those of other keys.
+    LookReadsElsewhere,
+    /// Recovery looks for objects on one replica of a block only.
+    RecoveryWalksOneReplica,
+    /// Recovery goes on with a round although its object is not on all replicas.
+    RecoveryDoesNotComplete,
+    /// Settling gives a slot a word whose object is not on all replicas.
+    SettlingDoesNotComplete,
+    /// A replica of a region leaves with the only complete object of a dead client, whose word stays.
+    RegionsCopiedIncomplete,
+
     // Whoever calls recovery.
     /// A master does not shut out the repairs that an earlier one had begun: their verbs execute
     /// among its own.

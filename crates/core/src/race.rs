@@ -189,6 +189,11 @@ impl Words {
         Some(words)
     }
 
+    /// Where the slots are.
+    pub fn subtable(&self) -> u32 {
+        self.buckets.subtable
+    }
+
     /// Every slot with its word.
     pub fn iter(&self) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
         let slots = self.slots[..self.buckets.len()].iter().enumerate();

@@ -16,9 +16,16 @@
 //! again. If the primary is lost, readers may use the first backup meanwhile: its word is the one
 //! that is chosen. So it may stop anywhere and be run again.
 //!
+//! Before it changes a slot, it [completes](crate::complete) the object of the word that the slot
+//! gets: the word of a writer that guessed may stand on a backup while its object stands beside that
+//! backup only. Where nothing has to change, the object is complete. Either the primary is left, and shows
+//! only what is; or all backups that are left show the word. Then the object is complete beside each of
+//! them, and lies nowhere else but beside the primary that is lost ([`store`](crate::store), guesses).
+//!
 //! A subtable that gets a replica, or a sibling ([`split`]), is made equal first, and copied then; a
 //! region is only copied,
-//! since an object stands on all replicas before anybody can learn of it.
+//! since an object stands on all replicas before anybody can learn of it, but for those of dead clients,
+//! which are completed before ([`recovery::complete_objects`](crate::recovery::complete_objects)).
 //!
 //! Preconditions: the change is in the stage *transforming*: no operation that touches its scope
 //! runs, and clients that did not acknowledge that are fenced ([`change`](crate::change)). Dead
@@ -30,6 +37,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 use crate::change::{RegionChange, Split, Stage, SubtableChange};
+use crate::complete::complete;
 use crate::layout::{BLOCK_HEADER_BYTES, Slot, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
 use crate::split;
@@ -175,7 +183,7 @@ async fn settle_subtable<F: Fabric>(
     // In the order in which they are written.
     survivors.rotate_left(usize::from(has_primary));
     let mut repair =
-        Repair { fabric, subtable, survivors, has_primary, batch: Batch::new(), result };
+        Repair { fabric, view, subtable, survivors, has_primary, batch: Batch::new(), result };
     let slots = view.geometry.subtable_slots();
     let mut from = 0;
     while from < slots {
@@ -201,6 +209,7 @@ struct Change {
 
 struct Repair<'r, F> {
     fabric: &'r F,
+    view: &'r View,
     subtable: u32,
     survivors: Survivors,
     has_primary: bool,
@@ -225,6 +234,11 @@ impl<F: Fabric> Repair<'_, F> {
         self.phase().await;
         let changes = self.changes(from, count, &reads)?;
         self.result.slots_changed += changes.len() as u64;
+        if !removed(Mutant::SettlingDoesNotComplete) {
+            let words: Vec<Slot> = changes.iter().map(|change| change.to).collect();
+            let cost = &mut self.result.cost;
+            self.result.bytes_copied += complete(self.fabric, self.view, &words, cost).await?;
+        }
         for changes in changes.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
             let backups = self.survivors.len() - usize::from(self.has_primary);
             self.write(changes, 0..backups).await?;

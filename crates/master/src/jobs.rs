@@ -14,11 +14,11 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::{Leftover, Recovery, RecoveryTimes};
-use fusee_control::node::{BlockId, Extent, NodeRefusal, NodeReply, NodeRequest};
+use fusee_control::node::{BlockId, Extent, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::change::{LeavingFrom, RegionChange};
 use fusee_core::layout::BLOCK_HEADER_BYTES;
 use fusee_core::mutant::{Mutant, removed};
-use fusee_core::recovery::{BlockContent, RecoveryError, Report, recover};
+use fusee_core::recovery::{self, BlockContent, RecoveryError, Report, recover};
 use fusee_core::repair::{self, RepairError};
 use fusee_core::split;
 use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MnId, VerbError};
@@ -29,7 +29,11 @@ use futures_util::future::try_join_all;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Job {
     /// The change of the view, which is *transforming*.
-    Transform,
+    Transform {
+        /// Clients that are given up, and not recovered. Those that had not left the older views behind when
+        /// the stage began are fenced at all members.
+        dead: Vec<ClientId>,
+    },
     /// What is left to do of splits and moves, in a view that is *switched* and that everybody
     /// follows.
     Clear,
@@ -134,8 +138,8 @@ pub async fn run<F: Fabric, R: Reach>(
     job: Job,
 ) -> Result<JobReport, JobError> {
     match job {
-        Job::Transform => {
-            let done = transform(fabric, reach, view).await?;
+        Job::Transform { dead } => {
+            let done = transform(fabric, reach, view, &dead).await?;
             let repair::Transformed { slots_changed, bytes_copied, .. } = done;
             Ok(JobReport::Transformed { slots_changed, bytes_copied })
         }
@@ -184,13 +188,24 @@ async fn ask_all<R: Reach>(
 /// owners included; then tells every region's first replica that it leads. One that takes the place
 /// of a living one leads only when that one has let go ([`Job::Clear`]).
 ///
+/// Before a region is copied, the objects there that `dead` clients have left on some replicas only are
+/// completed: else the only complete one might go, and the word that leads to it would stay where it is for
+/// ever. Who dies later has none there: the region is frozen.
+///
 /// # Panics
 /// If the view has no change that is transforming.
 pub async fn transform<F: Fabric, R: Reach>(
     fabric: &F,
     reach: &R,
     view: &View,
+    dead: &[ClientId],
 ) -> Result<repair::Transformed, JobError> {
+    let is_copied = view.change.as_ref().is_some_and(|change| !change.regions.is_empty());
+    if is_copied && !removed(Mutant::RegionsCopiedIncomplete) {
+        for dead in dead.chunks(MAX_CLIENTS) {
+            complete_objects(fabric, reach, view, dead).await?;
+        }
+    }
     let transformed = repair::transform(fabric, view).await?;
     let regions = view.change.iter().flat_map(|change| &change.regions);
     for RegionChange { region, joining, .. } in regions {
@@ -209,6 +224,22 @@ pub async fn transform<F: Fabric, R: Reach>(
         release(reach, view).await?;
     }
     Ok(transformed)
+}
+
+/// Completes what clients have left in the regions that are frozen.
+async fn complete_objects<F: Fabric, R: Reach>(
+    fabric: &F,
+    reach: &R,
+    view: &View,
+    dead: &[ClientId],
+) -> Result<(), JobError> {
+    for blocks in Blocks::of_all(reach, view, dead.to_vec()).await? {
+        let frozen = blocks.all().filter(|block| view.is_region_frozen(block.region));
+        let frozen: Vec<_> =
+            frozen.map(|b| view.geometry.block_address(b.region, b.block)).collect();
+        recovery::complete_objects(fabric, view, blocks.client, &frozen).await?;
+    }
+    Ok(())
 }
 
 /// Tells every region's first replica that it leads.

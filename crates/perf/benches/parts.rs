@@ -81,7 +81,8 @@ fn hashes(c: &mut Criterion) {
 }
 
 fn cache(c: &mut Criterion) {
-    let hint = |n: u32| Hint { slot: SlotRef { subtable: 0, slot: n }, word: Slot(n.into()) };
+    let hint =
+        |n: u32| Hint { slot: SlotRef { subtable: 0, slot: n }, word: Slot(n.into()), seen: None };
     let mut cache = IndexCache::new(KEYS as usize, 0.5);
     for n in 0..KEYS {
         cache.found(&Key::new(&key(n)), None, Some(hint(n)));

@@ -43,6 +43,8 @@ counts! {
     /// Writes on an immediate network that took the start of an object for a proof of what a slot on
     /// another node showed before.
     proofs_across_nodes,
+    /// Batches that wrote an object and took backups for it: writes that began with a guess.
+    guesses,
     /// Client processes killed by a fence.
     killed_by_fences,
     /// Verbs that a memory node refused because it had fenced the client.

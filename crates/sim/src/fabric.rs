@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, VerbError};
 
 use crate::counts::count;
 use crate::engine::{Event, Nanos, Sim};
@@ -120,6 +120,10 @@ impl Drop for InFlight<'_> {
 impl Flight {
     fn new(fabric: &SimFabric, batch: Batch) -> Rc<Flight> {
         let (network, client) = (&fabric.network, fabric.client);
+        let has = |is: fn(&Op) -> bool| batch.verbs().iter().any(|verb| is(&verb.op));
+        if has(|op| matches!(op, Op::Write { .. })) && has(|op| matches!(op, Op::Cas { .. })) {
+            count(&network.sim().counts().guesses);
+        }
         let mut lanes: Vec<Lane> = Vec::new();
         for (i, verb) in batch.verbs().iter().enumerate() {
             let departure = network.departure(client, verb);

@@ -3,6 +3,7 @@
 
 use fusee_core::error::Error;
 use fusee_core::stats::{OpKind, Stats};
+use fusee_core::store::Hint;
 use fusee_core::view::Geometry;
 use fusee_sim::{Cluster, ClusterOptions, Sim, SimStore};
 
@@ -114,6 +115,93 @@ fn update_and_delete_take_3_phases_on_a_hit_and_4_on_a_miss() {
             assert_eq!(phases(&stats, kind), miss, "{kind:?}, {replicas} replicas");
         }
     }
+}
+
+/// As many memory nodes as there are replicas, of slots and of objects: every object lies beside every slot.
+fn beside(index_replicas: u8, data_replicas: u8) -> ClusterOptions {
+    let memory_nodes = index_replicas.max(data_replicas).into();
+    ClusterOptions { memory_nodes, data_replicas, ..options(index_replicas) }
+}
+
+fn run_beside(replicas: (u8, u8), scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
+    let sim = Sim::new(1);
+    let cluster = Cluster::new(&sim, &beside(replicas.0, replicas.1));
+    let store = cluster.client();
+    cluster.block_on(store.process, scenario(&store));
+    store.stats()
+}
+
+#[test]
+fn a_guess_that_is_right_takes_2_phases() {
+    for replicas in [(2, 2), (3, 3), (4, 4), (5, 5)] {
+        let stats = run_beside(replicas, async |store| {
+            let hint = store.insert(b"key", b"1").await.unwrap().place;
+            let hint = store.update(b"key", b"2", hint).await.unwrap().place;
+            let found = store.search(b"key", hint).await.unwrap();
+            assert_eq!(found.value(), Some(&b"2"[..]));
+            let hint = store.upsert(b"key", b"3", found.hint()).await.unwrap().place;
+            store.delete(b"key", hint).await.unwrap();
+            assert_eq!(store.search(b"key", hint).await.unwrap().value(), None);
+        });
+        for kind in [OpKind::Update, OpKind::Upsert, OpKind::Delete] {
+            assert_eq!(phases(&stats, kind), 2, "{kind:?}, {replicas:?} replicas");
+        }
+    }
+}
+
+/// The word has changed since, or the pair has gone: no phase more than with a hint that is not certain.
+#[test]
+fn a_guess_that_is_wrong_costs_what_a_wrong_hint_costs() {
+    for doubted in [false, true] {
+        let stats = run_beside((3, 3), async |store| {
+            let hint = |hint: Option<Hint>| match doubted {
+                true => hint.map(Hint::doubted),
+                false => hint,
+            };
+            let old = store.insert(b"key", b"1").await.unwrap().place;
+            let new = store.upsert(b"key", b"2", None).await.unwrap().place;
+            let written = store.update(b"key", b"3", hint(old)).await.unwrap();
+            assert!(!written.hint_held && written.place.is_some());
+            store.delete(b"key", hint(new)).await.unwrap();
+            assert_eq!(store.update(b"key", b"4", hint(new)).await, Err(Error::NotFound));
+        });
+        assert_eq!(stats.kind(OpKind::Update).phases, 4 + 2, "follow the slot; nothing there");
+        assert_eq!(stats.kind(OpKind::Delete).phases, 4, "follow the slot");
+    }
+}
+
+/// What is not certain is not guessed: a hint of an earlier moment, and an object that lies elsewhere.
+#[test]
+fn what_is_not_certain_is_not_guessed() {
+    let sim = Sim::new(1);
+    let cluster = Cluster::new(&sim, &beside(2, 2));
+    let store = cluster.client();
+    cluster.block_on(store.process, async {
+        let hint = store.insert(b"key", b"1").await.unwrap().place;
+        store.session.gate().publish_epoch(1 << 20);
+        let hint = store.update(b"key", b"2", hint).await.unwrap().place;
+        store.delete(b"key", hint).await.unwrap();
+    });
+    assert_eq!(phases(&store.stats(), OpKind::Update), 3, "the moment has passed");
+    assert_eq!(phases(&store.stats(), OpKind::Delete), 2, "and here it has not");
+    let stats = run_beside((3, 1), async |store| {
+        let hint = store.insert(b"key", b"1").await.unwrap().place;
+        store.update(b"key", b"2", hint).await.unwrap();
+    });
+    assert_eq!(phases(&stats, OpKind::Update), 3, "one replica cannot lie beside two backups");
+}
+
+/// What an UPDATE posts with a guess: the object on every data replica, a CAS per backup, and a READ of the
+/// slot; the CAS of the primary.
+#[test]
+fn a_guess_posts_the_verbs_that_it_must() {
+    let stats = run_beside((3, 3), async |store| {
+        let hint = store.insert(b"key", b"1").await.unwrap().place;
+        store.update(b"key", b"2", hint).await.unwrap();
+    });
+    let update = stats.kind(OpKind::Update);
+    assert_eq!((update.verbs, update.atomics), ((3 + 2 + 1) + 1, 2 + 1));
+    assert_eq!(update.bytes, (3 * 64 + 2 * 8 + 8) + 8);
 }
 
 #[test]

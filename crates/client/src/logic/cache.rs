@@ -8,7 +8,8 @@
 //!
 //! An entry does not hold its key but 64 bits of the key's hash: operations compare the key with the
 //! object that a guess leads to, so that two keys of one hash cost each other wrong guesses and
-//! nothing else. So an entry is half a cache line, and to find it is one access to memory.
+//! nothing else. So an entry is half a cache line, and to find it is one access to memory. Which guesses are
+//! certainly of the right key, and of when, is known of a few keys besides (`recent.rs`).
 //!
 //! The cache is bounded. When it is full, a key is forgotten that was not used since a hand that goes
 //! round has passed it the last time (CLOCK).
@@ -17,6 +18,8 @@ use fusee_core::layout::Slot;
 use fusee_core::race::Key;
 use fusee_core::store::{Hint, Written};
 use fusee_core::view::SlotRef;
+
+use super::recent::Recent;
 
 /// Accesses before a key may be bypassed: fewer say nothing.
 const MIN_ACCESSES: u16 = 4;
@@ -106,6 +109,7 @@ pub struct IndexCache {
     hand: usize,
     threshold: f32,
     stats: CacheStats,
+    recent: Recent,
 }
 
 impl IndexCache {
@@ -114,7 +118,8 @@ impl IndexCache {
         let table =
             if capacity > 0 { fusee_fabric::filled(Entry::FREE, MIN_PLACES) } else { Vec::new() };
         let stats = CacheStats::default();
-        IndexCache { table, len: 0, capacity, hand: 0, threshold: threshold as f32, stats }
+        let (threshold, recent) = (threshold as f32, Recent::default());
+        IndexCache { table, len: 0, capacity, hand: 0, threshold, stats, recent }
     }
 
     /// The counters so far.
@@ -142,15 +147,16 @@ impl IndexCache {
         }
         let tolerated = self.threshold * f32::from(entry.accesses);
         let bypass = entry.accesses > MIN_ACCESSES && f32::from(entry.wrong) > tolerated;
-        let hint = Hint { slot: entry.slot, word: entry.word };
+        let hint = Hint { slot: entry.slot, word: entry.word, seen: None };
         let counter = if bypass { &mut self.stats.bypassed } else { &mut self.stats.guesses };
         *counter += 1;
-        (!bypass).then_some(hint)
+        (!bypass).then(|| self.recent.confirm(key, hint))
     }
 
     /// Takes note of where a read found the key.
     pub fn found(&mut self, key: &Key<'_>, guess: Option<Hint>, place: Option<Hint>) {
-        let wrong = guess.is_some() && guess != place;
+        let right = |guess: Hint| place.is_some_and(|place| place.leads_like(&guess));
+        let wrong = guess.is_some_and(|guess| !right(guess));
         self.stats.wrong += u64::from(wrong);
         match place {
             Some(place) => self.remember(key, place, wrong),
@@ -178,8 +184,11 @@ impl IndexCache {
     }
 
     fn remember(&mut self, key: &Key<'_>, place: Hint, wrong: bool) {
-        let Hint { slot, word } = place;
+        let Hint { slot, word, .. } = place;
         let hash = key.hash();
+        if self.capacity > 0 {
+            self.recent.remember(key, place);
+        }
         if let Some(at) = self.find(hash) {
             let entry = &mut self.table[at];
             (entry.slot, entry.word) = (slot, word);
@@ -279,7 +288,7 @@ mod tests {
     const KEY: &[u8] = b"key";
 
     fn place(word: u64) -> Hint {
-        Hint { slot: SlotRef { subtable: 0, slot: 0 }, word: Slot(word) }
+        Hint { slot: SlotRef { subtable: 0, slot: 0 }, word: Slot(word), seen: None }
     }
 
     #[test]

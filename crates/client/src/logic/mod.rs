@@ -11,6 +11,7 @@ mod cache;
 mod environment;
 mod gate;
 mod keeper;
+mod recent;
 mod session;
 mod waiting;
 

@@ -1,16 +1,18 @@
 //! Objects: a key-value pair with its header and the embedded log entry (P §4.5).
 //!
 //! ```text
-//! offset         0       4           8             12      16
-//!                | crc 4 | key len 4 | value len 4 | gen 4 | key | value | zeros ...
+//! offset         0       4           8             12      13         14    16
+//!                | crc 4 | key len 4 | value len 4 | gen 1 | opcode 1 | 0 2 | key | value | zeros ...
 //! from the end   1
-//!                | opcode 7 bits, used 1 bit |
+//!                | used 1 bit, 0 7 bits |
 //! ```
 //!
 //! The CRC-32C covers the rest of the header, the key and the value: a reader that raced with a
 //! reuse of the object, or met a torn WRITE, sees it. The generation must equal that of the slot
 //! which led here. The used bit is the top bit of the object's last byte, and a WRITE lands its
-//! last word last: once it is set, the object is complete.
+//! last word last: once it is set, the object is complete, unless it was set by what was here before. Therefore
+//! the opcode, which the paper keeps beside it, stands where the CRC covers it: of a replica that is half
+//! written recovery must not learn another one.
 //!
 //! Of the paper's log entry the pointers are missing: recovery walks through the blocks in use by
 //! position, so nothing has to link their objects. So is the old value: recovery looks at the slots, which
@@ -23,14 +25,15 @@ use super::bytes::{put_u32, u32_at};
 
 /// Bytes before the key.
 pub const HEADER_BYTES: u64 = 16;
-/// Bytes of the log entry (P §4.5, Fig. 8a, without its pointers and the old value).
+/// Bytes of the log entry behind the value (P §4.5, Fig. 8a, without its pointers, the old value and the
+/// opcode).
 pub const LOG_ENTRY_BYTES: u64 = 1;
 /// What an object needs beside key and value.
 pub const OVERHEAD_BYTES: u64 = HEADER_BYTES + LOG_ENTRY_BYTES;
 
 const USED: u8 = 0x80;
 
-/// What an operation does to its key. Stands in the log entry.
+/// What an operation does to its key. Stands in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
@@ -45,10 +48,10 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    fn from_bits(bits: u8) -> Option<Opcode> {
+    fn from_byte(byte: u8) -> Option<Opcode> {
         [Opcode::Insert, Opcode::Update, Opcode::Delete, Opcode::Upsert]
             .into_iter()
-            .find(|o| *o as u8 == bits)
+            .find(|o| *o as u8 == byte)
     }
 }
 
@@ -86,14 +89,14 @@ impl Pair<'_> {
         let end = value_at + value.len();
         put_u32(bytes, 4, key.len() as u32);
         put_u32(bytes, 8, value.len() as u32);
-        put_u32(bytes, 12, u32::from(self.generation));
+        put_u32(bytes, 12, u32::from_le_bytes([self.generation, self.opcode as u8, 0, 0]));
         bytes[HEADER_BYTES as usize..value_at].copy_from_slice(key);
         bytes[value_at..end].copy_from_slice(value);
         let crc = crc32c(&bytes[4..end]);
         put_u32(bytes, 0, crc);
         let (last, pad) = bytes[end..].split_last_mut().expect("it fits");
         pad.fill(0);
-        *last = self.opcode as u8 | USED;
+        *last = USED;
     }
 }
 
@@ -209,7 +212,7 @@ impl<'a> Object<'a> {
 
     /// What the write does; `None` if it is nothing that ours do.
     pub fn opcode(&self) -> Option<Opcode> {
-        Opcode::from_bits(self.bytes.last()? & !USED)
+        Opcode::from_byte(self.bytes[13])
     }
 }
 
@@ -253,6 +256,9 @@ mod tests {
             assert!(Object::decode(&bytes).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
+        bytes[13] ^= 1;
+        assert!(Object::decode(&bytes).is_err(), "another opcode");
+        bytes[13] ^= 1;
         bytes[127] &= !USED;
         assert_eq!(Object::decode(&bytes).unwrap_err(), ObjectError::Incomplete);
         assert!(Object::decode(&[]).is_err());

@@ -24,13 +24,14 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 
 use super::{Candidate, GROUP, Recovery, RecoveryError};
+use crate::complete::complete;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Words;
 use crate::verbs::{Fabric, Ticket};
 use crate::view::{MAX_REPLICAS, SlotRef};
 
-const _: () = assert!(GROUP * 2 * (MAX_REPLICAS - 1) <= crate::verbs::MAX_BATCH_VERBS);
+const _: () = assert!(GROUP * 2 * MAX_REPLICAS <= crate::verbs::MAX_BATCH_VERBS);
 
 /// Something per backup, without touching the heap.
 pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
@@ -134,6 +135,20 @@ impl<F: Fabric> Recovery<'_, F> {
             }
         }
         Ok(())
+    }
+
+    /// Completes those of up to [`GROUP`] objects whose identity stands on a replica of a slot.
+    pub(super) async fn complete_those_in_slots(
+        &mut self,
+        group: &[Candidate],
+    ) -> Result<u64, RecoveryError> {
+        let shown = self.read_slots(group, 0..MAX_REPLICAS).await?;
+        let stands = |found: &Candidate, replicas: &Replicas| {
+            replicas.iter().any(|words| sightings(found, words).next().is_some())
+        };
+        let shown = group.iter().zip(&shown).filter(|(found, replicas)| stands(found, replicas));
+        let words: Vec<Slot> = shown.map(|(found, _)| found.own).collect();
+        Ok(complete(self.fabric, self.view, &words, &mut self.report.cost).await?)
     }
 
     /// One phase: the slots of all these objects from those of their subtables' replicas whose

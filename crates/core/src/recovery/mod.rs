@@ -6,13 +6,13 @@
 //! The log only tells which objects to look for.
 //!
 //! 1. *Walk* (`walk.rs`): READ the headers of the client's blocks, then the objects of those that
-//!    are in use. An object that is not complete on the replica that is read was never
-//!    mentioned in a CAS: all replicas are written before the first CAS goes out.
+//!    are in use, on all replicas. An object that is complete nowhere was never mentioned in a CAS; one
+//!    that is complete on some only may have been, by a write that guessed.
 //! 2. *Examine* (`examine.rs`): READ the slots that may hold the object's key, the primary's
 //!    first, then the backups'. The other order is wrong: a round could end in between, and the
 //!    word that we would take for the round's old value would be a stranger's new one.
 //! 3. *Resume* (`resume.rs`): own identity on backups only: the primary shows the round's old
-//!    value. Go on with Algorithm 1 on this same slot, and finish what was won.
+//!    value. [Complete](crate::complete) the object, go on with Algorithm 1 on this same slot, and finish what was won.
 //!
 //! All complete objects in these blocks are examined. How many requests were under way is known to nobody: a
 //! session runs any number of operations side by side, and any of them may be the slowest. The
@@ -54,8 +54,8 @@ const GROUP: usize = 64;
 /// Why a recovery stopped. It can be run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
-    /// A memory node did not answer that cannot be done without: a replica of the index, or the
-    /// last replica of a block. It is to be repaired first.
+    /// A memory node did not answer that holds a replica of the index, or of a block. It is to be
+    /// repaired first.
     #[error("recovery stopped: {0}")]
     Unreachable(#[from] Failure),
 }
@@ -130,6 +130,8 @@ struct Candidate {
     own: Slot,
     /// What its write does.
     opcode: Opcode,
+    /// Whether all replicas of it are the same.
+    is_everywhere: bool,
 }
 
 /// A running recovery.
@@ -152,20 +154,46 @@ pub async fn recover<F: Fabric>(
     dead: ClientId,
     blocks: &[Address],
 ) -> Result<Report, RecoveryError> {
-    let mut recovery = Recovery {
-        fabric,
-        view,
-        dead,
-        batch: Batch::new(),
-        pending: Vec::new(),
-        report: Report::default(),
-    };
+    let mut recovery = Recovery::new(fabric, view, dead);
     for log in recovery.headers(blocks).await? {
         recovery.walk(&log).await?;
         recovery.examine_pending(GROUP).await?;
     }
     recovery.examine_pending(1).await?;
     Ok(recovery.report)
+}
+
+/// Completes what a client left on some replicas only, as far as it stands in a slot, and does nothing
+/// else. For use before regions are copied, in a view that is transforming: of these `blocks`, which lie
+/// there, nobody writes objects. The client has been fenced at all memory nodes. Returns how many bytes
+/// were written.
+///
+/// Others may go on with what the client stands in, beside this; what is completed in vain harms nobody, since
+/// the client's objects are not used again before it is recovered.
+pub async fn complete_objects<F: Fabric>(
+    fabric: &F,
+    view: &View,
+    dead: ClientId,
+    blocks: &[Address],
+) -> Result<u64, RecoveryError> {
+    let mut recovery = Recovery::new(fabric, view, dead);
+    for log in recovery.headers(blocks).await? {
+        recovery.walk(&log).await?;
+        recovery.pending.retain(|found| !found.is_everywhere);
+    }
+    let mut written = 0;
+    let pending = mem::take(&mut recovery.pending);
+    for group in pending.chunks(GROUP) {
+        written += recovery.complete_those_in_slots(group).await?;
+    }
+    Ok(written)
+}
+
+impl<'r, F: Fabric> Recovery<'r, F> {
+    fn new(fabric: &'r F, view: &'r View, dead: ClientId) -> Recovery<'r, F> {
+        let (batch, pending, report) = (Batch::new(), Vec::new(), Report::default());
+        Recovery { fabric, view, dead, batch, pending, report }
+    }
 }
 
 impl<F: Fabric> Recovery<'_, F> {

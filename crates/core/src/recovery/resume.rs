@@ -5,6 +5,7 @@
 //! writers of the round nothing is new. A copy that the client left counts as a CAS that it won.
 //!
 //! ```text
+//! complete  the object to those of its replicas where it is not whole
 //! contend   CAS old -> own on the backups that showed old; the rules name the winner
 //!           no majority: READ the primary for Rule 3
 //!           won by Rule 2 or 3: CAS own onto the backups that others took
@@ -20,6 +21,7 @@
 
 use super::examine::{PerBackup, Sighting, Step, judge};
 use super::{Candidate, Recovery, RecoveryError};
+use crate::complete::complete;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::snapshot::{Verdict, Winner, evaluate};
@@ -44,6 +46,10 @@ impl<F: Fabric> Recovery<'_, F> {
     ) -> Result<(), RecoveryError> {
         let own = found.own;
         let step = judge(found.opcode, own, seen);
+        let acts = !matches!(step, Step::Done | Step::Strange);
+        if acts && !found.is_everywhere && !removed(Mutant::RecoveryDoesNotComplete) {
+            complete(self.fabric, self.view, &[own], &mut self.report.cost).await?;
+        }
         let contended = match step {
             Step::Done => {
                 self.report.on_primary += 1;

@@ -4,18 +4,23 @@
 //! by side: what was committed long ago, what is free, and what was under way. Blocks at rest hold
 //! nothing that was under way, so they are not walked.
 //!
-//! The replicas of a block differ where the client died within a WRITE. One replica is enough:
+//! The replicas of a block differ where the client died within a WRITE, or a WRITE did not reach one of
+//! them. All of them are read:
 //!
 //! * On every replica the header says that the block is in use before an object of this use stands
-//!   there, and no CAS goes out before the object stands on all of them. So where one replica shows
-//!   no header, or an object that is incomplete or of an earlier generation, no CAS of that object
-//!   has been posted. A block that one replica shows in use is walked.
-//! * For the same reason an identity behind the last complete object has never been used.
+//!   there. A block that one replica shows in use is walked.
+//! * No CAS goes to a memory node before the object is complete there, and none that is no guess before it is
+//!   complete everywhere. So an object that is complete on no replica has never been mentioned, and
+//!   neither has any identity behind the last complete object.
+//! * Where two replicas hold complete objects of two generations, both are looked for. Only the later
+//!   one can stand in a slot: it was allocated when the earlier one stood nowhere any more.
 //!
 //! A block whose header names an earlier owner was handed on to the dead client, which did not use
 //! it: its objects are not looked at, but counted as taken.
 
 use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
 
 use super::{BlockContent, BlockReport, Candidate, Recovery, RecoveryError};
 use crate::layout::{
@@ -23,7 +28,7 @@ use crate::layout::{
 };
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
-use crate::verbs::{Fabric, Failure, Span, Ticket, VerbError};
+use crate::verbs::{Fabric, Span, Ticket};
 use crate::view::{MAX_REPLICAS, View};
 
 /// Headers that are read in one phase.
@@ -32,6 +37,9 @@ const _: () = assert!(HEADERS * MAX_REPLICAS <= crate::verbs::MAX_BATCH_VERBS);
 
 /// Bytes of one READ of the walk; one object where that is more.
 const CHUNK_BYTES: u64 = 1 << 20;
+
+/// The same bytes of each replica of a block.
+type Replicas = ArrayVec<Span, MAX_REPLICAS>;
 
 /// A block with a header.
 pub(super) struct Log {
@@ -77,19 +85,12 @@ impl<F: Fabric> Recovery<'_, F> {
         logs: &mut Vec<Log>,
     ) -> Result<(), RecoveryError> {
         let block = replicas[0].0;
-        let mut failure = None;
-        let mut answered = false;
         let mut written = false;
         let mut best: Option<BlockHeader> = None;
         for (_, ticket) in replicas {
-            let bytes: &[u8; BLOCK_HEADER_BYTES as usize] = match self.batch.data(*ticket) {
-                Ok(bytes) => bytes.try_into().expect("as long as was asked for"),
-                Err(f) => {
-                    failure = Some(f);
-                    continue;
-                }
-            };
-            answered = true;
+            let bytes = self.batch.data(*ticket)?;
+            let bytes: &[u8; BLOCK_HEADER_BYTES as usize] =
+                bytes.try_into().expect("as long as was asked for");
             written |= bytes.iter().any(|b| *b != 0);
             let header = BlockHeader::decode(bytes);
             // In use rather than at rest, and anything rather than an earlier owner's header, which
@@ -98,9 +99,6 @@ impl<F: Fabric> Recovery<'_, F> {
             if header.as_ref().map(rank) > best.as_ref().map(rank) {
                 best = header;
             }
-        }
-        if let Some(failure) = failure.filter(|_| !answered) {
-            return Err(failure.into());
         }
         let shaped = best.and_then(|header| {
             let shape = BlockShape::new(self.view.geometry.block_bytes, header.class)?;
@@ -131,19 +129,14 @@ impl<F: Fabric> Recovery<'_, F> {
             let count = fitting.min(u64::from(shape.objects - from)) as u32;
             let start = block.bytes() + shape.offset(from);
             let bytes = u64::from(count) * shape.object_bytes;
-            let span = self.read_any(Address::new(start), bytes as u32).await?;
+            let replicas = self.read_all(Address::new(start), bytes as u32).await?;
             for i in 0..count {
                 let object_bytes = shape.object_bytes as u32;
-                let object = self.batch.bytes(span.part(i * object_bytes, object_bytes));
-                let Ok(object) = Object::decode(object) else { continue };
-                unused = from + i + 1;
-                if header.owner != self.dead {
-                    continue;
-                }
+                let part = |span: &Span| span.part(i * object_bytes, object_bytes);
                 let address = Address::new(block.bytes() + shape.offset(from + i));
-                match candidate(self.view, &object, address, class) {
-                    Some(found) => self.take(found),
-                    None => self.report.strange += 1,
+                let spans: Replicas = replicas.iter().map(part).collect();
+                if self.look_at(address, class, &spans, header.owner == self.dead) {
+                    unused = from + i + 1;
                 }
             }
             from += count;
@@ -158,6 +151,37 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(())
     }
 
+    /// The replicas of one object: whether it is complete on any. If so, and if it is the client's, takes
+    /// note of it.
+    fn look_at(
+        &mut self,
+        address: Address,
+        class: SizeClass,
+        replicas: &[Span],
+        is_own: bool,
+    ) -> bool {
+        let mut is_complete = false;
+        let mut found = ArrayVec::<Candidate, MAX_REPLICAS>::new();
+        let first = self.batch.bytes(replicas[0]);
+        let is_everywhere = replicas[1..].iter().all(|span| self.batch.bytes(*span) == first);
+        let different = if is_everywhere { &replicas[..1] } else { replicas };
+        let mut strange = 0;
+        for span in different {
+            let Ok(object) = Object::decode(self.batch.bytes(*span)) else { continue };
+            is_complete = true;
+            match candidate(self.view, &object, address, class) {
+                Some(new) if found.iter().any(|known| known.own == new.own) => {}
+                Some(new) => found.push(Candidate { is_everywhere, ..new }),
+                None => strange += 1,
+            }
+        }
+        if is_own {
+            found.into_iter().for_each(|found| self.take(found));
+            self.report.strange += strange;
+        }
+        is_complete
+    }
+
     fn take(&mut self, found: Candidate) {
         if removed(Mutant::RecoveryExaminesLastObjectsOnly)
             && self.pending.last().is_some_and(|before| before.own.class() == found.own.class())
@@ -167,21 +191,21 @@ impl<F: Fabric> Recovery<'_, F> {
         self.pending.push(found);
     }
 
-    /// One phase: bytes of a block, from the first of its replicas that answers.
-    async fn read_any(&mut self, at: Address, bytes: u32) -> Result<Span, RecoveryError> {
+    /// One phase: bytes of a block, from all of its replicas.
+    async fn read_all(&mut self, at: Address, bytes: u32) -> Result<Replicas, RecoveryError> {
         let view = self.view;
-        let mut failure = None;
-        for place in view.object_places(at, u64::from(bytes)).expect("inside of a block") {
-            self.batch.clear();
-            let ticket = self.batch.read(place.node, place.offset, bytes);
-            self.phase().await;
-            match self.batch.data_span(ticket) {
-                Ok(span) => return Ok(span),
-                Err(f @ Failure { error: VerbError::Unreachable, .. }) => failure = Some(f),
-                Err(f) => return Err(f.into()),
-            }
+        let places = view.object_places(at, u64::from(bytes)).expect("inside of a block");
+        let walked = if removed(Mutant::RecoveryWalksOneReplica) { 1 } else { MAX_REPLICAS };
+        self.batch.clear();
+        let reads =
+            places.take(walked).map(|place| self.batch.read(place.node, place.offset, bytes));
+        let tickets: ArrayVec<Ticket, MAX_REPLICAS> = reads.collect();
+        self.phase().await;
+        let mut spans = Replicas::new();
+        for ticket in tickets {
+            spans.push(self.batch.data_span(ticket)?);
         }
-        Err(failure.expect("a region has at least one place").into())
+        Ok(spans)
     }
 }
 
@@ -199,5 +223,5 @@ fn candidate(
     }
     let buckets = Buckets::of(object.key(), view);
     let own = Slot::new(buckets.fingerprint, class, address, generation);
-    Some(Candidate { buckets, own, opcode })
+    Some(Candidate { buckets, own, opcode, is_everywhere: true })
 }

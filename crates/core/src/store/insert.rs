@@ -33,7 +33,7 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, Words};
 use crate::slab::Allocation;
 use crate::snapshot::Winner;
-use crate::verbs::Fabric;
+use crate::verbs::{Fabric, MnId};
 use crate::view::SlotRef;
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
@@ -83,7 +83,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let done = self.commit(winner, &round, old, own).await?;
         debug_assert!(done, "only a commit without backups can come too late");
         self.free(old);
-        Ok(Attempt::Done(Some(Hint { slot, word: own })))
+        Ok(Attempt::Done(Some(Hint { slot, word: own, seen: self.seen() })))
     }
 
     /// The look of a winner: does another slot hold the key, or may the primary show one?
@@ -95,7 +95,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         look: &Words,
         buckets: &Buckets,
     ) -> Result<bool, Error> {
-        if self.has_other(look, own, first, key).await? {
+        let [primary, looked_on] = self.first_nodes(own);
+        if self.has_other(look, looked_on, own, first, key).await? {
             return Ok(true);
         }
         let in_doubt =
@@ -103,8 +104,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !in_doubt || removed(Mutant::FreedSlotNotDoubted) {
             return Ok(false);
         }
-        let primary = self.fetch_words(buckets).await.map_err(|f| self.failed(f))?;
-        self.has_other(&primary, own, first, key).await
+        let words = self.fetch_words(buckets).await.map_err(|f| self.failed(f))?;
+        self.has_other(&words, primary, own, first, key).await
+    }
+
+    /// The node of the primary, and the one where INSERT looks: of the first backup.
+    fn first_nodes(&self, slot: SlotRef) -> [MnId; 2] {
+        let [primary, backup] =
+            [0, 1].map(|replica| self.view.subtables[slot.subtable as usize].places[replica].node);
+        [primary, if removed(Mutant::LookReadsElsewhere) { primary } else { backup }]
     }
 
     /// Withdraws a tentative entry that won its round.
@@ -153,7 +161,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let Contended::Won(winner, _) = self.contend(&round, None).await? else {
             unreachable!("without backups nobody else can win");
         };
-        let other = self.has_other(&look, slot, words, intent.key).await;
+        let other = self.has_other(&look, place.node, slot, words, intent.key).await;
         if !matches!(other, Ok(false)) {
             let tentative = own.tentative();
             self.progress = Progress::Withdrawing(round);
@@ -171,7 +179,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         match self.commit(winner, &round, own.tentative(), own).await? {
             true => {
                 self.free(old);
-                Ok(Attempt::Done(Some(Hint { slot, word: own })))
+                Ok(Attempt::Done(Some(Hint { slot, word: own, seen: self.seen() })))
             }
             false => Err(Error::Interrupted { what: "a tentative slot changed" }),
         }

@@ -263,7 +263,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Err(failure) => return self.silent(self.failed(failure)),
                 };
                 if word != hint.word {
-                    let hints = Vec::from([Hint { slot: hint.slot, word }]);
+                    let hints = Vec::from([Hint { word, ..*hint }]);
                     return Ok(match may_hold(word, open.key) {
                         true => Went::Candidates { hints, certain: false },
                         false => Went::Missed,
@@ -277,7 +277,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Err(failure) => return self.silent(self.failed(failure)),
                 };
                 let live = words.matching().filter(|(_, w)| !w.is_tentative());
-                let hints: Vec<Hint> = live.map(|(slot, word)| Hint { slot, word }).collect();
+                let hints: Vec<Hint> =
+                    live.map(|(slot, word)| Hint { slot, word, seen: None }).collect();
                 if hints.is_empty() {
                     found(open.at, None, None);
                     return Ok(Went::Answered);
@@ -298,6 +299,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         for (hint, ticket) in reads {
             match self.fetched(ticket, hint.word, open.key) {
                 Ok(Fetched::Value(span)) => {
+                    let hint = Hint { seen: self.seen(), ..hint };
                     found(open.at, Some(self.batch.bytes(span)), Some(hint));
                     return Ok(Went::Answered);
                 }

@@ -6,8 +6,8 @@
 //! one round trip. Dropping an operation half-way is a client crash, as far as others can tell.
 //!
 //! The index cache lives with the caller, who passes a [`Hint`] in and stores the one that comes
-//! back. A hint is only ever a guess: operations compare the slot they fetch with the slot they
-//! were told.
+//! back. A hint may be wrong: operations compare the slot they fetch with the slot they
+//! were told, and the key with the object.
 //!
 //! Phases, without conflicts (asserted by tests):
 //!
@@ -15,11 +15,12 @@
 //! |---|---|---|---|
 //! | SEARCH | 1 | 2 | the same |
 //! | SEARCH of many keys, as long as they fit into a batch | 1 | 2 | the same |
-//! | UPDATE, DELETE, UPSERT of a key that exists | 3 | 4 | 2 / 3 |
+//! | UPDATE, DELETE, UPSERT of a key that exists | 3; by a guess 2 | 4 | 2 / 3 |
 //! | INSERT, UPSERT of a new key | – | 4 | 3 |
 
 mod acting;
 mod compare;
+mod guess;
 mod insert;
 mod lead;
 mod many;
@@ -65,6 +66,22 @@ pub struct Hint {
     pub slot: SlotRef,
     /// What it held. The key was compared with the object this refers to.
     pub word: Slot,
+    /// The moment ([`Host::moment`]) since which the operation acted that saw this. Whoever gives it back
+    /// promises that it was the same session, and certainly the same key; with `None`, the hint may be
+    /// wrong in every way. Always `None` where verbs take no time to speak of.
+    pub seen: Option<u64>,
+}
+
+impl Hint {
+    /// Whether both lead to the same, whenever they were seen.
+    pub fn leads_like(&self, other: &Hint) -> bool {
+        (self.slot, self.word) == (other.slot, other.word)
+    }
+
+    /// The same, with no promise.
+    pub fn doubted(self) -> Hint {
+        Hint { seen: None, ..self }
+    }
 }
 
 /// A batch that holds more memory than this is not kept.
@@ -364,13 +381,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Posts a READ of as much of a word's object as comparing the key needs; `None` if the word
-    /// refers to none.
+    /// refers to none. On the node that has shown the word, if there is a replica: what a guess has put on a
+    /// backup is complete there, and perhaps nowhere else (`guess.rs`).
     ///
     /// The CRC is not checked then, and need not be: the slot was read earlier in this operation,
-    /// and an object that was live then stays untouched until the operation ends.
-    fn read_key_of(&mut self, slot: SlotRef, word: Slot, key: Key<'_>) -> Option<Ticket> {
+    /// and an object that was complete then stays untouched until the operation ends.
+    fn read_key_of(&mut self, word: Slot, shown_on: MnId, key: Key<'_>) -> Option<Ticket> {
         let class = class_of(&self.view, word)?;
-        let place = replica(&self.view, word.address(), class, self.primary(slot).node)?;
+        let place = replica(&self.view, word.address(), class, shown_on)?;
         Some(self.batch.read(place.node, place.offset, prefix_bytes(class, key)))
     }
 
@@ -406,20 +424,21 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         })
     }
 
-    /// One phase, or none if there are no candidates: which of these slots refers to the key?
-    /// `Err(Stale)` if one of them led to an object that is not there any more. A word that can
+    /// One phase, or none if there are no candidates: which of these slots, as they are shown on a node,
+    /// refers to the key? `Err(Stale)` if one of them led to an object that is not there any more. A word that can
     /// refer to nothing is an error only if no other one refers to the key.
     async fn find_key(
         &mut self,
         candidates: impl Iterator<Item = (SlotRef, Slot)>,
+        shown_on: MnId,
         key: Key<'_>,
     ) -> Result<Result<Option<Hint>, Stale>, Error> {
         self.batch.next_phase();
         let mut reads = Candidates::new();
         let mut broken = false;
         for (slot, word) in candidates {
-            match self.read_key_of(slot, word, key) {
-                Some(ticket) => reads.push((Hint { slot, word }, ticket)),
+            match self.read_key_of(word, shown_on, key) {
+                Some(ticket) => reads.push((Hint { slot, word, seen: None }, ticket)),
                 None => broken = true,
             }
         }

@@ -1,7 +1,8 @@
 //! A SNAPSHOT write round on one slot (P §4.3, Algorithm 1).
 //!
 //! ```text
-//! contend   CAS old -> own on all backups; the rules name the winner        (1 phase)
+//! contend   CAS old -> own on all backups; the rules name the winner        (1 phase, or with a
+//!           guess (guess.rs) the one that writes the object)
 //!           no majority: READ the primary for Rule 3                        (+1)
 //!           won by Rule 2 or 3: CAS own onto the backups that others took   (+1)
 //! commit    CAS old -> own on the primary, with a winner's permission       (1 phase)
@@ -26,11 +27,11 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, Words};
 use crate::slab::Allocation;
 use crate::snapshot::{Rule, Verdict, Winner, evaluate};
-use crate::verbs::{Fabric, Ticket};
+use crate::verbs::{Fabric, MnId, Ticket};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
 /// Something per backup, without touching the heap.
-type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
+pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 
 /// A writer's try for one slot.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +46,7 @@ pub(super) struct Round {
 /// The CASes of the backups, and the look behind the first.
 pub(super) struct Posted {
     pub cases: PerBackup<Ticket>,
-    look: Option<[Ticket; 2]>,
+    pub look: Option<[Ticket; 2]>,
 }
 
 /// How `contend` ended.
@@ -92,7 +93,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// What each backup holds, now that the CASes are executed.
-    fn seen(&self, round: &Round, posted: &Posted) -> Result<PerBackup<Slot>, Error> {
+    pub(super) fn found_on_backups(
+        &self,
+        round: &Round,
+        posted: &Posted,
+    ) -> Result<PerBackup<Slot>, Error> {
         let mut seen = PerBackup::new();
         for ticket in &posted.cases {
             let found = Slot(self.batch.found(*ticket).map_err(|f| self.failed(f))?);
@@ -103,7 +108,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// The winner's permission, if the own word stands on all backups.
     pub(super) fn won_by_rule_1(&self, round: &Round, posted: &Posted) -> Option<Winner> {
-        let (own, seen) = (round.own.identity(), self.seen(round, posted).ok()?);
+        let (own, seen) = (round.own.identity(), self.found_on_backups(round, posted).ok()?);
         let blind = removed(Mutant::WriteNowWinsUnseen);
         match evaluate(own, seen.iter().map(|s| if blind { own } else { s.identity() })) {
             Verdict::Won(winner) if winner.rule() == Rule::One => Some(winner),
@@ -118,7 +123,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         look: Option<&Buckets>,
         posted: &Posted,
     ) -> Result<Contended, Error> {
-        let seen = self.seen(round, posted)?;
+        let seen = self.found_on_backups(round, posted)?;
         let counts = seen.first() == Some(&round.own) || removed(Mutant::LookOfALostCasCounts);
         let mut looked = self.look_result(look, posted.look)?.filter(|_| counts);
         let verdict = evaluate(round.own.identity(), seen.iter().map(|s| s.identity()));
@@ -302,11 +307,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// One phase, if any of these slots matches the key: does another slot than `own` refer to
-    /// it? An object that cannot be read whole counts as yes: withdrawing is always safe.
+    /// One phase, if any of these slots, as they are shown on a node, matches the key: does another slot
+    /// than `own` refer to it? An object that cannot be read whole counts as yes: withdrawing is always
+    /// safe.
     pub(super) async fn has_other(
         &mut self,
         words: &Words,
+        shown_on: MnId,
         own: SlotRef,
         known_other: &Words,
         key: Key<'_>,
@@ -319,7 +326,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let settled = |w: Slot| !w.is_tentative() || removed(Mutant::TentativeIsKnown);
         let known = |s: SlotRef, w: Slot| settled(w) && known_other.word(s) == Some(w);
         let unknown = words.matching().filter(|(s, w)| *s != own && !known(*s, *w));
-        Ok(!matches!(self.find_key(unknown, key).await?, Ok(None)))
+        Ok(!matches!(self.find_key(unknown, shown_on, key).await?, Ok(None)))
     }
 }
 

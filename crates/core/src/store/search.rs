@@ -215,7 +215,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let shown = removed(Mutant::ReadersSeeTentative);
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {
                 match self.read_whole(slot, word) {
-                    Some(ticket) => reads.push((Hint { slot, word }, ticket)),
+                    Some(ticket) => {
+                        reads.push((Hint { slot, word, seen: self.seen() }, ticket));
+                    }
                     None => broken = true,
                 }
             }
@@ -256,7 +258,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
         if word == hint.word || removed(Mutant::HintIsTrusted) {
             return Ok(match self.fetched(object, word, key)? {
-                Fetched::Value(span) => Some((hint, span)),
+                Fetched::Value(span) => Some((Hint { seen: self.seen(), ..hint }, span)),
                 Fetched::OtherKey | Fetched::Stale => None,
             });
         }
@@ -267,7 +269,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let Some(object) = self.read_whole(hint.slot, word) else { return Ok(None) };
         self.phase().await;
         Ok(match self.fetched(object, word, key)? {
-            Fetched::Value(span) => Some((Hint { slot: hint.slot, word }, span)),
+            Fetched::Value(span) => Some((Hint { slot: hint.slot, word, seen: self.seen() }, span)),
             Fetched::OtherKey | Fetched::Stale => None,
         })
     }

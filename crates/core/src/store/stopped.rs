@@ -14,6 +14,8 @@
 //! | competed, or confirmed | its own word | is done |
 //! | | its identity, withdrawn; or the old word | starts again |
 //! | | another word | is a loser: of an occupied slot it has replaced what the winner replaced |
+//! | guessed, and nothing has proved the guess | its own word | is done |
+//! | | any other word | starts again: its round may have been over before it began |
 
 use alloc::sync::Arc;
 
@@ -32,8 +34,10 @@ use crate::view::View;
 /// How far an attempt to write has come.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Progress {
-    /// No CAS of it has been posted.
+    /// No CAS of it has been posted, or nothing of it stands anywhere.
     Nothing,
+    /// As `Contending`, but nothing has shown yet that its round was open when the operation began.
+    Guessing(Round),
     /// It competes for a round, or has won it and confirms its word.
     Contending(Round),
     /// It takes its word back.
@@ -46,7 +50,8 @@ impl Progress {
     fn round(&self) -> Option<&Round> {
         match self {
             Progress::Nothing => None,
-            Progress::Contending(round)
+            Progress::Guessing(round)
+            | Progress::Contending(round)
             | Progress::Withdrawing(round)
             | Progress::Committing(round) => Some(round),
         }
@@ -138,15 +143,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let attempt = match self.progress {
                 Progress::Nothing | Progress::Withdrawing(_) => Ok(Attempt::Again),
                 Progress::Committing(round) => Ok(Attempt::Done(live(&round, round.own))),
-                Progress::Contending(round) => match self.fetch_slot(round.slot).await {
-                    Ok(word) => {
-                        // All replicas hold this word: what is not kept by it is free.
-                        let is_own = word.identity() == round.own.identity();
-                        self.free(if is_own { round.old } else { round.own });
-                        Ok(fate(opcode, &round, word))
+                Progress::Guessing(round) | Progress::Contending(round) => {
+                    match self.fetch_slot(round.slot).await {
+                        Ok(word) => {
+                            // All replicas hold this word: what is not kept by it is free.
+                            let is_own = word.identity() == round.own.identity();
+                            self.free(if is_own { round.old } else { round.own });
+                            let is_guess = matches!(self.progress, Progress::Guessing(_));
+                            Ok(fate(opcode, &round, is_guess, word))
+                        }
+                        Err(error) => Err(error),
                     }
-                    Err(error) => Err(error),
-                },
+                }
             };
             match attempt {
                 Err(Error::Unreachable { node, error: why, .. })
@@ -209,17 +217,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 }
 
 fn live(round: &Round, word: Slot) -> Option<Hint> {
-    (!word.is_free()).then_some(Hint { slot: round.slot, word })
+    (!word.is_free()).then_some(Hint { slot: round.slot, word, seen: None })
 }
 
-/// What a word that all replicas of a slot hold says about a writer that competed for it.
-fn fate(opcode: Opcode, round: &Round, word: Slot) -> Attempt {
+/// What a word that all replicas of a slot hold says about a writer that competed for it, perhaps by a
+/// guess that nothing has proved.
+fn fate(opcode: Opcode, round: &Round, is_guess: bool, word: Slot) -> Attempt {
     if word.identity() == round.own.identity() {
         let withdrawn = word.is_free() && opcode != Opcode::Delete;
         return if withdrawn { Attempt::Again } else { Attempt::Done(live(round, word)) };
     }
     let replaces = matches!(opcode, Opcode::Update | Opcode::Upsert) && !round.old.is_free();
-    if word != round.old && replaces { Attempt::Done(None) } else { Attempt::Again }
+    let unproved = is_guess && !removed(Mutant::StoppedGuessLoses);
+    if word != round.old && replaces && !unproved { Attempt::Done(None) } else { Attempt::Again }
 }
 
 #[cfg(test)]
@@ -238,7 +248,7 @@ mod tests {
         let (own, other) = (word(1), word(2));
         let free = word(7).aborted();
         let is_done = |opcode, old, own, seen| {
-            matches!(fate(opcode, &Round { slot, old, own }, seen), Attempt::Done(_))
+            matches!(fate(opcode, &Round { slot, old, own }, false, seen), Attempt::Done(_))
         };
         for opcode in [Opcode::Update, Opcode::Upsert, Opcode::Insert] {
             assert!(is_done(opcode, word(9), own, own));
@@ -253,5 +263,13 @@ mod tests {
         assert!(!is_done(Opcode::Delete, word(9), marker, other), "the key lives");
         let tentative = own.tentative();
         assert!(is_done(Opcode::Insert, free, tentative, own), "confirmed by the change");
+    }
+
+    #[test]
+    fn a_guess_that_nothing_has_proved_never_lost() {
+        let round = Round { slot: SlotRef { subtable: 0, slot: 3 }, old: word(9), own: word(1) };
+        let is_done = |seen| matches!(fate(Opcode::Update, &round, true, seen), Attempt::Done(_));
+        assert!(is_done(word(1)), "the change has chosen it");
+        assert!(!is_done(word(2)) && !is_done(word(9)) && !is_done(word(9).aborted()));
     }
 }

@@ -7,6 +7,8 @@
 //!    the key is new: INSERT into a free slot                 (insert.rs)
 //! ```
 //!
+//! With a hint that is certain, UPDATE, UPSERT and DELETE begin with a guess (`guess.rs`).
+//!
 //! The object is written, with its log entry, before anybody can learn its address. An
 //! attempt that has posted a CAS never uses its object again: the next attempt writes a new one,
 //! so that every word it puts into a slot is new.
@@ -18,6 +20,7 @@
 use alloc::boxed::Box;
 use core::mem;
 
+use super::guess::Guessed;
 use super::lead::{Lead, may_hold};
 use super::round::{Contended, Posted, Round, object_places};
 use super::stopped::Progress;
@@ -31,7 +34,7 @@ use crate::race::{Buckets, Key, Words};
 use crate::slab::Allocation;
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, Ticket, VerbError};
-use crate::view::MAX_REPLICAS;
+use crate::view::{MAX_REPLICAS, SlotRef};
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a key that must not exist.
@@ -281,7 +284,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         object: &Allocation,
     ) -> Result<Attempt, Error> {
         let found = match step {
-            Step::Nothing(hint) => self.write_and_find(intent, hint, object).await?,
+            Step::Nothing(hint) => match hint.and_then(|h| self.may_guess(h, intent, object)) {
+                Some(sure) => match self.guess(intent, &sure, object).await? {
+                    Guessed::Ended(attempt) => return Ok(attempt),
+                    Guessed::Stale(word) => self.follow(sure.slot, word, intent.key).await?,
+                },
+                None => self.write_and_find(intent, hint, object).await?,
+            },
             Step::Led(led) => self.find_from(&led, intent.key, object).await?,
             Step::Contending(round, posted) => {
                 let contended = self.decide(&round, None, &posted).await?;
@@ -336,6 +345,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Box::pin(self.find_in(words, intent.key)).await
     }
 
+    /// A hint was wrong; its slot showed this word.
+    async fn follow(
+        &mut self,
+        slot: SlotRef,
+        word: Slot,
+        key: Key<'_>,
+    ) -> Result<Result<Target, Stale>, Error> {
+        if may_hold(word, key) {
+            let (only, shown_on) = ([(slot, word)].into_iter(), self.primary(slot).node);
+            if let Ok(Some(found)) = Box::pin(self.find_key(only, shown_on, key)).await? {
+                return Ok(Ok(Target::Slot(found)));
+            }
+        }
+        Box::pin(self.find_anew(key)).await
+    }
+
     async fn find_anew(&mut self, key: Key<'_>) -> Result<Result<Target, Stale>, Error> {
         let buckets = Buckets::of(key, &self.view);
         let words = self.fetch_words(&buckets).await.map_err(|f| self.failed(f))?;
@@ -376,7 +401,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Phase 1 is executed: the hint, if the slot still holds its word, and that leads to the key. Else what
     /// the slot holds.
-    pub(super) fn follow(
+    pub(super) fn confirm(
         &mut self,
         led: &Led,
         key: Key<'_>,
@@ -399,22 +424,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         key: Key<'_>,
         object: &Allocation,
     ) -> Result<Result<Target, Stale>, Error> {
-        let word = match self.follow(led, key, object)? {
-            Ok(hint) => return Ok(Ok(Target::Slot(hint))),
-            Err(word) => word,
-        };
-        if may_hold(word, key) {
-            let only = [(led.hint.slot, word)].into_iter();
-            let followed = Box::pin(self.find_key(only, key)).await?;
-            if let Ok(Some(found)) = followed {
-                return Ok(Ok(Target::Slot(found)));
-            }
+        match self.confirm(led, key, object)? {
+            Ok(hint) => Ok(Ok(Target::Slot(hint))),
+            Err(word) => self.follow(led.hint.slot, word, key).await,
         }
-        Box::pin(self.find_anew(key)).await
     }
 
     /// Phase 1 is executed: all replicas must have the object before anybody can learn of it.
-    fn is_written(&mut self, object: &Allocation) -> Result<(), Error> {
+    pub(super) fn is_written(&mut self, object: &Allocation) -> Result<(), Error> {
         self.batch.check().map_err(|f| self.failed(f))?;
         if object.header.is_some() {
             self.store.slabs.borrow_mut().header_written(object);
@@ -429,7 +446,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Result<Target, Stale>, Error> {
         let shown = removed(Mutant::WritersSeeTentative);
         let live = words.matching().filter(|(_, w)| !w.is_tentative() || shown);
-        Ok(match self.find_key(live, key).await? {
+        let shown_on = self.view.subtables[words.subtable() as usize].places[0].node;
+        Ok(match self.find_key(live, shown_on, key).await? {
             Ok(Some(found)) => Ok(Target::Slot(found)),
             Ok(None) => Ok(Target::Absent(words)),
             Err(Stale) => Err(Stale),
@@ -437,7 +455,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Posts the WRITEs of the object, and of its block's header if it is the block's first.
-    fn post_object(&mut self, intent: &Intent<'_>, object: &Allocation) -> Result<(), Error> {
+    pub(super) fn post_object(
+        &mut self,
+        intent: &Intent<'_>,
+        object: &Allocation,
+    ) -> Result<(), Error> {
         let view = self.view.clone();
         if let Some((block, header)) = &object.header {
             let bytes = header.encode();
@@ -466,14 +488,20 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Slot::new(key.fingerprint(), object.class, object.address, object.generation)
     }
 
-    /// The round on the slot that holds the key.
-    pub(super) fn round(&self, intent: &Intent<'_>, found: Hint, object: &Allocation) -> Round {
+    /// The round in which a write replaces the word of a slot.
+    pub(super) fn round(
+        &self,
+        intent: &Intent<'_>,
+        slot: SlotRef,
+        old: Slot,
+        object: &Allocation,
+    ) -> Round {
         let own = match intent.opcode {
             Opcode::Delete if removed(Mutant::DeleteWritesZero) => Slot(0),
             Opcode::Delete => Slot::empty_marker(object.address, object.generation),
             _ => self.own_word(intent.key, object),
         };
-        Round { slot: found.slot, old: found.word, own }
+        Round { slot, old, own }
     }
 
     /// A write round on the slot that holds the key.
@@ -483,13 +511,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         found: Hint,
         object: &Allocation,
     ) -> Result<Attempt, Error> {
-        let round = self.round(intent, found, object);
+        let round = self.round(intent, found.slot, found.word, object);
         let contended = self.contend(&round, None).await?;
         self.end_round(intent, &round, contended).await
     }
 
     /// The round is won or lost: commits, or waits for its end.
-    async fn end_round(
+    pub(super) async fn end_round(
         &mut self,
         intent: &Intent<'_>,
         round: &Round,
@@ -522,7 +550,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// somebody else.
     pub(super) fn ended(&mut self, intent: &Intent<'_>, round: &Round, done: bool) -> Attempt {
         self.free(if done { round.old } else { round.own });
-        let place = Hint { slot: round.slot, word: round.own };
+        let place = Hint { slot: round.slot, word: round.own, seen: self.seen() };
         match done {
             true => Attempt::Done((!round.own.is_free()).then_some(place)),
             false => lost(intent),

@@ -41,10 +41,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
         };
         let begun = |step| Err(Begun { object: Some(object), step });
-        let Ok(Ok(found)) = self.follow(&led, intent.key, &object) else {
+        let Ok(Ok(found)) = self.confirm(&led, intent.key, &object) else {
             return begun(Step::Led(led));
         };
-        let round = self.round(intent, found, &object);
+        let round = self.round(intent, found.slot, found.word, &object);
         let posted = self.post_round(&round, None);
         if !posted.cases.is_empty() {
             self.surely_now();

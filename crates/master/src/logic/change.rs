@@ -108,7 +108,9 @@ impl Master {
                 true
             }
             Some(Stage::Transforming) => {
-                self.start_job(now_ms, Job::Transform, out);
+                // All who were given up before this stage are fenced, even if this master has yet to hear it.
+                let dead = self.sessions.given_up().collect();
+                self.start_job(now_ms, Job::Transform { dead }, out);
                 false
             }
             Some(Stage::Frozen | Stage::Switched) => false,

@@ -75,6 +75,15 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
             &scenarios::SPLITS
         }
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
+        GuessCasesBeforeItWrites
+        | RecoveryWalksOneReplica
+        | RecoveryDoesNotComplete
+        | StaleGuessLoses
+        | LookReadsElsewhere => &scenarios::GUESS_CRASH,
+        SettlingDoesNotComplete | GuessesAnywhere => &scenarios::GUESS_INDEX_LOSS,
+        StoppedGuessLoses => &scenarios::GUESS_LOSS,
+        RegionsCopiedIncomplete => &scenarios::GUESS_HALF_MOVED,
+        GuessesByOldHints => &scenarios::GUESS_RECURS,
     }
 }
 

@@ -7,7 +7,8 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    changes, failures, late_repairs, reuse, scenarios, steered, steered_changes, steered_recovery,
+    changes, failures, guesses, late_repairs, reuse, scenarios, steered, steered_changes,
+    steered_recovery,
 };
 
 /// A family of runs, one per seed.
@@ -87,8 +88,43 @@ pub const LATE_REPAIRS: Scenario = named("late repairs", |seed| {
     late_repairs::late_repairs(seed);
 });
 
+pub const GUESS_CRASH: Scenario = named("guess crash", |seed| {
+    guesses::crash(seed);
+});
+
+pub const GUESS_INDEX_LOSS: Scenario = named("guess index", |seed| {
+    guesses::index_loss(seed);
+});
+
+pub const GUESS_LOSS: Scenario = named("guess loss", |seed| {
+    guesses::loss(seed);
+});
+
+pub const GUESS_MOVES: Scenario = named("guess moves", |seed| {
+    guesses::moves(seed);
+});
+
+pub const GUESS_REUSE: Scenario = named("guess reuse", |seed| {
+    guesses::used_again(seed);
+});
+
+pub const GUESS_RECURS: Scenario = named("guess recurs", |seed| {
+    guesses::recurring_word(seed);
+});
+
+pub const GUESS_HALF_MOVED: Scenario = named("half moved", |seed| {
+    guesses::half_moved(seed);
+});
+
 /// Every scenario that goes step by step, and one in virtual time that is as short.
-pub const STEPWISE: [&Scenario; 23] = [
+pub const STEPWISE: [&Scenario; 30] = [
+    &GUESS_HALF_MOVED,
+    &GUESS_CRASH,
+    &GUESS_INDEX_LOSS,
+    &GUESS_LOSS,
+    &GUESS_MOVES,
+    &GUESS_REUSE,
+    &GUESS_RECURS,
     &NODE_LOSS,
     &SPLITS,
     &MOVES,

@@ -17,7 +17,7 @@ use fusee_control::node::{Extent, NodeReply, NodeRequest};
 use fusee_core::change::{Gain, Stage};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::stats::OpKind;
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Place, View};
 use fusee_master::jobs::{self, Job, JobReport, Reach, transform};
 use fusee_sim::{Client, ClusterOptions, Stepper, check::replicas_agree};
@@ -29,7 +29,11 @@ use super::{operator_fabric, small};
 /// Nodes are lost beside working clients. 2 to 5 index replicas.
 pub fn node_loss(seed: u64) -> Events {
     let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
-    let run = Run::new(seed, 2 + seed as u8 % 4, plans);
+    lose_nodes(Run::new(seed, 2 + seed as u8 % 4, plans))
+}
+
+/// The same, in any cluster with two replicas of everything.
+pub fn lose_nodes(run: Run) -> Events {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(2) {
         change(&run, Why::Loss);
@@ -66,7 +70,11 @@ pub fn moves(seed: u64) -> Events {
     // Room for more regions to come on every node.
     let (data_replicas, pool_bytes) = (1 + seed as u8 / 4 % 2, 3 << 18);
     let options = ClusterOptions { data_replicas, pool_bytes, ..options };
-    let run = Run::of(seed, &options, plans);
+    move_replicas(Run::of(seed, &options, plans))
+}
+
+/// The same, in any cluster.
+pub fn move_replicas(run: Run) -> Events {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(3) {
         change(&run, Why::Move);
@@ -242,12 +250,15 @@ impl Leader<'_> {
     async fn transform(&self, view: &View) {
         let run = self.run;
         let fabric = operator_fabric(&run.cluster);
+        let dead = self.clients.iter().filter(|(_, life)| life.crashed());
+        let dead: Vec<ClientId> = dead.map(|(client, _)| client.client()).collect();
         while run.rng.below(3) == 0 {
             let steps = run.rng.below(40) as u64;
-            let cut = cut_off(steps, transform(&fabric, &Peek(run), view)).await;
+            let cut = cut_off(steps, transform(&fabric, &Peek(run), view, &dead)).await;
             run.count(|e| e.cut_off += u64::from(cut.is_none()));
         }
-        let done = transform(&fabric, &Peek(run), view).await.expect("everybody has stopped");
+        let done =
+            transform(&fabric, &Peek(run), view, &dead).await.expect("everybody has stopped");
         run.count(|e| e.slots_settled += done.slots_changed);
     }
 

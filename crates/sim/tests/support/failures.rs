@@ -62,6 +62,8 @@ pub struct Events {
     pub writes_now: u64,
     /// Writes that took the start of an object on another node than the slot for a proof.
     pub proofs_across_nodes: u64,
+    /// Writes that began with a guess.
+    pub guesses: u64,
     /// Entries that moved when a subtable was split, and replicas that moved.
     pub moved: u64,
 }
@@ -79,6 +81,7 @@ impl Events {
         self.begun_anew += other.begun_anew;
         self.stopped += other.stopped;
         self.moved += other.moved;
+        self.guesses += other.guesses;
         self.searches_now += other.searches_now;
         self.writes_now += other.writes_now;
         self.proofs_across_nodes += other.proofs_across_nodes;
@@ -106,17 +109,17 @@ pub fn for_all(seeds: u64, scenario: fn(u64) -> Events) -> Option<Events> {
 /// Clients die beside living ones and are recovered. Neighbouring seeds differ in the number of
 /// index replicas, 1 to 5.
 pub fn client_crash(seed: u64) -> Events {
-    crash_and_recover(seed, Plans::Mixed)
+    crash_and_recover(Run::new(seed, 1 + seed as u8 % 5, Plans::Mixed))
 }
 
 /// The same, with clients that insert and delete one key while others keep the free slots moving:
 /// they stand tentative in several slots, look, and withdraw.
 pub fn insert_crash(seed: u64) -> Events {
-    crash_and_recover(seed, Plans::Fights)
+    crash_and_recover(Run::new(seed, 1 + seed as u8 % 5, Plans::Fights))
 }
 
-fn crash_and_recover(seed: u64, plans: Plans) -> Events {
-    let run = Run::new(seed, 1 + seed as u8 % 5, plans);
+/// Some clients die, and are recovered beside the others.
+pub fn crash_and_recover(run: Run) -> Events {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(2) {
         let fates: Vec<bool> = (0..2 + run.rng.below(4)).map(|_| run.rng.below(5) > 1).collect();
@@ -129,7 +132,11 @@ fn crash_and_recover(seed: u64, plans: Plans) -> Events {
 /// All clients die at once, a node of the index is lost and settled, and the clients are
 /// recovered in the view without it. 2 to 5 index replicas.
 pub fn index_node_loss(seed: u64) -> Events {
-    let run = Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed);
+    all_die_and_a_node(Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed))
+}
+
+/// All clients die at once, and then a node of the index is lost.
+pub fn all_die_and_a_node(run: Run) -> Events {
     run.work(&[false]);
     let before = run.clients.borrow().len();
     run.work_and_die();
@@ -425,6 +432,7 @@ impl Run {
             e.searches_now = counts.searches_now.get();
             e.writes_now = counts.writes_now.get();
             e.proofs_across_nodes = counts.proofs_across_nodes.get();
+            e.guesses = counts.guesses.get();
         });
         self.events.get()
     }

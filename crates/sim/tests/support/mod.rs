@@ -14,6 +14,7 @@
 pub mod changes;
 pub mod crash;
 pub mod failures;
+pub mod guesses;
 pub mod late_repairs;
 pub mod reuse;
 pub mod scenarios;

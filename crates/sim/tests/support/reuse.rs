@@ -23,7 +23,12 @@ const FILLER: &[usize] = &[1100];
 
 /// Clients write and read, and some die. 1 to 4 index replicas.
 pub fn reuse(seed: u64) -> Events {
-    let run = tight(seed);
+    let data_replicas = 1 + seed as u8 / 4 % 2;
+    use_again(tight(seed, ClusterOptions { data_replicas, ..small(seed, 1 + seed as u8 % 4) }))
+}
+
+/// The same, in any cluster that is [`tight`].
+pub fn use_again(run: Run) -> Events {
     let rng = &run.rng;
     let dying = rng.below(3);
     let client = |i| {
@@ -62,13 +67,11 @@ pub fn reuse(seed: u64) -> Events {
 }
 
 /// So little memory that it is used again; in half of the runs it is often short.
-fn tight(seed: u64) -> Run {
-    let small = small(seed, 1 + seed as u8 % 4);
+pub fn tight(seed: u64, options: ClusterOptions) -> Run {
     let region_bytes = 1 << (14 + seed / 8 % 2);
-    let geometry = Geometry { max_value_bytes: 1200, region_bytes, ..small.geometry };
-    let data_replicas = 1 + seed as u8 / 4 % 2;
+    let geometry = Geometry { max_value_bytes: 1200, region_bytes, ..options.geometry };
     let pool_bytes = 2 * region_bytes + (1 << 13);
-    let options = ClusterOptions { geometry, data_replicas, pool_bytes, ..small };
+    let options = ClusterOptions { geometry, pool_bytes, ..options };
     let run = Run::of(seed, &options, Plans::Mixed);
     run.workload.use_fillers(FILLER);
     run

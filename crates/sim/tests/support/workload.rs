@@ -15,6 +15,7 @@ use fusee_core::error::Error;
 use fusee_core::race::Buckets;
 use fusee_core::stats::OpKind;
 use fusee_core::store::{Hint, SearchKey};
+use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 use fusee_sim::linearizability::{Answer, Call, Operation, Value, check};
 use fusee_sim::{Client, Rng, SimStore};
@@ -23,9 +24,9 @@ use fusee_sim::{Client, Rng, SimStore};
 pub struct Workload {
     rng: Rng,
     keys: Vec<Vec<u8>>,
-    /// By key, oldest first.
-    hints: RefCell<Vec<Vec<Hint>>>,
-    with_hints: bool,
+    /// By key, oldest first, with who has seen it.
+    hints: RefCell<Vec<Vec<(ClientId, Hint)>>>,
+    with_hints: Cell<bool>,
     fillers: Cell<&'static [usize]>,
     /// By key. `None`: an operation that certainly had no effect.
     history: RefCell<Vec<Vec<Option<Operation>>>>,
@@ -44,7 +45,7 @@ impl Workload {
         Workload {
             rng: rng.clone(),
             hints: RefCell::new(vec![Vec::new(); keys.len()]),
-            with_hints: rng.below(2) == 0,
+            with_hints: Cell::new(rng.below(2) == 0),
             fillers: Cell::new(&[0, 10, 60, 300]),
             history: RefCell::new(vec![Vec::new(); keys.len()]),
             keys,
@@ -58,6 +59,11 @@ impl Workload {
     /// As in a run: `colliding` keys with the same buckets and the same fingerprint, and `others`.
     pub fn keys(view: &View, colliding: usize, others: usize) -> Vec<Vec<u8>> {
         fusee_sim::Workload::keys(view, colliding, others)
+    }
+
+    /// All operations that can use a hint may get one from now on.
+    pub fn use_hints(&self) {
+        self.with_hints.set(true);
     }
 
     /// Values are longer than their names by one of these from now on.
@@ -87,7 +93,7 @@ impl Workload {
     pub async fn run(&self, store: &Client, kind: OpKind, key: usize) {
         let value = self.values.get() + 1;
         self.values.set(value);
-        let (name, hint) = (self.keys[key].clone(), self.hint(key));
+        let (name, hint) = (self.keys[key].clone(), self.hint(key, store.client()));
         let bytes = self.encode(value);
         let session = store.session.clone();
         let begin = |call| self.invoke(key, call);
@@ -113,7 +119,7 @@ impl Workload {
             Ok(written) => {
                 let is_again = written.place.is_some_and(|hint| hint.word.generation() > 0);
                 self.reused.update(|n| n + u64::from(is_again));
-                self.hints.borrow_mut()[key].extend(written.place);
+                self.learn(key, store.client(), written.place);
                 Answer::Done
             }
             Err(Error::AlreadyExists) => Answer::Exists,
@@ -129,7 +135,7 @@ impl Workload {
     }
 
     async fn search(&self, store: &Client, key: usize) {
-        let hint = self.hint(key);
+        let hint = self.hint(key, store.client());
         let entry = self.invoke(key, Call::Search);
         let (session, name) = (store.session.clone(), self.keys[key].clone());
         let search = async move {
@@ -138,7 +144,7 @@ impl Workload {
             Ok(found.hint().zip(value))
         };
         let found = store.fabric().search(search).await.expect("a SEARCH never fails");
-        self.hints.borrow_mut()[key].extend(found.as_ref().map(|(hint, _)| *hint));
+        self.learn(key, store.client(), found.as_ref().map(|(hint, _)| *hint));
         self.answer(entry, decode(found.as_ref().map(|(_, value)| &value[..])));
     }
 
@@ -147,14 +153,17 @@ impl Workload {
         wanted.extend((0..self.rng.below(2)).map(|_| self.rng.below(self.keys.len())));
         let keys: Vec<SearchKey<'_>> = wanted
             .iter()
-            .map(|key| SearchKey { key: (&self.keys[*key]).into(), hint: self.hint(*key) })
+            .map(|key| {
+                let hint = self.hint(*key, store.client());
+                SearchKey { key: (&self.keys[*key]).into(), hint }
+            })
             .collect();
         let entries: Vec<Entry> = wanted.iter().map(|k| self.invoke(*k, Call::Search)).collect();
         let mut answers = vec![None; wanted.len()];
         let found = |i: usize, value: Option<&[u8]>, hint| {
             let before = answers[i].replace(decode(value));
             assert_eq!(before, None, "two answers for one key");
-            self.hints.borrow_mut()[wanted[i]].extend(hint);
+            self.learn(wanted[i], store.client(), hint);
         };
         store.search_many(&keys, found).await.expect("a SEARCH never fails");
         for (entry, answer) in entries.into_iter().zip(answers) {
@@ -162,15 +171,21 @@ impl Workload {
         }
     }
 
-    fn hint(&self, key: usize) -> Option<Hint> {
+    fn learn(&self, key: usize, client: ClientId, hint: Option<Hint>) {
+        self.hints.borrow_mut()[key].extend(hint.map(|hint| (client, hint)));
+    }
+
+    /// What is certain about it is so for the session that has seen it.
+    fn hint(&self, key: usize, client: ClientId) -> Option<Hint> {
         let hints = &self.hints.borrow()[key];
-        if !self.with_hints || hints.is_empty() || self.rng.below(4) == 0 {
+        if !self.with_hints.get() || hints.is_empty() || self.rng.below(4) == 0 {
             return None;
         }
-        match self.rng.below(2) {
-            0 => hints.last().copied(),
-            _ => Some(hints[self.rng.below(hints.len())]),
-        }
+        let (by, hint) = match self.rng.below(2) {
+            0 => *hints.last()?,
+            _ => hints[self.rng.below(hints.len())],
+        };
+        Some(if by == client { hint } else { hint.doubted() })
     }
 
     fn now(&self) -> u64 {

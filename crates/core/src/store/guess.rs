@@ -1,0 +1,142 @@
+//! UPDATE and DELETE by a guess: the backups are asked before the slot was read.
+//!
+//! ```text
+//! guess    WRITE the object to its replicas; CAS hint -> own on all backups; READ the slot   (1 phase)
+//! commit   CAS hint -> own on the primary                                                    (1 phase)
+//! ```
+//!
+//! Let *w* be the word of the hint. It was committed in this slot for this key, and nobody writes it again
+//! until the operation ends. What stands on a backup is the primary's word, or one of the round that began from it. So a
+//! CAS that succeeds proves that the primary shows *w*, and has shown it since before the operation
+//! began; and so does a primary that shows *w*. Then everything is as if the operation had read the slot
+//! first. If neither does, the round of *w* may have been over long before. But then all CASes have failed:
+//! nobody has seen the own word, and the attempt goes on with the word that the slot shows, and with the same
+//! object.
+//!
+//! What that takes (decision 0021 has what goes wrong without):
+//!
+//! * *The hint is of the same moment* ([`Hint::seen`]), so no object has been used again since, and the caller
+//!   is sure that it is the key's.
+//! * *The object is written before the CAS* on each memory node, and *lies beside all backups of the slot, and
+//!   nowhere but beside replicas of the slot*. So where the word stands, its object is complete, whatever became
+//!   of the WRITEs elsewhere; and a node that does not answer is one of the slot's, so that the change without it
+//!   settles the slot.
+//! * *Whoever goes on with it* [completes](crate::complete) the object first.
+//!
+//! Where verbs take no time to speak of nobody guesses: a phase is a call there.
+
+use super::round::{PerBackup, Posted, Round};
+use super::stopped::Progress;
+use super::write::{Attempt, Intent};
+use super::{Hint, Op};
+use crate::error::Error;
+use crate::host::Host;
+use crate::layout::{Opcode, Slot};
+use crate::mutant::{Mutant, removed};
+use crate::slab::Allocation;
+use crate::verbs::{Fabric, Ticket};
+use crate::view::{Place, SlotRef, View};
+
+/// A hint that a guess may go by.
+pub(super) struct Sure {
+    pub slot: SlotRef,
+    word: Slot,
+}
+
+/// What a guess came to.
+pub(super) enum Guessed {
+    Ended(Attempt),
+    /// Nothing of the attempt stands anywhere. The primary slot showed this word.
+    Stale(Slot),
+}
+
+/// Whether an object lies beside all backups of a slot, and nowhere but beside replicas of it.
+fn lies_beside(view: &View, slot: SlotRef, object: &Allocation) -> bool {
+    let Some(objects) = view.object_places(object.address, object.class.bytes()) else {
+        return false;
+    };
+    let has = |places: &[Place], node| places.iter().any(|place| place.node == node);
+    let slots = &view.subtables[slot.subtable as usize].places;
+    let mut beside = 0;
+    for object in objects {
+        if !has(slots, object.node) {
+            return false;
+        }
+        beside += usize::from(has(&slots[1..], object.node));
+    }
+    beside == slots.len() - 1
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// The moment to remember with what this operation sees now: see [`Hint::seen`].
+    pub(super) fn seen(&self) -> Option<u64> {
+        self.acts.since().filter(|_| !self.store.fabric.is_immediate())
+    }
+
+    /// Whether an attempt may begin with a guess.
+    pub(super) fn may_guess(
+        &self,
+        hint: Hint,
+        intent: &Intent<'_>,
+        object: &Allocation,
+    ) -> Option<Sure> {
+        let Hint { slot, word, seen } = hint;
+        let is_young = seen.is_some() && seen == self.seen();
+        let is_old = seen.is_some() && removed(Mutant::GuessesByOldHints);
+        if !(is_young || is_old) || self.store.fabric.is_immediate() || !self.view.has_slot(slot) {
+            return None;
+        }
+        debug_assert!(intent.opcode != Opcode::Insert, "an INSERT has no hint");
+        debug_assert!(is_old || !self.view.is_headless(slot.subtable), "it may be written");
+        let has_backups = self.view.subtables[slot.subtable as usize].places.len() > 1;
+        let holds = lies_beside(&self.view, slot, object) || removed(Mutant::GuessesAnywhere);
+        (has_backups && holds).then_some(Sure { slot, word })
+    }
+
+    /// Writes the object and competes for the round of the hint's word, in one phase.
+    pub(super) async fn guess(
+        &mut self,
+        intent: &Intent<'_>,
+        sure: &Sure,
+        object: &Allocation,
+    ) -> Result<Guessed, Error> {
+        let round = self.round(intent, sure.slot, sure.word, object);
+        self.batch.clear();
+        let mut cases = PerBackup::<Ticket>::new();
+        if removed(Mutant::GuessCasesBeforeItWrites) {
+            cases = self.post_cases(&round);
+        }
+        self.post_object(intent, object)?;
+        if cases.is_empty() {
+            cases = self.post_cases(&round);
+        }
+        let slot = self.read_slot(round.slot);
+        self.progress = Progress::Guessing(round);
+        self.mentioned = true;
+        self.phase().await;
+        self.is_written(object)?;
+        let posted = Posted { cases, look: None };
+        let found = self.found_on_backups(&round, &posted)?;
+        let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
+        let is_open = word == round.old || found.contains(&round.own);
+        if !is_open && !removed(Mutant::StaleGuessLoses) {
+            // All CASes have been answered, and none succeeded.
+            self.progress = Progress::Nothing;
+            self.mentioned = false;
+            self.acts.posted = false;
+            return Ok(Guessed::Stale(word));
+        }
+        self.hint_held = true;
+        self.progress = Progress::Contending(round);
+        let contended = self.decide(&round, None, &posted).await?;
+        Ok(Guessed::Ended(self.end_round(intent, &round, contended).await?))
+    }
+
+    fn post_cases(&mut self, round: &Round) -> PerBackup<Ticket> {
+        let mut cases = PerBackup::new();
+        for backup in self.backups(round.slot) {
+            cases.push(self.batch.cas(backup.node, backup.offset, round.old.0, round.own.0));
+        }
+        cases
+    }
+}
