@@ -68,9 +68,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         PlaceGivenUpEarly => &scenarios::MOVES,
         WritesWhereAReplicaLeaves => &scenarios::LEFT_BEHIND,
         NewRegionLedAtOnce => &scenarios::TIMED_ELASTIC,
-        ReusedAtOnce | GenerationStays | ComparedIsNotSettled | WaitsWhileItActs => {
-            &scenarios::REUSE
-        }
+        ReusedAtOnce | ComparedIsNotSettled | WaitsWhileItActs => &scenarios::REUSE,
+        GenerationStays => &scenarios::GUESS_REUSE,
         WritesWhileFrozen | ChangeDoesNotWait | SwitchDoesNotWait | LoserFreesAtOnce => {
             &scenarios::SPLITS
         }
