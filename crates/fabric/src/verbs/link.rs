@@ -22,15 +22,13 @@ use std::time::{Duration, Instant};
 use fusee_core::verbs::{Batch, ClientId, MnId, Op, Verb, VerbError};
 
 use super::device;
-use super::requester::{ARENA_BYTES, Completion, Counts, Requester, Work};
+use super::requester::{ARENA_BYTES, CardCounts, Completion, Requester, Work};
 use super::wire::{FENCED, Hello, MAGIC, Status, WELCOME_BYTES, Welcome};
 use crate::error::{AttachCause, RdmaError};
 use crate::slots::Slots;
 
 /// The longest fragment: several fit into the arena, so that one is copied while others travel.
 const FRAGMENT_BYTES: u32 = ARENA_BYTES / 4;
-/// Of so many verbs in a row one is signalled, so that it shows that the card goes on.
-const SIGNAL_VERBS: u64 = 128;
 /// Fragments start at cache lines of the arena.
 const ALIGN: u64 = 64;
 
@@ -103,7 +101,7 @@ pub(super) struct Link {
     /// `None` once it has failed.
     requester: Option<Requester>,
     /// What it had counted then.
-    counted: Counts,
+    counted: CardCounts,
     fragment_bytes: u32,
     waiting: VecDeque<Part>,
     posted: VecDeque<Fragment>,
@@ -178,7 +176,7 @@ pub(super) fn connect(
         lease: mio::net::TcpStream::from_std(stream),
         silent_since: None,
         requester: Some(requester),
-        counted: Counts::default(),
+        counted: CardCounts::default(),
         fragment_bytes: FRAGMENT_BYTES.min(port.port.max_message_bytes & !7),
         waiting: VecDeque::new(),
         posted: VecDeque::new(),
@@ -301,9 +299,6 @@ impl Link {
                 ends_verb,
                 ends_part,
             });
-            if id.is_multiple_of(SIGNAL_VERBS) {
-                requester.signal();
-            }
             if ends_part {
                 requester.signal();
                 self.waiting.pop_front();
@@ -381,7 +376,7 @@ impl Link {
     }
 
     /// What has been handed to the card so far.
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> CardCounts {
         self.requester.as_ref().map_or(self.counted, |requester| requester.counts)
     }
 
