@@ -124,9 +124,9 @@ fn small_writes_are_inline_and_words_are_not_cut() {
     assert_eq!((cost.verbs, cost.inline, cost.posts, cost.signals), (2, 1, 1, 1));
 }
 
-/// Only what follows a READ waits for it, with a doorbell of its own.
+/// Only what a card could execute too early is held back, with a doorbell of its own.
 #[test]
-fn what_follows_a_read_waits_for_it() {
+fn what_could_pass_an_earlier_verb_waits_for_it() {
     let Some(nodes) = nodes() else { return };
     let fabric = session(&nodes, 1, Duration::from_micros(50));
     let waits = |post: fn(&mut Batch)| {
@@ -150,6 +150,17 @@ fn what_follows_a_read_waits_for_it() {
             b.read(MN, 0, 8);
             b.faa(MN, 0, 0);
             b.faa(MN, 8, 0);
+        }),
+        1
+    );
+    assert_eq!(
+        waits(|b| {
+            let word = b.stage(8);
+            b.faa(MN, 0, 0);
+            b.read(MN, 0, 8);
+            b.write(MN, 64, word);
+            b.write(MN, 64, word);
+            b.cas(MN, 64, 0, 0);
         }),
         1
     );

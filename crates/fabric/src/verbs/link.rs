@@ -8,11 +8,12 @@
 //!
 //! # Order
 //!
-//! A card executes what comes over one connection in the order posted, with one exception (IBTA vol. 1,
-//! 10.8.3.3): behind a READ, a later WRITE, CAS or FAA may execute first, and a READ that has to be repeated
-//! reads again. So the first of them behind a READ of its batch is held back until the READ is complete. That
-//! is a round trip, so operations post READs last where they may. (A card can do the waiting itself,
-//! `IBV_SEND_FENCE`. It takes as long, and Linux' software RoCE hangs when a packet is lost meanwhile.)
+//! A card executes what comes over one connection in the order posted, but does not promise all of that
+//! (IBTA vol. 1, 10.8.3.3): a WRITE, CAS or FAA may pass an earlier READ, which also reads again if it has to
+//! be repeated; and a WRITE may pass an earlier CAS or FAA. So the first such verb of a batch is held back
+//! until what it could pass is complete. That is a round trip, and operations post their verbs so that it
+//! does not happen. (A card can do the waiting itself, `IBV_SEND_FENCE`. It takes as long, and Linux'
+//! software RoCE hangs when a packet is lost meanwhile.)
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -41,8 +42,20 @@ struct Part {
     done_bytes: u32,
     /// Verbs that are not wholly posted.
     left: usize,
-    /// What was posted last is a READ.
+    /// Since the last wait a READ has been posted, or a CAS or FAA.
     has_read: bool,
+    has_atomic: bool,
+}
+
+impl Part {
+    /// Whether the card may execute a verb before one that has been posted.
+    fn may_pass(&self, op: &Op) -> bool {
+        match op {
+            Op::Read { .. } => false,
+            Op::Write { .. } => self.has_read || self.has_atomic,
+            Op::Cas { .. } | Op::Faa { .. } => self.has_read,
+        }
+    }
 }
 
 /// A verb of the card, posted.
@@ -254,7 +267,14 @@ impl Link {
         let batch = slots.batch(slot);
         let first = batch.verbs().iter().position(|verb| self.is_ours(verb));
         let verb = first.expect("it was counted");
-        self.waiting.push_back(Part { slot, verb, done_bytes: 0, left, has_read: false });
+        self.waiting.push_back(Part {
+            slot,
+            verb,
+            done_bytes: 0,
+            left,
+            has_read: false,
+            has_atomic: false,
+        });
         self.pump(slots)
     }
 
@@ -268,12 +288,12 @@ impl Link {
             }
             let batch = slots.batch(part.slot);
             let verb = batch.verbs()[part.verb];
-            let is_read = matches!(verb.op, Op::Read { .. });
-            if part.has_read && !is_read {
-                // The READ was the last to be posted, and what is posted completes in order.
+            if part.may_pass(&verb.op) {
+                // What it could pass was posted last, and all completes in order.
                 if !self.posted.is_empty() {
                     break;
                 }
+                (part.has_read, part.has_atomic) = (false, false);
                 requester.counts.waits += 1;
             }
             let (from, len) = (part.done_bytes, fragment_bytes(&verb, part.done_bytes, most));
@@ -281,7 +301,8 @@ impl Link {
             if let Op::Write { buf } = verb.op {
                 requester.put(place, batch.bytes(buf.part(from, len)));
             }
-            part.has_read = is_read;
+            part.has_read |= matches!(verb.op, Op::Read { .. });
+            part.has_atomic |= verb.is_atomic();
             let id = self.first_id + self.posted.len() as u64;
             let offset = verb.offset + u64::from(from);
             requester.add(&Work { id, op: verb.op, len, place, offset });

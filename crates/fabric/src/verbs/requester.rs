@@ -64,7 +64,7 @@ pub struct CardCounts {
     pub signals: u64,
     /// Completions taken.
     pub completions: u64,
-    /// Verbs that had to wait for a READ before them, a round trip of their own.
+    /// Verbs that were held back for the order, a round trip of their own.
     pub waits: u64,
     /// WRITEs that travelled with their verb.
     pub inline: u64,
