@@ -42,6 +42,7 @@ pub fn fabrics() -> Vec<FabricKind> {
 /// Calls `test` with a cluster per fabric.
 pub fn on_every_fabric(mut test: impl FnMut(Client)) {
     for fabric in fabrics() {
+        println!("over {fabric}");
         test(Client::embedded(options(fabric)).unwrap());
     }
 }
