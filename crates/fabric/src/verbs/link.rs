@@ -16,16 +16,16 @@
 //! software RoCE hangs when a packet is lost meanwhile.)
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, MnId, Op, Verb, VerbError};
 
 use super::device;
 use super::requester::{ARENA_BYTES, CardCounts, Completion, Requester, Work};
-use super::wire::{FENCED, Hello, MAGIC, Status, WELCOME_BYTES, Welcome};
+use super::wire::{FENCED, Hello, MAGIC, Status, Welcome};
 use crate::error::{AttachCause, RdmaError};
+use crate::hello;
 use crate::slots::Slots;
 
 /// The longest fragment: several fit into the arena, so that one is copied while others travel.
@@ -150,6 +150,10 @@ impl LinkError {
             _ => VerbError::Unreachable,
         }
     }
+
+    fn is_fence(&self) -> bool {
+        matches!(self, LinkError::Fenced)
+    }
 }
 
 /// Connects and says hello, within `wait` for each.
@@ -160,15 +164,12 @@ pub(super) fn connect(
     identity: u64,
     wait: Duration,
 ) -> Result<Link, AttachCause> {
-    let mut stream = connect_any(address, wait).map_err(AttachCause::Unreachable)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(wait))?;
-    stream.set_write_timeout(Some(wait))?;
+    let mut stream = hello::connect(address, wait)?;
     let (device, port) = device::choose(Some(stream.local_addr()?.ip()))?;
     let mut requester = Requester::new(&device, &port)?;
-    let hello = Hello { identity, client, address: requester.address() };
-    stream.write_all(&hello.encode()).map_err(AttachCause::Unreachable)?;
-    let welcome = receive_welcome(&mut stream, Instant::now() + wait)?;
+    let hello = Hello { identity, client, address: requester.address() }.encode();
+    let welcome = hello::exchange(&mut stream, &hello, MAGIC, wait)?;
+    let welcome = Welcome::decode(&welcome).ok_or(AttachCause::NotAMemoryNode)?;
     match welcome.status {
         Status::Welcome if welcome.identity == identity => {}
         Status::Welcome | Status::WrongIdentity => {
@@ -196,43 +197,6 @@ pub(super) fn connect(
         first_id: 0,
         ring: Ring::default(),
     })
-}
-
-fn connect_any(address: &str, wait: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, wait) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-/// Reads a welcome; a peer that feeds it byte by byte has no more time than any other.
-fn receive_welcome(stream: &mut TcpStream, deadline: Instant) -> Result<Welcome, AttachCause> {
-    let (mut bytes, mut got) = ([0; WELCOME_BYTES], 0);
-    while got < bytes.len() {
-        if Instant::now() >= deadline {
-            return Err(AttachCause::NotAMemoryNode);
-        }
-        match stream.read(&mut bytes[got..]) {
-            // A node that shuts down or another service: it takes the hello and hangs up.
-            Ok(0) => return Err(AttachCause::NotAMemoryNode),
-            Ok(n) => got += n,
-            Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::ConnectionReset => return Err(AttachCause::NotAMemoryNode),
-                _ => return Err(AttachCause::Unreachable(error)),
-            },
-        }
-        let seen = got.min(MAGIC.len());
-        if bytes[..seen] != MAGIC[..seen] {
-            return Err(AttachCause::NotAMemoryNode);
-        }
-    }
-    Welcome::decode(&bytes).ok_or(AttachCause::NotAMemoryNode)
 }
 
 /// The longest fragment of a verb from byte `from` on: to the end of the word if it starts within one.
@@ -424,12 +388,6 @@ impl Link {
             }
             slots.finish_part(slot);
         }
-    }
-}
-
-impl LinkError {
-    fn is_fence(&self) -> bool {
-        matches!(self, LinkError::Fenced)
     }
 }
 
