@@ -52,6 +52,7 @@ pub use fusee_core::verbs::{ClientId, MnId};
 pub use fusee_core::view::{Geometry, View};
 pub use fusee_core::{Error, Outcome};
 pub use fusee_fabric::FabricKind;
+pub use fusee_fabric::verbs::CardCounts;
 pub use logic::CacheStats;
 pub use options::{EmbeddedOptions, FabricChoice, Options};
 pub use session::Session;

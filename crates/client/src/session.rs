@@ -25,6 +25,7 @@ use fusee_core::stats::Stats;
 use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
+use fusee_fabric::verbs::CardCounts;
 use fusee_fabric::{AnyFabric, AttachCause, FabricKind};
 
 use crate::attachments::Attachments;
@@ -110,6 +111,11 @@ impl Session {
     /// What its operations cost so far.
     pub fn stats(&self) -> Stats {
         self.logic.stats()
+    }
+
+    /// What network cards were handed for it so far; `None` of other fabrics than verbs.
+    pub fn card_counts(&self) -> Option<CardCounts> {
+        self.attachments.fabric().card_counts()
     }
 
     /// What became of its accesses to the index cache so far.

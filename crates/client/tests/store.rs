@@ -1,17 +1,17 @@
-//! The store as a program uses it, on both fabrics.
+//! The store as a program uses it, on every fabric.
 
 mod common;
 
 use std::sync::Barrier;
 use std::thread;
 
-use common::{on_both_fabrics, options};
+use common::{fabrics, on_every_fabric, options};
 use fusee_client::{Client, EmbeddedOptions, Error, FabricKind, Geometry, OpKind};
 use futures_util::future::join_all;
 
 #[test]
 fn every_operation_does_what_it_says() {
-    on_both_fabrics(|client| {
+    on_every_fabric(|client| {
         assert_eq!(client.get(b"key"), Ok(None));
         assert_eq!(client.update(b"key", b"x"), Err(Error::NotFound));
         assert_eq!(client.delete(b"key"), Err(Error::NotFound));
@@ -33,7 +33,7 @@ fn every_operation_does_what_it_says() {
 
 #[test]
 fn keys_and_values_of_every_size_come_back() {
-    on_both_fabrics(|client| {
+    on_every_fabric(|client| {
         let sizes = [1usize, 7, 8, 24, 25, 63, 64, 1000, 4096, 65_536, 200_000, 512 << 10];
         for size in sizes {
             let value: Vec<u8> = (0..size).map(|i| (i * 31 % 251) as u8).collect();
@@ -51,7 +51,7 @@ fn keys_and_values_of_every_size_come_back() {
 
 #[test]
 fn bad_input_is_a_typed_error_and_loses_nothing() {
-    on_both_fabrics(|client| {
+    on_every_fabric(|client| {
         client.insert(b"key", b"value").unwrap();
         let (max_key, max_value) = (64 << 10, 512 << 10);
         let large_key = vec![1; max_key + 1];
@@ -74,7 +74,7 @@ fn bad_input_is_a_typed_error_and_loses_nothing() {
 
 #[test]
 fn threads_and_tasks_share_a_client() {
-    on_both_fabrics(|client| {
+    on_every_fabric(|client| {
         thread::scope(|scope| {
             for t in 0..4u32 {
                 let client = client.clone();
@@ -134,7 +134,7 @@ fn dropped_async_calls_still_finish() {
 
 #[test]
 fn of_threads_inserting_one_key_exactly_one_succeeds_and_deletes_alike() {
-    on_both_fabrics(|client| {
+    on_every_fabric(|client| {
         for round in 0..40u32 {
             let key = round.to_le_bytes();
             let barrier = Barrier::new(4);
@@ -165,7 +165,7 @@ fn of_threads_inserting_one_key_exactly_one_succeeds_and_deletes_alike() {
 /// Different keys race for the few slots of a tiny index; none is lost.
 #[test]
 fn keys_racing_for_slots_are_not_lost() {
-    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+    for fabric in fabrics() {
         let mut options = options(fabric);
         options.geometry =
             Geometry { slots_per_bucket: 2, groups_per_subtable: 16, ..options.geometry };
@@ -201,7 +201,7 @@ fn keys_racing_for_slots_are_not_lost() {
 fn the_index_grows_with_its_keys() {
     const THREADS: u32 = 4;
     const KEYS: u32 = 1_500;
-    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+    for fabric in fabrics() {
         let mut options = options(fabric);
         options.geometry =
             Geometry { slots_per_bucket: 4, groups_per_subtable: 16, ..options.geometry };
@@ -239,7 +239,7 @@ fn the_index_grows_with_its_keys() {
 /// made of is asserted in the simulator.)
 #[test]
 fn phases_are_within_the_budget() {
-    on_both_fabrics(|client| {
+    on_every_fabric(|client| {
         let session = client.session().unwrap();
         let keys: Vec<String> = (0..100).map(|i| format!("key {i}")).collect();
         let each = async |op: OpKind, key: &String| match op {
@@ -317,7 +317,7 @@ fn short_sessions_do_not_eat_the_pool() {
 
 #[test]
 fn a_full_pool_is_a_typed_error_and_loses_nothing() {
-    on_both_fabrics(|client| {
+    on_every_fabric(|client| {
         let value = vec![7; 400 << 10];
         let mut n = 0u32;
         let error = loop {
@@ -338,7 +338,7 @@ fn a_full_pool_is_a_typed_error_and_loses_nothing() {
 
 #[test]
 fn deletes_make_room_in_a_full_pool() {
-    on_both_fabrics(|client| {
+    on_every_fabric(|client| {
         let value = vec![7; 100 << 10];
         let name = |i: u32| i.to_le_bytes();
         let mut live = std::collections::BTreeSet::new();
@@ -376,7 +376,7 @@ fn deletes_make_room_in_a_full_pool() {
 
 #[test]
 fn an_idle_session_hands_on_what_it_does_not_need() {
-    on_both_fabrics(|client| {
+    on_every_fabric(|client| {
         let value = vec![7; 100 << 10];
         let (first, second) = (client.session().unwrap(), client.session().unwrap());
         let fill = |session: &fusee_client::Session, from: u32| {
@@ -437,4 +437,45 @@ fn impossible_clusters_are_refused() {
     assert!(error.contains("pool"), "{error}");
     let unreachable = Client::connect("127.0.0.1:1").unwrap_err().to_string();
     assert!(unreachable.contains("127.0.0.1:1"), "{unreachable}");
+}
+
+/// Doorbell batching: a phase is one doorbell, one signal and one completion for each memory node that it goes
+/// to, and no verb has to wait for another.
+#[test]
+fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
+    if !fabrics().contains(&FabricKind::Verbs) {
+        return;
+    }
+    const KEYS: u64 = 50;
+    // Slot and object of a key on one node, whichever it is.
+    let replicas = EmbeddedOptions { data_replicas: 3, ..options(FabricKind::Verbs) };
+    let client = Client::embedded(replicas).unwrap();
+    let nodes = client.view().members.len() as u64;
+    let session = client.session().unwrap();
+    let key = |i: u64| i.to_le_bytes();
+    let phases = || OpKind::ALL.iter().map(|kind| session.stats().kind(*kind).phases).sum::<u64>();
+    for op in [OpKind::Insert, OpKind::Search, OpKind::Update, OpKind::Delete] {
+        let (counts_before, phases_before) = (session.card_counts().unwrap(), phases());
+        session.block_on(async {
+            for i in 0..KEYS {
+                match op {
+                    OpKind::Insert => session.insert(&key(i), &[1; 500]).await.unwrap(),
+                    OpKind::Update => session.update(&key(i), &[2; 500]).await.unwrap(),
+                    OpKind::Delete => session.delete(&key(i)).await.unwrap(),
+                    _ => assert!(session.get(&key(i)).await.unwrap().is_some()),
+                }
+            }
+        });
+        let (counts, phases) = (session.card_counts().unwrap(), phases() - phases_before);
+        let posts = counts.posts - counts_before.posts;
+        println!("{op:?}: {phases} phases, {posts} doorbells");
+        assert_eq!(counts.signals - counts_before.signals, posts, "{op:?}");
+        assert_eq!(counts.completions - counts_before.completions, posts, "{op:?}");
+        assert_eq!(counts.waits, 0, "{op:?}: a verb was held back");
+        if op == OpKind::Search {
+            assert_eq!((phases, posts), (KEYS, KEYS), "a cached place: one phase, at one node");
+        } else {
+            assert!(posts > phases && posts <= phases * nodes, "{op:?}: {posts}, {phases}");
+        }
+    }
 }

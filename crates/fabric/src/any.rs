@@ -25,7 +25,7 @@ use crate::error::{AttachCause, AttachError};
 use crate::shm::{ShmExecute, ShmFabric};
 use crate::slots;
 use crate::tcp::{TcpFabric, TcpOptions};
-use crate::verbs::{VerbsFabric, VerbsOptions};
+use crate::verbs::{CardCounts, VerbsFabric, VerbsOptions};
 
 /// The kinds of fabrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -146,6 +146,14 @@ impl AnyFabric {
             AnyFabric::Shm(..) => FabricKind::Shm,
             AnyFabric::Tcp(_) => FabricKind::Tcp,
             AnyFabric::Verbs(_) => FabricKind::Verbs,
+        }
+    }
+
+    /// What network cards were handed for this session; `None` of other fabrics than verbs.
+    pub fn card_counts(&self) -> Option<CardCounts> {
+        match self {
+            AnyFabric::Verbs(verbs) => Some(verbs.counts()),
+            AnyFabric::Shm(..) | AnyFabric::Tcp(_) => None,
         }
     }
 

@@ -24,6 +24,7 @@ pub mod any;
 pub mod barrier;
 pub mod conformance;
 pub mod error;
+mod hello;
 // Memory that other processes change cannot be accessed through safe Rust.
 #[allow(unsafe_code)]
 pub mod pool;

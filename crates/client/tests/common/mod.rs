@@ -25,9 +25,24 @@ pub fn options(fabric: FabricKind) -> EmbeddedOptions {
     }
 }
 
+/// The fabrics of this machine: verbs only with an RDMA device, and if `FUSEE_RDMA_REQUIRED` is 1, not without.
+pub fn fabrics() -> Vec<FabricKind> {
+    let mut fabrics = vec![FabricKind::Shm, FabricKind::Tcp];
+    match fusee_fabric::verbs::default_device() {
+        Ok(_) => fabrics.push(FabricKind::Verbs),
+        Err(error) => {
+            println!("SKIPPED: not over verbs: {error}");
+            let required = std::env::var("FUSEE_RDMA_REQUIRED").is_ok_and(|value| value == "1");
+            assert!(!required, "FUSEE_RDMA_REQUIRED is 1: {error}");
+        }
+    }
+    fabrics
+}
+
 /// Calls `test` with a cluster per fabric.
-pub fn on_both_fabrics(mut test: impl FnMut(Client)) {
-    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+pub fn on_every_fabric(mut test: impl FnMut(Client)) {
+    for fabric in fabrics() {
+        println!("over {fabric}");
         test(Client::embedded(options(fabric)).unwrap());
     }
 }

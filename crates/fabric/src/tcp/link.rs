@@ -5,8 +5,7 @@
 //! batch, for this node. Large batches are split into several parts, in order.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::io;
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, MAX_BATCH_VERBS, MnId, Op, VerbError};
@@ -14,6 +13,7 @@ use fusee_core::verbs::{Batch, ClientId, MAX_BATCH_VERBS, MnId, Op, VerbError};
 use super::buffer::{Buffer, Progress};
 use super::frame::{self, Hello, Reply, ReplyKind, Results, Status, Welcome, WireOp, WireVerb};
 use crate::error::AttachCause;
+use crate::hello;
 
 /// Verbs `from..to` of a batch that are for this node and not yet failed.
 #[derive(Clone, Copy, Debug)]
@@ -82,13 +82,10 @@ pub(super) fn connect(
     identity: u64,
     wait: Duration,
 ) -> Result<Link, AttachCause> {
-    let mut stream = connect_any(address, wait).map_err(AttachCause::Unreachable)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(wait))?;
-    stream.set_write_timeout(Some(wait))?;
-    let hello = Hello { identity, client };
-    stream.write_all(&hello.encode()).map_err(AttachCause::Unreachable)?;
-    let welcome = receive_welcome(&mut stream, Instant::now() + wait)?;
+    let mut stream = hello::connect(address, wait)?;
+    let hello = Hello { identity, client }.encode();
+    let welcome = hello::exchange(&mut stream, &hello, frame::MAGIC, wait)?;
+    let welcome = Welcome::decode(&welcome).map_err(|_| AttachCause::NotAMemoryNode)?;
     match welcome.status {
         Status::Welcome if welcome.identity == identity => {}
         Status::Welcome | Status::WrongIdentity => {
@@ -112,43 +109,6 @@ pub(super) fn connect(
         parts: VecDeque::new(),
         first_id: 0,
     })
-}
-
-fn connect_any(address: &str, wait: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, wait) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-/// Reads a welcome; a peer that feeds it byte by byte has no more time than any other.
-fn receive_welcome(stream: &mut TcpStream, deadline: Instant) -> Result<Welcome, AttachCause> {
-    let (mut bytes, mut got) = ([0; frame::WELCOME_BYTES], 0);
-    while got < bytes.len() {
-        if Instant::now() >= deadline {
-            return Err(AttachCause::NotAMemoryNode);
-        }
-        match stream.read(&mut bytes[got..]) {
-            // A node that shuts down or another service: it takes the hello and hangs up.
-            Ok(0) => return Err(AttachCause::NotAMemoryNode),
-            Ok(n) => got += n,
-            Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::ConnectionReset => return Err(AttachCause::NotAMemoryNode),
-                _ => return Err(AttachCause::Unreachable(error)),
-            },
-        }
-        let seen = got.min(frame::MAGIC.len());
-        if bytes[..seen] != frame::MAGIC[..seen] {
-            return Err(AttachCause::NotAMemoryNode);
-        }
-    }
-    Welcome::decode(&bytes).map_err(|_| AttachCause::NotAMemoryNode)
 }
 
 impl Link {

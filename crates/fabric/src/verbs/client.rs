@@ -20,7 +20,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Token};
 
 use super::link::{self, Link, LinkError};
-use super::requester::Counts;
+use super::requester::CardCounts;
 use crate::alarm::Alarm;
 use crate::error::{AttachCause, AttachError};
 use crate::slots::{Execute, Posts, Slots};
@@ -64,7 +64,7 @@ struct Inner {
     spin: Spin,
     turns: u32,
     /// Of links that have been replaced.
-    counted: Counts,
+    counted: CardCounts,
 }
 
 /// A session's connections to memory nodes.
@@ -88,7 +88,7 @@ impl VerbsFabric {
             slots: Slots::default(),
             spin: Spin::new(options.spin),
             turns: 0,
-            counted: Counts::default(),
+            counted: CardCounts::default(),
         };
         Ok(VerbsFabric { client, options, alarm, inner: RefCell::new(inner) })
     }
@@ -126,7 +126,7 @@ impl VerbsFabric {
     }
 
     /// What has been handed to network cards so far.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> CardCounts {
         let inner = self.inner.borrow();
         let mut counts = inner.counted;
         inner.links.iter().for_each(|link| counts += link.counts());

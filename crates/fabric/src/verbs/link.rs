@@ -8,29 +8,28 @@
 //!
 //! # Order
 //!
-//! A card executes what comes over one connection in the order posted, with one exception (IBTA vol. 1,
-//! 10.8.3.3): behind a READ, a later WRITE, CAS or FAA may execute first, and a READ that has to be repeated
-//! reads again. So the first of them behind a READ of its batch is held back until the READ is complete. That
-//! is a round trip, so operations post READs last where they may. (A card can do the waiting itself,
-//! `IBV_SEND_FENCE`. It takes as long, and Linux' software RoCE hangs when a packet is lost meanwhile.)
+//! A card executes what comes over one connection in the order posted, but does not promise all of that
+//! (IBTA vol. 1, 10.8.3.3): a WRITE, CAS or FAA may pass an earlier READ, which also reads again if it has to
+//! be repeated; and a WRITE may pass an earlier CAS or FAA. So the first such verb of a batch is held back
+//! until what it could pass is complete. That is a round trip, and operations post their verbs so that it
+//! does not happen. (A card can do the waiting itself, `IBV_SEND_FENCE`. It takes as long, and Linux'
+//! software RoCE hangs when a packet is lost meanwhile.)
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, MnId, Op, Verb, VerbError};
 
 use super::device;
-use super::requester::{ARENA_BYTES, Completion, Counts, Requester, Work};
-use super::wire::{FENCED, Hello, MAGIC, Status, WELCOME_BYTES, Welcome};
+use super::requester::{ARENA_BYTES, CardCounts, Completion, Requester, Work};
+use super::wire::{FENCED, Hello, MAGIC, Status, Welcome};
 use crate::error::{AttachCause, RdmaError};
+use crate::hello;
 use crate::slots::Slots;
 
 /// The longest fragment: several fit into the arena, so that one is copied while others travel.
 const FRAGMENT_BYTES: u32 = ARENA_BYTES / 4;
-/// Of so many verbs in a row one is signalled, so that it shows that the card goes on.
-const SIGNAL_VERBS: u64 = 128;
 /// Fragments start at cache lines of the arena.
 const ALIGN: u64 = 64;
 
@@ -43,8 +42,20 @@ struct Part {
     done_bytes: u32,
     /// Verbs that are not wholly posted.
     left: usize,
-    /// What was posted last is a READ.
+    /// Since the last wait a READ has been posted, or a CAS or FAA.
     has_read: bool,
+    has_atomic: bool,
+}
+
+impl Part {
+    /// Whether the card may execute a verb before one that has been posted.
+    fn may_pass(&self, op: &Op) -> bool {
+        match op {
+            Op::Read { .. } => false,
+            Op::Write { .. } => self.has_read || self.has_atomic,
+            Op::Cas { .. } | Op::Faa { .. } => self.has_read,
+        }
+    }
 }
 
 /// A verb of the card, posted.
@@ -103,7 +114,7 @@ pub(super) struct Link {
     /// `None` once it has failed.
     requester: Option<Requester>,
     /// What it had counted then.
-    counted: Counts,
+    counted: CardCounts,
     fragment_bytes: u32,
     waiting: VecDeque<Part>,
     posted: VecDeque<Fragment>,
@@ -139,6 +150,10 @@ impl LinkError {
             _ => VerbError::Unreachable,
         }
     }
+
+    fn is_fence(&self) -> bool {
+        matches!(self, LinkError::Fenced)
+    }
 }
 
 /// Connects and says hello, within `wait` for each.
@@ -149,15 +164,12 @@ pub(super) fn connect(
     identity: u64,
     wait: Duration,
 ) -> Result<Link, AttachCause> {
-    let mut stream = connect_any(address, wait).map_err(AttachCause::Unreachable)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(wait))?;
-    stream.set_write_timeout(Some(wait))?;
+    let mut stream = hello::connect(address, wait)?;
     let (device, port) = device::choose(Some(stream.local_addr()?.ip()))?;
     let mut requester = Requester::new(&device, &port)?;
-    let hello = Hello { identity, client, address: requester.address() };
-    stream.write_all(&hello.encode()).map_err(AttachCause::Unreachable)?;
-    let welcome = receive_welcome(&mut stream, Instant::now() + wait)?;
+    let hello = Hello { identity, client, address: requester.address() }.encode();
+    let welcome = hello::exchange(&mut stream, &hello, MAGIC, wait)?;
+    let welcome = Welcome::decode(&welcome).ok_or(AttachCause::NotAMemoryNode)?;
     match welcome.status {
         Status::Welcome if welcome.identity == identity => {}
         Status::Welcome | Status::WrongIdentity => {
@@ -178,50 +190,13 @@ pub(super) fn connect(
         lease: mio::net::TcpStream::from_std(stream),
         silent_since: None,
         requester: Some(requester),
-        counted: Counts::default(),
+        counted: CardCounts::default(),
         fragment_bytes: FRAGMENT_BYTES.min(port.port.max_message_bytes & !7),
         waiting: VecDeque::new(),
         posted: VecDeque::new(),
         first_id: 0,
         ring: Ring::default(),
     })
-}
-
-fn connect_any(address: &str, wait: Duration) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, wait) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-/// Reads a welcome; a peer that feeds it byte by byte has no more time than any other.
-fn receive_welcome(stream: &mut TcpStream, deadline: Instant) -> Result<Welcome, AttachCause> {
-    let (mut bytes, mut got) = ([0; WELCOME_BYTES], 0);
-    while got < bytes.len() {
-        if Instant::now() >= deadline {
-            return Err(AttachCause::NotAMemoryNode);
-        }
-        match stream.read(&mut bytes[got..]) {
-            // A node that shuts down or another service: it takes the hello and hangs up.
-            Ok(0) => return Err(AttachCause::NotAMemoryNode),
-            Ok(n) => got += n,
-            Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::ConnectionReset => return Err(AttachCause::NotAMemoryNode),
-                _ => return Err(AttachCause::Unreachable(error)),
-            },
-        }
-        let seen = got.min(MAGIC.len());
-        if bytes[..seen] != MAGIC[..seen] {
-            return Err(AttachCause::NotAMemoryNode);
-        }
-    }
-    Welcome::decode(&bytes).ok_or(AttachCause::NotAMemoryNode)
 }
 
 /// The longest fragment of a verb from byte `from` on: to the end of the word if it starts within one.
@@ -256,7 +231,14 @@ impl Link {
         let batch = slots.batch(slot);
         let first = batch.verbs().iter().position(|verb| self.is_ours(verb));
         let verb = first.expect("it was counted");
-        self.waiting.push_back(Part { slot, verb, done_bytes: 0, left, has_read: false });
+        self.waiting.push_back(Part {
+            slot,
+            verb,
+            done_bytes: 0,
+            left,
+            has_read: false,
+            has_atomic: false,
+        });
         self.pump(slots)
     }
 
@@ -270,12 +252,12 @@ impl Link {
             }
             let batch = slots.batch(part.slot);
             let verb = batch.verbs()[part.verb];
-            let is_read = matches!(verb.op, Op::Read { .. });
-            if part.has_read && !is_read {
-                // The READ was the last to be posted, and what is posted completes in order.
+            if part.may_pass(&verb.op) {
+                // What it could pass was posted last, and all completes in order.
                 if !self.posted.is_empty() {
                     break;
                 }
+                (part.has_read, part.has_atomic) = (false, false);
                 requester.counts.waits += 1;
             }
             let (from, len) = (part.done_bytes, fragment_bytes(&verb, part.done_bytes, most));
@@ -283,7 +265,8 @@ impl Link {
             if let Op::Write { buf } = verb.op {
                 requester.put(place, batch.bytes(buf.part(from, len)));
             }
-            part.has_read = is_read;
+            part.has_read |= matches!(verb.op, Op::Read { .. });
+            part.has_atomic |= verb.is_atomic();
             let id = self.first_id + self.posted.len() as u64;
             let offset = verb.offset + u64::from(from);
             requester.add(&Work { id, op: verb.op, len, place, offset });
@@ -301,9 +284,6 @@ impl Link {
                 ends_verb,
                 ends_part,
             });
-            if id.is_multiple_of(SIGNAL_VERBS) {
-                requester.signal();
-            }
             if ends_part {
                 requester.signal();
                 self.waiting.pop_front();
@@ -381,7 +361,7 @@ impl Link {
     }
 
     /// What has been handed to the card so far.
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> CardCounts {
         self.requester.as_ref().map_or(self.counted, |requester| requester.counts)
     }
 
@@ -408,12 +388,6 @@ impl Link {
             }
             slots.finish_part(slot);
         }
-    }
-}
-
-impl LinkError {
-    fn is_fence(&self) -> bool {
-        matches!(self, LinkError::Fenced)
     }
 }
 

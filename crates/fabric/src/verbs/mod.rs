@@ -28,4 +28,4 @@ pub use client::{VerbsFabric, VerbsOptions};
 pub use device::{Found, default_device};
 pub use node::VerbsNode;
 pub use ports::DEVICE_VARIABLE;
-pub use requester::Counts;
+pub use requester::CardCounts;

@@ -25,6 +25,8 @@ const VERBS: u32 = 512;
 const INLINE_BYTES: u32 = 220;
 /// Bytes of an arena.
 pub(super) const ARENA_BYTES: u32 = 512 << 10;
+/// The last of so many verbs in a row is signalled, so that it shows that the card goes on.
+const SIGNAL_VERBS: u32 = 128;
 /// Completions taken at once.
 const AT_ONCE: usize = 32;
 
@@ -53,7 +55,7 @@ pub(super) struct Completion {
 
 /// What has been handed to the card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CardCounts {
     /// Doorbells: lists of verbs handed over.
     pub posts: u64,
     /// Verbs. One that is long, or starts within a word, is several for the card.
@@ -62,14 +64,14 @@ pub struct Counts {
     pub signals: u64,
     /// Completions taken.
     pub completions: u64,
-    /// Verbs that had to wait for a READ before them, a round trip of their own.
+    /// Verbs that were held back for the order, a round trip of their own.
     pub waits: u64,
     /// WRITEs that travelled with their verb.
     pub inline: u64,
 }
 
-impl std::ops::AddAssign for Counts {
-    fn add_assign(&mut self, other: Counts) {
+impl std::ops::AddAssign for CardCounts {
+    fn add_assign(&mut self, other: CardCounts) {
         self.posts += other.posts;
         self.verbs += other.verbs;
         self.signals += other.signals;
@@ -90,7 +92,9 @@ pub(super) struct Requester {
     pieces: Vec<Sge>,
     remote_base: u64,
     remote_key: u32,
-    pub(super) counts: Counts,
+    /// Verbs added since the last that was signalled.
+    unsignalled: u32,
+    pub(super) counts: CardCounts,
 }
 
 // SAFETY: the lists point to each other, and are used by one thread at a time.
@@ -117,7 +121,8 @@ impl Requester {
             pieces: Vec::with_capacity(verbs as usize),
             remote_base: 0,
             remote_key: 0,
-            counts: Counts::default(),
+            unsignalled: 0,
+            counts: CardCounts::default(),
         })
     }
 
@@ -206,6 +211,10 @@ impl Requester {
         let (wr_id, num_sge) = (work.id, 1);
         self.list.push(SendWr { wr_id, num_sge, opcode, send_flags, wr, ..SendWr::EMPTY });
         self.counts.verbs += 1;
+        self.unsignalled += 1;
+        if self.unsignalled == SIGNAL_VERBS {
+            self.signal();
+        }
     }
 
     /// The completion of the verb added last will be told.
@@ -215,6 +224,7 @@ impl Requester {
         {
             last.send_flags |= ffi::SEND_SIGNALED;
             self.counts.signals += 1;
+            self.unsignalled = 0;
         }
     }
 

@@ -1,0 +1,114 @@
+//! The verbs fabric from the command line: processes, an RDMA device, and memory nodes that do nothing.
+//!
+//! Needs an RDMA device; without one it says so, and fails if `FUSEE_RDMA_REQUIRED` is 1. `tests/rdma/run` has
+//! two, to be given this test and the binary (`--copy`).
+
+mod common;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use common::{Up, finish, fusee};
+use fusee_client::{Client, FabricChoice, FabricKind, Options};
+
+fn has_device() -> bool {
+    let found = fs::read_dir("/sys/class/infiniband").is_ok_and(|mut all| all.next().is_some());
+    if !found {
+        println!("SKIPPED: no RDMA device, so no cluster over verbs");
+        let required = std::env::var("FUSEE_RDMA_REQUIRED").is_ok_and(|value| value == "1");
+        assert!(!required, "FUSEE_RDMA_REQUIRED is 1, and there is no RDMA device");
+    }
+    found
+}
+
+#[test]
+fn without_a_device_it_says_what_is_missing() {
+    if fs::exists("/sys/class/infiniband").unwrap() {
+        return;
+    }
+    let line = ["bench", "ycsb", "--fabric", "verbs", "--keys", "10", "--operations", "10"];
+    let missing = finish(&mut fusee(&line));
+    let said = &missing.stderr;
+    let is_said = said.contains("no RDMA device") || said.contains("apt install libibverbs1");
+    assert!(missing.code != Some(0) && is_said, "{missing:?}");
+}
+
+#[test]
+fn other_processes_put_and_get_over_verbs() {
+    if !has_device() {
+        return;
+    }
+    let up = Up::start(&["--pool", "256MiB", "--fabric", "verbs"]);
+    for fabric in ["verbs", "auto"] {
+        let run = |line: &[&str]| finish(up.command(line).args(["--fabric", fabric]));
+        run(&["put", "k", "v1"]).expect_code(0);
+        run(&["insert", "k", "v2"]).expect_error(1, "already exists");
+        run(&["update", "k", "v3"]).expect_code(0);
+        assert_eq!(run(&["get", "k"]).expect_code(0).stdout, b"v3");
+        run(&["delete", "k"]).expect_code(0);
+        run(&["get", "k"]).expect_error(1, "key `k` not found");
+    }
+    // By the processor nobody may.
+    for fabric in ["shm", "tcp"] {
+        let refused = up.run(&["get", "k", "--fabric", fabric]);
+        refused.expect_error(1, "does not offer this fabric");
+    }
+    let status = up.run(&["status", "--json"]).expect_code(0).json();
+    assert_eq!(status["memory_nodes"][0]["verbs"], up.report["memory_nodes"][0]["verbs"]);
+}
+
+#[test]
+fn what_two_processes_do_over_verbs_is_linearizable() {
+    if !has_device() {
+        return;
+    }
+    let line = ["bench", "ycsb", "--check", "--keys", "5", "--operations", "3000", "--json"];
+    for workload in ["a", "churn"] {
+        let more = ["--workload", workload, "--processes", "2", "--fabric", "verbs"];
+        let report = finish(fusee(&line).args(more)).expect_code(0).json();
+        assert_eq!((&report["errors"]["total"], &report["mismatches"]), (&0.into(), &0.into()));
+        let check = &report["check"];
+        assert_eq!((&check["violations"], &check["undecided_keys"]), (&0.into(), &0.into()));
+        assert_eq!((&report["operations"], &report["fabric"]), (&3000.into(), &"verbs".into()));
+    }
+}
+
+/// How long processes have been on a processor.
+fn processor_time(pids: &[u32]) -> Duration {
+    let ticks = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        // Behind the name in brackets: fields 14 and 15 of proc(5).
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    // A hundred a second, as everywhere on Linux.
+    Duration::from_millis(pids.iter().map(ticks).sum::<u64>() * 10)
+}
+
+/// What an operation needs of a memory node, its card does (here: the kernel, in interrupts).
+#[test]
+fn memory_nodes_do_nothing_while_others_read() {
+    if !has_device() {
+        return;
+    }
+    let up = Up::start(&["--pool", "256MiB", "--fabric", "verbs"]);
+    let options = Options { fabric: FabricChoice::Only(FabricKind::Verbs), ..Options::default() };
+    let client = Client::connect_with(&up.master, options).unwrap();
+    let keys: Vec<[u8; 4]> = (0..64u32).map(u32::to_le_bytes).collect();
+    keys.iter().for_each(|key| client.put(key, &[7; 1000]).unwrap());
+    let nodes = &up.pids()[1..];
+    let (before, started, mut reads) = (processor_time(nodes), Instant::now(), 0);
+    while started.elapsed() < Duration::from_secs(3) {
+        for key in &keys {
+            assert!(client.get(key).unwrap().is_some());
+        }
+        reads += keys.len();
+    }
+    let (worked, took) = (processor_time(nodes) - before, started.elapsed());
+    println!(
+        "{reads} reads in {took:?}; the three memory nodes were on a processor for {worked:?}"
+    );
+    assert!(reads > 1000, "{reads} reads are too few to tell");
+    // They renew their leases, and interrupts are billed to whomever they meet.
+    assert!(worked < took / 20, "{worked:?} of {took:?}");
+}
