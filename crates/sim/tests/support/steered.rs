@@ -166,9 +166,9 @@ pub fn freed_slot(seed: u64) -> bool {
 /// What a look sees on a backup may lead to an object that is complete on that node only.
 ///
 /// D is about to insert a key; the slot of its first choice is taken by a key that is gone when A
-/// inserts D's key there. A updates it by a guess, of which nothing comes to the primary's node: the
-/// link is held. D, who goes for another slot, sees A's word on the first backup. On the other node the object is
-/// not there, and would be taken for another key's.
+/// inserts D's key there. A updates it by a guess, of which nothing comes to the primary's node:
+/// the link is held. D, who goes for another slot, sees A's word on the first backup. On the other
+/// node the object is not there, and would be taken for another key's.
 pub fn guessed_entry(seed: u64) -> bool {
     let (slot, [gone, _]) = rivals();
     let replicas =
