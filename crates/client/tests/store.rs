@@ -257,8 +257,11 @@ fn phases_are_within_the_budget() {
             (sums.phases as f64 / sums.operations as f64, sums.max_phases)
         };
         assert_eq!(phases(OpKind::Search), (1.0, 1));
-        assert_eq!(phases(OpKind::Update), (3.0, 3));
-        assert_eq!(phases(OpKind::Delete), (3.0, 3));
+        // Over a network those that may guess take two.
+        for kind in [OpKind::Update, OpKind::Delete] {
+            let (mean, most) = phases(kind);
+            assert!(most == 3 && (2.0..=3.0).contains(&mean), "{kind:?}: {mean}, {most}");
+        }
         let many = session.block_on(session.get_many(&keys)).unwrap();
         assert_eq!(many, vec![None; 100]);
         // A fingerprint in common with a neighbour costs a phase; 100 keys in 24,576 slots seldom
@@ -296,6 +299,34 @@ fn phases_are_within_the_budget() {
         assert_eq!(stats.kind(OpKind::Update).max_phases, 4);
         assert_eq!(stats.kind(OpKind::Delete).max_phases, 4);
     });
+}
+
+/// With as many memory nodes as replicas, of slots and of objects, over a network: who has just seen a key
+/// updates and deletes it in two phases.
+#[test]
+fn guesses_take_two_phases_over_a_network() {
+    for (fabric, expected) in [(FabricKind::Tcp, 2), (FabricKind::Shm, 3)] {
+        let options = EmbeddedOptions { data_replicas: 3, ..options(fabric) };
+        let client = Client::embedded(options).unwrap();
+        let session = client.session().unwrap();
+        session.block_on(async {
+            for i in 0..20u32 {
+                let key = i.to_le_bytes();
+                session.insert(&key, b"1").await.unwrap();
+                session.update(&key, b"2").await.unwrap();
+                assert_eq!(session.get(&key).await.unwrap(), Some(b"2".to_vec()));
+                session.put(&key, b"3").await.unwrap();
+                session.delete(&key).await.unwrap();
+                assert_eq!(session.get(&key).await.unwrap(), None);
+            }
+        });
+        let stats = session.stats();
+        // A view or an epoch may come between two operations; both are rare.
+        for kind in [OpKind::Update, OpKind::Upsert, OpKind::Delete] {
+            let sums = stats.kind(kind);
+            assert!(sums.phases.abs_diff(20 * expected) <= 4, "{fabric:?}, {kind:?}: {sums:?}");
+        }
+    }
 }
 
 /// Sessions come and go; the memory they did not use goes to the next ones.

@@ -16,7 +16,7 @@
 //! again. If the primary is lost, readers may use the first backup meanwhile: its word is the one
 //! that is chosen. So it may stop anywhere and be run again.
 //!
-//! Before it changes a slot, it [completes](crate::complete) the object of the word that the slot
+//! Before it changes a slot, it completes (`complete.rs`) the object of the word that the slot
 //! gets: the word of a writer that guessed may stand on a backup while its object stands beside that
 //! backup only. Where nothing has to change, the object is complete. Either the primary is left, and shows
 //! only what is; or all backups that are left show the word. Then the object is complete beside each of

@@ -28,6 +28,11 @@ fn a_slot_that_is_free_on_a_backup_may_be_live_on_the_primary() {
 }
 
 #[test]
+fn what_a_look_sees_is_read_where_it_was_seen() {
+    for_all(4000, steered::guessed_entry);
+}
+
+#[test]
 fn the_start_of_an_object_proves_nothing_if_it_was_read_before_the_slot() {
     for_all(4000, steered::early_prefix);
 }

@@ -10,9 +10,9 @@
 //! The CRC-32C covers the rest of the header, the key and the value: a reader that raced with a
 //! reuse of the object, or met a torn WRITE, sees it. The generation must equal that of the slot
 //! which led here. The used bit is the top bit of the object's last byte, and a WRITE lands its
-//! last word last: once it is set, the object is complete, unless it was set by what was here before. Therefore
-//! the opcode, which the paper keeps beside it, stands where the CRC covers it: of a replica that is half
-//! written recovery must not learn another one.
+//! last word last: once it is set, the object is complete, unless it was set by what was here
+//! before. Therefore the opcode, which the paper keeps beside it, stands where the CRC covers it:
+//! of a replica that is half written recovery must not learn another one.
 //!
 //! Of the paper's log entry the pointers are missing: recovery walks through the blocks in use by
 //! position, so nothing has to link their objects. So is the old value: recovery looks at the slots, which

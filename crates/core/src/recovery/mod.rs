@@ -12,7 +12,8 @@
 //!    first, then the backups'. The other order is wrong: a round could end in between, and the
 //!    word that we would take for the round's old value would be a stranger's new one.
 //! 3. *Resume* (`resume.rs`): own identity on backups only: the primary shows the round's old
-//!    value. [Complete](crate::complete) the object, go on with Algorithm 1 on this same slot, and finish what was won.
+//!    value. Complete the object (`complete.rs`), go on with Algorithm 1 on this same slot, and
+//!    finish what was won.
 //!
 //! All complete objects in these blocks are examined. How many requests were under way is known to nobody: a
 //! session runs any number of operations side by side, and any of them may be the slowest. The
@@ -168,8 +169,8 @@ pub async fn recover<F: Fabric>(
 /// there, nobody writes objects. The client has been fenced at all memory nodes. Returns how many bytes
 /// were written.
 ///
-/// Others may go on with what the client stands in, beside this; what is completed in vain harms nobody, since
-/// the client's objects are not used again before it is recovered.
+/// Others may go on with what the client stands in, beside this; what is completed in vain harms
+/// nobody, since the client's objects are not used again before it is recovered.
 pub async fn complete_objects<F: Fabric>(
     fabric: &F,
     view: &View,

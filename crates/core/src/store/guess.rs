@@ -5,22 +5,22 @@
 //! commit   CAS hint -> own on the primary                                                    (1 phase)
 //! ```
 //!
-//! Let *w* be the word of the hint. It was committed in this slot for this key, and nobody writes it again
-//! until the operation ends. What stands on a backup is the primary's word, or one of the round that began from it. So a
-//! CAS that succeeds proves that the primary shows *w*, and has shown it since before the operation
-//! began; and so does a primary that shows *w*. Then everything is as if the operation had read the slot
-//! first. If neither does, the round of *w* may have been over long before. But then all CASes have failed:
-//! nobody has seen the own word, and the attempt goes on with the word that the slot shows, and with the same
-//! object.
+//! Let *w* be the word of the hint. It was committed in this slot for this key, and nobody writes
+//! it again until the operation ends. What stands on a backup is the primary's word, or one of the
+//! round that began from it. So a CAS that succeeds proves that the primary shows *w*, and has
+//! shown it since before the operation began; and so does a primary that shows *w*. Then everything
+//! is as if the operation had read the slot first. If neither does, the round of *w* may have been
+//! over long before. But then all CASes have failed: nobody has seen the own word, and the attempt
+//! goes on with the word that the slot shows, and with the same object.
 //!
 //! What that takes (decision 0021 has what goes wrong without):
 //!
-//! * *The hint is of the same moment* ([`Hint::seen`]), so no object has been used again since, and the caller
-//!   is sure that it is the key's.
-//! * *The object is written before the CAS* on each memory node, and *lies beside all backups of the slot, and
-//!   nowhere but beside replicas of the slot*. So where the word stands, its object is complete, whatever became
-//!   of the WRITEs elsewhere; and a node that does not answer is one of the slot's, so that the change without it
-//!   settles the slot.
+//! * *The hint is of the same moment* ([`Hint::seen`]), so no object has been used again since, and
+//!   the caller is sure that it is the key's.
+//! * *The object is written before the CAS* on each memory node, and *lies beside all backups of
+//!   the slot, and nowhere but beside replicas of the slot*. So where the word stands, its object
+//!   is complete, whatever became of the WRITEs elsewhere; and a node that does not answer is one
+//!   of the slot's, so that the change without it settles the slot.
 //! * *Whoever goes on with it* [completes](crate::complete) the object first.
 //!
 //! Where verbs take no time to speak of nobody guesses: a phase is a call there.

@@ -424,9 +424,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         })
     }
 
-    /// One phase, or none if there are no candidates: which of these slots, as they are shown on a node,
-    /// refers to the key? `Err(Stale)` if one of them led to an object that is not there any more. A word that can
-    /// refer to nothing is an error only if no other one refers to the key.
+    /// One phase, or none if there are no candidates: which of these slots, as they are shown on a
+    /// node, refers to the key? `Err(Stale)` if one of them led to an object that is not there any
+    /// more. A word that can refer to nothing is an error only if no other one refers to the key.
     async fn find_key(
         &mut self,
         candidates: impl Iterator<Item = (SlotRef, Slot)>,

@@ -10,8 +10,8 @@
 //! With a hint that is certain, UPDATE, UPSERT and DELETE begin with a guess (`guess.rs`).
 //!
 //! The object is written, with its log entry, before anybody can learn its address. An
-//! attempt that has posted a CAS never uses its object again: the next attempt writes a new one,
-//! so that every word it puts into a slot is new.
+//! attempt that has posted a CAS never uses its object again, unless all of them were answered and
+//! none succeeded: the next attempt writes a new one, so that every word it puts into a slot is new.
 //!
 //! Who loses a round on an *occupied* slot lost it to a write of the same key. A loser's UPDATE
 //! took effect just before the winner's write: success. A loser's DELETE must not claim that the

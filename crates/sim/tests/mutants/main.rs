@@ -77,11 +77,11 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         GuessCasesBeforeItWrites
         | RecoveryWalksOneReplica
         | RecoveryDoesNotComplete
-        | StaleGuessLoses
-        | LookReadsElsewhere => &scenarios::GUESS_CRASH,
+        | StaleGuessLoses => &scenarios::GUESS_CRASH,
         SettlingDoesNotComplete | GuessesAnywhere => &scenarios::GUESS_INDEX_LOSS,
         StoppedGuessLoses => &scenarios::GUESS_LOSS,
         RegionsCopiedIncomplete => &scenarios::GUESS_HALF_MOVED,
+        LookReadsElsewhere => &scenarios::GUESSED_ENTRY,
         GuessesByOldHints => &scenarios::GUESS_RECURS,
     }
 }

@@ -37,6 +37,9 @@ pub const EARLY_LOOK: Scenario = named("early look", |seed| {
 pub const FREED_SLOT: Scenario = named("freed slot", |seed| {
     steered::freed_slot(seed);
 });
+pub const GUESSED_ENTRY: Scenario = named("guessed entry", |seed| {
+    steered::guessed_entry(seed);
+});
 pub const EARLY_PREFIX: Scenario = named("early prefix", |seed| {
     steered::early_prefix(seed);
 });
@@ -117,7 +120,8 @@ pub const GUESS_HALF_MOVED: Scenario = named("half moved", |seed| {
 });
 
 /// Every scenario that goes step by step, and one in virtual time that is as short.
-pub const STEPWISE: [&Scenario; 30] = [
+pub const STEPWISE: [&Scenario; 31] = [
+    &GUESSED_ENTRY,
     &GUESS_HALF_MOVED,
     &GUESS_CRASH,
     &GUESS_INDEX_LOSS,

@@ -79,8 +79,8 @@ pub fn used_again(seed: u64) -> Events {
 /// committed it yet. Who knows it from then takes the backup over, as if the round of that word had begun.
 ///
 /// The thirty-two lives of the object are not lived: the word is learnt from a run that went the
-/// same way, and the hint is made up. Returns whether the word stood on a backup, and not on the primary, when
-/// the operation with the old hint began.
+/// same way, and the hint is made up. Returns whether the word stood on a backup, and not on the
+/// primary, when the operation with the old hint began.
 pub fn recurring_word(seed: u64) -> bool {
     let options = ClusterOptions { memory_nodes: 2, data_replicas: 2, ..small(seed, 2) };
     let prepared = || {
@@ -124,9 +124,10 @@ pub fn recurring_word(seed: u64) -> bool {
     steered.get()
 }
 
-/// A writer dies within its guess when the word stands on a backup, and its object is complete on that
-/// node only: the link to the other one was held. Then just that replica of the region moves away, filled from
-/// the other one. Three index and two data replicas, and a key whose slot has its backups on the region's nodes.
+/// A writer dies within its guess when the word stands on a backup, and its object is complete on
+/// that node only: the link to the other one was held. Then just that replica of the region moves
+/// away, filled from the other one. Three index and two data replicas, and a key whose slot has its
+/// backups on the region's nodes.
 pub fn half_moved(seed: u64) -> Events {
     let options = ClusterOptions {
         memory_nodes: 3,

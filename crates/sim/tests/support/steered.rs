@@ -163,6 +163,50 @@ pub fn freed_slot(seed: u64) -> bool {
     steered
 }
 
+/// What a look sees on a backup may lead to an object that is complete on that node only.
+///
+/// D is about to insert a key; the slot of its first choice is taken by a key that is gone when A
+/// inserts D's key there. A updates it by a guess, of which nothing comes to the primary's node:
+/// the link is held. D, who goes for another slot, sees A's word on the first backup. On the other
+/// node the object is not there, and would be taken for another key's.
+pub fn guessed_entry(seed: u64) -> bool {
+    let (slot, [gone, _]) = rivals();
+    let replicas =
+        ClusterOptions { index_replicas: 2, data_replicas: 2, ..ClusterOptions::default() };
+    let (rng, cluster) = stepwise(seed, &ClusterOptions { memory_nodes: 2, ..replicas });
+    let clients = clients_in_order(&rng, &cluster);
+    let [a, d, e] = &clients;
+    alone(&rng, e.insert(gone, b"value")).unwrap();
+    let mut late = Task::insert(d, KEY);
+    late.step(4 + rng.below(10), || true);
+    alone(&rng, e.delete(gone, None)).unwrap();
+
+    let places: Vec<_> = cluster.view().slot_places(*slot).collect();
+    let on = |i: usize| cluster.network().word_at(places[i]);
+    let (inserted, released) = (Cell::new(false), Cell::new(false));
+    let insert_and_update = async {
+        let place = a.insert(KEY, b"value").await?.place;
+        // Not if D has come too far, and A had to wait for it.
+        if !released.get() {
+            cluster.network().hold(a.client(), places[0].node, HELD_NS);
+        }
+        inserted.set(true);
+        a.update(KEY, b"other", place).await.map(drop)
+    };
+    let mut first = Task { future: Box::pin(insert_and_update), result: None };
+    first.step(400, || !inserted.get() || on(0) == on(1));
+    let steered = inserted.get() && on(0) != on(1) && late.result.is_none();
+
+    late.step(400, || true);
+    cluster.network().release(a.client(), places[0].node);
+    released.set(true);
+    let [first, late] = finish([first, late], &cluster, &rng);
+    assert!(matches!(late, Ok(()) | Err(Error::AlreadyExists)), "{late:?}");
+    assert!(matches!(first, Ok(()) | Err(Error::AlreadyExists)), "{first:?}");
+    assert_eq!(cluster.live_keys(), [KEY]);
+    steered
+}
+
 /// A client that has stopped with a tentative entry makes the other INSERTs of its key withdraw
 /// again and again, beside INSERTs of other keys that want the same slot.
 pub fn standstill(seed: u64) -> bool {
