@@ -407,6 +407,13 @@ pub trait Fabric {
         false
     }
 
+    /// Whether a WRITE, CAS or FAA has to wait for a READ that the same batch posts before it for the same
+    /// node, a round trip. Operations that may choose post their READs last then.
+    #[inline]
+    fn waits_for_reads(&self) -> bool {
+        false
+    }
+
     /// Says that a verb for this place follows soon. Where the session's own processor executes it, the
     /// cache line comes closer meanwhile; elsewhere nothing happens.
     #[inline]
@@ -429,6 +436,11 @@ impl<F: Fabric> Fabric for &F {
     }
 
     #[inline]
+    fn waits_for_reads(&self) -> bool {
+        (**self).waits_for_reads()
+    }
+
+    #[inline]
     fn prefetch(&self, node: MnId, offset: u64) {
         (**self).prefetch(node, offset);
     }
@@ -447,6 +459,11 @@ impl<F: Fabric> Fabric for Rc<F> {
     #[inline]
     fn is_immediate(&self) -> bool {
         (**self).is_immediate()
+    }
+
+    #[inline]
+    fn waits_for_reads(&self) -> bool {
+        (**self).waits_for_reads()
     }
 
     #[inline]

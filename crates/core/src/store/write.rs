@@ -273,10 +273,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         object: &Allocation,
     ) -> Result<Result<Target, Stale>, Error> {
         self.batch.clear();
-        // The order of READs and WRITEs does not matter here: nobody knows of the object yet. READs go first
-        // where the session's processor executes them: what it stores it need not wait for before it
-        // loads. To network cards they go last: behind a READ, a WRITE to the same node would wait for it.
-        let reads_first = self.store.fabric.is_immediate();
+        // READs go first: what a processor stores it need not wait for before it loads. Where WRITEs would
+        // wait for them they go last. The order does not matter: across nodes there is none, nobody else
+        // knows of the object yet, and a READ that meets it (at the address of a hint that is not the
+        // slot's any more) counts for nothing, since the slot does not show the hint's word.
+        let reads_first = !self.store.fabric.waits_for_reads();
         if !reads_first {
             self.post_object(intent, object)?;
         }
