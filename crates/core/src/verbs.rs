@@ -407,6 +407,13 @@ pub trait Fabric {
         false
     }
 
+    /// Whether a WRITE, CAS or FAA has to wait for a READ that the same batch posts before it for the same
+    /// node, a round trip. Operations that may choose post their READs last then.
+    #[inline]
+    fn waits_for_reads(&self) -> bool {
+        false
+    }
+
     /// Says that a verb for this place follows soon. Where the session's own processor executes it, the
     /// cache line comes closer meanwhile; elsewhere nothing happens.
     #[inline]
@@ -427,6 +434,11 @@ impl<P: Deref<Target: Fabric>> Fabric for P {
     #[inline]
     fn is_immediate(&self) -> bool {
         (**self).is_immediate()
+    }
+
+    #[inline]
+    fn waits_for_reads(&self) -> bool {
+        (**self).waits_for_reads()
     }
 
     #[inline]

@@ -247,6 +247,15 @@ impl Fabric for AnyFabric {
     }
 
     #[inline]
+    fn waits_for_reads(&self) -> bool {
+        match self {
+            AnyFabric::Shm(shm, _) => shm.waits_for_reads(),
+            AnyFabric::Tcp(tcp) => tcp.waits_for_reads(),
+            AnyFabric::Verbs(verbs) => verbs.waits_for_reads(),
+        }
+    }
+
+    #[inline]
     fn prefetch(&self, node: MnId, offset: u64) {
         match self {
             AnyFabric::Shm(shm, _) => shm.prefetch(node, offset),

@@ -51,7 +51,7 @@ fn other_processes_put_and_get_over_verbs() {
     // By the processor nobody may.
     for fabric in ["shm", "tcp"] {
         let refused = up.run(&["get", "k", "--fabric", fabric]);
-        refused.expect_error(1, "does not offer this fabric");
+        refused.expect_error(3, "does not offer this fabric");
     }
     let status = up.run(&["status", "--json"]).expect_code(0).json();
     assert_eq!(status["memory_nodes"][0]["verbs"], up.report["memory_nodes"][0]["verbs"]);
@@ -97,18 +97,24 @@ fn memory_nodes_do_nothing_while_others_read() {
     let keys: Vec<[u8; 4]> = (0..64u32).map(u32::to_le_bytes).collect();
     keys.iter().for_each(|key| client.put(key, &[7; 1000]).unwrap());
     let nodes = &up.pids()[1..];
-    let (before, started, mut reads) = (processor_time(nodes), Instant::now(), 0);
-    while started.elapsed() < Duration::from_secs(3) {
+    let during = |work: &mut dyn FnMut()| {
+        let (before, started) = (processor_time(nodes), Instant::now());
+        while started.elapsed() < Duration::from_secs(3) {
+            work();
+        }
+        processor_time(nodes) - before
+    };
+    // They renew their leases, which takes its time on an emulated machine.
+    let idle = during(&mut || std::thread::sleep(Duration::from_millis(50)));
+    let mut reads = 0;
+    let busy = during(&mut || {
         for key in &keys {
             assert!(client.get(key).unwrap().is_some());
         }
         reads += keys.len();
-    }
-    let (worked, took) = (processor_time(nodes) - before, started.elapsed());
-    println!(
-        "{reads} reads in {took:?}; the three memory nodes were on a processor for {worked:?}"
-    );
+    });
+    println!("{reads} reads in 3 s; the memory nodes' processor time: {busy:?}, idle {idle:?}");
     assert!(reads > 1000, "{reads} reads are too few to tell");
-    // They renew their leases, and interrupts are billed to whomever they meet.
-    assert!(worked < took / 20, "{worked:?} of {took:?}");
+    // Interrupts are billed to whomever they meet.
+    assert!(busy < idle + Duration::from_millis(150), "{busy:?}, and {idle:?} while nobody read");
 }

@@ -67,7 +67,7 @@ fn the_bytes_of_records_stay_readable() {
     let bytes = [
         &[3, 1][..],
         &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x70],
-        b"\x06host:1\x01\x06host:2\x00",
+        b"\x06host:1\x01\x06host:2\x00\x00",
         &[0x80, 0x80, 0x80, 0x80, 0x80, 0x20],
     ]
     .concat();

@@ -367,12 +367,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.find_in(words, key).await
     }
 
-    /// Whether the READs of phase 1 go before its WRITEs. To what is read the order does not matter: nobody knows
-    /// of the object yet. READs go first where the session's processor executes them: what it stores it
-    /// need not wait for before it loads. To network cards they go last: behind a READ, a WRITE to the
-    /// same node would wait for it.
+    /// Whether the READs of phase 1 go before its WRITEs. They do: what a processor stores it need not wait for
+    /// before it loads. Where WRITEs would wait for them they go last. The order does not matter: across
+    /// nodes there is none, nobody else knows of the object yet, and a READ that meets it (at the address of a
+    /// hint that is not the slot's any more) counts for nothing, since the slot does not show the hint's word.
     fn reads_first(&self) -> bool {
-        self.store.fabric.is_immediate()
+        !self.store.fabric.waits_for_reads()
     }
 
     /// Posts phase 1 where there is a hint.

@@ -336,4 +336,10 @@ impl Fabric for VerbsFabric {
     fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
         self.start(batch)
     }
+
+    /// See `link` for what cards may reorder.
+    #[inline]
+    fn waits_for_reads(&self) -> bool {
+        true
+    }
 }

@@ -104,7 +104,7 @@ fn all() -> Result<Vec<Arc<Device>>, RdmaError> {
     if list.is_null() {
         return Err(RdmaError::NoDevice);
     }
-    let mut devices = Vec::new();
+    let (mut devices, mut failure) = (Vec::new(), None);
     for at in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has `count` entries, and each is a device while the list is not freed.
         let (raw, name) = unsafe {
@@ -118,12 +118,18 @@ fn all() -> Result<Vec<Arc<Device>>, RdmaError> {
                 devices.push(device);
             }
             // Another one may do.
-            Err(error) => tracing::warn!(%error, "an RDMA device cannot be used"),
+            Err(error) => {
+                tracing::debug!(%error, "an RDMA device cannot be used");
+                failure.get_or_insert(error);
+            }
         }
     }
     // SAFETY: open devices stay valid without the list.
     unsafe { (library.free_device_list)(list) };
-    Ok(devices)
+    match failure {
+        Some(failure) if devices.is_empty() => Err(failure),
+        _ => Ok(devices),
+    }
 }
 
 impl Device {
