@@ -39,7 +39,7 @@ pub enum Job {
     Clear,
     /// Clients that are fenced at all members.
     Recover {
-        /// The clients, at most [`MAX_CLIENTS`](fusee_control::node::MAX_CLIENTS).
+        /// The clients, at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
 }
