@@ -274,11 +274,18 @@ impl Block {
         objects.iter().copied().filter(move |o| generation(*o) == Some(&UNKNOWN))
     }
 
-    /// The generation that stands in an object.
-    pub fn learn(&mut self, object: u32, generation: u8) {
-        if let Some(next) = self.generations.get_mut(object as usize) {
-            *next = after(generation % Slot::GENERATIONS);
-        }
+    /// The generations that stand in the replicas of an object. They differ if a client died that had
+    /// guessed: the next one stands in none, so that nobody ever takes what was left there for
+    /// what is written next.
+    pub fn learn(&mut self, object: u32, standing: &[u8]) {
+        let Some(next) = self.generations.get_mut(object as usize) else { return };
+        let stands = |generation: u8| standing.iter().any(|s| s % Slot::GENERATIONS == generation);
+        let newer = standing.iter().scan(standing[0] % Slot::GENERATIONS, |last, _| {
+            *last = after(*last);
+            Some(*last)
+        });
+        let free = newer.clone().find(|generation| !stands(*generation));
+        *next = free.or(newer.last()).expect("an object has a replica");
     }
 
     /// Objects are free from now on: their bits are cleared, and their generations known.
@@ -665,7 +672,7 @@ mod tests {
         assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (0, 1));
         slabs.take_back(&[]);
         let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-        block.learn(2, 0);
+        block.learn(2, &[0]);
         block.take_in(&[2]);
         let object = take(&mut slabs).expect("its class needs one");
         slabs.end(&object);
@@ -715,13 +722,33 @@ mod tests {
         let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
         assert_eq!(block.taken(), [true; 3]);
         assert_eq!(block.unknown(&[1, 2]).collect::<Vec<u32>>(), [1, 2]);
-        block.learn(2, 31);
+        block.learn(2, &[31]);
         block.take_in(&[2]);
         assert_eq!(block.taken(), [true, true, false]);
         assert_eq!(block.in_use_from, u32::MAX, "not in use yet");
         let object = take(&mut slabs).unwrap();
         assert_eq!((object.address.bytes() - BLOCK, object.generation), (128 + 2048, 0));
         assert_eq!(take(&mut slabs), None);
+    }
+
+    #[test]
+    fn no_replica_has_the_generation_that_comes_next() {
+        let mut slabs = Slabs::new(ClientId(1), BLOCK);
+        slabs.add_block(class(), grant(1, 3));
+        slabs.set_aside();
+        for (standing, next) in [
+            (&[4][..], 5),
+            (&[4, 4, 4], 5),
+            (&[4, 5], 6),
+            (&[5, 4], 6),
+            (&[31, 0, 1, 2, 3], 4),
+            (&[30, 63], 0),
+            (&[7, 8, 10], 9),
+        ] {
+            let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
+            block.learn(2, standing);
+            assert_eq!(block.generations[2], next, "{standing:?}");
+        }
     }
 
     #[test]

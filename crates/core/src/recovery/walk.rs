@@ -8,7 +8,7 @@
 //! them. All of them are read:
 //!
 //! * On every replica the header says that the block is in use before an object of this use stands
-//!   there. A block that one replica shows in use is walked.
+//!   there. A block that one replica shows in use is walked, from the first object that one of them tells of.
 //! * No CAS goes to a memory node before the object is complete there, and none that is no guess before it is
 //!   complete everywhere. So an object that is complete on no replica has never been mentioned, and
 //!   neither has any identity behind the last complete object.
@@ -19,6 +19,7 @@
 //! it: its objects are not looked at, but counted as taken.
 
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use arrayvec::ArrayVec;
 
@@ -94,8 +95,9 @@ impl<F: Fabric> Recovery<'_, F> {
             written |= bytes.iter().any(|b| *b != 0);
             let header = BlockHeader::decode(bytes);
             // In use rather than at rest, and anything rather than an earlier owner's header, which
-            // the client may have begun to replace.
-            let rank = |h: &BlockHeader| (h.owner == self.dead, !h.at_rest);
+            // the client may have begun to replace. A header in use can be replaced by one that tells of
+            // more objects, and a guess may stand beside the later one alone.
+            let rank = |h: &BlockHeader| (h.owner == self.dead, !h.at_rest, Reverse(h.first));
             if header.as_ref().map(rank) > best.as_ref().map(rank) {
                 best = header;
             }

@@ -263,7 +263,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Err(failure) => return self.silent(self.failed(failure)),
                 };
                 if word != hint.word {
-                    let hints = Vec::from([Hint { word, ..*hint }]);
+                    let hints = Vec::from([Hint { word, seen: None, ..*hint }]);
                     return Ok(match may_hold(word, open.key) {
                         true => Went::Candidates { hints, certain: false },
                         false => Went::Missed,

@@ -28,6 +28,8 @@
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
+use arrayvec::ArrayVec;
+
 use super::{Op, Store};
 use crate::host::Host;
 use crate::layout::{
@@ -45,6 +47,9 @@ pub(super) const MARKED_TOGETHER: usize = 64;
 const LOOKED_AT_TOGETHER: usize = 8;
 /// Bytes that are overwritten in one WRITE.
 const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Something per replica of a block, without touching the heap.
+type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 
 /// Bits to be set in a word of a block's free bitmap.
 #[derive(Clone, Copy, Debug)]
@@ -104,12 +109,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if self.batch.verbs().is_empty() {
             return true;
         }
-        // Also what is not atomic must not execute later.
-        self.acts.posted = true;
+        // Also what is not atomic must not execute later. Of an earlier phase something still may.
+        let before = core::mem::replace(&mut self.acts.posted, true);
         self.phase().await;
         let is_good = self.batch.check().is_ok();
         if is_good || self.outlive_doubts().await {
-            self.acts.posted = false;
+            self.acts.posted = before;
         }
         is_good
     }
@@ -500,8 +505,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let header = self.store.slabs.borrow().at_rest(class).encode();
             let span = self.batch.stage(header.len() as u32);
             self.batch.bytes_mut(span).copy_from_slice(&header);
-            let places: arrayvec::ArrayVec<Place, MAX_REPLICAS> =
-                self.places_in(block, 0).collect();
+            let places: PerReplica<Place> = self.places_in(block, 0).collect();
             for place in places {
                 self.batch.write(place.node, place.offset, span);
             }
@@ -566,7 +570,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         true
     }
 
-    /// Reads the generations of those of a block's objects whose is not known. Whether all are.
+    /// Reads the generations of those of a block's objects whose is not known, on all replicas: what a guess
+    /// of a dead client left may stand on any. Whether all are known then.
     pub(super) async fn learn(&mut self, block: Address, objects: &[u32]) -> bool {
         let unknown: Vec<(u32, u64)> = {
             let mut slabs = self.store.slabs.borrow_mut();
@@ -574,15 +579,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let shape = found.shape;
             found.unknown(objects).map(|object| (object, shape.offset(object))).collect()
         };
-        for unknown in unknown.chunks(MAX_BATCH_VERBS) {
+        for unknown in unknown.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
             self.batch.clear();
             let mut reads = Vec::new();
             for (object, offset) in unknown {
-                let Some(place) = self.places_in(block, *offset).next() else { return false };
-                reads.push((
-                    *object,
-                    self.batch.read(place.node, place.offset, HEADER_BYTES as u32),
-                ));
+                let places: PerReplica<Place> = self.places_in(block, *offset).collect();
+                if places.is_empty() {
+                    return false;
+                }
+                let read = |p: Place| self.batch.read(p.node, p.offset, HEADER_BYTES as u32);
+                reads.push((*object, places.into_iter().map(read).collect::<PerReplica<Ticket>>()));
             }
             self.phase().await;
             if self.batch.check().is_err() {
@@ -590,9 +596,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             let mut slabs = self.store.slabs.borrow_mut();
             let Some(found) = slabs.find(block) else { return false };
-            for (object, read) in reads {
-                let header = self.batch.data(read).expect("checked");
-                found.learn(object, Object::header_generation(header));
+            for (object, reads) in reads {
+                let standing: PerReplica<u8> = reads
+                    .into_iter()
+                    .map(|read| self.batch.data(read).expect("checked"))
+                    .map(Object::header_generation)
+                    .collect();
+                found.learn(object, &standing);
             }
         }
         true
@@ -616,7 +626,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let Some(found) = found else { return };
             found.scrubbed = Some(Scrub::Begun);
         }
-        let places: arrayvec::ArrayVec<Place, MAX_REPLICAS> = self.places_in(block, 0).collect();
+        let places: PerReplica<Place> = self.places_in(block, 0).collect();
         // The header stays: a block without one is taken for one that was never used. In the bitmap
         // nothing is set.
         let mut at = BLOCK_HEADER_BYTES + bitmap_bytes(bytes);

@@ -134,7 +134,7 @@ fn look_at<F: Fabric>(
     let word = slot_word(batch, slot).map_err(|_| Some(hint))?;
     let is_trusted = removed(Mutant::HintIsTrusted) || removed(Mutant::SearchNowTrustsHint);
     if word != hint.word && !is_trusted {
-        return Err(may_hold(word, key).then_some(Hint { word, ..hint }));
+        return Err(may_hold(word, key).then_some(Hint { word, seen: None, ..hint }));
     }
     match fetched(batch, object, hint.word, key).map_err(|_| Some(hint))? {
         Fetched::Value(span) => Ok(span),

@@ -130,16 +130,16 @@ fn key_of(network: &Network, view: &View, word: Slot) -> Vec<u8> {
     let bytes = word.class().map_or(0, |class| class.bytes());
     let places = view.object_places(word.address(), bytes);
     let places: Vec<Place> = places.expect("a live entry leads into a region").collect();
-    let mut keys = places.iter().filter_map(|place| {
+    let mut objects = places.iter().filter_map(|place| {
         network.with(place.node, |memory| {
             let object = &memory.pool[place.offset as usize..][..bytes as usize];
             match Object::decode_generation(object, word.generation()) {
-                Ok(object) => object.key().to_vec(),
+                Ok(found) => (found.key().to_vec(), object.to_vec()),
                 Err(why) => panic!("the live entry {:#x} leads to no object: {why}", word.0),
             }
         })
     });
-    let key = keys.next().expect("some replica is left");
-    assert!(keys.all(|k| k == key), "replicas of one object differ");
-    key
+    let first = objects.next().expect("some replica is left");
+    assert!(objects.all(|object| object == first), "replicas of one object differ");
+    first.0
 }
