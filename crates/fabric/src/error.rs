@@ -60,7 +60,9 @@ pub enum AttachCause {
     Rdma(#[from] RdmaError),
     /// The node's network card does not connect to this session's.
     #[error(
-        "the memory node cannot connect its network card to this one; both must be in one InfiniBand          or RoCE v2 network, and the card must have room for another queue pair (its log says more)"
+        "the memory node cannot connect its network card to this one; both must be in \
+         one InfiniBand or RoCE v2 network, and the card must have room for another queue pair (its \
+         log says more)"
     )]
     NotConnectable,
     /// The operating system refuses.
@@ -94,7 +96,8 @@ pub enum ServeError {
     Rdma(#[from] RdmaError),
     /// The network card's atomics and the processor's do not see each other.
     #[error(
-        "{device} does CAS and FAA that are atomic among its own only, not with those of the processor:          over verbs and over another fabric they would undo each other. Serve verbs alone"
+        "{device} does CAS and FAA that are atomic among its own only, not with those of the \
+         processor: over verbs and over another fabric they would undo each other. Serve verbs alone"
     )]
     AtomicsNotShared {
         /// The device.
