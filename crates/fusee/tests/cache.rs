@@ -72,7 +72,7 @@ fn the_table_is_for_people_and_nonsense_is_refused() {
         ("--workloads=d", "only reads and updates"),
         ("--theta=1", "below 1"),
         ("--pair-bytes=10", "at least 40 bytes"),
-        ("--fabrics=rdma", "unknown fabric \"rdma\""),
+        ("--fabrics=rdma", "there are shm, tcp and verbs"),
         ("--cache-entries=0", "0 is not in"),
     ] {
         finish(&mut fusee(&["bench", "cache", more])).expect_error(2, says);

@@ -178,5 +178,5 @@ fn without_a_cluster_the_next_step_is_named() {
     let line = ["status", "--memory", "--recoveries"];
     common::finish(&mut common::fusee(&line)).expect_error(2, "cannot be used with");
     let line = ["status", "--memory", "--fabric", "rdma"];
-    common::finish(&mut common::fusee(&line)).expect_error(2, "use auto, shm or tcp");
+    common::finish(&mut common::fusee(&line)).expect_error(2, "use auto, shm, tcp or verbs");
 }
