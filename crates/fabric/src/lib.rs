@@ -33,6 +33,7 @@ pub mod shm;
 pub mod tcp;
 pub mod verbs;
 
+mod bytes;
 // As for `pool`.
 #[allow(unsafe_code)]
 mod copy;

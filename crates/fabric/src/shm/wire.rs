@@ -12,6 +12,8 @@
 
 use fusee_core::verbs::ClientId;
 
+use crate::bytes::{u32_at, u64_at};
+
 /// Tells this protocol and version from others.
 pub(super) const MAGIC: [u8; 8] = *b"FUSEsm01";
 pub(super) const HELLO_BYTES: usize = 24;
@@ -40,14 +42,6 @@ pub(super) struct Welcome {
     pub(super) identity: u64,
     pub(super) pool_bytes: u64,
     pub(super) status: Status,
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 impl Hello {

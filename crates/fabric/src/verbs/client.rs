@@ -61,7 +61,6 @@ struct Inner {
     /// so that its verbs fail with the right reason.
     links: Vec<Link>,
     slots: Slots,
-    spin: Spin,
     turns: u32,
     /// Of links that have been replaced.
     counted: CardCounts,
@@ -74,6 +73,7 @@ pub struct VerbsFabric {
     options: VerbsOptions,
     alarm: Arc<Alarm>,
     inner: RefCell<Inner>,
+    spin: RefCell<Spin>,
 }
 
 impl VerbsFabric {
@@ -86,11 +86,11 @@ impl VerbsFabric {
             events: Events::with_capacity(64),
             links: Vec::new(),
             slots: Slots::default(),
-            spin: Spin::new(options.spin),
             turns: 0,
             counted: CardCounts::default(),
         };
-        Ok(VerbsFabric { client, options, alarm, inner: RefCell::new(inner) })
+        let (inner, spin) = (RefCell::new(inner), RefCell::new(Spin::new(options.spin)));
+        Ok(VerbsFabric { client, options, alarm, inner, spin })
     }
 
     /// Attaches to the memory node that says hello at `address` (host and port). A node attached before
@@ -144,7 +144,7 @@ impl VerbsFabric {
             inner.lose_silent(self.options.silence);
         }
         let has_time = inner.slots.complete() == 0 && max_wait != NO_WAIT;
-        if has_time && !inner.spin(&self.alarm) {
+        if has_time && !inner.spin(&mut self.spin.borrow_mut(), &self.alarm) {
             // What completes from the arming on makes an event; what was there before is looked for.
             let sleep = self.alarm.set() && inner.arm();
             let silence = self.options.silence;
@@ -226,18 +226,14 @@ impl Inner {
 
     /// Looks for completions for a while, until batches are complete or somebody wakes the session;
     /// whether one of it happened.
-    fn spin(&mut self, alarm: &Alarm) -> bool {
+    fn spin(&mut self, spin: &mut Spin, alarm: &Alarm) -> bool {
         if !self.links.iter().any(Link::is_waiting) {
             return false;
         }
-        // Not borrowed while the rest of `self` is.
-        let mut spin = std::mem::replace(&mut self.spin, Spin::new(Duration::ZERO));
-        let found = spin.until(|| {
+        spin.until(|| {
             self.look();
             alarm.has_rung() || self.slots.complete() > 0
-        });
-        self.spin = spin;
-        found
+        })
     }
 
     /// Before sleeping: asks for events. False: something is there already.

@@ -16,6 +16,8 @@
 
 use fusee_core::verbs::ClientId;
 
+use crate::bytes::{u32_at, u64_at};
+
 /// Tells this protocol and version from others.
 pub(super) const MAGIC: [u8; 8] = *b"FUSErd01";
 pub(super) const ADDRESS_BYTES: usize = 28;
@@ -64,14 +66,6 @@ pub(super) struct Welcome {
     /// Where the pool starts, as the node's card counts.
     pub(super) base: u64,
     pub(super) address: Address,
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 impl Address {
