@@ -20,6 +20,12 @@
 (* - the master settles by verbs of its own that are steps of their own.   *)
 (*   What a new master knows is the view; so a crash of the master is      *)
 (*   something only while verbs of it are under way;                       *)
+(* - nodes show at which view they stand, where sessions may be silent     *)
+(*   and nodes cut off (`Asking`).  A session whose lease is over by its   *)
+(*   own clock (`late`) counts what it has READ only if more than half of  *)
+(*   the members of its view show no later one.  Any node may leave that   *)
+(*   question without an answer, and one that has fenced the session may   *)
+(*   answer it: nothing rests on the fence here;                           *)
 (* - a key in `Apart` lies in a subtable that no change touches.           *)
 (*                                                                         *)
 (* A verb of a session that stopped, on its way to a node that is cut off, *)
@@ -40,7 +46,6 @@ CONSTANTS
   CanExpel,     \* clients that may be silent, and counted out while they live
   MaxBreaks,    \* how often a connection to a member may break while a verb is under way
   MaxRestarts,  \* how often a master may die while it repairs
-  Witness,      \* a READ of the primary alone does not count (README)
   Apart, ApartReps
 
 VARIABLES
@@ -51,6 +56,9 @@ VARIABLES
   lost,    \* [dead, cut]: nodes that crashed; nodes taken for lost that live
   master,  \* see Init
   front    \* ghost: key -> frontier (History.tla)
+
+\* Whether anybody has to ask at which view the nodes stand.
+Asking == CanExpel # {} /\ CanCut # {}
 
 vars == <<mem, sess, ctl, stray, lost, master, front>>
 
@@ -109,10 +117,13 @@ Init ==
                     tired |-> 0,        \* the operation needs a newer view than this one
                     doubt |-> {},       \* nodes that have not answered a CAS of the operation
                     had |-> "nothing",  \* how far it had come when it was stopped
-                    out |-> FALSE]]     \* counted out by the master
+                    out |-> FALSE,      \* counted out by the master
+                    late |-> FALSE]]    \* its lease is over by its own clock
        /\ stray = {}
        /\ lost = [dead |-> {}, cut |-> {}]
        /\ master = [view |-> View0, todo |-> {}, work |-> NoWork,
+                    shows |-> [n \in Nodes |-> 1],   \* the view at which each node stands
+                    former |-> {},     \* the members of the views that no change has left behind
                     restarts |-> 0, breaks |-> 0]
        /\ front = [k \in Keys |-> {<<IF \E s \in Slots : f[s] = k THEN 1 ELSE 0,
                                      [c \in Clients |-> NoAns]>>}]
@@ -165,12 +176,24 @@ UntilItIsOver(r, o) ==
   THEN Cont([r EXCEPT !.pc = "await", !.seen = NoGot, !.got = NoGot, !.data = NoData])
   ELSE o
 
+\* What was READ counts if more than half of the view's members show no later view.  Else the
+\* operation begins again by a newer one, if that ever comes.
+IsVouchedFor(r, members) ==
+  \/ ~r.asks
+  \/ "the late ask" \in Removed
+  \/ IF "half is not enough" \in Removed THEN 2 * Cardinality(r.shown) >= Cardinality(members)
+     ELSE 2 * Cardinality(r.shown) > Cardinality(members)
+
+Vouched(c, r, o) ==
+  IF o.ans = NoAns \/ r.pc \notin {"read", "headless"} \/ IsVouchedFor(r, Members(ctl[c].knows))
+  THEN o ELSE Cont(Park(r))
+
 \* A phase may be over.
 EndOfVerb(c, acts, doubt, r, inv) ==
   LET outcomes == CASE r.net # NoNet -> {Cont(r)}
                     [] r.net = NoNet /\ r.fail -> {Cont(Park(r))}
-                    [] OTHER -> IF r.pc = "headless" THEN AfterHeadless(r)
-                                ELSE {UntilItIsOver(r, o) : o \in After(r)}
+                    [] OTHER -> IF r.pc = "headless" THEN {Vouched(c, r, o) : o \in AfterHeadless(r)}
+                                ELSE {UntilItIsOver(r, Vouched(c, r, o)) : o \in After(r)}
   IN  \E o \in outcomes :
         /\ sess' = [sess EXCEPT ![c] = o.r]
         /\ Follow(c, acts, doubt, r, o.r)
@@ -203,7 +226,21 @@ Execute(c, acts, r, n, inv) ==
           IN  EndOfVerb(c, acts, ctl[c].doubt \cup (IF ~answers /\ cas THEN {n} ELSE {}),
                         IF answers THEN done ELSE failed, inv)
 
-Verb(c) == \E n \in Nodes : sess[c].net[n] # <<>> /\ Execute(c, ctl[c].acts, sess[c], n, FALSE)
+\* A node says at which view it stands; or nobody hears of it.
+Ask(c) ==
+  \E n \in Nodes, answers \in BOOLEAN :
+    LET r == sess[c]
+        isOld == master.shows[n] <= ctl[c].acts
+        counts == (answers /\ isOld) \/ (~answers /\ "the silent do not count" \in Removed)
+    IN
+    /\ r.net[n] # <<>> /\ Head(r.net[n]).t = "ask"
+    /\ answers => n \notin lost.dead
+    /\ UNCHANGED <<mem, stray, lost, master>>
+    /\ EndOfVerb(c, ctl[c].acts, ctl[c].doubt,
+                 [r EXCEPT !.net[n] = Tail(@), !.shown = IF counts THEN @ \cup {n} ELSE @], FALSE)
+
+Verb(c) == \E n \in Nodes : /\ sess[c].net[n] # <<>> /\ Head(sess[c].net[n]).t # "ask"
+                           /\ Execute(c, ctl[c].acts, sess[c], n, FALSE)
 
 \* The connection to a member breaks.  What was under way there may still arrive, as long as the
 \* session is not fenced.
@@ -233,9 +270,6 @@ Stray ==
     /\ UNCHANGED <<sess, ctl, lost, master>>
     /\ OnlyMemory
 
-\* Who has been fenced finds out, for one replica at least is left, and fences.
-IsWitnessed == Witness /\ "witness" \notin Removed
-
 \* An operation begins, or begins again, by the newest view that its session knows of.
 Begin(c) ==
   LET r == sess[c]
@@ -244,16 +278,17 @@ Begin(c) ==
   /\ r.pc = "ready" /\ v.num > ctl[c].tired
   /\ \E o \in (IF r.op = "none" THEN Programs[c][r.ip] ELSE {[op |-> r.op, key |-> r.key]}) :
        LET headless == InScope(v, o.key) /\ v.headless
-           q        == [r EXCEPT !.op = o.op, !.key = o.key, !.reps = Reps(v, o.key)]
-           verbs(n) == CASE headless /\ n \in ToSet(q.reps) -> <<Read(Slots)>>
-                         [] ~headless /\ n = Primary(q) -> <<Read(Slots)>>
-                         [] ~headless /\ IsWitnessed /\ n \in Backups(q) -> <<Read({})>>
-                         [] OTHER -> <<>>
+           asks     == ctl[c].late
+           q        == [r EXCEPT !.op = o.op, !.key = o.key, !.reps = Reps(v, o.key),
+                                 !.asks = asks, !.shown = {}]
+           reads(n) == IF (headless /\ n \in ToSet(q.reps)) \/ (~headless /\ n = Primary(q))
+                       THEN <<Read(Slots)>> ELSE <<>>
+           verbs(n) == reads(n) \o (IF asks /\ n \in Members(v) THEN <<AskView>> ELSE <<>>)
            p        == Post(q, IF headless THEN "headless" ELSE "read", [n \in Nodes |-> verbs(n)])
        IN
        /\ o.op = "SEARCH" \/ ~InScope(v, o.key)
        /\ headless /\ v.stage = "frozen" => "frozen readers wait" \in Removed
-       /\ \E n \in Nodes : p.net[n] # <<>> /\ Execute(c, v.num, p, n, r.op = "none")
+       /\ \E n \in Nodes : reads(n) # <<>> /\ Execute(c, v.num, p, n, r.op = "none")
 
 \* A loser sees that the round is over.
 AwaitEnd(c) ==
@@ -372,6 +407,13 @@ Expel(c) ==
   /\ UNCHANGED <<mem, sess, stray, lost, master>>
   /\ OnlyMemory
 
+\* By its own clock nobody has heard it for a lease.
+Late(c) ==
+  /\ Asking /\ Active(c) /\ ctl[c].out /\ ~ctl[c].late
+  /\ ctl' = [ctl EXCEPT ![c].late = TRUE]
+  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ OnlyMemory
+
 \* First memory nodes, then clients.
 Recover(c) ==
   LET r == sess[c]
@@ -410,6 +452,7 @@ Without(n) ==
   /\ master' = [master EXCEPT
        !.view = [num |-> v.num + 1, stage |-> "frozen", reps |-> SelectSeq(v.reps, stays),
                  headless |-> v.headless \/ n = Head(v.reps), joining |-> v.joining \ {n}],
+       !.former = IF Asking THEN @ \cup {Members(v)} ELSE @,
        !.todo = {}, !.work = NoWork]
   /\ stray' = IF "fence the repair" \in Removed THEN stray \cup master.work.now ELSE stray
   /\ sess' = [c \in Clients |-> IF sess[c].rec THEN Park(sess[c]) ELSE sess[c]]
@@ -420,7 +463,14 @@ Detect(n) ==
   /\ UNCHANGED lost
   /\ OnlyMemory
 
+\* No more than half are cut off at once: production waits a lease then, and goes on.
+HalfIsLeft(n) ==
+  LET left == Members(master.view) \ {n} IN
+  \A set \in master.former \cup {Members(master.view)} :
+    2 * Cardinality(left \cap set) >= Cardinality(set)
+
 Cut(n) ==
+  /\ Asking => HalfIsLeft(n)
   /\ n \in CanCut \ (lost.dead \cup lost.cut) /\ Losses < MaxLost /\ IsSpared(n)
   /\ \E c \in Clients : Active(c)
   /\ Without(n)
@@ -443,14 +493,28 @@ Unsettled(v) ==
   {s \in Slots : v.joining # {} \/ \E i, j \in DOMAIN v.reps :
                     mem[v.reps[i]][s] # mem[v.reps[j]][s] \/ mem[v.reps[i]][s].st = "tentative"}
 
+\* A member stands at the view without another one.
+Stand(n) ==
+  /\ master.former # {} /\ master.view.stage = "frozen"
+  /\ n \in Members(master.view) \ lost.dead /\ master.shows[n] < master.view.num
+  /\ master' = [master EXCEPT !.shows[n] = master.view.num]
+  /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
+  /\ OnlyMemory
+
+MayTakeEffect ==
+  master.former # {} =>
+    /\ \/ \A n \in Members(master.view) : master.shows[n] = master.view.num
+       \/ "members show it first" \in Removed
+    /\ (\A c \in Clients : Active(c) /\ ctl[c].out => ctl[c].late) \/ "leases end first" \in Removed
+
 Transform ==
-  /\ master.view.stage = "frozen"
+  /\ master.view.stage = "frozen" /\ MayTakeEffect
   /\ \A c \in Clients :
        \/ Acknowledged(c)
        \/ "readers leave first" \in Removed /\ sess[c].op \in {"none", "SEARCH"}
        \/ "writers leave first" \in Removed /\ sess[c].op \notin {"none", "SEARCH"}
   /\ master' = [master EXCEPT !.view.num = @ + 1, !.view.stage = "transforming",
-                              !.todo = Unsettled(master.view)]
+                              !.former = {}, !.todo = Unsettled(master.view)]
   /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
   /\ OnlyMemory
 
@@ -529,8 +593,8 @@ Terminated == AtRest /\ UNCHANGED vars
 Next ==
   \/ \E c \in Clients : \/ Begin(c) \/ Verb(c) \/ AwaitEnd(c) \/ StopWaiting(c) \/ WaitOn(c)
                         \/ Learn(c) \/ Look(c) \/ Break(c)
-                        \/ Crash(c) \/ Expel(c) \/ Recover(c)
-  \/ \E n \in Nodes : Die(n) \/ Detect(n) \/ Cut(n) \/ Grow(n)
+                        \/ Crash(c) \/ Expel(c) \/ Recover(c) \/ Ask(c) \/ Late(c)
+  \/ \E n \in Nodes : Die(n) \/ Detect(n) \/ Cut(n) \/ Grow(n) \/ Stand(n)
   \/ \E s \in Slots : Examine(s)
   \/ Stray \/ RepairVerb \/ NewMaster \/ Transform \/ Switch \/ Stable
   \/ Terminated

@@ -48,6 +48,7 @@ Cas(e, w)     == [t |-> "cas", e |-> e, w |-> w, must |-> FALSE]
 MustCas(e, w) == [t |-> "cas", e |-> e, w |-> w, must |-> TRUE]
 Read(S)       == [t |-> "read", left |-> S]
 Write(id)     == [t |-> "write", id |-> id]    \* the object of this identity, whole
+AskView       == [t |-> "ask"]                 \* READ of the view at which the node stands
 Writes(verbs) == verbs # <<>> /\ Head(verbs).t = "write"
 
 \* A session between two operations.  Fields that are not in use hold fillers, so that states
@@ -67,6 +68,8 @@ Rest(c, ip, seq, reps) ==
    asked |-> {},                   \* the backups that a SEARCH without primary reads
    fail |-> FALSE,                 \* a node did not answer
    bad |-> FALSE,                  \* a CAS of a winner failed
+   asks |-> FALSE,                 \* what it reads counts only if a majority shows no later view,
+   shown |-> {},                   \* and these nodes did (Change.tla)
    rec |-> FALSE]                  \* the client has crashed, recovery works for it
 
 \* Unique, and the order that Rule 3 goes by.

@@ -112,23 +112,27 @@ mod tests {
     use std::pin::pin;
     use std::task::{Context, Poll};
 
-    use fusee_core::verbs::{Batch, Fabric, VerbError};
+    use fusee_core::layout::POOL_HEADER_BYTES;
+    use fusee_core::verbs::{Batch, ClusterId, Fabric, VerbError};
     use fusee_core::view::Geometry;
     use fusee_fabric::tcp::DEFAULT_SPIN;
     use fusee_fabric::{NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
 
     use super::*;
 
+    /// Behind the header.
+    const START: u64 = POOL_HEADER_BYTES;
+
     fn node(name: u16) -> (Member, NodeFabrics) {
         let identity = (u64::from(std::process::id()) << 32) + u64::from(name);
-        let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
+        let pool = Pool::new(PoolOptions { bytes: 2 * START, huge_pages: false }).unwrap();
         let tcp = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let options =
             NodeFabricsOptions { pool, identity, tcp, spin: DEFAULT_SPIN, shm: None, verbs: None };
         let fabrics = NodeFabrics::start(options).unwrap();
         let tcp = fabrics.tcp_addr().map(|addr| addr.to_string());
         let node = MnId(name);
-        let (control, shm, verbs, pool_bytes) = ("none".into(), None, None, 4096);
+        let (control, shm, verbs, pool_bytes) = ("none".into(), None, None, START);
         let member = Member { node, identity, control, tcp, shm, verbs, pool_bytes };
         (member, fabrics)
     }
@@ -136,7 +140,7 @@ mod tests {
     fn view(number: u64, members: &[&Member]) -> Arc<View> {
         Arc::new(View {
             number,
-            cluster: 1,
+            cluster: ClusterId::from_word(1).unwrap(),
             geometry: Geometry::default(),
             members: members.iter().copied().cloned().collect(),
             regions: Vec::new(),
@@ -151,7 +155,7 @@ mod tests {
         let fabric = attachments.fabric();
         let mut batch = Batch::new();
         for node in 0..3 {
-            batch.faa(MnId(node), 0, 1);
+            batch.faa(MnId(node), START, 1);
         }
         let (mut executing, waker) = (pin!(fabric.execute(batch)), fabric.waker());
         let batch = loop {

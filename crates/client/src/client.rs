@@ -1,10 +1,11 @@
 //! The client: what every thread and task of a program shares.
 //!
 //! Blocking calls run on the calling thread, in a session that the thread gets with its first
-//! call and keeps until it ends or the client does. Async calls over TCP run on the client's
-//! driver thread, so that their futures may move between threads and be dropped at any time; over
-//! shared memory an operation takes about a microsecond and never waits for I/O, so it runs where
-//! it is awaited.
+//! call and keeps until it ends or the client does. Async calls run on the client's driver thread,
+//! over every fabric: their futures may move between threads and be dropped at any time, and whoever
+//! awaits them is never held up. Most operations over shared memory take a microsecond, but not all:
+//! one may need a block, wait for another writer or for a change of the cluster, or be the first of
+//! its session.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -36,8 +37,12 @@ thread_local! {
 /// A store to get from and put into. Clones are cheap and share everything; use them from any
 /// thread or task.
 ///
-/// When the last clone is dropped, the session of the thread that drops it ends. Sessions that
-/// other threads got end with those threads, or when they open a session of another client.
+/// When the last clone is dropped, the session of the thread that drops it ends, and the async calls that
+/// still run, whether or not anybody waits for them: the drop waits for both. Sessions that other threads
+/// got end with those threads, or when they open a session of another client.
+///
+/// Blocking calls work on any thread, in a task of an async runtime too, but hold it up for as long as
+/// they take: with memory short that may be seconds. Async calls never do.
 #[derive(Clone)]
 pub struct Client {
     handle: Arc<Handle>,
@@ -84,6 +89,8 @@ impl Client {
     ) -> Result<Client, ConnectError> {
         let view = wait(&runtime, first_view(master.clone(), options.connect_timeout))?;
         view.check()?;
+        // From now on no other cluster will do: what was put into this one would not be found there.
+        master.join(view.cluster);
         let kind = match options.fabric {
             FabricChoice::Only(kind) => kind,
             FabricChoice::Auto => reachable_fabric(&view.members),
@@ -170,9 +177,6 @@ impl Client {
 
     /// As [`Client::get`], awaited.
     pub async fn get_async(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        if self.runs_inline() {
-            return self.get(key);
-        }
         let key = key.to_vec();
         self.drive(async move |s| s.get(&key).await).await
     }
@@ -182,51 +186,32 @@ impl Client {
         &self,
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        if self.runs_inline() {
-            return self.get_many(keys);
-        }
         let keys: Vec<Vec<u8>> = keys.iter().map(|k| k.as_ref().to_vec()).collect();
         self.drive(async move |s| s.get_many(&keys).await).await
     }
 
     /// As [`Client::insert`], awaited. Dropping the future does not stop the write.
     pub async fn insert_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        if self.runs_inline() {
-            return self.insert(key, value);
-        }
         let (key, value) = (key.to_vec(), value.to_vec());
         self.drive(async move |s| s.insert(&key, &value).await).await
     }
 
     /// As [`Client::update`], awaited. Dropping the future does not stop the write.
     pub async fn update_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        if self.runs_inline() {
-            return self.update(key, value);
-        }
         let (key, value) = (key.to_vec(), value.to_vec());
         self.drive(async move |s| s.update(&key, &value).await).await
     }
 
     /// As [`Client::put`], awaited. Dropping the future does not stop the write.
     pub async fn put_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        if self.runs_inline() {
-            return self.put(key, value);
-        }
         let (key, value) = (key.to_vec(), value.to_vec());
         self.drive(async move |s| s.put(&key, &value).await).await
     }
 
     /// As [`Client::delete`], awaited. Dropping the future does not stop the write.
     pub async fn delete_async(&self, key: &[u8]) -> Result<(), Error> {
-        if self.runs_inline() {
-            return self.delete(key);
-        }
         let key = key.to_vec();
         self.drive(async move |s| s.delete(&key).await).await
-    }
-
-    fn runs_inline(&self) -> bool {
-        self.handle.shared.kind == FabricKind::Shm
     }
 
     /// Runs an operation on the driver thread, which starts with the first.

@@ -1,4 +1,4 @@
-//! The thread that runs the async calls of a client over TCP.
+//! The thread that runs the async calls of a client.
 //!
 //! It has one session and runs many operations on it at once. When that session is lost, another
 //! driver takes what comes, and this one ends with what it has. An operation that was submitted is

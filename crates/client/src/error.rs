@@ -10,7 +10,11 @@ use fusee_fabric::AttachError;
 pub enum ConnectError {
     /// The master cannot be asked.
     #[error("the master cannot be reached: {0}")]
-    Master(#[from] RpcError),
+    Master(RpcError),
+    /// The master leads no cluster, or another one than this client belongs to. An
+    /// [`RpcError::WrongCluster`].
+    #[error("{0}")]
+    WrongCluster(RpcError),
     /// The cluster waits for more memory nodes.
     #[error(
         "the cluster is not ready: {joined} of {expected} memory nodes have joined; start the \
@@ -40,4 +44,13 @@ pub enum ConnectError {
     /// The operating system refuses.
     #[error("{0}")]
     Io(#[from] std::io::Error),
+}
+
+impl From<RpcError> for ConnectError {
+    fn from(error: RpcError) -> ConnectError {
+        match error {
+            RpcError::WrongCluster { .. } => ConnectError::WrongCluster(error),
+            error => ConnectError::Master(error),
+        }
+    }
 }

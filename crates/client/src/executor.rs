@@ -15,6 +15,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use tokio::task::coop::unconstrained;
+
 use crate::attachments::Attachments;
 
 /// The fabric of a session, and its timers.
@@ -56,8 +58,13 @@ impl Reactor {
     }
 
     /// Runs the future to its end.
+    ///
+    /// The calling thread may be in a task of tokio, which gives a task a budget: when it is used up,
+    /// everything of tokio's says that it is not ready until the task has let others run. This one
+    /// does not before the future is ready, and control messages come by way of tokio: without
+    /// [`unconstrained`] they would never be ready again.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        let mut future = pin!(future);
+        let mut future = pin!(unconstrained(future));
         let mut context = Context::from_waker(&self.waker);
         loop {
             if let Poll::Ready(result) = future.as_mut().poll(&mut context) {

@@ -26,7 +26,7 @@ use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
 use fusee_fabric::verbs::CardCounts;
-use fusee_fabric::{AnyFabric, AttachCause, FabricKind};
+use fusee_fabric::{AnyFabric, AttachCause, Clock, FabricKind};
 
 use crate::attachments::Attachments;
 use crate::error::ConnectError;
@@ -60,8 +60,8 @@ impl Session {
         shared: &Arc<Shared>,
         keep_alive: Option<KeepAlive>,
     ) -> Result<Session, ConnectError> {
-        let (client, view, epoch) = shared.open_session()?;
-        let gate = Arc::new(Gate::new(client, Arc::new(view), epoch));
+        let gate = shared.open_session()?;
+        let client = gate.client();
         // Before it attaches, which takes time: the master must not take it for dead.
         shared.keeper.open(gate.clone());
         Session::attach(shared, keep_alive, gate).inspect_err(|_| {
@@ -83,6 +83,7 @@ impl Session {
             reactor: reactor.clone(),
             attachments: attachments.clone(),
             nodes: RefCell::new(shared.node_clients(&view)),
+            clock: Clock::of(shared.kind),
             shared: shared.clone(),
         });
         let options = LogicOptions {
@@ -343,10 +344,16 @@ struct Surroundings {
     reactor: Rc<Reactor>,
     attachments: Rc<Attachments>,
     nodes: RefCell<NodeClients>,
+    clock: Clock,
     shared: Arc<Shared>,
 }
 
 impl Environment for Surroundings {
+    #[inline]
+    fn now(&self) -> Duration {
+        self.clock.now() + self.clock.lag()
+    }
+
     async fn sleep(&self, time: Duration) {
         self.reactor.sleep(time).await;
     }

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::MnId;
 use fusee_core::view::{Member, View};
-use fusee_fabric::FabricKind;
+use fusee_fabric::{Clock, FabricKind};
 
 use tokio::task::JoinHandle;
 
 use crate::error::ConnectError;
-use crate::logic::{Keeper, Keeping, Timing, opened};
+use crate::logic::{Gate, Keeper, Keeping, Opened, Timing};
 use crate::options::Options;
 
 /// How often a cluster that is forming is asked whether it is ready.
@@ -33,8 +33,7 @@ const REPORT_PACE: Duration = Duration::from_millis(100);
 /// How long such a report may take.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The lease that keepers are made for. A cluster with a shorter one takes a client for gone when
-/// one answer gets lost.
+/// The lease that a keeper is made for, until the master tells it with the first session.
 const LEASE: Duration = Duration::from_secs(1);
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
@@ -76,11 +75,14 @@ impl Shared {
         view: View,
         nodes: HashMap<MnId, NodeClient>,
     ) -> Shared {
-        let nodes = Nodes { view: view.number, clients: Arc::new(nodes) };
+        let own = |(name, node): (MnId, NodeClient)| (name, node.of_cluster(Some(view.cluster)));
+        let clients = Arc::new(nodes.into_iter().map(own).collect());
+        let nodes = Nodes { view: view.number, clients };
         let keeper = Arc::new(Keeper::new(view, Timing::for_lease(LEASE)));
         // Over a connection of its own, which no slow answer to anybody else can break: who loses it
         // is soon taken for dead.
-        let (kept, link) = (keeper.clone(), Link(master.apart()));
+        let (kept, link) =
+            (keeper.clone(), Link { master: master.apart(), clock: Clock::of(kind) });
         let keeping = runtime.handle().spawn(async move { kept.keep(&link).await });
         Shared {
             number: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed),
@@ -123,13 +125,16 @@ impl Shared {
         wait(&self.runtime, future)
     }
 
-    /// Asks the master for a new session: its name, the view and the epoch.
-    pub fn open_session(&self) -> Result<(ClientId, View, u64), ConnectError> {
+    /// Asks the master for a new session.
+    pub fn open_session(&self) -> Result<Arc<Gate>, ConnectError> {
         if self.is_closed() {
             return Err(ConnectError::Refused("the client has ended".into()));
         }
-        let master = self.master.clone();
-        opened(self.wait(async move { master.call(MasterRequest::Open).await })?)
+        let (master, asked_at) = (self.master.clone(), Clock::of(self.kind).now());
+        let reply = self.wait(async move { master.call(MasterRequest::Open).await })?;
+        let opened = Opened::from(reply)?;
+        self.keeper.follow_lease(opened.lease_ms);
+        Ok(Arc::new(opened.gate(asked_at)))
     }
 
     /// Tells the master how a session has ended.
@@ -151,7 +156,10 @@ impl Shared {
         }
         let client = |m: &Member| match nodes.clients.get(&m.node) {
             Some(known) => (m.node, known.clone()),
-            None => (m.node, NodeClient::new(&self.runtime, &m.control)),
+            None => {
+                let new = NodeClient::new(&self.runtime, &m.control);
+                (m.node, new.of_cluster(Some(view.cluster)))
+            }
         };
         let clients: NodeClients = Arc::new(view.members.iter().map(client).collect());
         if view.number >= nodes.view {
@@ -168,7 +176,9 @@ impl Shared {
         if reported.get(&node).is_some_and(|last| now.duration_since(*last) < REPORT_PACE) {
             return;
         }
-        reported.insert(node, now);
+        if reported.insert(node, now).is_none() {
+            tracing::warn!(%node, "a memory node does not answer, the master hears of it");
+        }
         drop(reported);
         let master = self.master.with_deadline(REPORT_TIMEOUT);
         self.runtime.handle().spawn(async move {
@@ -186,9 +196,16 @@ impl Drop for Shared {
 }
 
 /// What the keeper needs, on the runtime.
-struct Link(MasterClient);
+struct Link {
+    master: MasterClient,
+    clock: Clock,
+}
 
 impl Keeping for Link {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
     async fn sleep(&self, time: Duration) {
         // The runtime's timers count milliseconds. Less than that is waited only now and then, for
         // an operation that is about to end.
@@ -207,7 +224,7 @@ impl Keeping for Link {
         request: MasterRequest,
         deadline: Duration,
     ) -> Result<MasterReply, RpcError> {
-        self.0.with_deadline(deadline).call(request).await
+        self.master.with_deadline(deadline).call(request).await
     }
 }
 

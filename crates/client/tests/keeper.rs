@@ -18,6 +18,7 @@ use fusee_core::change::Gain;
 use fusee_core::host::Acting;
 use fusee_core::layout::SizeClass;
 use fusee_core::update::ViewUpdate;
+use fusee_core::verbs::ClusterId;
 use fusee_core::view::{Member, Place, Region, Scheme, Subtable};
 use tokio::sync::oneshot;
 
@@ -53,6 +54,10 @@ struct World {
 struct Outside(Rc<World>);
 
 impl Keeping for Outside {
+    fn now(&self) -> Duration {
+        self.0.now.get()
+    }
+
     async fn sleep(&self, time: Duration) {
         let world = &self.0;
         let due = (world.now.get() + time, world.next_timer.get());
@@ -193,7 +198,7 @@ fn view(number: u64) -> View {
     let place = |offset| Place { node: MnId(0), offset };
     let view = View {
         number,
-        cluster: 1,
+        cluster: ClusterId::from_word(1).unwrap(),
         geometry: Geometry::default(),
         members: vec![member],
         regions: vec![Region {
@@ -212,7 +217,7 @@ fn view(number: u64) -> View {
 fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
     let expelled = expelled.iter().copied().map(ClientId).collect();
     let (view, epochs) = (view.into().map(ViewUpdate::from), Epochs::default());
-    Ok(MasterReply::Renewed { view, expelled, epochs, mark: 0, short: 0 })
+    Ok(MasterReply::Renewed { view, expelled, epochs, mark: 0, short: 0, lease_ms: 1_000 })
 }
 
 fn acting(oldest: u64) -> Acting {
@@ -270,6 +275,22 @@ fn what_an_older_operation_frees_is_told() {
     }
 }
 
+/// Else whoever compares blocks with the index would mark it too.
+#[test]
+fn what_is_being_marked_is_waited_for_however_long_it_takes() {
+    for is_marking in [false, true] {
+        let gate = Gate::new(ClientId(5), Arc::new(view(1)), 1);
+        gate.tell_freed(Some(0));
+        assert!(!is_marking || gate.may_mark());
+        for epoch in 2..100 {
+            gate.publish_epoch(epoch);
+            gate.pulse();
+        }
+        assert_eq!(gate.pulse().frees_in, if is_marking { 1 } else { 99 });
+        assert_eq!(gate.may_mark(), is_marking);
+    }
+}
+
 #[test]
 fn what_a_session_has_no_use_for_is_handed_on_at_once() {
     let mut rig = Rig::new();
@@ -299,7 +320,7 @@ fn what_a_session_has_no_use_for_is_handed_on_at_once() {
 fn called(short: u64) -> Result<MasterReply, RpcError> {
     match renewed(None, &[]) {
         Ok(MasterReply::Renewed { view, expelled, epochs, mark, .. }) => {
-            Ok(MasterReply::Renewed { view, expelled, epochs, mark, short })
+            Ok(MasterReply::Renewed { view, expelled, epochs, mark, short, lease_ms: 1_000 })
         }
         other => panic!("{other:?}"),
     }
@@ -385,7 +406,7 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
 #[test]
 fn a_master_that_answers_at_once_is_not_flooded() {
     let broken = View { directory: Vec::new(), ..view(2) };
-    let stranger = View { cluster: 2, ..view(2) };
+    let stranger = View { cluster: ClusterId::from_word(2).unwrap(), ..view(2) };
     for news in [None, Some(view(1)), Some(broken), Some(stranger)] {
         let mut rig = Rig::answering(renewed(news, &[]));
         let gate = rig.open(5);
@@ -552,7 +573,14 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
     };
     let told = |update: ViewUpdate| -> Answer {
         let (expelled, epochs) = (Vec::new(), Epochs::default());
-        Ok(MasterReply::Renewed { view: Some(update), expelled, epochs, mark: 0, short: 0 })
+        Ok(MasterReply::Renewed {
+            view: Some(update),
+            expelled,
+            epochs,
+            mark: 0,
+            short: 0,
+            lease_ms: 1_000,
+        })
     };
     let mut rig = Rig::new();
     let gate = rig.open(5);

@@ -1,8 +1,9 @@
 //! What the master is asked, and what it answers.
 
+use fusee_core::host::Damage;
 use fusee_core::layout::SizeClass;
 use fusee_core::update::ViewUpdate;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
 use serde::{Deserialize, Serialize};
 
@@ -49,11 +50,28 @@ pub struct Pulse {
     /// Whether operations of it were stopped by a change of the view, and have not found out yet
     /// what became of their writes.
     pub has_stopped: bool,
+    /// What it found damaged since it began.
+    pub damage: Damage,
 }
 
-/// A request to the master.
+/// A request to the master. With it comes the cluster that the asker belongs to
+/// ([`Stamped`](crate::rpc::Stamped)): a master of another one, or of none, answers `WrongCluster`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterRequest {
+    /// A cluster is to be formed, by a master that has none: of memory nodes that join from now on, by
+    /// the master's settings. Repeating it changes nothing. Answer: `Done`, or `Refused`.
+    Form {
+        /// The name of the new cluster, drawn at random.
+        cluster: ClusterId,
+    },
+    /// The cluster is to be given up, with all that its memory nodes hold: they start again, empty, and the
+    /// master has no cluster any more. Repeating it changes nothing. Answer: `Done`, or `Refused`.
+    Destroy {
+        /// Which: nothing happens to another one.
+        cluster: ClusterId,
+        /// Also if memory nodes are there that hold data.
+        with_living_data: bool,
+    },
     /// A memory node offers its memory. Repeating it gives the same answer. Answer: `Joined`.
     Join {
         /// The node's random identity.
@@ -160,7 +178,7 @@ pub enum MasterRequest {
         cancel: bool,
     },
     /// A memory node is there. The answer waits until it is time to say so again. Answer: `Done`,
-    /// or `Expelled`.
+    /// `Expelled`, `Drained`, or `Unknown`.
     Alive {
         /// The node's identity.
         identity: u64,
@@ -192,6 +210,8 @@ pub enum MasterReply {
         view: View,
         /// The current epoch.
         epoch: u64,
+        /// The lease, in milliseconds: so long the session counts as heard from this request on.
+        lease_ms: u64,
     },
     /// To `TakeLeftover`: a block that is now the session's, if there is one of this class.
     Leftover {
@@ -216,12 +236,24 @@ pub enum MasterReply {
         /// Somebody finds no memory: what the sessions can do without is to be handed on, once for
         /// each such call. Its name; 0 if there is none.
         short: u64,
+        /// The lease, in milliseconds: so long the sessions count as heard from this question on, except
+        /// for those that are shut out.
+        lease_ms: u64,
     },
     /// To `Alive`: the cluster goes on without this node. It may join again, empty, under another
     /// identity.
     Expelled,
     /// To `Alive`: the node has been drained. Nothing lies on it any more; it should end.
     Drained,
+    /// To `Alive`: the master knows no such node. Either it never joined this cluster, or the master
+    /// goes on from a store that is older than the node's membership.
+    Unknown,
+    /// The master leads another cluster than the one that the asker belongs to, or none. The request
+    /// had no effect. [`MasterClient`](crate::rpc::MasterClient) makes an error of it.
+    WrongCluster {
+        /// The cluster that it leads.
+        cluster: Option<ClusterId>,
+    },
     /// To `GetView`; `None` if the asker's view is the newest.
     View(Option<View>),
     /// To `Status`.
@@ -258,6 +290,8 @@ pub enum MasterReply {
 /// The master's picture of the cluster, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
+    /// The cluster that this master leads; `None` if none has been formed.
+    pub cluster: Option<ClusterId>,
     /// Memory nodes that the cluster was started for.
     pub expected_memory_nodes: u32,
     /// Memory nodes that joined, in the order of their names; lost ones as well.
@@ -289,6 +323,8 @@ pub struct Status {
     pub reconfigurations: u64,
     /// The last of them, the oldest first; the last one may be under way.
     pub last_reconfigurations: Vec<Reconfiguration>,
+    /// Replicas of objects that sessions and repairs found damaged since this master started.
+    pub damage: Damage,
     /// What keeps the cluster from forming or from being whole, and what to do.
     pub problem: Option<String>,
 }

@@ -4,7 +4,7 @@
 //! hands out blocks of its primary regions, records the owners of blocks, and fences clients.
 //! Every request but `Alloc` may be repeated after a lost answer and then has the same effect once.
 
-use fusee_core::verbs::ClientId;
+use fusee_core::verbs::{ClientId, ClusterId};
 use serde::{Deserialize, Serialize};
 
 /// A part of the pool that the master reserves.
@@ -47,7 +47,9 @@ pub const fn extent_align_bytes(bytes: u64) -> u64 {
     if bytes >= HUGE_PAGE { HUGE_PAGE } else { PAGE }
 }
 
-/// A request to a memory node.
+/// A request to a memory node. With it comes the cluster that the asker belongs to
+/// ([`Stamped`](crate::rpc::Stamped)): a member of another one refuses whatever is more than a question
+/// who it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeRequest {
     /// Who are you? Answer: `Description`.
@@ -56,15 +58,15 @@ pub enum NodeRequest {
     /// attempt are forgotten. No client may own a block here. Repeating it, or a late one of an
     /// earlier attempt, changes nothing. Answer: `Done`.
     Format {
-        /// The cluster's random number: a node serves one cluster in its life.
-        cluster: u64,
+        /// A node serves one cluster in its life.
+        cluster: ClusterId,
         /// Grows with every attempt to form the cluster.
         attempt: u64,
     },
     /// Sets a zeroed extent aside. Repeating it gives the same offset. Answer: `Reserved`.
     Reserve {
         /// As in the `Format` that came before.
-        cluster: u64,
+        cluster: ClusterId,
         /// As in the `Format` that came before.
         attempt: u64,
         /// The number of the view that it is reserved for; 0 while the cluster forms.
@@ -152,6 +154,14 @@ pub enum NodeRequest {
     },
     /// How full are you? Answer: `Usage`.
     Usage,
+    /// The node stands at a view from now on: the header of its pool shows the number when the answer
+    /// comes. One that stands at a later view already stays there. Answer: `Done`.
+    StandAt {
+        /// The cluster whose view it is; the node serves no other one.
+        cluster: ClusterId,
+        /// The number of the view, which the master has stored.
+        view: u64,
+    },
 }
 
 /// What a memory node says of itself.
@@ -244,10 +254,10 @@ pub enum NodeRefusal {
         client: ClientId,
     },
     /// The node lends its memory to another cluster.
-    #[error("this memory node belongs to another cluster ({cluster:#x}); restart it to empty it")]
+    #[error("this memory node belongs to another cluster ({cluster}); restart it to empty it")]
     OtherCluster {
         /// The cluster it belongs to.
-        cluster: u64,
+        cluster: ClusterId,
     },
     /// The request's numbers make no sense.
     #[error("bad request: {what}")]

@@ -5,12 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::rpc::{MasterClient, MasterService, RpcError, Runtime, Server, bind, serve};
+use fusee_control::rpc::{
+    Caller, MasterClient, MasterService, RpcError, Runtime, Server, bind, serve,
+};
+use fusee_core::verbs::ClusterId;
 
 /// What a master of these tests does, as told from outside.
 const LEAD: u64 = 0;
 const STAND_BY: u64 = 1;
 const BREAK: u64 = 2;
+const LEAD_OTHER: u64 = 3;
+const OTHER: ClusterId = ClusterId::from_word(7).unwrap();
 
 /// A master that counts what it is asked.
 struct Fake {
@@ -25,13 +30,17 @@ impl Fake {
         let (role, asked) = (Arc::new(AtomicU64::new(role)), Arc::new(AtomicU64::new(0)));
         let (acts, counts, leader) =
             (Arc::clone(&role), Arc::clone(&asked), leader.map(str::to_owned));
-        let handler = move |_: MasterRequest| {
+        let handler = move |caller: Caller, _: MasterRequest| {
             counts.fetch_add(1, Ordering::SeqCst);
             let (role, leader) = (acts.load(Ordering::SeqCst), leader.clone());
             async move {
                 match role {
                     LEAD => MasterReply::Done,
                     STAND_BY => MasterReply::NotLeader { leader },
+                    LEAD_OTHER if caller.cluster != Some(OTHER) => {
+                        MasterReply::WrongCluster { cluster: Some(OTHER) }
+                    }
+                    LEAD_OTHER => MasterReply::Done,
                     _ => std::future::pending().await,
                 }
             }
@@ -155,4 +164,30 @@ fn a_request_that_may_have_had_an_effect_is_not_repeated_but_the_next_goes_elsew
     assert_eq!(silent.asked(), 1, "the open was repeated");
     assert_eq!(client.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
     assert_eq!(silent.asked(), 2);
+}
+
+#[test]
+fn a_master_of_another_cluster_is_passed_over_and_named() {
+    let runtime = runtime();
+    let stranger = Fake::start(&runtime, LEAD_OTHER, None);
+    let right = Fake::start(&runtime, LEAD, None);
+    let own = ClusterId::from_word(5).unwrap();
+    let both = client(&runtime, &[&stranger.addr, &right.addr]);
+    both.join(own);
+    assert_eq!(both.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
+    assert_eq!((stranger.asked(), right.asked()), (1, 1));
+    // Clones and separate connections belong to the same cluster.
+    let alone = client(&runtime, &[&stranger.addr]);
+    let (clone, apart) = (alone.clone(), alone.apart());
+    alone.join(own);
+    let wrong =
+        RpcError::WrongCluster { addr: stranger.addr.clone(), own: Some(own), found: Some(OTHER) };
+    for asking in [&alone, &clone, &apart] {
+        assert_eq!(asking.call_blocking(MasterRequest::Open), Err(wrong.clone()));
+    }
+    assert!(!wrong.may_take_effect());
+    let text = wrong.to_string();
+    assert!(text.contains("0000000000000005") && text.contains("0000000000000007"), "{text}");
+    alone.join(OTHER);
+    assert_eq!(apart.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
 }

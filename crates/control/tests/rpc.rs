@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::{
-    MasterClient, MasterService, NodeClient, NodeService, RpcError, Runtime, ServeError, Server,
-    bind, serve, serve_connections, serve_local,
+    Caller, MasterClient, MasterService, NodeClient, NodeService, RpcError, Runtime, ServeError,
+    Server, bind, serve, serve_connections, serve_local,
 };
 use fusee_core::verbs::ClientId;
 
@@ -33,7 +33,7 @@ async fn count(request: NodeRequest, calls: Arc<AtomicU64>) -> NodeReply {
 
 fn counting_node(runtime: &Runtime, addr: &str) -> (Server, String) {
     let calls = Arc::new(AtomicU64::new(0));
-    let handler = move |request| count(request, Arc::clone(&calls));
+    let handler = move |_, request| count(request, Arc::clone(&calls));
     let server = serve::<NodeService, _, _>(runtime, bind(addr).unwrap(), handler).unwrap();
     let addr = server.addr().unwrap().to_string();
     (server, addr)
@@ -47,8 +47,8 @@ fn watched_node(runtime: &Runtime) -> (Server, Receiver<(&'static str, u64)>) {
     let server = serve_connections::<NodeService, _, _, _>(
         runtime,
         bind("127.0.0.1:0").unwrap(),
-        move |connection, request| {
-            seen.send(("asks", connection)).unwrap();
+        move |caller: Caller, request| {
+            seen.send(("asks", caller.connection)).unwrap();
             count(request, Arc::default())
         },
         move |connection| tell.send(("ends", connection)).unwrap(),
@@ -183,7 +183,7 @@ fn nobody_listening_is_unreachable() {
 #[test]
 fn a_master_in_place_of_a_memory_node_is_named() {
     let runtime = runtime();
-    let handler = |_: MasterRequest| async { MasterReply::Done };
+    let handler = |_: Caller, _: MasterRequest| async { MasterReply::Done };
     let listener = bind("127.0.0.1:0").unwrap();
     let server = serve::<MasterService, _, _>(&runtime, listener, handler).unwrap();
     let addr = server.addr().unwrap().to_string();
@@ -226,7 +226,7 @@ fn poke(addr: &str, bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn malformed_input_closes_only_its_own_connection() {
-    const HELLO: &[u8] = b"FUSEE\x01\x01\0";
+    const HELLO: &[u8] = b"FUSEE\x02\x01\0";
     let runtime = runtime();
     let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr.clone());
@@ -255,7 +255,7 @@ fn an_in_process_service_needs_no_port_and_ends_when_dropped() {
     let runtime = runtime();
     let calls = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&calls);
-    let handler = move |request| count(request, Arc::clone(&seen));
+    let handler = move |_, request| count(request, Arc::clone(&seen));
     let (client, server) = serve_local::<NodeService, _, _>(&runtime, "node 0", handler);
     assert_eq!(usage(&client), 0);
     assert_eq!(usage(&client.clone()), 1);

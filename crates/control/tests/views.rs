@@ -2,7 +2,7 @@
 
 use fusee_control::master::{Epochs, MasterReply};
 use fusee_core::update::ViewUpdate;
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Member, Place, Subtable, View};
 
 /// What a split costs every client process: a few hundred bytes, however large the index is.
@@ -25,7 +25,7 @@ fn the_views_of_a_split_are_short_messages() {
     };
     let from = View {
         number: 1000,
-        cluster: u64::MAX,
+        cluster: ClusterId::from_word(u64::MAX).unwrap(),
         geometry: Geometry::default(),
         members: (0..3).map(member).collect(),
         regions: Vec::new(),
@@ -36,7 +36,8 @@ fn the_views_of_a_split_are_short_messages() {
     let told = |view: &View, from: Option<&View>| {
         let view = Some(ViewUpdate::to(view, from));
         let (expelled, epochs) = (Vec::new(), Epochs::default());
-        let reply = MasterReply::Renewed { view, expelled, epochs, mark: 0, short: 0 };
+        let reply =
+            MasterReply::Renewed { view, expelled, epochs, mark: 0, short: 0, lease_ms: 1_000 };
         postcard::to_stdvec(&reply).unwrap().len()
     };
     let (mut old, mut whole, mut differences) = (from.clone(), Vec::new(), Vec::new());

@@ -41,12 +41,13 @@ pub enum Error {
         max_bytes: usize,
     },
     /// No memory node has a free block for an object of this size.
-    #[error("out of memory: no memory node has a free block; form a cluster with larger pools")]
+    #[error(
+        "out of memory: no memory node has a free block, nor room for more; start another memory node, or \
+         delete what is not needed"
+    )]
     OutOfMemory,
     /// Both buckets of the key are full, and the index cannot grow.
-    #[error(
-        "index full: no memory node has room for a larger one; form a cluster with larger pools"
-    )]
+    #[error("index full: no memory node has room for a larger one; start another memory node")]
     IndexFull,
     /// A memory node did not answer.
     #[error("{node} failed: {error} (write outcome: {outcome:?})")]
@@ -60,8 +61,8 @@ pub enum Error {
     },
     /// The host told the operation to stop waiting: for the winner of a conflict, or for a block.
     #[error(
-        "gave up after waiting too long for {waiting_for} (write outcome: {outcome:?}); if its client \
-         died, trying again does not help"
+        "gave up after waiting too long for {waiting_for} (write outcome: {outcome:?}); try again when \
+         `fusee status` shows no change and no session that is given up"
     )]
     GaveUp {
         /// For what it waited.

@@ -8,6 +8,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::Future;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::Error;
 use crate::layout::{Address, SizeClass};
 use crate::slab::Rest;
@@ -45,6 +47,23 @@ pub struct Acting {
     pub stopped: usize,
 }
 
+/// Replicas of objects that did not hold what belongs there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damage {
+    /// That were found.
+    pub found: u64,
+    /// Those of them that were written anew, from a replica that was whole.
+    pub repaired: u64,
+}
+
+impl Damage {
+    /// Adds what somebody else found.
+    pub fn add(&mut self, other: Damage) {
+        self.found += other.found;
+        self.repaired += other.repaired;
+    }
+}
+
 /// Waiting, blocks and views.
 pub trait Host {
     /// Waits a little before an operation tries for the `attempt`-th time (from 0): longer for
@@ -80,6 +99,13 @@ pub trait Host {
     /// who makes a new moment after this finds what was told, or a later `moment` finds the new one.
     fn tell(&self, acting: Acting);
 
+    /// An operation begins to act in this moment. For whoever checks that no memory is used again too early;
+    /// nobody else needs to know more than is told.
+    fn began(&self, _moment: u64) {}
+
+    /// One that acts since this moment does not act any more.
+    fn ended(&self, _moment: u64) {}
+
     /// Tells others since when there are freed objects whose bits are not set yet.
     fn tell_freed(&self, since: Option<u64>);
 
@@ -113,6 +139,17 @@ pub trait Host {
     /// and no operation runs that began before they were. It is not the session's any more, even if
     /// that fails.
     fn free_block(&self, block: Address, view: &Arc<View>) -> impl Future<Output = ()>;
+
+    /// Replicas of an object are damaged, of which so many were written anew: somebody should be told.
+    fn found_damage(&self, damage: Damage);
+
+    /// Whether the blocks for log objects are so few that sessions lend each other theirs: the pool had
+    /// none left, or the last one came from somebody else.
+    fn lends(&self) -> bool;
+
+    /// Whether the master has heard the session less than a lease ago: so nothing has taken effect by
+    /// now that the session has not acknowledged.
+    fn is_heard(&self) -> bool;
 
     /// A memory node did not answer: somebody should look after it.
     fn report_unreachable(&self, node: MnId);

@@ -145,6 +145,20 @@ mutants! {
     /// A write on the spot does not look at what its CASes found: two writers win one round.
     WriteNowWinsUnseen,
 
+    // Damage.
+    /// An object that fails its CRC counts as another key's: an INSERT adds the key once more.
+    DamagedIsAnotherKeys,
+    /// So does one whose start shows another key, read without its CRC.
+    OtherKeyByItsStart,
+    /// A damaged replica stays as it is: when the good ones are lost, so is the pair.
+    DamageStays,
+    /// A split believes the first replica of an object: an entry goes where its key is not looked for.
+    SplitTrustsOneReplica,
+    /// A split leaves entries where they are whose keys are longer than what it reads first.
+    SplitReadsOnce,
+    /// A region is copied from one replica, damage included.
+    CopiesDamage,
+
     // Objects.
     /// An object is written to its first replica only: it is lost with that node.
     ObjectOnOneReplica,
@@ -163,6 +177,13 @@ mutants! {
     ComparedIsNotSettled,
     /// An operation acts while it waits for memory: what it could know never becomes free.
     WaitsWhileItActs,
+    /// A keeper takes an epoch for over when the one before it is.
+    EpochsPassEarly,
+    /// A block goes back to the pool as soon as it is zeros: who has seen what was there meets what
+    /// comes next, in the same generations.
+    ZeroedBlockReturnedAtOnce,
+    /// A comparison looks only at the first slots of every subtable.
+    ComparesFewSlots,
 
     // Recovery of clients, and settling after the loss of a memory node.
     /// Recovery reads the backups' slots before the primary's.
@@ -196,9 +217,6 @@ mutants! {
     StaleGuessLoses,
     /// The same, if the view changes under it.
     StoppedGuessLoses,
-    /// INSERT reads the objects of what it sees on a backup elsewhere: half written, they are taken for
-    /// those of other keys.
-    LookReadsElsewhere,
     /// Recovery looks for objects on one replica of a block only.
     RecoveryWalksOneReplica,
     /// Recovery goes on with a round although its object is not on all replicas.
@@ -207,6 +225,20 @@ mutants! {
     SettlingDoesNotComplete,
     /// A replica of a region leaves with the only complete object of a dead client, whose word stays.
     RegionsCopiedIncomplete,
+
+    // Who is cut off together with a memory node.
+    /// Who was not heard for a lease counts what it has read, whoever stands at which view.
+    ReadsUnheard,
+    /// Half of the members are enough to vouch for what was read.
+    HalfVouches,
+    /// A question to the members counts for operations that began after it.
+    OldAskVouches,
+    /// Members that do not answer are taken for such that show no later view.
+    SilentNodesVouch,
+    /// The list of a SEARCH of many keys is answered without asking.
+    ManyReadUnheard,
+    /// A write answers that the key exists, or does not, without asking.
+    WritesAnswerUnheard,
 
     // Whoever calls recovery.
     /// A master does not shut out the repairs that an earlier one had begun: their verbs execute

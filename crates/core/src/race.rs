@@ -239,12 +239,13 @@ mod tests {
     use alloc::vec;
 
     use super::*;
+    use crate::verbs::ClusterId;
     use crate::view::{Geometry, View};
 
     fn view(groups: u32, slots: u8, depth: u32) -> View {
         View {
             number: 1,
-            cluster: 1,
+            cluster: ClusterId::from_word(1).unwrap(),
             geometry: Geometry {
                 groups_per_subtable: groups,
                 slots_per_bucket: slots,

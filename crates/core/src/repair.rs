@@ -23,7 +23,7 @@
 //! them, and lies nowhere else but beside the primary that is lost ([`store`](crate::store), guesses).
 //!
 //! A subtable that gets a replica, or a sibling ([`split`]), is made equal first, and copied then; a
-//! region is only copied,
+//! region is only copied, what is damaged from where it is not,
 //! since an object stands on all replicas before anybody can learn of it, but for those of dead clients,
 //! which are completed before ([`recovery::complete_objects`](crate::recovery::complete_objects)).
 //!
@@ -38,11 +38,11 @@ use arrayvec::ArrayVec;
 
 use crate::change::{RegionChange, Split, Stage, SubtableChange};
 use crate::complete::complete;
-use crate::layout::{BLOCK_HEADER_BYTES, Slot, bitmap_bytes};
+use crate::layout::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, Slot, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
 use crate::split;
 use crate::stats::Cost;
-use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
+use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Span, Ticket};
 use crate::view::{MAX_REPLICAS, Place, View};
 
 /// Slots that are read from each survivor in one phase.
@@ -64,6 +64,18 @@ pub enum RepairError {
         /// The slot.
         slot: u64,
     },
+    /// An object that a split has to place is damaged on all of its replicas: nobody can tell where it
+    /// belongs, and the subtable stays as it is.
+    #[error(
+        "slot {slot} of subtable {subtable} leads to an object that is damaged on all of its \
+         replicas: nobody can tell on which side of the split its key belongs"
+    )]
+    Unreadable {
+        /// The subtable.
+        subtable: u32,
+        /// The slot.
+        slot: u64,
+    },
 }
 
 /// What a transformation came to.
@@ -73,6 +85,8 @@ pub struct Transformed {
     pub slots_changed: u64,
     /// Bytes that were copied to new replicas.
     pub bytes_copied: u64,
+    /// Objects that were damaged where they were copied from, and taken from another replica.
+    pub objects_repaired: u64,
     /// What it cost.
     pub cost: Cost,
 }
@@ -113,33 +127,155 @@ pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed
     }
     for RegionChange { region, joining, .. } in &change.regions {
         let Some(joining) = joining else { continue };
-        let from = view.regions[*region as usize].places[0];
-        copy_region(fabric, view, from, *joining, &mut result).await?;
+        let from = &view.regions[*region as usize].places;
+        let work = CopyRegion { fabric, view, from, to: *joining, result: &mut result };
+        work.copy().await?;
     }
     Ok(result)
 }
 
-/// Copies a region, except for the free bitmaps: only those of its first place count, clients
-/// change them all the while, and those of the others are zeros until one of them comes first.
-async fn copy_region<F: Fabric>(
-    fabric: &F,
-    view: &View,
-    from: Place,
+/// A region gets a replica.
+struct CopyRegion<'r, F> {
+    fabric: &'r F,
+    view: &'r View,
+    /// Where it is now.
+    from: &'r [Place],
     to: Place,
-    result: &mut Transformed,
-) -> Result<(), RepairError> {
-    let geometry = &view.geometry;
-    let at = |place: Place, offset| Place { offset: place.offset + offset, ..place };
-    copy(fabric, from, to, geometry.table_bytes(), result).await?;
-    for block in 0..geometry.blocks_per_region() {
-        let header = geometry.block_offset(block);
-        copy(fabric, at(from, header), at(to, header), BLOCK_HEADER_BYTES, result).await?;
-        let bitmap = BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes);
-        let objects = header + bitmap;
-        let bytes = geometry.block_bytes - bitmap;
-        copy(fabric, at(from, objects), at(to, objects), bytes, result).await?;
+    result: &'r mut Transformed,
+}
+
+fn at(place: Place, offset: u64) -> Place {
+    Place { offset: place.offset + offset, ..place }
+}
+
+impl<F: Fabric> CopyRegion<'_, F> {
+    /// Copies all but the free bitmaps: only those of the region's first place count, clients change them
+    /// all the while, and those of the others are zeros until one of them comes first.
+    ///
+    /// From the first place, but for what is damaged there: of an object that is not whole, or a block
+    /// header that is none, another replica may be.
+    async fn copy(mut self) -> Result<(), RepairError> {
+        let geometry = &self.view.geometry;
+        let table = geometry.table_bytes();
+        copy(self.fabric, self.from[0], self.to, table, self.result).await?;
+        let bitmap = bitmap_bytes(geometry.block_bytes);
+        for block in 0..geometry.blocks_per_region() {
+            let block = geometry.block_offset(block);
+            let header = self.copy_header(block).await?;
+            let mut copied = BLOCK_HEADER_BYTES + bitmap;
+            let shape = header.and_then(|h| BlockShape::new(geometry.block_bytes, h.class));
+            if let Some(shape) = shape.filter(|_| !removed(Mutant::CopiesDamage)) {
+                self.copy_objects(block, shape).await?;
+                copied = shape.first_offset + u64::from(shape.objects) * shape.object_bytes;
+            }
+            let [from, to] = [self.from[0], self.to].map(|place| at(place, block + copied));
+            let bytes = geometry.block_bytes - copied;
+            copy(self.fabric, from, to, bytes, self.result).await?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    async fn copy_header(&mut self, block: u64) -> Result<Option<BlockHeader>, RepairError> {
+        let mut batch = Batch::new();
+        let mut reads = PerSurvivor::<Ticket>::new();
+        for place in self.from {
+            reads.push(batch.read(place.node, place.offset + block, BLOCK_HEADER_BYTES as u32));
+        }
+        batch = self.execute(batch).await;
+        let first = batch.data_span(reads[0])?;
+        let mut chosen = (first, None);
+        for read in reads {
+            let span = batch.data_span(read)?;
+            let bytes = batch.bytes(span).try_into().expect("as long as was asked for");
+            if let Some(header) = BlockHeader::decode(bytes) {
+                chosen = (span, Some(header));
+                break;
+            }
+        }
+        let (span, header) = chosen;
+        batch.next_phase();
+        batch.write(self.to.node, self.to.offset + block, span);
+        batch = self.execute(batch).await;
+        batch.check()?;
+        self.result.bytes_copied += BLOCK_HEADER_BYTES;
+        Ok(header)
+    }
+
+    async fn copy_objects(&mut self, block: u64, shape: BlockShape) -> Result<(), RepairError> {
+        let together = (CHUNK_BYTES / shape.object_bytes).max(1) as u32;
+        let mut batch = Batch::new();
+        let mut next = 0;
+        while next < shape.objects {
+            let count = together.min(shape.objects - next);
+            let offset = block + shape.offset(next);
+            let bytes = (u64::from(count) * shape.object_bytes) as u32;
+            let object = |span: Span, i: u32| {
+                span.part(i * shape.object_bytes as u32, shape.object_bytes as u32)
+            };
+            batch.clear();
+            let read = batch.read(self.from[0].node, self.from[0].offset + offset, bytes);
+            batch = self.execute(batch).await;
+            let all = batch.data_span(read)?;
+            // Free objects that were never used are zeros: nothing is missing.
+            let is_broken = |i: &u32| {
+                let bytes = batch.bytes(object(all, *i));
+                bytes.iter().any(|b| *b != 0) && Object::decode(bytes).is_err()
+            };
+            let broken: Vec<u32> = (0..count).filter(is_broken).collect();
+            for broken in broken.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
+                self.mend(&mut batch, offset, all, broken, &object).await?;
+            }
+            batch.next_phase();
+            batch.write(self.to.node, self.to.offset + offset, all);
+            batch = self.execute(batch).await;
+            batch.check()?;
+            self.result.bytes_copied += u64::from(bytes);
+            next += count;
+        }
+        Ok(())
+    }
+
+    /// Takes objects that are broken in what was read from another replica where one is whole. One that is
+    /// whole nowhere is free, or what a dead client has not finished, or damaged on all: it stays as it is.
+    async fn mend(
+        &mut self,
+        batch: &mut Batch,
+        offset: u64,
+        all: Span,
+        broken: &[u32],
+        object: &impl Fn(Span, u32) -> Span,
+    ) -> Result<(), RepairError> {
+        batch.next_phase();
+        let mut reads: Vec<(u32, Ticket)> = Vec::new();
+        for i in broken {
+            let Span { len, .. } = object(all, *i);
+            let offset = offset + u64::from(*i) * u64::from(len);
+            for place in &self.from[1..] {
+                reads.push((*i, batch.read(place.node, place.offset + offset, len)));
+            }
+        }
+        if reads.is_empty() {
+            return Ok(());
+        }
+        *batch = self.execute(core::mem::take(batch)).await;
+        let mut mended = None;
+        for (i, read) in reads {
+            let span = batch.data_span(read)?;
+            if mended != Some(i) && Object::decode(batch.bytes(span)).is_ok() {
+                let whole = batch.bytes(span).to_vec();
+                batch.bytes_mut(object(all, i)).copy_from_slice(&whole);
+                mended = Some(i);
+                self.result.objects_repaired += 1;
+            }
+        }
+        Ok(())
+    }
+
+    async fn execute(&mut self, batch: Batch) -> Batch {
+        let batch = self.fabric.execute(batch).await;
+        self.result.cost.add_batch(&batch);
+        batch
+    }
 }
 
 /// Copies `bytes` bytes, which nobody writes meanwhile.

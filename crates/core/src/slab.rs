@@ -129,6 +129,8 @@ pub(crate) struct Block {
     pub held: bool,
     /// It may be handed on to somebody else at any time.
     offered: bool,
+    /// It is in use, but for the time between two operations: others may have it then, if they have none.
+    lent: bool,
     /// It came because another class was short, in case it was wholly free.
     is_foreign: bool,
     /// It is being emptied, or since when it is all zeros.
@@ -163,6 +165,7 @@ impl Block {
             doubt: if grant.marked.is_some() { Doubt::None } else { Doubt::Open },
             held: false,
             offered: false,
+            lent: false,
             is_foreign,
             scrubbed: None,
         }
@@ -185,7 +188,8 @@ impl Block {
     /// Whether a class may take it into use, if one in `least` objects has to be free.
     pub fn suits(&self, class: SizeClass, least: u32) -> bool {
         let free = u64::from(self.free_objects()) * u64::from(least);
-        self.class == class && self.has_room() && free >= u64::from(self.shape.objects)
+        let is_enough = self.lent || free >= u64::from(self.shape.objects);
+        self.class == class && self.has_room() && is_enough
     }
 
     /// Objects that can be handed out once what was seen is collected.
@@ -295,7 +299,9 @@ impl Block {
 
     /// The block is taken into use.
     fn use_from_here(&mut self) {
-        self.half = self.free_objects() / 2;
+        if !core::mem::take(&mut self.lent) {
+            self.half = self.free_objects() / 2;
+        }
         self.is_foreign = false;
         let from = if self.free.is_empty() { self.fresh } else { 0 };
         if self.written == Some(true) {
@@ -321,10 +327,15 @@ impl Block {
     }
 
     /// What somebody else would get, if nothing is under way about it. What was collected is not marked
-    /// any more, and nobody else would find it: such a block, of which there are few, stays.
+    /// any more, and nobody else would find it without a look at the index: such a block, of which there
+    /// are few, stays, unless it is lent.
     fn spare(&self) -> Option<Rest> {
         let is_spare = self.is_quiet() && !self.held && self.scrubbed.is_none();
-        (is_spare && self.free.is_empty()).then(|| self.rest())
+        if !is_spare || !(self.free.is_empty() || self.lent) {
+            return None;
+        }
+        let rest = self.rest();
+        Some(Rest { marked: rest.marked.filter(|_| self.free.is_empty()), ..rest })
     }
 
     /// Whether nobody here has a use for it: it was looked at, and does not go back to the pool.
@@ -531,6 +542,15 @@ impl Slabs {
         self.aside.extend(current);
     }
 
+    /// The block in use of a class may be offered like those that are not, until this session needs it again.
+    pub(crate) fn lend(&mut self, class: SizeClass) {
+        let slab = self.slabs.iter_mut().find(|slab| slab.class == class);
+        if let Some(mut block) = slab.and_then(|slab| slab.current.take_if(|b| b.has_room())) {
+            block.lent = true;
+            self.aside.push(block);
+        }
+    }
+
     /// The header of a block that is `held` says on all replicas that it is at rest, or may do so.
     pub(crate) fn rests(&mut self, block: Address, is_sure: bool) {
         if let Some(block) = self.aside_at(block) {
@@ -575,196 +595,13 @@ impl Slabs {
         core::mem::take(&mut self.aside).iter().map(Block::rest).collect()
     }
 
-    /// The header that says that a block of this session is at rest.
-    pub(crate) fn at_rest(&self, class: SizeClass) -> BlockHeader {
-        BlockHeader { class, owner: self.owner, first: 0, at_rest: true }
+    /// The header that says that a block which is not in use is at rest, and from where on it is new.
+    pub(crate) fn at_rest(&self, block: Address) -> Option<BlockHeader> {
+        let block = self.aside.iter().find(|b| b.address == block)?;
+        let Block { class, fresh, .. } = *block;
+        Some(BlockHeader { class, owner: self.owner, first: fresh, at_rest: true })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BLOCK: u64 = 4096;
-
-    fn grant(n: u64, first: u32) -> BlockGrant {
-        let (address, marked) = (Address::new(n * BLOCK), Some(1));
-        BlockGrant { address, class: class(), first, marked, pool_is_empty: false }
-    }
-
-    fn class() -> SizeClass {
-        SizeClass::fitting(1024).unwrap()
-    }
-
-    fn take(slabs: &mut Slabs) -> Option<Allocation> {
-        slabs.allocate(class(), u32::MAX, |_| false)
-    }
-
-    #[test]
-    fn objects_come_from_one_block_after_the_other() {
-        let mut slabs = Slabs::new(ClientId(7), BLOCK);
-        assert_eq!(take(&mut slabs), None);
-        assert!(slabs.add_block(class(), grant(1, 0)));
-        assert!(slabs.add_block(class(), grant(5, 1)));
-        let all: Vec<Allocation> = core::iter::from_fn(|| take(&mut slabs)).collect();
-        assert_eq!(all.len(), 3 + 2);
-        assert!(all.iter().all(|object| object.generation == 0));
-        let header = BlockHeader { class: class(), owner: ClientId(7), first: 0, at_rest: false };
-        assert_eq!(all[0].header, Some((Address::new(BLOCK), header)));
-        let header = BlockHeader { first: 1, ..header };
-        assert_eq!(all[3].header, Some((Address::new(5 * BLOCK), header)));
-    }
-
-    #[test]
-    fn what_is_given_back_comes_again_with_the_next_generation() {
-        let mut slabs = Slabs::new(ClientId(1), BLOCK);
-        slabs.add_block(class(), grant(1, 0));
-        let first = take(&mut slabs).unwrap();
-        let _second = take(&mut slabs).unwrap();
-        slabs.give_back(&first);
-        let again = take(&mut slabs).unwrap();
-        assert_eq!((again.address, again.generation), (first.address, 1));
-        let mut object = again;
-        for i in 2..=u32::from(Slot::GENERATIONS) {
-            slabs.give_back(&object);
-            object = take(&mut slabs).unwrap();
-            assert_eq!(u32::from(object.generation), i % u32::from(Slot::GENERATIONS));
-        }
-        assert_eq!(take(&mut slabs).unwrap().generation, 0, "the third one, never used");
-    }
-
-    #[test]
-    fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
-        let mut slabs = Slabs::new(ClientId(1), BLOCK);
-        slabs.add_block(class(), grant(1, 3));
-        assert_eq!(take(&mut slabs), None);
-        let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-        let unit = block.shape.offset(1) / UNIT_BYTES;
-        // One of them stands for no object.
-        let words = vec![(0, 1 << unit | 1)];
-        assert_eq!(block.marked(&words), (vec![1], vec![(0, 1 << unit)]));
-        block.seen = Some(Seen { led_since: 1, mark: 0, words, objects: 1 });
-        assert_eq!((block.free_objects(), block.prospect()), (0, 1));
-        assert!(block.is_worth_collecting(class(), 3) && !block.is_worth_collecting(class(), 2));
-        let rest = slabs.offer().0.pop().expect("nothing of it was collected");
-        assert_eq!((rest.first, rest.marked), (3, Some(1)));
-        slabs.take_back(&[]);
-        slabs.aside_at(Address::new(BLOCK)).unwrap().take_in(&[1]);
-        assert_eq!(slabs.offer(), (vec![], vec![]), "nobody else would find the object");
-        slabs.take_back(&[]);
-        slabs.aside_at(Address::new(BLOCK)).unwrap().begin_doubt(Doubt::Open);
-        assert_eq!(slabs.aside()[0].prospect(), 1, "in doubt nothing is seen");
-        let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-        block.end_doubt(Some(Seen { led_since: 1, mark: 0, words: vec![(0, 1)], objects: 1 }));
-        block.follow(1);
-        assert_eq!((block.doubt(), block.prospect()), (&Doubt::None, 2));
-        block.follow(2);
-        assert_eq!((block.doubt(), block.prospect()), (&Doubt::Open, 1), "another bitmap");
-    }
-
-    #[test]
-    fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
-        let mut slabs = Slabs::new(ClientId(1), BLOCK);
-        slabs.add_block(SizeClass::fitting(64).unwrap(), grant(1, 3));
-        assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (1, 0), "nobody has looked");
-        slabs.take_back(&[]);
-        slabs.aside_at(Address::new(BLOCK)).unwrap().looked = 1;
-        assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (0, 1));
-        slabs.take_back(&[]);
-        let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-        block.learn(2, &[0]);
-        block.take_in(&[2]);
-        let object = take(&mut slabs).expect("its class needs one");
-        slabs.end(&object);
-        slabs.set_aside();
-        assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (1, 0), "it is of use");
-    }
-
-    #[test]
-    fn a_header_goes_with_every_object_until_it_is_written() {
-        let mut slabs = Slabs::new(ClientId(1), BLOCK);
-        slabs.add_block(class(), grant(1, 0));
-        let first = take(&mut slabs).unwrap();
-        let second = take(&mut slabs).unwrap();
-        assert_eq!(first.header, second.header);
-        assert!(second.header.is_some());
-        slabs.header_written(&second);
-        let third = take(&mut slabs).unwrap();
-        assert_eq!(third.header, None);
-        // At rest, and in use once more.
-        slabs.set_aside();
-        let block = Address::new(BLOCK);
-        assert!(!slabs.aside()[0].may_rest(), "three writes are under way");
-        [first, second].iter().for_each(|object| slabs.end(object));
-        slabs.give_back(&third);
-        assert!(slabs.aside()[0].may_rest());
-        slabs.rests(block, true);
-        assert!(!slabs.aside()[0].may_rest());
-        let (_, header) = take(&mut slabs).unwrap().header.unwrap();
-        assert_eq!((header.first, header.at_rest), (0, false));
-    }
-
-    #[test]
-    fn a_block_with_little_room_is_used_only_if_that_will_do() {
-        let mut slabs = Slabs::new(ClientId(1), BLOCK);
-        slabs.add_block(class(), grant(1, 2));
-        assert_eq!(slabs.allocate(class(), 2, |_| false), None);
-        assert_eq!(slabs.allocate(class(), 3, |_| true), None, "frozen");
-        assert!(slabs.allocate(class(), 3, |_| false).is_some());
-        assert_eq!(take(&mut slabs), None);
-    }
-
-    #[test]
-    fn freed_objects_are_taken_in_with_the_generation_that_stands_there() {
-        let mut slabs = Slabs::new(ClientId(1), BLOCK);
-        slabs.add_block(class(), grant(1, 3));
-        assert_eq!(take(&mut slabs), None);
-        let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-        assert_eq!(block.taken(), [true; 3]);
-        assert_eq!(block.unknown(&[1, 2]).collect::<Vec<u32>>(), [1, 2]);
-        block.learn(2, &[31]);
-        block.take_in(&[2]);
-        assert_eq!(block.taken(), [true, true, false]);
-        assert_eq!(block.in_use_from, u32::MAX, "not in use yet");
-        let object = take(&mut slabs).unwrap();
-        assert_eq!((object.address.bytes() - BLOCK, object.generation), (128 + 2048, 0));
-        assert_eq!(take(&mut slabs), None);
-    }
-
-    #[test]
-    fn no_replica_has_the_generation_that_comes_next() {
-        let mut slabs = Slabs::new(ClientId(1), BLOCK);
-        slabs.add_block(class(), grant(1, 3));
-        slabs.set_aside();
-        for (standing, next) in [
-            (&[4][..], 5),
-            (&[4, 4, 4], 5),
-            (&[4, 5], 6),
-            (&[5, 4], 6),
-            (&[31, 0, 1, 2, 3], 4),
-            (&[30, 63], 0),
-            (&[7, 8, 10], 9),
-        ] {
-            let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-            block.learn(2, standing);
-            assert_eq!(block.generations[2], next, "{standing:?}");
-        }
-    }
-
-    #[test]
-    fn rests_say_what_was_never_allocated() {
-        let mut slabs = Slabs::new(ClientId(1), BLOCK);
-        slabs.add_block(class(), grant(1, 0));
-        slabs.add_block(class(), grant(2, 0));
-        let object = take(&mut slabs).unwrap();
-        slabs.give_back(&object);
-        let mut rests = slabs.take_rests();
-        rests.sort_by_key(|rest| rest.first);
-        assert_eq!(rests.iter().map(|rest| rest.first).collect::<Vec<u32>>(), [0, 1]);
-        assert!(slabs.take_rests().is_empty());
-        assert!(slabs.add_block(class(), grant(1, 3)), "all of it was allocated once");
-        assert!(!slabs.add_block(class(), grant(5, 4)));
-        let too_large = BlockGrant { class: SizeClass::MAX, ..grant(1, 0) };
-        assert!(!slabs.add_block(class(), too_large), "too large for a block");
-    }
-}
+mod tests;

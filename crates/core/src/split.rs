@@ -13,19 +13,25 @@
 //! or be taken for its owner. What is still in the primary is still to be cleared, so both may stop anywhere
 //! and be run again. Writes to the two wait until the change has ended.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
 
 use crate::change::{Split, Stage, SubtableChange};
 use crate::layout::{HEADER_BYTES, Object, Slot};
+use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::repair::{RepairError, Transformed};
 use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
-use crate::view::{MAX_REPLICAS, Place, View};
+use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
-/// Slots that are handled in one go: one object is read for each.
-const CHUNK_SLOTS: u64 = MAX_BATCH_VERBS as u64;
+/// Slots that are handled in one go: every replica of an object is read for each.
+const CHUNK_SLOTS: u64 = (MAX_BATCH_VERBS / MAX_REPLICAS) as u64;
 /// Bytes of an object that are read first: most keys are shorter.
 const PREFIX_BYTES: u64 = 128;
+/// Bytes of objects that are read together, unless a single one has more.
+const CHUNK_BYTES: u64 = 4 << 20;
 
 /// Fills the sibling of a subtable whose replicas are equal.
 pub(crate) async fn fill<F: Fabric>(
@@ -39,7 +45,7 @@ pub(crate) async fn fill<F: Fabric>(
     let mut work = Work { fabric, view, batch: Batch::new(), result };
     for (first, count) in chunks(view) {
         let [words] = work.read([from], first, count).await?;
-        let moves = work.which_move(subtable, &words).await?;
+        let moves = work.which_move(subtable, first, &words).await?;
         work.batch.clear();
         let image = work.batch.stage(count as u32 * 8);
         let slots = work.batch.bytes_mut(image).chunks_exact_mut(8);
@@ -128,39 +134,72 @@ impl<F: Fabric> Work<'_, F> {
 
     /// Of every word whether it is an entry of the sibling. An entry that leads to no object is
     /// not: nobody finds it anywhere.
-    async fn which_move(&mut self, subtable: u32, words: &[Slot]) -> Result<Vec<bool>, Failure> {
+    ///
+    /// The starts of all replicas are read. They have to agree, and to show a key that belongs where the
+    /// word stands; else a replica is damaged, or the key is longer. In the end the CRC decides, of any
+    /// replica; an entry of which none is good has no place, and the split waits.
+    async fn which_move(
+        &mut self,
+        subtable: u32,
+        first: u64,
+        words: &[Slot],
+    ) -> Result<Vec<bool>, RepairError> {
         let depth = self.view.subtables[subtable as usize].local_depth;
         let mut moves = Vec::new();
         moves.resize(words.len(), false);
-        let mut asked: Vec<(usize, u64)> =
-            (0..words.len()).filter(|i| !words[*i].is_free()).map(|i| (i, PREFIX_BYTES)).collect();
-        // A second round for the keys that are longer than the first one reads.
+        let live = (0..words.len()).filter(|i| !words[*i].is_free());
+        let mut asked: VecDeque<(usize, u64)> = live.map(|i| (i, PREFIX_BYTES)).collect();
         while !asked.is_empty() {
             self.batch.clear();
-            let reads: Vec<(usize, Ticket)> = asked
-                .drain(..)
-                .filter_map(|(i, bytes)| Some((i, self.read_object(words[i], bytes)?)))
-                .collect();
+            let mut reads: Vec<(usize, u64, PerReplica<Ticket>)> = Vec::new();
+            while let Some((i, bytes)) = asked.front().copied() {
+                let Some((whole, places)) = self.replicas(words[i]) else {
+                    asked.pop_front();
+                    continue;
+                };
+                let bytes = bytes.min(whole);
+                let together = self.batch.touched_bytes() + bytes * MAX_REPLICAS as u64;
+                let verbs = self.batch.verbs().len() + MAX_REPLICAS;
+                if !reads.is_empty() && (together > CHUNK_BYTES || verbs > MAX_BATCH_VERBS) {
+                    break;
+                }
+                asked.pop_front();
+                let read = |p: Place| self.batch.read(p.node, p.offset, bytes as u32);
+                let tickets = places.into_iter().map(read).collect();
+                reads.push((i, if bytes == whole { 0 } else { whole }, tickets));
+            }
+            if reads.is_empty() {
+                break;
+            }
             self.phase().await;
-            for (i, read) in reads {
-                let prefix = self.batch.data(read)?;
-                match Object::prefix_key(prefix, words[i].generation()) {
-                    Ok(Ok(key)) => moves[i] = Buckets::belongs_to_sibling(key, depth),
-                    Ok(Err(key_bytes)) if prefix.len() as u64 == PREFIX_BYTES => {
-                        asked.push((i, HEADER_BYTES + key_bytes));
+            for (i, whole, tickets) in reads {
+                let slot = SlotRef { subtable, slot: (first + i as u64) as u32 };
+                let mut replicas = PerReplica::<&[u8]>::new();
+                for ticket in tickets {
+                    replicas.push(self.batch.data(ticket)?);
+                }
+                if removed(Mutant::SplitTrustsOneReplica) {
+                    replicas.truncate(1);
+                }
+                match key_of(self.view, slot, words[i], &replicas, whole == 0) {
+                    Shown::Key(key) => moves[i] = Buckets::belongs_to_sibling(key, depth),
+                    Shown::Nothing if whole == 0 => {
+                        return Err(RepairError::Unreadable { subtable, slot: slot.slot.into() });
                     }
-                    Ok(Err(_)) | Err(_) => {}
+                    Shown::Nothing => asked.push_back((i, whole)),
+                    Shown::Longer(_) if removed(Mutant::SplitReadsOnce) => {}
+                    Shown::Longer(bytes) => asked.push_back((i, bytes)),
                 }
             }
         }
         Ok(moves)
     }
 
-    /// Posts a READ of the beginning of the object that a word leads to.
-    fn read_object(&mut self, word: Slot, bytes: u64) -> Option<Ticket> {
-        let whole = word.class()?.bytes();
-        let place = self.view.object_places(word.address(), whole)?.next()?;
-        Some(self.batch.read(place.node, place.offset, whole.min(bytes) as u32))
+    /// The replicas of the object that a word leads to, and how long it is.
+    fn replicas(&self, word: Slot) -> Option<(u64, PerReplica<Place>)> {
+        let class = word.class().filter(|c| Some(*c) <= self.view.geometry.largest_class())?;
+        let places = self.view.object_places(word.address(), class.bytes())?;
+        Some((class.bytes(), places.collect()))
     }
 
     /// Frees slots at some of the places of a subtable; none is left out that was freed before.
@@ -191,5 +230,49 @@ impl<F: Fabric> Work<'_, F> {
             }
         }
         Ok(())
+    }
+}
+
+/// Something per replica of an object.
+type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
+
+/// What replicas show of an object's key.
+enum Shown<'b> {
+    Key(&'b [u8]),
+    /// So many bytes have to be read to see it.
+    Longer(u64),
+    /// They do not agree, or none of them is what the slot says.
+    Nothing,
+}
+
+/// The key of the object that a slot leads to, by its replicas: `whole`, or the starts of them.
+fn key_of<'b>(
+    view: &View,
+    slot: SlotRef,
+    word: Slot,
+    replicas: &[&'b [u8]],
+    whole: bool,
+) -> Shown<'b> {
+    let trusts = removed(Mutant::SplitTrustsOneReplica);
+    if whole && !trusts {
+        let mut good = replicas.iter().map(|r| Object::decode_generation(r, word.generation()));
+        return match good.find_map(Result::ok) {
+            Some(object) => Shown::Key(object.key()),
+            None => Shown::Nothing,
+        };
+    }
+    let mut starts = replicas.iter().map(|r| Object::prefix_key(r, word.generation()).ok());
+    let Some(Some(start)) = starts.next() else { return Shown::Nothing };
+    if starts.any(|other| other != Some(start)) {
+        return Shown::Nothing;
+    }
+    let leads_here = |key: &[u8]| {
+        let buckets = Buckets::of(key, view);
+        buckets.fingerprint == word.fingerprint() && buckets.covers(slot)
+    };
+    match start {
+        Ok(key) if leads_here(key) || trusts => Shown::Key(key),
+        Ok(_) => Shown::Nothing,
+        Err(key_bytes) => Shown::Longer(HEADER_BYTES + key_bytes),
     }
 }

@@ -1,5 +1,7 @@
 //! Counters per kind of operation. The RTT budget is a test on them.
 
+use crate::host::Damage;
+
 /// Kinds of operations that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
@@ -90,6 +92,7 @@ pub struct KindStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     kinds: [KindStats; OpKind::ALL.len()],
+    damage: Damage,
 }
 
 impl Stats {
@@ -109,6 +112,15 @@ impl Stats {
         &self.kinds[kind as usize]
     }
 
+    /// What operations found damaged, and wrote anew.
+    pub fn damage(&self) -> Damage {
+        self.damage
+    }
+
+    pub(crate) fn add_damage(&mut self, damage: Damage) {
+        self.damage.add(damage);
+    }
+
     /// Adds the counters of another session.
     pub fn merge(&mut self, other: &Stats) {
         for (mine, theirs) in self.kinds.iter_mut().zip(&other.kinds) {
@@ -119,5 +131,6 @@ impl Stats {
             mine.atomics += theirs.atomics;
             mine.bytes += theirs.bytes;
         }
+        self.damage.add(other.damage);
     }
 }

@@ -22,6 +22,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::change::Change;
+use crate::verbs::ClusterId;
 use crate::view::{MAX_DEPTH, Member, Region, Subtable, View, ViewError};
 
 /// A newer view, as it is told to somebody who has an older one, or none.
@@ -37,7 +38,7 @@ pub enum ViewUpdate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// The cluster of both.
-    pub cluster: u64,
+    pub cluster: ClusterId,
     /// The number of the view that it starts from.
     pub from: u64,
     /// The number of the view that it leads to.
@@ -301,7 +302,7 @@ mod tests {
             let error = difference.apply(from).unwrap_err();
             assert!(error.what.contains(what), "{what}: {error}");
         };
-        refused("another view", &|d| d.cluster += 1);
+        refused("another view", &|d| d.cluster = ClusterId::from_word(9).unwrap());
         refused("another view", &|d| d.from += 1);
         refused("another view", &|d| d.to = d.from);
         refused("so many bits", &|d| d.depth = 0);

@@ -11,7 +11,8 @@
 //! 4. A verb executes within a bounded time or never. A failed memory node fails its own verbs
 //!    with [`VerbError::Unreachable`]; the others complete.
 //! 5. After a memory node acknowledged the fencing of a client, no verb of it executes there.
-//! 6. Bounds are checked by the memory node, never trusted from the client.
+//! 6. Bounds are checked by the memory node, never trusted from the client. The header of a pool is for
+//!    READs only.
 //!
 //! A batch owns the memory its verbs read into and write from, and passes through
 //! [`Fabric::execute`] by value: whoever drops the future (a crashed client, in the simulator)
@@ -22,9 +23,12 @@
 use alloc::vec::Vec;
 use core::fmt;
 use core::future::Future;
+use core::num::NonZeroU64;
 use core::ops::Deref;
 
 use serde::{Deserialize, Serialize};
+
+use crate::layout::POOL_HEADER_BYTES;
 
 /// Names a memory node within one cluster. Never reused: a node that comes back is a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -49,6 +53,31 @@ impl ClientId {
 impl fmt::Display for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "client{}", self.0)
+    }
+}
+
+/// Names a cluster: drawn at random when it is formed, and never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ClusterId(NonZeroU64);
+
+impl ClusterId {
+    /// By its word in a pool's header or in a message; 0 stands for no cluster.
+    pub const fn from_word(word: u64) -> Option<ClusterId> {
+        match NonZeroU64::new(word) {
+            Some(word) => Some(ClusterId(word)),
+            None => None,
+        }
+    }
+
+    /// As a word.
+    pub const fn word(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.word())
     }
 }
 
@@ -123,9 +152,9 @@ pub enum VerbError {
     /// The memory node does not answer. The verb may have executed, or may never.
     #[error("memory node unreachable")]
     Unreachable,
-    /// The range is not inside the node's pool, or a CAS or FAA is not 8-byte aligned, or a
-    /// length is over [`MAX_VERB_BYTES`]. The verb did not execute.
-    #[error("outside of the pool, misaligned or too long")]
+    /// The range is not inside the node's pool, or would change its header, or a CAS or FAA is not
+    /// 8-byte aligned, or a length is over [`MAX_VERB_BYTES`]. The verb did not execute.
+    #[error("outside of the pool, in its header, misaligned or too long")]
     OutOfBounds,
     /// The node has fenced this client. The verb may have executed before the fence.
     #[error("this client has been fenced")]
@@ -167,7 +196,9 @@ impl Verb {
         let len = u64::from(self.bytes());
         let inside = self.offset <= pool_bytes && len <= pool_bytes - self.offset;
         let aligned = !self.is_atomic() || self.offset.is_multiple_of(8);
-        if inside && aligned && self.bytes() <= MAX_VERB_BYTES {
+        // Not even a WRITE of nothing: what is in the header is nobody's to write.
+        let allowed = matches!(self.op, Op::Read { .. }) || self.offset >= POOL_HEADER_BYTES;
+        if inside && aligned && allowed && self.bytes() <= MAX_VERB_BYTES {
             Ok(())
         } else {
             Err(VerbError::OutOfBounds)

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::change::{Change, LeavingFrom};
 use crate::layout::{
     Address, BLOCK_HEADER_BYTES, BlockShape, MOVED_BYTES, Object, SizeClass, UNIT_BYTES,
-    bitmap_bytes,
+    bitmap_bytes, first_extent,
 };
-use crate::verbs::MnId;
+use crate::verbs::{ClusterId, MnId};
 
 /// The largest replication factor, of index and of data (P Fig. 18 goes to 5).
 pub const MAX_REPLICAS: usize = 5;
@@ -215,7 +215,7 @@ pub struct Member {
     pub shm: Option<String>,
     /// Host and port at which it hands out queue pairs of its network card, if it has one.
     pub verbs: Option<String>,
-    /// Bytes of its pool.
+    /// Bytes that it lends, behind the header of its pool.
     pub pool_bytes: u64,
 }
 
@@ -224,8 +224,8 @@ pub struct Member {
 pub struct View {
     /// Grows with every change.
     pub number: u64,
-    /// Random, chosen when the cluster was formatted.
-    pub cluster: u64,
+    /// Drawn at random when the cluster was formed.
+    pub cluster: ClusterId,
     /// Sizes.
     pub geometry: Geometry,
     /// Memory nodes.
@@ -335,8 +335,9 @@ impl View {
             let Some(member) = self.member(place.node) else {
                 return fail("a replica lies on an unknown memory node");
             };
+            let pool_end = first_extent(member.pool_bytes).saturating_add(member.pool_bytes);
             if !place.offset.is_multiple_of(UNIT_BYTES)
-                || place.offset.checked_add(bytes).is_none_or(|end| end > member.pool_bytes)
+                || place.offset.checked_add(bytes).is_none_or(|end| end > pool_end)
             {
                 return fail("a replica is misaligned or exceeds its node's pool");
             }
@@ -436,7 +437,7 @@ pub(crate) mod tests {
         let places = |offset| Vec::from([0, 1].map(|n| Place { node: MnId(n), offset }));
         View {
             number: 1,
-            cluster: 1,
+            cluster: ClusterId::from_word(1).unwrap(),
             geometry,
             members: Vec::from([member(0), member(1)]),
             regions: Vec::from([1 << 20, 2 << 20].map(|at| Region {
@@ -469,7 +470,7 @@ pub(crate) mod tests {
         bad("1..=5 replicas", |v| v.regions[0].places.clear());
         bad("1..=5 replicas", |v| v.subtables[1].places.clear());
         bad("unknown memory node", |v| v.regions[0].places[0].node = MnId(7));
-        bad("exceeds", |v| v.regions[1].places[0].offset = (4 << 20) - 64);
+        bad("exceeds", |v| v.regions[1].places[0].offset = (6 << 20) - 64);
         bad("exceeds", |v| v.regions[1].places[0].offset = u64::MAX - 63);
         bad("misaligned", |v| v.subtables[0].places[0].offset = 8);
         bad("on one memory node", |v| v.regions[0].places[1].node = MnId(0));

@@ -2,7 +2,7 @@
 
 use fusee_core::change::{Change, Split, Stage, SubtableChange};
 use fusee_core::update::{Difference, Run};
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Member, Place, Region, Scheme, Subtable, View};
 use proptest::collection::vec;
 use proptest::option;
@@ -70,7 +70,7 @@ fn view() -> impl Strategy<Value = View> {
     (1u64..6, 0u32..5, lists, change(), vec(number(), 16)).prop_map(
         |(number, depth, (regions, subtables, members), change, entries)| View {
             number,
-            cluster: 1,
+            cluster: ClusterId::from_word(1).unwrap(),
             geometry: Geometry::default(),
             members,
             regions,
@@ -89,7 +89,7 @@ fn difference() -> impl Strategy<Value = Difference> {
     let depth = prop_oneof![8 => 0u8..6, 1 => any::<u8>()];
     (0u64..4, 0u64..6, depth, option::of(members()), lists, change()).prop_map(
         |(from, to, depth, members, (regions, subtables, runs), change)| Difference {
-            cluster: 1,
+            cluster: ClusterId::from_word(1).unwrap(),
             from,
             to,
             members,

@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
 use fusee_fabric::tcp::DEFAULT_SPIN;
@@ -15,6 +16,8 @@ use fusee_fabric::{
     AnyFabric, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, attach_all,
 };
 
+/// Behind the header.
+const START: u64 = POOL_HEADER_BYTES;
 const MN: MnId = MnId(0);
 const POOL_BYTES: u64 = 256 << 20;
 
@@ -50,8 +53,9 @@ fn measure(
 
 fn main() {
     let rounds = std::env::args().nth(1).map_or(2_000_000, |n| n.parse().expect("a number"));
-    let pool = Pool::new(PoolOptions { bytes: POOL_BYTES, huge_pages: false }).expect("a pool");
-    pool.zero(0, POOL_BYTES);
+    let pool =
+        Pool::new(PoolOptions { bytes: START + POOL_BYTES, huge_pages: false }).expect("a pool");
+    pool.zero(0, START + POOL_BYTES);
     let options = NodeFabricsOptions {
         pool,
         identity: 1,
@@ -76,16 +80,16 @@ fn main() {
         for (place, span) in [("one page", 4096), ("random", POOL_BYTES - (64 << 10))] {
             for len in [8, 64, 128, 256, 1024, 4096] {
                 let read = measure(&fabric, rounds, span, |b, at| {
-                    b.read(MN, at, len);
+                    b.read(MN, START + at, len);
                 });
                 let write = measure(&fabric, rounds, span, |b, at| {
                     let data = b.stage(len);
-                    b.write(MN, at, data);
+                    b.write(MN, START + at, data);
                 });
                 println!("{kind} {place}: READ {len} B {read:.0} ns, WRITE {len} B {write:.0} ns");
             }
             let cas = measure(&fabric, rounds, span, |b, at| {
-                b.cas(MN, at, 1, 2);
+                b.cas(MN, START + at, 1, 2);
             });
             println!("{kind} {place}: CAS {cas:.0} ns");
         }

@@ -22,6 +22,7 @@ use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
 
 use crate::error::{AttachCause, AttachError};
+use crate::hello::GoesOn;
 use crate::shm::{ShmExecute, ShmFabric};
 use crate::slots;
 use crate::tcp::{TcpFabric, TcpOptions};
@@ -119,12 +120,23 @@ pub fn attach_all(
     client: ClientId,
     members: &[Member],
 ) -> Result<AnyFabric, AttachError> {
+    attach_all_while(kind, client, members, &|| true)
+}
+
+/// As [`attach_all`], as long as `goes_on`: a memory node that takes connections and does not answer is
+/// waited for no longer. (For one that takes none, up to the time that a connection may take.)
+pub fn attach_all_while(
+    kind: FabricKind,
+    client: ClientId,
+    members: &[Member],
+    goes_on: &dyn Fn() -> bool,
+) -> Result<AnyFabric, AttachError> {
     let fabric = AnyFabric::new(kind, client).map_err(|error| AttachError {
         node: members.first().map_or(MnId(0), |member| member.node),
         at: "this host".into(),
         cause: AttachCause::Io(error),
     })?;
-    members.iter().try_for_each(|member| fabric.attach(member))?;
+    members.iter().try_for_each(|member| fabric.attach_while(member, goes_on))?;
     Ok(fabric)
 }
 
@@ -159,6 +171,10 @@ impl AnyFabric {
 
     /// Attaches to a memory node, in place of an earlier one of this name.
     pub fn attach(&self, member: &Member) -> Result<(), AttachError> {
+        self.attach_while(member, &|| true)
+    }
+
+    fn attach_while(&self, member: &Member, goes_on: GoesOn<'_>) -> Result<(), AttachError> {
         let not_offered = || AttachError {
             node: member.node,
             at: member.control.clone(),
@@ -166,15 +182,16 @@ impl AnyFabric {
         };
         match self {
             AnyFabric::Shm(shm, _) => {
-                shm.attach(member.node, member.identity, member.shm.as_deref().map(Path::new))
+                let path = member.shm.as_deref().map(Path::new);
+                shm.attach_while(member.node, member.identity, path, goes_on)
             }
             AnyFabric::Tcp(tcp) => {
                 let address = member.tcp.as_ref().ok_or_else(not_offered)?;
-                tcp.attach(member.node, member.identity, address)
+                tcp.attach_while(member.node, member.identity, address, goes_on)
             }
             AnyFabric::Verbs(verbs) => {
                 let address = member.verbs.as_ref().ok_or_else(not_offered)?;
-                verbs.attach(member.node, member.identity, address)
+                verbs.attach_while(member.node, member.identity, address, goes_on)
             }
         }
     }

@@ -22,6 +22,9 @@
 mod alarm;
 pub mod any;
 pub mod barrier;
+// As for `sys`.
+#[allow(unsafe_code)]
+pub mod clock;
 pub mod conformance;
 pub mod error;
 mod hello;
@@ -50,7 +53,8 @@ mod sync;
 #[allow(unsafe_code)]
 mod sys;
 
-pub use any::{AnyFabric, FabricKind, attach_all};
+pub use any::{AnyFabric, FabricKind, attach_all, attach_all_while};
+pub use clock::Clock;
 pub use error::{AttachCause, AttachError, RdmaError, ServeError};
 pub use pool::{Pages, Pool, PoolOptions};
 pub use serve::{NodeFabrics, NodeFabricsOptions};

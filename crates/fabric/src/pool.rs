@@ -11,6 +11,9 @@
 //! The memfd is sealed against shrinking: a client that cuts the file off would otherwise make
 //! the memory node die of a bus error.
 //!
+//! The start of a pool is its header (`fusee_core::layout::PoolHeader`), which its memory node alone
+//! writes. Verbs that would change it are refused, and a client of the same host maps it for reading only.
+//!
 //! Units: bytes; offsets count from the start of the pool.
 
 use std::fmt;
@@ -19,6 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
+use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::{Op, Verb, VerbError};
 
 use crate::copy;
@@ -31,7 +35,7 @@ pub const POOL_ALIGN_BYTES: u64 = 4096;
 /// What kind of pool to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// Length in bytes; rounded up to a multiple of [`POOL_ALIGN_BYTES`].
+    /// Length in bytes, the header included; rounded up to a multiple of [`POOL_ALIGN_BYTES`].
     pub bytes: u64,
     /// Ask for huge pages; if the system has none left, normal pages do.
     pub huge_pages: bool,
@@ -103,12 +107,16 @@ impl Pool {
             return Err(io::Error::other("the pool has an impossible length"));
         }
         let mapping = sys::map_sealed(&file, bytes)?;
+        // Not on huge pages, which are protected whole; there the check of every verb has to do.
+        if let Err(error) = mapping.protect_start(POOL_HEADER_BYTES as usize) {
+            tracing::debug!(%error, "the header of a pool is mapped for writing");
+        }
         let (pages, is_pinned) = (Pages::Normal, AtomicBool::new(false));
         let inner = Inner { mapping, bytes, pages, is_pinned, file: None };
         Ok(Pool { inner: Arc::new(inner) })
     }
 
-    /// Length in bytes.
+    /// Length in bytes, the header included.
     pub fn bytes(&self) -> u64 {
         self.inner.bytes
     }
@@ -252,6 +260,29 @@ impl Pool {
         let written = self.write(&mut Order::default(), offset, &value.to_le_bytes());
         written.expect("a 32-bit number must be inside the pool");
         fence(Ordering::SeqCst);
+    }
+
+    /// Writes a word of the header.
+    ///
+    /// # Panics
+    /// If `offset` is not that of a word inside the header.
+    pub fn write_header(&self, offset: u64, value: u64) {
+        assert!(offset.is_multiple_of(8) && offset < POOL_HEADER_BYTES, "a word of the header");
+        let written = self.write(&mut Order::default(), offset, &value.to_le_bytes());
+        written.expect("a pool holds its header");
+        fence(Ordering::SeqCst);
+    }
+
+    /// Reads a word of the header.
+    ///
+    /// # Panics
+    /// If `offset` is not that of a word inside the header.
+    pub fn read_header(&self, offset: u64) -> u64 {
+        assert!(offset.is_multiple_of(8) && offset < POOL_HEADER_BYTES, "a word of the header");
+        let mut bytes = [0; 8];
+        let read = self.read(&mut Order::default(), offset, &mut bytes);
+        read.expect("a pool holds its header");
+        u64::from_le_bytes(bytes)
     }
 
     /// Reads a little-endian 32-bit number, untorn.

@@ -57,6 +57,13 @@ impl Mapping {
         Mapping::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
     }
 
+    /// Allows no more than reading of the first `len` bytes, whole pages.
+    pub(crate) fn protect_start(&self, len: usize) -> io::Result<()> {
+        assert!(len <= self.len, "outside of the mapping");
+        // SAFETY: the range is our mapping; who writes there in spite of the checks dies of it.
+        check(unsafe { libc::mprotect(self.start.cast(), len, libc::PROT_READ) }).map(drop)
+    }
+
     fn map(len: usize, flags: c_int, file: RawFd) -> io::Result<Mapping> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.

@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
-use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig};
+use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig, START};
 use fusee_fabric::{AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics, attach_all};
 use support::child::{Child, ROLE};
 use support::{Scratch, block_on, member, node, rdma_device, verbs_node};
@@ -142,8 +142,8 @@ fn fence_a_process(stopped: bool) {
     let here = attach_all(FabricKind::Shm, ClientId(1), std::slice::from_ref(&at)).unwrap();
     let words = || {
         let mut batch = Batch::new();
-        let of_client = batch.read(NODES[0], 5 * 8, 8);
-        let of_bystander = batch.read(NODES[0], 6 * 8, 8);
+        let of_client = batch.read(NODES[0], START + 5 * 8, 8);
+        let of_bystander = batch.read(NODES[0], START + 6 * 8, 8);
         let batch = block_on(&here, here.execute(batch));
         [of_client, of_bystander]
             .map(|t| u64::from_le_bytes(batch.data(t).unwrap().try_into().unwrap()))
@@ -219,10 +219,10 @@ fn a_process_dies_by_itself() {
 fn a_killed_node_leaves_its_socket_to_the_next() {
     let scratch = Scratch::new();
     let path = scratch.socket();
-    let (first, _) = Child::node(NODES[0], 4096, &path);
+    let (first, _) = Child::node(NODES[0], 2 * START, &path);
     first.kill();
     assert!(path.exists(), "a killed process cannot clean up");
-    let (second, at) = Child::node(NODES[0], 4096, &path);
+    let (second, at) = Child::node(NODES[0], 2 * START, &path);
     attach_all(FabricKind::Shm, ClientId(1), &[at]).unwrap();
     second.kill();
 }

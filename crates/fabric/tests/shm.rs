@@ -14,19 +14,19 @@ use fusee_fabric::{
     AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, ServeError,
     attach_all,
 };
-use support::{Scratch, block_on, member, node, unique};
+use support::{START, Scratch, block_on, member, node, unique};
 
 const MN: MnId = MnId(0);
 
 fn options(identity: u64, shm: Option<std::path::PathBuf>) -> NodeFabricsOptions {
-    let pool = Pool::new(PoolOptions { bytes: 4096, huge_pages: false }).unwrap();
+    let pool = Pool::new(PoolOptions { bytes: 2 * START, huge_pages: false }).unwrap();
     NodeFabricsOptions { pool, identity, tcp: None, spin: DEFAULT_SPIN, shm, verbs: None }
 }
 
 #[test]
 fn the_socket_file_goes_with_the_node() {
     let scratch = Scratch::new();
-    let served = node(4096, Some(scratch.socket()));
+    let served = node(2 * START, Some(scratch.socket()));
     assert!(served.fabrics.shm_path().unwrap().exists());
     drop(served);
     scratch.assert_empty();
@@ -36,7 +36,7 @@ fn the_socket_file_goes_with_the_node() {
 fn a_socket_with_somebody_behind_it_is_in_use() {
     let scratch = Scratch::new();
     let path = scratch.socket();
-    let _first = node(4096, Some(path.clone()));
+    let _first = node(2 * START, Some(path.clone()));
     let error = NodeFabrics::start(options(unique(), Some(path.clone()))).unwrap_err();
     assert!(matches!(&error, ServeError::AddressInUse { at } if *at == path.to_str().unwrap()));
     assert!(path.exists(), "the loser has removed the winner's socket");
@@ -48,7 +48,7 @@ fn a_socket_with_nobody_behind_it_is_replaced() {
     let path = scratch.socket();
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let served = node(4096, Some(path));
+    let served = node(2 * START, Some(path));
     assert_eq!(served.fabrics.attached_clients(), 0);
 }
 
@@ -66,7 +66,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
 fn a_socket_put_in_the_place_of_ours_stays() {
     let scratch = Scratch::new();
     let path = scratch.socket();
-    let served = node(4096, Some(path.clone()));
+    let served = node(2 * START, Some(path.clone()));
     // Made before the old one goes, so that it cannot get the old one's inode.
     let other = scratch.socket();
     let _listener = UnixListener::bind(&other).unwrap();
@@ -88,13 +88,13 @@ fn an_identity_serves_once() {
 /// A node of this process needs no socket, and one that has gone is gone for its sessions.
 #[test]
 fn sessions_of_this_process_attach_by_identity_and_end_with_the_node() {
-    let served = node(4096, None);
+    let served = node(2 * START, None);
     let at = [member(MN, &served)];
     let fabric = attach_all(FabricKind::Shm, ClientId(1), &at).unwrap();
     assert_eq!(served.fabrics.attached_clients(), 1);
     let add = || {
         let mut batch = Batch::new();
-        batch.faa(MN, 0, 1);
+        batch.faa(MN, START, 1);
         block_on(&fabric, fabric.execute(batch)).verbs()[0].result
     };
     assert_eq!(add(), Ok(()));
@@ -106,7 +106,7 @@ fn sessions_of_this_process_attach_by_identity_and_end_with_the_node() {
 
 #[test]
 fn a_session_that_is_dropped_is_forgotten() {
-    let served = node(4096, None);
+    let served = node(2 * START, None);
     let fabric = attach_all(FabricKind::Shm, ClientId(1), &[member(MN, &served)]).unwrap();
     fabric.detach(MN);
     assert_eq!(served.fabrics.attached_clients(), 0);
@@ -119,7 +119,7 @@ fn a_session_that_is_dropped_is_forgotten() {
 #[test]
 fn another_node_at_the_path_is_told_apart() {
     let scratch = Scratch::new();
-    let served = node(4096, Some(scratch.socket()));
+    let served = node(2 * START, Some(scratch.socket()));
     let mut at = member(MN, &served);
     at.identity += 1 << 20;
     let error = attach_all(FabricKind::Shm, ClientId(1), &[at.clone()]).unwrap_err();
@@ -136,7 +136,7 @@ fn another_node_at_the_path_is_told_apart() {
 fn strangers_at_the_socket_are_sent_away() {
     let scratch = Scratch::new();
     let path = scratch.socket();
-    let served = node(4096, Some(path.clone()));
+    let served = node(2 * START, Some(path.clone()));
     let started = Instant::now();
     let mut silent = UnixStream::connect(&path).unwrap();
     let mut noisy = UnixStream::connect(&path).unwrap();
@@ -157,7 +157,7 @@ fn strangers_at_the_socket_are_sent_away() {
 fn the_nodes_own_process_is_refused_at_the_socket() {
     let scratch = Scratch::new();
     let path = scratch.socket();
-    let served = node(4096, Some(path.clone()));
+    let served = node(2 * START, Some(path.clone()));
     let mut socket = UnixStream::connect(&path).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut hello = b"FUSEsm01".to_vec();

@@ -17,7 +17,9 @@ use fusee_fabric::{
     AnyFabric, AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, RdmaError, ServeError,
     attach_all,
 };
-use support::{Scratch, Served, block_on, loopback, member, options, rdma_device, verbs_node};
+use support::{
+    START, Scratch, Served, block_on, loopback, member, options, rdma_device, verbs_node,
+};
 
 const NODES: [MnId; 2] = [MnId(0), MnId(1)];
 const POOL_BYTES: u64 = 2 << 20;
@@ -72,28 +74,28 @@ fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
     };
     // A SEARCH with a cached place: the slot and its object.
     let mut batch = Batch::new();
-    batch.read(NODES[0], 64, 8);
-    batch.read(NODES[0], 4096, 1024);
+    batch.read(NODES[0], START + 64, 8);
+    batch.read(NODES[0], START + 4096, 1024);
     assert_eq!(cost(&fabric, batch), once(1, 2));
     // An UPDATE: its object to two nodes, slot and old object from one of them; then the CASes.
     let mut batch = Batch::new();
     let object = batch.stage(1024);
     for node in NODES {
-        batch.write(node, 8192, object);
+        batch.write(node, START + 8192, object);
     }
-    batch.read(NODES[0], 64, 8);
-    batch.read(NODES[0], 4096, 128);
+    batch.read(NODES[0], START + 64, 8);
+    batch.read(NODES[0], START + 4096, 128);
     assert_eq!(cost(&fabric, batch), once(2, 4));
     let mut batch = Batch::new();
     for node in NODES {
-        batch.cas(node, 64, 0, 0);
+        batch.cas(node, START + 64, 0, 0);
     }
     assert_eq!(cost(&fabric, batch), once(2, 2));
     // As many verbs as a batch may have: of 128 in a row one is signalled.
     let mut batch = Batch::new();
     for at in 0..MAX_BATCH_VERBS as u64 / 2 {
         for node in NODES {
-            batch.read(node, at * 8, 8);
+            batch.read(node, START + at * 8, 8);
         }
     }
     let verbs = MAX_BATCH_VERBS as u64;
@@ -102,7 +104,7 @@ fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
     assert_eq!(cost(&fabric, batch), full);
     // Nothing to do is nothing for the card.
     let mut batch = Batch::new();
-    batch.read(NODES[0], 64, 0);
+    batch.read(NODES[0], START + 64, 0);
     assert_eq!(cost(&fabric, batch), CardCounts::default());
 }
 
@@ -113,13 +115,13 @@ fn small_writes_are_inline_and_words_are_not_cut() {
     let fabric = session(&nodes, 1, Duration::from_micros(50));
     let mut batch = Batch::new();
     let (small, large) = (batch.stage(64), batch.stage(4096));
-    batch.write(NODES[0], 64, small);
-    batch.write(NODES[0], 4096, large);
+    batch.write(NODES[0], START + 64, small);
+    batch.write(NODES[0], START + 4096, large);
     let cost_aligned = cost(&fabric, batch);
     assert_eq!((cost_aligned.verbs, cost_aligned.inline, cost_aligned.posts), (2, 1, 1));
     let mut batch = Batch::new();
     let large = batch.stage(4096);
-    batch.write(NODES[0], 4099, large);
+    batch.write(NODES[0], START + 4099, large);
     let cost = cost(&fabric, batch);
     assert_eq!((cost.verbs, cost.inline, cost.posts, cost.signals), (2, 1, 1, 1));
 }
@@ -139,37 +141,37 @@ fn what_could_pass_an_earlier_verb_waits_for_it() {
     const MN: MnId = NODES[0];
     assert_eq!(
         waits(|b| {
-            b.faa(MN, 0, 0);
-            b.read(MN, 0, 8);
-            b.read(MN, 8, 8);
+            b.faa(MN, START, 0);
+            b.read(MN, START, 8);
+            b.read(MN, START + 8, 8);
         }),
         0
     );
     assert_eq!(
         waits(|b| {
-            b.read(MN, 0, 8);
-            b.faa(MN, 0, 0);
-            b.faa(MN, 8, 0);
+            b.read(MN, START, 8);
+            b.faa(MN, START, 0);
+            b.faa(MN, START + 8, 0);
         }),
         1
     );
     assert_eq!(
         waits(|b| {
             let word = b.stage(8);
-            b.faa(MN, 0, 0);
-            b.read(MN, 0, 8);
-            b.write(MN, 64, word);
-            b.write(MN, 64, word);
-            b.cas(MN, 64, 0, 0);
+            b.faa(MN, START, 0);
+            b.read(MN, START, 8);
+            b.write(MN, START + 64, word);
+            b.write(MN, START + 64, word);
+            b.cas(MN, START + 64, 0, 0);
         }),
         1
     );
     assert_eq!(
         waits(|b| {
             let word = b.stage(8);
-            b.write(MN, 64, word);
-            b.cas(MN, 64, 1, 1);
-            b.read(MN, 64, 8);
+            b.write(MN, START + 64, word);
+            b.cas(MN, START + 64, 1, 1);
+            b.read(MN, START + 64, 8);
         }),
         0
     );
@@ -177,9 +179,9 @@ fn what_could_pass_an_earlier_verb_waits_for_it() {
         waits(|b| {
             let word = b.stage(8);
             for _ in 0..3 {
-                b.read(MN, 64, 8);
-                b.write(MN, 64, word);
-                b.write(MN, 64, word);
+                b.read(MN, START + 64, 8);
+                b.write(MN, START + 64, word);
+                b.write(MN, START + 64, word);
             }
         }),
         3
@@ -193,7 +195,7 @@ fn completions_wake_a_session_that_sleeps() {
     let fabric = session(&nodes, 1, Duration::ZERO);
     for round in 0..500 {
         let mut batch = Batch::new();
-        let tickets = NODES.map(|node| batch.faa(node, 0, 1));
+        let tickets = NODES.map(|node| batch.faa(node, START, 1));
         let batch = block_on(&fabric, fabric.execute(batch));
         assert_eq!(tickets.map(|ticket| batch.found(ticket).unwrap()), [round; 2]);
     }
@@ -252,7 +254,7 @@ fn a_node_that_ends_is_noticed() {
     drop(first);
     fabric.turn(Some(Duration::from_secs(5)));
     let mut batch = Batch::new();
-    let (gone, there) = (batch.faa(NODES[0], 0, 1), batch.faa(NODES[1], 0, 1));
+    let (gone, there) = (batch.faa(NODES[0], START, 1), batch.faa(NODES[1], START, 1));
     let started = Instant::now();
     let batch = block_on(&fabric, fabric.execute(batch));
     assert_eq!(batch.found(gone).unwrap_err().error, VerbError::Unreachable);
@@ -349,17 +351,17 @@ fn strangers_are_sent_away() {
     assert_eq!(say(&nodes[0], &hello(identity, 0, 3)), []);
     assert_eq!(say(&nodes[0], &hello(identity, 2, 9)), []);
     let status = |answer: Vec<u8>| (answer.len(), answer.get(24).copied());
-    assert_eq!(status(say(&nodes[0], &hello(identity ^ 1, 2, 3))), (68, Some(1)));
+    assert_eq!(status(say(&nodes[0], &hello(identity ^ 1, 2, 3))), (72, Some(1)));
     nodes[0].fabrics.fence(ClientId(3));
-    assert_eq!(status(say(&nodes[0], &hello(identity, 3, 3))), (68, Some(2)));
+    assert_eq!(status(say(&nodes[0], &hello(identity, 3, 3))), (72, Some(2)));
     // An address that leads nowhere is refused by the card (status 3), or gets a queue pair that nobody
     // uses; then whoever talks on is sent away.
     let mut talks_on = hello(identity, 4, 3);
     talks_on.push(0);
     let (bytes, answered) = status(say(&nodes[0], &talks_on));
-    assert!(bytes == 68 && (answered == Some(0) || answered == Some(3)), "{bytes} {answered:?}");
+    assert!(bytes == 72 && (answered == Some(0) || answered == Some(3)), "{bytes} {answered:?}");
     wait_for_sessions(&nodes[0], 1);
     let mut batch = Batch::new();
-    batch.faa(NODES[0], 0, 1);
+    batch.faa(NODES[0], START, 1);
     block_on(&fabric, fabric.execute(batch)).check().unwrap();
 }

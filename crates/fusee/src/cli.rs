@@ -5,7 +5,7 @@ use clap::{ArgAction, Parser, Subcommand};
 use crate::bench::Benchmark;
 use crate::failure::{EXIT_CODES, Failure};
 use crate::logging::Usual;
-use crate::{drain, kv, server, shell, sim, status, up};
+use crate::{destroy, drain, form, kv, server, shell, sim, status, up};
 
 const EXAMPLES: &str = "Examples:\n  \
     fusee up                          start a cluster on this machine to play with\n  \
@@ -38,6 +38,10 @@ pub enum Command {
     Master(server::master::Args),
     /// Run a memory node
     MemoryNode(server::memory_node::Args),
+    /// Form a new cluster: once, after its master was started over an empty store
+    Form(form::Args),
+    /// Give a cluster up, with all that it holds; shows what that is, unless it is told more
+    Destroy(destroy::Args),
     /// Print the value of a key
     Get(kv::GetArgs),
     /// Add a key that does not exist
@@ -77,6 +81,8 @@ impl Command {
             Command::Up(args) => up::run(&args, verbose),
             Command::Master(args) => server::master::run(args),
             Command::MemoryNode(args) => server::memory_node::run(args),
+            Command::Form(args) => form::run(&args),
+            Command::Destroy(args) => destroy::run(&args),
             Command::Get(args) => kv::get(&args),
             Command::Insert(args) => kv::write(kv::Write::Insert, &args),
             Command::Update(args) => kv::write(kv::Write::Update, &args),

@@ -1,14 +1,22 @@
 //! How the tools reach a cluster.
 
+use std::time::Duration;
+
 use clap::Args;
 use fusee_client::{Client, ConnectError, FabricChoice, Options};
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::rpc::{MasterClient, RpcError, Runtime};
 
 use crate::failure::Failure;
+use crate::flags;
 
 /// The port at which a master listens unless it is told otherwise.
 pub const DEFAULT_PORT: u16 = 7400;
 /// Where a master is looked for unless a command is told otherwise.
 pub const DEFAULT_MASTER: &str = "127.0.0.1:7400";
+
+/// How long the master may take to say what is wrong.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which cluster, and how.
 #[derive(Args, Clone, Debug)]
@@ -35,9 +43,23 @@ impl ConnectArgs {
 pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
     check_address(master)?;
     Client::connect_with(master, options).map_err(|error| match error {
-        ConnectError::Master(_) => explain(master, &error.to_string()),
+        ConnectError::Master(error) | ConnectError::WrongCluster(error) => explain(master, &error),
+        ConnectError::Attach(_) => match problem(master) {
+            Some(problem) => Failure::unreachable(format!("{error}\nthe master says: {problem}")),
+            None => error.into(),
+        },
         other => other.into(),
     })
+}
+
+/// What keeps the cluster from being whole, as its master says.
+fn problem(master: &str) -> Option<String> {
+    let runtime = Runtime::start("fusee-status").ok()?;
+    let master = MasterClient::new(&runtime, master).with_deadline(PATIENCE);
+    match master.call_blocking(MasterRequest::Status) {
+        Ok(MasterReply::Status(status)) => Some(flags::in_text(&status.problem?)),
+        _ => None,
+    }
 }
 
 /// Refuses what is no address, and no list of addresses: host and port.
@@ -55,7 +77,11 @@ pub fn check_address(masters: &str) -> Result<(), Failure> {
 }
 
 /// A failure to reach the cluster, with the next step.
-pub fn explain(master: &str, error: &str) -> Failure {
+pub fn explain(master: &str, error: &RpcError) -> Failure {
+    // It has been reached, and says what to do.
+    if let RpcError::WrongCluster { .. } = error {
+        return Failure::unreachable(flags::in_text(&error.to_string()));
+    }
     Failure::unreachable(format!(
         "{error}\n(the master is looked for at {master}; start a cluster with `fusee up`, or name \
          another with --master or FUSEE_MASTER)"

@@ -18,7 +18,7 @@ use crate::output;
 use crate::status::report::held;
 
 /// How long to wait for each answer.
-const TIMEOUT: Duration = Duration::from_secs(3);
+pub const TIMEOUT: Duration = Duration::from_secs(3);
 /// How often to look.
 const PERIOD: Duration = Duration::from_millis(200);
 /// For so long the master may be away.
@@ -123,7 +123,7 @@ pub fn ask(master: &MasterClient, address: &str, node: MnId, cancel: bool) -> Re
         Ok(other) => {
             Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
         }
-        Err(error) => Err(connect::explain(address, &error.to_string())),
+        Err(error) => Err(connect::explain(address, &error)),
     }
 }
 
@@ -134,7 +134,7 @@ pub fn ask_status(master: &MasterClient, address: &str) -> Result<Status, Failur
         Ok(other) => {
             Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
         }
-        Err(error) => Err(connect::explain(address, &error.to_string())),
+        Err(error) => Err(connect::explain(address, &error)),
     }
 }
 
@@ -206,7 +206,7 @@ fn watch(args: &Args, master: &MasterClient, first: (u64, u64)) -> Result<&'stat
 }
 
 /// Progress goes to standard error, on a terminal always to the same line.
-fn show(line: &str) {
+pub fn show(line: &str) {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K{line}");
     } else {

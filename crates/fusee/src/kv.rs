@@ -3,8 +3,11 @@
 //! Values go through as they are, byte by byte: `fusee get k > file` and
 //! `fusee put k --value-file file` are inverse. Only on a terminal a line end follows the value.
 
-use std::io::{IsTerminal, Read, stdin, stdout};
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::fs::{File, Metadata};
+use std::io::{self, IsTerminal, Read, stdin, stdout};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use clap::Args;
 use fusee_client::Error;
@@ -16,8 +19,8 @@ use crate::output;
 /// A key on the command line.
 #[derive(Args, Clone, Debug)]
 struct KeyArgs {
-    /// The key, as text
-    key: String,
+    /// The key: text, or any bytes that the shell can give
+    key: OsString,
 
     /// The key is given in hexadecimal digits, like 00ff2a
     #[arg(long)]
@@ -27,11 +30,16 @@ struct KeyArgs {
 impl KeyArgs {
     fn bytes(&self) -> Result<Vec<u8>, Failure> {
         if !self.hex {
-            return Ok(self.key.clone().into_bytes());
+            return Ok(self.key.as_bytes().to_vec());
         }
-        from_hex(&self.key).ok_or_else(|| {
-            Failure::usage(format!("`{}` is no even number of hexadecimal digits", self.key))
+        from_hex(&self.shown()).ok_or_else(|| {
+            Failure::usage(format!("`{}` is no even number of hexadecimal digits", self.shown()))
         })
+    }
+
+    /// For people.
+    fn shown(&self) -> String {
+        self.key.to_string_lossy().into_owned()
     }
 }
 
@@ -70,26 +78,63 @@ pub struct WriteArgs {
 }
 
 impl WriteArgs {
-    fn value(&self) -> Result<Vec<u8>, Failure> {
+    /// Where the value comes from. A file is opened here, so that one that is not there is told first.
+    fn source(&self) -> Result<Source<'_>, Failure> {
         if let Some(path) = &self.value_file {
-            return read_file(path);
+            let name = path.display().to_string();
+            let file = File::open(path).map_err(|error| cannot_read(&name, &error))?;
+            // A pipe has no length; what it holds is seen as it comes.
+            let bytes = file.metadata().ok().filter(Metadata::is_file).map(|about| about.len());
+            return Ok(Source::Stream { name, bytes, reader: Box::new(file) });
         }
-        match self.value.as_deref().unwrap_or_default() {
+        Ok(match self.value.as_deref().unwrap_or_default() {
             "-" => {
-                let mut value = Vec::new();
-                stdin().lock().read_to_end(&mut value).map_err(|error| {
-                    Failure::operation(format!("cannot read standard input: {error}"))
-                })?;
-                Ok(value)
+                let (name, reader) = ("standard input".into(), Box::new(stdin()));
+                Source::Stream { name, bytes: None, reader }
             }
-            text => Ok(text.as_bytes().to_vec()),
-        }
+            text => Source::Text(text),
+        })
     }
 }
 
-fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path)
-        .map_err(|error| Failure::operation(format!("cannot read {}: {error}", path.display())))
+/// A value that has not been read yet.
+enum Source<'a> {
+    Text(&'a str),
+    Stream {
+        name: String,
+        /// If that is known before it is read.
+        bytes: Option<u64>,
+        reader: Box<dyn Read>,
+    },
+}
+
+impl Source<'_> {
+    /// Reads no more than a value may have: what comes may have no end.
+    fn read(self, max_bytes: usize) -> Result<Vec<u8>, Failure> {
+        let (name, bytes, reader) = match self {
+            Source::Text(text) => return Ok(text.as_bytes().to_vec()),
+            Source::Stream { name, bytes, reader } => (name, bytes, reader),
+        };
+        if let Some(bytes) = bytes.and_then(|bytes| usize::try_from(bytes).ok())
+            && bytes > max_bytes
+        {
+            return Err(Error::ValueTooLarge { bytes, max_bytes }.into());
+        }
+        let mut value = Vec::new();
+        let read = reader.take(max_bytes as u64 + 1).read_to_end(&mut value);
+        read.map_err(|error| cannot_read(&name, &error))?;
+        if value.len() > max_bytes {
+            return Err(Failure::operation(format!(
+                "{name} has more than {max_bytes} bytes, the cluster's maximum for a value; nothing \
+                 was written"
+            )));
+        }
+        Ok(value)
+    }
+}
+
+fn cannot_read(name: &str, error: &io::Error) -> Failure {
+    Failure::operation(format!("cannot read {name}: {error}"))
 }
 
 /// What to remove.
@@ -117,7 +162,7 @@ pub enum Write {
 pub fn get(args: &GetArgs) -> Result<(), Failure> {
     let key = args.key.bytes()?;
     let client = args.connect.connect()?;
-    let Some(mut value) = client.get(&key)? else { return Err(absent(&args.key.key)) };
+    let Some(mut value) = client.get(&key)? else { return Err(absent(&args.key.shown())) };
     if stdout().is_terminal() {
         value.push(b'\n');
     }
@@ -126,20 +171,21 @@ pub fn get(args: &GetArgs) -> Result<(), Failure> {
 
 /// Writes a value.
 pub fn write(how: Write, args: &WriteArgs) -> Result<(), Failure> {
-    let (key, value) = (args.key.bytes()?, args.value()?);
+    let (key, source) = (args.key.bytes()?, args.source()?);
     let client = args.connect.connect()?;
+    let value = source.read(client.view().geometry.max_value_bytes as usize)?;
     let result = match how {
         Write::Insert => client.insert(&key, &value),
         Write::Update => client.update(&key, &value),
         Write::Put => client.put(&key, &value),
     };
-    result.map_err(|error| explain(&args.key.key, error))
+    result.map_err(|error| explain(&args.key.shown(), error))
 }
 
 /// Removes a key.
 pub fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     let key = args.key.bytes()?;
-    args.connect.connect()?.delete(&key).map_err(|error| explain(&args.key.key, error))
+    args.connect.connect()?.delete(&key).map_err(|error| explain(&args.key.shown(), error))
 }
 
 /// A failed operation on a key, with the next step.

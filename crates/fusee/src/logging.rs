@@ -28,8 +28,9 @@ pub fn start(verbose: u8, usual: Usual) {
         (1, Usual::Everything) | (2, Usual::Problems) => "debug",
         _ => "trace",
     };
-    // The libraries beneath tell a lot; what they do is of interest only when asked for.
-    let ours = format!("warn,{}", crates(level));
+    // The libraries beneath tell a lot; what they do is of interest only when asked for. That of the control
+    // messages calls every question an error that was not answered in time: whoever asked knows better.
+    let ours = format!("warn,tarpc=off,{}", crates(level));
     let filter = match std::env::var("RUST_LOG") {
         Ok(directives) if !directives.is_empty() => EnvFilter::new(directives),
         _ => EnvFilter::new(ours),

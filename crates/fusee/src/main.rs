@@ -7,9 +7,11 @@
 mod bench;
 mod cli;
 mod connect;
+mod destroy;
 mod drain;
 mod failure;
 mod flags;
+mod form;
 mod interrupt;
 mod kv;
 mod logging;

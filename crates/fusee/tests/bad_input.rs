@@ -4,10 +4,11 @@ mod common;
 
 use std::io::Write;
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Up, finish, fusee};
+use common::{Up, finish, finish_with, fusee};
 
 #[test]
 fn keys_and_values_over_the_limits_are_refused() {
@@ -21,6 +22,15 @@ fn keys_and_values_over_the_limits_are_refused() {
     let over = up.scratch.file("over", &vec![7; (1 << 20) + 1]);
     let output = up.run(&["put", "k", "--value-file", &over]);
     output.expect_error(1, "the value has 1048577 bytes, the cluster's maximum is 1048576");
+    // What has no end is read no further than a value may go.
+    up.run(&["put", "k", "--value-file", "/dev/zero"])
+        .expect_error(1, "/dev/zero has more than 1048576 bytes");
+    let much = finish_with(&mut up.command(&["put", "k", "-"]), &vec![7; 4 << 20]);
+    much.expect_error(1, "standard input has more than 1048576 bytes");
+    // Keys are bytes; a shell can give most.
+    let bytes = std::ffi::OsStr::from_bytes(b"k\xff\xfe");
+    finish(up.command(&["put"]).arg(bytes).arg("raw")).expect_code(0);
+    assert_eq!(up.run(&["get", "--hex", "6bfffe"]).expect_code(0).stdout, b"raw");
     let key = "k".repeat((64 << 10) + 1);
     up.run(&["put", &key, "v"]).expect_error(1, "the key has 65537 bytes");
     // What was refused changed nothing.

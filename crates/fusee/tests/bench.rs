@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Stdio;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -280,4 +280,26 @@ fn updates_go_on_in_a_pool_that_holds_less_than_they_write() {
     let report = finish(fusee(&line).args(more)).expect_code(0).json();
     assert_eq!(report["errors"]["total"], 0, "{report:#}");
     assert_eq!((&report["mismatches"], &report["verified_keys"]), (&0.into(), &100.into()));
+}
+
+#[test]
+fn pairs_that_a_running_cluster_cannot_hold_are_refused_first() {
+    let up = Up::start(&["--pool", "160MiB", "--memory-nodes", "2"]);
+    let line = ["bench", "ycsb", "--workload", "c", "--keys", "1000000", "--master", &up.master];
+    let begun = Instant::now();
+    finish(&mut fusee(&line)).expect_error(2, "the memory nodes of the cluster lend 320.0 MiB");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_run_out_of_memory_stops_soon() {
+    let up = Up::start(&["--pool", "160MiB", "--memory-nodes", "3"]);
+    // They fit into what is lent, but not into whole regions.
+    let line = ["bench", "ycsb", "--workload", "c", "--keys", "200000", "--operations", "1000"];
+    let begun = Instant::now();
+    let mut command = fusee(&line);
+    let output = finish(command.args(["--json", "--master", &up.master])).expect_code(1);
+    let errors = output.json()["errors"]["total"].as_u64().unwrap();
+    assert!((1..200).contains(&errors), "{}", output.text());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }

@@ -99,8 +99,17 @@ fn servers_form_a_cluster_and_stop_cleanly() {
     let line = ["master", "--listen=127.0.0.1:0", &data_dir];
     let master = Server::start(fusee(&line).args(replicas).args(sizes));
     let address = master.control().to_string();
+    let empty = status(&address);
+    assert_eq!((&empty["ready"], &empty["cluster"]), (&false.into(), &Value::Null));
+    let get = ["get", "k", "--master", &address];
+    finish(&mut fusee(&get)).expect_error(3, &format!("fusee form --master {address}"));
+    let form = ["form", "--no-wait", "--json", "--master", &address];
+    let formed = finish(&mut fusee(&form)).expect_code(0).json();
     let forming = status(&address);
     assert_eq!((&forming["ready"], &forming["view"]), (&false.into(), &0.into()));
+    assert_eq!(forming["cluster"], formed["cluster"]);
+    // Only one, ever.
+    finish(&mut fusee(&form)).expect_error(1, formed["cluster"].as_str().unwrap());
     let file = scratch.file("node.toml", b"pool = \"256MiB\"\nserve = [\"shm\", \"tcp\"]\n");
     let sockets = scratch.path().join("sockets");
     std::fs::create_dir(&sockets).unwrap();

@@ -3,6 +3,8 @@
 mod common;
 
 use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -18,16 +20,17 @@ fn json(args: &[&str]) -> Value {
 
 #[test]
 fn seeds_of_all_scenarios_keep_every_promise() {
-    let report = json(&["--seeds", "90", "--json"]);
+    let report = json(&["--seeds", "110", "--json"]);
     assert_eq!(report["violations"], 0);
-    assert_eq!(report["runs"], 90);
+    assert_eq!(report["runs"], 110);
     assert!(report["operations"].as_u64().unwrap() > 60_000);
     for (what, count) in report["happened"].as_object().unwrap() {
         assert!(count.as_u64().unwrap() > 0, "{what} never happened");
     }
-    for scenario in
-        ["mixed", "inserts", "unsteady", "crashes", "losses", "growth", "elastic", "reuse", "storm"]
-    {
+    for scenario in [
+        "mixed", "inserts", "unsteady", "crashes", "losses", "growth", "elastic", "reuse",
+        "damage", "cuts", "storm",
+    ] {
         assert_eq!(report["scenarios"][scenario]["runs"], 10, "{scenario}");
     }
 }
@@ -75,4 +78,27 @@ fn the_scenarios_are_listed_with_their_faults() {
     for name in ["mixed", "inserts", "unsteady", "crashes", "losses", "storm", "lost-completion"] {
         assert!(text.contains(name), "{text}");
     }
+}
+
+/// A signal ends a run in the middle, however long it would have taken.
+#[test]
+fn a_signal_stops_a_run_that_has_begun() {
+    for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
+        let args = ["sim", "--scenario", "mixed", "--seed", "3", "--ops", "100000000"];
+        let child = fusee(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        let begun = Instant::now();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("interrupted") || text.contains("0 runs"), "{text}");
+    }
+}
+
+#[test]
+fn a_run_with_many_clients_ends() {
+    sim(&["--scenario", "mixed", "--seed", "0", "--clients", "128"]).expect_code(0);
 }

@@ -7,6 +7,7 @@
 //!
 //! Sizes are bytes.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use fusee_core::view::Geometry;
@@ -20,6 +21,20 @@ type SharedStore = StoreAddress;
 #[cfg(not(feature = "etcd"))]
 type SharedStore = std::convert::Infallible;
 
+/// Where the store is unless somebody says otherwise: `/var/lib/fusee/master` for root, and for others
+/// `fusee/master` in `XDG_STATE_HOME`, or in `.local/state` of the home directory. `None` without one.
+/// It does not depend on the working directory: a master that is started elsewhere must find its
+/// cluster again.
+pub fn default_data_dir() -> Option<PathBuf> {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    if is_root {
+        return Some("/var/lib/fusee/master".into());
+    }
+    let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = named("XDG_STATE_HOME").or_else(|| Some(named("HOME")?.join(".local/state")));
+    Some(state?.join("fusee/master"))
+}
+
 /// Settings of a master. Those before `memory_nodes` are the process's; the rest takes effect when
 /// a cluster is formed, and is a mistake to change afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,11 +42,8 @@ type SharedStore = std::convert::Infallible;
 pub struct Config {
     /// Host and port to listen at; `127.0.0.1:7400` by default.
     pub listen: String,
-    /// Directory of the store; `fusee-master` in the working directory by default.
+    /// Directory of the store; [`default_data_dir`] by default, and empty where there is none.
     pub data_dir: PathBuf,
-    /// Forget the cluster in the store and form a new one. The old cluster's memory nodes have to
-    /// be restarted: they serve one cluster in their life.
-    pub format: bool,
     /// A store that several masters share, which then elect one of them to lead: for example
     /// `etcd://10.0.0.5:2379,10.0.0.6:2379/fusee`. None by default: `data_dir` holds the store.
     pub store: Option<String>,
@@ -64,8 +76,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             listen: "127.0.0.1:7400".into(),
-            data_dir: "fusee-master".into(),
-            format: false,
+            data_dir: default_data_dir().unwrap_or_default(),
             store: None,
             advertise: None,
             lease_ttl_s: 3,
@@ -104,16 +115,15 @@ impl Config {
     pub(crate) fn shared_store(&self) -> Result<Option<SharedStore>, StoreAddressError> {
         let Some(text) = &self.store else { return Ok(None) };
         let address = StoreAddress::parse(text)?;
-        let text = text.clone();
-        if self.format {
-            return Err(StoreAddressError::Format { text, prefix: address.prefix });
-        }
         if !(2..=60).contains(&self.lease_ttl_s) {
             return Err(StoreAddressError::LeaseTtl { ttl_s: self.lease_ttl_s });
         }
         #[cfg(feature = "etcd")]
         return Ok(Some(address));
         #[cfg(not(feature = "etcd"))]
-        return Err(StoreAddressError::NotBuilt { text });
+        {
+            drop(address);
+            Err(StoreAddressError::NotBuilt { text: text.clone() })
+        }
     }
 }

@@ -53,6 +53,8 @@ pub enum JobReport {
         slots_changed: u64,
         /// Bytes that were copied to new replicas.
         bytes_copied: u64,
+        /// Objects that were damaged where they were copied from.
+        damaged: u64,
     },
     /// Entries that have moved are not where they were any more.
     Cleared {
@@ -140,8 +142,8 @@ pub async fn run<F: Fabric, R: Reach>(
     match job {
         Job::Transform { dead } => {
             let done = transform(fabric, reach, view, &dead).await?;
-            let repair::Transformed { slots_changed, bytes_copied, .. } = done;
-            Ok(JobReport::Transformed { slots_changed, bytes_copied })
+            let repair::Transformed { slots_changed, bytes_copied, objects_repaired, .. } = done;
+            Ok(JobReport::Transformed { slots_changed, bytes_copied, damaged: objects_repaired })
         }
         Job::Clear => {
             let repair::Transformed { slots_changed, .. } = split::clear(fabric, view).await?;

@@ -23,6 +23,6 @@ pub mod store;
 #[cfg(feature = "etcd")]
 mod tenure;
 
-pub use config::Config;
-pub use server::{FormError, MasterServer, StartError};
+pub use config::{Config, default_data_dir};
+pub use server::{FormError, MasterServer, StartError, random_cluster};
 pub use settings::Settings;

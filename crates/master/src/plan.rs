@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use fusee_control::node::{Extent, NodeRequest, extent_align_bytes};
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Member, Place, Region, Scheme, Subtable, View};
 
 use crate::logic::balance::Kind;
@@ -55,7 +55,7 @@ pub enum PlanError {
     /// Nothing is left for data.
     #[error(
         "pools too small: beside the index not one region of {bytes} bytes fits on {replicas} \
-         memory nodes; start them with larger pools, or lower geometry.region_bytes"
+         memory nodes; start them with larger pools, or lower --region-bytes"
     )]
     Regions {
         /// Size of a region.
@@ -151,7 +151,7 @@ impl Plan {
     }
 
     /// What to ask of a node, in this order.
-    pub fn reservations(&self, cluster: u64, attempt: u64, node: MnId) -> Vec<NodeRequest> {
+    pub fn reservations(&self, cluster: ClusterId, attempt: u64, node: MnId) -> Vec<NodeRequest> {
         let request = |extent| {
             let (bytes, block_bytes) = match extent {
                 Extent::Region { .. } => (self.geometry.region_bytes, self.geometry.block_bytes),
@@ -164,7 +164,11 @@ impl Plan {
 
     /// The first view, of the offsets that each member gave in answer to
     /// [`Plan::reservations`]. They come from elsewhere, so they are checked.
-    pub fn view(&self, cluster: u64, offsets: &HashMap<MnId, Vec<u64>>) -> Result<View, String> {
+    pub fn view(
+        &self,
+        cluster: ClusterId,
+        offsets: &HashMap<MnId, Vec<u64>>,
+    ) -> Result<View, String> {
         let mut at: HashMap<(MnId, Extent), u64> = HashMap::new();
         for member in &self.members {
             let node = member.node;

@@ -7,15 +7,15 @@
 
 use fusee_control::master::Leftover;
 use fusee_control::node::BlockId;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Member, View};
 use serde::{Deserialize, Serialize};
 
 /// A fact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
-    /// The random number of the cluster, chosen before any memory node was asked for memory.
-    Cluster(u64),
+    /// The cluster, since somebody has asked for it to be formed. A store without it has none.
+    Cluster(ClusterId),
     /// The number of the latest attempt to form the cluster.
     Attempt(u64),
     /// The name that the next memory node gets. Names are never given twice.
@@ -53,6 +53,11 @@ pub enum Record {
     Draining(MnId),
     /// A memory node that has been drained.
     Drained(Member),
+    /// The members of earlier views by which somebody may still read
+    /// ([`standing`](crate::logic)).
+    Former(Vec<Vec<MnId>>),
+    /// A cluster that was given up. Its memory nodes are told, whenever they come.
+    Destroyed(ClusterId),
 }
 
 /// A change of the store.
@@ -68,12 +73,12 @@ impl Record {
     /// The key under which a store keeps it.
     pub fn key(&self) -> String {
         match self {
-            Record::Cluster(_) => "cluster".into(),
+            Record::Cluster(_) => CLUSTER_KEY.into(),
             Record::Attempt(_) => "attempt".into(),
             Record::NextNode(_) => "next-node".into(),
             Record::Member(Member { node, .. }) => member_key(*node),
             Record::Lost(Member { node, .. }) => lost_key(*node),
-            Record::View(_) => "view".into(),
+            Record::View(_) => VIEW_KEY.into(),
             Record::ClientIds { .. } => "client-ids".into(),
             Record::Session { client, .. } => session_key(*client),
             Record::Repairer(client) => repairer_key(*client),
@@ -81,6 +86,8 @@ impl Record {
             Record::Epochs { .. } => "epochs".into(),
             Record::Draining(node) => draining_key(*node),
             Record::Drained(Member { node, .. }) => drained_key(*node),
+            Record::Former(_) => FORMER_KEY.into(),
+            Record::Destroyed(cluster) => format!("{DESTROYED}{cluster}"),
         }
     }
 }
@@ -94,6 +101,16 @@ impl Write {
         }
     }
 }
+
+/// The key of [`Record::Cluster`].
+pub const CLUSTER_KEY: &str = "cluster";
+/// The key of [`Record::View`].
+pub const VIEW_KEY: &str = "view";
+/// What the keys of [`Record::Destroyed`] begin with.
+pub const DESTROYED: &str = "destroyed/";
+
+/// The key of [`Record::Former`].
+pub const FORMER_KEY: &str = "former";
 
 /// The key of [`Record::Member`].
 pub fn member_key(node: MnId) -> String {

@@ -11,7 +11,9 @@
 //! takes longer than all that is to be done there. So after a job that succeeded the session stays
 //! for [`KEPT`], for the next one of the same name with the same members.
 //!
-//! When the master ends, a running job is dropped where it is, as if the master had crashed.
+//! When the master ends, a running job is dropped where it is, as if the master had crashed. So is one of
+//! whose members the cluster has given one up: it may wait for that one, and the change of the view
+//! that goes on without it waits for the job.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,7 +30,7 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::NodeClient;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
-use fusee_fabric::{AnyFabric, FabricKind, attach_all};
+use fusee_fabric::{AnyFabric, AttachError, FabricKind, attach_all_while};
 
 use crate::jobs::{self, Job, JobError, JobReport, Reach};
 
@@ -50,6 +52,25 @@ pub(crate) struct Order {
     pub job: Job,
     /// The control services of the view's members.
     pub nodes: HashMap<MnId, NodeClient>,
+    /// Set once the cluster goes on without one of them.
+    pub is_overtaken: Arc<AtomicBool>,
+}
+
+/// Why a job may have to end before it is done.
+struct Ends<'a> {
+    master: &'a AtomicBool,
+    is_overtaken: &'a AtomicBool,
+}
+
+impl Ends<'_> {
+    // Relaxed, both: whoever asks does so again soon.
+    fn master(&self) -> bool {
+        self.master.load(Ordering::Relaxed)
+    }
+
+    fn job(&self) -> bool {
+        self.is_overtaken.load(Ordering::Relaxed)
+    }
 }
 
 /// The thread. Dropping it ends it.
@@ -134,14 +155,17 @@ fn work(
     kept: &mut Option<Kept>,
     ends: &AtomicBool,
 ) -> Option<Result<JobReport, JobError>> {
-    let Order { client, view, job, nodes, .. } = order;
+    let Order { client, view, job, nodes, is_overtaken, .. } = order;
+    let ends = Ends { master: ends, is_overtaken: &is_overtaken };
     let members: Vec<(MnId, u64)> = view.members.iter().map(|m| (m.node, m.identity)).collect();
     let fits = kept.take().filter(|kept| kept.client == client && kept.members == members);
-    let fabric = match fits.map_or_else(|| attach(client, &view.members), |kept| Ok(kept.fabric)) {
+    let attach = || attach(client, &view.members, &|| !ends.master() && !ends.job());
+    let fabric = match fits.map_or_else(attach, |kept| Ok(kept.fabric)) {
         Ok(fabric) => fabric,
+        Err(_) if ends.master() => return None,
         Err(error) => return Some(Err(error)),
     };
-    let result = complete(&fabric, &view, job, nodes, ends)?;
+    let result = complete(&fabric, &view, job, nodes, &ends)?;
     if result.is_ok() && fabric.kind() == FabricKind::Shm {
         *kept = Some(Kept { client, members, fabric });
     }
@@ -153,46 +177,55 @@ fn complete(
     view: &View,
     job: Job,
     nodes: HashMap<MnId, NodeClient>,
-    ends: &AtomicBool,
+    ends: &Ends<'_>,
 ) -> Option<Result<JobReport, JobError>> {
+    // Over TCP, verbs may be on their way.
+    let may_linger = fabric.kind() != FabricKind::Shm;
     let asking = Asking { nodes, begun: Instant::now() };
     let mut job = pin!(jobs::run(fabric, &asking, view, job));
     let waker = fabric.waker();
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(result) = job.as_mut().poll(&mut context) {
-            return Some(result.map_err(|error| JobError {
-                may_linger: fabric.kind() != FabricKind::Shm,
-                ..error
-            }));
+            return Some(result.map_err(|error| JobError { may_linger, ..error }));
         }
         fabric.turn(Some(LOOK));
-        if ends.load(Ordering::Relaxed) {
+        if ends.master() {
             return None;
+        }
+        if ends.job() {
+            let what = "the cluster goes on without one of its memory nodes".into();
+            return Some(Err(JobError { node: None, may_linger, what }));
         }
     }
 }
 
-fn attach(client: ClientId, members: &[Member]) -> Result<AnyFabric, JobError> {
+fn attach(
+    client: ClientId,
+    members: &[Member],
+    goes_on: &dyn Fn() -> bool,
+) -> Result<AnyFabric, JobError> {
+    let failed = |error: AttachError| JobError {
+        node: Some(error.node),
+        may_linger: false,
+        what: error.to_string(),
+    };
     let here = |member: &Member| match &member.shm {
         Some(path) => Path::new(path).exists(),
         // Nodes of this very process offer neither a path nor a port, or a port only.
         None => member.tcp.is_none() && member.verbs.is_none(),
     };
     if members.iter().all(here) {
-        match attach_all(FabricKind::Shm, client, members) {
+        match attach_all_while(FabricKind::Shm, client, members, goes_on) {
             Ok(fabric) => return Ok(fabric),
+            Err(error) if !goes_on() => return Err(failed(error)),
             Err(error) => tracing::debug!(%error, "no shared memory for repairs"),
         }
     }
     // By a card whose atomics the processor does not see, a node serves verbs alone.
     let has_tcp = members.iter().all(|member| member.tcp.is_some());
     let kind = if has_tcp { FabricKind::Tcp } else { FabricKind::Verbs };
-    attach_all(kind, client, members).map_err(|error| JobError {
-        node: Some(error.node),
-        may_linger: false,
-        what: error.to_string(),
-    })
+    attach_all_while(kind, client, members, goes_on).map_err(failed)
 }
 
 struct Asking {
@@ -209,5 +242,73 @@ impl Reach for Asking {
 
     fn now_us(&self) -> u64 {
         self.begun.elapsed().as_micros() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use fusee_core::verbs::ClusterId;
+    use fusee_core::view::Geometry;
+
+    use super::*;
+
+    /// A job by a view whose one member takes connections and never answers.
+    fn job(listener: &TcpListener) -> Order {
+        let member = Member {
+            node: MnId(3),
+            identity: 7,
+            control: "nowhere:1".into(),
+            tcp: Some(listener.local_addr().unwrap().to_string()),
+            shm: None,
+            verbs: None,
+            pool_bytes: 1 << 20,
+        };
+        let view = View {
+            number: 1,
+            cluster: ClusterId::from_word(1).unwrap(),
+            geometry: Geometry::default(),
+            members: vec![member],
+            regions: Vec::new(),
+            directory: Vec::new(),
+            subtables: Vec::new(),
+            change: None,
+        };
+        let (token, client, job) = (9, ClientId(1), Job::Clear);
+        Order { token, client, view, job, nodes: HashMap::new(), is_overtaken: Arc::default() }
+    }
+
+    fn silent() -> TcpListener {
+        TcpListener::bind("127.0.0.1:0").unwrap()
+    }
+
+    #[test]
+    fn a_job_does_not_wait_for_a_node_that_is_given_up() {
+        let (listener, (tell, told)) = (silent(), channel());
+        let repairer = Repairer::start(move |token, result| tell.send((token, result)).unwrap());
+        let (repairer, order) = (repairer.unwrap(), job(&listener));
+        let overtaken = order.is_overtaken.clone();
+        repairer.order(order);
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(told.try_recv().is_err(), "it waits as long as it may");
+        let begun = Instant::now();
+        overtaken.store(true, Ordering::Relaxed);
+        let (token, result) = told.recv_timeout(Duration::from_secs(10)).unwrap();
+        let error = result.unwrap_err();
+        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+        assert_eq!((token, error.node, error.may_linger), (9, Some(MnId(3)), false));
+        assert!(error.what.contains("does not answer"), "{}", error.what);
+    }
+
+    #[test]
+    fn a_master_that_ends_does_not_wait_for_a_silent_node() {
+        let listener = silent();
+        let repairer = Repairer::start(|_, _| ()).unwrap();
+        repairer.order(job(&listener));
+        std::thread::sleep(Duration::from_millis(100));
+        let begun = Instant::now();
+        drop(repairer);
+        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
     }
 }

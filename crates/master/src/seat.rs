@@ -15,7 +15,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fusee_control::master::{MasterReply, MasterRequest};
-use tokio::sync::oneshot;
+use fusee_control::rpc::Caller;
+use tokio::sync::{oneshot, watch};
 
 use crate::server::Message;
 
@@ -27,6 +28,9 @@ pub(crate) struct Seat {
     place: Mutex<Place>,
     /// Whether there are other masters.
     contested: bool,
+    /// Told when this master will never lead again.
+    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "nobody is elected without"))]
+    ended: Option<watch::Sender<Option<String>>>,
 }
 
 enum Place {
@@ -42,19 +46,19 @@ enum Place {
 impl Seat {
     /// The only master there is: it leads.
     pub fn sole(queue: Sender<Message>) -> Seat {
-        Seat { place: Mutex::new(Place::Leads(queue)), contested: false }
+        Seat { place: Mutex::new(Place::Leads(queue)), contested: false, ended: None }
     }
 
     /// Asks the logic; the answer is the reply to give. The request is in its queue when this
     /// returns, before whatever else its connection brings.
     pub fn ask(
         &self,
-        connection: u64,
+        caller: Caller,
         request: MasterRequest,
     ) -> impl Future<Output = MasterReply> + use<> {
         let hands_on = matches!(&request, MasterRequest::Close { leftovers, .. }
             if !leftovers.is_empty());
-        let asked = self.pass_on(connection, request);
+        let asked = self.pass_on(caller, request);
         let contested = self.contested;
         async move {
             let (sent, replied) = match asked {
@@ -75,13 +79,13 @@ impl Seat {
     /// Whether the logic has the request, and where its reply comes; or the reply at once.
     fn pass_on(
         &self,
-        connection: u64,
+        caller: Caller,
         request: MasterRequest,
     ) -> Result<(bool, oneshot::Receiver<MasterReply>), Box<MasterReply>> {
         match &*self.place() {
             Place::Leads(queue) => {
                 let (reply, replied) = oneshot::channel();
-                Ok((queue.send(Message::Request { connection, request, reply }).is_ok(), replied))
+                Ok((queue.send(Message::Request { caller, request, reply }).is_ok(), replied))
             }
             Place::StandsBy { leader } => {
                 Err(Box::new(MasterReply::NotLeader { leader: leader.clone() }))
@@ -105,9 +109,10 @@ impl Seat {
 
 #[cfg(feature = "etcd")]
 impl Seat {
-    /// One of several masters: it stands by.
-    pub fn contested() -> Seat {
-        Seat { place: Mutex::new(Place::StandsBy { leader: None }), contested: true }
+    /// One of several masters: it stands by. Its end is told.
+    pub fn contested(ended: watch::Sender<Option<String>>) -> Seat {
+        let place = Mutex::new(Place::StandsBy { leader: None });
+        Seat { place, contested: true, ended: Some(ended) }
     }
 
     /// A term begins.
@@ -122,6 +127,9 @@ impl Seat {
 
     /// This master will never lead again.
     pub fn end(&self, reason: String) {
+        if let Some(ended) = &self.ended {
+            ended.send_replace(Some(reason.clone()));
+        }
         *self.place() = Place::Ended(reason);
     }
 }

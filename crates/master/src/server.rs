@@ -13,6 +13,7 @@ use std::io;
 use std::iter::once;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -20,18 +21,19 @@ use std::time::{Duration, Instant};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{
-    self, MasterClient, MasterService, NodeClient, RpcError, Runtime, Server,
+    self, Caller, MasterClient, MasterService, NodeClient, RpcError, Runtime, Server,
 };
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::config::Config;
 #[cfg(feature = "etcd")]
 use crate::election::{Candidate, Platform};
 use crate::jobs::{Job, JobError, JobReport};
 use crate::logic::{Action, Event, Level, Master, RestoreError};
+use crate::record::{Record, Write};
 use crate::repairer::{Order, Repairer};
 use crate::seat::Seat;
 use crate::settings::{Settings, SettingsError};
@@ -46,8 +48,6 @@ const NODE_DEADLINE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(5);
 /// Events that are decided about before what follows is made durable, at most.
 const MAX_TOGETHER: usize = 256;
-/// The number of the one connection inside of a process.
-const LOCAL: u64 = 0;
 
 /// Why a master cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +64,11 @@ pub enum StartError {
     /// The store's contents cannot be used.
     #[error(transparent)]
     Restore(#[from] RestoreError),
+    /// Nobody said where to keep the store, and there is no usual place.
+    #[error(
+        "no data_dir is given, and there is no home directory to have one in; name a directory"
+    )]
+    NoDataDir,
     /// The control service cannot listen.
     #[error(transparent)]
     Control(#[from] rpc::ServeError),
@@ -92,7 +97,7 @@ pub enum FormError {
 }
 
 pub(crate) enum Message {
-    Request { connection: u64, request: MasterRequest, reply: oneshot::Sender<MasterReply> },
+    Request { caller: Caller, request: MasterRequest, reply: oneshot::Sender<MasterReply> },
     Closed { connection: u64 },
     Answer { node: MnId, token: u64, result: Result<NodeReply, String> },
     Done { token: u64, result: Result<JobReport, JobError> },
@@ -105,6 +110,8 @@ pub struct MasterServer {
     // In the order in which they end.
     server: Option<Server>,
     client: MasterClient,
+    /// Why it decides nothing any more.
+    ended: watch::Receiver<Option<String>>,
     _work: Work,
     runtime: Runtime,
 }
@@ -130,20 +137,28 @@ impl MasterServer {
         let listener = rpc::bind(&config.listen)?;
         let addr = listener.local_addr()?;
         let connect = connector(&runtime);
+        let (end, ended) = watch::channel(None);
         let (seat, work) = match shared {
             None => {
-                let store = Store::open(&config.data_dir, config.format)?;
-                let (queue, thread) = drive(&runtime, settings, store, connect)?;
+                if config.data_dir.as_os_str().is_empty() {
+                    return Err(StartError::NoDataDir);
+                }
+                let store = Store::open(&config.data_dir)?;
+                let (queue, thread) = drive(&runtime, settings, store, connect, end)?;
                 (Arc::new(Seat::sole(queue.clone())), Work::Sole { queue, thread: Some(thread) })
             }
             #[cfg(feature = "etcd")]
             Some(address) => {
                 let lead = {
                     let runtime = runtime.clone();
-                    move |store| drive(&runtime, settings.clone(), store, connect.clone())
+                    move |store| {
+                        // The end of a term is not the end of this master.
+                        let (term, _) = watch::channel(None);
+                        drive(&runtime, settings.clone(), store, connect.clone(), term)
+                    }
                 };
                 let advertise = config.advertise.unwrap_or_else(|| addr.to_string());
-                let seat = Arc::new(Seat::contested());
+                let seat = Arc::new(Seat::contested(end));
                 let platform = Platform { address, advertise, ttl_s: config.lease_ttl_s };
                 let candidate = Candidate::start(&runtime, platform, Arc::clone(&seat), lead)?;
                 (seat, Work::Elected { _candidate: candidate })
@@ -154,7 +169,7 @@ impl MasterServer {
         // Made first: if anything fails from here on, dropping it ends the thread.
         let client = MasterClient::new(&runtime, addr.to_string());
         let io = runtime.clone();
-        let mut master = MasterServer { server: None, client, _work: work, runtime };
+        let mut master = MasterServer { server: None, client, ended, _work: work, runtime };
         let closed = closed(Arc::clone(&seat));
         let server =
             rpc::serve_connections::<MasterService, _, _, _>(&io, listener, handler(seat), closed)?;
@@ -163,8 +178,8 @@ impl MasterServer {
         Ok(master)
     }
 
-    /// Starts a master for a cluster inside this process: no port, no file. It reaches memory
-    /// nodes through `nodes`, whose names are the control addresses that the nodes join with.
+    /// Starts a master for a cluster inside this process, which is to be formed: no port, no file. It
+    /// reaches memory nodes through `nodes`, whose names are the control addresses that the nodes join with.
     pub fn start_local(
         runtime: &Runtime,
         settings: Settings,
@@ -172,18 +187,19 @@ impl MasterServer {
     ) -> Result<MasterServer, StartError> {
         settings.check()?;
         let remote = runtime.clone();
-        let (queue, thread) = drive(runtime, settings, Store::memory(), move |control| {
+        let mut store = Store::memory();
+        store.persist(vec![Write::Put(Record::Cluster(random_cluster()))])?;
+        let (end, ended) = watch::channel(None);
+        let connect = move |control: &str| {
             let named = nodes.iter().find(|node| node.addr() == control);
             named.cloned().unwrap_or_else(|| NodeClient::new(&remote, control))
-        })?;
+        };
+        let (queue, thread) = drive(runtime, settings, store, connect, end)?;
         let answer = handler(Arc::new(Seat::sole(queue.clone())));
-        let (client, server) =
-            rpc::serve_local::<MasterService, _, _>(runtime, "master", move |request| {
-                answer(LOCAL, request)
-            });
+        let (client, server) = rpc::serve_local::<MasterService, _, _>(runtime, "master", answer);
         let _work = Work::Sole { queue, thread: Some(thread) };
         let (server, runtime) = (Some(server), runtime.clone());
-        Ok(MasterServer { server, client: client.into(), _work, runtime })
+        Ok(MasterServer { server, client: client.into(), ended, _work, runtime })
     }
 
     /// Where it listens; `None` inside a process.
@@ -199,6 +215,31 @@ impl MasterServer {
     /// A client of it.
     pub fn client(&self) -> MasterClient {
         self.client.clone()
+    }
+
+    /// Waits until this master decides nothing any more, and says why: its store failed, or cannot be
+    /// used. Then it should end, so that whoever watches over it starts it again.
+    pub fn ended(&self) -> impl Future<Output = String> + Send + 'static {
+        let mut ended = self.ended.clone();
+        async move {
+            match ended.wait_for(Option::is_some).await {
+                Ok(why) => why.clone().unwrap_or_default(),
+                Err(_) => "its thread panicked; see its log".into(),
+            }
+        }
+    }
+
+    /// Asks for a new cluster, of a master that has none yet: of the memory nodes that join.
+    ///
+    /// # Panics
+    /// If the calling thread is an async runtime's.
+    pub fn form(&self) -> Result<ClusterId, FormError> {
+        let cluster = random_cluster();
+        match self.client.call_blocking(MasterRequest::Form { cluster })? {
+            MasterReply::Done => Ok(cluster),
+            MasterReply::Refused { reason } => Err(FormError::Refused(reason)),
+            other => Err(FormError::Refused(format!("wrong answer: {other:?}"))),
+        }
     }
 
     /// Waits until the cluster is formed; gives up when `timeout` has passed, or when it cannot
@@ -249,6 +290,15 @@ impl Drop for Work {
     }
 }
 
+/// A name for a new cluster.
+pub fn random_cluster() -> ClusterId {
+    loop {
+        if let Some(cluster) = ClusterId::from_word(rand::random()) {
+            return cluster;
+        }
+    }
+}
+
 type Answer = std::pin::Pin<Box<dyn Future<Output = MasterReply> + Send>>;
 
 /// Ends the thread of a logic.
@@ -261,8 +311,8 @@ pub(crate) fn end(queue: &Sender<Message>, thread: JoinHandle<()>) {
 }
 
 /// Gives requests to whoever decides, and waits for the replies.
-fn handler(seat: Arc<Seat>) -> impl Fn(u64, MasterRequest) -> Answer + Clone {
-    move |connection, request| Box::pin(seat.ask(connection, request))
+fn handler(seat: Arc<Seat>) -> impl Fn(Caller, MasterRequest) -> Answer + Clone {
+    move |caller, request| Box::pin(seat.ask(caller, request))
 }
 
 /// Tells whoever decides of the ends of connections.
@@ -286,6 +336,8 @@ struct Driver<C> {
     handle: Handle,
     queue: Sender<Message>,
     repairer: Repairer,
+    /// The members by whose view the last job works, and what it hears when one of them is none any more.
+    job: Option<(Vec<MnId>, Arc<AtomicBool>)>,
     waiting: HashMap<u64, oneshot::Sender<MasterReply>>,
     next_token: u64,
     begun: Instant,
@@ -294,14 +346,31 @@ struct Driver<C> {
 fn drive<C>(
     runtime: &Runtime,
     settings: Settings,
-    store: Store,
+    mut store: Store,
     connect: C,
+    ended: watch::Sender<Option<String>>,
 ) -> Result<(Sender<Message>, JoinHandle<()>), StartError>
 where
     C: Fn(&str) -> NodeClient + Send + 'static,
 {
     let geometry = settings.geometry;
-    let logic = Master::restore(settings, rand::random(), store.load()?)?;
+    let records = store.load()?;
+    let logic = Master::restore(settings, rand::random(), records)?;
+    if logic.cluster().is_none() {
+        // What may be left of one that was destroyed.
+        store.clear()?;
+    }
+    let name = store.name();
+    match logic.cluster() {
+        Some(cluster) => tracing::info!(%cluster, store = name, "goes on from its store"),
+        // No warning: it is how every cluster begins, and whoever asks is told.
+        None => tracing::info!(
+            store = name,
+            "the store is empty: this master has no cluster, and waits. If it should lead one that \
+             exists, stop it and start it on the store of that cluster; to form a new one, run \
+             `fusee form`"
+        ),
+    }
     if logic.view().is_some_and(|view| view.geometry != geometry) {
         tracing::warn!("the cluster was formed with another geometry, which stays in force");
     }
@@ -313,6 +382,7 @@ where
     })?;
     let driver = Driver {
         repairer,
+        job: None,
         logic,
         store,
         connect,
@@ -323,12 +393,14 @@ where
         next_token: 0,
         begun: Instant::now(),
     };
-    let thread = Builder::new().name("fusee-master".into()).spawn(move || driver.run(&messages))?;
+    let work = move || drop(ended.send_replace(Some(driver.run(&messages))));
+    let thread = Builder::new().name("fusee-master".into()).spawn(work)?;
     Ok((queue, thread))
 }
 
 impl<C: Fn(&str) -> NodeClient> Driver<C> {
-    fn run(mut self, messages: &Receiver<Message>) {
+    /// Returns why it ended.
+    fn run(mut self, messages: &Receiver<Message>) -> String {
         let mut next_tick = Instant::now();
         loop {
             let wait = next_tick.saturating_duration_since(Instant::now());
@@ -336,7 +408,9 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
                 Ok(first) => {
                     let more = messages.try_iter().take(MAX_TOGETHER - 1);
                     let events = once(first).chain(more).map(|message| self.event(message));
-                    let Some(events) = events.collect::<Option<Vec<Event>>>() else { return };
+                    let Some(events) = events.collect::<Option<Vec<Event>>>() else {
+                        return "it was stopped".into();
+                    };
                     events
                 }
                 // Only if nothing waits in the queue, however overdue it is: the store may have
@@ -345,30 +419,41 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
                     next_tick = Instant::now() + TICK;
                     vec![Event::Tick]
                 }
-                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Disconnected) => return "it was stopped".into(),
             };
             if !self.store.holds() {
                 tracing::warn!("this master's term is over");
-                return;
+                return "its term is over".into();
             }
             let now_ms = self.begun.elapsed().as_millis() as u64;
-            let decided = events.into_iter().flat_map(|event| self.logic.handle(now_ms, event));
-            let actions: Vec<Action> = decided.collect();
-            if let Err(error) = self.perform_all(actions) {
+            if let Err(error) = self.decide(now_ms, events) {
                 tracing::error!(%error, "the master decides no more: its store failed");
-                return;
+                return error.to_string();
             }
         }
+    }
+
+    fn decide(&mut self, now_ms: u64, events: Vec<Event>) -> Result<(), StoreError> {
+        let mut actions = Vec::new();
+        for event in events {
+            actions.extend(self.logic.handle(now_ms, event));
+            // What comes after it is not to be cleared.
+            if actions.contains(&Action::Clear) {
+                self.perform_all(std::mem::take(&mut actions))?;
+            }
+        }
+        self.overtake_job();
+        self.perform_all(actions)
     }
 
     /// `None` if it is time to stop.
     fn event(&mut self, message: Message) -> Option<Event> {
         Some(match message {
-            Message::Request { connection, request, reply } => {
+            Message::Request { caller, request, reply } => {
                 let token = self.next_token;
                 self.next_token += 1;
                 self.waiting.insert(token, reply);
-                Event::Request { token, connection, request }
+                Event::Request { token, caller, request }
             }
             Message::Closed { connection } => Event::ConnectionClosed { connection },
             Message::Done { token, result } => Event::JobDone { token, result },
@@ -392,12 +477,15 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         if !writes.is_empty() {
             self.store.persist(writes.into_values().collect())?;
         }
-        others.into_iter().for_each(|action| self.perform(action));
-        Ok(())
+        others.into_iter().try_for_each(|action| self.perform(action))
     }
 
-    fn perform(&mut self, action: Action) {
+    fn perform(&mut self, action: Action) -> Result<(), StoreError> {
         match action {
+            Action::Clear => {
+                self.nodes.clear();
+                self.store.clear()?;
+            }
             Action::Persist(_) => unreachable!("these are performed before"),
             Action::Reply { token, reply } => {
                 // Who asked may have gone; then nobody waits for the reply.
@@ -412,20 +500,36 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             Action::Log(Level::Info, text) => tracing::info!("{text}"),
             Action::Log(Level::Warn, text) => tracing::warn!("{text}"),
         }
+        Ok(())
+    }
+
+    /// Ends the job that runs, if the cluster has given up a member that it may wait for.
+    fn overtake_job(&mut self) {
+        let Some(view) = self.logic.view() else { return };
+        let is_gone = |node: &MnId| view.member(*node).is_none();
+        if let Some((_, overtaken)) = self.job.take_if(|(nodes, _)| nodes.iter().any(is_gone)) {
+            // Relaxed: the job looks again soon.
+            overtaken.store(true, Ordering::Relaxed);
+        }
     }
 
     fn client(&mut self, control: &str) -> NodeClient {
         let connect = &self.connect;
         let control = control.to_owned();
-        self.nodes.entry(control).or_insert_with_key(|control| connect(control)).clone()
+        let client = self.nodes.entry(control).or_insert_with_key(|control| connect(control));
+        // Whoever has the address now must be of this cluster, or of none.
+        client.of_cluster(self.logic.cluster())
     }
 
     fn start(&mut self, token: u64, client: ClientId, view: View, job: Job) {
         let members: Vec<(MnId, String)> =
             view.members.iter().map(|member| (member.node, member.control.clone())).collect();
+        let is_overtaken = Arc::<AtomicBool>::default();
+        let names = members.iter().map(|(node, _)| *node).collect();
+        self.job = Some((names, is_overtaken.clone()));
         let nodes = members.into_iter().map(|(node, control)| (node, self.client(&control)));
         let nodes = nodes.collect();
-        self.repairer.order(Order { token, client, view, job, nodes });
+        self.repairer.order(Order { token, client, view, job, nodes, is_overtaken });
     }
 
     fn call(&mut self, node: MnId, control: String, token: u64, request: NodeRequest) {

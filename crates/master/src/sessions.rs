@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::{Leftover, Pulse};
 use fusee_control::node::BlockId;
+use fusee_core::host::Damage;
 use fusee_core::layout::{BlockShape, SizeClass};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
@@ -48,6 +49,8 @@ pub struct Session {
     pub acts_by: u64,
     /// As in the pulse.
     pub has_stopped: bool,
+    /// As in the pulse.
+    damage: Damage,
     /// As in the pulse; 0 if this process has not heard it.
     acts_in: u64,
     /// As in the pulse.
@@ -77,6 +80,8 @@ pub struct Sessions {
     /// By open session: what others were given under its name, and perhaps did not take over. Not stored:
     /// a master that dies loses these blocks.
     limbo: BTreeMap<ClientId, Vec<Leftover>>,
+    /// What all sessions found damaged, as far as this process has heard.
+    damage: Damage,
 }
 
 impl Sessions {
@@ -92,6 +97,7 @@ impl Sessions {
             left: BTreeSet::new(),
             used: BTreeMap::new(),
             limbo: BTreeMap::new(),
+            damage: Damage::default(),
         }
     }
 
@@ -124,6 +130,11 @@ impl Sessions {
     /// The sessions that are given up and not recovered.
     pub fn given_up(&self) -> impl Iterator<Item = ClientId> + '_ {
         self.given_up.keys().copied()
+    }
+
+    /// When these were heard last.
+    pub fn given_up_heard_ms(&self) -> impl Iterator<Item = u64> + '_ {
+        self.given_up.values().map(|session| session.heard_ms)
     }
 
     /// Whether it may go on.
@@ -203,8 +214,25 @@ impl Sessions {
             session.acts_by = pulse.acts_by;
             session.has_stopped = pulse.has_stopped;
         }
+        let Damage { found, repaired } = session.damage;
+        self.damage.add(Damage {
+            found: pulse.damage.found.saturating_sub(found),
+            repaired: pulse.damage.repaired.saturating_sub(repaired),
+        });
+        session.damage.found = found.max(pulse.damage.found);
+        session.damage.repaired = repaired.max(pulse.damage.repaired);
         session.acts_in = session.acts_in.max(pulse.acts_in);
         session.frees_in = session.frees_in.max(pulse.frees_in);
+    }
+
+    /// What all sessions found damaged.
+    pub fn damage(&self) -> Damage {
+        self.damage
+    }
+
+    /// Somebody else found damage.
+    pub fn add_damage(&mut self, damage: Damage) {
+        self.damage.add(damage);
     }
 
     /// A connection was closed: who spoke over it last has until `gone_at_ms`.
@@ -383,13 +411,23 @@ impl Sessions {
         let Some(Session { given, .. }) = self.given_up.remove(&client) else { return };
         writes.push(Write::Remove(session_key(client)));
         self.is_had(client, leftovers);
-        for leftover in leftovers {
+        let leftovers = leftovers.iter().filter(|left| !self.is_handed_on(client, left.block));
+        let leftovers: Vec<Leftover> = leftovers.copied().collect();
+        for leftover in &leftovers {
             // What is dropped is room, no more.
             let before = given.iter().find(|before| before.block == leftover.block);
             let _dropped = self.keep(client, leftover, before, view, writes);
         }
         let is_owned = |left: &Leftover| owned.contains(&left.block);
         self.return_given(client, &given, is_owned, view, writes);
+    }
+
+    /// Whether a session has handed a block on, and nobody was given it since. The tables still name the
+    /// session, so its recovery finds the block, but knows less of it than the session told:
+    /// where it is new, and whether its free bitmap tells what is free.
+    fn is_handed_on(&self, client: ClientId, block: BlockId) -> bool {
+        let mut left = self.leftovers();
+        self.left.contains(&block) && left.any(|left| left.block == block && left.owner == client)
     }
 
     fn keep(

@@ -14,16 +14,20 @@ pub mod address;
 pub(crate) mod etcd;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 
-use crate::record::{Record, Write};
+use crate::record::{DESTROYED, Record, Write};
 
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "master.redb";
 
 const TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("fusee-master");
+/// Records that are removed by one change, where many are.
+const TOGETHER: usize = 64;
 const FORMAT_KEY: &str = "format";
 pub(crate) const FORMAT: &[u8] = b"fusee-master 6";
 
@@ -42,8 +46,8 @@ pub enum StoreError {
     },
     /// The file is damaged or no store at all.
     #[error(
-        "{} is damaged, or no store of a FUSEE master ({cause}); restore it from a copy, choose \
-         another data_dir, or start once with format = true, which loses the cluster",
+        "{} is damaged, or no store of a FUSEE master ({cause}); restore it from a copy, or choose \
+         another data_dir: over an empty one the master waits for `fusee form`",
         path.display()
     )]
     Damaged {
@@ -151,31 +155,32 @@ impl Store {
         }
     }
 
-    /// Opens the store in a directory, or makes both. With `discard`, what it remembers is
-    /// forgotten, whatever its state; but not while another process uses it.
-    pub fn open(dir: &Path, discard: bool) -> Result<Store, StoreError> {
+    /// What people know it by.
+    pub fn name(&self) -> String {
+        match &self.kept {
+            Kept::Memory(_) => "memory".into(),
+            Kept::File { path, .. } => path.display().to_string(),
+            Kept::Remote(remote) => remote.name(),
+        }
+    }
+
+    /// Opens the store in a directory, or makes both, for nobody but this user to read.
+    pub fn open(dir: &Path) -> Result<Store, StoreError> {
         let path = dir.join(FILE_NAME);
         let io = |path: &Path, error: std::io::Error| StoreError::Io {
             path: path.to_owned(),
             cause: error.to_string(),
         };
+        // Whatever is said of it should not depend on where this process happens to be.
+        let path = std::path::absolute(&path).map_err(|error| io(&path, error))?;
         std::fs::create_dir_all(dir).map_err(|error| io(dir, error))?;
-        let opened = Store::open_file(&path).and_then(|store| {
-            if discard {
-                store.clear()?;
-            }
-            store.check_format()?;
-            Ok(store)
-        });
-        match opened {
-            Err(StoreError::Damaged { .. } | StoreError::OtherFormat { .. }) if discard => {
-                std::fs::remove_file(&path).map_err(|error| io(&path, error))?;
-                let store = Store::open_file(&path)?;
-                store.check_format()?;
-                Ok(store)
-            }
-            opened => opened,
-        }
+        // The database makes an empty file its own.
+        let mut private = File::options();
+        private.read(true).write(true).create(true).truncate(false).mode(0o600);
+        drop(private.open(&path).map_err(|error| io(&path, error))?);
+        let store = Store::open_file(&path)?;
+        store.check_format()?;
+        Ok(store)
     }
 
     fn open_file(path: &Path) -> Result<Store, StoreError> {
@@ -208,16 +213,6 @@ impl Store {
         }
     }
 
-    fn clear(&self) -> Result<(), StoreError> {
-        let Kept::File { path, database } = &self.kept else { return Ok(()) };
-        let cleared = || -> Result<(), redb::Error> {
-            let transaction = database.begin_write()?;
-            transaction.delete_table(TABLE)?;
-            Ok(transaction.commit()?)
-        };
-        cleared().map_err(|error| failed(path, error))
-    }
-
     /// All records.
     pub fn load(&self) -> Result<Vec<Record>, StoreError> {
         let entries = match &self.kept {
@@ -243,6 +238,22 @@ impl Store {
             Ok(record) => Err(damaged(format!("{key} holds {}", record.key()))),
             Err(error) => Err(damaged(format!("{key}: {error}"))),
         }
+    }
+
+    /// Removes all but the names of destroyed clusters, some at a time: a shared store takes only so many
+    /// changes together.
+    pub fn clear(&mut self) -> Result<(), StoreError> {
+        let keys = match &self.kept {
+            Kept::Memory(records) => records.keys().cloned().collect(),
+            Kept::File { path, database } => {
+                let entries = read(database).map_err(|error| failed(path, error))?;
+                entries.into_keys().collect::<Vec<_>>()
+            }
+            Kept::Remote(remote) => remote.read()?.into_keys().collect(),
+        };
+        let goes = |key: &String| key != FORMAT_KEY && !key.starts_with(DESTROYED);
+        let writes: Vec<Write> = keys.into_iter().filter(goes).map(Write::Remove).collect();
+        writes.chunks(TOGETHER).try_for_each(|some| self.persist(some.to_vec()))
     }
 
     /// Changes what it remembers: all of these, or none. They are durable when this returns.

@@ -3,14 +3,19 @@
 
 #[path = "changes/elastic.rs"]
 mod elastic;
+#[path = "changes/identity.rs"]
+mod identity;
+#[path = "changes/standing.rs"]
+mod standing;
 mod world;
 
 use fusee_control::master::{Epochs, Leftover, MasterReply, MasterRequest, MemberState, Pulse};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
+use fusee_core::host::Damage;
 use fusee_core::layout::{Address, SizeClass, Slot};
 use fusee_core::update::ViewUpdate;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Place, View};
 use fusee_master::logic::Event;
 use fusee_master::record::Record;
@@ -241,7 +246,14 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
 }
 
 fn renew(client: ClientId, acts_by: u64, newer_than: u64) -> MasterRequest {
-    let pulse = Pulse { client, acts_by, acts_in: 0, frees_in: 0, has_stopped: false };
+    let pulse = Pulse {
+        client,
+        acts_by,
+        acts_in: 0,
+        frees_in: 0,
+        has_stopped: false,
+        damage: Damage::default(),
+    };
     let known = Epochs::default();
     MasterRequest::Renew { sessions: vec![pulse], newer_than, known, reclaims: false, heeded: 0 }
 }
@@ -460,13 +472,17 @@ fn nothing_expires_while_the_master_is_away() {
     assert_eq!(world.view().number, 1, "the nodes came back");
 }
 
+const OTHER: ClusterId = ClusterId::from_word(5).unwrap();
+
 #[test]
 fn a_spare_node_of_another_cluster_is_passed_over() {
     let mut world = World::formed(settings(3, 2, 2));
     for _ in 0..2 {
         world.add_node();
     }
-    let foreign = NodeRequest::Format { cluster: 5, attempt: 1 };
+    // It has become a member of the other one while it joined this one.
+    world.nodes.borrow_mut()[3].anonymous = true;
+    let foreign = NodeRequest::Format { cluster: OTHER, attempt: 1 };
     assert_eq!(world.ask_node(3, foreign), NodeReply::Done);
     world.pass(100);
     assert_eq!(world.status().members[3].state, MemberState::Waiting);
@@ -512,5 +528,12 @@ fn memory_nodes_are_lost_one_after_the_other_in_any_stage() {
 
 /// An answer to a [`MasterRequest::Renew`] without news.
 fn renewed(expelled: Vec<ClientId>) -> MasterReply {
-    MasterReply::Renewed { view: None, expelled, epochs: Epochs::default(), mark: 0, short: 0 }
+    MasterReply::Renewed {
+        view: None,
+        expelled,
+        epochs: Epochs::default(),
+        mark: 0,
+        short: 0,
+        lease_ms: 1_000,
+    }
 }

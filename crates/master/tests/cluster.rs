@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, MemberState, Pulse, Status};
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime, ServeError};
+use fusee_core::host::Damage;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, View};
 use fusee_fabric::FabricKind;
-use fusee_master::store::StoreError;
+use fusee_master::store::{Store, StoreError};
 use fusee_master::{Config, FormError, MasterServer, StartError};
 use fusee_memory_node::{Config as NodeConfig, MemoryNode, StartError as NodeStartError};
 
@@ -37,6 +38,15 @@ fn config(dir: &Path) -> Config {
         geometry: geometry(),
         ..Config::default()
     }
+}
+
+/// A master that leads a cluster: the one in its store, or a new one.
+fn start_formed(config: Config) -> MasterServer {
+    let master = MasterServer::start(config).unwrap();
+    if status(&master.client()).cluster.is_none() {
+        master.form().unwrap();
+    }
+    master
 }
 
 fn node_config(dir: &Path, master: &MasterServer) -> NodeConfig {
@@ -111,7 +121,7 @@ fn exhaust(view: &View, nodes: &[(MnId, NodeClient)], client: ClientId) -> Vec<B
 #[test]
 fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
     let dir = tempfile::tempdir().unwrap();
-    let master = MasterServer::start(config(dir.path())).unwrap();
+    let master = start_formed(config(dir.path()));
     let early = master.client().call_blocking(MasterRequest::Open);
     assert_eq!(early, Ok(MasterReply::NotReady { joined: 0, expected: 3 }));
     let nodes = start_nodes(3, &node_config(dir.path(), &master));
@@ -161,7 +171,7 @@ fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
 #[test]
 fn the_wrong_service_and_a_port_in_use_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let master = MasterServer::start(config(dir.path())).unwrap();
+    let master = start_formed(config(dir.path()));
     let addr = master.addr().unwrap().to_string();
     let runtime = Runtime::start("test").unwrap();
 
@@ -190,34 +200,60 @@ fn the_wrong_service_and_a_port_in_use_are_named() {
 #[test]
 fn a_restarted_master_goes_on_with_the_same_cluster() {
     let dir = tempfile::tempdir().unwrap();
-    let master = MasterServer::start(config(dir.path())).unwrap();
+    let master = start_formed(config(dir.path()));
     let _nodes = start_nodes(3, &node_config(dir.path(), &master));
     let view = master.wait_formed(SOON).unwrap();
     let (before, _) = open(&master.client());
     master.stop();
 
-    let master = MasterServer::start(config(dir.path())).unwrap();
+    let master = start_formed(config(dir.path()));
     let (after, same) = open(&master.client());
     assert_eq!(same, view);
     assert!(after > before, "{after} was used before");
     assert_eq!(status(&master.client()).members.len(), 3);
     master.stop();
 
-    // Formatting forgets the cluster; its nodes refuse to serve another one.
-    let again = Config { format: true, memory_nodes: 3, ..config(dir.path()) };
-    let master = MasterServer::start(again).unwrap();
-    let early = master.client().call_blocking(MasterRequest::Open);
-    assert_eq!(early, Ok(MasterReply::NotReady { joined: 0, expected: 3 }));
+    // It leads this cluster and forms no other.
+    let master = start_formed(config(dir.path()));
+    let error = master.form().unwrap_err().to_string();
+    assert!(error.contains("already") && error.contains(&view.cluster.to_string()), "{error}");
+}
+
+#[test]
+fn a_master_over_an_empty_store_waits_until_it_is_told_to_form_a_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = MasterServer::start(config(dir.path())).unwrap();
+    let nodes = start_nodes(3, &node_config(dir.path(), &master));
+    std::thread::sleep(Duration::from_millis(300));
+    let told = master.client().call_blocking(MasterRequest::Open);
+    let Err(error @ RpcError::WrongCluster { own: None, found: None, .. }) = told else {
+        panic!("unexpected {told:?}");
+    };
+    assert!(error.to_string().contains("fusee form"), "{error}");
+    let found = status(&master.client());
+    assert_eq!((found.cluster, found.members.len()), (None, 0));
+    assert!(found.problem.unwrap().contains("fusee form"));
+    assert!(nodes.iter().all(|node| node.name().is_none()));
+    master.stop();
+    // Nothing of that was stored.
+    let store = Store::open(&dir.path().join("master")).unwrap();
+    assert_eq!(store.load().unwrap(), []);
+    drop(store);
+    let master = MasterServer::start(config(dir.path())).unwrap();
+    let cluster = master.form().unwrap();
+    let _nodes = start_nodes(3, &node_config(dir.path(), &master));
+    let view = master.wait_formed(SOON).unwrap();
+    assert_eq!((view.cluster, status(&master.client()).cluster), (cluster, Some(cluster)));
 }
 
 #[test]
 fn a_master_that_restarts_before_the_cluster_is_formed_finds_its_nodes() {
     let dir = tempfile::tempdir().unwrap();
-    let master = MasterServer::start(config(dir.path())).unwrap();
+    let master = start_formed(config(dir.path()));
     let nodes = start_nodes(2, &node_config(dir.path(), &master));
     wait_until("two joins", || nodes.iter().all(|node| node.name().is_some()));
     master.stop();
-    let master = MasterServer::start(config(dir.path())).unwrap();
+    let master = start_formed(config(dir.path()));
     let _third = MemoryNode::start(node_config(dir.path(), &master)).unwrap();
     let view = master.wait_formed(SOON).unwrap();
     let names: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
@@ -227,7 +263,7 @@ fn a_master_that_restarts_before_the_cluster_is_formed_finds_its_nodes() {
 #[test]
 fn a_node_that_died_before_the_cluster_formed_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
-    let master = MasterServer::start(config(dir.path())).unwrap();
+    let master = start_formed(config(dir.path()));
     let mut nodes = start_nodes(2, &node_config(dir.path(), &master));
     wait_until("two joins", || nodes.iter().all(|node| node.name().is_some()));
     let dead = nodes.remove(0);
@@ -242,7 +278,7 @@ fn a_node_that_died_before_the_cluster_formed_is_replaced() {
 #[test]
 fn pools_that_are_too_small_say_what_to_do_and_larger_ones_help() {
     let dir = tempfile::tempdir().unwrap();
-    let master = MasterServer::start(Config { memory_nodes: 2, ..config(dir.path()) }).unwrap();
+    let master = start_formed(Config { memory_nodes: 2, ..config(dir.path()) });
     let small = NodeConfig { pool_bytes: 128 << 10, ..node_config(dir.path(), &master) };
     let _small = start_nodes(2, &small);
     let told = |error: &FormError| error.to_string().contains("larger pools");
@@ -253,7 +289,7 @@ fn pools_that_are_too_small_say_what_to_do_and_larger_ones_help() {
 #[test]
 fn a_lost_memory_node_is_replaced_by_one_that_waits() {
     let dir = tempfile::tempdir().unwrap();
-    let master = MasterServer::start(config(dir.path())).unwrap();
+    let master = start_formed(config(dir.path()));
     let mut nodes = start_nodes(3, &node_config(dir.path(), &master));
     let before = master.wait_formed(SOON).unwrap();
     nodes.extend(start_nodes(1, &node_config(dir.path(), &master)));
@@ -286,15 +322,21 @@ fn a_lost_memory_node_is_replaced_by_one_that_waits() {
 fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { lease_ms: 3_000, ..config(dir.path()) };
-    let master = MasterServer::start(config).unwrap();
+    let master = start_formed(config);
     let nodes = start_nodes(3, &node_config(dir.path(), &master));
     let view = master.wait_formed(SOON).unwrap();
     let client = master.client();
     let ((alive, _), (dead, _)) = (open(&client), open(&client));
     wait_until("joining", || nodes.iter().all(|node| node.name().is_some()));
     let block = alloc(&nodes[0].client(), dead).unwrap();
-    let pulse =
-        Pulse { client: alive, acts_by: view.number, acts_in: 0, frees_in: 0, has_stopped: false };
+    let pulse = Pulse {
+        client: alive,
+        acts_by: view.number,
+        acts_in: 0,
+        frees_in: 0,
+        has_stopped: false,
+        damage: Damage::default(),
+    };
     let renew = MasterRequest::Renew {
         sessions: vec![pulse],
         newer_than: view.number,
@@ -305,8 +347,14 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
     wait_until("the recovery", || {
         let renewed = client.call_blocking(renew.clone());
         let epochs = Epochs::default();
-        let nothing =
-            MasterReply::Renewed { view: None, expelled: vec![], epochs, mark: 0, short: 0 };
+        let nothing = MasterReply::Renewed {
+            view: None,
+            expelled: vec![],
+            epochs,
+            mark: 0,
+            short: 0,
+            lease_ms: 3_000,
+        };
         assert_eq!(renewed, Ok(nothing));
         status(&client).recoveries == 1
     });
@@ -323,7 +371,7 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
 #[test]
 fn a_client_whose_connection_breaks_is_given_up_soon() {
     let dir = tempfile::tempdir().unwrap();
-    let master = MasterServer::start(config(dir.path())).unwrap();
+    let master = start_formed(config(dir.path()));
     let _nodes = start_nodes(3, &node_config(dir.path(), &master));
     master.wait_formed(SOON).unwrap();
     let runtime = Runtime::start("client").unwrap();
@@ -365,7 +413,7 @@ fn nothing_is_left_behind() {
     drop(Runtime::start("warm-up").unwrap());
     let before = traces();
     for round in 0..2 {
-        let master = MasterServer::start(config(dir.path())).unwrap();
+        let master = start_formed(config(dir.path()));
         let nodes = start_nodes(3, &node_config(dir.path(), &master));
         if round == 0 {
             master.wait_formed(SOON).unwrap();

@@ -18,7 +18,7 @@ use fusee_client::{Client, FabricChoice, FabricKind, Options};
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_control::rpc::{MasterClient, MasterService, RpcClient, RpcError, Runtime};
 use fusee_core::view::{Geometry, View};
-use fusee_master::{Config, MasterServer};
+use fusee_master::{Config, MasterServer, random_cluster};
 use fusee_memory_node::{Config as NodeConfig, MemoryNode};
 
 /// The shortest lease that etcd gives.
@@ -140,6 +140,8 @@ impl Cluster {
         let nodes = (0..3).map(|_| MemoryNode::start(node.clone()).unwrap()).collect();
         let runtime = Runtime::start("test-masters").unwrap();
         let client = MasterClient::new(&runtime, addrs).with_deadline(LONG);
+        let form = MasterRequest::Form { cluster: random_cluster() };
+        assert_eq!(client.call_blocking(form), Ok(MasterReply::Done));
         let (ids, view) = (BTreeSet::new(), None);
         let mut cluster =
             Cluster { nodes, masters, client, runtime, view, ids, store, _dir: dir, etcd };

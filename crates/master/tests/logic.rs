@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fusee_control::master::{Leftover, MasterReply, MasterRequest, MemberState};
 use fusee_control::node::{BlockId, Description, NodeReply, NodeRequest, Usage};
-use fusee_core::layout::SizeClass;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_control::rpc::Caller;
+use fusee_core::layout::{SizeClass, first_extent};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, View};
 use fusee_master::logic::{Action, Event, Master};
-use fusee_master::record::{Record, Write};
+use fusee_master::record::{DESTROYED, Record, Write};
 use fusee_master::settings::{Lease, Settings};
 use fusee_memory_node::logic::Node;
 
@@ -36,6 +37,8 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Setting
 }
 
 const POOL: u64 = 2 << 20;
+const CLUSTER: ClusterId = ClusterId::from_word(1000).unwrap();
+const OTHER: ClusterId = ClusterId::from_word(5).unwrap();
 
 struct SimNode {
     description: Description,
@@ -69,11 +72,13 @@ struct World {
 
 impl World {
     fn new(settings: Settings, pools: &[u64]) -> World {
-        let master = Master::restore(settings.clone(), 1000, Vec::new()).unwrap();
+        let formed = Record::Cluster(CLUSTER);
+        let disk = BTreeMap::from([(formed.key(), formed.clone())]);
+        let master = Master::restore(settings.clone(), 1000, vec![formed]).unwrap();
         let mut world = World {
             settings,
             master,
-            disk: BTreeMap::new(),
+            disk,
             nodes: Vec::new(),
             now_ms: 0,
             fresh: 1000,
@@ -152,6 +157,10 @@ impl World {
                 };
                 Some(Event::NodeAnswer { node, token, result })
             }
+            Action::Clear => {
+                self.disk.retain(|key, _| key.starts_with(DESTROYED));
+                None
+            }
             Action::Log(_, text) => {
                 self.log.push(text);
                 None
@@ -161,9 +170,22 @@ impl World {
 
     /// Asks the master; `None` if it crashed before it replied.
     fn ask(&mut self, request: MasterRequest) -> Option<MasterReply> {
+        self.ask_of(None, request)
+    }
+
+    /// The same, of somebody who belongs to this cluster.
+    fn ask_of(
+        &mut self,
+        cluster: Option<ClusterId>,
+        request: MasterRequest,
+    ) -> Option<MasterReply> {
+        self.ask_from(Caller { cluster, ..Caller::default() }, request)
+    }
+
+    fn ask_from(&mut self, caller: Caller, request: MasterRequest) -> Option<MasterReply> {
         let token = self.next_token;
         self.next_token += 1;
-        self.feed(Event::Request { token, connection: 0, request });
+        self.feed(Event::Request { token, caller, request });
         self.replies.remove(&token)
     }
 
@@ -245,7 +267,8 @@ impl World {
                 .collect();
             ranges.sort_unstable();
             assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "overlap");
-            assert!(ranges.last().is_none_or(|last| last.1 <= member.pool_bytes));
+            let end = first_extent(member.pool_bytes) + member.pool_bytes;
+            assert!(ranges.last().is_none_or(|last| last.1 <= end));
             let bytes: u64 = ranges.iter().map(|(start, end)| end - start).sum();
             let primary = |r: &&fusee_core::view::Region| r.places[0].node == member.node;
             let primaries = view.regions.iter().filter(primary).count() as u64;
@@ -346,8 +369,9 @@ fn joins_are_idempotent_and_names_are_never_given_twice() {
     assert_eq!(names, [1, 2, 3]);
 
     // Part of the view, a node cannot move; a newcomer becomes one.
-    world.nodes[1].control = "elsewhere:1".into();
+    let at = std::mem::replace(&mut world.nodes[1].control, "elsewhere:1".into());
     assert!(matches!(world.join(1), Some(MasterReply::Refused { .. })));
+    world.nodes[1].control = at;
     let late = world.add_node(POOL);
     assert_eq!(world.join(late), Some(MasterReply::Joined { node: MnId(4) }));
     let Some(MasterReply::Status(status)) = world.ask(MasterRequest::Status) else { panic!() };
@@ -370,7 +394,7 @@ fn a_join_that_makes_no_sense_is_refused_and_leaves_no_trace() {
     for request in [join("", POOL), join("a:1", 0), join(&"x".repeat(10_000), POOL)] {
         assert!(matches!(world.ask(request), Some(MasterReply::Refused { .. })));
     }
-    assert!(world.disk.is_empty());
+    assert_eq!(world.disk.len(), 1, "{:?}", world.disk);
 }
 
 #[test]
@@ -428,7 +452,12 @@ fn a_process_that_takes_a_nodes_place_meanwhile_is_noticed() {
             return;
         };
         // Whichever process the view names has lent all that the view says.
-        let member = view.members.iter().find(|member| member.control == "node1:1").unwrap();
+        let mut members = view.members.iter();
+        let Some(member) = members.find(|member| member.control == "node1:1") else {
+            // The new one serves no cluster, and stands at no view: it was noticed at once.
+            assert!(world.log.iter().any(|line| line.contains("another process is in its place")));
+            continue;
+        };
         if member.identity != 900 {
             world.nodes[1] = SimNode { name: Some(member.node), ..old };
         }
@@ -451,7 +480,7 @@ fn a_dead_node_does_not_keep_a_spare_one_from_forming() {
 #[test]
 fn a_node_of_another_cluster_is_named_until_it_is_restarted() {
     let mut world = World::new(settings(2, 1, 1), &[POOL; 2]);
-    let foreign = NodeRequest::Format { cluster: 5, attempt: 1 };
+    let foreign = NodeRequest::Format { cluster: OTHER, attempt: 1 };
     world.nodes[0].logic.handle(foreign);
     world.pass(5000);
     assert!(world.master.view().is_none());
@@ -617,4 +646,99 @@ fn a_leftover_is_never_handed_out_twice_whenever_the_master_crashes() {
         handed_out += taken.len();
     }
     assert!(handed_out > 4);
+}
+
+#[test]
+fn a_cluster_is_formed_when_somebody_asks_for_it_and_only_one() {
+    let mut world = World::new(settings(1, 1, 1), &[]);
+    world.disk.clear();
+    world.restart_master();
+    world.add_node(POOL);
+    let nobody = MasterReply::WrongCluster { cluster: None };
+    assert_eq!(world.join(0), Some(nobody.clone()));
+    world.now_ms += 10_000;
+    world.feed(Event::Tick);
+    for request in [MasterRequest::Open, MasterRequest::GetView { newer_than: 0 }] {
+        assert_eq!(world.ask(request), Some(nobody.clone()));
+    }
+    assert!(world.disk.is_empty(), "{:?}", world.disk);
+    let form = |cluster| MasterRequest::Form { cluster };
+    assert_eq!(world.ask(form(CLUSTER)), Some(MasterReply::Done));
+    // The answer may have been lost, and the master may have crashed since.
+    assert_eq!(world.ask(form(CLUSTER)), Some(MasterReply::Done));
+    world.restart_master();
+    assert_eq!(world.ask(form(CLUSTER)), Some(MasterReply::Done));
+    let other = world.ask(form(OTHER));
+    assert!(matches!(&other, Some(MasterReply::Refused { reason }) if reason.contains("already")));
+    world.pass(1_000);
+    assert_eq!(world.master.view().map(|view| view.cluster), Some(CLUSTER));
+    let wrong = MasterReply::WrongCluster { cluster: Some(CLUSTER) };
+    assert_eq!(world.ask_of(Some(OTHER), MasterRequest::Open), Some(wrong));
+    let opened = world.ask_of(Some(CLUSTER), MasterRequest::Open);
+    assert!(matches!(opened, Some(MasterReply::Opened { .. })), "{opened:?}");
+}
+
+/// What a memory node says that joins, all its addresses on one host.
+fn joins(identity: u64, host: &str, fabrics: &[&str]) -> MasterRequest {
+    let at = |fabric, port| fabrics.contains(&fabric).then(|| format!("{host}:{port}"));
+    MasterRequest::Join {
+        identity,
+        control: format!("{host}:{identity}"),
+        tcp: at("tcp", 1000 + identity),
+        shm: fabrics.contains(&"shm").then(|| format!("/tmp/{identity}.sock")),
+        verbs: at("verbs", 2000 + identity),
+        pool_bytes: POOL,
+    }
+}
+
+#[test]
+fn a_node_that_others_could_not_reach_is_refused() {
+    let elsewhere = Caller { elsewhere: true, ..Caller::default() };
+    let here = Caller::default();
+    // On one machine, and over several.
+    for (host, from) in [("127.0.0.1", here), ("10.0.0.2", elsewhere)] {
+        let mut world = World::new(settings(9, 1, 1), &[]);
+        let both = ["shm", "tcp"];
+        let mut ask = |from: Caller, request: MasterRequest| match world.ask_from(from, request) {
+            Some(MasterReply::Joined { node }) => Ok(node.0),
+            Some(MasterReply::Refused { reason }) => Err(reason),
+            other => panic!("unexpected {other:?}"),
+        };
+        assert_eq!(ask(from, joins(1, host, &both)), Ok(0));
+        assert_eq!(ask(from, joins(2, host, &both)), Ok(1));
+        for (from, request, why) in [
+            (here, joins(3, "0.0.0.0", &both), "leads nowhere"),
+            (elsewhere, joins(3, "127.0.0.1", &both), "on its own machine only"),
+            (from, joins(3, host, &["verbs"]), "serve what they do"),
+        ] {
+            let reason = ask(from, request).unwrap_err();
+            assert!(reason.contains(why), "{reason}");
+        }
+        if from == elsewhere {
+            let reason = ask(here, joins(3, "127.0.0.1", &both)).unwrap_err();
+            assert!(reason.contains("mn0 is at 10.0.0.2:1"), "{reason}");
+        }
+        assert_eq!(ask(from, joins(3, host, &both)), Ok(2));
+    }
+}
+
+#[test]
+fn who_joins_a_formed_cluster_serves_what_its_members_do() {
+    let mut world = World::new(settings(2, 1, 1), &[]);
+    for at in 0..2 {
+        world.add_node(POOL);
+        world.nodes[at].control = format!("10.0.0.2:{}", 100 + at);
+        let joined = world.ask(joins(100 + at as u64, "10.0.0.2", &["shm", "tcp"]));
+        assert!(matches!(joined, Some(MasterReply::Joined { .. })), "{joined:?}");
+    }
+    world.pass(1_000);
+    assert!(world.master.view().is_some(), "{:#?}", world.log);
+    let mut is_taken = |identity, host: &str, fabrics: &[&str]| {
+        matches!(world.ask(joins(identity, host, fabrics)), Some(MasterReply::Joined { .. }))
+    };
+    assert!(!is_taken(7, "10.0.0.2", &["shm"]));
+    assert!(!is_taken(7, "10.0.0.2", &["tcp"]), "sessions over shm could not follow");
+    assert!(!is_taken(7, "10.0.0.2", &[]));
+    assert!(is_taken(7, "10.0.0.2", &["shm", "tcp", "verbs"]));
+    assert!(is_taken(8, "10.0.0.3", &["tcp"]), "shared memory leads to no other machine");
 }

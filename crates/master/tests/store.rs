@@ -1,12 +1,15 @@
 //! The master's store: what was persisted is there again, and nothing else is taken for it.
 
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::Member;
 use fusee_master::record::{Record, Write, member_key};
 use fusee_master::store::{FILE_NAME, Store, StoreError};
+
+const CLUSTER: ClusterId = ClusterId::from_word(9).unwrap();
 
 fn member(node: u16) -> Member {
     Member {
@@ -33,32 +36,40 @@ fn sorted(mut records: Vec<Record>) -> Vec<Record> {
 fn records_come_back_newest_first_removed_ones_do_not() {
     let dir = tempfile::tempdir().unwrap();
     let before = [
-        Record::Cluster(9),
+        Record::Cluster(CLUSTER),
         Record::NextNode(2),
         Record::Member(member(0)),
         Record::Member(member(1)),
         Record::ClientIds { end: 65 },
     ];
-    for mut store in [Store::open(dir.path(), false).unwrap(), Store::memory()] {
+    for mut store in [Store::open(dir.path()).unwrap(), Store::memory()] {
         assert_eq!(store.load().unwrap(), []);
         store.persist(puts(&before)).unwrap();
         let later = Write::Put(Record::ClientIds { end: 129 });
         store.persist(vec![Write::Remove(member_key(MnId(0))), later]).unwrap();
         let now = vec![
-            Record::Cluster(9),
+            Record::Cluster(CLUSTER),
             Record::NextNode(2),
             Record::Member(member(1)),
             Record::ClientIds { end: 129 },
         ];
         assert_eq!(sorted(store.load().unwrap()), sorted(now));
     }
-    let again = Store::open(dir.path(), false).unwrap();
+    let again = Store::open(dir.path()).unwrap();
     assert_eq!(again.load().unwrap().len(), 4);
-    drop(again);
-    let discarded = Store::open(dir.path(), true).unwrap();
-    assert_eq!(discarded.load().unwrap(), []);
-    drop(discarded);
-    assert_eq!(Store::open(dir.path(), false).unwrap().load().unwrap(), []);
+}
+
+#[test]
+fn a_store_is_its_users_own_and_is_known_by_its_whole_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("new")).unwrap();
+    let path = dir.path().join("new").join(FILE_NAME);
+    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(store.name(), path.to_str().unwrap());
+    drop(store);
+    // Something that lost its contents is an empty store, not a new kind of error.
+    std::fs::File::create(&path).unwrap();
+    assert_eq!(Store::open(&dir.path().join("new")).unwrap().load().unwrap(), []);
 }
 
 #[test]
@@ -77,17 +88,15 @@ fn the_bytes_of_records_stay_readable() {
 }
 
 #[test]
-fn a_second_master_is_refused_even_if_it_wants_to_discard() {
+fn a_second_master_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let mut first = Store::open(dir.path(), false).unwrap();
-    first.persist(puts(&[Record::Cluster(9)])).unwrap();
-    for discard in [false, true] {
-        let error = Store::open(dir.path(), discard).unwrap_err();
-        assert!(matches!(error, StoreError::Locked { .. }), "{error}");
-        assert!(error.to_string().contains("another master"));
-    }
+    let mut first = Store::open(dir.path()).unwrap();
+    first.persist(puts(&[Record::Cluster(CLUSTER)])).unwrap();
+    let error = Store::open(dir.path()).unwrap_err();
+    assert!(matches!(error, StoreError::Locked { .. }), "{error}");
+    assert!(error.to_string().contains("another master"));
     drop(first);
-    assert_eq!(Store::open(dir.path(), false).unwrap().load().unwrap(), [Record::Cluster(9)]);
+    assert_eq!(Store::open(dir.path()).unwrap().load().unwrap(), [Record::Cluster(CLUSTER)]);
 }
 
 fn file(dir: &tempfile::TempDir) -> PathBuf {
@@ -95,29 +104,27 @@ fn file(dir: &tempfile::TempDir) -> PathBuf {
 }
 
 #[test]
-fn a_file_that_is_no_store_is_left_alone_until_discarded() {
+fn a_file_that_is_no_store_is_left_alone() {
     let junk = vec![0x5a; 100_000];
     let short = b"not a database".to_vec();
     for bytes in [junk, short] {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(file(&dir), &bytes).unwrap();
-        let error = Store::open(dir.path(), false).unwrap_err();
+        let error = Store::open(dir.path()).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
         assert_eq!(std::fs::read(file(&dir)).unwrap(), bytes, "it was changed");
-        let store = Store::open(dir.path(), true).unwrap();
-        assert_eq!(store.load().unwrap(), []);
     }
 }
 
 #[test]
 fn a_truncated_store_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let mut store = Store::open(dir.path(), false).unwrap();
+    let mut store = Store::open(dir.path()).unwrap();
     store.persist(puts(&[Record::Member(member(1))])).unwrap();
     drop(store);
     let whole = std::fs::read(file(&dir)).unwrap();
     std::fs::File::create(file(&dir)).unwrap().write_all(&whole[..whole.len() / 3]).unwrap();
-    let opened = Store::open(dir.path(), false).and_then(|store| store.load());
+    let opened = Store::open(dir.path()).and_then(|store| store.load());
     assert!(matches!(opened, Err(StoreError::Damaged { .. })), "{opened:?}");
 }
 
@@ -131,15 +138,15 @@ fn another_format_and_undecodable_records_are_named() {
         transaction.commit().unwrap();
     };
     let dir = tempfile::tempdir().unwrap();
-    drop(Store::open(dir.path(), false).unwrap());
+    drop(Store::open(dir.path()).unwrap());
     overwrite(&dir, "client-ids", b"\xff\xff");
-    let error = Store::open(dir.path(), false).unwrap().load().unwrap_err();
+    let error = Store::open(dir.path()).unwrap().load().unwrap_err();
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
     overwrite(&dir, "client-ids", b"\x00\x09");
-    let error = Store::open(dir.path(), false).unwrap().load().unwrap_err();
+    let error = Store::open(dir.path()).unwrap().load().unwrap_err();
     assert!(error.to_string().contains("client-ids holds cluster"), "{error}");
     overwrite(&dir, "format", b"fusee-master 99");
-    let error = Store::open(dir.path(), false).unwrap_err();
+    let error = Store::open(dir.path()).unwrap_err();
     assert!(matches!(error, StoreError::OtherFormat { .. }), "{error}");
     assert!(error.to_string().contains("fusee-master 99"), "{error}");
 }

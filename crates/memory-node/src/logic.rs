@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //!
-//! * Extents lie inside the pool, are aligned by [`extent_align_bytes`] and never overlap. Regions
+//! * Extents lie inside the pool, behind its header, are aligned by [`extent_align_bytes`] and never overlap. Regions
 //!   are placed from below, subtables from above: those of one kind have one size, so what is
 //!   released fits the next one exactly, and the pool does not fall to pieces.
 //! * An extent is all zeros when it is reserved: what is released is zeroed.
@@ -15,7 +15,10 @@
 //! * A block has one owner at a time. The table here is the authority. The pool holds a copy,
 //!   4 bytes a block at the start of the region, for recovery by one-sided READs; since clients
 //!   can write the pool, nothing is ever read back from it.
+//! * The header of the pool says whose the node is, and at which view it stands; nobody else writes it.
 //! * A fenced client gets no block any more.
+//! * A member of a cluster obeys nobody of another one, and leaves its own only if a master of it says
+//!   so ([`Heard`]).
 //! * Every request but `Alloc` may be repeated: the second time changes nothing.
 //! * Numbers in requests are anybody's: they are checked before they are used.
 //!
@@ -23,11 +26,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fusee_control::master::MasterReply;
 use fusee_control::node::{
     BlockId, Description, Extent, MAX_CLIENTS, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply,
     NodeRequest, Usage, extent_align_bytes,
 };
-use fusee_core::verbs::ClientId;
+use fusee_core::layout::{HeaderWord, LAYOUT_WORD, first_extent};
+use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::{Geometry, TABLE_ENTRY_BYTES};
 
 /// What the host has to do before it replies.
@@ -46,6 +51,13 @@ pub enum Effect {
         offset: u64,
         /// The owner's id.
         value: u32,
+    },
+    /// Write a word of the pool's header, little-endian and untorn.
+    WriteHeader {
+        /// Which.
+        word: HeaderWord,
+        /// Its value.
+        value: u64,
     },
     /// Shut the client out of all fabrics; done when none of its verbs executes any more.
     Fence {
@@ -148,6 +160,39 @@ struct Subtable {
     since: u64,
 }
 
+/// What follows from a master's answer to `Alive`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// The master takes note.
+    Noted,
+    /// The master takes no note, and the node goes on asking.
+    Nothing,
+    /// The master does not know the node, which holds nothing: it joins again.
+    JoinAgain,
+    /// The master has forgotten the node, which holds something of its cluster: the store is an older one.
+    /// The node keeps it and goes on asking.
+    Forgotten,
+    /// The cluster goes on without the node: it was silent for too long.
+    Expelled,
+    /// The node has been drained.
+    Drained,
+}
+
+impl Heard {
+    /// Of an answer to a node that holds something of this cluster, if of any. A master of another cluster
+    /// gives none of these answers.
+    pub fn of(reply: &MasterReply, cluster: Option<ClusterId>) -> Heard {
+        match reply {
+            MasterReply::Done => Heard::Noted,
+            MasterReply::Expelled => Heard::Expelled,
+            MasterReply::Drained => Heard::Drained,
+            MasterReply::Unknown if cluster.is_none() => Heard::JoinAgain,
+            MasterReply::Unknown => Heard::Forgotten,
+            _ => Heard::Nothing,
+        }
+    }
+}
+
 /// Where a new extent goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
@@ -160,7 +205,9 @@ enum From {
 pub struct Node {
     description: Description,
     /// The cluster that formatted this node, if one did, and its latest attempt.
-    bound: Option<(u64, u64)>,
+    bound: Option<(ClusterId, u64)>,
+    /// The view that the node stands at, as its pool shows; 0 for none.
+    stands_at: u64,
     /// The parts of the pool in which nothing is reserved: start and length. They do not touch.
     free: BTreeMap<u64, u64>,
     reserved_bytes: u64,
@@ -173,12 +220,17 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node whose pool is all zeros and belongs to nobody.
+    /// What to write to the header of a fresh pool, all zeros, before anybody may reach it.
+    pub const FIRST_WORD: (HeaderWord, u64) = (HeaderWord::Layout, LAYOUT_WORD);
+
+    /// A node whose pool is all zeros and belongs to nobody. The pool holds its header and
+    /// `description.pool_bytes` from [`first_extent`] on.
     pub fn new(description: Description) -> Node {
-        let free = BTreeMap::from([(0, description.pool_bytes)]);
+        let free = all_free(&description);
         Node {
             description,
             bound: None,
+            stands_at: 0,
             free,
             reserved_bytes: 0,
             regions: BTreeMap::new(),
@@ -187,6 +239,30 @@ impl Node {
             turn: 0,
             fenced: BTreeSet::new(),
         }
+    }
+
+    /// The cluster of which it may hold something. One that was bound to a cluster, and then forgotten
+    /// before it got anything, has nothing to keep.
+    pub fn holds_of(&self) -> Option<ClusterId> {
+        self.cluster().filter(|_| self.reserved_bytes > 0 || self.stands_at > 0)
+    }
+
+    /// The cluster that it serves.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.bound.map(|(cluster, _)| cluster)
+    }
+
+    /// Decides about a request of somebody who belongs to this cluster, if to any. A member of another
+    /// one tells no more than who it is: it neither obeys a foreign master nor serves its clients.
+    pub fn asked(&mut self, asker: Option<ClusterId>, request: NodeRequest) -> Step {
+        if let (Some(asker), Some(own)) = (asker, self.cluster())
+            && asker != own
+            && request != NodeRequest::Describe
+        {
+            let refusal = NodeRefusal::OtherCluster { cluster: own };
+            return Step { effects: Vec::new(), reply: NodeReply::Refused(refusal) };
+        }
+        self.handle(request)
     }
 
     /// Decides about a request.
@@ -221,11 +297,33 @@ impl Node {
             NodeRequest::BlocksOf { clients } => self.blocks_of(clients),
             NodeRequest::Fence { clients } => self.fence(&clients, &mut effects),
             NodeRequest::Usage => Ok(NodeReply::Usage(self.usage())),
+            NodeRequest::StandAt { cluster, view } => self
+                .check_cluster(cluster)
+                .map(|()| effects.extend(self.stand_at(view)))
+                .map(|()| NodeReply::Done),
         };
         Step { effects, reply: answer.unwrap_or_else(NodeReply::Refused) }
     }
 
-    fn check_bound(&self, cluster: u64, attempt: u64) -> Result<(), NodeRefusal> {
+    /// The node stands at a view from now on, if it does not stand at it or at a later one already. The
+    /// number is to be in the pool before anybody is told of it.
+    fn stand_at(&mut self, view: u64) -> Option<Effect> {
+        let is_newer = view > self.stands_at;
+        is_newer.then(|| {
+            self.stands_at = view;
+            Effect::WriteHeader { word: HeaderWord::View, value: view }
+        })
+    }
+
+    fn check_cluster(&self, cluster: ClusterId) -> Result<(), NodeRefusal> {
+        match self.bound {
+            Some((bound, _)) if bound == cluster => Ok(()),
+            Some((bound, _)) => Err(NodeRefusal::OtherCluster { cluster: bound }),
+            None => Err(bad("the node serves no cluster yet, and stands at no view")),
+        }
+    }
+
+    fn check_bound(&self, cluster: ClusterId, attempt: u64) -> Result<(), NodeRefusal> {
         match self.bound {
             Some((bound, _)) if bound != cluster => {
                 Err(NodeRefusal::OtherCluster { cluster: bound })
@@ -361,7 +459,7 @@ impl Node {
         self.free.insert(offset, bytes);
     }
 
-    fn format(&mut self, cluster: u64, attempt: u64, effects: &mut Vec<Effect>) -> Answer {
+    fn format(&mut self, cluster: ClusterId, attempt: u64, effects: &mut Vec<Effect>) -> Answer {
         match self.bound {
             Some((bound, _)) if bound != cluster => {
                 return Err(NodeRefusal::OtherCluster { cluster: bound });
@@ -382,8 +480,11 @@ impl Node {
         let zero = |(offset, bytes)| Effect::ZeroPool { offset, bytes };
         effects.extend(regions.chain(subtables).map(zero));
         self.primaries.clear();
-        self.free = BTreeMap::from([(0, self.description.pool_bytes)]);
+        self.free = all_free(&self.description);
         (self.reserved_bytes, self.turn) = (0, 0);
+        if self.bound.is_none() {
+            effects.push(Effect::WriteHeader { word: HeaderWord::Cluster, value: cluster.word() });
+        }
         self.bound = Some((cluster, attempt));
         Ok(NodeReply::Done)
     }
@@ -521,6 +622,11 @@ impl Node {
         }
         usage
     }
+}
+
+/// The part of the pool that is lent, with nothing reserved in it.
+fn all_free(description: &Description) -> BTreeMap<u64, u64> {
+    BTreeMap::from([(first_extent(description.pool_bytes), description.pool_bytes)])
 }
 
 fn unknown_region(region: u32) -> NodeRefusal {

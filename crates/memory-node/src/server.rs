@@ -11,12 +11,16 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
-use fusee_control::rpc::{self, MasterClient, NodeClient, NodeService, Runtime, Server};
-use fusee_core::verbs::MnId;
+use fusee_control::rpc::{
+    self, Caller, MasterClient, NodeClient, NodeService, RpcError, Runtime, Server,
+};
+use fusee_core::layout::{HeaderWord, first_extent};
+use fusee_core::verbs::{ClusterId, MnId};
+use fusee_fabric::pool::POOL_ALIGN_BYTES;
 use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::verbs::default_device;
 use fusee_fabric::{FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, ServeError};
@@ -24,7 +28,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::spawn_blocking;
 
 use crate::config::Config;
-use crate::logic::{Effect, Node};
+use crate::logic::{Effect, Heard, Node};
 
 /// How long to wait before the master is asked again: doubled from the first to the second.
 const FIRST_JOIN_PAUSE: Duration = Duration::from_millis(50);
@@ -33,6 +37,9 @@ const LAST_JOIN_PAUSE: Duration = Duration::from_secs(2);
 /// replaced at once, or the node counts as gone.
 const FIRST_STAY_PAUSE: Duration = Duration::from_millis(1);
 const LAST_STAY_PAUSE: Duration = Duration::from_millis(100);
+
+/// How often it is said again what keeps a node from its master.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
 
 /// Why a memory node cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +67,9 @@ pub enum StartError {
         cause: String,
     },
     /// Nobody could be told where this node is.
-    #[error("{at} stands for every address of this machine; set advertise to one others reach")]
+    #[error(
+        "{at} stands for every address of this machine; say by --advertise under which one others reach it"
+    )]
     Advertise {
         /// Where it would listen.
         at: SocketAddr,
@@ -112,8 +121,9 @@ impl MemoryNode {
         let control = config.advertised(at)?;
         config.listen = at.to_string();
         let socket = |dir: &std::path::PathBuf| dir.join(format!("fusee-{identity:016x}.sock"));
+        let (pool, pool_bytes) = make_pool(config.pool_bytes, config.huge_pages)?;
         let fabrics = NodeFabrics::start(NodeFabricsOptions {
-            pool: make_pool(config.pool_bytes, config.huge_pages)?,
+            pool,
             identity,
             tcp: config.tcp_addr()?,
             spin: config.spin,
@@ -124,20 +134,27 @@ impl MemoryNode {
         let verbs = fabrics.verbs_addr().map(|at| config.advertised(at)).transpose()?;
         config.tcp = fabrics.tcp_addr().map(|at| at.to_string());
         config.verbs = fabrics.verbs_addr().map(|at| at.to_string());
-        let (shared, description) = share(identity, fabrics, tcp, verbs);
+        let (shared, description) = share(identity, pool_bytes, fabrics, tcp, verbs);
         let service = Arc::clone(&shared);
-        let server = rpc::serve::<NodeService, _, _>(&runtime, listener, move |request| {
-            handle(Arc::clone(&service), request)
-        })?;
+        let server =
+            rpc::serve::<NodeService, _, _>(&runtime, listener, move |caller, request| {
+                handle(Arc::clone(&service), caller, request)
+            })?;
         tracing::info!(%control, pool_bytes = description.pool_bytes, "memory node started");
         let (tell, joined) = watch::channel(None);
         let (warn, expelled) = watch::channel(None);
         let master = MasterClient::new(&runtime, config.master.clone());
         let request = join_request(&description, &control);
+        let member = Arc::clone(&shared);
         // Ends with the runtime, if not before.
         runtime.handle().spawn(async move {
-            join(&master, request, tell).await;
-            warn.send_replace(Some(stay(&master, identity).await));
+            let dismissal = loop {
+                join(&master, &member, &request, &tell).await;
+                if let Some(dismissal) = stay(&master, &member, identity).await {
+                    break dismissal;
+                }
+            };
+            warn.send_replace(Some(dismissal));
         });
         Ok(MemoryNode {
             server,
@@ -163,7 +180,7 @@ impl MemoryNode {
         fabric: FabricKind,
     ) -> Result<MemoryNode, StartError> {
         let identity: u64 = rand::random();
-        let pool = make_pool(pool_bytes, huge_pages)?;
+        let (pool, pool_bytes) = make_pool(pool_bytes, huge_pages)?;
         let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
         let verbs = match fabric {
             // Its own address, if it has one: where devices share a machine, that tells them apart.
@@ -179,11 +196,11 @@ impl MemoryNode {
         let fabrics = NodeFabrics::start(options)?;
         let tcp = fabrics.tcp_addr().map(|at| at.to_string());
         let verbs = fabrics.verbs_addr().map(|at| at.to_string());
-        let (shared, description) = share(identity, fabrics, tcp, verbs);
+        let (shared, description) = share(identity, pool_bytes, fabrics, tcp, verbs);
         let service = Arc::clone(&shared);
         let (client, server) =
-            rpc::serve_local::<NodeService, _, _>(runtime, name, move |request| {
-                handle(Arc::clone(&service), request)
+            rpc::serve_local::<NodeService, _, _>(runtime, name, move |caller, request| {
+                handle(Arc::clone(&service), caller, request)
             });
         let (runtime, control) = (runtime.clone(), name.to_owned());
         let ((_, joined), (_, expelled)) = (watch::channel(None), watch::channel(None));
@@ -263,19 +280,27 @@ impl MemoryNode {
     }
 }
 
-fn make_pool(bytes: u64, huge_pages: bool) -> Result<Pool, StartError> {
+/// A pool with its header, and how much of it is lent: that much, rounded up to whole pages.
+fn make_pool(bytes: u64, huge_pages: bool) -> Result<(Pool, u64), StartError> {
+    // What lends nothing is none, and what is too large is refused with its header.
+    let lent_bytes = bytes.checked_next_multiple_of(POOL_ALIGN_BYTES).unwrap_or(bytes);
+    let header_bytes = if lent_bytes == 0 { 0 } else { first_extent(lent_bytes) };
+    let bytes = lent_bytes.saturating_add(header_bytes);
     let made = Pool::new(PoolOptions { bytes, huge_pages });
-    made.map_err(|source| StartError::Pool { bytes, source })
+    let pool = made.map_err(|source| StartError::Pool { bytes: lent_bytes, source })?;
+    let (word, value) = Node::FIRST_WORD;
+    pool.write_header(word.offset(), value);
+    Ok((pool, lent_bytes))
 }
 
 fn share(
     identity: u64,
+    pool_bytes: u64,
     fabrics: NodeFabrics,
     tcp: Option<String>,
     verbs: Option<String>,
 ) -> (Arc<Shared>, Description) {
     let shm = fabrics.shm_path().map(|path| path.to_string_lossy().into_owned());
-    let pool_bytes = fabrics.pool().bytes();
     let description = Description { identity, pool_bytes, tcp, shm, verbs };
     let node = Mutex::new(Node::new(description.clone()));
     (Arc::new(Shared { node, fabrics }), description)
@@ -293,9 +318,9 @@ fn join_request(description: &Description, control: &str) -> MasterRequest {
 }
 
 /// Decides about a request and carries it out.
-async fn handle(shared: Arc<Shared>, request: NodeRequest) -> NodeReply {
+async fn handle(shared: Arc<Shared>, caller: Caller, request: NodeRequest) -> NodeReply {
     let mut node = shared.node.lock().await;
-    let step = node.handle(request);
+    let step = node.asked(caller.cluster, request);
     let mut fences = Vec::new();
     for effect in step.effects {
         match effect {
@@ -306,6 +331,13 @@ async fn handle(shared: Arc<Shared>, request: NodeRequest) -> NodeReply {
                 let pool = shared.fabrics.pool().clone();
                 let zeroed = spawn_blocking(move || pool.zero(offset, bytes)).await;
                 zeroed.expect("the node's extents lie inside the pool");
+            }
+            Effect::WriteHeader { word, value } => {
+                if word == HeaderWord::Cluster {
+                    let cluster = node.cluster().map(|cluster| cluster.to_string());
+                    tracing::info!(cluster, "a member of the cluster");
+                }
+                shared.fabrics.pool().write_header(word.offset(), value);
             }
             Effect::Fence { client } => fences.push(client),
         }
@@ -331,11 +363,42 @@ async fn handle(shared: Arc<Shared>, request: NodeRequest) -> NodeReply {
     }
 }
 
+/// Says what keeps a node from its master: once, and again from time to time as long as it lasts.
+#[derive(Default)]
+struct Complaint {
+    said: String,
+    said_at: Option<Instant>,
+}
+
+impl Complaint {
+    fn say(&mut self, text: String) {
+        if self.said != text || self.said_at.is_none_or(|at| at.elapsed() > SAY_AGAIN) {
+            tracing::warn!("{text}");
+            (self.said, self.said_at) = (text, Some(Instant::now()));
+        }
+    }
+}
+
+impl Shared {
+    /// The cluster that the node is a member of, which is told to the master from now on.
+    async fn tell_cluster(&self, master: &MasterClient) -> Option<ClusterId> {
+        let cluster = self.node.lock().await.cluster();
+        cluster.into_iter().for_each(|cluster| master.join(cluster));
+        cluster
+    }
+}
+
 /// Joins the master, however long it takes.
-async fn join(master: &MasterClient, request: MasterRequest, tell: watch::Sender<Option<MnId>>) {
+async fn join(
+    master: &MasterClient,
+    shared: &Shared,
+    request: &MasterRequest,
+    tell: &watch::Sender<Option<MnId>>,
+) {
     let mut pause = FIRST_JOIN_PAUSE;
-    let mut said = String::new();
+    let mut complaint = Complaint::default();
     loop {
+        shared.tell_cluster(master).await;
         let obstacle = match master.call(request.clone()).await {
             Ok(MasterReply::Joined { node }) => {
                 tracing::info!(%node, master = master.answered_by(), "joined the cluster");
@@ -346,39 +409,68 @@ async fn join(master: &MasterClient, request: MasterRequest, tell: watch::Sender
             Ok(other) => format!("the master gave a wrong answer: {other:?}"),
             Err(error) => error.to_string(),
         };
-        if said != obstacle {
-            tracing::warn!("cannot join yet, trying on: {obstacle}");
-            said = obstacle;
-        }
+        complaint.say(format!("cannot join yet, trying on: {obstacle}"));
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LAST_JOIN_PAUSE);
     }
 }
 
-/// Tells the master again and again that this node is there; the master lets each answer wait.
-async fn stay(master: &MasterClient, identity: u64) -> Dismissal {
+/// Tells the master again and again that this node is there; the master lets each answer wait. `None` if
+/// the node has to join again: it is no member yet, and the master does not know it.
+///
+/// A member keeps what it holds, and goes on asking, whatever master answers in place of its own: one of
+/// another cluster, one without any, or one that has forgotten it.
+async fn stay(master: &MasterClient, shared: &Shared, identity: u64) -> Option<Dismissal> {
     let mut pause = FIRST_STAY_PAUSE;
+    let mut complaint = Complaint::default();
     loop {
         let asked = tokio::time::Instant::now();
-        match master.call(MasterRequest::Alive { identity }).await {
-            Ok(MasterReply::Done) => pause = FIRST_STAY_PAUSE,
-            Ok(MasterReply::Expelled) => {
-                tracing::warn!("the cluster goes on without this node");
-                return Dismissal::Expelled;
+        shared.tell_cluster(master).await;
+        let answer = master.call(MasterRequest::Alive { identity }).await;
+        // As it is now: it may have become a member while the question was on its way.
+        let cluster = shared.tell_cluster(master).await;
+        let holds_of = shared.node.lock().await.holds_of();
+        pause = match answer {
+            Ok(reply) => match Heard::of(&reply, holds_of) {
+                Heard::Noted => FIRST_STAY_PAUSE,
+                Heard::Expelled => {
+                    tracing::warn!("the cluster goes on without this node");
+                    return Some(Dismissal::Expelled);
+                }
+                Heard::Drained => {
+                    tracing::info!("this node has been drained");
+                    return Some(Dismissal::Drained);
+                }
+                Heard::JoinAgain => return None,
+                Heard::Forgotten => {
+                    complaint.say(format!(
+                        "the master at {} leads this node's cluster, but has never heard of this node: \
+                         it goes on from an old copy of its store. This node keeps what it holds and \
+                         goes on serving. Start the master on its newest store; or restart this node, \
+                         which empties it",
+                        master.answered_by()
+                    ));
+                    (pause * 2).min(LAST_STAY_PAUSE)
+                }
+                Heard::Nothing => {
+                    tracing::debug!(?reply, "the master takes no note of this node");
+                    (pause * 2).min(LAST_STAY_PAUSE)
+                }
+            },
+            Err(error @ RpcError::WrongCluster { .. }) if cluster.is_some() => {
+                complaint.say(format!(
+                    "{error}. This node keeps what it holds and goes on serving. To give its cluster \
+                     up, restart this node, which empties it"
+                ));
+                (pause * 2).min(LAST_STAY_PAUSE)
             }
-            Ok(MasterReply::Drained) => {
-                tracing::info!("this node has been drained");
-                return Dismissal::Drained;
-            }
-            Ok(other) => {
-                tracing::debug!(?other, "the master takes no note of this node");
-                pause = (pause * 2).min(LAST_STAY_PAUSE);
-            }
+            // The store that it joined is gone.
+            Err(RpcError::WrongCluster { .. }) => return None,
             Err(error) => {
                 tracing::debug!(%error, "the master does not hear this node");
-                pause = (pause * 2).min(LAST_STAY_PAUSE);
+                (pause * 2).min(LAST_STAY_PAUSE)
             }
-        }
+        };
         // No pause after an answer that waited.
         tokio::time::sleep_until(asked + pause).await;
     }

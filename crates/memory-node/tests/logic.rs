@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fusee_control::master::MasterReply;
 use fusee_control::node::{
     BlockId, Description, Extent, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest,
     extent_align_bytes,
 };
-use fusee_core::verbs::ClientId;
-use fusee_memory_node::logic::{Effect, Node, Step};
+use fusee_core::layout::{HeaderWord, POOL_HEADER_BYTES, first_extent};
+use fusee_core::verbs::{ClientId, ClusterId};
+use fusee_memory_node::logic::{Effect, Heard, Node, Step};
 use proptest::prelude::*;
 
 const POOL: u64 = 1 << 20;
@@ -15,18 +17,20 @@ const REGION: u64 = 64 << 10;
 const BLOCK: u64 = 4096;
 /// A region of 64 KiB holds a table of one page and 15 blocks.
 const BLOCKS: u32 = 15;
-const CLUSTER: u64 = 77;
+const CLUSTER: ClusterId = ClusterId::from_word(77).unwrap();
+const OTHER: ClusterId = ClusterId::from_word(78).unwrap();
 
 /// A node that is formatted for the first attempt to form the cluster.
 fn node(pool_bytes: u64) -> Node {
     let mut node =
         Node::new(Description { identity: 5, pool_bytes, tcp: None, shm: None, verbs: None });
     let step = node.handle(format(CLUSTER, 1));
-    assert_eq!(step, Step { effects: vec![], reply: NodeReply::Done });
+    let bound = Effect::WriteHeader { word: HeaderWord::Cluster, value: CLUSTER.word() };
+    assert_eq!(step, Step { effects: vec![bound], reply: NodeReply::Done });
     node
 }
 
-fn format(cluster: u64, attempt: u64) -> NodeRequest {
+fn format(cluster: ClusterId, attempt: u64) -> NodeRequest {
     NodeRequest::Format { cluster, attempt }
 }
 
@@ -122,8 +126,8 @@ fn large_extents_are_aligned_to_huge_pages() {
     let large = node.handle(reserve(Extent::Region { region: 0, primary: true }, 4 << 20, 1 << 20));
     let next = node.handle(reserve(Extent::Subtable { subtable: 1 }, 5000, 0));
     // Regions from below, subtables from above.
-    let end = 16 << 20;
-    assert_eq!([&small, &large, &next].map(offset_of), [end - 4096, 0, end - 3 * 4096]);
+    let (first, end) = (2 << 20, 18 << 20);
+    assert_eq!([&small, &large, &next].map(offset_of), [end - 4096, first, end - 3 * 4096]);
 }
 
 fn release(extent: Extent, view: u64) -> NodeRequest {
@@ -221,7 +225,8 @@ fn numbers_that_make_no_sense_are_refused() {
     assert_eq!(huge, NodeRefusal::PoolFull { bytes: u64::MAX, free_bytes: POOL });
     let much = refusal(node.handle(reserve(subtable, POOL + 1, 0)));
     assert_eq!(much, NodeRefusal::PoolFull { bytes: POOL + 1, free_bytes: POOL });
-    assert_eq!(offset_of(&node.handle(reserve(subtable, POOL, 0))), 0);
+    let whole = offset_of(&node.handle(reserve(subtable, POOL, 0)));
+    assert_eq!(whole, POOL_HEADER_BYTES, "all of it, behind the header");
 }
 
 #[test]
@@ -272,8 +277,8 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
         block_bytes: BLOCK,
     };
     let first = offset_of(&node.handle(reserve(CLUSTER, 1, true)));
-    assert_eq!(refusal(node.handle(reserve(CLUSTER + 1, 1, true))), taken);
-    assert_eq!(refusal(node.handle(format(CLUSTER + 1, 9))), taken);
+    assert_eq!(refusal(node.handle(reserve(OTHER, 1, true))), taken);
+    assert_eq!(refusal(node.handle(format(OTHER, 9))), taken);
 
     // The same attempt again keeps what it has reserved; a later one starts from zeros.
     let again = node.handle(format(CLUSTER, 1));
@@ -300,6 +305,31 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
     node.handle(reserve(CLUSTER, 2, true));
     node.handle(NodeRequest::Alloc { client: ClientId(1), to_delete: true, frozen: vec![] });
     assert!(is_bad(refusal(node.handle(format(CLUSTER, 3)))), "a client owns a block");
+}
+
+#[test]
+fn the_view_that_a_node_stands_at_grows_and_outlives_everything() {
+    let description =
+        Description { identity: 5, pool_bytes: POOL, tcp: None, shm: None, verbs: None };
+    let stand_at = |view| NodeRequest::StandAt { cluster: CLUSTER, view };
+    let early = refusal(Node::new(description).handle(stand_at(3)));
+    assert!(matches!(early, NodeRefusal::BadRequest { .. }), "it serves nobody: {early:?}");
+    let mut node = node(POOL);
+    let shows = |view| vec![Effect::WriteHeader { word: HeaderWord::View, value: view }];
+    let done = |effects| Step { effects, reply: NodeReply::Done };
+    assert_eq!(node.handle(stand_at(0)), done(vec![]), "0 stands for none");
+    assert_eq!(node.handle(stand_at(3)), done(shows(3)));
+    assert_eq!(node.handle(stand_at(3)), done(vec![]));
+    assert_eq!(node.handle(stand_at(2)), done(vec![]), "a late one");
+    let again = node.handle(format(CLUSTER, 2));
+    assert_eq!(again.effects, [], "neither cluster nor view of a bound node changes");
+    let foreign = NodeRequest::StandAt { cluster: OTHER, view: 9 };
+    assert_eq!(
+        refusal(node.handle(foreign)),
+        NodeRefusal::OtherCluster { cluster: CLUSTER },
+        "another cluster's views are counted from 1 as well"
+    );
+    assert_eq!(node.handle(stand_at(4)), done(shows(4)));
 }
 
 /// What must be true of a node, kept by simpler means.
@@ -332,6 +362,7 @@ impl Model {
                 Effect::Fence { client } => {
                     self.fenced.insert(client);
                 }
+                Effect::WriteHeader { .. } => panic!("the header changes with cluster and view"),
                 Effect::ZeroPool { offset, bytes } => {
                     let gone = self.released.take().expect("only what is released is zeroed");
                     assert_eq!(self.extents.remove(&gone), Some((offset, bytes)));
@@ -416,7 +447,8 @@ impl Model {
             Extent::Subtable { subtable } => Place::Subtable(subtable),
         };
         assert!(offset.is_multiple_of(extent_align_bytes(bytes)));
-        assert!(offset + bytes <= POOL, "outside of the pool");
+        let lent = first_extent(POOL)..=first_extent(POOL) + POOL;
+        assert!(lent.contains(&offset) && lent.contains(&(offset + bytes)), "outside of the pool");
         for (other, (start, length)) in &self.extents {
             let apart = offset + bytes <= *start || start + length <= offset;
             assert!(*other == key || apart, "{other:?} and {key:?} overlap");
@@ -506,4 +538,65 @@ fn a_block_is_taken_back_from_a_fenced_client_for_an_owner_that_is_fenced_too() 
     node.handle(set(earlier, ClientId::NOBODY));
     let nobody = NodeRefusal::NotOwner { owner: ClientId::NOBODY };
     assert_eq!(refusal(node.handle(take_back)), nobody, "a late one does no harm");
+}
+
+#[test]
+fn a_member_tells_foreigners_no_more_than_who_it_is() {
+    let mut node = node(POOL);
+    let client = ClientId(3);
+    let block = BlockId { region: 0, block: 0 };
+    let first = offset_of(&node.handle(region(0, true)));
+    let requests = [
+        format(CLUSTER, 9),
+        region(1, true),
+        NodeRequest::Alloc { client, to_delete: true, frozen: vec![] },
+        NodeRequest::SetOwner { block, from: ClientId::NOBODY, to: client, unless_fenced: false },
+        NodeRequest::TakeBack { block, from: client, to: ClientId::NOBODY },
+        NodeRequest::BlocksOf { clients: vec![client] },
+        NodeRequest::OwnersOf { region: 0 },
+        NodeRequest::SetOwners { region: 0, owners: vec![] },
+        NodeRequest::Lead { regions: vec![0], view: 9 },
+        NodeRequest::Release { extent: Extent::Region { region: 0, primary: true }, view: 9 },
+        NodeRequest::Fence { clients: vec![client] },
+        NodeRequest::Usage,
+    ];
+    for request in requests {
+        let step = node.asked(Some(OTHER), request);
+        let refusal = NodeReply::Refused(NodeRefusal::OtherCluster { cluster: CLUSTER });
+        assert_eq!(step, Step { effects: vec![], reply: refusal });
+    }
+    let told = node.asked(Some(OTHER), NodeRequest::Describe);
+    assert!(matches!(told.reply, NodeReply::Description(_)));
+    assert_eq!(offset_of(&node.asked(Some(CLUSTER), region(0, true))), first);
+    assert_eq!(node.cluster(), Some(CLUSTER));
+}
+
+#[test]
+fn a_member_leaves_only_at_the_word_of_a_master_that_knows_it() {
+    let other = MasterReply::WrongCluster { cluster: Some(OTHER) };
+    for (reply, member, newcomer) in [
+        (MasterReply::Done, Heard::Noted, Heard::Noted),
+        (MasterReply::Expelled, Heard::Expelled, Heard::Expelled),
+        (MasterReply::Drained, Heard::Drained, Heard::Drained),
+        (MasterReply::Unknown, Heard::Forgotten, Heard::JoinAgain),
+        (other, Heard::Nothing, Heard::Nothing),
+        (MasterReply::NotReady { joined: 0, expected: 3 }, Heard::Nothing, Heard::Nothing),
+    ] {
+        assert_eq!(Heard::of(&reply, Some(CLUSTER)), member, "{reply:?}");
+        assert_eq!(Heard::of(&reply, None), newcomer, "{reply:?}");
+    }
+}
+
+#[test]
+fn a_node_that_got_nothing_of_a_cluster_has_nothing_to_keep() {
+    // It died before it became a member, was forgotten, and comes back.
+    let mut bound = node(POOL);
+    assert_eq!((bound.cluster(), bound.holds_of()), (Some(CLUSTER), None));
+    assert_eq!(Heard::of(&MasterReply::Unknown, bound.holds_of()), Heard::JoinAgain);
+    offset_of(&bound.handle(region(0, true)));
+    assert_eq!(bound.holds_of(), Some(CLUSTER));
+    // A member with nothing on it may get something at any time.
+    let mut member = node(POOL);
+    member.handle(NodeRequest::StandAt { cluster: CLUSTER, view: 3 });
+    assert_eq!(member.holds_of(), Some(CLUSTER));
 }

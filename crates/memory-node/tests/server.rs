@@ -5,8 +5,10 @@ use std::time::Duration;
 use fusee_control::master::MasterRequest;
 use fusee_control::node::{Extent, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, RpcError, Runtime, bind};
-use fusee_core::verbs::ClientId;
+use fusee_core::layout::{POOL_HEADER_BYTES, PoolHeader};
+use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_fabric::FabricKind;
+use fusee_fabric::pool::Order;
 use fusee_memory_node::{Config, MemoryNode, StartError};
 
 fn config() -> Config {
@@ -27,7 +29,7 @@ fn what_cannot_work_is_refused_with_a_reason() {
     assert!(matches!(tcp, Err(StartError::Address { .. })), "{tcp:?}");
     let everywhere = MemoryNode::start(Config { listen: "0.0.0.0:0".into(), ..config() });
     let Err(error @ StartError::Advertise { .. }) = everywhere else { panic!("{everywhere:?}") };
-    assert!(error.to_string().contains("set advertise"));
+    assert!(error.to_string().contains("--advertise"));
 }
 
 #[test]
@@ -58,34 +60,49 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
     let node = MemoryNode::start_local(&runtime, "node", 1 << 20, false, FabricKind::Shm).unwrap();
     let ask = |request| node.client().call_blocking(request).unwrap();
     let reserve = |attempt| NodeRequest::Reserve {
-        cluster: 1,
+        cluster: ClusterId::from_word(1).unwrap(),
         attempt,
         view: 0,
         extent: Extent::Region { region: 0, primary: true },
         bytes: 64 << 10,
         block_bytes: 4096,
     };
-    assert_eq!(ask(NodeRequest::Format { cluster: 1, attempt: 1 }), NodeReply::Done);
-    assert_eq!(ask(reserve(1)), NodeReply::Reserved { offset: 0 });
-    // A stray write, as a session of some older cluster could do.
+    assert_eq!(
+        ask(NodeRequest::Format { cluster: ClusterId::from_word(1).unwrap(), attempt: 1 }),
+        NodeReply::Done
+    );
     let pool = node.fabrics().pool();
+    let header = || {
+        let mut bytes = [0; PoolHeader::BYTES];
+        pool.read(&mut Order::default(), 0, &mut bytes).unwrap();
+        PoolHeader::decode(&bytes).unwrap()
+    };
+    assert_eq!(header(), PoolHeader { cluster: ClusterId::from_word(1), view: 0 });
+    let offset = POOL_HEADER_BYTES;
+    assert_eq!(ask(reserve(1)), NodeReply::Reserved { offset });
+    // A stray write, as a session of some older cluster could do.
     pool.write_u32(40 << 10, 7);
-    assert_eq!(ask(NodeRequest::Format { cluster: 1, attempt: 2 }), NodeReply::Done);
+    assert_eq!(
+        ask(NodeRequest::Format { cluster: ClusterId::from_word(1).unwrap(), attempt: 2 }),
+        NodeReply::Done
+    );
     assert_eq!(pool.read_u32(40 << 10), 0);
 
-    assert_eq!(ask(reserve(2)), NodeReply::Reserved { offset: 0 });
+    assert_eq!(ask(reserve(2)), NodeReply::Reserved { offset });
     let client = ClientId(3);
     let NodeReply::Allocated { block } =
         ask(NodeRequest::Alloc { client, to_delete: true, frozen: vec![] })
     else {
         panic!("a fresh region has free blocks");
     };
-    assert_eq!(pool.read_u32(4 * u64::from(block.block)), 3);
+    assert_eq!(pool.read_u32(offset + 4 * u64::from(block.block)), 3);
     assert_eq!(ask(NodeRequest::Fence { clients: vec![client] }), NodeReply::Done);
     let free =
         NodeRequest::SetOwner { block, from: client, to: ClientId::NOBODY, unless_fenced: false };
     assert_eq!(ask(free), NodeReply::Done);
-    assert_eq!(pool.read_u32(4 * u64::from(block.block)), 0);
+    assert_eq!(pool.read_u32(offset + 4 * u64::from(block.block)), 0);
     let NodeReply::Usage(usage) = ask(NodeRequest::Usage) else { panic!("no usage") };
+    assert_eq!(usage.pool_bytes, 1 << 20, "the header is not lent");
+    assert_eq!(pool.bytes(), offset + (1 << 20));
     assert_eq!((usage.primary_blocks, usage.primary_blocks_owned), (15, 0));
 }

@@ -12,7 +12,7 @@ use fusee_core::race::{Buckets, Key};
 use fusee_core::slab::Slabs;
 use fusee_core::snapshot::evaluate;
 use fusee_core::store::Hint;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, Place, SlotRef, Subtable};
 
 /// Keys that are cached.
@@ -58,7 +58,7 @@ fn hashes(c: &mut Criterion) {
     };
     let view = View {
         number: 1,
-        cluster: 1,
+        cluster: ClusterId::from_word(1).unwrap(),
         geometry: Geometry::default(),
         members: Vec::new(),
         regions: Vec::new(),

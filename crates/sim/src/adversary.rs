@@ -3,6 +3,7 @@
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::verbs::{ClientId, MnId};
 
+use crate::control::Cut;
 use crate::counts::count;
 use crate::danger::Danger;
 use crate::engine::{Nanos, ProcessId};
@@ -16,10 +17,12 @@ pub(crate) async fn run(run: &Run) {
         Fault::NodeCrash,
         Fault::Stop,
         Fault::Partition,
+        Fault::CommonPartition,
         Fault::MasterRestart,
         Fault::RecoveryCrash,
         Fault::Join,
         Fault::Drain,
+        Fault::Damage,
     ];
     let kinds: Vec<Fault> = sudden.into_iter().filter(|f| run.faults.contains(f)).collect();
     if kinds.is_empty() {
@@ -28,15 +31,21 @@ pub(crate) async fn run(run: &Run) {
     let rng = &run.fault_rng;
     while run.goes_on() {
         run.sim.sleep(rng.below_u64(2 * run.shape.fault_every_ns)).await;
+        // All may have ended meanwhile, and be looked at.
+        if run.is_over.get() {
+            return;
+        }
         match rng.pick(&kinds) {
             Fault::ClientCrash => crash_client(run).await,
             Fault::NodeCrash => crash_node(run),
             Fault::RecoveryCrash => crash_repairs(run).await,
             Fault::Stop => stop(run),
             Fault::Partition => partition(run),
+            Fault::CommonPartition => cut_together(run),
             Fault::MasterRestart => restart_master(run),
             Fault::Join => join(run),
             Fault::Drain => drain(run),
+            Fault::Damage => drop(run.cluster.network().damage(rng)),
             other => unreachable!("{other:?} comes by other ways"),
         }
     }
@@ -89,7 +98,7 @@ fn crash_node(run: &Run) {
             run.cluster.master().crash_in(actions, duration(run));
         }
         let (cluster, later) = (run.cluster.clone(), duration(run));
-        run.sim.after(later, move || cluster.start_node());
+        run.later(later, move || cluster.start_node());
         // Clients that ran beside it may have died with it, in the middle of their rounds.
         for _ in 0..run.fault_rng.below(3) {
             if run.faults.contains(&Fault::ClientCrash)
@@ -119,7 +128,7 @@ fn drain(run: &Run) {
     if run.cluster.peek_master(ask(false)) == Some(MasterReply::Done) && run.fault_rng.one_in(4) {
         let (cluster, later) = (run.cluster.clone(), duration(run));
         let cancel = ask(true);
-        run.sim.after(later, move || drop(cluster.peek_master(cancel)));
+        run.later(later, move || drop(cluster.peek_master(cancel)));
     }
 }
 
@@ -178,7 +187,7 @@ fn stop(run: &Run) {
     count(&run.sim.counts().stops);
     run.sim.stop(process);
     let sim = run.sim.clone();
-    run.sim.after(time, move || sim.resume(process));
+    run.later(time, move || sim.resume(process));
 }
 
 fn partition(run: &Run) {
@@ -193,9 +202,54 @@ fn partition(run: &Run) {
         },
     };
     count(&run.sim.counts().partitions);
-    run.cluster.control().cut_off(process, true);
+    cut_off(run, process, time);
+}
+
+/// Mostly both ways.
+fn cut_off(run: &Run, process: ProcessId, time: Nanos) {
+    let cut = run.fault_rng.pick(&[Cut::Both, Cut::Both, Cut::ToMaster, Cut::FromMaster]);
+    run.cluster.control().cut_off(process, Some(cut));
     let cluster = run.cluster.clone();
-    run.sim.after(time, move || cluster.control().cut_off(process, false));
+    run.later(time, move || cluster.control().cut_off(process, None));
+}
+
+/// A client and a memory node are cut off together, for longer than a lease: the cluster goes on
+/// without both, and they go on without it. No more than half of the memory nodes: production
+/// states that as a limit.
+fn cut_together(run: &Run) {
+    let (Some(client), Some(node)) = (some_client(run), some_primary(run)) else { return };
+    let Some(process) = run.cluster.process_of(node) else { return };
+    let control = run.cluster.control();
+    let nodes = run.cluster.node_processes();
+    let is_off = |process: &ProcessId| {
+        let lives = !run.sim.is_crashed(*process);
+        lives && (control.is_cut_off(*process) || run.sim.is_stopped(*process))
+    };
+    let off = nodes.iter().filter(|(_, process)| is_off(process)).count();
+    let has_room = 2 * (off + 1) <= run.cluster.view().members.len();
+    if !has_room || is_off(&process) || !run.cluster.endanger(node, Danger::Lasting) {
+        return;
+    }
+    count(&run.sim.counts().common_partitions);
+    let lease = run.shape.lease().as_nanos() as u64;
+    let time = lease + run.fault_rng.below_u64(3 * lease);
+    let both = [client, process];
+    both.into_iter().for_each(|process| cut_off(run, process, time));
+    if run.fault_rng.one_in(2) {
+        // A connection that breaks is noticed long before a lease is over.
+        let cluster = run.cluster.clone();
+        run.sim.after(20_000, move || {
+            both.into_iter().for_each(|process| cluster.master().closed(&cluster, process));
+        });
+    }
+}
+
+/// The node of a primary of the index.
+fn some_primary(run: &Run) -> Option<MnId> {
+    let view = run.cluster.view();
+    let subtable = run.fault_rng.below(view.subtables.len());
+    let node = view.subtables[subtable].places.first()?.node;
+    run.cluster.network().has(node).then_some(node)
 }
 
 fn restart_master(run: &Run) {

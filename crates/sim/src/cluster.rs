@@ -7,17 +7,20 @@ use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_client::ConnectError;
-use fusee_client::logic::{LogicOptions, Session, SessionHost, opened};
+use fusee_client::logic::{Gate, Keeper, LogicOptions, Opened, Session, SessionHost, Timing};
 use fusee_control::master::{Leftover, MasterReply, MasterRequest};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
+use fusee_core::layout::first_extent;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, Place, View};
 use fusee_master::Settings;
 use fusee_master::settings::Lease;
+use fusee_memory_node::logic::Node;
 use tokio::sync::oneshot;
 
 use crate::check::entries::Entries;
@@ -25,7 +28,7 @@ use crate::control::{Control, NoAnswer};
 use crate::counts::count;
 use crate::danger::Dangers;
 use crate::engine::{Nanos, ProcessId, Sim};
-use crate::environment::{SimEnvironment, SimSession};
+use crate::environment::{Link, SimEnvironment, SimSession};
 use crate::executor::Executor;
 use crate::fabric::SimFabric;
 use crate::network::{Network, NetworkOptions};
@@ -249,12 +252,20 @@ impl Cluster {
     /// The master has persisted a view.
     pub(crate) fn view_begins(&self, view: &View) {
         self.0.network.watch(Entries::new(&self.0.network, view));
+        self.0.network.reuse().follow(Some(view));
         *self.0.view.borrow_mut() = Some(view.clone());
     }
 
-    /// From now on, entries are not checked: for tests that write what no client would.
+    /// A dead session is recovered: nothing runs any more that it had begun. For tests that stand in for the
+    /// master.
+    pub fn recovered(&self, client: ClientId) {
+        self.0.network.reuse().gone(client);
+    }
+
+    /// From now on, neither entries nor what is used again are checked: for tests that write what no client would.
     pub fn stop_watching(&self) {
         self.0.network.watch(Entries::default());
+        self.0.network.reuse().follow(None);
     }
 
     /// The keys that a reader of the primaries could find now, in order.
@@ -361,8 +372,10 @@ impl Cluster {
     /// overtakes the answer.
     pub(crate) fn named(&self, host: &NodeHost, node: MnId) {
         if host.name.replace(Some(node)).is_none() {
-            let pool = vec![0; host.pool_bytes as usize];
+            let pool = vec![0; (first_extent(host.pool_bytes) + host.pool_bytes) as usize];
             self.0.network.add(node, host.process, pool);
+            let (word, value) = Node::FIRST_WORD;
+            self.0.network.write_header(node, word, value);
         }
     }
 
@@ -428,7 +441,7 @@ impl Cluster {
     pub(crate) fn call_node(
         &self,
         to: ProcessId,
-        open: bool,
+        (open, back_open): (bool, bool),
         request: NodeRequest,
         answer: impl FnOnce(Result<NodeReply, String>) + 'static,
     ) {
@@ -446,7 +459,7 @@ impl Cluster {
             drop(nodes);
             let reply = host.handle(&cluster, request);
             let may_be_lost = || is_harmless || cluster.may_lose_question_to(to);
-            cluster.0.control.send_back(open, may_be_lost, move || answer(Ok(reply)));
+            cluster.0.control.send_back(back_open, may_be_lost, move || answer(Ok(reply)));
         });
     }
 
@@ -468,7 +481,7 @@ impl Cluster {
             }
             let back = cluster.clone();
             let reply = move |reply| {
-                let open = back.0.control.reaches_master(from);
+                let open = back.0.control.hears_master(from);
                 let may_be_lost = || !says_alive || !open || back.may_lose_word_of(from);
                 back.0.control.send_back(open, may_be_lost, move || answer(reply));
             };
@@ -496,7 +509,7 @@ impl Cluster {
             return if crashed { Err(NoAnswer::Closed) } else { Ok(host.handle(self, request)) };
         }
         let (sender, answer) = oneshot::channel();
-        self.call_node(host.process, true, request, move |reply| {
+        self.call_node(host.process, (true, true), request, move |reply| {
             drop(sender.send(reply));
         });
         self.0.control.wait(answer, deadline).await?.map_err(|_| NoAnswer::Closed)
@@ -530,15 +543,32 @@ impl Cluster {
         process: ProcessId,
         options: LogicOptions,
     ) -> Result<SimSession, ConnectError> {
+        self.open_heard(process, options, true).await
+    }
+
+    /// The same; a session that is not heard counts as such from the beginning.
+    async fn open_heard(
+        &self,
+        process: ProcessId,
+        options: LogicOptions,
+        is_heard: bool,
+    ) -> Result<SimSession, ConnectError> {
+        let asked_at = self.0.sim.clock_of(process);
         let asked = self.ask_master(process, MasterRequest::Open, 1_000_000).await;
         let reply = asked.map_err(|why| ConnectError::Embedded(format!("{why:?}")))?;
-        let (client, view, epoch) = opened(reply)?;
+        let opened = Opened::from(reply)?;
+        let client = opened.client;
         // Without time there are tests that stand in for the master.
-        let stepwise = self.0.network.options().stepwise;
-        let view = if stepwise { self.view().clone() } else { view };
+        let gate = Arc::new(match self.0.network.options().stepwise {
+            true => Gate::new(client, Arc::new(self.view().clone()), opened.epoch),
+            false if is_heard => opened.gate(asked_at),
+            false => {
+                Gate::new(client, Arc::new(opened.view), opened.epoch).heard_until(Duration::ZERO)
+            }
+        });
         let env = Rc::new(SimEnvironment::new(self, process, client));
         let fabric = SimFabric::new(&self.0.network, client);
-        Ok(Session::new(fabric, env, client, view, epoch, options))
+        Ok(Session::behind(gate.clone(), gate.view(), fabric, env, options))
     }
 
     /// Takes all blocks that sessions have left to the master.
@@ -567,6 +597,15 @@ impl Cluster {
         leftovers
     }
 
+    /// A keeper for the sessions of a client process, which works from now on.
+    pub fn keeper(&self, process: ProcessId, lease: Duration) -> Rc<Keeper> {
+        let keeper = Rc::new(Keeper::new(self.view().clone(), Timing::for_lease(lease)));
+        let link = Link { cluster: self.clone(), process };
+        let kept = keeper.clone();
+        self.0.sim.spawn(process, async move { kept.keep(&link).await });
+        keeper
+    }
+
     /// A client process with a session, for tests that run operations by hand.
     ///
     /// # Panics
@@ -574,6 +613,17 @@ impl Cluster {
     pub fn client(&self) -> Client {
         let process = self.client_process();
         let session = self.block_on(process, self.open(process, self.0.options.session));
+        Client { process, session: Rc::new(session.expect("the master opens sessions")) }
+    }
+
+    /// A client process with a session that has not been heard for a lease, by its own clock.
+    ///
+    /// # Panics
+    /// If the master does not open one.
+    pub fn unheard_client(&self) -> Client {
+        let process = self.client_process();
+        let opening = self.open_heard(process, self.0.options.session, false);
+        let session = self.block_on(process, opening);
         Client { process, session: Rc::new(session.expect("the master opens sessions")) }
     }
 

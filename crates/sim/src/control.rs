@@ -5,7 +5,7 @@
 //! noticed sooner, since its connections break.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::pin::pin;
 
 use futures_util::future::{Either, select};
@@ -17,10 +17,21 @@ use crate::engine::{Event, Nanos, ProcessId, Sim};
 /// The control network of a cluster.
 pub(crate) struct Control {
     sim: Sim,
-    /// Processes that cannot reach the master, nor be reached by it.
-    cut_off: RefCell<BTreeSet<ProcessId>>,
+    /// Processes that cannot reach the master, or not be reached by it.
+    cut_off: RefCell<BTreeMap<ProcessId, Cut>>,
     /// One of so many messages is lost; 0: none is.
     pub lost_one_in: Cell<usize>,
+}
+
+/// Which way between a process and the master is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// Both.
+    Both,
+    /// The master does not hear the process.
+    ToMaster,
+    /// The process does not hear the master.
+    FromMaster,
 }
 
 /// Why there is no answer.
@@ -38,18 +49,27 @@ impl Control {
     }
 
     /// Cuts a process off from the master, or lets it reach it again.
-    pub fn cut_off(&self, process: ProcessId, yes: bool) {
+    pub fn cut_off(&self, process: ProcessId, cut: Option<Cut>) {
         let mut cut_off = self.cut_off.borrow_mut();
-        if yes {
-            cut_off.insert(process)
-        } else {
-            cut_off.remove(&process)
+        match cut {
+            Some(cut) => cut_off.insert(process, cut),
+            None => cut_off.remove(&process),
         };
     }
 
-    /// Whether the way between a process and the master is open.
+    /// Whether anything is cut between a process and the master.
+    pub fn is_cut_off(&self, process: ProcessId) -> bool {
+        self.cut_off.borrow().contains_key(&process)
+    }
+
+    /// Whether what a process says gets to the master.
     pub fn reaches_master(&self, process: ProcessId) -> bool {
-        !self.cut_off.borrow().contains(&process)
+        self.cut_off.borrow().get(&process).is_none_or(|cut| *cut == Cut::FromMaster)
+    }
+
+    /// Whether what the master says gets to a process.
+    pub fn hears_master(&self, process: ProcessId) -> bool {
+        self.cut_off.borrow().get(&process).is_none_or(|cut| *cut == Cut::ToMaster)
     }
 
     /// Whether a message is lost: because the way is not open, or by chance; unless it must not be.

@@ -2,6 +2,9 @@
 
 use std::cell::Cell;
 
+use fusee_core::layout::HeaderWord;
+use fusee_core::verbs::Verb;
+
 macro_rules! counts {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// Counters of a run.
@@ -49,12 +52,18 @@ counts! {
     killed_by_fences,
     /// Verbs that a memory node refused because it had fenced the client.
     fenced_verbs,
+    /// Words of live objects that were damaged on one replica.
+    damages,
     /// Memory nodes that crashed.
     node_crashes,
     /// Clients, memory nodes or masters stopped, and resumed later.
     stops,
     /// Processes cut off from the master for a while.
     partitions,
+    /// Times that a client and a memory node were cut off together.
+    common_partitions,
+    /// Questions of clients at which view a memory node stands.
+    views_asked,
     /// Control messages lost.
     lost_messages,
     /// Masters that crashed and were restarted from their store.
@@ -84,4 +93,14 @@ counts! {
 /// Adds one.
 pub(crate) fn count(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
+}
+
+impl Counts {
+    /// A verb has executed.
+    pub(crate) fn note_verb(&self, verb: &Verb) {
+        count(&self.verbs);
+        if verb.offset == HeaderWord::View.offset() {
+            count(&self.views_asked);
+        }
+    }
 }

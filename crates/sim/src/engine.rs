@@ -22,6 +22,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Wake, Waker};
+use std::time::Duration;
 
 use crate::counts::Counts;
 use crate::fabric::Flight;
@@ -30,6 +31,9 @@ use crate::trace::Trace;
 
 /// Virtual nanoseconds.
 pub type Nanos = u64;
+
+/// So far clocks are off: two of them differ by less than a tenth, which leases allow for.
+const DRIFT_PERCENT: u64 = 4;
 
 /// Names a process of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,6 +171,14 @@ impl Sim {
     /// Virtual nanoseconds since the start.
     pub fn now(&self) -> Nanos {
         self.0.now.get()
+    }
+
+    /// The time by the clock of a process. Clocks go faster or slower than they should, by up to
+    /// 4 %, each always in the same way.
+    pub fn clock_of(&self, process: ProcessId) -> Duration {
+        let steps = 2 * DRIFT_PERCENT + 1;
+        let percent = 100 - DRIFT_PERCENT + (process.0 as u64).wrapping_mul(7) % steps;
+        Duration::from_nanos(self.now() / 100 * percent)
     }
 
     /// What has happened so far, counted.

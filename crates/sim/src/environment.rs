@@ -30,6 +30,15 @@ impl SimEnvironment {
     }
 }
 
+impl Drop for SimEnvironment {
+    fn drop(&mut self) {
+        // Where tests stand in for the master nobody tells when a dead session is recovered.
+        if self.cluster.network().options().stepwise {
+            self.cluster.network().reuse().gone(self.client);
+        }
+    }
+}
+
 /// Where no time passes, waiting takes up to so many steps.
 const SHORT_STEPS: usize = 32;
 const LONG_STEPS: usize = 128;
@@ -49,6 +58,10 @@ fn error(addr: String, why: NoAnswer) -> RpcError {
 }
 
 impl Environment for SimEnvironment {
+    fn now(&self) -> Duration {
+        self.cluster.sim().clock_of(self.process)
+    }
+
     async fn sleep(&self, time: Duration) {
         match self.cluster.network().options().stepwise {
             true if time >= DEADLINE => std::future::pending().await,
@@ -80,6 +93,14 @@ impl Environment for SimEnvironment {
         self.cluster.network().adopted(self.client, view);
     }
 
+    fn began(&self, moment: u64) {
+        self.cluster.network().reuse().began(self.client, moment);
+    }
+
+    fn ended(&self, moment: u64) {
+        self.cluster.network().reuse().ended(self.client, moment);
+    }
+
     fn report_unreachable(&self, node: MnId) {
         self.cluster.tell_master(self.process, MasterRequest::Unreachable { node });
     }
@@ -101,6 +122,10 @@ pub(crate) struct Link {
 }
 
 impl Keeping for Link {
+    fn now(&self) -> Duration {
+        self.cluster.sim().clock_of(self.process)
+    }
+
     async fn sleep(&self, time: Duration) {
         self.cluster.sim().sleep(nanos(time)).await;
     }

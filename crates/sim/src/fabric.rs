@@ -27,6 +27,11 @@ pub struct SimFabric {
 }
 
 impl SimFabric {
+    /// Whether anything was damaged on the memory nodes.
+    pub fn rots(&self) -> bool {
+        self.network.rots()
+    }
+
     /// The verbs of this client.
     pub fn new(network: &Network, client: ClientId) -> SimFabric {
         SimFabric { network: network.clone(), client }
@@ -264,7 +269,7 @@ impl Flight {
             lane.verbs.pop();
             lane.pieces.clear();
             lane.state = State::Waiting;
-            count(&self.sim().counts().verbs);
+            self.sim().counts().note_verb(verb);
         }
         drop(batch);
         match lane.verbs.is_empty() {

@@ -174,7 +174,7 @@ impl SimFabric {
             None => {
                 let is_done = self.execute_piece(verb, bytes, &mut progress.pieces);
                 if is_done {
-                    count(&self.network.sim().counts().verbs);
+                    self.network.sim().counts().note_verb(verb);
                 }
                 is_done
             }

@@ -5,18 +5,20 @@
 //! a latency, a bandwidth and two rates, at the client and at the node; where these are given,
 //! verbs queue up for them, and throughput in virtual time means something.
 
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::{Rc, Weak};
 
-use fusee_core::layout::Slot;
+use fusee_core::layout::{HeaderWord, Object, Slot};
 use fusee_core::verbs::{ClientId, MnId, Verb};
-use fusee_core::view::{Place, View};
+use fusee_core::view::{Place, SlotRef, View};
 
 use crate::check::entries::Entries;
+use crate::check::reuse::Reuse;
 use crate::counts::count;
 use crate::engine::{Nanos, Pace, ProcessId, Sim};
 use crate::fabric::Flight;
+use crate::rng::Rng;
 
 /// What an RNIC can do. The defaults are no limits: chance alone decides.
 #[derive(Clone, Copy, Debug)]
@@ -133,8 +135,12 @@ struct Inner {
     client_nics: RefCell<HashMap<ClientId, Nanos>>,
     /// The live entries of the index, checked at every change.
     entries: RefCell<Entries>,
+    /// What is used again, checked at every WRITE.
+    reuse: RefCell<Reuse>,
     /// Clients whose processes are to be killed.
     condemned: RefCell<Vec<ClientId>>,
+    /// Whether anything was damaged.
+    rots: Cell<bool>,
 }
 
 impl Network {
@@ -146,7 +152,9 @@ impl Network {
             links: RefCell::default(),
             client_nics: RefCell::default(),
             entries: RefCell::default(),
+            reuse: RefCell::default(),
             condemned: RefCell::default(),
+            rots: Cell::default(),
         }))
     }
 
@@ -169,8 +177,19 @@ impl Network {
         *self.0.entries.borrow_mut() = entries;
     }
 
+    /// What checks that nothing is used again too early.
+    pub(crate) fn reuse(&self) -> RefMut<'_, Reuse> {
+        self.0.reuse.borrow_mut()
+    }
+
     pub(crate) fn watched(&self) -> Ref<'_, Entries> {
         self.0.entries.borrow()
+    }
+
+    /// Writes a word of a pool's header, for its node.
+    pub(crate) fn write_header(&self, node: MnId, word: HeaderWord, value: u64) {
+        let at = word.offset() as usize;
+        self.with(node, |memory| memory.pool[at..at + 8].copy_from_slice(&value.to_le_bytes()));
     }
 
     pub(crate) fn add(&self, node: MnId, process: ProcessId, pool: Vec<u8>) {
@@ -201,6 +220,85 @@ impl Network {
         let at = place.offset as usize;
         let bytes = self.with(place.node, |m| m.pool[at..at + 8].try_into().expect("8 bytes"));
         Slot(u64::from_le_bytes(bytes.expect("a living node")))
+    }
+
+    /// Whether anything was damaged.
+    pub(crate) fn rots(&self) -> bool {
+        self.0.rots.get()
+    }
+
+    /// The replicas of live objects that do not hold what belongs there, as far as a CRC shows it.
+    pub fn damaged(&self) -> Vec<Place> {
+        let entries = self.watched();
+        let replicas = entries.replicas();
+        replicas.filter(|(place, ..)| !self.is_whole(*place)).map(|(place, ..)| place).collect()
+    }
+
+    /// Whether a replica of a live object is what a slot leads to.
+    fn is_whole(&self, at: Place) -> bool {
+        let entries = self.watched();
+        let Some((_, object, _)) = entries.replicas().find(|(place, ..)| *place == at) else {
+            return false;
+        };
+        let generation = Object::header_generation(object);
+        let holds = self.with(at.node, |memory| {
+            let bytes = &memory.pool[at.offset as usize..][..object.len()];
+            Object::decode_generation(bytes, generation).is_ok()
+        });
+        holds == Some(true)
+    }
+
+    /// Damages a word of some live object on one of its replicas, if another one stays whole. `false` if
+    /// there is none.
+    pub fn damage(&self, rng: &Rng) -> bool {
+        let candidates: Vec<(Place, usize, usize)> = {
+            let entries = self.watched();
+            let all: Vec<(Place, &Rc<[u8]>, SlotRef)> = entries.replicas().collect();
+            // One replica of each object is spared: who reads them all one after the other must find one
+            // that was whole all the time.
+            let keeps_another = |(at, object, slot): &&(Place, &Rc<[u8]>, SlotRef)| {
+                let replicas: Vec<Place> =
+                    all.iter().filter(|(_, _, s)| s == slot).map(|(place, ..)| *place).collect();
+                let checksum = usize::from(object[0]) + usize::from(object[1]);
+                let spared = replicas[checksum % replicas.len()];
+                let mut others = replicas.iter().filter(|place| *place != at);
+                spared != *at && self.has(at.node) && others.any(|place| self.is_whole(*place))
+            };
+            let end = |object: &[u8]| {
+                let object = Object::decode(object).expect("it was whole");
+                object.value_offset() + object.value().len()
+            };
+            let found = all.iter().filter(keeps_another);
+            found.map(|(place, object, _)| (*place, object.len(), end(object))).collect()
+        };
+        if candidates.is_empty() {
+            return false;
+        }
+        let (place, bytes, end) = rng.pick(&candidates);
+        // Header and key matter more than the rest of a long value; the padding does not, but for the used bit.
+        let words = end.div_ceil(8);
+        let (word, matters) = match rng.below(6) {
+            0 => (bytes / 8 - 1, 0x80 << 56),
+            1 | 2 => (words - 1, u64::MAX >> (8 * (8 * words - end))),
+            3 => (rng.below(words - 1), u64::MAX),
+            _ => (rng.below(words - 1).min(rng.below(4)), u64::MAX),
+        };
+        let flips = rng.pick(&[1 << rng.below(64), 1 | rng.below_u64(u64::MAX), u64::MAX]);
+        let flips = if flips & matters == 0 { matters } else { flips & matters };
+        self.flip(Place { offset: place.offset + 8 * word as u64, ..place }, flips);
+        count(&self.0.sim.counts().damages);
+        true
+    }
+
+    /// Flips bits of a word behind everybody's back.
+    pub fn flip(&self, place: Place, bits: u64) {
+        self.0.rots.set(true);
+        let at = place.offset as usize;
+        self.with(place.node, |memory| {
+            let word = &mut memory.pool[at..at + 8];
+            let now = u64::from_le_bytes((&*word).try_into().expect("8 bytes"));
+            word.copy_from_slice(&(now ^ bits).to_le_bytes());
+        });
     }
 
     /// No verb of the client executes at the node any more.
@@ -314,5 +412,6 @@ impl Network {
     /// A verb has changed a word.
     pub(crate) fn changed(&self, place: Place, old: u64, new: u64) {
         self.0.entries.borrow_mut().changed(self, place, Slot(old), Slot(new));
+        self.reuse().changed(place, Slot(old), Slot(new));
     }
 }

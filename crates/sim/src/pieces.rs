@@ -43,6 +43,7 @@ impl SimFabric {
             Op::Faa { add, found } => {
                 let add = *add;
                 *found = self.swap_word(node, offset, |now| Some(now.wrapping_add(add)));
+                self.network.reuse().added(Place { node, offset }, *found, add);
                 self.network.sim().note(&[7, node.0.into(), offset, add, *found], || {
                     format!("{} FAA {node}+{offset:#x} {add:#x}: {found:#x}", self.client)
                 });
@@ -50,6 +51,10 @@ impl SimFabric {
             }
             Op::Read { buf } | Op::Write { buf } => {
                 if left.is_empty() {
+                    if is_write {
+                        let data = &bytes[buf.range()];
+                        self.network.reuse().written(self.client, node, offset, data);
+                    }
                     *left = self.pieces(offset, buf.len as usize, is_write);
                 }
                 let piece = left.pop().expect("it has pieces");
@@ -84,7 +89,7 @@ impl SimFabric {
     fn copy(&self, node: MnId, offset: u64, local: &mut [u8], is_write: bool) {
         let at = offset as usize;
         if is_write {
-            self.network.watched().written(node, offset, local.len() as u64);
+            self.network.watched().written(node, offset, local, self.network.rots());
         }
         self.network.with(node, |memory| {
             let remote = &mut memory.pool[at..at + local.len()];

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use fusee_client::logic::{Keeper, Timing};
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::ClientId;
@@ -16,7 +15,7 @@ use crate::check::{at_rest, nothing_is_lost};
 use crate::cluster::Cluster;
 use crate::counts::count;
 use crate::engine::{Nanos, ProcessId, Sim};
-use crate::environment::{Link, SimSession};
+use crate::environment::SimSession;
 use crate::executor::Executor;
 use crate::network::NetworkOptions;
 use crate::rng::Rng;
@@ -42,6 +41,8 @@ pub struct RunOptions {
     pub master_crash: Option<u32>,
     /// Whether to keep the text of the trace.
     pub trace: bool,
+    /// Asked now and then; if it says so, the run ends where it is, and says nothing.
+    pub stop: fn() -> bool,
 }
 
 impl RunOptions {
@@ -55,6 +56,7 @@ impl RunOptions {
             without: BTreeSet::new(),
             master_crash: None,
             trace: false,
+            stop: || false,
         }
     }
 }
@@ -74,6 +76,8 @@ pub struct Outcome {
     pub trace: Trace,
     /// The promise that was broken, if one was.
     pub failure: Option<Failure>,
+    /// Whether it was stopped ([`RunOptions::stop`]) before anything could be said.
+    pub is_stopped: bool,
 }
 
 /// A broken promise.
@@ -88,6 +92,13 @@ pub struct Failure {
 /// Events after which a run counts as stuck, per operation.
 const EVENTS_PER_OPERATION: u64 = 3_000;
 
+/// Operations that run at once, at most; no scenario has as many clients by itself. What the check of a
+/// history costs grows exponentially with the operations on a key that overlap.
+const MOST_AT_ONCE: usize = 24;
+
+/// Events between two questions whether to stop.
+const EVENTS_PER_LOOK: u64 = 1 << 12;
+
 /// Runs a scenario.
 pub fn run(options: &RunOptions) -> Outcome {
     let sim = Sim::new(options.seed);
@@ -96,8 +107,13 @@ pub fn run(options: &RunOptions) -> Outcome {
     }
     let events = Cell::new(0);
     let result = catch_unwind(AssertUnwindSafe(|| Run::new(&sim, options).run(&events)));
+    let mut is_stopped = false;
     let (operations, failure) = match result {
-        Ok(Ok(operations)) => (operations, None),
+        Ok(Ok(Some(operations))) => (operations, None),
+        Ok(Ok(None)) => {
+            is_stopped = true;
+            (0, None)
+        }
         Ok(Err(failure)) => (0, Some(failure)),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
@@ -113,6 +129,7 @@ pub fn run(options: &RunOptions) -> Outcome {
         counts: sim.counts().all(),
         trace: sim.trace(),
         failure,
+        is_stopped,
     }
 }
 
@@ -131,6 +148,23 @@ pub(crate) struct Run {
     pub clients: RefCell<BTreeMap<ProcessId, Option<ClientId>>>,
     /// Client processes to start.
     births: Cell<usize>,
+    /// All clients have ended: nothing goes wrong any more.
+    pub is_over: Cell<bool>,
+    /// Disturbances that have not ended.
+    disturbances: Rc<Cell<usize>>,
+    /// See [`RunOptions::stop`].
+    stop: fn() -> bool,
+    /// Operations that run.
+    running: Cell<usize>,
+}
+
+/// An operation runs. It ends when this is dropped, as it is with its process.
+struct Running<'r>(&'r Cell<usize>);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// How long everything has to be quiet in the end.
@@ -161,11 +195,15 @@ impl Run {
             fault_rng: named("faults"),
             op_rng: named("operations"),
             clients: RefCell::default(),
+            is_over: Cell::new(false),
+            disturbances: Rc::default(),
+            stop: options.stop,
+            running: Cell::new(0),
         }
     }
 
-    /// Returns the number of operations checked.
-    fn run(&self, events: &Cell<u64>) -> Result<u64, Failure> {
+    /// Returns the number of operations checked; `None` if it was stopped.
+    fn run(&self, events: &Cell<u64>) -> Result<Option<u64>, Failure> {
         let limit = (self.shape.operations as u64 + 200) * EVENTS_PER_OPERATION;
         let mut executor = Executor::new(&self.sim);
         let adversary = self.sim.process("adversary");
@@ -182,6 +220,9 @@ impl Run {
             self.kill_condemned();
             events.set(events.get() + 1);
             assert!(events.get() < limit, "stuck after {limit} events");
+            if events.get().is_multiple_of(EVENTS_PER_LOOK) && (self.stop)() {
+                return Ok(None);
+            }
         }
         drop(executor);
         let leftovers = self.cluster.take_leftovers();
@@ -196,7 +237,7 @@ impl Run {
             return Err(Failure { what, history: text.lines().map(str::to_string).collect() });
         }
         assert_eq!(findings.undecided_keys, 0, "too many operations overlap to tell");
-        Ok(findings.operations)
+        Ok(Some(findings.operations))
     }
 
     /// When all clients have ended: nothing goes wrong any more, what is on its way arrives, the
@@ -205,6 +246,7 @@ impl Run {
         while !self.clients.borrow().is_empty() || self.births.get() > 0 {
             self.sim.sleep(1_000_000).await;
         }
+        self.is_over.set(true);
         let options = self.cluster.network().options();
         self.cluster
             .network()
@@ -219,7 +261,8 @@ impl Run {
         while quiet < QUIET_NS {
             assert!(self.sim.now() < begun + REPAIR_LIMIT_NS, "not put right: {:?}", self.status());
             self.sim.sleep(5_000_000).await;
-            quiet = if self.is_put_right() { quiet + 5_000_000 } else { 0 };
+            let is_calm = self.disturbances.get() == 0;
+            quiet = if is_calm && self.is_put_right() { quiet + 5_000_000 } else { 0 };
         }
         self.cluster.master().spare();
         self.final_reads().await;
@@ -268,6 +311,16 @@ impl Run {
         self.workload.invoked() < self.shape.operations as u64
     }
 
+    /// A disturbance ends after some time. Until then the end of the run waits.
+    pub fn later(&self, time: Nanos, end: impl FnOnce() + 'static) {
+        let disturbances = self.disturbances.clone();
+        disturbances.set(disturbances.get() + 1);
+        self.sim.after(time, move || {
+            end();
+            disturbances.set(disturbances.get() - 1);
+        });
+    }
+
     /// A client process has crashed, and another one takes its place.
     pub fn client_crashed(&self, process: ProcessId) {
         count(&self.sim.counts().client_crashes);
@@ -277,11 +330,7 @@ impl Run {
 
     /// What a client process does: one session after the other, until there is nothing to do.
     async fn client(&self, process: ProcessId) {
-        let timing = Timing::for_lease(self.shape.lease());
-        let keeper = Rc::new(Keeper::new(self.cluster.view().clone(), timing));
-        let link = Link { cluster: self.cluster.clone(), process };
-        let kept = keeper.clone();
-        self.sim.spawn(process, async move { kept.keep(&link).await });
+        let keeper = self.cluster.keeper(process, self.shape.lease());
         while self.goes_on() {
             let options = self.shape.cluster.session;
             let Ok(session) = self.cluster.open(process, options).await else {
@@ -320,11 +369,18 @@ impl Run {
         let left = Cell::new(1 + self.op_rng.below(2 * self.shape.session_operations));
         let coroutine = async || {
             while self.goes_on() && !lost.get() && left.get() > 0 {
+                if self.running.get() >= MOST_AT_ONCE {
+                    self.sim.sleep(10_000).await;
+                    continue;
+                }
+                self.running.set(self.running.get() + 1);
+                let running = Running(&self.running);
                 left.set(left.get() - 1);
                 let (kind, key) = self.draw();
                 if self.workload.run(&self.op_rng, session, kind, key).await == Went::Lost {
                     lost.set(true);
                 }
+                drop(running);
                 if self.op_rng.one_in(8) {
                     self.sim.sleep(self.op_rng.below_u64(20_000)).await;
                 }

@@ -27,8 +27,10 @@ pub enum Fault {
     NodeCrash,
     /// Clients, memory nodes and the master are stopped and resumed.
     Stop,
-    /// Processes cannot reach the master for a while.
+    /// Processes cannot reach the master for a while, or it cannot reach them.
     Partition,
+    /// The same for a client and a memory node together, for longer than a lease.
+    CommonPartition,
     /// Control messages are lost.
     LostMessage,
     /// Completions of verbs are lost; the verbs have executed.
@@ -41,23 +43,27 @@ pub enum Fault {
     Join,
     /// Memory nodes are drained; at times they are to stay after all.
     Drain,
+    /// A word of a live object is damaged on one of its replicas.
+    Damage,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 12] = [
+    pub const ALL: [Fault; 14] = [
         Fault::Delay,
         Fault::Tear,
         Fault::ClientCrash,
         Fault::NodeCrash,
         Fault::Stop,
         Fault::Partition,
+        Fault::CommonPartition,
         Fault::LostMessage,
         Fault::LostCompletion,
         Fault::MasterRestart,
         Fault::RecoveryCrash,
         Fault::Join,
         Fault::Drain,
+        Fault::Damage,
     ];
 
     /// Its name on the command line.
@@ -69,12 +75,14 @@ impl Fault {
             Fault::NodeCrash => "node-crash",
             Fault::Stop => "stop",
             Fault::Partition => "partition",
+            Fault::CommonPartition => "common-partition",
             Fault::LostMessage => "lost-message",
             Fault::LostCompletion => "lost-completion",
             Fault::MasterRestart => "master-restart",
             Fault::RecoveryCrash => "recovery-crash",
             Fault::Join => "join",
             Fault::Drain => "drain",
+            Fault::Damage => "damage",
         }
     }
 
@@ -106,13 +114,18 @@ pub enum Scenario {
     /// The pool grows region by region, and memory nodes come and go, while clients, memory nodes and
     /// the master crash.
     Elastic,
-    /// All of it.
+    /// Objects are damaged, of which other replicas are left, while the index grows, memory nodes come
+    /// and go, and clients crash.
+    Damage,
+    /// Clients and memory nodes are cut off from the master together, while others go on without them.
+    Cuts,
+    /// All of it, but for damage, which nothing survives that has lost its other replicas.
     Storm,
 }
 
 impl Scenario {
     /// All of them, in the order in which seeds take turns.
-    pub const ALL: [Scenario; 9] = [
+    pub const ALL: [Scenario; 11] = [
         Scenario::Mixed,
         Scenario::Inserts,
         Scenario::Unsteady,
@@ -121,6 +134,8 @@ impl Scenario {
         Scenario::Growth,
         Scenario::Reuse,
         Scenario::Elastic,
+        Scenario::Damage,
+        Scenario::Cuts,
         Scenario::Storm,
     ];
 
@@ -135,6 +150,8 @@ impl Scenario {
             Scenario::Growth => "growth",
             Scenario::Reuse => "reuse",
             Scenario::Elastic => "elastic",
+            Scenario::Damage => "damage",
+            Scenario::Cuts => "cuts",
             Scenario::Storm => "storm",
         }
     }
@@ -156,7 +173,11 @@ impl Scenario {
             Scenario::Elastic => {
                 "a pool that grows, nodes that join and are drained, under crashes of all kinds"
             }
-            Scenario::Storm => "every fault there is",
+            Scenario::Damage => {
+                "objects damaged on one replica, in an index that grows and a pool that moves"
+            }
+            Scenario::Cuts => "clients and memory nodes that are cut off from the master together",
+            Scenario::Storm => "every fault there is, but for damage",
         }
     }
 
@@ -184,7 +205,9 @@ impl Scenario {
             Scenario::Elastic => {
                 &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash, Join, Drain]
             }
-            Scenario::Storm => &Fault::ALL,
+            Scenario::Damage => &[Delay, Tear, ClientCrash, RecoveryCrash, Join, Drain, Damage],
+            Scenario::Cuts => &[Delay, Tear, CommonPartition, MasterRestart],
+            Scenario::Storm => Fault::ALL.split_last().expect("there are faults").1,
         }
     }
 }
@@ -250,7 +273,8 @@ impl Shape {
             ])),
         };
         let other_mix = if fights { mix([1, 0, 0, 1, 0, 0]) } else { first_mix };
-        let losses = has(Fault::NodeCrash);
+        // Then nothing may have one replica only.
+        let losses = has(Fault::NodeCrash) || has(Fault::Damage) || has(Fault::CommonPartition);
         let index_replicas = if losses { 2 + rng.below(4) } else { 1 + rng.below(5) } as u8;
         let data_replicas = if losses { 2 + rng.below(2) } else { 1 + rng.below(3) } as u8;
         let memory_nodes = index_replicas.max(data_replicas).max(rng.pick(&[2, 3, 5]));
@@ -307,6 +331,8 @@ impl Shape {
             Scenario::Growth => shape.with_many_keys(rng),
             Scenario::Reuse => shape.with_little_memory(rng),
             Scenario::Elastic => shape.with_small_regions(),
+            Scenario::Damage if rng.one_in(2) => shape.with_many_keys(rng),
+            Scenario::Cuts => shape.with_short_leases(rng),
             _ => shape,
         }
     }
@@ -354,6 +380,26 @@ impl Shape {
             cluster: ClusterOptions { geometry, ..self.cluster },
             // The master has to live longer than a lease now and then, or nobody expires.
             fault_every_ns: 12 * self.fault_every_ns,
+            ..self
+        }
+    }
+
+    /// Runs that last for many leases. Writes of who is cut off wait; beside them others read.
+    fn with_short_leases(self, rng: &Rng) -> Shape {
+        let session = LogicOptions {
+            op_timeout: Duration::from_millis(rng.pick(&[8, 30])),
+            ..self.cluster.session
+        };
+        let mixes = rng.pick(&[[0, 2, 0, 0, 8, 4], [3, 1, 1, 2, 6, 2], [6, 1, 0, 5, 2, 0]]);
+        Shape {
+            cluster: ClusterOptions { session, lease_ms: Some(4), ..self.cluster },
+            processes: 3 + rng.below(3),
+            coroutines: 3 + rng.below(6),
+            first_mix: mix(mixes),
+            other_mix: mix(mixes),
+            operations: 4 * self.operations,
+            session_operations: 100_000,
+            fault_every_ns: 4_000_000,
             ..self
         }
     }

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
+use fusee_control::rpc::Caller;
 use fusee_core::change::Stage;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
 use fusee_master::Settings;
 use fusee_master::jobs::{self, Job, JobReport, Reach};
@@ -61,7 +62,7 @@ impl NodeHost {
     /// Decides about a request and carries the effects out.
     pub fn handle(&self, cluster: &Cluster, request: NodeRequest) -> NodeReply {
         cluster.sim().note(&[8, self.identity], || format!("{} asked: {request:?}", self.control));
-        let step = self.logic.borrow_mut().handle(request);
+        let step = self.logic.borrow_mut().asked(Some(CLUSTER), request);
         cluster
             .sim()
             .note(&[9, self.identity], || format!("{} answers: {:?}", self.control, step.reply));
@@ -78,12 +79,18 @@ impl NodeHost {
                     let value = value.to_le_bytes();
                     network.with(node, |memory| memory.pool[at..at + 4].copy_from_slice(&value));
                 }
+                Effect::WriteHeader { word, value } => {
+                    network.write_header(node, word, value);
+                }
                 Effect::Fence { client } => network.fence(node, client),
             }
         }
         step.reply
     }
 }
+
+/// The one cluster that there is.
+pub(crate) const CLUSTER: ClusterId = ClusterId::from_word(0xc1).unwrap();
 
 /// What happens with a reply.
 type ReplyTo = Box<dyn FnOnce(MasterReply)>;
@@ -113,10 +120,12 @@ const PATIENCE_NS: Nanos = 5_000_000;
 
 impl MasterHost {
     pub fn new(settings: Settings, process: ProcessId) -> MasterHost {
+        let formed = Record::Cluster(CLUSTER);
+        let store = BTreeMap::from([(formed.key(), formed)]);
         MasterHost {
             settings,
             logic: RefCell::new(None),
-            store: RefCell::default(),
+            store: RefCell::new(store),
             process: Cell::new(process),
             incarnation: Cell::new(0),
             waiting: RefCell::default(),
@@ -180,7 +189,8 @@ impl MasterHost {
         self.incarnation.set(self.incarnation.get() + 1);
         self.waiting.borrow_mut().clear();
         self.crash_in.set(None);
-        if self.at_work.take().is_some() {
+        if let Some(job) = self.at_work.take() {
+            cluster.network().reuse().idle(job);
             count(&cluster.sim().counts().recovery_crashes);
         }
         cluster.sim().crash(self.process.get());
@@ -206,12 +216,16 @@ impl MasterHost {
         let token = self.next_token.get();
         self.next_token.set(token + 1);
         self.waiting.borrow_mut().insert(token, reply);
-        let connection = from.map_or(0, connection_of);
-        self.handle(cluster, Event::Request { token, connection, request });
+        let caller = Caller {
+            connection: from.map_or(0, connection_of),
+            cluster: Some(CLUSTER),
+            ..Caller::default()
+        };
+        self.handle(cluster, Event::Request { token, caller, request });
     }
 
     fn handle(&self, cluster: &Cluster, event: Event) {
-        let now_ms = cluster.sim().now() / 1_000_000;
+        let now_ms = cluster.sim().clock_of(self.process.get()).as_millis() as u64;
         let Some(actions) = self.logic.borrow_mut().as_mut().map(|l| l.handle(now_ms, event))
         else {
             return;
@@ -261,7 +275,9 @@ impl MasterHost {
             Action::Call { node, control, token, request } => {
                 let Some(host) = cluster.node_at(&control) else { return };
                 cluster.named(&host, node);
-                let open = cluster.control().reaches_master(host.process);
+                let control = cluster.control();
+                let open =
+                    (control.hears_master(host.process), control.reaches_master(host.process));
                 let (incarnation, again) = (self.incarnation.get(), cluster.clone());
                 let answer = move |result: Result<NodeReply, String>| {
                     let master = again.master();
@@ -274,6 +290,7 @@ impl MasterHost {
             Action::Job { token, client, view, job } => {
                 self.work(cluster, token, client, *view, job);
             }
+            Action::Clear => unreachable!("nobody destroys this cluster"),
             Action::Log(_, text) => cluster.sim().note(&[10], || format!("master: {text}")),
         }
     }
@@ -282,6 +299,7 @@ impl MasterHost {
     fn work(&self, cluster: &Cluster, token: u64, client: ClientId, view: View, job: Job) {
         let (incarnation, again) = (self.incarnation.get(), cluster.clone());
         self.at_work.set(Some(client));
+        cluster.network().reuse().began(client, 0);
         cluster.sim().spawn(self.process.get(), async move {
             let fabric = SimFabric::new(again.network(), client);
             let result = jobs::run(&fabric, &Reaching(again.clone()), &view, job).await;
@@ -289,6 +307,7 @@ impl MasterHost {
             match &result {
                 Ok(JobReport::Recovered(recovered)) => {
                     for one in recovered {
+                        again.network().reuse().gone(one.recovery.client);
                         count(&counts.client_recoveries);
                         let strange = one.recovery.strange;
                         assert_eq!(strange, 0, "a client left what no client leaves: {one:?}");
@@ -301,6 +320,7 @@ impl MasterHost {
                 Ok(JobReport::Cleared { .. }) => {}
                 Err(_) => {}
             }
+            again.network().reuse().idle(client);
             let master = again.master();
             if master.incarnation.get() == incarnation {
                 master.at_work.set(None);

@@ -7,10 +7,11 @@
 
 use crate::run::{Outcome, RunOptions, run};
 
-/// Shortens a run that fails, with at most `budget` runs. Returns it, and what comes of it.
+/// Shortens a run that fails, with at most `budget` runs. Returns it, and what comes of it: that is nothing
+/// if it was stopped at once.
 pub fn shrink(options: &RunOptions, budget: usize) -> (RunOptions, Outcome) {
     let mut shrinking = Shrinking { options: options.clone(), outcome: run(options), left: budget };
-    while shrinking.left > 0 && shrinking.outcome.failure.is_some() {
+    while shrinking.left > 0 && shrinking.outcome.failure.is_some() && !(options.stop)() {
         let before = shrinking.left;
         let shorter = shrinking.fewer_operations() | shrinking.fewer_faults();
         if !(shorter | shrinking.fewer_clients()) || before == shrinking.left {
@@ -29,7 +30,7 @@ struct Shrinking {
 impl Shrinking {
     /// Takes these options if their run fails too.
     fn try_out(&mut self, options: RunOptions) -> bool {
-        if self.left == 0 {
+        if self.left == 0 || (options.stop)() {
             return false;
         }
         self.left -= 1;

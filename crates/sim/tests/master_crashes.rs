@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use fusee_sim::{Fault, Outcome, RunOptions, Scenario, run};
 
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 16;
 /// More steps than any of these runs has.
 const MOST_STEPS: u32 = 5_000;
 

@@ -31,6 +31,8 @@ fn about(got: u64, expected: u64) {
 }
 
 const NODE: MnId = MnId(0);
+/// Behind the pool's header, which only its node writes to.
+const WORD: u64 = 1 << 16;
 
 #[test]
 fn one_phase_takes_two_ways() {
@@ -41,7 +43,7 @@ fn one_phase_takes_two_ways() {
 #[test]
 fn atomics_have_a_rate_of_their_own() {
     let nic = Nic { atomics_per_s: 1_000_000, ..Nic::UNLIMITED };
-    let cas = |batch: &mut Batch| batch.cas(NODE, 0, 1, 1);
+    let cas = |batch: &mut Batch| batch.cas(NODE, WORD, 1, 1);
     about(time(nic, 2_000, cas), 2_000_000);
     let reads = time(nic, 2_000, |batch| batch.read(NODE, 0, 8));
     assert!(reads < 100_000, "{reads}");
@@ -64,9 +66,9 @@ fn bytes_take_their_time_on_the_wire() {
 fn nodes_work_side_by_side() {
     let nic = Nic { atomics_per_s: 1_000_000, ..Nic::UNLIMITED };
     let spread = |batch: &mut Batch| {
-        batch.cas(MnId(0), 0, 1, 1);
-        batch.cas(MnId(1), 0, 1, 1);
-        batch.cas(MnId(2), 0, 1, 1)
+        batch.cas(MnId(0), WORD, 1, 1);
+        batch.cas(MnId(1), WORD, 1, 1);
+        batch.cas(MnId(2), WORD, 1, 1)
     };
     // The clients' NICs are limited as well: 8 of them post 3 atomics per batch.
     about(time(nic, 2_000, spread), 2_000_000);

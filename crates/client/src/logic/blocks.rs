@@ -14,6 +14,11 @@
 //! the request may still arrive, at any time, and would take effect even if the block were this
 //! session's again by then: it would be free while it is used. So the session never takes such a
 //! block again. (For other clients the request comes to nothing: it names its sender as the owner.)
+//!
+//! A block that its node grants and the session does not use for whatever reason is *missed*: the
+//! tables name the session, and it is looked for there when memory is short, and before the session
+//! ends. So every path that turns a grant down notes that, and a search that passes over a block
+//! leaves the note standing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,6 +78,8 @@ pub(super) struct BlockSource<E> {
     asked: Cell<u64>,
     /// Whether the master had no more room the last time.
     refused: Cell<bool>,
+    /// Whether the pool had no block the last time, but for DELETEs, or a DELETE got what others had left.
+    lends: Cell<bool>,
     /// By class, the call for memory that the request waits for ([`MasterReply::Called`]).
     calls: RefCell<BTreeMap<SizeClass, u64>>,
     /// Whether there were requests whose answer nobody heard: there may be blocks that the tables say
@@ -122,6 +129,7 @@ impl<E: Environment> BlockSource<E> {
             full_in_a_row: Cell::new(0),
             asked: Cell::new(0),
             refused: Cell::new(false),
+            lends: Cell::new(false),
             calls: RefCell::default(),
             adopted: RefCell::default(),
             missed: Cell::new(false),
@@ -130,6 +138,11 @@ impl<E: Environment> BlockSource<E> {
 
     pub fn client(&self) -> ClientId {
         self.client
+    }
+
+    /// See [`Host::lends`](fusee_core::host::Host::lends).
+    pub fn lends(&self) -> bool {
+        self.lends.get()
     }
 
     /// A block for objects of a class; if there is none, one of another class that may turn out to
@@ -162,10 +175,18 @@ impl<E: Environment> BlockSource<E> {
         let full = self.full_in_a_row.get() < FULL_IN_A_ROW;
         if let Some(left) = self.go_on_with(Some(class), full, view).await {
             self.full_in_a_row.set(self.full_in_a_row.get() + 1);
+            self.lends.set(self.lends.get() || to_delete);
             return Ok(left);
         }
         self.full_in_a_row.set(0);
-        match self.allocate(to_delete, view).await {
+        let mut allocated = self.allocate(false, view).await;
+        if matches!(allocated, Ok(_) | Err(Error::OutOfMemory)) {
+            self.lends.set(allocated.is_err());
+        }
+        if to_delete && allocated == Err(Error::OutOfMemory) {
+            allocated = self.allocate(true, view).await;
+        }
+        match allocated {
             Ok(block) => Ok(self.fresh(block, class, view)),
             Err(Error::OutOfMemory) if to_delete => {
                 self.find_missed(class, view).await.ok_or(Error::OutOfMemory)
@@ -232,11 +253,18 @@ impl<E: Environment> BlockSource<E> {
             };
             let leads = |block: &BlockId| {
                 let region = view.regions.get(block.region as usize);
-                region.is_some_and(|region| region.places[0].node == member.node)
+                // Of a region that only a newer view has, nobody but its primary lists a block of ours.
+                region.is_none_or(|region| region.places[0].node == member.node)
             };
-            let ours = blocks.into_iter().map(|(block, _)| block);
-            let mut ours = ours.filter(|block| is_valid(view, *block) && leads(block));
-            found = found.or_else(|| ours.find(|block| self.is_missed(*block, view)));
+            let ours = blocks.into_iter().map(|(block, _)| block).filter(leads);
+            for block in ours.filter(|block| self.is_missed(*block)) {
+                if found.is_none() && self.is_usable(block, view) {
+                    found = Some(block);
+                } else {
+                    // For the next time: what it is waiting for may be over then.
+                    self.missed.set(true);
+                }
+            }
         }
         let block = found?;
         // There may be more; and one that has begun meanwhile may be about to hear of this one.
@@ -259,9 +287,15 @@ impl<E: Environment> BlockSource<E> {
         })
     }
 
-    fn is_missed(&self, block: BlockId, view: &View) -> bool {
-        let known = [&self.held, &self.handed_on, &self.in_doubt];
-        !view.is_region_frozen(block.region) && known.iter().all(|k| !k.borrow().contains(&block))
+    fn is_missed(&self, block: BlockId) -> bool {
+        ![&self.held, &self.handed_on].iter().any(|known| known.borrow().contains(&block))
+    }
+
+    /// Whether a missed block may be taken by this view.
+    fn is_usable(&self, block: BlockId, view: &View) -> bool {
+        is_valid(view, block)
+            && !view.is_region_frozen(block.region)
+            && !self.in_doubt.borrow().contains(&block)
     }
 
     async fn go_on_with(
@@ -344,7 +378,7 @@ impl<E: Environment> BlockSource<E> {
             // Where a region was before it moved, an old table may still stand.
             let is_there = |block: &BlockId| {
                 let region = view.regions.get(block.region as usize);
-                region.is_some_and(|r| r.places.iter().any(|place| place.node == member.node))
+                region.is_none_or(|r| r.places.iter().any(|place| place.node == member.node))
             };
             let held = self.held.borrow();
             if blocks.iter().any(|(block, _)| is_there(block) && !held.contains(block)) {
@@ -426,6 +460,8 @@ impl<E: Environment> BlockSource<E> {
             let member = &members[first.wrapping_add(i) % members.len()];
             match self.ask(member.node, self.alloc_request(to_delete, view)).await {
                 Ok(NodeReply::Allocated { block }) if self.in_doubt.borrow().contains(&block) => {
+                    // The node had freed it, and its acknowledgement is not here yet.
+                    self.missed.set(true);
                     last_failure = Some(format!("{}: {block:?} may yet be freed", member.node));
                 }
                 Ok(NodeReply::Allocated { block }) if is_valid(view, block) => {
@@ -437,11 +473,7 @@ impl<E: Environment> BlockSource<E> {
                 }
                 Ok(NodeReply::Allocated { block }) => {
                     // Of a region that a newer view has. No backup knows of it.
-                    let (from, to) = (self.client, ClientId::NOBODY);
-                    let back = NodeRequest::SetOwner { block, from, to, unless_fenced: false };
-                    if self.ask(member.node, back).await.is_err() {
-                        self.missed.set(true);
-                    }
+                    self.return_to(&[member.node], block).await;
                     last_failure = Some(format!("{}: {block:?} is not of this view", member.node));
                 }
                 Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)) => {}
@@ -497,13 +529,19 @@ impl<E: Environment> BlockSource<E> {
     /// Frees a block, as far as its nodes can be reached. The primary last: it hands the block out
     /// as soon as it is free there.
     async fn give_back(&self, block: BlockId, view: &View) {
+        let places = view.regions[block.region as usize].places.iter().rev();
+        let nodes: Vec<MnId> = places.map(|place| place.node).collect();
+        self.return_to(&nodes, block).await;
+    }
+
+    async fn return_to(&self, nodes: &[MnId], block: BlockId) {
         // Before anything is sent: who waits for the block may tire of it at any await.
         self.in_doubt.borrow_mut().insert(block);
         let mut acknowledged = true;
-        for place in view.regions[block.region as usize].places.iter().rev() {
+        for node in nodes {
             let (from, to) = (self.client, ClientId::NOBODY);
             let request = NodeRequest::SetOwner { block, from, to, unless_fenced: false };
-            match self.ask(place.node, request).await {
+            match self.ask(*node, request).await {
                 Ok(NodeReply::Done) => {}
                 Ok(other) => tracing::debug!(?block, ?other, "a block is not given back"),
                 Err(error) => {

@@ -10,6 +10,11 @@ use fusee_core::view::View;
 
 /// Time and messages.
 pub trait Environment {
+    /// The time by the clock that the keeper of this process goes by ([`Keeping::now`]), or a little later.
+    ///
+    /// [`Keeping::now`]: super::Keeping::now
+    fn now(&self) -> Duration;
+
     /// Waits for some time, while the session's other operations run.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
@@ -38,6 +43,12 @@ pub trait Environment {
     /// A newer view has come: from now on verbs and questions reach its members, and end soon for
     /// nodes that are none any more.
     fn adopt(&self, view: &View);
+
+    /// See [`Host::began`](fusee_core::host::Host::began).
+    fn began(&self, _moment: u64) {}
+
+    /// See [`Host::ended`](fusee_core::host::Host::ended).
+    fn ended(&self, _moment: u64) {}
 
     /// Tells the master that a memory node does not answer. Nobody waits for it.
     fn report_unreachable(&self, node: MnId);

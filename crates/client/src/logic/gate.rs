@@ -27,11 +27,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use fusee_control::master::{Leftover, MasterRequest, Pulse};
 use fusee_control::node::BlockId;
 use fusee_core::change::Stage;
-use fusee_core::host::Acting;
+use fusee_core::host::{Acting, Damage};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 use fusee_fabric::barrier;
@@ -64,7 +65,13 @@ pub struct Gate {
     /// The moment since which freed objects wait to be marked, `IDLE` or `REVOKED`.
     freed: AtomicU64,
     stopped: AtomicUsize,
+    /// Replicas that the session found damaged, and those that it wrote anew.
+    damaged: AtomicU64,
+    repaired: AtomicU64,
     expelled: AtomicBool,
+    /// Until when the session counts as heard by the master, in nanoseconds of the clock of its
+    /// surroundings; `u64::MAX`: always.
+    heard_until_ns: AtomicU64,
     /// The number of the keeper's last question to the master.
     asked: AtomicU64,
     /// The session waits for the outcome of the question of this number: until what began before it
@@ -112,6 +119,10 @@ pub struct Batch {
     pub leftovers: Vec<Leftover>,
     /// In which of them objects are in use.
     pub used: Vec<BlockId>,
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX - 1)
 }
 
 impl Offers {
@@ -165,7 +176,10 @@ impl Gate {
             oldest: AtomicU64::new(IDLE),
             freed: AtomicU64::new(IDLE),
             stopped: AtomicUsize::new(0),
+            damaged: AtomicU64::new(0),
+            repaired: AtomicU64::new(0),
             expelled: AtomicBool::new(false),
+            heard_until_ns: AtomicU64::new(u64::MAX),
             asked: AtomicU64::new(0),
             awaits: AtomicU64::new(0),
             awaits_settled: AtomicU64::new(0),
@@ -176,6 +190,23 @@ impl Gate {
             keeper: OnceLock::new(),
             waiting: Mutex::default(),
         }
+    }
+
+    /// The same, of a session that counts as heard only for so long.
+    pub fn heard_until(self, until: Duration) -> Gate {
+        self.heard_until_ns.store(nanos(until), Relaxed);
+        self
+    }
+
+    /// From the keeper: the master has heard of the session.
+    pub fn hear(&self, until: Duration) {
+        // Relaxed: an operation that does not see it yet asks the memory nodes.
+        self.heard_until_ns.fetch_max(nanos(until), Relaxed);
+    }
+
+    /// To the session: whether it counts as heard, at a time that is not behind.
+    pub fn is_heard(&self, now: Duration) -> bool {
+        nanos(now) < self.heard_until_ns.load(Relaxed)
     }
 
     fn newest(&self) -> MutexGuard<'_, Newest> {
@@ -200,6 +231,12 @@ impl Gate {
         // Release: who sees that operations have ended sees what they left, and what they told before.
         self.oldest.store(acting.oldest.unwrap_or(IDLE), Release);
         barrier::light();
+    }
+
+    /// From the session: what it found damaged.
+    pub fn found_damage(&self, damage: Damage) {
+        self.damaged.fetch_add(damage.found, Relaxed);
+        self.repaired.fetch_add(damage.repaired, Relaxed);
     }
 
     /// To the session: see [`Host::moment`](fusee_core::host::Host::moment).
@@ -473,6 +510,10 @@ impl Gate {
             acts_in: acts.epoch,
             frees_in,
             has_stopped: self.stopped.load(SeqCst) > 0,
+            damage: Damage {
+                found: self.damaged.load(Relaxed),
+                repaired: self.repaired.load(Relaxed),
+            },
         }
     }
 

@@ -25,7 +25,11 @@
 //! * A master that answers at once is asked every [`Timing::pace`], one that is away more and more
 //!   seldom, up to [`Timing::last_retry`]. Nothing ends on this side because time has passed.
 //!
-//! It waits by sleeps only and reads no clock. A future of [`Keeper::keep`] may be dropped at any
+//! * A session counts as *heard* for nine tenths of a lease from the moment at which a question was asked that
+//!   names it, once it is answered ([`counted`]); the master waits a whole lease from the moment at which the
+//!   question came. So their clocks may differ by a tenth in their pace.
+//!
+//! It waits by sleeps, and reads a clock for leases only. A future of [`Keeper::keep`] may be dropped at any
 //! point; another one goes on.
 
 use std::collections::VecDeque;
@@ -37,6 +41,7 @@ use std::time::Duration;
 
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
 use fusee_control::rpc::RpcError;
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{View, ViewError};
@@ -82,8 +87,16 @@ impl Timing {
     }
 }
 
+/// How long a session counts as heard from a question on, of a lease of the master.
+pub fn counted(lease: Duration) -> Duration {
+    lease - lease / 10
+}
+
 /// What a keeper needs from outside.
 pub trait Keeping {
+    /// The time by the clock that the sessions of this process go by, or a little earlier.
+    fn now(&self) -> Duration;
+
     /// Waits for some time.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
@@ -98,7 +111,6 @@ pub trait Keeping {
 /// Keeps the sessions of a process in touch with the master.
 #[derive(Debug)]
 pub struct Keeper {
-    timing: Timing,
     state: Mutex<State>,
     /// Wakes [`Keeper::keep`] when the list has changed, or a session wants something to be asked.
     changed: Arc<AtomicWaker>,
@@ -106,6 +118,9 @@ pub struct Keeper {
 
 #[derive(Debug)]
 struct State {
+    timing: Timing,
+    /// That for the longest leases: views are to come soon under any lease.
+    longest: Timing,
     view: Arc<View>,
     gates: Vec<Arc<Gate>>,
     /// Counts what happens to the list that the master should hear of soon.
@@ -142,6 +157,7 @@ impl Marks {
 
     /// All epochs before this one are over.
     fn pass(&mut self, until: u64) -> u64 {
+        let until = if removed(Mutant::EpochsPassEarly) { until + 1 } else { until };
         while let Some((question, _)) = self.waiting.front().filter(|(_, epoch)| *epoch < until) {
             self.over = *question;
             self.waiting.pop_front();
@@ -161,12 +177,18 @@ struct Told {
     question: u64,
     reclaims: bool,
     heeded: u64,
+    /// Of whom, and when.
+    named: Vec<ClientId>,
+    at: Duration,
 }
 
 impl Keeper {
-    /// A keeper without sessions. The view has passed [`View::check`].
+    /// A keeper without sessions, with the timing for the longest leases. The view has passed
+    /// [`View::check`].
     pub fn new(view: View, timing: Timing) -> Keeper {
         let state = State {
+            timing,
+            longest: timing,
             view: Arc::new(view),
             gates: Vec::new(),
             changes: 0,
@@ -178,12 +200,21 @@ impl Keeper {
             waited_for_offers: (0, 0),
             wants_whole: false,
         };
-        Keeper { timing, state: Mutex::new(state), changed: Arc::default() }
+        Keeper { state: Mutex::new(state), changed: Arc::default() }
     }
 
     /// Locks without regard to panics: the state is valid at every step.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn timing(&self) -> Timing {
+        self.state().timing
+    }
+
+    /// The master has told the lease: from now on what is waited for is waited for as long as it demands.
+    pub fn follow_lease(&self, lease_ms: u64) {
+        self.state().follow_lease(lease_ms);
     }
 
     /// The newest view that this process has heard of.
@@ -217,15 +248,15 @@ impl Keeper {
 
     /// Works for the sessions; never ends.
     pub async fn keep(&self, outside: &impl Keeping) {
-        let (mut retry, mut broken) = (self.timing.first_retry, 0);
+        let (mut retry, mut broken) = (self.timing().first_retry, 0);
         let mut called = 0;
         loop {
             self.somebody().await;
             let is_heeded = self.hand_on(called, outside).await;
-            let (request, told) = self.renewal();
-            let mut asking = pin!(outside.ask_master(request, self.timing.deadline));
+            let (request, told) = self.renewal(outside.now());
+            let mut asking = pin!(outside.ask_master(request, self.timing().deadline));
             let mut more = pin!(self.more_to_tell(&told, outside));
-            let pace = if told.reclaims { self.timing.gap } else { self.timing.pace };
+            let pace = if told.reclaims { self.timing().gap } else { self.timing().pace };
             let (mut pace, mut paced) = (pin!(outside.sleep(pace)), false);
             // The pace runs beside the question: after an answer that was held it is over.
             let reply = poll_fn(|context| {
@@ -236,7 +267,7 @@ impl Keeper {
                 }
             });
             let Some(reply) = reply.await else { continue };
-            match self.take(told.question, reply, &mut broken, &mut called) {
+            match self.take(&told, reply, &mut broken, &mut called) {
                 // Most sessions acknowledge it at once, and one question does for both.
                 Some(News::View) => {
                     select(pin!(outside.sleep(LAST_LOOK)), more).await;
@@ -247,11 +278,11 @@ impl Keeper {
                 }
                 None => {
                     outside.sleep(retry).await;
-                    retry = (retry * 2).min(self.timing.last_retry);
+                    retry = (retry * 2).min(self.timing().last_retry);
                     continue;
                 }
             }
-            retry = self.timing.first_retry;
+            retry = self.timing().first_retry;
         }
     }
 
@@ -288,7 +319,7 @@ impl Keeper {
         while let Some(batch) = next {
             let serial = batch.serial;
             let request = batch.request(gate.client());
-            match outside.ask_master(request, self.timing.deadline / 2).await {
+            match outside.ask_master(request, self.timing().deadline / 2).await {
                 Ok(MasterReply::Done | MasterReply::Refused { .. }) => gate.handed_on(serial),
                 other => {
                     tracing::debug!(?other, "blocks are not handed on yet");
@@ -312,7 +343,7 @@ impl Keeper {
         .await;
     }
 
-    fn renewal(&self) -> (MasterRequest, Told) {
+    fn renewal(&self, at: Duration) -> (MasterRequest, Told) {
         let mut state = self.state();
         state.asked += 1;
         let question = state.asked;
@@ -328,7 +359,8 @@ impl Keeper {
         let acts_in = sessions.iter().map(|pulse| pulse.acts_in).min().unwrap_or(u64::MAX);
         let changes = state.changes;
         let (known, heeded) = (state.epochs, state.heeded);
-        let told = Told { changes, acknowledged, acts_in, question, reclaims, heeded };
+        let named = sessions.iter().map(|pulse| pulse.client).collect();
+        let told = Told { changes, acknowledged, acts_in, question, reclaims, heeded, named, at };
         (MasterRequest::Renew { sessions, newer_than, known, reclaims, heeded }, told)
     }
 
@@ -345,7 +377,7 @@ impl Keeper {
                 _ => Poll::Ready(()),
             }
         });
-        let changed = pin!(join(outside.sleep(self.timing.gap), changed));
+        let changed = pin!(join(outside.sleep(self.timing().gap), changed));
         select(changed, pin!(self.acknowledgement(told, outside))).await;
     }
 
@@ -372,15 +404,15 @@ impl Keeper {
     /// What an answer brings; `None` if there is none.
     fn take(
         &self,
-        question: u64,
+        told: &Told,
         reply: Result<MasterReply, RpcError>,
         broken: &mut u64,
         called: &mut u64,
     ) -> Option<News> {
-        let (view, expelled, epochs, mark) = match reply {
-            Ok(MasterReply::Renewed { view, expelled, epochs, mark, short }) => {
+        let (view, expelled, epochs, mark, lease_ms) = match reply {
+            Ok(MasterReply::Renewed { view, expelled, epochs, mark, short, lease_ms }) => {
                 *called = if short == 0 { *called } else { short };
-                (view, expelled, epochs, mark)
+                (view, expelled, epochs, mark, lease_ms)
             }
             other => {
                 tracing::debug!(?other, "the master does not renew the sessions");
@@ -394,7 +426,12 @@ impl Keeper {
             tracing::warn!(client = %gate.client(), "the cluster has shut a session out");
             gate.expel();
         }
-        let is_newer = state.pass(question, epochs, mark);
+        state.follow_lease(lease_ms);
+        let until = told.at.saturating_add(counted(Duration::from_millis(lease_ms)));
+        for gate in state.open().filter(|gate| told.named.contains(&gate.client())) {
+            gate.hear(until);
+        }
+        let is_newer = state.pass(told.question, epochs, mark);
         Some(match view.map(|view| state.follow(view, broken)) {
             Some(News::View) => News::View,
             _ if is_newer => News::View,
@@ -415,6 +452,11 @@ impl State {
     /// The sessions to speak for: those that are shut out have no say any more.
     fn open(&self) -> impl Iterator<Item = &Arc<Gate>> {
         self.gates.iter().filter(|gate| !gate.is_expelled())
+    }
+
+    fn follow_lease(&mut self, lease_ms: u64) {
+        let told = Timing::for_lease(Duration::from_millis(lease_ms));
+        self.timing = if told.deadline < self.longest.deadline { told } else { self.longest };
     }
 
     /// Takes epochs from the master; whether the newest is new.

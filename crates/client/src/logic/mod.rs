@@ -18,6 +18,6 @@ mod waiting;
 pub use cache::{CacheStats, IndexCache};
 pub use environment::Environment;
 pub use gate::Gate;
-pub use keeper::{Keeper, Keeping, Timing};
-pub use session::{Leaving, LogicOptions, Session, opened};
+pub use keeper::{Keeper, Keeping, Timing, counted};
+pub use session::{Leaving, LogicOptions, Opened, Session};
 pub use waiting::SessionHost;

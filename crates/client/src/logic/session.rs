@@ -19,6 +19,7 @@ use fusee_core::{Error, Store};
 use super::blocks::BlockSource;
 use super::cache::{CacheStats, IndexCache};
 use super::gate::Gate;
+use super::keeper::counted;
 use super::{Environment, SessionHost};
 use crate::error::ConnectError;
 
@@ -35,19 +36,40 @@ pub struct LogicOptions {
     pub spins: bool,
 }
 
-/// What an answer to [`MasterRequest::Open`] means: a name, a view that is fit for use, and the
-/// epoch.
-pub fn opened(reply: MasterReply) -> Result<(ClientId, View, u64), ConnectError> {
-    match reply {
-        MasterReply::Opened { client, view, epoch } => {
-            view.check()?;
-            Ok((client, view, epoch))
+/// What an answer to [`MasterRequest::Open`] means.
+#[derive(Debug)]
+pub struct Opened {
+    /// The session's name.
+    pub client: ClientId,
+    /// A view that is fit for use.
+    pub view: View,
+    /// The epoch.
+    pub epoch: u64,
+    /// The lease, in milliseconds.
+    pub lease_ms: u64,
+}
+
+impl Opened {
+    /// Takes an answer.
+    pub fn from(reply: MasterReply) -> Result<Opened, ConnectError> {
+        match reply {
+            MasterReply::Opened { client, view, epoch, lease_ms } => {
+                view.check()?;
+                Ok(Opened { client, view, epoch, lease_ms })
+            }
+            MasterReply::NotReady { joined, expected } => {
+                Err(ConnectError::NotReady { joined, expected })
+            }
+            MasterReply::Refused { reason } => Err(ConnectError::Refused(reason)),
+            _ => Err(ConnectError::Protocol("another answer than to Open")),
         }
-        MasterReply::NotReady { joined, expected } => {
-            Err(ConnectError::NotReady { joined, expected })
-        }
-        MasterReply::Refused { reason } => Err(ConnectError::Refused(reason)),
-        _ => Err(ConnectError::Protocol("another answer than to Open")),
+    }
+
+    /// The gate of the session, for which the master was asked at this time.
+    pub fn gate(self, asked_at: Duration) -> Gate {
+        let lease = Duration::from_millis(self.lease_ms);
+        let gate = Gate::new(self.client, Arc::new(self.view), self.epoch);
+        gate.heard_until(asked_at.saturating_add(counted(lease)))
     }
 }
 
@@ -74,22 +96,7 @@ pub struct Session<F, E> {
 }
 
 impl<F: Fabric, E: Environment> Session<F, E> {
-    /// A session of `client`, which the master has just opened with this view.
-    pub fn new(
-        fabric: F,
-        env: Rc<E>,
-        client: ClientId,
-        view: View,
-        epoch: u64,
-        options: LogicOptions,
-    ) -> Session<F, E> {
-        let view = Arc::new(view);
-        let gate = Arc::new(Gate::new(client, view.clone(), epoch));
-        Session::behind(gate, view, fabric, env, options)
-    }
-
-    /// As [`Session::new`], behind a gate that the keeper may know already. The session begins
-    /// with `view`.
+    /// A session behind a gate that the keeper may know already. The session begins with `view`.
     pub fn behind(
         gate: Arc<Gate>,
         view: Arc<View>,

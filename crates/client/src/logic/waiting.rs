@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::{Error, Outcome};
-use fusee_core::host::{Acting, BlockGrant, GiveUp, Host};
+use fusee_core::host::{Acting, BlockGrant, Damage, GiveUp, Host};
 use fusee_core::layout::{Address, SizeClass};
 use fusee_core::slab::Rest;
 use fusee_core::verbs::MnId;
@@ -178,8 +178,35 @@ impl<E: Environment> Host for SessionHost<E> {
         self.gate.moment()
     }
 
+    #[inline]
+    fn is_heard(&self) -> bool {
+        self.gate.is_heard(self.env.now())
+    }
+
     fn tell(&self, acting: Acting) {
         self.gate.tell(acting);
+    }
+
+    fn found_damage(&self, damage: Damage) {
+        tracing::warn!(
+            damaged = damage.found,
+            repaired = damage.repaired,
+            "replicas of an object do not hold what was written there: memory is failing, or somebody \
+             else writes to it"
+        );
+        self.gate.found_damage(damage);
+    }
+
+    fn began(&self, moment: u64) {
+        self.env.began(moment);
+    }
+
+    fn ended(&self, moment: u64) {
+        self.env.ended(moment);
+    }
+
+    fn lends(&self) -> bool {
+        self.blocks.lends()
     }
 
     fn tell_freed(&self, since: Option<u64>) {

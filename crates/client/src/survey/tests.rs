@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::layout::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, SizeClass, UNIT_BYTES};
-use fusee_core::verbs::{Batch, Fabric, Op};
+use fusee_core::verbs::{Batch, ClusterId, Fabric, Op};
 use fusee_core::view::{Geometry, Member, Region, Scheme, TABLE_ENTRY_BYTES};
 
 use super::*;
@@ -80,7 +80,7 @@ fn view() -> View {
     assert_eq!(geometry.blocks_per_region(), BLOCKS);
     View {
         number: 3,
-        cluster: 1,
+        cluster: ClusterId::from_word(1).unwrap(),
         geometry,
         members: vec![member(0), member(1)],
         regions: vec![region([0, 1], 0), region([1, 0], REGION)],

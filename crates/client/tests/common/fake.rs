@@ -59,7 +59,7 @@ impl FakeMaster {
         let runtime = Runtime::start("fake-master").unwrap();
         let script = Arc::<Mutex<Script>>::default();
         let (said, listener) = (script.clone(), rpc::bind("127.0.0.1:0").unwrap());
-        let handler = move |request| answer(real.clone(), said.clone(), request);
+        let handler = move |_, request| answer(real.clone(), said.clone(), request);
         let server = rpc::serve::<MasterService, _, _>(&runtime, listener, handler).unwrap();
         FakeMaster { server, script, _runtime: runtime }
     }
@@ -128,7 +128,14 @@ async fn answer(
                     if view.is_some() || !expelled.is_empty() || Instant::now() >= end {
                         let view = view.map(|view| view.into());
                         let epochs = Epochs::default();
-                        return MasterReply::Renewed { view, expelled, epochs, mark: 0, short: 0 };
+                        return MasterReply::Renewed {
+                            view,
+                            expelled,
+                            epochs,
+                            mark: 0,
+                            short: 0,
+                            lease_ms: 1_000,
+                        };
                     }
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -147,8 +154,8 @@ async fn answer(
                 lock().closed.push(*client);
             }
             match real.call(request).await.unwrap() {
-                MasterReply::Opened { client, view, epoch } => {
-                    MasterReply::Opened { client, view: lock().follow(view), epoch }
+                MasterReply::Opened { client, view, epoch, lease_ms } => {
+                    MasterReply::Opened { client, view: lock().follow(view), epoch, lease_ms }
                 }
                 MasterReply::View(Some(view)) => MasterReply::View(Some(lock().follow(view))),
                 reply => reply,

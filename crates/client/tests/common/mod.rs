@@ -65,7 +65,9 @@ pub fn master(dir: &Path, memory_nodes: u32) -> MasterServer {
         geometry,
         ..Config::default()
     };
-    MasterServer::start(config).unwrap()
+    let master = MasterServer::start(config).unwrap();
+    master.form().unwrap();
+    master
 }
 
 /// A memory node for it.

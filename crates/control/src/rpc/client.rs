@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use fusee_core::verbs::ClusterId;
 use tarpc::client::{Channel, NewClient, RpcError as TarpcError};
 use tarpc::{ClientMessage, Response, context};
 use tokio::net::TcpStream;
@@ -18,7 +19,7 @@ use tokio::time::timeout;
 
 use super::codec::{ClientTransport, transport};
 use super::hello::{self, HelloError};
-use super::{DEFAULT_DEADLINE, HELLO_TIMEOUT, RpcError, Runtime, Service};
+use super::{DEFAULT_DEADLINE, HELLO_TIMEOUT, RpcError, Runtime, Service, Stamped};
 
 /// How long to wait for a connection before the address counts as unreachable.
 const CONNECT_TIMEOUT: Duration = HELLO_TIMEOUT;
@@ -31,11 +32,14 @@ const PARTING: Duration = Duration::from_secs(5);
 pub struct RpcClient<S: Service> {
     shared: Arc<Shared<S>>,
     deadline: Duration,
+    /// What the requests say about who asks.
+    cluster: Option<ClusterId>,
 }
 
 impl<S: Service> Clone for RpcClient<S> {
     fn clone(&self) -> RpcClient<S> {
-        RpcClient { shared: Arc::clone(&self.shared), deadline: self.deadline }
+        let shared = Arc::clone(&self.shared);
+        RpcClient { shared, deadline: self.deadline, cluster: self.cluster }
     }
 }
 
@@ -55,7 +59,7 @@ struct Shared<S: Service> {
 
 /// An open connection.
 struct Link<S: Service> {
-    channel: Channel<S::Request, S::Reply>,
+    channel: Channel<Stamped<S::Request>, S::Reply>,
     broken: Arc<AtomicBool>,
 }
 
@@ -69,7 +73,9 @@ impl<S: Service> Link<S> {
     /// Starts to carry messages; must run on the runtime.
     fn start<T>(transport: T, addr: String) -> Link<S>
     where
-        T: tarpc::Transport<ClientMessage<S::Request>, Response<S::Reply>> + Send + 'static,
+        T: tarpc::Transport<ClientMessage<Stamped<S::Request>>, Response<S::Reply>>
+            + Send
+            + 'static,
     {
         let NewClient { client, dispatch } =
             tarpc::client::new(tarpc::client::Config::default(), transport);
@@ -117,7 +123,9 @@ impl<S: Service> RpcClient<S> {
     /// A client over an existing transport; must be called on the runtime.
     pub(super) fn local<T>(runtime: &Runtime, name: &str, transport: T) -> RpcClient<S>
     where
-        T: tarpc::Transport<ClientMessage<S::Request>, Response<S::Reply>> + Send + 'static,
+        T: tarpc::Transport<ClientMessage<Stamped<S::Request>>, Response<S::Reply>>
+            + Send
+            + 'static,
     {
         let link = Link::start(transport, name.to_owned());
         RpcClient::with_link(runtime.handle(), name.to_owned(), false, Some(link))
@@ -131,12 +139,17 @@ impl<S: Service> RpcClient<S> {
     ) -> RpcClient<S> {
         let (runtime, link) = (runtime.clone(), Mutex::new(link));
         let shared = Shared { runtime, addr, reconnect, link };
-        RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE }
+        RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE, cluster: None }
     }
 
     /// The same connection, with another deadline per call.
     pub fn with_deadline(&self, deadline: Duration) -> RpcClient<S> {
-        RpcClient { shared: Arc::clone(&self.shared), deadline }
+        RpcClient { deadline, ..self.clone() }
+    }
+
+    /// The same connection, for calls of a member of this cluster.
+    pub fn of_cluster(&self, cluster: Option<ClusterId>) -> RpcClient<S> {
+        RpcClient { cluster, ..self.clone() }
     }
 
     /// The same service over a connection of its own, if it can have one.
@@ -144,7 +157,8 @@ impl<S: Service> RpcClient<S> {
         if !self.shared.reconnect {
             return self.clone();
         }
-        self.sibling(self.shared.addr.clone()).with_deadline(self.deadline)
+        let apart = self.sibling(self.shared.addr.clone());
+        apart.with_deadline(self.deadline).of_cluster(self.cluster)
     }
 
     /// Whom the calls are for: host and port, or a name inside the process.
@@ -165,6 +179,7 @@ impl<S: Service> RpcClient<S> {
     /// Asks once. Dropping the future does not take the request back.
     pub async fn call(&self, request: S::Request) -> Result<S::Reply, RpcError> {
         let (shared, deadline) = (Arc::clone(&self.shared), self.deadline);
+        let request = Stamped { cluster: self.cluster, request };
         let calling = self.shared.runtime.spawn(async move {
             match timeout(deadline, shared.call(request, Instant::now() + deadline)).await {
                 Ok(result) => result,
@@ -185,7 +200,11 @@ impl<S: Service> RpcClient<S> {
 }
 
 impl<S: Service> Shared<S> {
-    async fn call(&self, request: S::Request, deadline: Instant) -> Result<S::Reply, RpcError> {
+    async fn call(
+        &self,
+        request: Stamped<S::Request>,
+        deadline: Instant,
+    ) -> Result<S::Reply, RpcError> {
         let link = self.link().await?;
         let mut context = context::current();
         context.deadline = deadline;
@@ -231,7 +250,7 @@ impl<S: Service> Shared<S> {
             return Err(RpcError::Closed { addr: self.addr.clone() });
         }
         let stream = self.dial().await?;
-        let transport: ClientTransport<S::Request, S::Reply> = transport(stream);
+        let transport: ClientTransport<Stamped<S::Request>, S::Reply> = transport(stream);
         let link = Link::start(transport, self.addr.clone());
         *current = Some(link.clone());
         Ok(link)

@@ -5,8 +5,12 @@
 //! that answered last, follows the name of the leader where a stand-by knows it, whether that is
 //! on the list or not, and goes on along the list otherwise.
 //!
+//! *Whose masters.* A client that belongs to a cluster ([`MasterClient::join`]) says so with every call.
+//! A master of another cluster, or of none, is passed over like one that cannot be reached
+//! ([`RpcError::WrongCluster`]).
+//!
 //! *What is repeated.* Only what cannot have had an effect: a request to a master that could not
-//! be reached, or that stands by. While there is at least one stand-by, somebody is about to
+//! be reached, that stands by, or that leads another cluster. While there is at least one stand-by, somebody is about to
 //! lead, so the call goes round the list until its deadline; its caller sees a slow call, or
 //! [`RpcError::NoLeader`]. Where nobody can be reached at all, that is said after one round.
 //!
@@ -16,8 +20,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use fusee_core::verbs::ClusterId;
 
 use super::client::RpcClient;
 use super::{DEFAULT_DEADLINE, MasterService, RpcError, Runtime};
@@ -35,6 +42,8 @@ type One = RpcClient<MasterService>;
 pub struct MasterClient {
     masters: Arc<Masters>,
     deadline: Duration,
+    /// The word of the cluster that the asker belongs to; 0 for none.
+    cluster: Arc<AtomicU64>,
 }
 
 struct Masters {
@@ -62,19 +71,33 @@ impl MasterClient {
     fn of(addrs: String, listed: Vec<One>) -> MasterClient {
         let first = Mutex::new(listed[0].clone());
         let masters = Masters { addrs, listed, first };
-        MasterClient { masters: Arc::new(masters), deadline: DEFAULT_DEADLINE }
+        let cluster = Arc::default();
+        MasterClient { masters: Arc::new(masters), deadline: DEFAULT_DEADLINE, cluster }
     }
 
     /// The same connections, with another deadline per call, however many masters it asks.
     pub fn with_deadline(&self, deadline: Duration) -> MasterClient {
-        MasterClient { masters: Arc::clone(&self.masters), deadline }
+        MasterClient { deadline, ..self.clone() }
+    }
+
+    /// The asker belongs to this cluster from now on, and wants nothing of the master of another one.
+    /// Goes for all clones, and for what was made of them.
+    pub fn join(&self, cluster: ClusterId) {
+        // Relaxed: the number is all there is to know.
+        self.cluster.store(cluster.word(), Ordering::Relaxed);
+    }
+
+    /// The cluster that the asker belongs to.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        ClusterId::from_word(self.cluster.load(Ordering::Relaxed))
     }
 
     /// The same masters over connections of its own. Inside of a process there is one for all.
     pub fn apart(&self) -> MasterClient {
         let listed = self.masters.listed.iter().map(RpcClient::apart).collect();
         let masters = MasterClient::of(self.masters.addrs.clone(), listed);
-        masters.with_deadline(self.deadline)
+        let cluster = Arc::clone(&self.cluster);
+        MasterClient { deadline: self.deadline, cluster, ..masters }
     }
 
     /// The addresses as they were given, or a name inside the process.
@@ -90,8 +113,8 @@ impl MasterClient {
     /// Asks until a leader has taken the request, once. Dropping the future does not take it back.
     pub async fn call(&self, request: MasterRequest) -> Result<MasterReply, RpcError> {
         let (masters, deadline) = (Arc::clone(&self.masters), self.deadline);
-        let runtime = self.masters.listed[0].runtime().clone();
-        let calling = runtime.spawn(async move { masters.call(request, deadline).await });
+        let (runtime, cluster) = (self.masters.listed[0].runtime().clone(), self.cluster());
+        let calling = runtime.spawn(async move { masters.call(request, cluster, deadline).await });
         // The task is cut off only when the runtime ends.
         calling.await.map_err(|_| RpcError::Closed { addr: self.addr().to_owned() })?
     }
@@ -122,11 +145,12 @@ impl Masters {
     async fn call(
         &self,
         request: MasterRequest,
+        cluster: Option<ClusterId>,
         deadline: Duration,
     ) -> Result<MasterReply, RpcError> {
         let end = Instant::now() + deadline;
         loop {
-            if let Some(reply) = self.round(&request, end).await? {
+            if let Some(reply) = self.round(&request, cluster, end).await? {
                 return Ok(reply);
             }
             if Instant::now() + ROUND_PAUSE >= end {
@@ -141,19 +165,20 @@ impl Masters {
     async fn round(
         &self,
         request: &MasterRequest,
+        own: Option<ClusterId>,
         end: Instant,
     ) -> Result<Option<MasterReply>, RpcError> {
         let mut ahead = self.in_order();
         let mut asked: Vec<String> = Vec::new();
         let mut somebody_stands_by = false;
-        let mut obstacle = None;
+        let (mut obstacle, mut stranger) = (None, None);
         while let Some(one) = ahead.pop_front() {
             let left = end.saturating_duration_since(Instant::now());
             if asked.len() == MAX_ASKED || (left.is_zero() && !asked.is_empty()) {
                 break;
             }
             asked.push(one.addr().to_owned());
-            match one.with_deadline(left).call(request.clone()).await {
+            match one.with_deadline(left).of_cluster(own).call(request.clone()).await {
                 Ok(MasterReply::NotLeader { leader }) => {
                     somebody_stands_by = true;
                     if let Some(leader) = leader.filter(|leader| !asked.contains(leader)) {
@@ -161,6 +186,10 @@ impl Masters {
                         let next = known.and_then(|at| ahead.remove(at));
                         ahead.push_front(next.unwrap_or_else(|| one.sibling(leader)));
                     }
+                }
+                Ok(MasterReply::WrongCluster { cluster: found }) => {
+                    let addr = one.addr().to_owned();
+                    stranger.get_or_insert(RpcError::WrongCluster { addr, own, found });
                 }
                 Ok(reply) => {
                     self.ask_first(one);
@@ -175,8 +204,10 @@ impl Masters {
                 Err(error) => drop(obstacle.get_or_insert(error)),
             }
         }
-        match obstacle {
-            Some(error) if !somebody_stands_by => Err(error),
+        // Waiting for somebody to lead is of no use where somebody does.
+        match (stranger, obstacle) {
+            (Some(error), _) => Err(error),
+            (None, Some(error)) if !somebody_stands_by => Err(error),
             _ => Ok(None),
         }
     }

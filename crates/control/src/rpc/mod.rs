@@ -10,6 +10,8 @@
 //! * Then come frames: length (4 bytes, big-endian), then one message in postcard encoding. A
 //!   frame is at most [`MAX_FRAME_BYTES`]; whatever cannot be decoded closes its connection, and
 //!   nothing else, with a line in the log.
+//! * With every request comes the cluster that the asker belongs to ([`Stamped`]), so that nobody obeys
+//!   a stranger who has taken over the address of somebody else.
 //! * A call has a deadline. When it passes, the call may still take effect: the messages are made
 //!   so that this does no harm. For the same reason nothing is retried behind the caller's back.
 //!   The client of the master, of which there may be several, repeats what cannot have had an
@@ -25,6 +27,7 @@ mod hello;
 mod masters;
 mod runtime;
 mod server;
+mod stamp;
 
 use std::time::Duration;
 
@@ -36,6 +39,9 @@ pub use hello::Role;
 pub use masters::MasterClient;
 pub use runtime::Runtime;
 pub use server::{Server, bind, serve, serve_connections, serve_local};
+pub use stamp::{Caller, Stamped};
+
+use fusee_core::verbs::ClusterId;
 
 use crate::master::{MasterReply, MasterRequest};
 use crate::node::{NodeReply, NodeRequest};
@@ -102,6 +108,7 @@ impl tarpc::RequestName for NodeRequest {
             NodeRequest::BlocksOf { .. } => "BlocksOf",
             NodeRequest::Fence { .. } => "Fence",
             NodeRequest::Usage => "Usage",
+            NodeRequest::StandAt { .. } => "StandAt",
         }
     }
 }
@@ -109,6 +116,8 @@ impl tarpc::RequestName for NodeRequest {
 impl tarpc::RequestName for MasterRequest {
     fn name(&self) -> &str {
         match self {
+            MasterRequest::Form { .. } => "Form",
+            MasterRequest::Destroy { .. } => "Destroy",
             MasterRequest::Join { .. } => "Join",
             MasterRequest::Open => "Open",
             MasterRequest::TakeLeftover { .. } => "TakeLeftover",
@@ -170,6 +179,16 @@ pub enum RpcError {
         /// Whom the call was for.
         addr: String,
     },
+    /// The master there leads another cluster, or none. The request did not take effect.
+    #[error("{}", wrong_cluster(addr, *own, *found))]
+    WrongCluster {
+        /// Whom the call was for.
+        addr: String,
+        /// The cluster of the asker; `None` if it belongs to none yet.
+        own: Option<ClusterId>,
+        /// The cluster of the master.
+        found: Option<ClusterId>,
+    },
     /// The two sides do not understand each other, or the handler failed.
     #[error("{addr}: {what}")]
     Protocol {
@@ -188,7 +207,25 @@ impl RpcError {
             RpcError::Unreachable { .. }
                 | RpcError::WrongService { .. }
                 | RpcError::NoLeader { .. }
+                | RpcError::WrongCluster { .. }
         )
+    }
+}
+
+fn wrong_cluster(addr: &str, own: Option<ClusterId>, found: Option<ClusterId>) -> String {
+    let start = "start the master on the store of its cluster (data_dir, or store)";
+    match (own, found) {
+        (None, None) => format!(
+            "the master at {addr} has no cluster; {start}, or form a new one: \
+             `fusee form --master {addr}`"
+        ),
+        (Some(own), None) => {
+            format!("the master at {addr} has no cluster, this is of cluster {own}; {start}")
+        }
+        (_, Some(found)) => {
+            let own = own.map_or("no cluster".into(), |own| format!("cluster {own}"));
+            format!("the master at {addr} leads cluster {found}, this is of {own}; {start}")
+        }
     }
 }
 

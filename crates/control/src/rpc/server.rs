@@ -20,11 +20,15 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::codec::{Ending, ServerTransport, transport};
 use super::{
-    MAX_CONNECTIONS, MAX_REQUESTS_PER_CONNECTION, RpcClient, Runtime, ServeError, Service, hello,
+    Caller, MAX_CONNECTIONS, MAX_REQUESTS_PER_CONNECTION, RpcClient, Runtime, ServeError, Service,
+    Stamped, hello,
 };
 
 /// How long to wait after the operating system had no file descriptor for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Over the one connection inside of a process.
+const LOCAL: Caller = Caller { connection: 0, cluster: None, elsewhere: false };
 
 /// A running service. Dropping it closes its port and its connections.
 #[derive(Debug)]
@@ -76,14 +80,13 @@ pub fn serve<S, H, F>(
 ) -> Result<Server, ServeError>
 where
     S: Service,
-    H: Fn(S::Request) -> F + Clone + Send + Sync + 'static,
+    H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
 {
-    serve_connections::<S, _, _, _>(runtime, listener, move |_, request| handler(request), |_| ())
+    serve_connections::<S, _, _, _>(runtime, listener, handler, |_| ())
 }
 
-/// As [`serve`], for who wants to know which requests come over one connection: they are numbered
-/// from 1. `closed` is called with the number when the connection has ended, after the handler was
+/// As [`serve`], for who wants to know the ends of connections, too: `closed` is called with the number when the connection has ended, after the handler was
 /// called for the last time.
 pub fn serve_connections<S, H, F, C>(
     runtime: &Runtime,
@@ -93,7 +96,7 @@ pub fn serve_connections<S, H, F, C>(
 ) -> Result<Server, ServeError>
 where
     S: Service,
-    H: Fn(u64, S::Request) -> F + Clone + Send + Sync + 'static,
+    H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
     C: Fn(u64) + Clone + Send + Sync + 'static,
 {
@@ -123,7 +126,7 @@ where
 pub fn serve_local<S, H, F>(runtime: &Runtime, name: &str, handler: H) -> (RpcClient<S>, Server)
 where
     S: Service,
-    H: Fn(S::Request) -> F + Clone + Send + Sync + 'static,
+    H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
 {
     let _entered = runtime.handle().enter();
@@ -134,7 +137,7 @@ where
         tokio::select! {
             // An error means that the server was dropped, which is how it is stopped.
             _ = stopped => {}
-            () = answer::<S, H, F, _>(far, handler, peer) => {}
+            () = answer::<S, H, F, _>(far, handler, LOCAL, peer) => {}
         }
     });
     let client = RpcClient::local(runtime, name, near);
@@ -156,7 +159,7 @@ async fn accept<S, H, F, C>(
     mut stopped: oneshot::Receiver<()>,
 ) where
     S: Service,
-    H: Fn(u64, S::Request) -> F + Clone + Send + Sync + 'static,
+    H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
     C: Fn(u64) + Clone + Send + Sync + 'static,
 {
@@ -190,8 +193,7 @@ async fn accept<S, H, F, C>(
         let (handler, open) = (handler.clone(), Open { number, closed: closed.clone() });
         connections.spawn(async move {
             let number = open.number;
-            let handler = move |request| handler(number, request);
-            greet::<S, _, F>(stream, handler, peer).await;
+            greet::<S, _, F>(stream, handler, number, peer).await;
             drop((open, slot));
         });
     }
@@ -212,10 +214,10 @@ impl<C: Fn(u64)> Drop for Open<C> {
     }
 }
 
-async fn greet<S, H, F>(mut stream: TcpStream, handler: H, peer: SocketAddr)
+async fn greet<S, H, F>(mut stream: TcpStream, handler: H, number: u64, peer: SocketAddr)
 where
     S: Service,
-    H: Fn(S::Request) -> F + Clone + Send + Sync + 'static,
+    H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
 {
     if let Err(error) = hello::answer(&mut stream, S::ROLE).await {
@@ -225,16 +227,19 @@ where
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%peer, %error, "no TCP_NODELAY");
     }
-    let transport: ServerTransport<S::Request, S::Reply> = transport(stream);
-    answer::<S, H, F, _>(Ending::new(transport), handler, peer.to_string()).await;
+    // Who connects to an address of its own machine does so from that address.
+    let elsewhere = stream.local_addr().is_ok_and(|own| own.ip() != peer.ip());
+    let from = Caller { connection: number, cluster: None, elsewhere };
+    let transport: ServerTransport<Stamped<S::Request>, S::Reply> = transport(stream);
+    answer::<S, H, F, _>(Ending::new(transport), handler, from, peer.to_string()).await;
 }
 
-async fn answer<S, H, F, T>(transport: T, handler: H, peer: String)
+async fn answer<S, H, F, T>(transport: T, handler: H, from: Caller, peer: String)
 where
     S: Service,
-    H: Fn(S::Request) -> F + Clone + Send + Sync + 'static,
+    H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
-    T: tarpc::Transport<Response<S::Reply>, ClientMessage<S::Request>> + Send + 'static,
+    T: tarpc::Transport<Response<S::Reply>, ClientMessage<Stamped<S::Request>>> + Send + 'static,
 {
     let requests = BaseChannel::with_defaults(transport).requests();
     let answers = requests.map(|request| {
@@ -253,7 +258,12 @@ where
             }) else {
                 return false;
             };
-            request.execute(tarpc::server::serve(|_, message| run(handler(message)))).await;
+            request
+                .execute(tarpc::server::serve(|_, message| {
+                    let Stamped { cluster, request }: Stamped<S::Request> = message;
+                    run(handler(Caller { cluster, ..from }, request))
+                }))
+                .await;
             true
         }
     });

@@ -166,7 +166,7 @@ fn bad_changes_are_refused() {
     bad("unknown subtable", |c| c.subtables[0].subtable = 9);
     bad("unknown subtable or region", |c| c.regions[0].region = 9);
     bad("unfinished", |c| c.stage = Stage::Switched);
-    bad("exceeds", |c| c.regions[0].joining = Some(place(2, 4 << 20)));
+    bad("exceeds", |c| c.regions[0].joining = Some(place(2, 6 << 20)));
     bad("on one memory node", |c| c.subtables[0].joining = Some(place(1, 0)));
     bad("overlap", |c| c.regions[0].joining = Some(place(2, 0)));
     bad("unknown memory node", |c| c.regions[0].leaving = Some(place(7, 0)));

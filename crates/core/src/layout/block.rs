@@ -7,7 +7,7 @@
 //!
 //! A block belongs to one client and holds objects of one size class. Its header tells recovery
 //! whose it is, and whether the owner may have writes under way in it: a block *in use* is walked
-//! from its first object that may be, one *at rest* is not.
+//! from its first object that may be, one *at rest* is not: it says from where on it is new.
 //!
 //! The free bitmap (P §4.4) has one bit for every 64 bytes of the block, of which the one where an
 //! object starts says that it was freed. So who frees needs the address alone, and the bitmap lies
@@ -33,7 +33,8 @@ pub struct BlockHeader {
     pub class: SizeClass,
     /// The client that allocates from it.
     pub owner: ClientId,
-    /// The first object that the owner may have allocated since the block is in use.
+    /// In use: the first object that the owner may have allocated since the block is. At rest: from this
+    /// object on none was ever allocated.
     pub first: u32,
     /// No write of the owner is under way whose object lies here, and none begins before the
     /// header says otherwise.

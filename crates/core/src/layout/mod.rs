@@ -6,6 +6,7 @@
 //!                | header 16 | key | value | zeros | log entry 10 |
 //! block    | header 64 | free bitmap | objects of one size class |
 //! region   | block allocation table, 4 B a block, padded to 4 KiB | blocks |
+//! pool     | header 4 KiB | extents: regions and subtables |
 //! ```
 //!
 //! All integers are little-endian, converted explicitly. Lengths are bytes unless the name says
@@ -14,12 +15,16 @@
 mod block;
 mod bytes;
 mod object;
+mod pool;
 mod size_class;
 mod slot;
 
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, bitmap_bytes};
 pub use object::{
     HEADER_BYTES, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair, object_bytes,
+};
+pub use pool::{
+    HeaderWord, LAYOUT_VERSION, LAYOUT_WORD, POOL_HEADER_BYTES, PoolHeader, first_extent,
 };
 pub use size_class::SizeClass;
 pub use slot::{Identity, MOVED_BYTES, Slot};

@@ -2,7 +2,7 @@
 //!
 //! Within a block the walk goes by position and needs no pointers. Objects of any age lie there side
 //! by side: what was committed long ago, what is free, and what was under way. Blocks at rest hold
-//! nothing that was under way, so they are not walked.
+//! nothing that was under way, so they are not walked: their headers tell from where on they are new.
 //!
 //! The replicas of a block differ where the client died within a WRITE, or a WRITE did not reach one of
 //! them. All of them are read:
@@ -96,8 +96,12 @@ impl<F: Fabric> Recovery<'_, F> {
             let header = BlockHeader::decode(bytes);
             // In use rather than at rest, and anything rather than an earlier owner's header, which
             // the client may have begun to replace. A header in use can be replaced by one that tells of
-            // more objects, and a guess may stand beside the later one alone.
-            let rank = |h: &BlockHeader| (h.owner == self.dead, !h.at_rest, Reverse(h.first));
+            // more objects, and a guess may stand beside the later one alone. One at rest tells what
+            // is new: no more than the one that tells of the least.
+            let least_new = |h: &BlockHeader| if h.at_rest { h.first } else { 0 };
+            let rank = |h: &BlockHeader| {
+                (h.owner == self.dead, !h.at_rest, least_new(h), Reverse(h.first))
+            };
             if header.as_ref().map(rank) > best.as_ref().map(rank) {
                 best = header;
             }
@@ -124,8 +128,8 @@ impl<F: Fabric> Recovery<'_, F> {
         let Log { block, header, shape } = log;
         let class = header.class;
         let walked_from = header.first.min(shape.objects);
-        let mut unused = if header.at_rest { shape.objects } else { walked_from };
-        let mut from = unused;
+        let mut unused = walked_from;
+        let mut from = if header.at_rest { shape.objects } else { walked_from };
         while from < shape.objects {
             let fitting = (CHUNK_BYTES / shape.object_bytes).max(1);
             let count = fitting.min(u64::from(shape.objects - from)) as u32;
@@ -146,7 +150,7 @@ impl<F: Fabric> Recovery<'_, F> {
         if header.owner == self.dead && !header.at_rest {
             self.report.walked += u64::from(unused - walked_from);
         }
-        if removed(Mutant::RecoveryHandsOnTheLastObject) {
+        if removed(Mutant::RecoveryHandsOnTheLastObject) && !header.at_rest {
             unused = unused.saturating_sub(1).max(walked_from);
         }
         self.report_block(*block, BlockContent::Objects { class, first: unused });

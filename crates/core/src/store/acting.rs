@@ -100,6 +100,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if told {
                 self.tell();
             }
+            self.host.began(moment);
             // What was told stands before this look: either the newer moment is seen here, or
             // whoever made it sees that this operation acts since an older one.
             if self.host.moment() == moment {
@@ -111,6 +112,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Ends to act since this moment.
     pub(super) fn end(&self, moment: u64) {
+        self.host.ended(moment);
         if self.moments.end(moment) {
             self.tell();
         }
@@ -173,6 +175,7 @@ impl<'s, F: Fabric, H: Host> Acts<'s, F, H> {
             stopped.set(stopped.get() + 1);
         }
         if let Some(moment) = self.moment.take() {
+            self.store.host.ended(moment);
             self.store.moments.end(moment);
         }
         self.store.tell();

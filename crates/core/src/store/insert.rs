@@ -112,7 +112,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     fn first_nodes(&self, slot: SlotRef) -> [MnId; 2] {
         let [primary, backup] =
             [0, 1].map(|replica| self.view.subtables[slot.subtable as usize].places[replica].node);
-        [primary, if removed(Mutant::LookReadsElsewhere) { primary } else { backup }]
+        [primary, backup]
     }
 
     /// Withdraws a tentative entry that won its round.

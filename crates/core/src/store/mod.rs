@@ -20,6 +20,7 @@
 
 mod acting;
 mod compare;
+mod damage;
 mod guess;
 mod insert;
 mod lead;
@@ -29,9 +30,11 @@ mod room;
 mod round;
 mod search;
 mod stopped;
+mod vouch;
 mod write;
 mod write_now;
 
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -44,14 +47,16 @@ pub use many::SearchKey;
 pub use search::Searched;
 
 use acting::{Acts, Moments, ViewRef};
+use damage::SecondLook;
 use lead::{Lead, class_of, replica};
 use reclaim::Freed;
 use search::Fetched;
 use stopped::Progress;
+use vouch::Asks;
 
 use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Host};
-use crate::layout::{HEADER_BYTES, Object, ObjectError, SizeClass, Slot, UNIT_BYTES};
+use crate::layout::{HEADER_BYTES, Object, SizeClass, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, MAX_CANDIDATES, Words};
 use crate::slab::Slabs;
@@ -121,6 +126,8 @@ pub struct Store<F, H> {
     making_room: Cell<usize>,
     /// Whether the pool had no block left when the last one was asked for.
     pool_was_empty: Cell<bool>,
+    /// Questions to the members, at which view they stand.
+    asks: Asks,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -143,6 +150,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             doubts_from: Cell::new(0),
             making_room: Cell::new(0),
             pool_was_empty: Cell::new(false),
+            asks: Asks::default(),
         }
     }
 
@@ -211,6 +219,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             mentioned: false,
             made_room: false,
             pauses: 0,
+            asks_before: self.asks.begun(),
         }
     }
 
@@ -243,6 +252,8 @@ struct Op<'s, F: Fabric, H: Host> {
     /// How often it has waited. One count for the whole operation, so that the host's limit on
     /// waiting is one on the operation.
     pauses: u32,
+    /// Questions to the members that had begun before it.
+    asks_before: u64,
 }
 
 /// What shows that an object is the key's. The slot leads to it at the moment when the slot is read; from
@@ -262,12 +273,17 @@ fn prefix_bytes(class: SizeClass, key: Key<'_>) -> u32 {
     needed.min(class.bytes()) as u32
 }
 
+/// Objects up to so many bytes are read whole to compare their keys: the CRC then says whether
+/// they are another key's, at hardly more than the start of one costs.
+const COMPARED_WHOLE_BYTES: u64 = 2048;
+
 /// What came of reading an object to compare its key.
 enum KeyCheck {
     Same,
+    /// Read whole, with a good CRC.
     Other,
-    /// The object was reused or is being written: what led to it is out of date.
-    Stale,
+    /// The object is damaged, or only the start of it was read: it may be the key's all the same.
+    Unproved,
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
@@ -384,12 +400,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// refers to none. On the node that has shown the word, if there is a replica: what a guess has put on a
     /// backup is complete there, and perhaps nowhere else (`guess.rs`).
     ///
-    /// The CRC is not checked then, and need not be: the slot was read earlier in this operation,
-    /// and an object that was complete then stays untouched until the operation ends.
+    /// The slot was read earlier in this operation, and an object that was complete then stays untouched
+    /// until the operation ends: where the start of a large one shows the key, it is the key's.
     fn read_key_of(&mut self, word: Slot, shown_on: MnId, key: Key<'_>) -> Option<Ticket> {
         let class = class_of(&self.view, word)?;
         let place = replica(&self.view, word.address(), class, shown_on)?;
-        Some(self.batch.read(place.node, place.offset, prefix_bytes(class, key)))
+        let bytes = match class.bytes() {
+            bytes @ ..=COMPARED_WHOLE_BYTES => bytes as u32,
+            _ => prefix_bytes(class, key),
+        };
+        Some(self.batch.read(place.node, place.offset, bytes))
     }
 
     /// Posts, behind the READ of the slot, what it takes to know that the hint's word leads to the key if
@@ -407,26 +427,38 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     fn is_proved(&self, proof: Proof, word: Slot, key: Key<'_>) -> Result<bool, Error> {
         Ok(match proof {
             Proof::Prefix(ticket) => {
-                let check = self.check_key_of(ticket, word, key).map_err(|f| self.failed(f))?;
-                matches!(check, KeyCheck::Same)
+                let prefix = self.batch.data(ticket).map_err(|f| self.failed(f))?;
+                starts_with_key(prefix, word, key)
             }
             Proof::Whole(ticket) => matches!(self.fetched(ticket, word, key)?, Fetched::Value(_)),
         })
     }
 
+    /// What an object that was read to compare its key shows: the whole of it, or its start.
     fn check_key_of(&self, ticket: Ticket, word: Slot, key: Key<'_>) -> Result<KeyCheck, Failure> {
         let bytes = self.batch.data(ticket)?;
-        Ok(match Object::prefix_has_key(bytes, word.generation(), &key) {
-            Ok(true) => KeyCheck::Same,
-            Ok(false) if removed(Mutant::KeysNotCompared) => KeyCheck::Same,
-            Ok(false) => KeyCheck::Other,
-            Err(ObjectError::Incomplete | ObjectError::OtherGeneration(_)) => KeyCheck::Stale,
+        let is_whole = word.class().is_some_and(|class| class.bytes() == bytes.len() as u64);
+        if !is_whole || removed(Mutant::OtherKeyByItsStart) {
+            let other = match removed(Mutant::OtherKeyByItsStart) {
+                true => KeyCheck::Other,
+                false => KeyCheck::Unproved,
+            };
+            return Ok(if starts_with_key(bytes, word, key) { KeyCheck::Same } else { other });
+        }
+        Ok(match Object::decode_generation(bytes, word.generation()) {
+            Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => {
+                KeyCheck::Same
+            }
+            Ok(_) => KeyCheck::Other,
+            Err(_) if removed(Mutant::DamagedIsAnotherKeys) => KeyCheck::Other,
+            Err(_) => KeyCheck::Unproved,
         })
     }
 
     /// One phase, or none if there are no candidates: which of these slots, as they are shown on a
-    /// node, refers to the key? `Err(Stale)` if one of them led to an object that is not there any
-    /// more. A word that can refer to nothing is an error only if no other one refers to the key.
+    /// node, refers to the key? Those whose objects prove nothing are looked at again, a phase or two
+    /// each. `Err(Stale)` if one of them has changed meanwhile. A word that can refer to nothing, or only
+    /// to damaged replicas, is an error only if no other one refers to the key.
     async fn find_key(
         &mut self,
         candidates: impl Iterator<Item = (SlotRef, Slot)>,
@@ -435,29 +467,58 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Result<Option<Hint>, Stale>, Error> {
         self.batch.next_phase();
         let mut reads = Candidates::new();
-        let mut broken = false;
+        let mut broken = None;
         for (slot, word) in candidates {
             match self.read_key_of(word, shown_on, key) {
                 Some(ticket) => reads.push((Hint { slot, word, seen: None }, ticket)),
-                None => broken = true,
+                None => broken = Some(BROKEN_WORD),
             }
         }
         if !reads.is_empty() {
             self.phase().await;
         }
-        let mut stale = false;
+        let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
         for (hint, ticket) in reads {
             match self.check_key_of(ticket, hint.word, key).map_err(|f| self.failed(f))? {
                 KeyCheck::Same => return Ok(Ok(Some(hint))),
                 KeyCheck::Other => {}
-                KeyCheck::Stale => stale = true,
+                KeyCheck::Unproved => unproved.push(hint),
             }
         }
-        match (broken, stale) {
-            (true, _) => Err(BROKEN_WORD),
-            (_, true) => Ok(Err(Stale)),
-            (_, false) => Ok(Ok(None)),
+        if !unproved.is_empty() {
+            // On the heap: it is rare, and the futures of operations stay small.
+            return Box::pin(self.find_among(unproved, broken, shown_on, key)).await;
         }
+        broken.map_or(Ok(Ok(None)), Err)
+    }
+
+    /// Looks again at slots whose objects prove nothing.
+    async fn find_among(
+        &mut self,
+        unproved: ArrayVec<Hint, MAX_CANDIDATES>,
+        mut broken: Option<Error>,
+        shown_on: MnId,
+        key: Key<'_>,
+    ) -> Result<Result<Option<Hint>, Stale>, Error> {
+        for hint in unproved {
+            match self.look_again(hint, shown_on, key).await {
+                Ok(SecondLook::Value(_)) => return Ok(Ok(Some(hint))),
+                Ok(SecondLook::OtherKey) => {}
+                Ok(SecondLook::Stale) => return Ok(Err(Stale)),
+                Err(error @ Error::Corrupt { .. }) => broken = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        broken.map_or(Ok(Ok(None)), Err)
+    }
+}
+
+/// Whether the start of an object shows the key, in the generation of the word that led to it. If it does
+/// not, it may be damaged.
+fn starts_with_key(prefix: &[u8], word: Slot, key: Key<'_>) -> bool {
+    match Object::prefix_has_key(prefix, word.generation(), &key) {
+        Ok(same) => same || removed(Mutant::KeysNotCompared),
+        Err(_) => false,
     }
 }
 

@@ -33,7 +33,7 @@ use arrayvec::ArrayVec;
 use super::{Op, Store};
 use crate::host::Host;
 use crate::layout::{
-    Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, SizeClass, Slot, bitmap_bytes,
+    Address, BLOCK_HEADER_BYTES, BlockHeader, HEADER_BYTES, Object, SizeClass, Slot, bitmap_bytes,
 };
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Block, Doubt, Rest, Scrub, Seen};
@@ -342,7 +342,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
                         op.scrub(block).await;
                     }
                 }
-                Some(Scrub::Done(mark)) if self.host.has_passed(mark) => {
+                Some(Scrub::Done(mark))
+                    if self.host.has_passed(mark) || removed(Mutant::ZeroedBlockReturnedAtOnce) =>
+                {
                     self.slabs.borrow_mut().remove(block);
                     self.host.free_block(block, &op.view.clone()).await;
                     freed = true;
@@ -488,21 +490,21 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Posts what tells recovery that it need not walk through these blocks.
     fn post_rests(&mut self, blocks: &[Address]) -> Vec<Address> {
-        let resting: Vec<(Address, SizeClass)> = {
+        let resting: Vec<(Address, BlockHeader)> = {
             let slabs = self.store.slabs.borrow();
             let quiet = slabs.aside().iter().filter(|b| b.may_rest());
             let quiet = quiet.filter(|b| blocks.contains(&b.address));
-            quiet.map(|b| (b.address, b.class)).collect()
+            quiet.filter_map(|b| Some((b.address, slabs.at_rest(b.address)?))).collect()
         };
         let mut posted = Vec::new();
-        for (block, class) in resting {
+        for (block, header) in resting {
             if self.is_frozen(block) {
                 continue;
             }
             if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
                 found.held = true;
             }
-            let header = self.store.slabs.borrow().at_rest(class).encode();
+            let header = header.encode();
             let span = self.batch.stage(header.len() as u32);
             self.batch.bytes_mut(span).copy_from_slice(&header);
             let places: PerReplica<Place> = self.places_in(block, 0).collect();

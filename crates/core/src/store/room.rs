@@ -21,7 +21,8 @@ use super::acting::Acts;
 use super::reclaim::{Left, is_frozen};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::SizeClass;
+use crate::layout::{Object, SizeClass};
+use crate::race::Key;
 use crate::slab::{Allocation, Block, Slabs};
 use crate::verbs::Fabric;
 use crate::view::View;
@@ -90,6 +91,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
             self.take_back();
             let (spare, surplus) = self.slabs.borrow_mut().offer();
             self.host.offer(spare, surplus);
+        }
+    }
+
+    /// Lets others have the block for log objects, between two DELETEs, where there are not enough such
+    /// blocks for all sessions.
+    pub(super) fn lend(&self, key: Key<'_>) {
+        if let Some(class) = Object::class(key.len(), 0) {
+            self.slabs.borrow_mut().lend(class);
+            self.offer();
         }
     }
 

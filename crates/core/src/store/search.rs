@@ -10,13 +10,16 @@
 
 use alloc::boxed::Box;
 
+use arrayvec::ArrayVec;
+
+use super::damage::SecondLook;
 use super::lead::{Lead, may_hold};
 use super::{BROKEN_WORD, Candidates, Hint, Op, Store, slot_word};
-use crate::error::Error;
+use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Object, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, Key};
+use crate::race::{Buckets, Key, MAX_CANDIDATES};
 use crate::stats::{Cost, OpKind};
 use crate::verbs::{Batch, Fabric, Failure, Span, Ticket, VerbError};
 use crate::view::View;
@@ -51,7 +54,7 @@ pub(super) enum Fetched {
     /// The key's value.
     Value(Span),
     OtherKey,
-    /// Reused, or being written.
+    /// Reused, being written, or damaged.
     Stale,
 }
 
@@ -103,6 +106,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
         let (view, moment) = self.begin();
         let found = look_at(&self.fabric, &view, &mut batch, cost, key, hint);
+        // Who is not heard any more goes the long way, and asks.
+        let found = found.and_then(|span| if self.is_heard() { Ok(span) } else { Err(Some(hint)) });
         self.end(moment);
         match found {
             Ok(span) => Ok(Searched { store: self, batch, found: Some((hint, span)) }),
@@ -172,6 +177,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
                     self.read_without(node, error).await?;
                 }
+                Ok(found) => {
+                    if self.is_vouched_for().await? {
+                        return Ok(found);
+                    }
+                }
                 other => return other,
             }
         }
@@ -211,37 +221,45 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let words = words.map_err(|f| self.failed(f))?;
             self.batch.next_phase();
             let mut reads = Candidates::new();
-            let mut broken = false;
+            let mut broken = None;
             let shown = removed(Mutant::ReadersSeeTentative);
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {
                 match self.read_whole(slot, word) {
                     Some(ticket) => {
                         reads.push((Hint { slot, word, seen: self.seen() }, ticket));
                     }
-                    None => broken = true,
+                    None => broken = Some(BROKEN_WORD),
                 }
             }
             if !reads.is_empty() {
                 self.phase().await;
             }
-            let mut stale = false;
+            let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
             for (hint, ticket) in reads {
                 match self.fetched(ticket, hint.word, key)? {
                     Fetched::Value(span) => return Ok(Some((hint, span))),
                     Fetched::OtherKey => {}
-                    Fetched::Stale => stale = true,
+                    Fetched::Stale => unproved.push(hint),
                 }
             }
-            if broken {
-                return Err(BROKEN_WORD);
+            let shown_on = self.view.subtables[buckets.subtable as usize].places[0].node;
+            let mut stale = false;
+            for hint in unproved {
+                match self.look_again(hint, shown_on, key).await {
+                    Ok(SecondLook::Value(span)) => return Ok(Some((hint, span))),
+                    Ok(SecondLook::OtherKey) => {}
+                    Ok(SecondLook::Stale) => stale = true,
+                    Err(error @ Error::Corrupt { .. }) => broken = Some(error),
+                    Err(error) => return Err(error),
+                }
             }
             if !stale {
-                return Ok(None);
+                return broken.map_or(Ok(None), Err);
             }
-            // Every object that a slot of ours showed was replaced meanwhile: others made
-            // progress, we look again.
+            // A slot of ours has changed meanwhile: others made progress, we look again.
             if self.pause().await.is_err() {
-                return Err(Error::Corrupt { what: "a slot keeps leading to a broken object" });
+                let waiting_for = "a slot that others keep changing";
+                return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
             }
         }
     }

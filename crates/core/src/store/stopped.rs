@@ -101,6 +101,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// A read had no answer from a node: waits until it is none of the view any more.
     pub(super) async fn read_without(&mut self, node: MnId, error: Error) -> Result<(), Error> {
+        if self.acts.posted {
+            // A replica that was being repaired there: as for a writer, it must be certain that nothing of
+            // that executes any more.
+            self.await_switch(&error).await?;
+            self.acts.posted = false;
+            return Ok(());
+        }
         // A READ that is still on its way harms nobody.
         self.acts.pause();
         self.in_doubt.clear();

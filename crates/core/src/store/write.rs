@@ -97,7 +97,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let made_room = op.made_room;
         op.finish(kind);
-        if made_room {
+        if opcode == Opcode::Delete && self.host.lends() {
+            self.lend(key);
+        } else if made_room {
             self.offer();
         }
         self.mark_freed(reclaim::MARKED_TOGETHER).await;
@@ -218,6 +220,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     // On the heap: it is rare, and the futures of operations stay small.
                     if !Box::pin(self.store.host.grow_index(full, &self.view.clone())).await {
                         return Err(Error::IndexFull);
+                    }
+                    Attempt::Again
+                }
+                // It rests on what was READ alone.
+                Err(error @ (Error::AlreadyExists | Error::NotFound)) => {
+                    let is_known = removed(Mutant::WritesAnswerUnheard);
+                    if is_known || self.is_vouched_for().await? {
+                        return Err(error);
                     }
                     Attempt::Again
                 }

@@ -2,7 +2,7 @@
 
 use fusee_core::verbs::Batch;
 
-use super::{NODES, Rig, Session};
+use super::{NODES, Rig, START, Session};
 
 const MN: fusee_core::verbs::MnId = NODES[0];
 
@@ -10,12 +10,12 @@ const MN: fusee_core::verbs::MnId = NODES[0];
 pub(super) fn they_say_what_they_found<R: Rig>(rig: &R) {
     let session = Session::new(rig, 1);
     let mut batch = Batch::new();
-    let wins = batch.cas(MN, 8, 0, u64::MAX);
-    let loses = batch.cas(MN, 8, 0, 7);
-    let wraps = batch.faa(MN, 8, 3);
-    let adds = batch.faa(MN, 8, 1 << 63);
-    let wins_again = batch.cas(MN, 8, (1 << 63) + 2, 0x0102_0304_0506_0708);
-    let bytes = batch.read(MN, 8, 8);
+    let wins = batch.cas(MN, START + 8, 0, u64::MAX);
+    let loses = batch.cas(MN, START + 8, 0, 7);
+    let wraps = batch.faa(MN, START + 8, 3);
+    let adds = batch.faa(MN, START + 8, 1 << 63);
+    let wins_again = batch.cas(MN, START + 8, (1 << 63) + 2, 0x0102_0304_0506_0708);
+    let bytes = batch.read(MN, START + 8, 8);
     let batch = session.done(batch);
     assert_eq!(batch.found(wins), Ok(0));
     assert_eq!(batch.found(loses), Ok(u64::MAX));
@@ -37,12 +37,12 @@ pub(super) fn they_lose_nothing<R: Rig>(rig: &R) {
                 let mut seen = 0;
                 for _ in 0..ROUNDS {
                     let mut batch = Batch::new();
-                    batch.faa(MN, 0, 1);
-                    batch.faa(NODES[1], 0, 2);
+                    batch.faa(MN, START, 1);
+                    batch.faa(NODES[1], START, 2);
                     session.done(batch);
                     loop {
                         let mut batch = Batch::new();
-                        let ticket = batch.cas(MN, 8, seen, seen + 1);
+                        let ticket = batch.cas(MN, START + 8, seen, seen + 1);
                         let found = session.done(batch).found(ticket).unwrap();
                         if found == seen {
                             seen += 1;
@@ -57,7 +57,7 @@ pub(super) fn they_lose_nothing<R: Rig>(rig: &R) {
     });
     let session = Session::new(rig, CLIENTS + 1);
     let sum = u64::from(CLIENTS) * ROUNDS;
-    assert_eq!(session.word(MN, 0), sum);
-    assert_eq!(session.word(NODES[1], 0), 2 * sum);
-    assert_eq!(session.word(MN, 8), sum);
+    assert_eq!(session.word(MN, START), sum);
+    assert_eq!(session.word(NODES[1], START), 2 * sum);
+    assert_eq!(session.word(MN, START + 8), sum);
 }

@@ -3,9 +3,11 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use fusee_core::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, MAX_VERB_BYTES, Span, VerbError};
+use fusee_core::verbs::{
+    Batch, Fabric, Failure, MAX_BATCH_VERBS, MAX_VERB_BYTES, Span, Verb, VerbError,
+};
 
-use super::{NODES, POOL_BYTES, Rig, Session, staged, word};
+use super::{NODES, POOL_BYTES, Rig, START, Session, staged, word};
 
 const MN: fusee_core::verbs::MnId = NODES[0];
 
@@ -13,14 +15,14 @@ const MN: fusee_core::verbs::MnId = NODES[0];
 pub(super) fn order_within_a_batch<R: Rig>(rig: &R) {
     let session = Session::new(rig, 1);
     let (mut batch, span) = staged(&9u64.to_le_bytes());
-    let before = batch.read(MN, 64, 8);
-    let cas = batch.cas(MN, 64, 0, 5);
-    let after_cas = batch.read(MN, 64, 8);
-    let faa = batch.faa(MN, 64, 2);
-    let after_faa = batch.read(MN, 64, 8);
-    batch.write(MN, 64, span);
-    let after_write = batch.read(MN, 64, 8);
-    let last = batch.cas(MN, 64, 9, 11);
+    let before = batch.read(MN, START + 64, 8);
+    let cas = batch.cas(MN, START + 64, 0, 5);
+    let after_cas = batch.read(MN, START + 64, 8);
+    let faa = batch.faa(MN, START + 64, 2);
+    let after_faa = batch.read(MN, START + 64, 8);
+    batch.write(MN, START + 64, span);
+    let after_write = batch.read(MN, START + 64, 8);
+    let last = batch.cas(MN, START + 64, 9, 11);
     let batch = session.done(batch);
     let read = |ticket| word(batch.data(ticket).unwrap());
     assert_eq!(read(before), 0);
@@ -30,7 +32,7 @@ pub(super) fn order_within_a_batch<R: Rig>(rig: &R) {
     assert_eq!(read(after_faa), 7);
     assert_eq!(read(after_write), 9);
     assert_eq!(batch.found(last), Ok(9));
-    assert_eq!(session.word(MN, 64), 11);
+    assert_eq!(session.word(MN, START + 64), 11);
 }
 
 /// Guarantee 1 for as many verbs as a batch may have, on two nodes in turn.
@@ -40,7 +42,7 @@ pub(super) fn a_full_batch_in_order<R: Rig>(rig: &R) {
     let mut tickets = Vec::new();
     for i in 0..MAX_BATCH_VERBS / 4 {
         for node in NODES {
-            tickets.push((i, batch.faa(node, 8, 1), batch.read(node, 8, 8)));
+            tickets.push((i, batch.faa(node, START + 8, 1), batch.read(node, START + 8, 8)));
         }
     }
     assert_eq!(batch.verbs().len(), MAX_BATCH_VERBS);
@@ -55,7 +57,7 @@ pub(super) fn a_full_batch_in_order<R: Rig>(rig: &R) {
 pub(super) fn bounds<R: Rig>(rig: &R) {
     let session = Session::new(rig, 1);
     let (mut batch, span) = staged(&[0xee; 64]);
-    let first = batch.faa(MN, 0, 1);
+    let first = batch.faa(MN, START, 1);
     let good = batch.verbs().len();
     batch.read(MN, POOL_BYTES - 7, 8);
     batch.read(MN, POOL_BYTES + 1, 0);
@@ -63,17 +65,17 @@ pub(super) fn bounds<R: Rig>(rig: &R) {
     batch.read(MN, u64::MAX - 7, 8);
     batch.write(MN, POOL_BYTES - 63, span);
     batch.write(MN, u64::MAX - 31, span);
-    batch.write(MN, 1 << 63, span);
+    batch.write(MN, START + (1 << 63), span);
     batch.cas(MN, POOL_BYTES, 0, 1);
     batch.cas(MN, POOL_BYTES - 4, 0, 1);
-    batch.cas(MN, 4, 0, 1);
-    batch.faa(MN, 1, 1);
+    batch.cas(MN, START + 4, 0, 1);
+    batch.faa(MN, START + 1, 1);
     batch.faa(MN, u64::MAX - 7, 1);
     let bad = batch.verbs().len();
     batch.write(MN, POOL_BYTES - 64, span);
     let edge = batch.read(MN, POOL_BYTES - 64, 64);
     let empty = batch.read(MN, POOL_BYTES, 0);
-    let last = batch.faa(MN, 0, 1);
+    let last = batch.faa(MN, START, 1);
     let batch = session.run(batch);
     assert!(
         batch.verbs()[good..bad].iter().all(|v| v.result == Err(VerbError::OutOfBounds)),
@@ -84,14 +86,35 @@ pub(super) fn bounds<R: Rig>(rig: &R) {
     assert_eq!((batch.found(first), batch.found(last)), (Ok(0), Ok(1)));
     assert_eq!(batch.data(edge).unwrap(), [0xee; 64]);
     assert_eq!(batch.data(empty).unwrap(), []);
-    assert_eq!(session.word(MN, 0), 2, "a misaligned atomic has changed a word");
-    assert_eq!(session.word(MN, 8), 0, "a misaligned atomic has changed a word");
+    assert_eq!(session.word(MN, START), 2, "a misaligned atomic has changed a word");
+    assert_eq!(session.word(MN, START + 8), 0, "a misaligned atomic has changed a word");
     assert_eq!(session.word(MN, POOL_BYTES - 72), 0, "a write out of bounds has had an effect");
     let mut batch = Batch::new();
     let huge = batch.stage(MAX_VERB_BYTES + 1);
-    batch.write(MN, 0, huge);
+    batch.write(MN, START, huge);
     let batch = session.run(batch);
     assert_eq!(batch.check(), Err(Failure { node: MN, error: VerbError::OutOfBounds }));
+}
+
+/// Guarantee 6: nobody changes a word of the header, and everybody may read it.
+pub(super) fn the_header_is_read_only<R: Rig>(rig: &R) {
+    let session = Session::new(rig, 1);
+    let (mut batch, span) = staged(&[0xee; 64]);
+    let whole = batch.read(MN, 0, START as u32 + 8);
+    let good = batch.verbs().len();
+    batch.write(MN, 0, span);
+    batch.write(MN, START - 64, span);
+    batch.write(MN, START - 1, span);
+    batch.cas(MN, 16, 0, 1);
+    batch.faa(MN, START - 8, 1);
+    let bad = batch.verbs().len();
+    let after = batch.read(MN, 0, START as u32 + 8);
+    batch.faa(MN, START, 1);
+    let batch = session.run(batch);
+    let refused = |verb: &Verb| verb.result == Err(VerbError::OutOfBounds);
+    assert!(batch.verbs()[good..bad].iter().all(refused), "{:?}", &batch.verbs()[good..bad]);
+    assert_eq!(batch.data(whole).unwrap(), batch.data(after).unwrap());
+    assert_eq!(session.word(MN, START), 1, "the session lives on");
 }
 
 /// READ and WRITE against an array of bytes, for all small lengths at all places in a word.
@@ -108,9 +131,9 @@ pub(super) fn any_length_at_any_offset<R: Rig>(rig: &R) {
                 *byte = (len * 31 + offset * 7 + i) as u8 | 1;
             }
             model[offset..offset + len].copy_from_slice(batch.bytes(span));
-            batch.write(MN, offset as u64, span);
-            let part = batch.read(MN, offset as u64, len as u32);
-            let all = batch.read(MN, 0, BYTES as u32);
+            batch.write(MN, START + offset as u64, span);
+            let part = batch.read(MN, START + offset as u64, len as u32);
+            let all = batch.read(MN, START, BYTES as u32);
             batch = session.done(batch);
             assert_eq!(batch.data(part).unwrap(), &model[offset..offset + len]);
             assert_eq!(batch.data(all).unwrap(), model, "{len} bytes at {offset}");
@@ -129,10 +152,10 @@ pub(super) fn the_largest_verbs<R: Rig>(rig: &R) {
         let bytes = batch.bytes_mut(span).iter_mut().enumerate();
         bytes.for_each(|(i, b)| *b = byte(i, salt));
     }
-    let before = batch.read(MN, 3, len);
-    batch.write(MN, 3, spans[0]);
-    batch.write(MN, 5 + u64::from(len), spans[1]);
-    let after = [batch.read(MN, 3, len), batch.read(MN, 5 + u64::from(len), len)];
+    let before = batch.read(MN, START + 3, len);
+    batch.write(MN, START + 3, spans[0]);
+    batch.write(MN, START + 5 + u64::from(len), spans[1]);
+    let after = [batch.read(MN, START + 3, len), batch.read(MN, START + 5 + u64::from(len), len)];
     let batch = session.done(batch);
     assert!(batch.data(before).unwrap().iter().all(|b| *b == 0));
     for (salt, ticket) in after.into_iter().enumerate() {
@@ -150,7 +173,7 @@ pub(super) fn many_batches_in_flight<R: Rig>(rig: &R) {
         let batches = (0..BATCHES).map(|i| {
             let (mut batch, span) = staged(&[i as u8; 100]);
             let at = 4096 + i as u64 * 128;
-            batch.faa(MN, 0, 1);
+            batch.faa(MN, START, 1);
             batch.write(NODES[1], at, span);
             batch.read(NODES[1], at, 100);
             Box::pin(session.fabric.execute(batch))
@@ -193,13 +216,13 @@ pub(super) fn dropped_futures<R: Rig>(rig: &R) {
     const ROUNDS: u64 = 200;
     let session = Session::new(rig, 1);
     let mut dropped_before_poll = Batch::new();
-    dropped_before_poll.faa(MN, 8, 1);
+    dropped_before_poll.faa(MN, START + 8, 1);
     drop(session.fabric.execute(dropped_before_poll));
     for round in 0..ROUNDS {
         let (mut batch, span): (Batch, Span) = staged(&[7; 64]);
-        batch.faa(MN, 0, 1);
-        batch.read(NODES[1], 0, 1 << 14);
-        batch.write(NODES[1], 1 << 20, span);
+        batch.faa(MN, START, 1);
+        batch.read(NODES[1], START, 1 << 14);
+        batch.write(NODES[1], START + (1 << 20), span);
         {
             let mut future = Box::pin(session.fabric.execute(batch));
             let mut context = Context::from_waker(Waker::noop());
@@ -210,11 +233,11 @@ pub(super) fn dropped_futures<R: Rig>(rig: &R) {
         if round % 10 == 0 {
             // A batch posted after a dropped one gets its own reply.
             let (mut batch, span) = staged(&round.to_le_bytes());
-            batch.write(MN, 64, span);
-            let ticket = batch.read(MN, 64, 8);
+            batch.write(MN, START + 64, span);
+            let ticket = batch.read(MN, START + 64, 8);
             assert_eq!(word(session.done(batch).data(ticket).unwrap()), round);
         }
     }
-    assert!(session.word(MN, 0) <= ROUNDS);
-    assert_eq!(session.word(MN, 8), 0, "a future that was never polled has executed");
+    assert!(session.word(MN, START) <= ROUNDS);
+    assert_eq!(session.word(MN, START + 8), 0, "a future that was never polled has executed");
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, MnId, Op, VerbError};
 
-use super::{NODES, PATIENCE, Rig, Session};
+use super::{NODES, PATIENCE, Rig, START, Session};
 use crate::error::AttachCause;
 
 /// A node that fails is noticed within this time.
@@ -15,9 +15,9 @@ const NOTICE: Duration = Duration::from_secs(5);
 pub(super) fn unknown_nodes_are_unreachable<R: Rig>(rig: &R) {
     let session = Session::new(rig, 1);
     let mut batch = Batch::new();
-    let before = batch.faa(NODES[0], 0, 1);
-    let unknown = batch.faa(MnId(99), 0, 1);
-    let after = batch.faa(NODES[1], 0, 1);
+    let before = batch.faa(NODES[0], START, 1);
+    let unknown = batch.faa(MnId(99), START, 1);
+    let after = batch.faa(NODES[1], START, 1);
     let batch = session.run(batch);
     assert_eq!((batch.found(before), batch.found(after)), (Ok(0), Ok(0)));
     assert_eq!(batch.found(unknown).unwrap_err().error, VerbError::Unreachable);
@@ -34,8 +34,8 @@ pub(super) fn a_node_fails<R: Rig>(rig: &R) {
             let started = Instant::now();
             while failed_at.is_none_or(|at: u64| done < at + 100) {
                 let mut batch = Batch::new();
-                let good = batch.faa(NODES[0], 0, 1);
-                let bad = batch.faa(NODES[1], 0, 1);
+                let good = batch.faa(NODES[0], START, 1);
+                let bad = batch.faa(NODES[1], START, 1);
                 let batch = session.run(batch);
                 assert_eq!(batch.found(good), Ok(done));
                 done += 1;
@@ -72,8 +72,8 @@ pub(super) fn a_fenced_client_is_out<R: Rig>(rig: &R) {
     let (fenced, other) = (Session::new(rig, 1), Session::new(rig, 2));
     let both = |session: &Session<'_, R>| {
         let mut batch = Batch::new();
-        batch.faa(NODES[0], 0, 1);
-        batch.faa(NODES[1], 0, 1);
+        batch.faa(NODES[0], START, 1);
+        batch.faa(NODES[1], START, 1);
         session.run(batch)
     };
     both(&fenced).check().unwrap();
@@ -119,9 +119,9 @@ pub(super) fn fencing_while_it_hammers<R: Rig>(rig: &R) {
             scope.spawn(|| hammer(rig, client, &posted));
             wait_for(|| posted.load(Ordering::Acquire) > u64::from(client) / 2);
             rig.fence(NODES[0], ClientId(client));
-            watcher.read(NODES[0], 0, 64)
+            watcher.read(NODES[0], START, 64)
         });
-        assert_eq!(watcher.read(NODES[0], 0, 64), after, "a verb after the fence");
+        assert_eq!(watcher.read(NODES[0], START, 64), after, "a verb after the fence");
         assert_eq!(after[..8], after[56..], "half a batch");
     }
 }
@@ -131,9 +131,9 @@ fn hammer<R: Rig>(rig: &R, client: u32, posted: &AtomicU64) {
     let session = Session::new(rig, client);
     loop {
         let mut batch = Batch::new();
-        batch.read(NODES[0], 4096, 256 << 10);
+        batch.read(NODES[0], START + 4096, 256 << 10);
         for i in 0..8 {
-            batch.faa(NODES[0], i * 8, 1);
+            batch.faa(NODES[0], START + i * 8, 1);
         }
         let batch = session.run(batch);
         posted.fetch_add(1, Ordering::Release);
@@ -150,5 +150,5 @@ pub(super) fn fencing_a_stranger<R: Rig>(rig: &R) {
     }
     let error = rig.attach(ClientId(77)).err().expect("fenced for ever");
     assert!(matches!(error.cause, AttachCause::Fenced), "{error}");
-    Session::new(rig, 78).word(NODES[1], 0);
+    Session::new(rig, 78).word(NODES[1], START);
 }

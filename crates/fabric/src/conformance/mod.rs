@@ -21,12 +21,15 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 
 use crate::error::AttachError;
 
 /// The memory nodes of a rig.
 pub const NODES: [MnId; 2] = [MnId(0), MnId(1)];
+/// Where what sessions may change begins in a pool: behind its header.
+pub const START: u64 = POOL_HEADER_BYTES;
 /// Bytes of the pool of each: room for two verbs of the largest size and a bit.
 pub const POOL_BYTES: u64 = 34 << 20;
 /// Nothing in the suite takes longer, unless a guarantee is broken.
@@ -59,6 +62,7 @@ pub fn checks<R: Rig>() -> Vec<Check<R>> {
         ("order_within_a_batch", basics::order_within_a_batch),
         ("a_full_batch_in_order", basics::a_full_batch_in_order),
         ("bounds", basics::bounds),
+        ("the_header_is_read_only", basics::the_header_is_read_only),
         ("any_length_at_any_offset", basics::any_length_at_any_offset),
         ("the_largest_verbs", basics::the_largest_verbs),
         ("many_batches_in_flight", basics::many_batches_in_flight),

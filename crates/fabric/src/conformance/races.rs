@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use fusee_core::verbs::Batch;
 
-use super::{NODES, Rig, Session, staged, word};
+use super::{NODES, Rig, START, Session, staged, word};
 
 const MN: fusee_core::verbs::MnId = NODES[0];
-const BASE: u64 = 4096;
+const BASE: u64 = START;
 /// How long each race goes on.
 const RACE: Duration = Duration::from_millis(150);
 

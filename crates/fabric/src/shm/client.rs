@@ -13,7 +13,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
 
@@ -23,6 +23,7 @@ use super::monitor::{self, Watch};
 use super::sessions::{Access, Refusal, SessionId};
 use super::wire::{Hello, Status, WELCOME_BYTES, Welcome};
 use crate::error::{AttachCause, AttachError};
+use crate::hello::{self, GoesOn, LOOK};
 use crate::pool::{Order, Pool};
 use crate::sys;
 
@@ -91,10 +92,21 @@ impl ShmFabric {
         identity: u64,
         path: Option<&Path>,
     ) -> Result<(), AttachError> {
+        self.attach_while(node, identity, path, &|| true)
+    }
+
+    /// As [`ShmFabric::attach`], as long as `goes_on`.
+    pub(crate) fn attach_while(
+        &self,
+        node: MnId,
+        identity: u64,
+        path: Option<&Path>,
+        goes_on: GoesOn<'_>,
+    ) -> Result<(), AttachError> {
         let at = path.map_or_else(|| "this host".into(), |path| path.display().to_string());
         let link = match (Hub::find(identity), path) {
             (Some(hub), _) => self.local(node, hub),
-            (None, Some(path)) => self.remote(node, identity, path),
+            (None, Some(path)) => self.remote(node, identity, path, goes_on),
             (None, None) => Err(AttachCause::NotOffered),
         };
         let link = link.map_err(|cause| AttachError { node, at, cause })?;
@@ -140,17 +152,32 @@ impl ShmFabric {
         Ok(Link { node, gate, pool, lease: Lease::Local(Listed { hub, session }) })
     }
 
-    fn remote(&self, node: MnId, identity: u64, path: &Path) -> Result<Link, AttachCause> {
+    fn remote(
+        &self,
+        node: MnId,
+        identity: u64,
+        path: &Path,
+        goes_on: GoesOn<'_>,
+    ) -> Result<Link, AttachCause> {
         let mut socket = UnixStream::connect(path).map_err(AttachCause::Unreachable)?;
-        socket.set_read_timeout(Some(WELCOME_WAIT))?;
+        socket.set_read_timeout(Some(LOOK))?;
+        let end = Instant::now() + WELCOME_WAIT;
         let hello = Hello { identity, client: self.client };
         socket.write_all(&hello.encode()).map_err(AttachCause::Unreachable)?;
         let (mut bytes, mut got, mut file) = ([0; WELCOME_BYTES], 0, None);
         while got < bytes.len() {
+            if Instant::now() >= end || !goes_on() {
+                return Err(hello::silent());
+            }
             match sys::receive_with_fd(&socket, &mut bytes[got..]) {
                 Ok((0, _)) => return Err(AttachCause::NotAMemoryNode),
                 Ok((n, fd)) => (got, file) = (got + n, fd.or(file)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Nothing yet.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+                    ) => {}
                 Err(error) => return Err(AttachCause::Unreachable(error)),
             }
         }

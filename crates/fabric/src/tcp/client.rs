@@ -21,6 +21,7 @@ use super::frame::Results;
 use super::link::{self, Link, LinkError, Part};
 use crate::alarm::Alarm;
 use crate::error::{AttachCause, AttachError};
+use crate::hello::GoesOn;
 use crate::slots::{Execute, Posts, Slots};
 use crate::spin::{DEFAULT_SPIN, Spin};
 
@@ -83,9 +84,21 @@ impl TcpFabric {
     /// Attaches to the memory node that listens at `address` (host and port). A node attached
     /// before under this name is replaced; what was in flight to it fails as unreachable.
     pub fn attach(&self, node: MnId, identity: u64, address: &str) -> Result<(), AttachError> {
+        self.attach_while(node, identity, address, &|| true)
+    }
+
+    /// As `attach`, as long as `goes_on`.
+    pub(crate) fn attach_while(
+        &self,
+        node: MnId,
+        identity: u64,
+        address: &str,
+        goes_on: GoesOn<'_>,
+    ) -> Result<(), AttachError> {
         let wait = self.options.connect;
         let failed = |cause| AttachError { node, at: address.into(), cause };
-        let mut link = link::connect(node, address, self.client, identity, wait).map_err(failed)?;
+        let mut link =
+            link::connect(node, address, self.client, identity, wait, goes_on).map_err(failed)?;
         self.detach(node);
         let inner = &mut *self.inner.borrow_mut();
         // The place of a node that was detached, or a new one.

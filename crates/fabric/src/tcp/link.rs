@@ -13,7 +13,7 @@ use fusee_core::verbs::{Batch, ClientId, MAX_BATCH_VERBS, MnId, Op, VerbError};
 use super::buffer::{Buffer, Progress};
 use super::frame::{self, Hello, Reply, ReplyKind, Results, Status, Welcome, WireOp, WireVerb};
 use crate::error::AttachCause;
-use crate::hello;
+use crate::hello::{self, GoesOn};
 
 /// Verbs `from..to` of a batch that are for this node and not yet failed.
 #[derive(Clone, Copy, Debug)]
@@ -74,17 +74,18 @@ impl LinkError {
     }
 }
 
-/// Connects and says hello, within `wait`.
+/// Connects and says hello, within `wait` and as long as `goes_on`.
 pub(super) fn connect(
     node: MnId,
     address: &str,
     client: ClientId,
     identity: u64,
     wait: Duration,
+    goes_on: GoesOn<'_>,
 ) -> Result<Link, AttachCause> {
     let mut stream = hello::connect(address, wait)?;
     let hello = Hello { identity, client }.encode();
-    let welcome = hello::exchange(&mut stream, &hello, frame::MAGIC, wait)?;
+    let welcome = hello::exchange(&mut stream, &hello, frame::MAGIC, wait, goes_on)?;
     let welcome = Welcome::decode(&welcome).map_err(|_| AttachCause::NotAMemoryNode)?;
     match welcome.status {
         Status::Welcome if welcome.identity == identity => {}
@@ -239,7 +240,8 @@ impl Link {
     pub(super) fn fail(&mut self, error: &LinkError) -> VecDeque<Part> {
         match error {
             LinkError::Left => tracing::debug!(node = %self.node, "left a memory node"),
-            _ => tracing::warn!(node = %self.node, %error, "lost a memory node"),
+            // Each session has its own; that the node is reported unreachable is told once.
+            _ => tracing::debug!(node = %self.node, %error, "lost a memory node"),
         }
         self.failed = Some(error.verb_error());
         (self.input, self.output) = Default::default();

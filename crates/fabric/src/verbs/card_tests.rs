@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Span, VerbError};
 
 use super::client::{VerbsFabric, VerbsOptions};
@@ -20,6 +21,8 @@ use super::requester::{Completion, Requester, Work};
 use crate::pool::{Order, Pool, PoolOptions};
 
 const POOL_BYTES: u64 = 64 << 10;
+/// Behind the header.
+const START: u64 = POOL_HEADER_BYTES;
 const READ: Op = Op::Read { buf: Span { start: 0, len: 8 } };
 const WRITE: Op = Op::Write { buf: Span { start: 0, len: 8 } };
 const FAA: Op = Op::Faa { add: 1, found: 0 };
@@ -51,6 +54,7 @@ struct Pair {
     responder: Option<Responder>,
     pool: Pool,
     registered: Registered,
+    _header: Registered,
 }
 
 impl Pair {
@@ -64,9 +68,11 @@ impl Pair {
         let registered = Registered::pool(device, &pool).unwrap();
         let mut requester = Requester::new(device, port).unwrap();
         let responder = Responder::new(device, port, &requester.address()).unwrap();
-        let at = (registered.base(), key.unwrap_or(registered.remote_key()));
+        let header = Registered::header(device, &pool).unwrap();
+        let key = key.unwrap_or(registered.remote_key());
+        let at = (header.base(), key, header.remote_key());
         requester.connect(&responder.address(), at).unwrap();
-        Pair { requester, responder: Some(responder), pool, registered }
+        Pair { requester, responder: Some(responder), pool, registered, _header: header }
     }
 
     /// Posts a verb, and waits for what comes of it.
@@ -94,6 +100,7 @@ impl Pair {
 fn the_card_refuses_what_is_not_allowed() {
     let Some(card) = card() else { return };
     let mut good = Pair::new(&card);
+    assert_eq!(good.post(READ, 16), Ok(()), "the header may be read");
     good.requester.put(0, &7u64.to_le_bytes());
     assert_eq!(good.post(WRITE, POOL_BYTES - 8), Ok(()));
     assert_eq!(good.post(FAA, POOL_BYTES - 8), Ok(()));
@@ -107,19 +114,24 @@ fn the_card_refuses_what_is_not_allowed() {
         (READ, below),
         (WRITE, below),
         (FAA, below),
+        (WRITE, 8),
+        (FAA, 8),
+        (WRITE, START - 8),
+        (READ, START - 4),
         (READ, 1 << 62),
     ] {
         let mut pair = Pair::new(&card);
         assert_eq!(pair.post(op, offset), Err(Refusal::There), "{op:?} at {offset}");
-        assert_eq!((pair.word(0), pair.word(8)), (0, 0), "{op:?} at {offset}");
+        assert_eq!((pair.word(START), pair.word(8)), (0, 0), "{op:?} at {offset}");
         // It has lost its connection.
         pair.post(READ, 0).expect_err("the queue pair is in error");
     }
     // Not at a word: some drivers refuse that on this side already.
-    for (op, offset) in [(FAA, 4), (Op::Cas { expected: 0, swap: 1, found: 0 }, 12)] {
+    for (op, offset) in [(FAA, START + 4), (Op::Cas { expected: 0, swap: 1, found: 0 }, START + 12)]
+    {
         let mut pair = Pair::new(&card);
         pair.post(op, offset).expect_err("it is not allowed");
-        assert_eq!((pair.word(0), pair.word(8)), (0, 0), "{op:?} at {offset}");
+        assert_eq!((pair.word(START), pair.word(START + 8)), (0, 0), "{op:?} at {offset}");
     }
 }
 
@@ -130,7 +142,7 @@ fn a_key_is_needed_and_reaches_its_own_pool_only() {
     // The other pool lies elsewhere.
     for key in [0, 1, other.registered.remote_key()] {
         let mut pair = Pair::with_key(&card, Some(key));
-        pair.post(READ, 0).expect_err("a key of nothing there");
+        pair.post(READ, START).expect_err("a key of nothing there");
     }
 }
 
@@ -139,14 +151,14 @@ fn a_key_is_needed_and_reaches_its_own_pool_only() {
 fn a_card_that_does_not_answer_is_noticed_in_bounded_time() {
     let Some(card) = card() else { return };
     let mut pair = Pair::new(&card);
-    pair.post(FAA, 0).unwrap();
+    pair.post(FAA, START).unwrap();
     pair.responder.take().unwrap().end().unwrap();
     let started = Instant::now();
-    pair.post(FAA, 0).expect_err("nobody is there");
+    pair.post(FAA, START).expect_err("nobody is there");
     let took = started.elapsed();
     assert!(took > Duration::from_millis(100), "given up after {took:?}, so it was not repeated");
     assert!(took < Duration::from_secs(6), "given up after {took:?}");
-    assert_eq!(pair.word(0), 1, "a verb after the end of the queue pair");
+    assert_eq!(pair.word(START), 1, "a verb after the end of the queue pair");
 }
 
 /// A node that says hello and keeps the connection, and whose queue pair has gone.
@@ -164,7 +176,8 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
             let responder = Responder::new(&device, &port, &hello.address).unwrap();
             let (identity, pool_bytes, status) = (hello.identity, POOL_BYTES, Status::Welcome);
             let address = responder.address();
-            let welcome = Welcome { identity, pool_bytes, status, key: 1, base: 0, address };
+            let (key, header_key, base) = (1, 2, 0);
+            let welcome = Welcome { identity, pool_bytes, status, key, header_key, base, address };
             stream.write_all(&welcome.encode()).unwrap();
             responder.end().unwrap();
             stream
@@ -177,7 +190,7 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
         let _lease = node.join().unwrap();
         let started = Instant::now();
         let mut batch = Batch::new();
-        batch.faa(MnId(0), 0, 1);
+        batch.faa(MnId(0), START, 1);
         let (mut executing, waker) = (std::pin::pin!(fabric.execute(batch)), fabric.waker());
         let batch = loop {
             match executing.as_mut().poll(&mut Context::from_waker(&waker)) {

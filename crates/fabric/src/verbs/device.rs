@@ -13,6 +13,8 @@ use std::net::IpAddr;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
+use fusee_core::layout::POOL_HEADER_BYTES;
+
 use super::ffi::{self, Context, Cq, GidEntry, Library, Mr, Pd, PortAttr, Qp};
 use super::ports::{self, Gid, GidKind, Port, Selected, Wanted};
 use super::wire::Address;
@@ -284,14 +286,26 @@ impl fmt::Debug for Registered {
 }
 
 impl Registered {
-    /// A pool, for sessions that have its key.
+    /// What a pool holds behind its header, for sessions that have its key.
+    ///
+    /// # Panics
+    /// If the pool is no longer than a header.
     pub(super) fn pool(device: &Arc<Device>, pool: &Pool) -> Result<Registered, RdmaError> {
         let access = ffi::ACCESS_LOCAL_WRITE
             | ffi::ACCESS_REMOTE_READ
             | ffi::ACCESS_REMOTE_WRITE
             | ffi::ACCESS_REMOTE_ATOMIC;
         let (start, bytes) = pool.pin();
-        Registered::new(device, Memory::Pool(pool.clone()), (start, bytes), access)
+        let header_bytes = POOL_HEADER_BYTES as usize;
+        let lent = bytes.checked_sub(header_bytes).expect("a pool is longer than its header");
+        let range = (start.wrapping_add(header_bytes), lent);
+        Registered::new(device, Memory::Pool(pool.clone()), range, access)
+    }
+
+    /// The header of a pool, which its key allows to read.
+    pub(super) fn header(device: &Arc<Device>, pool: &Pool) -> Result<Registered, RdmaError> {
+        let range = (pool.pin().0, POOL_HEADER_BYTES as usize);
+        Registered::new(device, Memory::Pool(pool.clone()), range, ffi::ACCESS_REMOTE_READ)
     }
 
     /// Fresh memory, for nobody but the card of this machine.

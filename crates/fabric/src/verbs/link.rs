@@ -19,13 +19,14 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
+use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::{Batch, ClientId, MnId, Op, Verb, VerbError};
 
 use super::device;
 use super::requester::{ARENA_BYTES, CardCounts, Completion, Requester, Work};
 use super::wire::{FENCED, Hello, MAGIC, Status, Welcome};
 use crate::error::{AttachCause, RdmaError};
-use crate::hello;
+use crate::hello::{self, GoesOn};
 use crate::slots::Slots;
 
 /// The longest fragment: several fit into the arena, so that one is copied while others travel.
@@ -156,19 +157,20 @@ impl LinkError {
     }
 }
 
-/// Connects and says hello, within `wait` for each.
+/// Connects and says hello, within `wait` for each and as long as `goes_on`.
 pub(super) fn connect(
     node: MnId,
     address: &str,
     client: ClientId,
     identity: u64,
     wait: Duration,
+    goes_on: GoesOn<'_>,
 ) -> Result<Link, AttachCause> {
     let mut stream = hello::connect(address, wait)?;
     let (device, port) = device::choose(Some(stream.local_addr()?.ip()))?;
     let mut requester = Requester::new(&device, &port)?;
     let hello = Hello { identity, client, address: requester.address() }.encode();
-    let welcome = hello::exchange(&mut stream, &hello, MAGIC, wait)?;
+    let welcome = hello::exchange(&mut stream, &hello, MAGIC, wait, goes_on)?;
     let welcome = Welcome::decode(&welcome).ok_or(AttachCause::NotAMemoryNode)?;
     match welcome.status {
         Status::Welcome if welcome.identity == identity => {}
@@ -179,7 +181,8 @@ pub(super) fn connect(
         Status::Fenced => return Err(AttachCause::Fenced),
         Status::Unable => return Err(AttachCause::NotConnectable),
     }
-    requester.connect(&welcome.address, (welcome.base, welcome.key))?;
+    let pool = (welcome.base, welcome.key, welcome.header_key);
+    requester.connect(&welcome.address, pool)?;
     stream.set_nonblocking(true)?;
     let (gid, device) = (port.gid.index, &port.port.device);
     tracing::debug!(%node, device, port = port.port.number, gid, "attached by verbs");
@@ -199,10 +202,14 @@ pub(super) fn connect(
     })
 }
 
-/// The longest fragment of a verb from byte `from` on: to the end of the word if it starts within one.
+/// The longest fragment of a verb from byte `from` on: to the end of the word if it starts within one, and
+/// to the end of the header, which has another key.
 fn fragment_bytes(verb: &Verb, from: u32, most: u32) -> u32 {
-    let into_word = (verb.offset + u64::from(from)) % 8;
+    let start = verb.offset + u64::from(from);
+    let into_word = start % 8;
     let most = if into_word == 0 { most } else { 8 - into_word as u32 };
+    let most =
+        if start < POOL_HEADER_BYTES { most.min((POOL_HEADER_BYTES - start) as u32) } else { most };
     most.min(verb.bytes() - from)
 }
 
@@ -369,7 +376,8 @@ impl Link {
     pub(super) fn fail(&mut self, error: &LinkError, slots: &mut Slots) {
         match error {
             LinkError::Left => tracing::debug!(node = %self.node, "left a memory node"),
-            _ => tracing::warn!(node = %self.node, %error, "lost a memory node"),
+            // Each session has its own; that the node is reported unreachable is told once.
+            _ => tracing::debug!(node = %self.node, %error, "lost a memory node"),
         }
         self.counted = self.counts();
         self.failed = Some(error.verb_error());

@@ -5,7 +5,7 @@
 //! the last one has gone; a hello that comes later is refused.
 //!
 //! A queue pair reaches what its protection domain has registered, which is the pool, and only with the
-//! pool's key; the card refuses everything else, and the connection of who tries it with it. Whatever a
+//! pool's keys: one for what is lent, and one for the header, which allows READs only. The card refuses everything else, and the connection of who tries it with it. Whatever a
 //! client sends to this loop, the node lives on.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -63,6 +63,7 @@ impl VerbsNode {
         let near = Some(addr.ip()).filter(|ip| !ip.is_unspecified());
         let (device, port) = device::choose(near)?;
         let registered = Registered::pool(&device, pool)?;
+        let header = Registered::header(&device, pool)?;
         let poll = Poll::new().map_err(io)?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(io)?;
         let mut listener = TcpListener::bind(addr).map_err(|source| match source.kind() {
@@ -92,6 +93,7 @@ impl VerbsNode {
             port,
             pool_bytes: pool.bytes(),
             registered,
+            header,
         };
         let thread = std::thread::Builder::new().name("fusee-verbs".into());
         let thread = Some(thread.spawn(move || server.run()).map_err(io)?);
@@ -185,6 +187,7 @@ struct Loop {
     pool_bytes: u64,
     // After the queue pairs that reach it.
     registered: Registered,
+    header: Registered,
 }
 
 impl Loop {
@@ -349,7 +352,8 @@ impl Loop {
             pool_bytes: self.pool_bytes,
             status: Status::Welcome,
             key: self.registered.remote_key(),
-            base: self.registered.base(),
+            header_key: self.header.remote_key(),
+            base: self.header.base(),
             address: responder.address(),
         };
         // The buffer of a fresh connection has room.

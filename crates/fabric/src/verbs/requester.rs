@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::Op;
 
 use super::device::{Completions, Device, QueuePair, Registered};
@@ -92,6 +93,7 @@ pub(super) struct Requester {
     pieces: Vec<Sge>,
     remote_base: u64,
     remote_key: u32,
+    header_key: u32,
     /// Verbs added since the last that was signalled.
     unsignalled: u32,
     pub(super) counts: CardCounts,
@@ -121,6 +123,7 @@ impl Requester {
             pieces: Vec::with_capacity(verbs as usize),
             remote_base: 0,
             remote_key: 0,
+            header_key: 0,
             unsignalled: 0,
             counts: CardCounts::default(),
         })
@@ -131,13 +134,13 @@ impl Requester {
         self.pair.address()
     }
 
-    /// Connects it to the queue pair of a memory node, whose pool has this base and key.
+    /// Connects it to the queue pair of a memory node, whose pool has this base, key and header's key.
     pub(super) fn connect(
         &mut self,
         peer: &Address,
-        (base, key): (u64, u32),
+        (base, key, header_key): (u64, u32, u32),
     ) -> Result<(), RdmaError> {
-        (self.remote_base, self.remote_key) = (base, key);
+        (self.remote_base, self.remote_key, self.header_key) = (base, key, header_key);
         self.pair.connect(peer)
     }
 
@@ -191,7 +194,8 @@ impl Requester {
         let start = self.at(work.place, work.len as usize);
         let piece = Sge { addr: start as u64, length: work.len, lkey: self.arena.local_key() };
         let remote_addr = self.remote_base.wrapping_add(work.offset);
-        let rkey = self.remote_key;
+        let is_header = work.offset < POOL_HEADER_BYTES;
+        let rkey = if is_header { self.header_key } else { self.remote_key };
         let atomic = |compare_add, swap| ffi::Operands {
             atomic: ffi::Atomic { remote_addr, compare_add, swap, rkey },
         };

@@ -3,7 +3,8 @@
 //! ```text
 //! address, 28 bytes   | queue pair 4 | first packet 4 | lid 2 | mtu 1 | depth 1 | gid 16 |
 //! hello, 48 bytes     | magic 8 | identity 8 | client 4 | address 28 |
-//! welcome, 68 bytes   | magic 8 | identity 8 | pool bytes 8 | status 4 | key 4 | base 8 | address 28 |
+//! welcome, 72 bytes   | magic 8 | identity 8 | pool bytes 8 | status 4 | key 4 | header key 4 | base 8 |
+//!                     | address 28 |
 //! fenced, 1 byte      | 'f' |
 //! ```
 //!
@@ -22,7 +23,7 @@ use crate::bytes::{u32_at, u64_at};
 pub(super) const MAGIC: [u8; 8] = *b"FUSErd01";
 pub(super) const ADDRESS_BYTES: usize = 28;
 pub(super) const HELLO_BYTES: usize = 20 + ADDRESS_BYTES;
-pub(super) const WELCOME_BYTES: usize = 40 + ADDRESS_BYTES;
+pub(super) const WELCOME_BYTES: usize = 44 + ADDRESS_BYTES;
 /// What a node says to a session that it has fenced.
 pub(super) const FENCED: u8 = b'f';
 
@@ -61,8 +62,10 @@ pub(super) struct Welcome {
     pub(super) identity: u64,
     pub(super) pool_bytes: u64,
     pub(super) status: Status,
-    /// The key of the pool.
+    /// The key of what the pool holds behind its header.
     pub(super) key: u32,
+    /// The key of the header, for READs.
+    pub(super) header_key: u32,
     /// Where the pool starts, as the node's card counts.
     pub(super) base: u64,
     pub(super) address: Address,
@@ -115,7 +118,8 @@ impl Hello {
 impl Welcome {
     /// An answer that is no welcome.
     pub(super) fn refusal(identity: u64, status: Status) -> Welcome {
-        Welcome { identity, pool_bytes: 0, status, key: 0, base: 0, address: Address::default() }
+        let address = Address::default();
+        Welcome { identity, pool_bytes: 0, status, key: 0, header_key: 0, base: 0, address }
     }
 
     pub(super) fn encode(self) -> [u8; WELCOME_BYTES] {
@@ -131,8 +135,9 @@ impl Welcome {
         bytes[16..24].copy_from_slice(&self.pool_bytes.to_le_bytes());
         bytes[24..28].copy_from_slice(&status.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.key.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.base.to_le_bytes());
-        self.address.encode(&mut bytes[40..]);
+        bytes[32..36].copy_from_slice(&self.header_key.to_le_bytes());
+        bytes[36..44].copy_from_slice(&self.base.to_le_bytes());
+        self.address.encode(&mut bytes[44..]);
         bytes
     }
 
@@ -151,11 +156,11 @@ impl Welcome {
         if status != Status::Welcome {
             return Some(Welcome::refusal(identity, status));
         }
-        let (key, base) = (u32_at(bytes, 28)?, u64_at(bytes, 32)?);
+        let (key, header_key, base) = (u32_at(bytes, 28)?, u32_at(bytes, 32)?, u64_at(bytes, 36)?);
         // No verb inside of the pool may count beyond the end of memory.
         base.checked_add(pool_bytes)?;
-        let address = Address::decode(&bytes[40..])?;
-        Some(Welcome { identity, pool_bytes, status, key, base, address })
+        let address = Address::decode(&bytes[44..])?;
+        Some(Welcome { identity, pool_bytes, status, key, header_key, base, address })
     }
 }
 
@@ -175,9 +180,9 @@ mod tests {
         };
         let hello = Hello { identity: u64::MAX - 1, client: ClientId(7), address };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
-        let (key, base) = (9, 1 << 40);
+        let (key, header_key, base, status) = (9, 10, 1 << 40, Status::Welcome);
         let welcome =
-            Welcome { identity: 3, pool_bytes: 4096, status: Status::Welcome, key, base, address };
+            Welcome { identity: 3, pool_bytes: 4096, status, key, header_key, base, address };
         assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
         for status in [Status::WrongIdentity, Status::Fenced, Status::Unable] {
             let refusal = Welcome::refusal(3, status);
@@ -206,7 +211,9 @@ mod tests {
         }
         let (identity, pool_bytes, status) = (1, 4096, Status::Welcome);
         let base = u64::MAX - 4095;
-        let welcome = Welcome { identity, pool_bytes, status, key: 1, base, address: good };
+        let (key, header_key) = (1, 2);
+        let welcome =
+            Welcome { identity, pool_bytes, status, key, header_key, base, address: good };
         assert_eq!(Welcome::decode(&welcome.encode()), None, "a pool beyond the end of memory");
         let mut unknown = Welcome { base: 0, ..welcome }.encode();
         unknown[24] = 4;

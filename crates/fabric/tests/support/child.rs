@@ -16,7 +16,7 @@ use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
 use fusee_fabric::{FabricKind, attach_all};
 
-use super::{Served, block_on, node, verbs_node};
+use super::{START, Served, block_on, node, verbs_node};
 
 /// The environment variable that makes this binary a child.
 pub const ROLE: &str = "FUSEE_TEST_ROLE";
@@ -198,7 +198,7 @@ fn run_client(client: ClientId, mn: MnId, identity: u64, path: &str) {
         match &*fabric.borrow() {
             Some(fabric) if HAMMER.load(Ordering::Relaxed) => {
                 let mut batch = Batch::new();
-                batch.faa(mn, u64::from(client.0) * 8, 1);
+                batch.faa(mn, START + u64::from(client.0) * 8, 1);
                 block_on(fabric, fabric.execute(batch)).check().unwrap();
             }
             _ => std::thread::sleep(Duration::from_millis(1)),

@@ -9,11 +9,15 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
+use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
 use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::verbs::{Found, default_device};
 use fusee_fabric::{AnyFabric, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
+
+/// Where what sessions may change begins in a pool.
+pub const START: u64 = POOL_HEADER_BYTES;
 
 /// A number that no other test of this machine has at the moment.
 pub fn unique() -> u64 {

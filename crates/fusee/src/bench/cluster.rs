@@ -7,6 +7,7 @@
 
 use fusee_client::{Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options};
 use fusee_core::layout::{BlockShape, Object};
+use fusee_core::view::View;
 use fusee_master::settings::{DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, Lease, Settings};
 
 use super::args::{ClusterArgs, LoadArgs};
@@ -185,6 +186,7 @@ pub fn open(
     };
     if let Some(master) = &cluster.master {
         let client = connect::join(master, options)?;
+        check_capacity(demand, load, &client.view())?;
         return Ok(Target { client, servers: None });
     }
     let plan = plan(demand, load, cluster)?;
@@ -237,6 +239,26 @@ pub fn open(
         None => error.into(),
     })?;
     Ok(Target { client, servers: None })
+}
+
+/// Refuses pairs that a cluster cannot hold at a time, were it empty. What is replaced is used again there,
+/// so the writes of a run may be many times as much.
+fn check_capacity(demand: Demand, load: &LoadArgs, view: &View) -> Result<(), Failure> {
+    let geometry = &view.geometry;
+    let blocks = blocks(geometry, demand.keys, load.pair_bytes - KEY_BYTES, 0)?;
+    // Of the regions that there are; those to come have as many.
+    let replicas = view.regions.iter().map(|region| region.places.len()).max().unwrap_or(1);
+    let needed = blocks.saturating_mul(geometry.block_bytes).saturating_mul(replicas as u64);
+    let lent: u64 = view.members.iter().map(|member| member.pool_bytes).sum();
+    if needed <= lent {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "this benchmark keeps {} of pairs on {replicas} replicas, and the memory nodes of the cluster lend \
+         {} together; lower --keys, --operations or --pair-bytes, or start more memory nodes",
+        Bytes(needed),
+        Bytes(lent),
+    )))
 }
 
 /// Refuses a pool that cannot hold anything: that of --pool.

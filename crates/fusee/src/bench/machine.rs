@@ -5,6 +5,8 @@ use std::thread::available_parallelism;
 
 use serde::Serialize;
 
+use crate::quantity::Bytes;
+
 /// What a reader of a result must know.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
@@ -29,6 +31,36 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// In one line, with the program that ran there.
+    pub fn in_words(&self) -> String {
+        let commit = option_env!("FUSEE_COMMIT").map(|commit| format!(" ({commit})"));
+        let (version, commit) = (env!("CARGO_PKG_VERSION"), commit.unwrap_or_default());
+        let Machine { cpu, cores, .. } = self;
+        format!("fusee {version}{commit} on {cores} processors: {cpu}")
+    }
+}
+
+/// Says so if memory nodes lend more than the machine has. That is no error: the system gives memory
+/// as it is used, and may have swap.
+pub fn warn_of_pools(pool_bytes: u64, nodes: u64) {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let Some(total) = kib_in(&meminfo, "MemTotal:") else { return };
+    if let Some(text) = too_much(pool_bytes.saturating_mul(nodes), total) {
+        tracing::warn!("{text}");
+    }
+}
+
+fn too_much(pool_bytes: u64, memory_bytes: u64) -> Option<String> {
+    let (pool, memory) = (Bytes(pool_bytes), Bytes(memory_bytes));
+    (pool_bytes > memory_bytes).then(|| {
+        format!(
+            "--pool makes {pool} of memory to lend, and this machine has {memory}: when more than that is in \
+             use the system kills processes; lower --pool"
+        )
+    })
+}
+
 /// The smaller of what the machine and the control group still give.
 fn available_memory() -> Option<u64> {
     let machine = available_in(&fs::read_to_string("/proc/meminfo").ok()?);
@@ -40,7 +72,12 @@ fn available_memory() -> Option<u64> {
 }
 
 fn available_in(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    kib_in(meminfo, "MemAvailable:")
+}
+
+/// A line of it, in bytes.
+fn kib_in(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib << 10)
 }
@@ -54,5 +91,13 @@ mod tests {
         let meminfo = "MemTotal:  100 kB\nMemFree: 5 kB\nMemAvailable:   12345 kB\n";
         assert_eq!(available_in(meminfo), Some(12_345 << 10));
         assert_eq!(available_in("MemTotal: 100 kB\n"), None);
+        assert_eq!(kib_in(meminfo, "MemTotal:"), Some(100 << 10));
+    }
+
+    #[test]
+    fn pools_larger_than_the_memory_are_told() {
+        assert_eq!(too_much(23 << 30, 23 << 30), None);
+        let text = too_much(64 << 30, 23 << 30).unwrap();
+        assert!(text.contains("64.0 GiB") && text.contains("23.0 GiB"), "{text}");
     }
 }

@@ -25,7 +25,7 @@ mod driver;
 pub mod elasticity;
 pub mod failover;
 pub mod growth;
-mod machine;
+pub mod machine;
 mod message;
 pub mod micro;
 mod own;

@@ -6,10 +6,11 @@
 //! panel may have a logarithmic axis, then values of zero are left out. What is drawn is what the
 //! JSON report has; the picture is for looking.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use plotters::prelude::*;
 
+use super::machine::Machine;
 use crate::failure::Failure;
 
 const WIDTH: u32 = 1000;
@@ -25,7 +26,12 @@ const COLORS: [RGBColor; 5] = [
     RGBColor(0x8a, 0x3f, 0xa0),
     RGBColor(0x55, 0x55, 0x55),
 ];
-const MARK_COLOR: RGBColor = RGBColor(0xbb, 0xbb, 0xbb);
+/// No colour of a line, and dashed: no line of the grid.
+const MARK_COLOR: RGBColor = RGBColor(0xc2, 0x18, 0x5b);
+/// Where the legend stands, beside the panel.
+const LEGEND_WIDTH: u32 = 210;
+/// For what was measured where.
+const FOOT_HEIGHT: u32 = 20;
 
 /// A picture.
 pub struct Chart {
@@ -37,6 +43,8 @@ pub struct Chart {
     pub panels: Vec<Panel>,
     /// In all panels.
     pub marks: Vec<Mark>,
+    /// What the marks are, for the legend.
+    pub mark_name: &'static str,
 }
 
 /// What the panels have in common.
@@ -118,6 +126,21 @@ impl Mark {
     }
 }
 
+/// Whether a picture can be written there: before a run of minutes, not after it. What is there stays.
+pub fn check(path: Option<&PathBuf>) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    let is_new = !path.exists();
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    opened.map_err(|error| {
+        Failure::usage(format!("--plot: cannot write {}: {error}", path.display()))
+    })?;
+    if is_new {
+        // Should it stay, the picture replaces it.
+        drop(std::fs::remove_file(path));
+    }
+    Ok(())
+}
+
 type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
 
 impl Chart {
@@ -134,13 +157,15 @@ impl Chart {
     pub fn svg(&self) -> Drawn<String> {
         let mut svg = String::new();
         let count = self.panels.len().max(1);
-        let height = TITLE_HEIGHT + PANEL_HEIGHT * count as u32;
+        let height = TITLE_HEIGHT + PANEL_HEIGHT * count as u32 + FOOT_HEIGHT;
         {
             let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
             root.fill(&WHITE)?;
-            let root = root.titled(&self.title, (FONT, 18))?;
+            let (body, foot) = root.split_vertically(height - FOOT_HEIGHT);
+            foot.draw(&Text::new(Machine::here().in_words(), (12, 2), (FONT, 11)))?;
+            let body = body.titled(&self.title, (FONT, 18))?;
             for (number, (panel, area)) in
-                self.panels.iter().zip(root.split_evenly((count, 1))).enumerate()
+                self.panels.iter().zip(body.split_evenly((count, 1))).enumerate()
             {
                 self.panel(panel, number == 0, &area)?;
             }
@@ -155,11 +180,15 @@ impl Chart {
         is_first: bool,
         area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
     ) -> Drawn<()> {
-        let (low, high) = panel.range();
+        let (low, mut high) = panel.range();
+        if is_first && self.marks.iter().any(|mark| !mark.text.is_empty()) {
+            // The texts stand above all lines.
+            high += (high - low) * 0.08 * f64::from(TEXT_LINES);
+        }
         let (start, end) = self.extent();
         let mut chart = ChartBuilder::on(area)
             .margin(8)
-            .margin_right(24)
+            .margin_right(24 + LEGEND_WIDTH)
             .x_label_area_size(30)
             .y_label_area_size(76)
             .build_cartesian_2d(start..end, low..high)?;
@@ -182,7 +211,7 @@ impl Chart {
         let mut texts = 0;
         for mark in &self.marks {
             let line = [(mark.at_s, low), (mark.at_s, high)];
-            chart.draw_series(LineSeries::new(line, MARK_COLOR))?;
+            chart.draw_series(DashedLineSeries::new(line, 4, 3, MARK_COLOR.into()))?;
             if is_first && !mark.text.is_empty() {
                 // One below the other: marks may be close together.
                 let below = 0.02 + 0.07 * f64::from(texts % TEXT_LINES);
@@ -195,25 +224,17 @@ impl Chart {
         for (line, color) in panel.lines.iter().zip(COLORS.into_iter().cycle()) {
             let points = line.points.iter().filter(|point| panel.shows(point));
             let points = points.map(|(at, value)| (*at, panel.position(*value)));
-            chart
-                .draw_series(LineSeries::new(points, color.stroke_width(2)))?
-                .label(line.name.clone())
-                .legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2))
-                });
+            chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?;
             let ends = |(at, least, most): &(f64, f64, f64)| [(*at, *least), (*at, *most)];
             let bars = line.spreads.iter().map(ends);
             let bars = bars.filter(|bar| bar.iter().all(|point| panel.shows(point)));
             let bars = bars.map(|bar| bar.map(|(at, value)| (at, panel.position(value))));
             chart.draw_series(bars.map(|bar| PathElement::new(bar, color)))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerLeft)
-            .background_style(WHITE.mix(0.5))
-            .label_font((FONT, 13))
-            .draw()?;
-        Ok(())
+        let lines = panel.lines.iter().zip(COLORS.into_iter().cycle());
+        let lines = lines.map(|(line, color)| (line.name.as_str(), color));
+        let marks = (!self.marks.is_empty()).then_some((self.mark_name, MARK_COLOR));
+        legend(lines.chain(marks), area)
     }
 
     /// From where to where the panels reach.
@@ -231,6 +252,21 @@ impl Chart {
         let times = times.chain(self.marks.iter().map(|mark| mark.at_s));
         times.filter(|at| at.is_finite()).fold(1e-3, f64::max)
     }
+}
+
+/// Names with their colours, beside the lines: what a chart draws ends where its axes do.
+fn legend<'n>(
+    names: impl Iterator<Item = (&'n str, RGBColor)>,
+    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
+) -> Drawn<()> {
+    let left = (WIDTH - LEGEND_WIDTH - 8) as i32;
+    for (count, (name, color)) in names.enumerate() {
+        let top = 16 + 17 * count as i32;
+        let line = [(left, top), (left + 16, top)];
+        area.draw(&PathElement::new(line, color.stroke_width(2)))?;
+        area.draw(&Text::new(name.to_string(), (left + 22, top - 6), (FONT, 13)))?;
+    }
+    Ok(())
 }
 
 impl Panel {
@@ -294,6 +330,7 @@ mod tests {
             x: Horizontal::Seconds,
             panels: vec![panel("kops/s", false), panel("us", true)],
             marks,
+            mark_name: "splits",
         }
     }
 
@@ -320,10 +357,17 @@ mod tests {
     fn a_picture_is_well_formed_and_has_what_it_should() {
         let svg = chart(&[(0.0, 5.0), (1.0, 0.0), (2.5, 123_456.0)]).svg().unwrap();
         assert!(svg.starts_with("<svg") && is_well_formed(&svg), "{svg}");
-        for text in ["growth", "insert", "kops/s", "a split", "p99 &lt; &amp;", "100k", "seconds"] {
+        let machine = format!("fusee {}", env!("CARGO_PKG_VERSION"));
+        let texts = ["growth", "insert", "kops/s", "a split", "splits", &machine];
+        for text in texts.into_iter().chain(["p99 &lt; &amp;", "100k", "seconds"]) {
             assert!(svg.contains(text), "{text} is missing in {svg}");
         }
         assert_eq!(svg.matches("<polyline").count() % 2, 0, "two panels with the same lines");
+        // The legend's lines are as long as they should be, and right of all panels.
+        let left = WIDTH - LEGEND_WIDTH - 8;
+        let line = |points: &str| points.starts_with(&format!("{left},"));
+        let drawn = svg.split("points=\"").skip(1).filter(|points| line(points)).count();
+        assert_eq!(drawn, 6, "two lines and the marks, twice: {svg}");
         assert!(!is_well_formed("<svg><text></svg>") && !is_well_formed("<svg"));
     }
 
@@ -356,8 +400,26 @@ mod tests {
             x: Horizontal::Seconds,
             panels: Vec::new(),
             marks: Vec::new(),
+            mark_name: "",
         };
         assert!(is_well_formed(&nothing.svg().unwrap()));
+    }
+
+    /// Where a picture cannot be written that is told before a run, and what is there stays as it is.
+    #[test]
+    fn a_place_for_a_picture_is_looked_at_first() {
+        let name = format!("fusee-plot-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = |name: &str| Some(directory.join(name));
+        assert!(check(None).is_ok() && check(path("new.svg").as_ref()).is_ok());
+        assert!(!path("new.svg").unwrap().exists());
+        std::fs::write(path("old.svg").unwrap(), "picture").unwrap();
+        assert!(check(path("old.svg").as_ref()).is_ok());
+        assert_eq!(std::fs::read(path("old.svg").unwrap()).unwrap(), b"picture");
+        let nowhere = check(path("no/where.svg").as_ref()).unwrap_err().to_string();
+        assert!(nowhere.contains("--plot") && nowhere.contains("no/where.svg"), "{nowhere}");
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

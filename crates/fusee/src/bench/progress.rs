@@ -39,7 +39,11 @@ impl<'a> Progress<'a> {
             Job::Delete => "delete",
             Job::Ycsb { .. } => "run",
         };
-        let total = phase.time.map_or(phase.operations, |time| time.as_millis() as u64);
+        let operations = match &phase.job {
+            Job::Insert { keys } => phase.operations.min(*keys),
+            _ => phase.operations,
+        };
+        let total = phase.time.map_or(operations, |time| time.as_millis() as u64);
         Progress { bar: bar(name, total, shown), counters, time: phase.time }
     }
 

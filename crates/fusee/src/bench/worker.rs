@@ -27,6 +27,10 @@ use super::workload::{Frontier, KEY_BYTES, Part, key_bytes};
 /// for each it could take for ever.
 const MAX_ERRORS: u64 = 1000;
 
+/// A run that is out of memory stops after so many of those: nobody makes room, and each takes as long as
+/// the cluster looks for some.
+const MAX_REFUSALS: u64 = 16;
+
 /// What all workers share.
 pub struct Board {
     /// For times that are compared across threads.
@@ -289,7 +293,11 @@ impl<'a> Worker<'a> {
     }
 
     fn fail(&self, kind: OpKind, key: u64, error: &Error) {
-        self.board.errors.fetch_add(1, Ordering::Relaxed);
+        let weight = match error {
+            Error::OutOfMemory | Error::IndexFull => MAX_ERRORS.div_ceil(MAX_REFUSALS),
+            _ => 1,
+        };
+        self.board.errors.fetch_add(weight, Ordering::Relaxed);
         self.tally.borrow_mut().error(kind, key, error);
     }
 }

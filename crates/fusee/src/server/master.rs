@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use fusee_client::Geometry;
-use fusee_master::{Config, MasterServer};
+use fusee_master::{Config, MasterServer, default_data_dir};
 use serde::{Deserialize, Serialize};
 
-use super::{announce, read_file, stop};
+use super::stop::Stop;
+use super::{announce, read_file};
 use crate::connect::{DEFAULT_MASTER, check_address};
 use crate::failure::Failure;
 use crate::flags;
@@ -15,9 +16,11 @@ use crate::quantity::Bytes;
 /// How to run a master.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
-    fusee master --memory-nodes 3 --index-replicas 3\n  \
+    fusee master --memory-nodes 3 --data-dir /var/lib/fusee\n  \
     fusee master --config master.toml\n  \
     fusee master --listen 10.0.0.1:7400 --store etcd://10.0.0.5:2379,10.0.0.6:2379/fusee\n\n\
+    A master goes on with the cluster in its store. Over an empty store it waits for `fusee form`,\n\
+    which forms a new cluster; --memory-nodes and what follows below take effect then.\n\n\
     With --store, start the same on other machines: one of the masters leads, the others stand\n\
     by. Give all their addresses to --master of memory nodes and tools.\n\n\
     The file holds the same names, e.g. `memory-nodes = 3`. Flags beat the environment,\n\
@@ -47,13 +50,10 @@ struct Settings {
     #[arg(long, env = "FUSEE_LISTEN", value_name = "HOST:PORT")]
     listen: Option<String>,
 
-    /// Directory of what the master must remember [default: fusee-master]
+    /// Directory of what the master must remember [default: /var/lib/fusee/master for root, otherwise
+    /// fusee/master in $XDG_STATE_HOME or ~/.local/state]
     #[arg(long, env = "FUSEE_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
-
-    /// Forget the cluster in the data directory and form a new one [default: false]
-    #[arg(long, env = "FUSEE_FORMAT", num_args = 0..=1, default_missing_value = "true")]
-    format: Option<bool>,
 
     /// Keep the state in etcd, shared with other masters, instead of in the data directory:
     /// etcd://HOST:PORT,HOST:PORT/PREFIX. Needs a build with `--features etcd`
@@ -120,7 +120,6 @@ impl Settings {
         Settings {
             listen: self.listen.or(other.listen),
             data_dir: self.data_dir.or(other.data_dir),
-            format: self.format.or(other.format),
             store: self.store.or(other.store),
             advertise: self.advertise.or(other.advertise),
             lease_ttl_s: self.lease_ttl_s.or(other.lease_ttl_s),
@@ -147,8 +146,7 @@ impl Settings {
         };
         let config = Config {
             listen: self.listen.unwrap_or_else(|| DEFAULT_MASTER.into()),
-            data_dir: self.data_dir.unwrap_or_else(|| "fusee-master".into()),
-            format: self.format.unwrap_or(false),
+            data_dir: self.data_dir.or_else(default_data_dir).unwrap_or_default(),
             store: self.store,
             advertise: self.advertise,
             lease_ttl_s: self.lease_ttl_s.unwrap_or(3),
@@ -195,15 +193,24 @@ pub struct Announcement {
 /// Runs a master until it is told to stop.
 pub fn run(args: Args) -> Result<(), Failure> {
     let config = args.settings.or(read_file(args.config.as_deref())?).config()?;
-    let failed = |error: String| Failure::operation(format!("the master cannot start: {error}"));
+    let failed = |error: String| {
+        Failure::operation(format!("the master cannot start: {}", flags::in_text(&error)))
+    };
     let server = MasterServer::start(config).map_err(|error| failed(error.to_string()))?;
     if args.announce {
         let control = server.addr().map(|at| at.to_string()).unwrap_or_default();
         announce(&Announcement { control })?;
     }
-    stop::wait(args.stop_with_stdin)?;
+    // What cannot remember must not decide, and is of no use: let a supervisor start it again.
+    let ended = Stop::watch(args.stop_with_stdin)?.unless(server.ended());
     server.stop();
-    Ok(())
+    match ended {
+        None => Ok(()),
+        Some(why) => Err(Failure::operation(format!(
+            "the master ends: {}. Start it again when that is put right; it goes on from its store",
+            flags::in_text(&why)
+        ))),
+    }
 }
 
 #[cfg(test)]
@@ -232,7 +239,6 @@ mod tests {
         let store = |store: &str| Settings { store: Some(store.into()), ..Settings::default() };
         says(store("zk://a:1"), "write it like etcd://");
         says(Settings { lease_ttl_s: Some(1), ..store("etcd://a/x") }, "--lease-ttl-s is 1");
-        says(Settings { format: Some(true), ..store("etcd://a/x") }, "choose another prefix");
         #[cfg(not(feature = "etcd"))]
         says(store("etcd://a:2379/x"), "--features etcd");
         #[cfg(feature = "etcd")]

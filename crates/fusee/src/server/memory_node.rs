@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::stop::Stop;
 use super::{announce, read_file};
+use crate::bench::machine;
 use crate::connect::{DEFAULT_MASTER, check_address};
 use crate::failure::Failure;
 use crate::quantity::Bytes;
@@ -21,6 +22,8 @@ use crate::quantity::Bytes;
     fusee memory-node --master 10.0.0.1:7400 --listen 10.0.0.2:7401 --tcp 10.0.0.2:7402 \
     --pool 64GiB\n  \
     fusee memory-node --config node.toml\n\n\
+    To stop one, `fusee drain` it: it ends when others hold what it held. SIGTERM and SIGINT end it at\n\
+    once, and what it holds is gone: a loss, which its replicas on other nodes make good.\n\n\
     The file holds the same names, e.g. `pool = \"64GiB\"`. Flags beat the environment,\n\
     the environment beats the file.")]
 pub struct Args {
@@ -91,13 +94,14 @@ struct Settings {
     #[arg(long, env = "FUSEE_SERVE", value_delimiter = ',', value_name = "FABRICS")]
     serve: Option<Vec<Serve>>,
 
-    /// Host and port of the software NIC; port 0 is any free one [default: 127.0.0.1:0]
+    /// Host and port of the software NIC; port 0 is any free one [default: any free port of the host
+    /// of --listen]
     #[arg(long, env = "FUSEE_TCP", value_name = "HOST:PORT")]
     tcp: Option<String>,
 
     /// Host and port at which queue pairs of the RDMA device are handed out, if verbs are served; port 0
-    /// is any free one. FUSEE_RDMA_DEVICE says which device, if the address does not [default:
-    /// 127.0.0.1:0]
+    /// is any free one. FUSEE_RDMA_DEVICE says which device, if the address does not [default: any free
+    /// port of the host of --listen]
     #[arg(long, env = "FUSEE_VERBS", value_name = "HOST:PORT")]
     verbs: Option<String>,
 
@@ -147,11 +151,15 @@ impl Settings {
         }
         let master = self.master.unwrap_or_else(|| DEFAULT_MASTER.into());
         check_address(&master)?;
-        let tcp = self.tcp.unwrap_or_else(|| "127.0.0.1:0".into());
-        let verbs = self.verbs.unwrap_or_else(|| "127.0.0.1:0".into());
+        let listen = self.listen.unwrap_or_else(|| "127.0.0.1:0".into());
+        // Where the control service is, others look for the fabrics, too.
+        let beside = listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
+        let beside = format!("{beside}:0");
+        let tcp = self.tcp.unwrap_or_else(|| beside.clone());
+        let verbs = self.verbs.unwrap_or(beside);
         let shm_dir = self.shm_dir.unwrap_or_else(std::env::temp_dir);
         Ok(Config {
-            listen: self.listen.unwrap_or_else(|| "127.0.0.1:0".into()),
+            listen,
             tcp: serve.contains(&Serve::Tcp).then_some(tcp),
             verbs: serve.contains(&Serve::Verbs).then_some(verbs),
             shm_dir: serve.contains(&Serve::Shm).then_some(shm_dir),
@@ -183,6 +191,7 @@ pub struct Announcement {
 /// silent, joins anew with nothing in it; one that was drained ends.
 pub fn run(args: Args) -> Result<(), Failure> {
     let config = args.settings.or(read_file(args.config.as_deref())?).config()?;
+    machine::warn_of_pools(config.pool_bytes, 1);
     let mut node = start(config)?;
     if args.announce {
         let description = node.description();
@@ -194,9 +203,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         })?;
     }
     let mut stop = Stop::watch(args.stop_with_stdin)?;
+    let mut is_drained = false;
     while let Some(why) = stop.unless(node.expelled()) {
         if why == Dismissal::Drained {
             tracing::warn!("drained: the cluster needs this node no more, it ends");
+            is_drained = true;
             break;
         }
         // Sessions that have not heard of it yet must reach nothing that is used anew: another
@@ -205,6 +216,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
         node.stop();
         tracing::warn!("starting again, empty");
         node = start(config)?;
+    }
+    // Whoever ends it with its standard input ends the cluster.
+    if let Some(name) = node.name().filter(|_| !is_drained && !args.stop_with_stdin) {
+        tracing::warn!(
+            "{name} ends, and what it holds with it: for the cluster that is the loss of a memory node; \
+             next time run `fusee drain {name}` first, which ends it when it is empty"
+        );
     }
     node.stop();
     Ok(())
@@ -227,6 +245,20 @@ mod tests {
         let config = flags.or(file).config().unwrap();
         assert_eq!((config.pool_bytes, config.master.as_str()), (4096, "m:1"));
         assert_eq!((config.tcp.is_some(), config.shm_dir), (true, None));
+    }
+
+    #[test]
+    fn the_fabrics_are_where_the_control_service_is() {
+        let at = |listen: &str, tcp: Option<&str>| {
+            let (listen, tcp) = (Some(listen.into()), tcp.map(str::to_owned));
+            let serve = Some(vec![Serve::Tcp, Serve::Verbs]);
+            let settings = Settings { listen, tcp, serve, ..Settings::default() };
+            let config = settings.config().unwrap();
+            (config.tcp.unwrap(), config.verbs.unwrap())
+        };
+        assert_eq!(at("10.0.0.3:7401", None), ("10.0.0.3:0".into(), "10.0.0.3:0".into()));
+        assert_eq!(at("[fd00::1]:0", None).0, "[fd00::1]:0");
+        assert_eq!(at("10.0.0.3:7401", Some("10.1.0.3:5")).0, "10.1.0.3:5");
     }
 
     #[test]

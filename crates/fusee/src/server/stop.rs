@@ -11,15 +11,6 @@ use tokio::sync::oneshot;
 
 use crate::failure::Failure;
 
-/// Waits for the end. With `with_stdin` the end of standard input is one.
-pub fn wait(with_stdin: bool) -> Result<(), Failure> {
-    let never = std::future::pending::<std::convert::Infallible>();
-    match Stop::watch(with_stdin)?.unless(never) {
-        Some(never) => match never {},
-        None => Ok(()),
-    }
-}
-
 /// Waits for the end, several times: nothing is missed in between.
 pub struct Stop {
     runtime: Runtime,
@@ -28,7 +19,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// As [`wait`].
+    /// From now on. With `with_stdin` the end of standard input is one.
     pub fn watch(with_stdin: bool) -> Result<Stop, Failure> {
         let cannot = |error| Failure::operation(format!("cannot wait for signals: {error}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use fusee_sim::{Fault, RunOptions, Scenario};
 
 use crate::failure::Failure;
+use crate::interrupt;
 
 const EXAMPLES: &str = "Examples:\n  \
     fusee sim                                   100 seeds of all scenarios\n  \
@@ -126,6 +127,7 @@ impl Plan {
             operations: self.ops,
             clients: self.clients,
             without: self.without.clone(),
+            stop: interrupt::requested,
             ..RunOptions::new(self.scenarios[turn as usize], seed)
         }
     }

@@ -81,15 +81,18 @@ impl Batch {
                         }
                         let options = plan.options(plan.first.wrapping_add(number));
                         let outcome = run(&options);
+                        if outcome.is_stopped {
+                            return;
+                        }
                         let locked = || batch.lock().unwrap_or_else(PoisonError::into_inner);
                         let failed = locked().add(&options, &outcome);
                         if failed {
                             let few = locked().failures.len() < MAX_SHRUNK;
-                            let (short, outcome) = if few {
-                                shrink(&options, SHRINK_RUNS)
-                            } else {
-                                (options.clone(), outcome)
-                            };
+                            let shortened = few.then(|| shrink(&options, SHRINK_RUNS));
+                            // A signal may have stopped the shortening before it began.
+                            let shortened = shortened.filter(|(_, short)| short.failure.is_some());
+                            let (short, outcome) =
+                                shortened.unwrap_or_else(|| (options.clone(), outcome));
                             locked().failures.push(Broken { found: options, short, outcome });
                         }
                         bar.set_position(match plan.time {

@@ -25,6 +25,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return list();
     }
     let plan = args.plan()?;
+    interrupt::watch()?;
     if let Some(path) = &args.trace {
         let mut options: RunOptions = plan.options(plan.first);
         options.trace = true;
@@ -33,7 +34,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         fs::write(path, text)
             .map_err(|e| Failure::operation(format!("cannot write {}: {e}", path.display())))?;
     }
-    interrupt::watch()?;
     let batch = Batch::run(&plan);
     let report = Report::new(&plan, &batch);
     output::text(&if args.json { report.json() } else { report.text() })?;

@@ -284,6 +284,8 @@ fn owners(text: &mut String, owners: &[Owner]) {
 
 #[cfg(test)]
 mod tests {
+    use fusee_control::rpc::RpcError;
+
     use super::*;
 
     #[test]
@@ -307,7 +309,7 @@ mod tests {
 
     #[test]
     fn failures_to_reach_the_cluster_name_the_next_step_once() {
-        let own = connect::explain("a:1", "nobody there");
+        let own = connect::explain("a:1", &RpcError::NoLeader { addr: "a:1".into() });
         assert_eq!(with_next_step(own.clone()), own);
         let other = with_next_step(Failure::unreachable("cannot attach to memory node mn1"));
         assert!(other.to_string().contains("fusee status"), "{other}");

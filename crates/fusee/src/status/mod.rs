@@ -2,7 +2,8 @@
 //!
 //! Asks them directly, without joining: it works while the cluster is still forming, and when a
 //! memory node does not answer. What only that node knows is then unknown, and the exit code is 1.
-//! So it is for a memory node that is lost, until another takes its address: somebody should look.
+//! So it is for a memory node that is lost, until the others hold all that it held. From then on it is
+//! history, as one that is drained: listed until another takes its address, and nobody need look.
 //!
 //! With `--memory` it joins, to read how the memory is used.
 
@@ -34,7 +35,8 @@ const TIMEOUT: Duration = Duration::from_secs(3);
     fusee status --memory             how the memory is used, and what waits to be used again\n  \
     fusee status --memory --json | jq .size_classes\n  \
     fusee status --master a:7400,b:7400,c:7400\n\n\
-    Only --memory makes use of --fabric. Exit code 1 if a memory node does not answer.")]
+    Only --memory makes use of --fabric. Exit code 1 if a memory node does not answer,\n\
+    but not for one that is drained, or lost and replaced.")]
 pub struct Args {
     #[command(flatten)]
     connect: ConnectArgs,
@@ -64,8 +66,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         (false, true) => recoveries::table(&report.last_recoveries),
         (false, false) => table::show(&report),
     })?;
-    // One that is drained has nothing to say any more.
-    let expected = report.memory_nodes.iter().filter(|node| node.state != "drained");
+    let expected = report.memory_nodes.iter().filter(|node| report.needs(node));
     let silent = expected.filter(|node| !node.reachable);
     let silent: Vec<&str> = silent.map(|node| node.node.as_str()).collect();
     if silent.is_empty() {
@@ -96,7 +97,7 @@ fn ask(master: &str) -> Result<Report, Failure> {
             let what = format!("the master answered with something else: {other:?}");
             return Err(Failure::unreachable(what));
         }
-        Err(error) => return Err(connect::explain(master, &error.to_string())),
+        Err(error) => return Err(connect::explain(master, &error)),
     };
     let usages = runtime.block_on(usages(&runtime, &status));
     Ok(Report::new(&client.answered_by(), status, usages))

@@ -12,6 +12,7 @@ use fusee_core::verbs::MnId;
 use fusee_core::view::Place;
 use serde::Serialize;
 
+use crate::flags;
 use crate::recoveries::RecoveryReport;
 
 /// What each memory node answered, by its number.
@@ -83,6 +84,8 @@ pub struct ReconfigurationReport {
 pub struct Report {
     /// The one that leads.
     pub master: String,
+    /// `None` until one is formed.
+    pub cluster: Option<String>,
     /// Whether clients can join: the cluster is formed, and all its memory nodes answer.
     pub ready: bool,
     pub expected_memory_nodes: u32,
@@ -103,6 +106,9 @@ pub struct Report {
     pub sessions_opened: u64,
     /// Since this master started, as are those below.
     pub recoveries: u64,
+    /// Replicas of objects that were found damaged, and those of them that were written anew.
+    pub damaged_replicas: u64,
+    pub repaired_replicas: u64,
     pub last_recoveries: Vec<RecoveryReport>,
     pub reconfigurations: u64,
     pub last_reconfigurations: Vec<ReconfigurationReport>,
@@ -128,6 +134,7 @@ impl Report {
         let reconfigurations = status.last_reconfigurations.iter().enumerate();
         Report {
             master: master.to_string(),
+            cluster: status.cluster.map(|cluster| cluster.to_string()),
             ready: view.is_some() && nodes.iter().all(|node| node.reachable || !node.in_view),
             expected_memory_nodes: status.expected_memory_nodes,
             view: view.map_or(0, |view| view.number),
@@ -143,13 +150,27 @@ impl Report {
             given_up_sessions: status.given_up_sessions,
             sessions_opened: status.sessions_opened,
             recoveries: status.recoveries,
+            damaged_replicas: status.damage.found,
+            repaired_replicas: status.damage.repaired,
             last_recoveries: status.last_recoveries.iter().map(RecoveryReport::from).collect(),
             reconfigurations: status.reconfigurations,
             last_reconfigurations: reconfigurations
                 .map(|(n, past)| reconfiguration(past, under_way(n)))
                 .collect(),
-            problem: status.problem.clone(),
+            problem: status.problem.as_deref().map(flags::in_text),
             memory_nodes: nodes,
+        }
+    }
+}
+
+impl Report {
+    /// Whether the cluster is the worse for it when a node does not answer.
+    pub fn needs(&self, node: &NodeReport) -> bool {
+        match node.state {
+            "drained" => false,
+            // The rest of the cluster has all that it had.
+            "lost" => node.in_view || self.missing_replicas > 0,
+            _ => true,
         }
     }
 }

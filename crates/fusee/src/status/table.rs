@@ -10,7 +10,8 @@ const SHOWN: usize = 5;
 
 /// All of it but the single recoveries.
 pub fn show(report: &Report) -> String {
-    let mut text = format!("master {}: {}\n", report.master, state(report));
+    let of = report.cluster.as_ref().map(|id| format!(" of cluster {id}")).unwrap_or_default();
+    let mut text = format!("master {}{of}: {}\n", report.master, state(report));
     if let Some(change) = &report.change {
         let _ = writeln!(
             text,
@@ -27,10 +28,17 @@ pub fn show(report: &Report) -> String {
     if let Some(problem) = report.problem.as_ref().filter(|_| report.view > 0) {
         let _ = writeln!(text, "problem: {problem}");
     }
+    if report.damaged_replicas > 0 {
+        let _ = writeln!(
+            text,
+            "memory is failing: {} replicas of objects were found damaged, {} of them were repaired",
+            report.damaged_replicas, report.repaired_replicas
+        );
+    }
     let _ = write!(
         text,
         "{} index replicas of {} subtables, {} data replicas of {} regions{}\n\
-         {} sessions open, {} given up and not recovered, {} ever\n\n",
+         {} open, {} given up and not recovered, {} ever\n\n",
         report.index_replicas,
         report.subtables,
         report.data_replicas,
@@ -39,17 +47,20 @@ pub fn show(report: &Report) -> String {
             0 => String::new(),
             missing => format!("; {missing} of them lack a replica"),
         } + if report.rebalancing { "; replicas are moving" } else { "" },
-        report.open_sessions,
+        counted(report.open_sessions, "session"),
         report.given_up_sessions,
         report.sessions_opened
     );
-    nodes(&mut text, &report.memory_nodes);
+    nodes(&mut text, report);
     history(&mut text, report);
     text
 }
 
 /// In one word and the numbers that it needs.
 fn state(report: &Report) -> String {
+    if report.cluster.is_none() {
+        return report.problem.clone().unwrap_or_else(|| "no cluster".into());
+    }
     if report.view == 0 {
         let joined = report.memory_nodes.len();
         let expected = report.expected_memory_nodes;
@@ -68,7 +79,13 @@ fn state(report: &Report) -> String {
     }
 }
 
-fn nodes(text: &mut String, nodes: &[NodeReport]) {
+/// So many of something.
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+fn nodes(text: &mut String, report: &Report) {
+    let nodes: &[NodeReport] = &report.memory_nodes;
     let _ = writeln!(
         text,
         "{:<6}{:<22}{:<22}{:>10}{:>10}{:>14}{:>9}  state",
@@ -98,6 +115,7 @@ fn nodes(text: &mut String, nodes: &[NodeReport]) {
                 _ => state.into(),
             },
             Some(_) if node.state == "drained" => state.into(),
+            Some(_) if !report.needs(node) => "lost, others hold what it held".into(),
             Some(problem) if node.state == "in_view" => format!("no answer: {problem}"),
             Some(problem) => format!("{state}; no answer: {problem}"),
         };

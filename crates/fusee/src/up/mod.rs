@@ -25,6 +25,7 @@ use self::child::Child;
 use self::directory::Directory;
 use self::report::Report;
 pub use self::servers::{Plan, Servers};
+use crate::bench::machine;
 use crate::connect::DEFAULT_PORT;
 use crate::failure::Failure;
 use crate::output;
@@ -111,6 +112,7 @@ pub fn run(args: &Args, verbose: u8) -> Result<(), Failure> {
     let runtime = runtime.map_err(cannot)?;
     args.plan().check()?;
     check_port(args.port)?;
+    machine::warn_of_pools(args.pool.0, args.memory_nodes.into());
     let directory = Directory::create()?;
     let result = runtime.block_on(async {
         let mut end = End::new().map_err(cannot)?;

@@ -10,7 +10,7 @@ use fusee_client::{Geometry, View};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, Runtime};
 use fusee_master::settings::Lease;
-use fusee_master::{Config, Settings};
+use fusee_master::{Config, Settings, random_cluster};
 use futures_util::future::select_all;
 
 use super::child::{self, Child};
@@ -91,6 +91,7 @@ pub async fn start(
     let announced = master.announcement().await;
     children.push(master);
     let address = announced.and_then(child::parse::<master::Announcement>)?.control;
+    form(&address).await?;
     for number in 0..plan.memory_nodes {
         let arguments = node_arguments(plan, directory, &address);
         children.push(Child::spawn(&format!("memory node {number}"), verbose, &arguments)?);
@@ -141,6 +142,19 @@ fn name_nodes(
         nodes.push(node);
     }
     nodes
+}
+
+/// Asks for the cluster: its master's store is empty, in a fresh directory.
+async fn form(address: &str) -> Result<(), Failure> {
+    let cannot = |what: String| Failure::operation(format!("the cluster cannot be formed: {what}"));
+    let runtime = Runtime::start("fusee-up").map_err(|error| cannot(error.to_string()))?;
+    let master = MasterClient::new(&runtime, address);
+    match master.call(MasterRequest::Form { cluster: random_cluster() }).await {
+        Ok(MasterReply::Done) => Ok(()),
+        Ok(MasterReply::Refused { reason }) => Err(cannot(reason)),
+        Ok(other) => Err(cannot(format!("the master answered with something else: {other:?}"))),
+        Err(error) => Err(cannot(error.to_string())),
+    }
 }
 
 /// Waits until clients can join.

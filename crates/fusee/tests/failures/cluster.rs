@@ -8,7 +8,9 @@
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -16,13 +18,13 @@ use std::time::{Duration, Instant};
 use fusee_client::Status;
 use fusee_control::master::{MasterReply, MasterRequest, Recovery};
 use fusee_control::rpc::{MasterClient, Runtime};
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClusterId, MnId};
 use fusee_sim::linearizability::History;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
-use super::common::{Scratch, fusee, signal};
+use super::common::{Output, Scratch, finish, fusee, signal, wait};
 use super::writer::{self, Mode, Task, Writers};
 
 /// Keys that all writers share.
@@ -49,8 +51,15 @@ impl Server {
     fn start(scratch: &Scratch, name: &str, arguments: &[&str]) -> Server {
         let log = scratch.path().join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(log).unwrap();
-        let mut command = fusee(arguments);
-        command.args(["--announce", "--stop-with-stdin"]);
+        let binary = fusee(arguments);
+        // Where a file may not grow any more, a write is to fail, and not to kill the process.
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(binary.get_program());
+        command.args(binary.get_args()).args(["--announce", "--stop-with-stdin"]);
+        let environment = binary.get_envs();
+        environment.filter(|(_, value)| value.is_none()).for_each(|(name, _)| {
+            command.env_remove(name);
+        });
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
@@ -79,6 +88,15 @@ impl Server {
             }
             sleep(Duration::from_millis(10));
         }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it ends by itself.
+    pub fn exit_code(&mut self) -> Option<i32> {
+        wait(&mut self.child).code()
     }
 
     pub fn signal(&self, name: &str) {
@@ -110,6 +128,12 @@ pub struct Cluster {
     next_writer: u32,
     next_node: u32,
     newest_view: Cell<u64>,
+    /// The cluster of that view.
+    seen: Cell<Option<ClusterId>>,
+    /// The keys that the next clients operate on.
+    pub keys: Range<u64>,
+    /// Between two operations of the load's writers, in microseconds.
+    pub load_pause_us: u64,
     scratch: Scratch,
     _alone: MutexGuard<'static, ()>,
 }
@@ -135,6 +159,7 @@ impl Cluster {
         fs::create_dir(scratch.path().join("sockets")).unwrap();
         let master = start_master(&scratch, "127.0.0.1:0");
         let address = master.control();
+        form(&address);
         let runtime = Runtime::start("test").unwrap();
         let asking = MasterClient::new(&runtime, &*address).with_deadline(Duration::from_secs(1));
         let mut cluster = Cluster {
@@ -151,6 +176,9 @@ impl Cluster {
             next_writer: 1,
             next_node: 0,
             newest_view: Cell::new(0),
+            seen: Cell::new(None),
+            keys: 0..KEYS,
+            load_pause_us: LOAD_PAUSE_US,
             scratch,
             _alone: alone,
         };
@@ -160,11 +188,15 @@ impl Cluster {
     }
 
     pub fn start_node(&mut self) {
+        self.start_node_with(&[]);
+    }
+
+    pub fn start_node_with(&mut self, more: &[&str]) {
         let sockets = format!("--shm-dir={}", self.scratch.path().join("sockets").display());
         let line = ["memory-node", "--master", &self.address, "--pool", self.pool, &sockets];
         let name = format!("node-{}", self.next_node);
         self.next_node += 1;
-        self.nodes.push(Server::start(&self.scratch, &name, &line));
+        self.nodes.push(Server::start(&self.scratch, &name, &[&line[..], more].concat()));
     }
 
     /// Of the master.
@@ -180,6 +212,28 @@ impl Cluster {
     pub fn restart_master(&mut self) {
         assert!(self.master.is_none());
         self.master = Some(start_master(&self.scratch, &self.address));
+    }
+
+    /// Another master takes the place of the one that was killed, over a store of its own.
+    pub fn start_usurper(&mut self, data_dir: &str) {
+        assert!(self.master.is_none());
+        self.master = Some(start_master_in(&self.scratch, &self.address, data_dir));
+    }
+
+    /// The files of a server's directory, or of its log.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    /// What the memory nodes have logged.
+    pub fn node_logs(&self) -> Vec<String> {
+        let log = |node| fs::read_to_string(self.path(&format!("node-{node}.log"))).unwrap();
+        (0..self.next_node).map(log).collect()
+    }
+
+    /// Runs a command for this cluster.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        finish(fusee(arguments).env("FUSEE_MASTER", &self.address))
     }
 
     /// A client process that is in the middle of an operation nearly all of the time, and may so
@@ -202,7 +256,7 @@ impl Cluster {
             dir: writer::dir(self.scratch.path()),
             first,
             writers,
-            keys: KEYS,
+            keys: self.keys.clone(),
             seed: self.rng.borrow_mut().random(),
             pause_us,
             mode,
@@ -212,14 +266,14 @@ impl Cluster {
     /// Client processes, which are at work when this returns.
     pub fn load(&mut self, processes: usize, writers: u32) {
         for _ in 0..processes {
-            let client = self.task(writers, LOAD_PAUSE_US, Mode::Load);
+            let client = self.task(writers, self.load_pause_us, Mode::Load);
             self.clients.push(client);
         }
         self.all_get_on("the load");
     }
 
     /// A random time.
-    pub fn pause(&self, ms: std::ops::Range<u64>) {
+    pub fn pause(&self, ms: Range<u64>) {
         let ms = self.rng.borrow_mut().random_range(ms);
         sleep(Duration::from_millis(ms));
     }
@@ -229,12 +283,15 @@ impl Cluster {
         self.rng.borrow_mut().random_range(0..below)
     }
 
-    /// What the master says, if it says anything. Views never go backwards.
+    /// What the master says, if it says anything. Views of a cluster never go backwards.
     pub fn status(&self) -> Option<Status> {
         let Ok(MasterReply::Status(status)) = self.asking.call_blocking(MasterRequest::Status)
         else {
             return None;
         };
+        if self.seen.replace(status.cluster) != status.cluster {
+            self.newest_view.set(0);
+        }
         let number = status.view.as_ref().map_or(0, |view| view.number);
         assert!(number >= self.newest_view.get(), "view {number} after {}", self.newest_view.get());
         self.newest_view.set(number);
@@ -275,6 +332,15 @@ impl Cluster {
         view.members.iter().find(|member| member.control == control).map(|member| member.node)
     }
 
+    /// Drains the memory node with this place, and waits until its process has ended.
+    pub fn drain(&mut self, node: usize) {
+        let name = self.name_of(node).expect("it is a member").to_string();
+        let line = ["drain", &name, "--json", "--master", &self.address];
+        let output = finish(&mut fusee(&line)).expect_code(0);
+        assert!(output.text().contains("\"state\":\"drained\""), "{}", output.text());
+        self.nodes[node].ends();
+    }
+
     /// Waits until every writer that runs has got on.
     #[track_caller]
     pub fn all_get_on(&self, when: &str) {
@@ -299,7 +365,8 @@ impl Cluster {
         let mut sweep = self.task(1, 0, mode);
         sweep.wait();
         let notes = if mode == Mode::Sweep { 4 } else { 2 };
-        assert_eq!((sweep.progress(), &*sweep.complaints()), (notes * KEYS, ""));
+        let keys = self.keys.end - self.keys.start;
+        assert_eq!((sweep.progress(), &*sweep.complaints()), (notes * keys, ""));
         sweep
     }
 
@@ -369,9 +436,18 @@ impl Drop for Cluster {
     }
 }
 
+/// Nothing is formed by starting servers.
+fn form(master: &str) {
+    finish(&mut fusee(&["form", "--no-wait", "--master", master])).expect_code(0);
+}
+
 /// Small regions, blocks and subtables, so that a short load fills several of them.
 fn start_master(scratch: &Scratch, listen: &str) -> Server {
-    let data_dir = format!("--data-dir={}", scratch.path().join("master").display());
+    start_master_in(scratch, listen, "master")
+}
+
+fn start_master_in(scratch: &Scratch, listen: &str, data_dir: &str) -> Server {
+    let data_dir = format!("--data-dir={}", scratch.path().join(data_dir).display());
     let line = ["master", "--listen", listen, &data_dir];
     let sizes = ["--region-bytes=16MiB", "--block-bytes=256KiB", "--max-value-bytes=64KiB"];
     let index = ["--index-keys=1000", "--groups-per-subtable=16", "-v"];

@@ -63,12 +63,7 @@ fn grow_and_shrink(fabric: &'static str) {
     // Any but the last one to come.
     let leaves = cluster.choose(3);
     let name = cluster.name_of(leaves).unwrap();
-    let drain = [&["drain", &name.to_string(), "--json", "--master"], &[cluster.address()][..]];
-    let output = fusee(&drain.concat()).output().unwrap();
-    let [text, errors] = [&output.stdout, &output.stderr].map(|b| String::from_utf8_lossy(b));
-    assert!(output.status.success(), "{errors}");
-    assert!(text.contains("\"state\":\"drained\""), "{text}");
-    cluster.nodes[leaves].ends();
+    cluster.drain(leaves);
     let status = cluster.status().unwrap();
     assert!(status.view.unwrap().member(name).is_none());
     let state = status.members.iter().find(|member| member.node == name).unwrap().state;

@@ -19,8 +19,16 @@ fn lose_a_memory_node(fabric: &'static str) {
     cluster.all_get_on("after the loss");
     cluster.until_stable(2, false);
     cluster.all_get_on("without the node");
+    let shows = |cluster: &Cluster, code, text: &str| {
+        let line = ["status", "--master", cluster.address()];
+        let shown =
+            super::common::finish(&mut super::common::fusee(&line)).expect_code(code).text();
+        assert!(shown.contains(text), "{shown}");
+    };
+    shows(&cluster, 1, "lost, the cluster goes on without it");
     cluster.start_node();
     let status = cluster.until_stable(3, true);
+    shows(&cluster, 0, "lost, others hold what it held");
     assert!(status.reconfigurations >= 2, "{status:#?}");
     cluster.all_get_on("with another node");
     cluster.finish();

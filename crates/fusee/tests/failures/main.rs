@@ -13,8 +13,11 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod elastic;
+mod identity;
 mod journal;
 mod kill;
 mod measure;
 mod pause;
+mod porcupine;
+mod soak;
 mod writer;

@@ -9,6 +9,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write, stdin};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +39,8 @@ pub struct Task {
     /// The number of the first writer, among all of the test.
     pub first: u32,
     pub writers: u32,
-    pub keys: u64,
+    /// The keys that it operates on.
+    pub keys: Range<u64>,
     pub seed: u64,
     /// Between two operations of a writer, in microseconds.
     pub pause_us: u64,
@@ -138,12 +140,18 @@ impl Writers {
         self.numbers().flat_map(|n| journal::read(&self.task.journal(n), n)).collect()
     }
 
+    /// Removes what it noted, once that has been judged.
+    pub fn forget(&self) {
+        let files = self.numbers().map(|n| self.task.journal(n)).chain([self.task.complaints()]);
+        files.for_each(|file| drop(std::fs::remove_file(file)));
+    }
+
     /// Errors, torn values, views that went backwards; one a line.
     pub fn complaints(&self) -> String {
         std::fs::read_to_string(self.task.complaints()).unwrap_or_default()
     }
 
-    fn numbers(&self) -> std::ops::Range<u32> {
+    fn numbers(&self) -> Range<u32> {
         self.task.first..self.task.first + self.task.writers
     }
 }
@@ -215,7 +223,7 @@ impl Writer<'_> {
 
     fn run(&mut self, stop: &AtomicBool) {
         if !self.task.mode.is_load() {
-            for key in 0..self.task.keys {
+            for key in self.task.keys.clone() {
                 if self.task.mode == Mode::Sweep {
                     let value = self.next_value();
                     self.operate(key, Call::Upsert(value));
@@ -225,7 +233,7 @@ impl Writer<'_> {
             return;
         }
         while !stop.load(Ordering::Relaxed) {
-            let key = self.rng.random_range(0..self.task.keys);
+            let key = self.rng.random_range(self.task.keys.clone());
             let call = self.draw();
             let went_well = self.operate(key, call);
             if !went_well && self.task.mode == Mode::LoadUntilError {

@@ -41,6 +41,12 @@ impl Admitting {
     pub fn is_for(&self, node: MnId) -> bool {
         self.under_way.as_ref().is_some_and(|candidate| candidate.node == node)
     }
+
+    /// Forgets a node.
+    pub fn forget(&mut self, node: MnId) {
+        self.under_way.take_if(|candidate| candidate.node == node);
+        self.unfit.remove(&node);
+    }
 }
 
 impl Master {
@@ -53,7 +59,9 @@ impl Master {
             }
             self.admitting.under_way = None;
         }
-        let Some(view) = self.view().filter(|_| self.admitting.not_before_ms <= now_ms) else {
+        // One change of the members after the other, each shown by all.
+        let may_begin = self.admitting.not_before_ms <= now_ms && self.standing.is_settled();
+        let Some(view) = self.view().filter(|_| may_begin) else {
             return false;
         };
         let waits =
@@ -113,7 +121,8 @@ impl Master {
         }
         let next = view.with_member(member.clone());
         let text = format!("view {}: {node} is a member", next.number);
+        let writes = vec![self.members_change(next.number)];
         self.growth.look_again();
-        self.set_view(now_ms, next, Vec::new(), text, out);
+        self.set_view(now_ms, next, writes, text, out);
     }
 }

@@ -205,6 +205,7 @@ fn product(replicas: u64, pool_bytes: u64) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use fusee_core::verbs::ClusterId;
     use fusee_core::view::{Geometry, Member, Region, Scheme};
 
     use super::*;
@@ -226,7 +227,7 @@ mod tests {
         };
         View {
             number: 1,
-            cluster: 1,
+            cluster: ClusterId::from_word(1).unwrap(),
             geometry: Geometry::default(),
             members: (0..).zip(pools).map(member).collect(),
             regions: (0..).zip(regions).map(region).collect(),

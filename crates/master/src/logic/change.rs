@@ -5,7 +5,7 @@
 //! | view | what is waited for | then |
 //! |---|---|---|
 //! | any stage | – | a member is lost: *frozen*, without it |
-//! | frozen | all open sessions act by it, all given-up ones are fenced, no job runs | transforming |
+//! | frozen | all open sessions act by it, all given-up ones are fenced, no job runs; if it loses a member, see `standing` | transforming |
 //! | transforming | the job that makes the replicas equal | switched |
 //! | switched | as for frozen, and nobody has to look what became of a write; after a split or a move, the job that clears what has moved | stable |
 //! | stable | given-up sessions are recovered, some at a time | full subtables are split, regions, members and replicas are added, replicas move |
@@ -20,9 +20,10 @@
 use std::collections::BTreeSet;
 
 use fusee_core::change::Stage;
+use fusee_core::host::Damage;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::View;
+use fusee_core::view::{Place, View};
 
 use super::{Action, Actions, Level, Master, Phase};
 use crate::jobs::{Job, JobError, JobReport, Recovered};
@@ -49,6 +50,13 @@ pub(super) struct Repair {
     not_before_ms: u64,
     /// The losses, and the view, of which it is known that something would have no replica left.
     hopeless: Option<(u64, BTreeSet<MnId>)>,
+}
+
+impl Repair {
+    /// That of another cluster. A job may still be under way: its name is not used again.
+    pub fn anew(&self) -> Repair {
+        Repair { next_token: self.next_token, ..Repair::default() }
+    }
 }
 
 #[derive(Debug)]
@@ -85,16 +93,17 @@ impl Master {
         }
         self.go_on_without(now_ms, out);
         self.fence_all(now_ms, out);
+        self.stand_all(now_ms, out);
         while self.step(now_ms, out) {}
     }
 
     /// Takes a step if one is due; whether another may follow at once.
     fn step(&mut self, now_ms: u64, out: &mut Actions) -> bool {
-        let stage = self.view().and_then(|view| view.change.as_ref()).map(|change| change.stage);
-        match stage {
+        match self.stage() {
             Some(Stage::Frozen)
                 if self.repair.running.is_none()
-                    && (self.all_follow() || removed(Mutant::ChangeDoesNotWait)) =>
+                    && (self.all_follow() || removed(Mutant::ChangeDoesNotWait))
+                    && self.may_take_effect(now_ms) =>
             {
                 self.advance(now_ms, out);
                 true
@@ -140,6 +149,8 @@ impl Master {
     }
 
     fn advance(&mut self, now_ms: u64, out: &mut Actions) {
+        let leaves_frozen = self.stage() == Some(Stage::Frozen);
+        let writes = if leaves_frozen { self.standing.settle() } else { Vec::new() };
         let Some(view) = self.view().map(View::advanced) else { return };
         let stage = match view.change.as_ref().map(|change| change.stage) {
             Some(Stage::Frozen) => "frozen",
@@ -148,7 +159,12 @@ impl Master {
             None => "stable",
         };
         let text = format!("view {}: {stage}", view.number);
-        self.set_view(now_ms, view, Vec::new(), text, out);
+        self.set_view(now_ms, view, writes, text, out);
+    }
+
+    /// The stage of the change that is under way.
+    pub(super) fn stage(&self) -> Option<Stage> {
+        self.view().and_then(|view| view.change.as_ref()).map(|change| change.stage)
     }
 
     /// A new view is in force, once it is stored.
@@ -196,7 +212,7 @@ impl Master {
                 Ok(view) => without = Some(view),
                 Err(nothing) => {
                     lost.pop();
-                    problem = Some(format!("{node} is lost, and without it {nothing}"));
+                    problem = Some((*node, nothing));
                 }
             }
         }
@@ -207,10 +223,32 @@ impl Master {
             let number = self.view().map_or(number, |view| view.number);
             (number, self.presences.losing.clone())
         });
-        if let Some(problem) = problem {
+        if let Some((node, nothing)) = problem {
+            let problem =
+                format!("{node} is lost, and without it {nothing}. {}", self.what_is_gone());
             out.push(Action::Log(Level::Warn, problem.clone()));
             self.problem = Some(problem);
         }
+    }
+
+    /// What has no living replica, and the way out.
+    fn what_is_gone(&self) -> String {
+        let losing = &self.presences.losing;
+        let is_gone = |places: &[Place]| places.iter().all(|place| losing.contains(&place.node));
+        let gone = |all: &mut dyn Iterator<Item = &[Place]>| {
+            all.fold((0, 0), |(gone, all), places| (gone + usize::from(is_gone(places)), all + 1))
+        };
+        let Some(view) = self.view() else { return String::new() };
+        let (tables, all_tables) = gone(&mut view.subtables.iter().map(|s| &s.places[..]));
+        let (regions, all_regions) = gone(&mut view.regions.iter().map(|r| &r.places[..]));
+        let names: Vec<String> = losing.iter().map(MnId::to_string).collect();
+        format!(
+            "{} are gone, and with them {tables} of {all_tables} index subtables and {regions} of \
+             {all_regions} regions: the cluster goes on when one of these processes is heard again (one \
+             that is started anew is empty, and another one). If none will be, what it held is lost: give \
+             it up with `fusee destroy`, and form a new one with `fusee form`",
+            names.join(", ")
+        )
     }
 
     fn lose(&mut self, now_ms: u64, lost: &[MnId], view: View, out: &mut Actions) {
@@ -227,6 +265,7 @@ impl Master {
                 self.lost.insert(*node, member);
             }
         }
+        writes.push(self.members_change(view.number));
         let change = view.change.as_ref().map_or(0, |change| change.subtables.len());
         let names: Vec<String> = lost.iter().map(MnId::to_string).collect();
         let text = format!(
@@ -318,7 +357,15 @@ impl Master {
                     self.advance(now_ms, out);
                 }
             }
-            JobReport::Transformed { slots_changed, bytes_copied } => {
+            JobReport::Transformed { slots_changed, bytes_copied, damaged } => {
+                self.sessions.add_damage(Damage { found: damaged, repaired: 0 });
+                if damaged > 0 {
+                    let text = format!(
+                        "{damaged} objects are damaged where they were copied from; the copies are of \
+                         other replicas"
+                    );
+                    out.push(Action::Log(Level::Warn, text));
+                }
                 if self.view().is_some_and(|view| view.number == by) {
                     let text = format!(
                         "replicas are equal: {slots_changed} slots changed, {bytes_copied} bytes \

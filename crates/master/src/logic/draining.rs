@@ -55,7 +55,10 @@ impl Master {
                 }
                 self.draining.insert(node);
                 out.push(Action::Persist(vec![Write::Put(Record::Draining(node))]));
-                out.push(Action::Log(Level::Info, format!("{node} is drained")));
+                out.push(Action::Log(
+                    Level::Info,
+                    format!("{node} is to leave, what it holds moves to others"),
+                ));
             }
         }
         self.growth.look_again();
@@ -128,12 +131,14 @@ impl Master {
 
     /// Goes on without a member that is drained and empty; whether there was one.
     pub(super) fn finish_drain(&mut self, now_ms: u64, out: &mut Actions) -> bool {
-        let Some(view) = self.view().filter(|view| view.change.is_none()) else { return false };
+        let may_leave = |view: &&View| view.change.is_none() && self.standing.is_settled();
+        let Some(view) = self.view().filter(may_leave) else { return false };
         let empty = |node: &&MnId| view.member(**node).is_some() && !view.uses(**node);
         let Some(node) = self.draining.iter().find(empty).copied() else { return false };
         let next = view.without_member(node);
         let Some(member) = self.members.remove(&node) else { return false };
         let writes = vec![
+            self.members_change(next.number),
             Write::Remove(member_key(node)),
             Write::Remove(draining_key(node)),
             Write::Put(Record::Drained(member.clone())),

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 
 use fusee_control::node::{NodeRefusal, NodeReply, NodeRequest};
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::View;
 
 use crate::plan::Plan;
@@ -26,7 +26,7 @@ const MAX_FAILURES: u32 = 5;
 #[derive(Debug)]
 pub(super) struct Attempt {
     plan: Plan,
-    cluster: u64,
+    cluster: ClusterId,
     nodes: HashMap<MnId, Progress>,
 }
 
@@ -58,7 +58,7 @@ pub(super) enum Outcome {
 }
 
 impl Attempt {
-    pub(super) fn new(plan: Plan, cluster: u64, attempt: u64) -> Attempt {
+    pub(super) fn new(plan: Plan, cluster: ClusterId, attempt: u64) -> Attempt {
         let progress = |identity, node| {
             let mut steps = vec![NodeRequest::Format { cluster, attempt }];
             steps.extend(plan.reservations(cluster, attempt, node));

@@ -1,4 +1,8 @@
-//! How the master gets from memory nodes that joined to the first view.
+//! How the master gets from a wish for a cluster, and memory nodes that joined, to the first view.
+//!
+//! A master over an empty store does nothing but wait for that wish ([`Form`](fusee_control::master::MasterRequest::Form)): it may have
+//! been started over the wrong store, and the memory nodes that it would take in may be those of a
+//! cluster that is alive. See `identity`.
 //!
 //! Once enough nodes are present, the first of them (by name) are planned for and asked for
 //! memory. Whatever goes wrong ends the attempt with a text for people, which is also what
@@ -17,6 +21,10 @@ impl Master {
     /// Does what is due: repeats calls, looks for absent nodes, starts to form the cluster.
     pub(super) fn proceed(&mut self, now_ms: u64, out: &mut Actions) {
         let Phase::Forming { attempt, try_at_ms, look_at_ms } = &mut self.phase else { return };
+        // Nobody has asked for one.
+        if self.cluster.is_none() {
+            return;
+        }
         let mut calls = Vec::new();
         if let Some(attempt) = attempt {
             let repeats = attempt.repeats(now_ms).into_iter();
@@ -44,10 +52,9 @@ impl Master {
             // No pause helps; another node may.
             Err(error) => return self.hold(u64::MAX, error.to_string(), out),
         };
-        let cluster = *self.cluster.get_or_insert(self.fresh_cluster);
+        let Some(cluster) = self.cluster else { return };
         self.last_attempt += 1;
-        let records = [Record::Cluster(cluster), Record::Attempt(self.last_attempt)];
-        out.push(Action::Persist(records.map(Write::Put).into()));
+        out.push(Action::Persist(vec![Write::Put(Record::Attempt(self.last_attempt))]));
         let text = format!("forming the cluster of {} memory nodes", plan.members().len());
         out.push(Action::Log(Level::Info, text));
         let begun = Attempt::new(plan, cluster, self.last_attempt);
@@ -117,6 +124,7 @@ impl Master {
         out.push(Action::Persist(vec![Write::Put(Record::View(view.clone()))]));
         out.push(Action::Log(Level::Info, text));
         self.problem = None;
+        self.standing.restore_number(view.number);
         self.phase = Phase::Formed(view);
         self.history.view_since(now_ms);
     }

@@ -1,5 +1,7 @@
 //! Memory nodes that offer themselves. What the names mean stands in the module above.
 
+use std::net::IpAddr;
+
 use fusee_control::master::MasterReply;
 use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
@@ -12,11 +14,24 @@ use crate::settings::MAX_MEMORY_NODES;
 const MAX_ADDRESS_BYTES: usize = 512;
 
 impl Master {
-    pub(super) fn join(&mut self, now_ms: u64, new: Member, out: &mut Actions) -> MasterReply {
+    /// `elsewhere`: the node is on another machine than this master, as far as that is known.
+    pub(super) fn join(
+        &mut self,
+        now_ms: u64,
+        new: Member,
+        elsewhere: bool,
+        out: &mut Actions,
+    ) -> MasterReply {
         if let Err(what) = check_member(&new) {
             return refused(what);
         }
         let known = self.members.values().find(|member| member.identity == new.identity);
+        let same = |known: &Member| *known == Member { node: known.node, ..new.clone() };
+        if !known.is_some_and(same)
+            && let Err(what) = self.check_fits(&new, elsewhere)
+        {
+            return refused(what);
+        }
         if let Some(known) = known.cloned() {
             return self.join_again(now_ms, &known, new, out);
         }
@@ -53,6 +68,53 @@ impl Master {
         self.members.insert(node, new);
         self.arrived(now_ms, node);
         MasterReply::Joined { node }
+    }
+
+    /// Whether everybody who reaches the other members can reach this one: sessions need all of them.
+    fn check_fits(&self, new: &Member, elsewhere: bool) -> Result<(), String> {
+        let addresses = [Some(&new.control), new.tcp.as_ref(), new.verbs.as_ref()];
+        for address in addresses.into_iter().flatten() {
+            match reach(address) {
+                Reach::Nowhere => {
+                    return Err(format!(
+                        "{address} leads nowhere; listen at an address of the network, or set advertise"
+                    ));
+                }
+                Reach::OneMachine if elsewhere => {
+                    return Err(format!(
+                        "this node announces {address}, which leads to it on its own machine only; listen \
+                         at an address of the network, or set advertise"
+                    ));
+                }
+                _ => {}
+            }
+        }
+        let in_view = |member: &&Member| self.view().is_none() || self.in_view(member.node);
+        let others = self.members.values().filter(|other| other.identity != new.identity);
+        let others: Vec<&Member> = others.filter(in_view).collect();
+        if is_on_one_machine(new)
+            && let Some(other) = others.iter().find(|other| is_on_the_network(other))
+        {
+            return Err(format!(
+                "this node announces {}, which leads to it on its own machine only, and {} is at {}; \
+                 listen at an address of the network, or set advertise",
+                new.control, other.node, other.control
+            ));
+        }
+        let Some(common) = common_fabrics(&others, new) else { return Ok(()) };
+        let own = fabrics(new);
+        let missing = common.iter().any(|fabric| !own.contains(fabric));
+        let is_cut_off = !common.is_empty() && !common.iter().any(|fabric| own.contains(fabric));
+        // As long as there is no view, those that came first do not decide what the rest has to serve.
+        if is_cut_off || (missing && self.view().is_some()) {
+            return Err(format!(
+                "the members of this cluster serve {}, and this node {}: clients could not reach all of \
+                 them; serve what they do",
+                common.join(" and "),
+                if own.is_empty() { "nothing".into() } else { own.join(" and ") }
+            ));
+        }
+        Ok(())
     }
 
     /// Another process had this address: it is gone.
@@ -124,6 +186,67 @@ impl Master {
     }
 }
 
+/// From where an address leads to whom it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// From everywhere, as far as it shows.
+    Network,
+    /// From the machine that it is on.
+    OneMachine,
+    Nowhere,
+    /// It is a name inside of a process.
+    Process,
+}
+
+fn reach(address: &str) -> Reach {
+    let Some((host, port)) = address.rsplit_once(':') else { return Reach::Process };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let ip = host.parse::<IpAddr>().ok();
+    if port == "0" || ip.is_some_and(|ip| ip.is_unspecified()) {
+        Reach::Nowhere
+    } else if host == "localhost" || ip.is_some_and(|ip| ip.is_loopback()) {
+        Reach::OneMachine
+    } else {
+        Reach::Network
+    }
+}
+
+fn reaches(member: &Member) -> impl Iterator<Item = Reach> {
+    let addresses = [Some(&member.control), member.tcp.as_ref(), member.verbs.as_ref()];
+    addresses.into_iter().flatten().map(|address| reach(address))
+}
+
+fn is_on_one_machine(member: &Member) -> bool {
+    reach(&member.control) != Reach::Process && reaches(member).any(|r| r == Reach::OneMachine)
+}
+
+fn is_on_the_network(member: &Member) -> bool {
+    reaches(member).all(|reach| reach == Reach::Network)
+}
+
+fn host(member: &Member) -> &str {
+    member.control.rsplit_once(':').map_or("", |(host, _)| host)
+}
+
+/// What a member serves, by the names of the fabrics.
+fn fabrics(member: &Member) -> Vec<&'static str> {
+    let served = [("shm", &member.shm), ("tcp", &member.tcp), ("verbs", &member.verbs)];
+    served.into_iter().filter(|(_, address)| address.is_some()).map(|(name, _)| name).collect()
+}
+
+/// By which fabrics all these can be reached, and could with `new` among them if it served them; `None` if
+/// there are none of them. Over several machines shared memory leads nowhere.
+fn common_fabrics(members: &[&Member], new: &Member) -> Option<Vec<&'static str>> {
+    let (first, rest) = members.split_first()?;
+    let one_machine = members.iter().all(|member| host(member) == host(new));
+    let mut common = fabrics(first);
+    common.retain(|fabric| {
+        rest.iter().all(|member| fabrics(member).contains(fabric))
+            && (*fabric != "shm" || one_machine)
+    });
+    Some(common)
+}
+
 /// A join comes from anybody: its numbers and texts are bounded before they are stored.
 fn check_member(member: &Member) -> Result<(), &'static str> {
     let fabrics = [&member.tcp, &member.shm, &member.verbs].into_iter().flatten();
@@ -134,4 +257,28 @@ fn check_member(member: &Member) -> Result<(), &'static str> {
         return Err("a memory node without memory is of no use; give it a pool");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_tell_from_where_they_lead_to_somebody() {
+        for (address, from) in [
+            ("10.0.0.3:7401", Reach::Network),
+            ("mn.example:7401", Reach::Network),
+            ("[fd00::1]:7401", Reach::Network),
+            ("127.0.0.1:7401", Reach::OneMachine),
+            ("127.0.1.1:7401", Reach::OneMachine),
+            ("[::1]:7401", Reach::OneMachine),
+            ("localhost:7401", Reach::OneMachine),
+            ("0.0.0.0:7401", Reach::Nowhere),
+            ("[::]:7401", Reach::Nowhere),
+            ("10.0.0.3:0", Reach::Nowhere),
+            ("embedded-0", Reach::Process),
+        ] {
+            assert_eq!(reach(address), from, "{address}");
+        }
+    }
 }

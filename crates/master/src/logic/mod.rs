@@ -7,6 +7,7 @@
 //!
 //! Joining and identities:
 //!
+//! * It leads one cluster, which somebody has asked for, and hears nobody of another one (`identity`).
 //! * A memory node is known by its identity, a random number that it draws when it starts. A join
 //!   may be repeated: it gives the same name. Names are never given twice.
 //! * A new identity at the control address of a node that no view uses takes its place: two
@@ -20,6 +21,7 @@
 //! * Who is gone is decided in `presence`: sessions are given up, memory nodes are lost.
 //! * What is given up is shut out at all members (`fencing`) before anything follows from it.
 //! * The view goes through its stages (`change`), jobs are started, clients are recovered.
+//! * Members show the number of the view before one without a member takes effect (`standing`).
 //! * Missing replicas are added where there is room (`growth`).
 //! * Then replicas move until all members have their shares (`balance`), and those that are drained
 //!   nothing (`draining`).
@@ -44,19 +46,22 @@ mod format;
 mod forming;
 mod growth;
 mod history;
+mod identity;
 mod joining;
 mod presence;
 mod requests;
 mod reserving;
 mod shortage;
 mod splitting;
+mod standing;
 mod telling;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_control::rpc::Caller;
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Member, View, ViewError};
 
 use crate::jobs::{Job, JobError, JobReport};
@@ -74,6 +79,7 @@ use history::History;
 use presence::Presences;
 use shortage::Shortage;
 use splitting::Splitting;
+use standing::Standing;
 use telling::Told;
 
 /// How long to wait before forming is tried again, or an absent node is asked again.
@@ -86,8 +92,8 @@ pub enum Event {
     Request {
         /// Names the request.
         token: u64,
-        /// Over which connection; 0 for one that never closes, inside of the process.
-        connection: u64,
+        /// Who asks. Connection 0 is one that never closes, inside of the process.
+        caller: Caller,
         /// What is asked.
         request: MasterRequest,
     },
@@ -165,6 +171,9 @@ pub enum Action {
         /// What to do.
         job: Job,
     },
+    /// Remove all records but those of destroyed clusters, some at a time: none of them counts any more. To
+    /// be done before anything of a later event.
+    Clear,
     /// Tell people.
     Log(Level, String),
 }
@@ -175,6 +184,9 @@ pub enum RestoreError {
     /// The view is broken.
     #[error("the stored view is unusable: {0}")]
     View(#[from] ViewError),
+    /// The view is not of the cluster that the store is of.
+    #[error("the stored view is of another cluster than the store: restore the store from a copy")]
+    Cluster,
 }
 
 #[derive(Debug)]
@@ -193,8 +205,12 @@ enum Phase {
 #[derive(Debug)]
 pub struct Master {
     settings: Settings,
-    cluster: Option<u64>,
-    fresh_cluster: u64,
+    /// `None` until somebody asks for one.
+    cluster: Option<ClusterId>,
+    /// Those that were given up here.
+    destroyed: BTreeSet<ClusterId>,
+    /// Other clusters whose members or clients have come here.
+    strangers: BTreeSet<ClusterId>,
     last_attempt: u64,
     members: BTreeMap<MnId, Member>,
     /// Members once; the cluster goes on without them.
@@ -211,6 +227,7 @@ pub struct Master {
     sessions: Sessions,
     presences: Presences,
     fences: Fences,
+    standing: Standing,
     repair: Repair,
     growth: Growth,
     splitting: Splitting,
@@ -233,6 +250,8 @@ enum Purpose {
     /// As `Look`, of a member that does not answer somebody.
     Probe,
     Fence(Vec<ClientId>),
+    /// To stand at the view of this number.
+    Stand(u64),
     Grow,
     Split,
     AddRegions,
@@ -242,17 +261,17 @@ enum Purpose {
 type Actions = Vec<Action>;
 
 impl Master {
-    /// A master that goes on from a store's records. `fresh_cluster` is a random number, for
-    /// the case that it forms a new cluster.
+    /// A master that goes on from a store's records. `random` is a random number.
     pub fn restore(
         settings: Settings,
-        fresh_cluster: u64,
+        random: u64,
         records: Vec<Record>,
     ) -> Result<Master, RestoreError> {
         let mut master = Master {
             settings,
             cluster: None,
-            fresh_cluster,
+            destroyed: BTreeSet::new(),
+            strangers: BTreeSet::new(),
             last_attempt: 0,
             members: BTreeMap::new(),
             lost: BTreeMap::new(),
@@ -265,11 +284,12 @@ impl Master {
             sessions: Sessions::new(1),
             presences: Presences::default(),
             fences: Fences::default(),
+            standing: Standing::default(),
             repair: Repair::default(),
             growth: Growth::default(),
             splitting: Splitting::default(),
             adding: Adding::default(),
-            shortage: Shortage::new(fresh_cluster),
+            shortage: Shortage::new(random),
             admitting: Admitting::default(),
             history: History::default(),
             epochs: Epoch::default(),
@@ -277,8 +297,14 @@ impl Master {
             calls: BTreeMap::new(),
             next_call: 0,
         };
-        for record in records {
+        // Without a cluster the rest is what was left when one was destroyed.
+        let is_formed = records.iter().any(|record| matches!(record, Record::Cluster(_)));
+        let counts = |record: &Record| is_formed || matches!(record, Record::Destroyed(_));
+        for record in records.into_iter().filter(counts) {
             master.recall(record)?;
+        }
+        if master.view().is_some_and(|view| master.cluster != Some(view.cluster)) {
+            return Err(RestoreError::Cluster);
         }
         Ok(master)
     }
@@ -302,12 +328,20 @@ impl Master {
             }
             Record::Repairer(client) => self.retire(client),
             Record::Leftover(leftover) => self.sessions.restore_leftover(leftover),
+            Record::Destroyed(cluster) => drop(self.destroyed.insert(cluster)),
+            Record::Former(former) => self.standing.restore_former(former),
             Record::View(view) => {
                 view.check()?;
+                self.standing.restore_number(view.number);
                 self.phase = Phase::Formed(view);
             }
         }
         Ok(())
+    }
+
+    /// The cluster that it leads; `None` until one is to be formed.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.cluster
     }
 
     /// The view in force.
@@ -324,8 +358,11 @@ impl Master {
         let is_tick = matches!(event, Event::Tick);
         self.presences.pass(now_ms, self.settings.lease);
         match event {
-            Event::Request { token, connection, request } => {
-                if let Some(reply) = self.answer(now_ms, connection, token, request, &mut actions) {
+            Event::Request { token, caller, request } => {
+                let reply = self
+                    .identify(caller.cluster, &request, &mut actions)
+                    .or_else(|| self.answer(now_ms, caller, token, request, &mut actions));
+                if let Some(reply) = reply {
                     actions.push(Action::Reply { token, reply });
                 }
             }
@@ -364,6 +401,7 @@ impl Master {
             Purpose::Format => self.format_answered(now_ms, node, result, out),
             Purpose::Probe => self.probed(node, result, out),
             Purpose::Fence(clients) => self.fence_answered(now_ms, node, &clients, &result, out),
+            Purpose::Stand(number) => self.stood(now_ms, node, number, &result, out),
             Purpose::Grow => self.grow_answered(now_ms, token, result, out),
             Purpose::Split => self.split_answered(now_ms, node, token, result, out),
             Purpose::Admit => self.admit_answered(now_ms, token, result, out),

@@ -19,7 +19,10 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::change::Stage;
 use fusee_core::verbs::{ClientId, MnId};
 
+use fusee_core::view::Member;
+
 use super::{Action, Actions, Level, Master, Phase, Purpose};
+use crate::record::{Write, member_key};
 use crate::sessions::Session;
 use crate::settings::Lease;
 
@@ -114,6 +117,12 @@ impl Presences {
         }
     }
 
+    /// Those whose answers are held back, who get them otherwise.
+    pub fn take_waiting(&mut self) -> Vec<(u64, Asker)> {
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        waiting.map(|asking| (asking.token, asking.asker)).collect()
+    }
+
     /// Forgets a node.
     pub fn forget(&mut self, node: MnId) {
         self.nodes.remove(&node);
@@ -151,11 +160,16 @@ impl Master {
         None
     }
 
-    /// What a node hears that is no member any more.
+    /// What a node hears that is no member any more; or that this master does not know, which is no
+    /// reason for anybody to give up what it holds.
     fn farewell(&self, identity: u64) -> MasterReply {
-        match self.drained.values().any(|member| member.identity == identity) {
-            true => MasterReply::Drained,
-            false => MasterReply::Expelled,
+        let same = |member: &Member| member.identity == identity;
+        if self.drained.values().any(same) {
+            MasterReply::Drained
+        } else if self.lost.values().any(same) {
+            MasterReply::Expelled
+        } else {
+            MasterReply::Unknown
         }
     }
 
@@ -211,7 +225,8 @@ impl Master {
                     || short != 0
                     || (*reclaims && later);
                 let mark = *mark;
-                let reply = MasterReply::Renewed { view, expelled, epochs, mark, short };
+                let lease_ms = self.settings.lease.lease_ms;
+                let reply = MasterReply::Renewed { view, expelled, epochs, mark, short, lease_ms };
                 (told || is_late).then_some(reply)
             }
             Asker::Node { identity } => {
@@ -262,8 +277,23 @@ impl Master {
         let gone: Vec<(MnId, &str)> = gone.collect();
         for (node, why) in gone {
             self.present.remove(&node);
-            self.suspect(node, why, out);
+            if self.view().is_some() && !self.in_view(node) {
+                self.forget_candidate(node, why, out);
+            } else {
+                self.suspect(node, why, out);
+            }
         }
+    }
+
+    /// A node has joined, and was gone before it became a member. Nothing is on it and nobody knows it:
+    /// should it come back, it is told that the cluster goes on without it, and joins anew.
+    fn forget_candidate(&mut self, node: MnId, why: &str, out: &mut Actions) {
+        self.members.remove(&node);
+        self.presences.forget(node);
+        self.admitting.forget(node);
+        out.push(Action::Persist(vec![Write::Remove(member_key(node))]));
+        let text = format!("{node} is forgotten, it was no member yet: {why}");
+        out.push(Action::Log(Level::Warn, text));
     }
 
     /// Sessions that keep a stage of a change from ending.
@@ -277,6 +307,17 @@ impl Master {
         };
         let open = self.sessions.open_sessions();
         open.filter(move |(_, session)| waits_for(session)).map(|(client, _)| client)
+    }
+
+    /// Whether a lease has passed since a moment, for all that this master knows.
+    pub(super) fn lease_is_over(&self, now_ms: u64, since_ms: u64) -> bool {
+        self.presences.is_over(now_ms, since_ms, self.settings.lease)
+    }
+
+    /// Whether the sessions that are given up can tell by their own clocks that nobody hears them: one
+    /// whose connection broke may have been heard a moment before.
+    pub(super) fn given_up_leases_are_over(&self, now_ms: u64) -> bool {
+        self.sessions.given_up_heard_ms().all(|heard_ms| self.lease_is_over(now_ms, heard_ms))
     }
 
     /// Shuts sessions out, each for its reason. They are fenced from now on.

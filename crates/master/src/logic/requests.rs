@@ -3,6 +3,7 @@
 use fusee_control::master::{
     Leftover, MasterReply, MasterRequest, MemberState, MemberStatus, Owners, Status,
 };
+use fusee_control::rpc::Caller;
 use fusee_core::layout::{BlockShape, SizeClass};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::Member;
@@ -15,16 +16,20 @@ impl Master {
     pub(super) fn answer(
         &mut self,
         now_ms: u64,
-        connection: u64,
+        caller: Caller,
         token: u64,
         request: MasterRequest,
         out: &mut Actions,
     ) -> Option<MasterReply> {
+        let connection = caller.connection;
         Some(match request {
+            MasterRequest::Form { .. } | MasterRequest::Destroy { .. } => {
+                unreachable!("answered before")
+            }
             MasterRequest::Join { identity, control, tcp, shm, verbs, pool_bytes } => {
                 let node = MnId(self.next_node);
                 let new = Member { node, identity, control, tcp, shm, verbs, pool_bytes };
-                let reply = self.join(now_ms, new, out);
+                let reply = self.join(now_ms, new, caller.elsewhere, out);
                 if let MasterReply::Joined { node } = reply {
                     self.node_joined(now_ms, node, connection);
                 }
@@ -106,7 +111,7 @@ impl Master {
             return refused("all client ids have been used; format the cluster anew");
         };
         out.push(Action::Persist(writes));
-        MasterReply::Opened { client, view, epoch }
+        MasterReply::Opened { client, view, epoch, lease_ms: self.settings.lease.lease_ms }
     }
 
     /// No block of a region that is being copied: its owner is recorded on replicas that a copy of
@@ -191,7 +196,15 @@ impl Master {
         members.sort_by_key(|member| member.node);
         let (recoveries, last_recoveries) = self.history.recoveries();
         let (reconfigurations, last_reconfigurations) = self.history.reconfigurations();
+        let nothing = || {
+            self.cluster.is_none().then(|| {
+                "no cluster: start this master on the store of one (data_dir, or store), or form a new one \
+                 with `fusee form`"
+                    .to_owned()
+            })
+        };
         Status {
+            cluster: self.cluster,
             expected_memory_nodes: self.settings.memory_nodes,
             members,
             index_replicas: replicas(index, self.settings.index_replicas),
@@ -207,7 +220,8 @@ impl Master {
             last_recoveries,
             reconfigurations,
             last_reconfigurations,
-            problem: self.problem.clone(),
+            damage: self.sessions.damage(),
+            problem: self.problem.clone().or_else(nothing),
         }
     }
 

@@ -55,7 +55,7 @@ impl Master {
         };
         if self.sibling_rooms(view).iter().filter(|room| room.items > 0).count() < replicas {
             return refused(
-                "no memory node has room for a larger index; start the cluster with larger pools",
+                "no memory node has room for a larger index; start another memory node, with a larger pool",
             );
         }
         self.splitting.wanted.insert(subtable);

@@ -67,18 +67,6 @@ pub enum StoreAddressError {
         /// The setting.
         ttl_s: u64,
     },
-    /// What is forgotten is forgotten for all masters.
-    #[error(
-        "format = true is for a store of one's own; to form a new cluster in `{text}` choose \
-         another prefix, or stop all masters and remove the old keys with `etcdctl del --prefix \
-         {prefix}/`"
-    )]
-    Format {
-        /// The store.
-        text: String,
-        /// The prefix of its keys.
-        prefix: String,
-    },
 }
 
 impl StoreAddress {

@@ -645,6 +645,42 @@ fn members_may_be_lost_while_one_is_drained() {
 }
 
 #[test]
+fn a_drain_is_not_told_to_be_over_before_it_is() {
+    let mut world = World::formed(settings(4, 2, 2));
+    fill(&world, MnId(9));
+    assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done);
+    world.until("the drain", |world| {
+        assert!(!world.said("is drained") || world.view().member(MnId(1)).is_none());
+        world.view().member(MnId(1)).is_none()
+    });
+    assert!(world.said("mn1 is to leave") && world.said("without mn1, which is drained"));
+}
+
+#[test]
+fn a_node_that_dies_before_it_is_a_member_is_forgotten() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.open();
+    // It joins with its last breath.
+    world.add_node();
+    world.nodes.borrow_mut()[3].alive = false;
+    let (identity, control) = (103, "node3:1".to_owned());
+    let (tcp, shm, verbs, pool_bytes) = (None, None, None, 1 << 20);
+    let join = MasterRequest::Join { identity, control, tcp, shm, verbs, pool_bytes };
+    world.send(7_777, join);
+    assert_eq!(world.status().members.len(), 4);
+    world.pass(3 * LEASE_MS);
+    let status = world.status();
+    assert_eq!(status.members.len(), 3, "{:?} {:#?}", status.members, world.log);
+    assert!(!world.disk.keys().any(|key| key == "member/00003"));
+    // Nor does the next one suffer from it.
+    world.add_node();
+    world.until("the next", |world| world.view().members.len() == 4 && world.is_whole());
+    world.restart_master();
+    world.pass(3 * LEASE_MS);
+    assert_eq!(world.status().members.len(), 4);
+}
+
+#[test]
 fn a_drain_that_cannot_be_is_refused_with_what_to_do() {
     let mut world = World::formed(settings(3, 3, 2));
     let says = |world: &mut World, node, cancel, text: &str| {

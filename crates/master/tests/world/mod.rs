@@ -10,16 +10,20 @@ use std::task::{Context, Poll, Waker};
 
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse, Status};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, VerbError};
+use fusee_control::rpc::Caller;
+use fusee_core::host::Damage;
+use fusee_core::layout::{PoolHeader, first_extent};
+use fusee_core::verbs::{Batch, ClientId, ClusterId, Fabric, MnId, Op, VerbError};
 use fusee_core::view::{Geometry, View};
 use fusee_master::jobs::{self, Job, JobError, JobReport, Reach};
 use fusee_master::logic::{Action, Event, Master};
-use fusee_master::record::{Record, Write};
+use fusee_master::record::{DESTROYED, Record, Write};
 use fusee_master::settings::{Lease, Settings};
-use fusee_memory_node::logic::{Effect, Node};
+use fusee_memory_node::logic::{Effect, Heard, Node};
 
 pub const LEASE_MS: u64 = 1_000;
 pub const POOL: u64 = 1 << 20;
+pub const CLUSTER: ClusterId = ClusterId::from_word(1000).unwrap();
 /// How much time passes in a step.
 const STEP_MS: u64 = 50;
 /// Connections: of sessions by their number, of nodes from here on.
@@ -53,9 +57,15 @@ pub struct TestNode {
     pub pool: Vec<u8>,
     pub fenced: BTreeSet<ClientId>,
     pub alive: bool,
+    /// It hears nothing of views.
+    pub is_deaf: bool,
     pub expelled: bool,
     /// It has been told that it may end.
     pub drained: bool,
+    /// It does not say which cluster it belongs to.
+    pub anonymous: bool,
+    /// Answers of masters that are not its own.
+    pub strangers: usize,
     joined: bool,
     asking: Option<u64>,
 }
@@ -103,10 +113,12 @@ pub struct World {
 impl World {
     /// A formed cluster of as many nodes as the settings say.
     pub fn formed(settings: Settings) -> World {
-        let master = Master::restore(settings.clone(), 1000, Vec::new()).unwrap();
+        let formed = Record::Cluster(CLUSTER);
+        let disk = BTreeMap::from([(formed.key(), formed.clone())]);
+        let master = Master::restore(settings.clone(), 1000, vec![formed]).unwrap();
         let mut world = World {
             master,
-            disk: BTreeMap::new(),
+            disk,
             nodes: Rc::default(),
             sessions: Vec::new(),
             now_ms: 0,
@@ -137,15 +149,21 @@ impl World {
         let at = self.nodes.borrow().len() as u64;
         let description =
             Description { identity: 100 + at, pool_bytes: POOL, tcp: None, shm: None, verbs: None };
+        let mut pool = vec![0; (first_extent(POOL) + POOL) as usize];
+        let (word, value) = Node::FIRST_WORD;
+        pool[word.offset() as usize..][..8].copy_from_slice(&value.to_le_bytes());
         self.nodes.borrow_mut().push(TestNode {
             identity: 100 + at,
             control: format!("node{at}:1"),
             logic: Node::new(description),
-            pool: vec![0; POOL as usize],
+            pool,
             fenced: BTreeSet::new(),
             alive: true,
+            is_deaf: false,
             expelled: false,
             drained: false,
+            anonymous: false,
+            strangers: 0,
             joined: false,
             asking: None,
         });
@@ -163,6 +181,12 @@ impl World {
         self.sessions.iter_mut().for_each(|session| session.asking = None);
         self.nodes.borrow_mut().iter_mut().for_each(|node| node.asking = None);
         self.crashes += 1;
+    }
+
+    /// Another master takes the place of this one, over a store with these records.
+    pub fn usurp(&mut self, records: impl IntoIterator<Item = Record>) {
+        self.disk = records.into_iter().map(|record| (record.key(), record)).collect();
+        self.restart_master();
     }
 
     fn ticks_out(&mut self) -> bool {
@@ -215,8 +239,15 @@ impl World {
             }
             Action::Call { node, control, token, request } => {
                 let at = self.nodes.borrow().iter().position(|n| n.alive && n.control == control);
+                let is_for_deaf = |at: &usize| {
+                    let is_deaf = self.nodes.borrow()[*at].is_deaf;
+                    is_deaf && matches!(request, NodeRequest::StandAt { .. })
+                };
                 let result = match at {
-                    Some(at) => Ok(self.nodes.borrow_mut()[at].handle(request)),
+                    Some(at) if is_for_deaf(&at) => Err("the connection broke".to_owned()),
+                    Some(at) => {
+                        Ok(self.nodes.borrow_mut()[at].asked(self.master.cluster(), request))
+                    }
                     None => Err("connection refused".to_owned()),
                 };
                 Ok(Some(Event::NodeAnswer { node, token, result }))
@@ -224,6 +255,10 @@ impl World {
             Action::Job { token, client, view, job } => {
                 let result = self.run(client, &view, job)?;
                 Ok(Some(Event::JobDone { token, result }))
+            }
+            Action::Clear => {
+                self.disk.retain(|key, _| key.starts_with(DESTROYED));
+                Ok(None)
             }
             Action::Log(_, text) => {
                 self.log.push(format!("{} ms: {text}", self.now_ms));
@@ -272,13 +307,20 @@ impl World {
 
     /// Sends a request over a connection; the reply may come later.
     pub fn send(&mut self, connection: u64, request: MasterRequest) -> u64 {
+        self.send_of(Caller { connection, cluster: Some(CLUSTER), ..Caller::default() }, request)
+    }
+
+    /// The same, of somebody who belongs to this cluster.
+    pub fn send_of(&mut self, caller: Caller, request: MasterRequest) -> u64 {
         let token = self.token();
-        self.feed(Event::Request { token, connection, request });
+        self.feed(Event::Request { token, caller, request });
         token
     }
 
     pub fn ask(&mut self, request: MasterRequest) -> Option<MasterReply> {
-        let token = self.send(0, request);
+        // As people do.
+        let token =
+            self.send_of(Caller { connection: 0, cluster: None, ..Caller::default() }, request);
         self.replies.remove(&token)
     }
 
@@ -333,7 +375,7 @@ impl World {
     }
 
     fn step_of_node(&mut self, at: usize) {
-        let (request, asking) = {
+        let (request, asking, caller) = {
             let node = &self.nodes.borrow()[at];
             if !node.alive || node.expelled {
                 return;
@@ -342,11 +384,12 @@ impl World {
                 true => MasterRequest::Alive { identity: node.identity },
                 false => join(node),
             };
-            (request, node.asking)
+            let connection = NODE_CONNECTIONS + at as u64;
+            let cluster = node.logic.cluster().filter(|_| !node.anonymous);
+            (request, node.asking, Caller { connection, cluster, ..Caller::default() })
         };
-        let connection = NODE_CONNECTIONS + at as u64;
         let crashes = self.crashes;
-        let token = asking.unwrap_or_else(|| self.send(connection, request));
+        let token = asking.unwrap_or_else(|| self.send_of(caller, request));
         let reply = self.replies.remove(&token);
         let node = &mut self.nodes.borrow_mut()[at];
         node.asking = None;
@@ -355,9 +398,15 @@ impl World {
                 assert_eq!(usize::from(name.0), at, "names are given in order, each once");
                 node.joined = true;
             }
-            Some(MasterReply::Expelled) => node.expelled = true,
-            Some(MasterReply::Drained) => (node.expelled, node.drained) = (true, true),
-            Some(MasterReply::Done) => {}
+            Some(MasterReply::WrongCluster { .. }) => node.strangers += 1,
+            Some(reply) if node.joined => match Heard::of(&reply, node.logic.holds_of()) {
+                Heard::Expelled => node.expelled = true,
+                Heard::Drained => (node.expelled, node.drained) = (true, true),
+                Heard::JoinAgain => node.joined = false,
+                Heard::Forgotten => node.strangers += 1,
+                Heard::Noted => {}
+                Heard::Nothing => panic!("unexpected {reply:?}"),
+            },
             None if node.joined && self.crashes == crashes => node.asking = Some(token),
             None => {}
             Some(other) => panic!("unexpected {other:?}"),
@@ -372,7 +421,14 @@ impl World {
         let (client, acts_by) = (session.client, session.view);
         let acts_by = if session.follows { acts_by } else { 1 };
         let has_stopped = !session.follows;
-        let pulse = Pulse { client, acts_by, acts_in: 0, frees_in: 0, has_stopped };
+        let pulse = Pulse {
+            client,
+            acts_by,
+            acts_in: 0,
+            frees_in: 0,
+            has_stopped,
+            damage: Damage::default(),
+        };
         let request = MasterRequest::Renew {
             sessions: vec![pulse],
             newer_than: session.view,
@@ -392,7 +448,7 @@ impl World {
                 session.view = view.map_or(session.view, |view| view.number());
             }
             None if self.crashes == crashes => session.asking = Some(token),
-            None => {}
+            None | Some(MasterReply::WrongCluster { .. } | MasterReply::NotReady { .. }) => {}
             Some(other) => panic!("unexpected {other:?}"),
         }
     }
@@ -444,8 +500,18 @@ fn join(node: &TestNode) -> MasterRequest {
 }
 
 impl TestNode {
+    /// What the header of its pool says.
+    pub fn header(&self) -> PoolHeader {
+        let words = self.pool[..PoolHeader::BYTES].try_into().expect("a pool has a header");
+        PoolHeader::decode(words).expect("the header is one of this version")
+    }
+
     pub fn handle(&mut self, request: NodeRequest) -> NodeReply {
-        let step = self.logic.handle(request);
+        self.asked(Some(CLUSTER), request)
+    }
+
+    fn asked(&mut self, asker: Option<ClusterId>, request: NodeRequest) -> NodeReply {
+        let step = self.logic.asked(asker, request);
         for effect in step.effects {
             match effect {
                 Effect::ZeroPool { offset, bytes } => {
@@ -453,6 +519,9 @@ impl TestNode {
                 }
                 Effect::WriteTable { offset, value } => {
                     self.pool[offset as usize..][..4].copy_from_slice(&value.to_le_bytes());
+                }
+                Effect::WriteHeader { word, value } => {
+                    self.pool[word.offset() as usize..][..8].copy_from_slice(&value.to_le_bytes());
                 }
                 Effect::Fence { client } => {
                     self.fenced.insert(client);
@@ -512,7 +581,7 @@ impl Fabric for Hands {
         let (verbs, memory) = batch.parts_mut();
         for verb in verbs {
             let node = &mut nodes[usize::from(verb.node.0)];
-            verb.result = match verb.check(POOL) {
+            verb.result = match verb.check(node.pool.len() as u64) {
                 _ if !node.alive => Err(VerbError::Unreachable),
                 _ if node.fenced.contains(&self.client) => Err(VerbError::Fenced),
                 Ok(()) => {

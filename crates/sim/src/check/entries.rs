@@ -2,10 +2,13 @@
 //! object that is complete on all replicas, and nobody writes to such an object.
 //!
 //! The live entries are kept in a map that every change of a primary's slot updates, so the check
-//! costs one object per change, whatever the size of the index. What may still be written to a live
-//! object is its log entry: its old value is, while the entry goes live.
+//! costs one object per change, whatever the size of the index.
+//!
+//! Where memory rots, one replica of a live object must be complete, and what anybody writes to another is
+//! what was there before.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use fusee_core::layout::{Object, Slot};
 use fusee_core::race::Buckets;
@@ -14,13 +17,16 @@ use fusee_core::view::{Place, SlotRef, View};
 
 use crate::network::Network;
 
+/// Where a replica begins.
+type Start = (MnId, u64);
+
 /// The live entries of the index.
 #[derive(Default)]
 pub(crate) struct Entries {
     view: Option<View>,
     live: BTreeMap<Vec<u8>, SlotRef>,
-    /// Where the replicas of live objects begin, and how long they are without the log entry.
-    objects: BTreeMap<(MnId, u64), (u64, SlotRef)>,
+    /// Where the replicas of live objects begin, and what they hold.
+    objects: BTreeMap<Start, (Rc<[u8]>, SlotRef)>,
 }
 
 impl Entries {
@@ -64,7 +70,7 @@ impl Entries {
             return;
         }
         let view = self.view.as_ref().expect("there are slots only with a view");
-        let key = key_of(network, view, word);
+        let (key, object) = object_of(network, view, word);
         // What a split has moved stays here until it is cleared: nobody looks for it any more.
         if Buckets::of(&key, view).subtable != slot.subtable {
             return;
@@ -74,24 +80,36 @@ impl Entries {
         }
         let bytes = word.class().expect("it led to an object").bytes();
         for place in view.object_places(word.address(), bytes).expect("it led to an object") {
-            self.objects.insert((place.node, place.offset), (bytes, slot));
+            self.objects.insert((place.node, place.offset), (Rc::clone(&object), slot));
         }
     }
 
-    /// Somebody writes to a node's memory.
+    /// Somebody writes to a node's memory. `rots`: damage may be repaired there.
     ///
     /// # Panics
     /// If a live object is there.
-    pub fn written(&self, node: MnId, offset: u64, bytes: u64) {
-        let before = self.objects.range(..(node, offset + bytes)).next_back();
-        if let Some(((on, start), (body, slot))) = before
+    pub fn written(&self, node: MnId, offset: u64, data: &[u8], rots: bool) {
+        let end = offset + data.len() as u64;
+        let before = self.objects.range(..(node, end)).next_back();
+        if let Some(((on, start), (object, slot))) = before
             && *on == node
-            && start + body > offset
+            && start + object.len() as u64 > offset
         {
-            panic!(
-                "{bytes} bytes are written to {node}+{offset:#x}, to the live object of {slot:?}"
+            // What belongs there: a piece of the object. A copy of many objects goes nowhere where one lives.
+            let inside = offset.checked_sub(*start).and_then(|at| object.get(at as usize..));
+            let belongs = inside.is_some_and(|rest| rest.starts_with(data));
+            assert!(
+                rots && belongs,
+                "{} bytes are written to {node}+{offset:#x}, to the live object of {slot:?}",
+                data.len()
             );
         }
+    }
+
+    /// The replicas of live objects: where, and what belongs there.
+    pub fn replicas(&self) -> impl Iterator<Item = (Place, &Rc<[u8]>, SlotRef)> {
+        let place = |(node, offset): &Start| Place { node: *node, offset: *offset };
+        self.objects.iter().map(move |(at, (object, slot))| (place(at), object, *slot))
     }
 
     /// The slot whose primary is at this place.
@@ -122,11 +140,11 @@ pub(crate) fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
         .flat_map(move |subtable| (0..slots).map(move |slot| SlotRef { subtable, slot }))
 }
 
-/// The key of the object that a live word refers to.
+/// The object that a live word refers to, with its key.
 ///
 /// # Panics
-/// If it is not complete on every replica that is left.
-fn key_of(network: &Network, view: &View, word: Slot) -> Vec<u8> {
+/// If it is not complete on every replica that is left, or where memory rots on none.
+fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>, Rc<[u8]>) {
     let bytes = word.class().map_or(0, |class| class.bytes());
     let places = view.object_places(word.address(), bytes);
     let places: Vec<Place> = places.expect("a live entry leads into a region").collect();
@@ -134,12 +152,15 @@ fn key_of(network: &Network, view: &View, word: Slot) -> Vec<u8> {
         network.with(place.node, |memory| {
             let object = &memory.pool[place.offset as usize..][..bytes as usize];
             match Object::decode_generation(object, word.generation()) {
-                Ok(found) => (found.key().to_vec(), object.to_vec()),
+                Ok(found) => Some((found.key().to_vec(), Rc::from(object))),
+                Err(_) if network.rots() => None,
                 Err(why) => panic!("the live entry {:#x} leads to no object: {why}", word.0),
             }
-        })
+        })?
     });
     let first = objects.next().expect("some replica is left");
-    assert!(objects.all(|object| object == first), "replicas of one object differ");
-    first.0
+    // Rot in the padding is none.
+    let differ = objects.any(|object| object != first);
+    assert!(!differ || network.rots(), "replicas of one object differ");
+    first
 }

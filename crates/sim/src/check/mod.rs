@@ -4,5 +4,6 @@
 pub(crate) mod entries;
 pub mod linearizability;
 mod rest;
+pub(crate) mod reuse;
 
 pub use rest::{at_rest, nothing_is_lost, replicas_agree};

@@ -74,6 +74,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
             &scenarios::SPLITS
         }
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
+        ReadsUnheard | HalfVouches | OldAskVouches | SilentNodesVouch | ManyReadUnheard
+        | WritesAnswerUnheard => &scenarios::UNHEARD,
         GuessCasesBeforeItWrites
         | RecoveryWalksOneReplica
         | RecoveryDoesNotComplete
@@ -81,8 +83,12 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         SettlingDoesNotComplete | GuessesAnywhere => &scenarios::GUESS_INDEX_LOSS,
         StoppedGuessLoses => &scenarios::GUESS_LOSS,
         RegionsCopiedIncomplete => &scenarios::GUESS_HALF_MOVED,
-        LookReadsElsewhere => &scenarios::GUESSED_ENTRY,
         GuessesByOldHints => &scenarios::GUESS_RECURS,
+        DamagedIsAnotherKeys | OtherKeyByItsStart | DamageStays => &scenarios::DAMAGE,
+        SplitTrustsOneReplica | SplitReadsOnce => &scenarios::DAMAGED_SPLITS,
+        CopiesDamage => &scenarios::DAMAGED_MOVES,
+        ComparesFewSlots => &scenarios::REUSE,
+        EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,
     }
 }
 

@@ -8,7 +8,7 @@ use fusee_sim::{RunOptions, run};
 
 use crate::support::{
     changes, failures, guesses, late_repairs, reuse, scenarios, steered, steered_changes,
-    steered_recovery,
+    steered_recovery, unheard,
 };
 
 /// A family of runs, one per seed.
@@ -119,8 +119,26 @@ pub const GUESS_HALF_MOVED: Scenario = named("half moved", |seed| {
     guesses::half_moved(seed);
 });
 
-/// Every scenario that goes step by step, and one in virtual time that is as short.
-pub const STEPWISE: [&Scenario; 31] = [
+pub const DAMAGE: Scenario = named("damage", scenarios::damage);
+
+pub const DAMAGED_SPLITS: Scenario = named("damaged splits", |seed| {
+    changes::damaged_splits(seed);
+});
+
+pub const DAMAGED_MOVES: Scenario = named("damaged moves", |seed| {
+    changes::damaged_moves(seed);
+});
+
+pub const UNHEARD: Scenario = named("unheard", |seed| {
+    unheard::unheard(seed);
+});
+
+/// Every scenario that goes step by step, and those in virtual time that are as short.
+pub const STEPWISE: [&Scenario; 35] = [
+    &DAMAGE,
+    &DAMAGED_SPLITS,
+    &DAMAGED_MOVES,
+    &UNHEARD,
     &GUESSED_ENTRY,
     &GUESS_HALF_MOVED,
     &GUESS_CRASH,
@@ -167,6 +185,8 @@ pub const TIMED_REUSE: Scenario =
 pub const TIMED_ELASTIC: Scenario =
     named("timed elastic", |seed| timed(fusee_sim::Scenario::Elastic, seed));
 
+pub const TIMED_CUTS: Scenario = named("timed cuts", |seed| timed(fusee_sim::Scenario::Cuts, seed));
+
 /// Short runs: what is left behind at their ends is seen more often.
 pub const TIMED_SHORT_CRASHES: Scenario = named("short crashes", |seed| {
     let options = RunOptions::new(fusee_sim::Scenario::Crashes, seed);
@@ -179,7 +199,8 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
 });
 
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 8] = [
+pub const TIMED: [&Scenario; 9] = [
+    &TIMED_CUTS,
     &TIMED_MIXED,
     &TIMED_INSERTS,
     &TIMED_CRASHES,

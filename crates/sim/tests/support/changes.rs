@@ -18,7 +18,7 @@ use fusee_core::change::{Gain, Stage};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::{Place, View};
+use fusee_core::view::{Geometry, Place, View};
 use fusee_master::jobs::{self, Job, JobReport, Reach, transform};
 use fusee_sim::{Client, ClusterOptions, Stepper, check::replicas_agree};
 
@@ -82,6 +82,44 @@ pub fn move_replicas(run: Run) -> Events {
     run.end()
 }
 
+/// As [`splits`], with objects that are damaged on one replica, keys of all lengths, and no node lost. 2 to 5
+/// index replicas.
+pub fn damaged_splits(seed: u64) -> Events {
+    let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
+    let options = small(seed, 2 + seed as u8 % 4);
+    let geometry = Geometry { max_key_bytes: 300, ..options.geometry };
+    let options = ClusterOptions { data_replicas: 2 + seed as u8 / 4 % 2, geometry, ..options };
+    let run = Run::of(seed, &options, plans);
+    rot(if seed.is_multiple_of(2) { run.with_long_keys() } else { run }, Why::Split)
+}
+
+/// As [`moves`], in the same way.
+pub fn damaged_moves(seed: u64) -> Events {
+    let options = small(seed, 2 + seed as u8 % 3);
+    let (data_replicas, pool_bytes) = (2 + seed as u8 / 4 % 2, 3 << 18);
+    let options = ClusterOptions { data_replicas, pool_bytes, ..options };
+    rot(Run::of(seed, &options, Plans::Mixed), Why::Move)
+}
+
+fn rot(run: Run, why: Why) -> Events {
+    run.work(&[false]);
+    for _ in 0..1 + run.rng.below(3) {
+        change_beside(&run, why, true);
+    }
+    run.end()
+}
+
+/// Damages objects every now and then.
+pub(super) async fn damage(run: &Run, until: &Cell<bool>) {
+    while !until.get() {
+        for _ in 0..run.rng.below(4) {
+            let damaged = run.cluster.network().damage(&run.rng);
+            run.count(|e| e.damaged += u64::from(damaged));
+        }
+        idle(1 + run.rng.below(300)).await;
+    }
+}
+
 /// Most of them are spent waiting.
 pub(super) const STEPS: u64 = 3_000_000;
 
@@ -136,6 +174,11 @@ enum Why {
 
 /// Clients work while the view changes.
 fn change(run: &Run, why: Why) {
+    change_beside(run, why, false);
+}
+
+/// The same; beside it objects are damaged, or nodes lost.
+fn change_beside(run: &Run, why: Why, damages: bool) {
     let rng = &run.rng;
     let clients: Vec<(Client, Life<'_>)> = (0..2 + rng.below(3))
         .map(|_| {
@@ -144,9 +187,13 @@ fn change(run: &Run, why: Why) {
             (run.client(), life)
         })
         .collect();
-    let leader = Leader { run, clients: &clients, is_done: Cell::new(false), losses_one_in: 12 };
+    let losses_one_in = if damages { usize::MAX } else { 12 };
+    let leader = Leader { run, clients: &clients, is_done: Cell::new(false), losses_one_in };
     let mut stepper = Stepper::new(rng);
     stepper.spawn(leader.lead(why));
+    if damages {
+        stepper.spawn(damage(run, &leader.is_done));
+    }
     for (store, life) in &clients {
         run.spawn(&mut stepper, store, life);
         stepper.spawn(leader.bury(store, life));

@@ -66,6 +66,8 @@ pub struct Events {
     pub guesses: u64,
     /// Entries that moved when a subtable was split, and replicas that moved.
     pub moved: u64,
+    /// Words of live objects that were damaged.
+    pub damaged: u64,
 }
 
 impl Events {
@@ -81,6 +83,7 @@ impl Events {
         self.begun_anew += other.begun_anew;
         self.stopped += other.stopped;
         self.moved += other.moved;
+        self.damaged += other.damaged;
         self.guesses += other.guesses;
         self.searches_now += other.searches_now;
         self.writes_now += other.writes_now;
@@ -182,6 +185,14 @@ impl Run {
     /// A run that has not begun.
     pub fn new(seed: u64, index_replicas: u8, plans: Plans) -> Run {
         Run::of(seed, &small(seed, index_replicas), plans)
+    }
+
+    /// The same, with keys that are longer than what is read of them first, by a little and by much.
+    pub fn with_long_keys(self) -> Run {
+        let length = || self.rng.pick(&[100, 112, 113, 200, 300]);
+        let key = |i: usize| vec![i as u8; length()];
+        let workload = Workload::new(&self.rng, (0..self.keys).map(key).collect());
+        Run { workload, ..self }
     }
 
     /// The same, of a cluster with these options.
@@ -316,6 +327,7 @@ impl Run {
         });
         let again = self.recover(client).await;
         assert_eq!((again.committed, again.aborted), (0, 0), "{report:?}, then {again:?}");
+        self.cluster.recovered(client);
         self.hand_on(client, &report);
     }
 

@@ -16,11 +16,13 @@ pub mod crash;
 pub mod failures;
 pub mod guesses;
 pub mod late_repairs;
+pub mod refill;
 pub mod reuse;
 pub mod scenarios;
 pub mod steered;
 pub mod steered_changes;
 pub mod steered_recovery;
+pub mod unheard;
 pub mod workload;
 
 use std::cell::Cell;

@@ -10,8 +10,9 @@ use fusee_core::stats::OpKind::{self, Delete, Insert, Search, SearchMany, Update
 use fusee_sim::check::replicas_agree;
 use fusee_sim::{Client, Cluster, Rng, Stepper};
 
+use super::crash::idle;
 use super::workload::Workload;
-use super::{MAX_STEPS, lose_index_replica, small, stepwise_or_immediate};
+use super::{MAX_STEPS, alone, lose_index_replica, small, stepwise_or_immediate};
 
 /// What one task does, one operation after another.
 type Plan = Vec<(OpKind, usize)>;
@@ -225,4 +226,36 @@ pub fn bursts_crash(seed: u64) {
     let steps = run.rng.below(100) as u64;
     tasks.run_and_crash(steps, || ());
     run.lose_a_replica();
+}
+
+/// As [`mixed`], while objects are damaged on one replica. At the end most are; one SEARCH of each key repairs
+/// what it meets, so that a second one meets nothing.
+pub fn damage(seed: u64) {
+    let run = Run::new(seed, &[1, 2, 3, 4, 5], few_keys);
+    let stores = run.sessions(1);
+    run.fill(&stores[0]);
+    let network = run.cluster.network();
+    let mut tasks = run.tasks(&stores, run.mixed_plans());
+    tasks.spawn(async {
+        for _ in 0..4 + run.rng.below(12) {
+            idle(run.rng.below(60)).await;
+            network.damage(&run.rng);
+        }
+    });
+    run.conclude(tasks, &stores[0]);
+    for _ in 0..3 * run.keys {
+        network.damage(&run.rng);
+    }
+    let reader = &stores[0];
+    let keys = run.cluster.live_keys();
+    let search_all = || {
+        let before = *reader.stats().kind(Search);
+        for key in &keys {
+            let found = alone(&run.rng, reader.search(key, None)).map(|found| found.hint());
+            assert!(matches!(found, Ok(Some(_))), "{key:02x?}: {found:?}");
+        }
+        reader.stats().kind(Search).phases - before.phases
+    };
+    search_all();
+    assert_eq!(search_all(), 2 * keys.len() as u64, "the phases of SEARCHes of what is repaired");
 }

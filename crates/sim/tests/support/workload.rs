@@ -131,7 +131,14 @@ impl Workload {
             }
             Err(error) => panic!("{kind:?}: {error}"),
         };
+        Self::assert_sound(store);
         self.answer(entry, answer);
+    }
+
+    /// Where memory does not rot, nobody finds damage.
+    fn assert_sound(store: &SimStore) {
+        let damaged = store.stats().damage().found;
+        assert!(damaged == 0 || store.fabric().rots(), "{damaged} replicas seem to be damaged");
     }
 
     async fn search(&self, store: &Client, key: usize) {
@@ -144,6 +151,7 @@ impl Workload {
             Ok(found.hint().zip(value))
         };
         let found = store.fabric().search(search).await.expect("a SEARCH never fails");
+        Self::assert_sound(store);
         self.learn(key, store.client(), found.as_ref().map(|(hint, _)| *hint));
         self.answer(entry, decode(found.as_ref().map(|(_, value)| &value[..])));
     }
@@ -166,6 +174,7 @@ impl Workload {
             self.learn(wanted[i], store.client(), hint);
         };
         store.search_many(&keys, found).await.expect("a SEARCH never fails");
+        Self::assert_sound(store);
         for (entry, answer) in entries.into_iter().zip(answers) {
             self.answer(entry, answer.expect("an answer for every key"));
         }

@@ -1,9 +1,11 @@
 //! Blocks whose requests and answers are lost.
 
-use std::future::{Future, ready};
+use std::future::{Future, poll_fn, ready};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use fusee_core::change::{Change, RegionChange, Stage};
+use fusee_core::verbs::ClusterId;
 use fusee_core::view::{Geometry, Member, Place, Region, Scheme};
 
 use super::*;
@@ -16,6 +18,10 @@ struct Surroundings {
     owner: Cell<ClientId>,
     /// Node 0 allocates, and its answer never comes.
     mute: Cell<bool>,
+    /// Node 0 takes a block back, and its answer is under way until this is over.
+    slow: Cell<bool>,
+    /// Node 0 takes a block back, and its answer is lost.
+    forgets: Cell<bool>,
     has_master: Cell<bool>,
     asked_master: Cell<u32>,
 }
@@ -27,6 +33,8 @@ impl Surroundings {
             hangs: Cell::new(false),
             owner: Cell::new(ClientId::NOBODY),
             mute: Cell::new(false),
+            slow: Cell::new(false),
+            forgets: Cell::new(false),
             has_master: Cell::new(true),
             asked_master: Cell::new(0),
         })
@@ -34,6 +42,10 @@ impl Surroundings {
 }
 
 impl Environment for Surroundings {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
     fn sleep(&self, _: Duration) -> impl Future<Output = ()> {
         ready(())
     }
@@ -65,7 +77,11 @@ impl Environment for Surroundings {
             NodeRequest::Alloc { .. } => Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)),
             NodeRequest::SetOwner { to, .. } if first => {
                 self.owner.set(to);
-                Ok(NodeReply::Done)
+                poll_fn(|_| if self.slow.get() { Poll::Pending } else { Poll::Ready(()) }).await;
+                match self.forgets.get() {
+                    true => Err(RpcError::TimedOut { addr: "node 0".into() }),
+                    false => Ok(NodeReply::Done),
+                }
             }
             NodeRequest::SetOwner { to, .. } if self.hangs.get() && to == ClientId::NOBODY => {
                 std::future::pending().await
@@ -116,7 +132,7 @@ fn view() -> View {
     let place = |node| Place { node, offset: 0 };
     View {
         number: 1,
-        cluster: 1,
+        cluster: ClusterId::from_word(1).unwrap(),
         geometry: Geometry { region_bytes: 1 << 17, block_bytes: 1 << 12, ..Default::default() },
         members: vec![member(MnId(0)), member(MnId(1))],
         regions: vec![Region {
@@ -217,4 +233,78 @@ fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
     source.forget(&[BlockId { region: 0, block: 0 }]);
     source.missed.set(true);
     assert_eq!(at_once(source.grant(class, false, &view)), Err(Error::OutOfMemory));
+}
+
+/// A block is being given back: its node has it, and has not said so yet. Meanwhile it is granted again.
+/// The tables name the session in the end, so it must not be forgotten, also if it was looked for
+/// `meanwhile`.
+fn is_found_after_its_return(meanwhile: bool) {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    let source = source_of(7, &env);
+    let class = SizeClass::from_code(1).unwrap();
+    let view = view();
+    let block = at_once(source.grant(class, false, &view)).unwrap().address;
+    env.slow.set(true);
+    let mut free = pin!(source.free(block, &view));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(free.as_mut().poll(&mut context).is_pending());
+    assert_eq!(env.owner.get(), ClientId::NOBODY);
+    assert!(matches!(at_once(source.grant(class, false, &view)), Err(Error::Allocation { .. })));
+    assert_eq!(env.owner.get(), ClientId(7));
+    if meanwhile {
+        assert_eq!(at_once(source.grant(class, false, &view)), Err(Error::OutOfMemory));
+    }
+    env.slow.set(false);
+    assert!(free.as_mut().poll(&mut context).is_ready());
+    let found = at_once(source.grant(class, false, &view)).expect("the tables name the session");
+    assert_eq!(found.address, block);
+}
+
+#[test]
+fn a_block_granted_again_while_it_is_given_back_is_not_forgotten() {
+    is_found_after_its_return(false);
+}
+
+#[test]
+fn nor_if_it_was_looked_for_meanwhile() {
+    is_found_after_its_return(true);
+}
+
+#[test]
+fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    env.owner.set(ClientId(7));
+    let source = source_of(7, &env);
+    source.missed.set(true);
+    let class = SizeClass::from_code(1).unwrap();
+    let change = Change {
+        stage: Stage::Frozen,
+        data_lost: false,
+        subtables: Vec::new(),
+        regions: vec![RegionChange { region: 0, joining: None, leaving: None }],
+        new_regions: 0,
+    };
+    let frozen = View { change: Some(change), ..view() };
+    assert_eq!(at_once(source.grant(class, false, &frozen)), Err(Error::OutOfMemory));
+    at_once(source.grant(class, false, &view())).expect("it was not forgotten");
+}
+
+#[test]
+fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that_view() {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    env.forgets.set(true);
+    let source = source_of(7, &env);
+    let class = SizeClass::from_code(1).unwrap();
+    let older = View { regions: Vec::new(), ..view() };
+    assert!(matches!(at_once(source.grant(class, false, &older)), Err(Error::Allocation { .. })));
+    // The request may still come: by the newer view the block is not to be used either.
+    env.forgets.set(false);
+    assert!(matches!(at_once(source.grant(class, false, &view())), Err(Error::Allocation { .. })));
+    assert_eq!(at_once(source.grant(class, false, &view())), Err(Error::OutOfMemory));
+    assert_eq!(env.owner.get(), ClientId(7));
+    assert_eq!(at_once(source.settle(&view())), Some(Vec::new()));
+    assert_eq!(env.owner.get(), ClientId::NOBODY, "who leaves gives it back");
 }

@@ -284,6 +284,7 @@ fn measure(
 /// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
+    super::plot::check(args.plot.as_ref())?;
     let machine = Machine::here();
     interrupt::watch()?;
     let settings = args.settings();

@@ -257,6 +257,12 @@ impl Report {
             "Index cache: {} sessions on {} keys of {} bytes",
             self.settings.threads, self.settings.keys, self.settings.pair_bytes
         );
-        Chart { title, x: Horizontal::Numbers("threshold"), panels, marks: Vec::new() }
+        Chart {
+            title,
+            x: Horizontal::Numbers("threshold"),
+            panels,
+            marks: Vec::new(),
+            mark_name: "",
+        }
     }
 }

@@ -273,6 +273,7 @@ impl Report {
                 panel("microseconds", true, latencies),
                 panel("how many", false, vec![sessions, members]),
             ],
+            mark_name: "changes of the view, steps",
             marks: self
                 .events
                 .iter()

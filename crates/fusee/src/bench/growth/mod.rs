@@ -140,6 +140,7 @@ impl Args {
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
+    super::plot::check(args.plot.as_ref())?;
     let machine = Machine::here();
     interrupt::watch()?;
     let available = machine.available_memory_bytes;

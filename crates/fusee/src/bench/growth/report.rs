@@ -232,6 +232,7 @@ impl Report {
                 panel("subtables", false, vec![subtables]),
             ],
             // More than so many would hide what they stand for.
+            mark_name: "splits of the index",
             marks: match self.growth.len() {
                 0..=MARKS => self.growth.iter().map(|g| Mark::at(g.at_s)).collect(),
                 _ => Vec::new(),

@@ -333,6 +333,7 @@ fn mixes(updates: &[u8], done: &Done) -> Vec<Mix> {
 /// Runs the sweep and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
+    super::plot::check(args.plot.as_ref())?;
     let machine = Machine::here();
     interrupt::watch()?;
     let targets = open(args, machine.available_memory_bytes)?;

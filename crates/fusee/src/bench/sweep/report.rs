@@ -192,6 +192,7 @@ impl Report {
                 Panel { label: "microseconds, median", logarithmic: false, lines: latencies },
             ],
             marks: Vec::new(),
+            mark_name: "",
         }
     }
 

@@ -1,7 +1,7 @@
 //! The guard of every write, against a real etcd.
 
 use fusee_control::rpc::Runtime;
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::Member;
 
 use super::*;
@@ -13,6 +13,10 @@ mod etcd_server;
 use etcd_server::EtcdServer;
 
 const LONG: Duration = Duration::from_secs(60);
+
+fn cluster(word: u64) -> ClusterId {
+    ClusterId::from_word(word).unwrap()
+}
 
 struct Bench {
     runtime: Runtime,
@@ -85,7 +89,7 @@ fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
     let mut first = bench.store(&old).unwrap();
     // More than fits in one transaction of etcd, and more than a page.
     let members = (0..700).map(|node| Record::Member(member(node)));
-    let records = members.chain([Record::Cluster(7)]).map(Write::Put);
+    let records = members.chain([Record::Cluster(cluster(7))]).map(Write::Put);
     first.persist(records.collect()).unwrap();
     let forget = |node| Write::Remove(member_key(MnId(node)));
     let ids = |end| Write::Put(Record::ClientIds { end });
@@ -95,7 +99,7 @@ fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
     // The old leader has not noticed: by its own clock it still leads.
     bench.revoke(old_lease);
     assert!(first.holds());
-    let refused = first.persist(vec![Write::Put(Record::Cluster(8))]);
+    let refused = first.persist(vec![Write::Put(Record::Cluster(cluster(8)))]);
     assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
     let mut second = bench.store(&new).unwrap();
     let load = |store: &Store| {
@@ -106,7 +110,7 @@ fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
     let before = load(&second);
     assert_eq!(before.len(), 701);
     assert!(!before.contains(&Record::Member(member(0))));
-    let refused = first.persist(vec![ids(129), Write::Put(Record::Cluster(8))]);
+    let refused = first.persist(vec![ids(129), Write::Put(Record::Cluster(cluster(8)))]);
     assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
     assert_eq!(load(&second), before, "a deposed master has written");
     second.persist(vec![ids(193)]).unwrap();

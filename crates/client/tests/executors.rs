@@ -1,0 +1,264 @@
+//! Clients inside other people's runtimes: any executor, calls that nobody waits for, and threads that go
+//! on with other work while the store waits.
+
+mod common;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use common::options;
+use fusee_client::{Client, EmbeddedOptions, Error, FabricKind, Geometry};
+use futures_util::future::join_all;
+use tokio::runtime::{Builder, Runtime};
+
+const MIB: usize = 1 << 20;
+
+/// More 1 MiB values than a task of tokio may ask for without letting others run: nearly each of them takes
+/// a block of its own, and the budget is 128.
+const VALUES: usize = 300;
+
+/// Small operations per task.
+const OPERATIONS: usize = 2000;
+
+/// For how long, at most, a thread does not get to its other tasks. Far above what a call takes, far below
+/// what the store waits for memory.
+const MOST_SILENCE: Duration = Duration::from_millis(500);
+
+/// A refusal for want of memory comes within this time.
+const REFUSAL: Duration = Duration::from_secs(10);
+
+/// A cluster for values of 1 MiB, of three nodes with pools of this size.
+fn large(fabric: FabricKind, pool_bytes: u64) -> Client {
+    let geometry = Geometry {
+        region_bytes: 32 << 20,
+        block_bytes: 2 << 20,
+        max_value_bytes: MIB as u32,
+        ..Geometry::default()
+    };
+    let options = EmbeddedOptions { pool_bytes, geometry, ..options(fabric) };
+    Client::embedded(options).unwrap()
+}
+
+fn key(n: usize) -> [u8; 8] {
+    (n as u64).to_le_bytes()
+}
+
+/// Values of 1 MiB, at first under new keys, then over old ones.
+async fn puts_of_1_mib(client: Client, first: usize) {
+    let mut value = vec![7; MIB];
+    for i in 0..VALUES {
+        value[0] = i as u8;
+        let put = client.put_async(&key(first + i % 40), &value).await;
+        assert_eq!(put, Ok(()), "after {i}");
+    }
+    let last = client.get_async(&key(first + (VALUES - 1) % 40)).await.unwrap().unwrap();
+    assert_eq!((last.len(), last[0]), (MIB, (VALUES - 1) as u8));
+}
+
+/// Every kind of operation, many times.
+async fn small_operations(client: Client, first: usize) {
+    for i in 0..OPERATIONS / 8 {
+        let key = key(first + i);
+        assert_eq!(client.insert_async(&key, b"1").await, Ok(()));
+        assert_eq!(client.insert_async(&key, b"2").await, Err(Error::AlreadyExists));
+        assert_eq!(client.update_async(&key, b"3").await, Ok(()));
+        assert_eq!(client.get_async(&key).await, Ok(Some(b"3".to_vec())));
+        assert_eq!(client.put_async(&key, b"4").await, Ok(()));
+        assert_eq!(client.get_many_async(&[key]).await, Ok(vec![Some(b"4".to_vec())]));
+        assert_eq!(client.delete_async(&key).await, Ok(()));
+        assert_eq!(client.get_async(&key).await, Ok(None));
+    }
+}
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_time().build().unwrap()
+}
+
+fn multi_thread() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap()
+}
+
+/// An executor as small as they come, one thread and a queue: it knows nothing of tokio.
+struct Small {
+    tasks: RefCell<VecDeque<Arc<Task>>>,
+}
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+struct Task {
+    work: Mutex<Option<Work>>,
+    is_woken: AtomicBool,
+    thread: Thread,
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+impl Small {
+    fn run(works: Vec<Work>) {
+        let task = |work| {
+            let (work, is_woken) = (Mutex::new(Some(work)), AtomicBool::new(true));
+            Arc::new(Task { work, is_woken, thread: thread::current() })
+        };
+        let small = Small { tasks: RefCell::new(works.into_iter().map(task).collect()) };
+        while !small.tasks.borrow().is_empty() {
+            let due: Vec<_> = small.tasks.borrow().iter().cloned().collect();
+            let mut worked = false;
+            for task in due.iter().filter(|task| task.is_woken.swap(false, Ordering::Acquire)) {
+                worked = true;
+                let waker = Waker::from(task.clone());
+                let mut work = task.work.lock().unwrap();
+                let polled = work.as_mut().unwrap().as_mut().poll(&mut Context::from_waker(&waker));
+                if polled.is_ready() {
+                    *work = None;
+                }
+            }
+            small.tasks.borrow_mut().retain(|task| task.work.lock().unwrap().is_some());
+            if !worked {
+                thread::park();
+            }
+        }
+    }
+}
+
+#[test]
+fn large_values_are_put_in_tasks_of_every_executor() {
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        let client = large(fabric, 512 << 20);
+        for runtime in [current_thread(), multi_thread()] {
+            runtime.block_on(async {
+                tokio::spawn(puts_of_1_mib(client.clone(), 0)).await.unwrap();
+            });
+        }
+        Small::run(vec![Box::pin(puts_of_1_mib(client.clone(), 0))]);
+    }
+}
+
+#[test]
+fn thousands_of_operations_run_in_tasks_of_every_executor() {
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        let client = Client::embedded(options(fabric)).unwrap();
+        for runtime in [current_thread(), multi_thread()] {
+            runtime.block_on(async {
+                let each = |n| tokio::spawn(small_operations(client.clone(), n * OPERATIONS));
+                for ended in join_all((0..4).map(each)).await {
+                    ended.unwrap();
+                }
+            });
+        }
+        let each = |n| -> Work { Box::pin(small_operations(client.clone(), n * OPERATIONS)) };
+        Small::run((0..4).map(each).collect());
+    }
+}
+
+/// Blocking calls hold a thread of a runtime up, but they do their work there too, as on any thread.
+#[test]
+fn blocking_calls_work_in_tasks_and_threads() {
+    fn puts(client: &Client) {
+        let value = vec![7; MIB];
+        for i in 0..VALUES {
+            assert_eq!(client.put(&key(i % 40), &value), Ok(()), "after {i}");
+        }
+    }
+    let client = large(FabricKind::Shm, 512 << 20);
+    for runtime in [current_thread(), multi_thread()] {
+        let theirs = client.clone();
+        runtime.block_on(async { tokio::spawn(async move { puts(&theirs) }).await.unwrap() });
+        // The threads end, and their sessions.
+        drop(runtime);
+    }
+    let theirs = client.clone();
+    Small::run(vec![Box::pin(async move { puts(&theirs) })]);
+    thread::spawn(move || puts(&client)).join().unwrap();
+}
+
+/// The longest time for which `work` keeps its thread from anything else.
+async fn silence_during<T>(work: impl Future<Output = T>) -> (T, Duration) {
+    let (mut work, mut last, mut longest) = (pin!(work), Instant::now(), Duration::ZERO);
+    let mut ticks = tokio::time::interval(Duration::from_millis(5));
+    let result = std::future::poll_fn(|context| {
+        let polled = work.as_mut().poll(context);
+        longest = longest.max(last.elapsed());
+        last = Instant::now();
+        if polled.is_pending() {
+            while ticks.poll_tick(context).is_ready() {}
+        }
+        polled
+    });
+    (result.await, longest)
+}
+
+#[test]
+fn a_full_pool_is_told_soon_and_holds_no_executor_up() {
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        let client = large(fabric, 96 << 20);
+        let (value, mut begun) = (vec![7; MIB], Instant::now());
+        current_thread().block_on(async {
+            let fill = async {
+                for i in 0..1000 {
+                    begun = Instant::now();
+                    if let Err(error) = client.insert_async(&key(i), &value).await {
+                        return error;
+                    }
+                }
+                panic!("the pool is never full");
+            };
+            let (error, silence) = silence_during(fill).await;
+            println!("{fabric}: {error} after {:?}, silent for {silence:?}", begun.elapsed());
+            assert_eq!(error, Error::OutOfMemory);
+            assert!(begun.elapsed() < REFUSAL, "it took {:?}", begun.elapsed());
+            assert!(silence < MOST_SILENCE, "the thread was held up for {silence:?}");
+        });
+    }
+}
+
+/// A blocking call in a task hears of a full pool, too.
+#[test]
+fn a_blocking_call_in_a_task_is_told_of_a_full_pool() {
+    let client = large(FabricKind::Shm, 96 << 20);
+    let runtime = current_thread();
+    runtime.block_on(async {
+        let fill = async move {
+            let value = vec![7; MIB];
+            (0..1000).find_map(|i| client.insert(&key(i), &value).err())
+        };
+        assert_eq!(tokio::spawn(fill).await.unwrap(), Some(Error::OutOfMemory));
+    });
+}
+
+/// Over shared memory as over TCP: whoever stops waiting for a write does not stop the write, nor anybody
+/// who writes after it.
+#[test]
+fn writes_that_nobody_waits_for_are_finished() {
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        let client = large(fabric, 512 << 20);
+        current_thread().block_on(async {
+            let value = vec![7; MIB];
+            for i in 0..200 {
+                let key = key(i % 20);
+                let mut write = pin!(client.put_async(&key, &value));
+                // Polled once, then dropped.
+                let polled = futures_util::poll!(&mut write);
+                assert!(matches!(polled, Poll::Pending | Poll::Ready(Ok(()))), "{polled:?}");
+            }
+        });
+        // One that had stopped half-way would leave no key, or a slot that nobody can write.
+        let end = Instant::now() + REFUSAL;
+        for i in 0..20 {
+            while client.get(&key(i)) == Ok(None) {
+                assert!(Instant::now() < end, "nobody has written {i}");
+            }
+            assert_eq!(client.update(&key(i), b"last"), Ok(()));
+        }
+    }
+}

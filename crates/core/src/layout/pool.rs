@@ -1,0 +1,123 @@
+//! The header of a pool: what it is, whose it is, and at which view its memory node stands.
+//!
+//! ```text
+//! pool     | header 4096 | unused, up to the first extent | extents |
+//! header   | magic 4, layout version 4 | cluster 8 | view 8 | zeros 4072 |
+//! ```
+//!
+//! The header is the start of the pool and lies in no extent. The memory node alone writes it, one
+//! aligned word at a time; clients READ it. Every fabric refuses a WRITE, CAS or FAA that reaches
+//! into it ([`Verb::check`](crate::verbs::Verb::check)).
+//!
+//! What a memory node lends begins behind the header, at [`first_extent`]. The header comes on top
+//! of what is lent: a pool that holds so many regions exactly still holds as many.
+
+use super::bytes::u32_at;
+use crate::verbs::ClusterId;
+
+/// The version of all layouts of this module, and of the hellos that lead to them. It stands in
+/// every pool and in every hello: who knows another one goes no further.
+pub const LAYOUT_VERSION: u32 = 2;
+
+/// Bytes of a pool's header: a page, so that it can be mapped by itself.
+pub const POOL_HEADER_BYTES: u64 = 4096;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"FPOL");
+
+/// A word of the header: what its memory node writes, and clients may READ by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderWord {
+    /// Magic and layout version.
+    Layout,
+    /// The cluster that the node serves; 0: none.
+    Cluster,
+    /// The number of the view that the node stands at; 0: none.
+    View,
+}
+
+impl HeaderWord {
+    /// Where it stands in the pool.
+    pub const fn offset(self) -> u64 {
+        match self {
+            HeaderWord::Layout => 0,
+            HeaderWord::Cluster => 8,
+            HeaderWord::View => 16,
+        }
+    }
+}
+
+/// The value of [`HeaderWord::Layout`], little-endian as all words are.
+pub const LAYOUT_WORD: u64 = MAGIC as u64 | (LAYOUT_VERSION as u64) << 32;
+
+/// The words of a pool's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolHeader {
+    /// The cluster that the node serves; `None` if it serves none.
+    pub cluster: Option<ClusterId>,
+    /// The number of the view that the node stands at; 0 for none.
+    pub view: u64,
+}
+
+impl PoolHeader {
+    /// Bytes of the words, at the start of the pool.
+    pub const BYTES: usize = 24;
+
+    /// Reads the words; `None` if this is no header, or one of another version.
+    pub fn decode(bytes: &[u8; PoolHeader::BYTES]) -> Option<PoolHeader> {
+        let word =
+            |at: usize| u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32;
+        let of = |word_of: HeaderWord| word(word_of.offset() as usize);
+        let header = || PoolHeader {
+            cluster: ClusterId::from_word(of(HeaderWord::Cluster)),
+            view: of(HeaderWord::View),
+        };
+        (of(HeaderWord::Layout) == LAYOUT_WORD).then(header)
+    }
+}
+
+/// Where extents may begin in a pool that lends so many bytes: behind the header, at a huge page if the
+/// pool has any.
+pub const fn first_extent(lent_bytes: u64) -> u64 {
+    const HUGE_PAGE_BYTES: u64 = 2 << 20;
+    if lent_bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { POOL_HEADER_BYTES }
+}
+
+const _: () = {
+    assert!(HeaderWord::Layout.offset() == 0);
+    assert!(HeaderWord::Cluster.offset() == HeaderWord::Layout.offset() + 8);
+    assert!(HeaderWord::View.offset() == HeaderWord::Cluster.offset() + 8);
+    assert!(HeaderWord::View.offset() + 8 == PoolHeader::BYTES as u64);
+    assert!(PoolHeader::BYTES as u64 <= POOL_HEADER_BYTES);
+    assert!(first_extent(0) >= POOL_HEADER_BYTES && first_extent(u64::MAX) >= POOL_HEADER_BYTES);
+    assert!(LAYOUT_WORD != 0, "a fresh pool is no pool of this version yet");
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_read_as_it_is_drawn() {
+        let mut bytes = [0; PoolHeader::BYTES];
+        assert_eq!(PoolHeader::decode(&bytes), None, "a fresh pool");
+        bytes[..4].copy_from_slice(b"FPOL");
+        bytes[4] = LAYOUT_VERSION as u8;
+        assert_eq!(PoolHeader::decode(&bytes), Some(PoolHeader { cluster: None, view: 0 }));
+        bytes[8..16].copy_from_slice(&0x0102_0304_0506_0708u64.to_le_bytes());
+        bytes[16..24].copy_from_slice(&(7u64 << 32).to_le_bytes());
+        let cluster = ClusterId::from_word(0x0102_0304_0506_0708);
+        assert_eq!(PoolHeader::decode(&bytes), Some(PoolHeader { cluster, view: 7 << 32 }));
+        for at in 0..8 {
+            let mut other = bytes;
+            other[at] ^= 1;
+            assert_eq!(PoolHeader::decode(&other), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn extents_begin_at_a_page_and_in_large_pools_at_a_huge_page() {
+        assert_eq!(first_extent(4096), 4096);
+        assert_eq!(first_extent((2 << 20) - 1), 4096);
+        assert_eq!(first_extent(2 << 20), 2 << 20);
+    }
+}

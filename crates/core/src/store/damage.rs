@@ -1,0 +1,128 @@
+//! Damaged objects: a second look at one that is not what its slot says.
+//!
+//! Memory rots. An object that fails its CRC, or whose start shows another key, proves nothing: of a
+//! slot's object every replica may be damaged but one. So before a word counts as *another key's* its
+//! object has been read whole with a good CRC, and before it counts as *nobody's* all replicas have been.
+//!
+//! ```text
+//! look     READ the slot again, and every replica of its object, whole           (1 phase, rare)
+//! repair   WRITE the good replica over the bad ones                              (1 phase, rarer)
+//! ```
+//!
+//! *The slot has changed*: what led here is out of date, the caller starts again. *It has not*: since
+//! before the object was read the word has stood there, so the object was complete on all replicas, has
+//! not been used again, and what fails its CRC is damaged. Any good replica answers. If none is good the
+//! operation ends with an error: it must neither find nor miss the key.
+//!
+//! Damage is *repaired* where the word is the primary's, and not tentative. Such a word is committed;
+//! its object stays as it is, whoever replaces the word, until this operation has ended, so the WRITE
+//! puts bytes where the same bytes belong. A word that only backups show may be that of a guess, whose
+//! object need not be elsewhere yet. Nothing is written by a view that changes: a change copies.
+//! The WRITE counts as posted until it is answered: like a CAS, it must not execute after the
+//! operation has ended, when the object may be another one.
+
+use arrayvec::ArrayVec;
+
+use super::lead::class_of;
+use super::{BROKEN_WORD, Hint, Op};
+use crate::error::Error;
+use crate::host::{Damage, Host};
+use crate::layout::{Object, Slot};
+use crate::mutant::{Mutant, removed};
+use crate::race::Key;
+use crate::verbs::{Fabric, MnId, Span, Ticket};
+use crate::view::{MAX_REPLICAS, Place};
+
+/// What a second look has shown.
+pub(super) enum SecondLook {
+    /// It is the key's; with its value.
+    Value(Span),
+    /// It is another key's, certainly.
+    OtherKey,
+    /// The slot holds another word by now.
+    Stale,
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// Looks again at the object of a word that its slot has shown on this node.
+    pub(super) async fn look_again(
+        &mut self,
+        hint: Hint,
+        shown_on: MnId,
+        key: Key<'_>,
+    ) -> Result<SecondLook, Error> {
+        let Hint { slot, word, .. } = hint;
+        let places = class_of(&self.view, word).and_then(|class| {
+            let places = self.view.object_places(word.address(), class.bytes())?;
+            Some((class, places.collect::<ArrayVec<Place, MAX_REPLICAS>>()))
+        });
+        let Some((class, places)) = places else { return Err(BROKEN_WORD) };
+        let shown = self.view.slot_places(slot).find(|place| place.node == shown_on);
+        let Some(shown) = shown else { return Ok(SecondLook::Stale) };
+        self.batch.next_phase();
+        let slot_read = self.batch.read(shown.node, shown.offset, 8);
+        let mut reads = ArrayVec::<(Place, Ticket), MAX_REPLICAS>::new();
+        for place in places {
+            let read = self.batch.read(place.node, place.offset, class.bytes() as u32);
+            reads.push((place, read));
+        }
+        self.phase().await;
+        if self.slot_word(slot_read).map_err(|f| self.failed(f))? != word {
+            return Ok(SecondLook::Stale);
+        }
+        let mut good = None;
+        let mut silent = None;
+        let mut bad = ArrayVec::<Place, MAX_REPLICAS>::new();
+        for (place, read) in reads {
+            match self.batch.data_span(read) {
+                Ok(span) if self.is_good(span, word) => good = good.or(Some(span)),
+                Ok(_) => bad.push(place),
+                Err(failure) => silent = Some(failure),
+            }
+        }
+        let is_committed = shown_on == self.primary(slot).node
+            && !self.view.is_headless(slot.subtable)
+            && !word.is_tentative();
+        let found = bad.len() as u64;
+        let Some(good) = good else {
+            if is_committed {
+                self.note_damage(Damage { found, repaired: 0 });
+            }
+            let damaged = Error::Corrupt { what: "an object is damaged on all of its replicas" };
+            return Err(silent.map_or(damaged, |failure| self.failed(failure)));
+        };
+        let object = Object::decode(self.batch.bytes(good)).expect("it was decoded before");
+        let is_key = object.key() == &*key;
+        let (from, len) = (object.value_offset() as u32, object.value().len() as u32);
+        if is_committed && !bad.is_empty() {
+            let may_write = self.view.change.is_none() && !removed(Mutant::DamageStays);
+            if may_write {
+                self.repair(good, &bad).await?;
+            }
+            self.note_damage(Damage { found, repaired: if may_write { found } else { 0 } });
+        }
+        Ok(if is_key { SecondLook::Value(good.part(from, len)) } else { SecondLook::OtherKey })
+    }
+
+    fn is_good(&self, replica: Span, word: Slot) -> bool {
+        Object::decode_generation(self.batch.bytes(replica), word.generation()).is_ok()
+    }
+
+    /// One phase: writes a good replica over those that are damaged.
+    async fn repair(&mut self, good: Span, bad: &[Place]) -> Result<(), Error> {
+        self.batch.next_phase();
+        for place in bad {
+            self.batch.write(place.node, place.offset, good);
+        }
+        let posted = core::mem::replace(&mut self.acts.posted, true);
+        self.phase().await;
+        self.batch.check().map_err(|f| self.failed(f))?;
+        self.acts.posted = posted;
+        Ok(())
+    }
+
+    fn note_damage(&self, damage: Damage) {
+        self.store.stats.borrow_mut().add_damage(damage);
+        self.store.host.found_damage(damage);
+    }
+}

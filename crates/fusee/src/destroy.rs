@@ -1,0 +1,111 @@
+//! `fusee destroy`: gives a cluster up, once, with all that its memory nodes hold.
+//!
+//! By itself it only shows what would be lost. It destroys if it is told so, and what living memory nodes
+//! hold only if it is told twice, the second time by the name of the cluster. It is the way out of a cluster
+//! that has lost its last replicas, and nothing that a server can be started with.
+
+use fusee_client::{Status, View};
+use fusee_control::master::{MasterReply, MasterRequest, MemberState};
+use fusee_control::rpc::{MasterClient, Runtime};
+use fusee_core::verbs::ClusterId;
+
+use crate::connect::{self, DEFAULT_MASTER};
+use crate::drain::{TIMEOUT, ask_status};
+use crate::failure::Failure;
+use crate::{flags, output};
+
+/// What to destroy.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  fusee destroy                     show what would be lost, and change nothing\n  \
+    fusee destroy --destroy-data\n  \
+    fusee destroy --destroy-data --cluster 00c0ffee00c0ffee\n\n\
+    The memory nodes of the cluster start again, empty, whenever they come. The master has no cluster\n\
+    then, and waits for `fusee form`.\n\n\
+    Exit codes: 0 destroyed; 1 nothing was changed; 2 wrong usage; 3 the master cannot be reached."
+)]
+pub struct Args {
+    /// Do it, unless memory nodes that hold data answer
+    #[arg(long)]
+    destroy_data: bool,
+
+    /// The cluster, as `fusee status` names it: do it also if memory nodes that hold data answer
+    #[arg(long, value_name = "ID", value_parser = cluster_id, requires = "destroy_data")]
+    cluster: Option<ClusterId>,
+
+    /// Address of the master; of several masters, their addresses, separated by commas
+    #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
+    master: String,
+}
+
+fn cluster_id(text: &str) -> Result<ClusterId, String> {
+    let word = u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 16);
+    let cluster = word.and_then(ClusterId::from_word);
+    cluster.ok_or_else(|| "write the 16 digits that `fusee status` shows".into())
+}
+
+/// Shows what there is to lose, and destroys it if it is told to.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    connect::check_address(&args.master)?;
+    let runtime = Runtime::start("fusee-destroy")
+        .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
+    let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
+    let status = ask_status(&master, &args.master)?;
+    let Some(cluster) = status.cluster else {
+        return Err(Failure::operation("the master has no cluster: there is nothing to destroy"));
+    };
+    if args.cluster.is_some_and(|named| named != cluster) {
+        return Err(Failure::operation(format!(
+            "the master leads cluster {cluster}, and not that one; nothing was changed"
+        )));
+    }
+    output::text(&losses(cluster, &status))?;
+    if !args.destroy_data {
+        return Err(Failure::operation(
+            "nothing was changed; to give the cluster up: `fusee destroy --destroy-data`",
+        ));
+    }
+    let request = MasterRequest::Destroy { cluster, with_living_data: args.cluster.is_some() };
+    match master.call_blocking(request) {
+        Ok(MasterReply::Done) => output::text(&format!(
+            "cluster {cluster} is destroyed; form a new one with `fusee form`\n"
+        )),
+        Ok(MasterReply::Refused { reason }) => Err(Failure::operation(format!(
+            "{}. To destroy it nevertheless, say so twice: `fusee destroy --destroy-data --cluster {cluster}`",
+            flags::in_text(&reason)
+        ))),
+        Ok(other) => {
+            Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
+        }
+        Err(error) => Err(connect::explain(&args.master, &error)),
+    }
+}
+
+/// What would be lost.
+fn losses(cluster: ClusterId, status: &Status) -> String {
+    let view = status.view.as_ref();
+    let count = |of: fn(&View) -> usize| view.map_or(0, of);
+    let there = status.members.iter().filter(|member| member.state == MemberState::InView).count();
+    format!(
+        "cluster {cluster}: {} index subtables and {} regions on {} memory nodes, {there} of them not \
+         lost; {} sessions open\n",
+        count(|view| view.subtables.len()),
+        count(|view| view.regions.len()),
+        count(|view| view.members.len()),
+        status.open_sessions
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_are_named_as_in_the_status() {
+        let cluster = ClusterId::from_word(0xc0ffee).unwrap();
+        assert_eq!(cluster_id(&cluster.to_string()), Ok(cluster));
+        for bad in ["", "c0ffee", "0000000000000000", "00000000000000zz"] {
+            assert!(cluster_id(bad).unwrap_err().contains("fusee status"));
+        }
+    }
+}

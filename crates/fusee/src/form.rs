@@ -1,0 +1,121 @@
+//! `fusee form`: forms a new cluster, once.
+//!
+//! A master over an empty store waits for this command. It is never a side effect of starting something:
+//! a master that was started over the wrong store must not take the memory nodes of a cluster that is
+//! alive.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::rpc::{MasterClient, RpcError, Runtime};
+use fusee_core::verbs::ClusterId;
+use fusee_master::random_cluster;
+use serde::Serialize;
+
+use crate::connect::{self, DEFAULT_MASTER};
+use crate::drain::{ask_status, show};
+use crate::failure::Failure;
+use crate::{flags, output};
+
+/// How long to wait for each answer.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// How often to look.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// Where to form a cluster.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  fusee form\n  fusee form --master 10.0.0.1:7400 --json\n  \
+    fusee form --no-wait              the memory nodes are started later\n\n\
+    The master's settings say of how many memory nodes, and with how many replicas. A master that has\n\
+    a cluster forms no other.\n\n\
+    Exit codes: 0 formed; 1 refused; 2 wrong usage; 3 the master cannot be reached.")]
+pub struct Args {
+    /// Address of the master; of several masters, their addresses, separated by commas
+    #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
+    master: String,
+
+    /// Return as soon as the master has taken note of it, before the memory nodes have joined
+    #[arg(long)]
+    no_wait: bool,
+
+    /// Print one JSON object at the end, and no progress
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was formed.
+#[derive(Debug, Serialize)]
+struct Report {
+    cluster: String,
+    /// Whether the memory nodes have joined.
+    formed: bool,
+    memory_nodes: u32,
+}
+
+/// Forms a cluster.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    connect::check_address(&args.master)?;
+    let runtime = Runtime::start("fusee-form")
+        .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
+    let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
+    let cluster = random_cluster();
+    ask(&master, &args.master, cluster)?;
+    let memory_nodes = ask_status(&master, &args.master)?.expected_memory_nodes;
+    if !args.no_wait {
+        wait(args, &master)?;
+    }
+    let report = Report { cluster: cluster.to_string(), formed: !args.no_wait, memory_nodes };
+    output::text(&match (args.json, args.no_wait) {
+        (true, _) => serde_json::to_string(&report).expect("numbers and names") + "\n",
+        (false, false) => format!("cluster {cluster} is formed of {memory_nodes} memory nodes\n"),
+        (false, true) => format!(
+            "cluster {cluster} will be formed as soon as {memory_nodes} memory nodes have joined\n"
+        ),
+    })
+}
+
+/// A request that may have been lost is repeated: it names the cluster.
+fn ask(master: &MasterClient, address: &str, cluster: ClusterId) -> Result<(), Failure> {
+    loop {
+        return match master.call_blocking(MasterRequest::Form { cluster }) {
+            Ok(MasterReply::Done) => Ok(()),
+            Ok(MasterReply::Refused { reason }) => Err(Failure::operation(flags::in_text(&reason))),
+            Ok(other) => Err(Failure::unreachable(format!(
+                "the master answered with something else: {other:?}"
+            ))),
+            Err(RpcError::TimedOut { .. } | RpcError::Closed { .. }) => continue,
+            Err(error) => Err(connect::explain(address, &error)),
+        };
+    }
+}
+
+/// Waits until clients can join.
+fn wait(args: &Args, master: &MasterClient) -> Result<(), Failure> {
+    let mut shown = None;
+    loop {
+        let line = match master.call_blocking(MasterRequest::GetView { newer_than: 0 }) {
+            Ok(MasterReply::View(_)) => break,
+            Ok(MasterReply::NotReady { joined, expected }) => {
+                format!("{joined} of {expected} memory nodes have joined")
+            }
+            Ok(MasterReply::Refused { reason }) => {
+                format!("cannot be formed yet: {}", flags::in_text(&reason))
+            }
+            Ok(other) => {
+                let what = format!("the master answered with something else: {other:?}");
+                return Err(Failure::unreachable(what));
+            }
+            Err(error) => return Err(connect::explain(&args.master, &error)),
+        };
+        if !args.json && shown.as_ref() != Some(&line) {
+            show(&line);
+            shown = Some(line);
+        }
+        std::thread::sleep(PERIOD);
+    }
+    if shown.is_some() && std::io::stderr().is_terminal() {
+        eprintln!();
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! Masters that are not the cluster's own, on processes: started over another directory, over a file that
+//! was emptied, over the store of another cluster. The memory nodes keep what they hold, and serve whoever
+//! is there; the cluster's own master finds everything.
+
+use std::fs;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::cluster::Cluster;
+
+/// Long enough for a lease to run out, and for memory nodes to ask again and again.
+const A_WHILE: Duration = Duration::from_secs(3);
+
+fn put(cluster: &Cluster, key: &str, value: &str) {
+    cluster.run(&["put", key, value]).expect_code(0);
+}
+
+#[track_caller]
+fn expect(cluster: &Cluster, key: &str, value: &str) {
+    assert_eq!(cluster.run(&["get", key]).expect_code(0).text(), value);
+}
+
+/// The old master goes on with the same memory nodes.
+fn own_master_comes_back(cluster: &mut Cluster) {
+    cluster.kill_master();
+    cluster.restart_master();
+    cluster.until_stable(3, true);
+    expect(cluster, "key", "value");
+    put(cluster, "key", "another");
+    expect(cluster, "key", "another");
+    for log in cluster.node_logs() {
+        assert!(!log.contains("starting again, empty"), "{log}");
+        assert!(log.contains("keeps what it holds"), "{log}");
+    }
+}
+
+#[test]
+fn a_master_over_an_empty_store_erases_nothing() {
+    let mut cluster = Cluster::start("tcp");
+    put(&cluster, "key", "value");
+    cluster.kill_master();
+    cluster.start_usurper("elsewhere");
+    sleep(A_WHILE);
+    // It says what is wrong, and what to do; nobody is served from nothing.
+    cluster.run(&["get", "key"]).expect_error(3, "has no cluster");
+    cluster.run(&["put", "key", "lost"]).expect_error(3, "has no cluster");
+    let status = cluster.run(&["status"]);
+    assert!(status.text().contains("fusee form"), "{}", status.text());
+    own_master_comes_back(&mut cluster);
+}
+
+#[test]
+fn a_master_whose_store_was_emptied_erases_nothing() {
+    let mut cluster = Cluster::start("shm");
+    put(&cluster, "key", "value");
+    cluster.kill_master();
+    let store = cluster.path("master/master.redb");
+    let kept = fs::read(&store).unwrap();
+    fs::write(&store, b"").unwrap();
+    cluster.restart_master();
+    sleep(A_WHILE);
+    cluster.run(&["get", "key"]).expect_error(3, "has no cluster");
+    cluster.kill_master();
+    fs::write(&store, kept).unwrap();
+    cluster.start_usurper("elsewhere");
+    own_master_comes_back(&mut cluster);
+}
+
+#[test]
+fn another_cluster_in_the_masters_place_gets_none_of_its_nodes() {
+    let mut cluster = Cluster::start("tcp");
+    put(&cluster, "key", "value");
+    let own = cluster.status().unwrap().cluster.unwrap();
+    // A client that lives through all of it.
+    cluster.load(1, 1);
+    cluster.kill_master();
+    cluster.start_usurper("another");
+    cluster.run(&["form", "--no-wait"]).expect_code(0);
+    sleep(A_WHILE);
+    let status = cluster.status().unwrap();
+    assert!(status.cluster.is_some_and(|other| other != own));
+    assert_eq!((status.view, status.members.len()), (None, 0));
+    for log in cluster.node_logs() {
+        assert!(log.contains(&own.to_string()), "{log}");
+        assert!(log.contains(&status.cluster.unwrap().to_string()), "{log}");
+    }
+    own_master_comes_back(&mut cluster);
+    cluster.all_get_on("the own master is back");
+    cluster.finish();
+}
+
+/// The name of the cluster, as people see it.
+fn name(cluster: &Cluster) -> String {
+    cluster.status().unwrap().cluster.unwrap().to_string()
+}
+
+/// A new cluster in place of the one that was destroyed, with what is there.
+fn form_anew(cluster: &Cluster, old: &str) {
+    assert_eq!(cluster.status().unwrap().cluster, None);
+    cluster.run(&["form"]).expect_code(0);
+    assert_ne!(name(cluster), old);
+    cluster.run(&["get", "key"]).expect_code(1);
+    put(cluster, "key", "new");
+    expect(cluster, "key", "new");
+}
+
+#[test]
+fn a_cluster_that_was_stopped_as_a_whole_says_what_is_gone_and_the_way_out() {
+    let mut cluster = Cluster::start("tcp");
+    put(&cluster, "key", "value");
+    let old = name(&cluster);
+    for node in &mut cluster.nodes {
+        node.signal("TERM");
+        node.ends();
+    }
+    cluster.nodes.clear();
+    cluster.kill_master();
+    cluster.restart_master();
+    (0..3).for_each(|_| cluster.start_node());
+    cluster.until("it says what is gone", |status| {
+        status.problem.as_ref().is_some_and(|problem| problem.contains("fusee destroy"))
+    });
+    cluster.run(&["get", "key"]).expect_error(3, "3 of 3 regions");
+    // By itself the command only shows what there is.
+    cluster.run(&["destroy"]).expect_error(1, "nothing was changed");
+    assert_eq!(name(&cluster), old);
+    let done = cluster.run(&["destroy", "--destroy-data"]).expect_code(0);
+    assert!(done.text().contains(&old), "{}", done.text());
+    form_anew(&cluster, &old);
+}
+
+#[test]
+fn living_data_are_destroyed_only_if_that_is_said_twice_and_only_once() {
+    let mut cluster = Cluster::start("tcp");
+    put(&cluster, "key", "value");
+    let old = name(&cluster);
+    cluster.run(&["destroy", "--destroy-data"]).expect_error(1, &format!("--cluster {old}"));
+    let other = ["destroy", "--destroy-data", "--cluster", "00000000000000aa"];
+    cluster.run(&other).expect_error(1, "nothing was changed");
+    cluster.run(&["destroy", "--cluster", &old]).expect_error(2, "--destroy-data");
+    expect(&cluster, "key", "value");
+    cluster.run(&["destroy", "--destroy-data", "--cluster", &old]).expect_code(0);
+    form_anew(&cluster, &old);
+    for log in cluster.node_logs() {
+        assert!(log.contains("starting again, empty"), "{log}");
+    }
+    // Whatever starts again from now on destroys nothing.
+    for _ in 0..2 {
+        cluster.kill_master();
+        cluster.restart_master();
+        cluster.until_stable(3, true);
+    }
+    expect(&cluster, "key", "new");
+    cluster.run(&["destroy", "--destroy-data", "--cluster", &old]).expect_error(1, "not that one");
+}
+
+#[test]
+fn a_master_whose_store_fails_ends_with_an_error_and_goes_on_when_there_is_room() {
+    let mut cluster = Cluster::start("tcp");
+    put(&cluster, "key", "value");
+    // No file of this process may be written beyond its first bytes: enough for the end of its log.
+    let room = fs::metadata(cluster.path("master.log")).unwrap().len() + 4096;
+    let master = cluster.master.as_mut().unwrap();
+    let pid = master.id().to_string();
+    let limited = Command::new("prlimit")
+        .args(["--pid", &pid, &format!("--fsize={room}:{room}")])
+        .status()
+        .unwrap();
+    assert!(limited.success());
+    // A session has to be recorded.
+    cluster.run(&["get", "key"]);
+    assert_eq!(cluster.master.as_mut().unwrap().exit_code(), Some(1));
+    let log = fs::read_to_string(cluster.path("master.log")).unwrap();
+    assert!(log.contains("the master ends: ") && log.contains("has room"), "{log}");
+    cluster.master = None;
+    cluster.restart_master();
+    cluster.until_stable(3, true);
+    expect(&cluster, "key", "value");
+}
+
+#[test]
+fn a_node_that_clients_could_not_reach_gets_nothing() {
+    let mut cluster = Cluster::start("tcp");
+    put(&cluster, "key", "value");
+    cluster.start_node_with(&["--serve=shm"]);
+    sleep(Duration::from_secs(1));
+    let log = cluster.node_logs().pop().unwrap();
+    assert!(log.contains("the master refuses") && log.contains("serve what they do"), "{log}");
+    assert_eq!(cluster.status().unwrap().members.len(), 3);
+    cluster.run(&["get", "key", "--fabric", "tcp"]).expect_code(0);
+    // One that serves what the others do is welcome.
+    cluster.start_node();
+    cluster.until_stable(4, true);
+}

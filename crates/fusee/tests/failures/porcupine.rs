@@ -1,0 +1,148 @@
+//! A second judge: porcupine, a checker of histories in Go that shares no line with ours.
+//!
+//! `tests/porcupine` is its program. Where `go` cannot be had the tests say SKIPPED, or fail with
+//! `FUSEE_PORCUPINE_REQUIRED=1`.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use fusee_sim::linearizability::{Answer, Call, History, Operation, Record};
+
+use super::cluster::Cluster;
+use super::common::{Scratch, eventually};
+use super::writer::{self, Mode};
+
+/// What porcupine says of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Linearizable,
+    NotLinearizable,
+    /// It did not come to an end in its time.
+    Undecided,
+}
+
+/// The program, built once; `None`, said aloud, if there is no Go.
+fn program() -> Option<&'static Path> {
+    static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let build = || {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/porcupine");
+        let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("porcupine");
+        let mut go = Command::new("go");
+        let built = go.args(["build", "-o"]).arg(&program).arg(".").current_dir(source).status();
+        match built {
+            Ok(status) if status.success() => Some(program),
+            _ if std::env::var_os("FUSEE_PORCUPINE_REQUIRED").is_some() => {
+                panic!("porcupine cannot be built: {built:?}")
+            }
+            _ => {
+                println!("SKIPPED: porcupine cannot be built ({built:?}); is Go installed?");
+                None
+            }
+        }
+    };
+    PROGRAM.get_or_init(build).as_deref()
+}
+
+/// Porcupine's verdict; `None` where it cannot be had.
+pub fn judge(records: &[Record]) -> Option<Verdict> {
+    let program = program()?;
+    let scratch = Scratch::new();
+    let history = scratch.file("history", lines(records).as_bytes());
+    let status = Command::new(program)
+        .stdin(File::open(history).unwrap())
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    Some(match status.code() {
+        Some(0) => Verdict::Linearizable,
+        Some(1) => Verdict::NotLinearizable,
+        Some(3) => Verdict::Undecided,
+        _ => panic!("porcupine: {status}"),
+    })
+}
+
+/// One operation a line, as the program reads them.
+fn lines(records: &[Record]) -> String {
+    let mut lines = String::new();
+    for Record { key, client, operation } in records {
+        let (call, value) = match operation.call {
+            Call::Search => ("search", 0),
+            Call::Insert(value) => ("insert", value),
+            Call::Update(value) => ("update", value),
+            Call::Upsert(value) => ("upsert", value),
+            Call::Delete => ("delete", 0),
+        };
+        let (returned, answer, found) = match operation.returned {
+            None => (0, "-", 0),
+            Some((time, Answer::Done)) => (time, "done", 0),
+            Some((time, Answer::Exists)) => (time, "exists", 0),
+            Some((time, Answer::Absent)) => (time, "absent", 0),
+            Some((time, Answer::Found(value))) => (time, "found", value),
+        };
+        let invoked = operation.invoked;
+        writeln!(lines, "{key} {client} {call} {value} {invoked} {returned} {answer} {found}")
+            .expect("strings take everything");
+    }
+    lines
+}
+
+/// What this project's checker says of the same.
+fn is_linearizable(records: &[Record]) -> bool {
+    records.iter().copied().collect::<History>().check().is_clean()
+}
+
+/// Another value than the one that was found, in the last SEARCH that found any.
+fn with_a_wrong_answer(mut records: Vec<Record>) -> Vec<Record> {
+    let found = records.iter_mut().rev().find_map(|record| match &mut record.operation.returned {
+        Some((_, Answer::Found(value))) => Some(value),
+        _ => None,
+    });
+    *found.expect("somebody found something") ^= 1 << 63;
+    records
+}
+
+/// A SEARCH that found nothing under a key that had just been put, and that nobody deleted.
+fn with_a_lost_write(mut records: Vec<Record>) -> Vec<Record> {
+    let end = records.iter().filter_map(|record| record.operation.returned).map(|(at, _)| at);
+    let end = end.max().expect("operations have ended");
+    let key = records.iter().map(|record| record.key).max().unwrap_or(0) + 1;
+    let add = |call, invoked, answer| {
+        let operation = Operation { call, invoked, returned: Some((invoked + 1, answer)) };
+        Record { key, client: 0, operation }
+    };
+    records.push(add(Call::Upsert(1), end + 1, Answer::Done));
+    records.push(add(Call::Search, end + 3, Answer::Absent));
+    records
+}
+
+/// What real processes did while some of them were killed: both checkers accept it, and both refuse
+/// it when one answer has been changed.
+#[test]
+fn porcupine_agrees_about_what_processes_did() {
+    if program().is_none() {
+        return;
+    }
+    let mut cluster = Cluster::start("shm");
+    cluster.load_pause_us = 500;
+    cluster.load(2, 2);
+    for _ in 0..2 {
+        let mut victim = cluster.slow_victim(2, Mode::Load);
+        eventually("it works", || victim.progress() > 20);
+        victim.kill();
+        cluster.dead.push(victim);
+    }
+    cluster.all_get_on("after the deaths");
+    cluster.end_load();
+    let records = writer::read_all(cluster.clients.iter().chain(&cluster.dead));
+    assert!(records.len() > 400, "{}", records.len());
+    assert!(is_linearizable(&records));
+    assert_eq!(judge(&records), Some(Verdict::Linearizable));
+    for damaged in [with_a_wrong_answer(records.clone()), with_a_lost_write(records.clone())] {
+        assert!(!is_linearizable(&damaged));
+        assert_eq!(judge(&damaged), Some(Verdict::NotLinearizable));
+    }
+    cluster.finish();
+}

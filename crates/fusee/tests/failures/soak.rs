@@ -1,0 +1,364 @@
+//! A soak, to be run by hand: one cluster, and every kind of fault in turn, for hours if wanted.
+//!
+//! ```text
+//! FUSEE_SOAK_MINUTES=60 FUSEE_SOAK_FABRIC=tcp cargo test --release -p fusee --test failures -- \
+//!     --ignored --exact --nocapture soak::soak
+//! ```
+//!
+//! The cluster lives for the whole soak; clients live for a *chapter* of half a minute or so, which
+//! has keys of its own. At the end of a chapter its history is judged, by this project's checker and,
+//! where Go is installed, by porcupine, and then forgotten: so a soak needs no more memory in its
+//! last hour than in its first.
+//!
+//! Of every fault the longest time is noted in which nobody's write was acknowledged, and the
+//! longest that a living client's operation took, from the fault until the cluster is whole again.
+//! In the end these stand in a table, by kind, for `docs/results`. `FUSEE_SOAK_FAULTS` names the
+//! kinds to be provoked, separated by commas.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fusee_sim::linearizability::{Answer, Call, History, Record};
+
+use super::cluster::Cluster;
+use super::common::eventually;
+use super::journal::now_ns;
+use super::porcupine::{self, Verdict};
+use super::writer::{self, Mode, Writers};
+
+/// Of a chapter: until no fault is begun any more.
+const CHAPTER: Duration = Duration::from_secs(30);
+/// That the operations of a chapter share.
+const KEYS: u64 = 16;
+/// Between two operations of a writer: a history that porcupine can judge, too.
+const PAUSE_US: u64 = 500;
+/// Client processes, and writers in each.
+const CLIENTS: (usize, u32) = (3, 2);
+/// Between two faults.
+const REST_MS: Range<u64> = 100..800;
+
+/// What is done to the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    ClientKilled,
+    ClientStoppedShortly,
+    ClientStoppedForGood,
+    NodeKilled,
+    NodeStopped,
+    NodeReplaced,
+    MasterKilled,
+    MasterStopped,
+    MasterAndNodeKilled,
+    EverythingKilledInTurn,
+}
+
+impl Fault {
+    const ALL: [Fault; 10] = [
+        Fault::ClientKilled,
+        Fault::ClientStoppedShortly,
+        Fault::ClientStoppedForGood,
+        Fault::NodeKilled,
+        Fault::NodeStopped,
+        Fault::NodeReplaced,
+        Fault::MasterKilled,
+        Fault::MasterStopped,
+        Fault::MasterAndNodeKilled,
+        Fault::EverythingKilledInTurn,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Fault::ClientKilled => "a client is killed",
+            Fault::ClientStoppedShortly => "a client stops for less than a lease",
+            Fault::ClientStoppedForGood => "a client stops for longer than a lease",
+            Fault::NodeKilled => "a memory node is killed",
+            Fault::NodeStopped => "a memory node stops for longer than a lease",
+            Fault::NodeReplaced => "a memory node is drained, another takes its place",
+            Fault::MasterKilled => "the master is killed",
+            Fault::MasterStopped => "the master stops",
+            Fault::MasterAndNodeKilled => "master and memory node are killed",
+            Fault::EverythingKilledInTurn => "all servers are killed, one after the other",
+        }
+    }
+
+    /// Provokes it, and returns when the cluster is whole again.
+    fn provoke(self, cluster: &mut Cluster) {
+        match self {
+            Fault::ClientKilled => {
+                let mut victim = victim(cluster, Mode::Load);
+                victim.kill();
+                cluster.dead.push(victim);
+                cluster.until("it is recovered", |status| status.given_up_sessions == 0);
+            }
+            Fault::ClientStoppedShortly => {
+                let at = cluster.choose(cluster.clients.len());
+                cluster.clients[at].signal("STOP");
+                cluster.pause(100..400);
+                cluster.clients[at].signal("CONT");
+            }
+            Fault::ClientStoppedForGood => {
+                let mut victim = victim(cluster, Mode::LoadUntilError);
+                let recoveries = cluster.until("the master is there", |_| true).recoveries;
+                victim.signal("STOP");
+                cluster.until("it is recovered", |status| {
+                    status.recoveries > recoveries && status.given_up_sessions == 0
+                });
+                // Over shared memory the fence has killed it.
+                if victim.is_alive() {
+                    victim.signal("CONT");
+                    cluster.pause(100..300);
+                }
+                victim.kill();
+                cluster.dead.push(victim);
+            }
+            Fault::NodeKilled => {
+                let mut node = take_node(cluster);
+                node.kill();
+                cluster.until_stable(2, false);
+                cluster.start_node();
+                cluster.until_stable(3, true);
+            }
+            Fault::NodeStopped => {
+                let at = cluster.choose(3);
+                cluster.nodes[at].signal("STOP");
+                cluster.until_stable(2, false);
+                cluster.nodes[at].signal("CONT");
+                cluster.until_stable(3, true);
+            }
+            Fault::NodeReplaced => {
+                cluster.start_node();
+                cluster.until_stable(4, true);
+                let at = cluster.choose(3);
+                cluster.drain(at);
+                cluster.nodes.remove(at);
+                cluster.until_stable(3, true);
+            }
+            Fault::MasterKilled => {
+                cluster.kill_master();
+                cluster.pause(0..1000);
+                cluster.restart_master();
+                cluster.until_stable(3, true);
+            }
+            Fault::MasterStopped => {
+                cluster.master.as_ref().unwrap().signal("STOP");
+                cluster.pause(100..1500);
+                cluster.master.as_ref().unwrap().signal("CONT");
+                cluster.until_stable(3, true);
+            }
+            Fault::MasterAndNodeKilled => {
+                let mut node = take_node(cluster);
+                cluster.kill_master();
+                node.kill();
+                cluster.pause(0..500);
+                cluster.restart_master();
+                cluster.until_stable(2, false);
+                cluster.start_node();
+                cluster.until_stable(3, true);
+            }
+            Fault::EverythingKilledInTurn => {
+                Fault::MasterKilled.provoke(cluster);
+                for _ in 0..3 {
+                    let mut node = cluster.nodes.remove(0);
+                    node.kill();
+                    // Two are one too many: the next goes when this one has been made up for.
+                    cluster.until_stable(2, false);
+                    cluster.start_node();
+                    cluster.until_stable(3, true);
+                }
+            }
+        }
+    }
+}
+
+/// A client that is at work.
+fn victim(cluster: &mut Cluster, mode: Mode) -> Writers {
+    let victim = cluster.victim(mode);
+    eventually("it works", || victim.progress() > 20);
+    victim
+}
+
+fn take_node(cluster: &mut Cluster) -> super::cluster::Server {
+    let at = cluster.choose(cluster.nodes.len());
+    cluster.nodes.remove(at)
+}
+
+/// What a fault cost, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    until_whole: f64,
+    without_a_write: f64,
+    slowest: f64,
+}
+
+/// A fault that was provoked: what, and from when to when on the clock of the journals.
+struct Event {
+    fault: Fault,
+    begun_ns: u64,
+    whole_ns: u64,
+}
+
+impl Event {
+    /// `living` has the operations of those who were to live.
+    fn cost(&self, living: &[Record]) -> Cost {
+        let is_near = |&(from, to): &(u64, u64)| to >= self.begun_ns && from <= self.whole_ns;
+        let ended = living.iter().filter_map(|record| {
+            record.operation.returned.map(|(at, answer)| (record.operation, at, answer))
+        });
+        let slowest =
+            ended.clone().map(|(operation, at, _)| (operation.invoked, at)).filter(is_near);
+        let mut writes: Vec<u64> = ended
+            .filter(|(operation, _, answer)| {
+                operation.call != Call::Search && *answer == Answer::Done
+            })
+            .map(|(_, at, _)| at)
+            .collect();
+        writes.sort_unstable();
+        let gaps = writes.windows(2).map(|pair| (pair[0], pair[1])).filter(is_near);
+        let longest = |spans: &mut dyn Iterator<Item = (u64, u64)>| {
+            ms(spans.map(|(from, to)| to - from).max().unwrap_or(0))
+        };
+        Cost {
+            until_whole: ms(self.whole_ns - self.begun_ns),
+            without_a_write: longest(&mut { gaps }),
+            slowest: longest(&mut { slowest }),
+        }
+    }
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+/// All that a soak has found so far.
+#[derive(Default)]
+struct Findings {
+    chapters: u64,
+    operations: u64,
+    overlapping: u64,
+    pending: u64,
+    judged_twice: u64,
+    costs: BTreeMap<Fault, Vec<Cost>>,
+    /// What living clients complained of.
+    complaints: Vec<String>,
+}
+
+impl Findings {
+    /// Judges a chapter, whose clients have ended, and forgets it.
+    fn close(&mut self, cluster: &mut Cluster, events: &[Event]) {
+        let living = writer::read_all(&cluster.clients);
+        let all: Vec<Record> =
+            living.iter().copied().chain(writer::read_all(&cluster.dead)).collect();
+        let found = all.iter().copied().collect::<History>().check();
+        assert!(found.is_clean(), "{:#?}", found.refutation);
+        match porcupine::judge(&all) {
+            Some(Verdict::Linearizable) => self.judged_twice += found.operations,
+            Some(Verdict::NotLinearizable) => panic!("porcupine finds no order"),
+            Some(Verdict::Undecided) | None => {}
+        }
+        self.chapters += 1;
+        self.operations += found.operations;
+        self.overlapping += found.overlapping;
+        self.pending += found.pending;
+        for event in events {
+            self.costs.entry(event.fault).or_default().push(event.cost(&living));
+        }
+        for client in &cluster.clients {
+            self.complaints.extend(client.complaints().lines().map(str::to_owned));
+        }
+        let forgotten = cluster.clients.drain(..).chain(cluster.dead.drain(..));
+        forgotten.for_each(|client| client.forget());
+    }
+
+    fn print(&self, fabric: &str, begun: Instant) {
+        println!(
+            "\n{fabric}: {:.0} minutes, {} chapters, {} operations ({} overlapping, {} pending), \
+             {} of them judged by porcupine as well, 0 violations; {} errors of living clients",
+            begun.elapsed().as_secs_f64() / 60.0,
+            self.chapters,
+            self.operations,
+            self.overlapping,
+            self.pending,
+            self.judged_twice,
+            self.complaints.len()
+        );
+        println!(
+            "\n| fault | times | no acknowledged write, ms: median, longest | slowest operation, ms: median, longest | whole again, ms: median, longest |\n|---|---|---|---|---|"
+        );
+        for (fault, costs) in &self.costs {
+            let cell = |of: fn(&Cost) -> f64| {
+                let mut values: Vec<f64> = costs.iter().map(of).collect();
+                values.sort_by(f64::total_cmp);
+                format!("{:.0}, {:.0}", values[values.len() / 2], values[values.len() - 1])
+            };
+            println!(
+                "| {} | {} | {} | {} | {} |",
+                fault.name(),
+                costs.len(),
+                cell(|c| c.without_a_write),
+                cell(|c| c.slowest),
+                cell(|c| c.until_whole)
+            );
+        }
+        self.complaints.iter().take(20).for_each(|line| println!("complaint: {line}"));
+    }
+}
+
+fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
+    std::env::var(name).map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{name}={text} makes no sense"))
+    })
+}
+
+/// The kinds of faults that are wanted.
+fn faults() -> Vec<Fault> {
+    let Ok(wanted) = std::env::var("FUSEE_SOAK_FAULTS") else { return Fault::ALL.into() };
+    let named = |name: &str| Fault::ALL.into_iter().find(|fault| format!("{fault:?}") == name);
+    let named = |name| named(name).unwrap_or_else(|| panic!("no fault {name}: {:?}", Fault::ALL));
+    wanted.split(',').map(named).collect()
+}
+
+fn run(fabric: &'static str, length: Duration, faults: &[Fault]) {
+    let begun = Instant::now();
+    let mut cluster = Cluster::with_pools(fabric, "256MiB");
+    cluster.load_pause_us = PAUSE_US;
+    let mut findings = Findings::default();
+    let mut order = faults.iter().copied().cycle();
+    while begun.elapsed() < length {
+        cluster.keys = cluster.keys.end..cluster.keys.end + KEYS;
+        cluster.load(CLIENTS.0, CLIENTS.1);
+        let chapter = Instant::now();
+        let mut events = Vec::new();
+        while chapter.elapsed() < CHAPTER && begun.elapsed() < length {
+            cluster.pause(REST_MS);
+            let fault = order.next().expect("there are kinds of faults");
+            println!("{:.1} s: {}", begun.elapsed().as_secs_f64(), fault.name());
+            let begun_ns = now_ns();
+            fault.provoke(&mut cluster);
+            cluster.all_get_on(fault.name());
+            events.push(Event { fault, begun_ns, whole_ns: now_ns() });
+        }
+        sleep(Duration::from_millis(200));
+        cluster.end_load();
+        findings.close(&mut cluster, &events);
+        println!(
+            "{:.1} min: {} operations in {} chapters, {} complaints",
+            begun.elapsed().as_secs_f64() / 60.0,
+            findings.operations,
+            findings.chapters,
+            findings.complaints.len()
+        );
+    }
+    findings.print(fabric, begun);
+    // The last word is that of every other test: all are recovered, every key can be written.
+    cluster.finish();
+}
+
+#[test]
+#[ignore = "a soak: hours, if wanted"]
+fn soak() {
+    let fabric: String = setting("FUSEE_SOAK_FABRIC", "tcp".into());
+    let minutes: f64 = setting("FUSEE_SOAK_MINUTES", 60.0);
+    run(fabric.leak(), Duration::from_secs_f64(60.0 * minutes), &faults());
+}

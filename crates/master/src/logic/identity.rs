@@ -1,0 +1,172 @@
+//! Which cluster this is, and who has business with it.
+//!
+//! A cluster is formed because somebody asks for it ([`MasterRequest::Form`]), never because a master was
+//! started: one that finds its store empty may have been started over the wrong store. Until then it
+//! answers everybody that it has no cluster, and writes nothing.
+//!
+//! So is its end ([`MasterRequest::Destroy`]): it is asked for by the cluster's number, and it takes more
+//! than that as long as memory nodes are there that hold data. The records of the view and of the cluster go at
+//! once, in place of one that says that it was destroyed: its memory nodes are told whenever they come that
+//! they are expelled, and its sessions that they are shut out.
+//!
+//! Whoever belongs to a cluster says so with every request. Members and clients of another one are
+//! refused before anything else is looked at, so that their requests have no effect here, and this
+//! master's word none there: a memory node never hears from it that it is expelled.
+
+use fusee_control::master::{Epochs, MasterReply, MasterRequest};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
+use fusee_core::view::View;
+
+use super::presence::Asker;
+use super::{Action, Actions, Level, Master, refused};
+use crate::record::{CLUSTER_KEY, Record, VIEW_KEY, Write};
+use crate::settings::Lease;
+
+/// Clusters whose members are mentioned in the log, each once.
+const MAX_STRANGERS: usize = 16;
+
+impl Master {
+    /// The answer to a request that ends here: to form a cluster, or of somebody who has no business with
+    /// this one.
+    pub(super) fn identify(
+        &mut self,
+        asker: Option<ClusterId>,
+        request: &MasterRequest,
+        out: &mut Actions,
+    ) -> Option<MasterReply> {
+        if let MasterRequest::Form { cluster } = request {
+            return Some(self.form(*cluster, out));
+        }
+        let own = self.cluster;
+        if let MasterRequest::Destroy { cluster, with_living_data } = request {
+            return Some(self.destroy(*cluster, *with_living_data, out));
+        }
+        if let Some(asker) = asker
+            && Some(asker) != own
+        {
+            if let Some(reply) = self.epilogue(asker, request) {
+                return Some(reply);
+            }
+            self.note_stranger(asker, out);
+            return Some(MasterReply::WrongCluster { cluster: own });
+        }
+        // People may look at it.
+        if own.is_none() && *request != MasterRequest::Status {
+            return Some(MasterReply::WrongCluster { cluster: None });
+        }
+        None
+    }
+
+    fn form(&mut self, cluster: ClusterId, out: &mut Actions) -> MasterReply {
+        match self.cluster {
+            None => {
+                self.cluster = Some(cluster);
+                out.push(Action::Persist(vec![Write::Put(Record::Cluster(cluster))]));
+                let text = format!(
+                    "cluster {cluster} is to be formed, as soon as {} memory nodes have joined",
+                    self.settings.memory_nodes
+                );
+                out.push(Action::Log(Level::Info, text));
+                MasterReply::Done
+            }
+            Some(own) if own == cluster => MasterReply::Done,
+            Some(own) => refused(format!(
+                "this master leads cluster {own} already, and forms no other; nothing was changed"
+            )),
+        }
+    }
+
+    fn destroy(
+        &mut self,
+        cluster: ClusterId,
+        with_living_data: bool,
+        out: &mut Actions,
+    ) -> MasterReply {
+        if self.cluster != Some(cluster) {
+            return match self.destroyed.contains(&cluster) {
+                true => MasterReply::Done,
+                false => MasterReply::WrongCluster { cluster: self.cluster },
+            };
+        }
+        let there: Vec<String> = self.holders_that_are_there().map(|n| n.to_string()).collect();
+        if !there.is_empty() && !with_living_data {
+            return refused(format!(
+                "{} of cluster {cluster} are there and hold data, which would be lost; nothing was changed",
+                there.join(", ")
+            ));
+        }
+        let gone = [Write::Remove(VIEW_KEY.into()), Write::Remove(CLUSTER_KEY.into())];
+        let mut writes = Vec::from(gone);
+        writes.push(Write::Put(Record::Destroyed(cluster)));
+        out.push(Action::Persist(writes));
+        out.push(Action::Clear);
+        out.push(Action::Log(
+            Level::Warn,
+            format!("cluster {cluster} is destroyed, as somebody asked"),
+        ));
+        let waiting = self.presences.take_waiting();
+        let destroyed = std::mem::take(&mut self.destroyed);
+        let anew = Master::restore(self.settings.clone(), self.next_call, Vec::new());
+        let anew = anew.expect("there is nothing to be wrong");
+        let next_call = self.next_call;
+        let repair = self.repair.anew();
+        // Answers to calls and jobs of the old cluster may still come: their names are not used again.
+        *self = Master { destroyed, next_call, repair, ..anew };
+        self.destroyed.insert(cluster);
+        for (token, asker) in waiting {
+            let reply = match asker {
+                Asker::Node { .. } => MasterReply::Expelled,
+                Asker::Sessions { clients, known, .. } => {
+                    shut_out(clients, known, self.settings.lease)
+                }
+            };
+            out.push(Action::Reply { token, reply });
+        }
+        MasterReply::Done
+    }
+
+    /// The last that members and sessions hear of a cluster that was destroyed here.
+    fn epilogue(&self, asker: ClusterId, request: &MasterRequest) -> Option<MasterReply> {
+        if !self.destroyed.contains(&asker) {
+            return None;
+        }
+        match request {
+            MasterRequest::Alive { .. } => Some(MasterReply::Expelled),
+            MasterRequest::Renew { sessions, known, .. } => {
+                let all = sessions.iter().map(|pulse| pulse.client).collect();
+                Some(shut_out(all, *known, self.settings.lease))
+            }
+            _ => None,
+        }
+    }
+
+    /// Members that have been heard, and at which the view has something.
+    fn holders_that_are_there(&self) -> impl Iterator<Item = MnId> {
+        let holds = |view: &View, node: MnId| {
+            let tables = view.subtables.iter().flat_map(|subtable| &subtable.places);
+            let regions = view.regions.iter().flat_map(|region| &region.places);
+            tables.chain(regions).any(|place| place.node == node)
+        };
+        let present = self.present.iter().copied();
+        present.filter(move |node| self.view().is_some_and(|view| holds(view, *node)))
+    }
+
+    fn note_stranger(&mut self, stranger: ClusterId, out: &mut Actions) {
+        if self.strangers.len() >= MAX_STRANGERS || !self.strangers.insert(stranger) {
+            return;
+        }
+        let own =
+            self.cluster.map_or("has no cluster".into(), |own| format!("leads cluster {own}"));
+        let text = format!(
+            "memory nodes or clients of cluster {stranger} come here, but this master {own}. They keep \
+             what they hold and wait for their master: if it should be this one, stop it, and start it on \
+             the store of cluster {stranger} (data_dir, or store)"
+        );
+        out.push(Action::Log(Level::Warn, text));
+    }
+}
+
+fn shut_out(expelled: Vec<ClientId>, epochs: Epochs, lease: Lease) -> MasterReply {
+    let lease_ms = lease.lease_ms;
+    MasterReply::Renewed { view: None, expelled, epochs, mark: 0, short: 0, lease_ms }
+}

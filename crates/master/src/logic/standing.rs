@@ -1,0 +1,164 @@
+//! At which view the memory nodes stand, and what waits for it.
+//!
+//! A session that does not hear the master any more, and with it a member that the cluster goes on
+//! without, would read old values there. So each member shows in its pool's header at which view it
+//! stands, and whoever has not heard the master for a lease asks them: it counts what it has read
+//! only while more than half of the members of its view show no later one. Against that, a view
+//! that *loses a member* takes effect, that is leaves *frozen*, only when
+//!
+//! * all its members show its number;
+//! * they are at least half of the members of every view that somebody may still act by: so no more
+//!   than half of those can show an older number. If more than half are lost at once, the change
+//!   waits a lease instead, and then goes on: there is nothing better, see `docs/operations.md`;
+//! * the leases of all sessions that do not follow are over, by their own clocks: they count less
+//!   than a lease from the moment when they asked, and the master a whole one since it heard them.
+//!
+//! The members of earlier views are recorded until a change has left *frozen*, or until all members
+//! show a later number: then a session that acts by such a view finds no majority. One member is
+//! added, or leaves empty, at a time: with two such steps between a session's view and a loss, the
+//! members that it asks could have too little in common with those who were told.
+
+use std::collections::BTreeMap;
+
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_core::change::Stage;
+use fusee_core::verbs::MnId;
+use fusee_core::view::View;
+
+use super::{Action, Actions, Master, Purpose};
+use crate::record::{FORMER_KEY, Record, Write};
+
+/// How long to wait after a failure.
+const PAUSE_MS: u64 = 100;
+
+/// What members show, and what they have to.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    /// The number that all members have to show, or a later one.
+    number: u64,
+    members: BTreeMap<MnId, Shown>,
+    /// The members of earlier views that somebody may still act by; recorded.
+    former: Vec<Vec<MnId>>,
+}
+
+/// What a member shows, as far as it has said.
+#[derive(Debug, Default)]
+struct Shown {
+    number: u64,
+    /// When it is told again, unless an answer comes.
+    again_ms: u64,
+}
+
+impl Standing {
+    /// From the store.
+    pub fn restore_former(&mut self, former: Vec<Vec<MnId>>) {
+        self.former = former;
+    }
+
+    /// From the store, or of a cluster that has just been formed: the number of the view in force.
+    /// What its members show is not known.
+    pub fn restore_number(&mut self, number: u64) {
+        self.number = number;
+    }
+
+    /// Nobody reads by the views before this one any more. To be written with what follows.
+    pub fn settle(&mut self) -> Vec<Write> {
+        let is_settled = std::mem::take(&mut self.former).is_empty();
+        if is_settled { Vec::new() } else { vec![Write::Remove(FORMER_KEY.into())] }
+    }
+
+    /// Whether nobody reads by a view with other members.
+    pub fn is_settled(&self) -> bool {
+        self.former.is_empty()
+    }
+
+    fn follow(&mut self, members: &[MnId]) {
+        self.members.retain(|node, _| members.contains(node));
+        for node in members {
+            self.members.entry(*node).or_default();
+        }
+    }
+
+    fn is_shown_by_all(&self) -> bool {
+        self.members.values().all(|shown| shown.number >= self.number)
+    }
+
+    /// Whether the members are half, at least, of those of each earlier view.
+    fn are_half(&self) -> bool {
+        let left =
+            |set: &Vec<MnId>| set.iter().filter(|node| self.members.contains_key(node)).count();
+        self.former.iter().all(|set| 2 * left(set) >= set.len())
+    }
+}
+
+impl Master {
+    /// The next view, of this number, has other members than the one in force. To be written with it.
+    pub(super) fn members_change(&mut self, number: u64) -> Write {
+        let names = |view: &View| view.members.iter().map(|member| member.node).collect();
+        let before: Option<Vec<MnId>> = self.view().map(names);
+        self.standing.former.extend(before);
+        self.standing.number = number;
+        Write::Put(Record::Former(self.standing.former.clone()))
+    }
+
+    /// Tells members at which view they stand.
+    pub(super) fn stand_all(&mut self, now_ms: u64, out: &mut Actions) {
+        let Some(view) = self.view() else { return };
+        let members: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
+        let (cluster, loses) = (view.cluster, self.loses_a_member());
+        self.standing.follow(&members);
+        if self.standing.is_shown_by_all() {
+            let writes = if loses { Vec::new() } else { self.standing.settle() };
+            if !writes.is_empty() {
+                out.push(Action::Persist(writes));
+            }
+            return;
+        }
+        let number = self.standing.number;
+        for node in members {
+            let Some(shown) = self.standing.members.get_mut(&node) else { continue };
+            if shown.number < number && shown.again_ms <= now_ms {
+                // Should no answer come at all.
+                shown.again_ms = now_ms.saturating_add(self.settings.lease.lease_ms);
+                let request = NodeRequest::StandAt { cluster, view: number };
+                self.call(node, request, Purpose::Stand(number), out);
+            }
+        }
+    }
+
+    /// A member answered what it was told, or did not.
+    pub(super) fn stood(
+        &mut self,
+        now_ms: u64,
+        node: MnId,
+        number: u64,
+        result: &Result<NodeReply, String>,
+        out: &mut Actions,
+    ) {
+        let Some(shown) = self.standing.members.get_mut(&node) else { return };
+        if let Ok(NodeReply::Done) = result {
+            shown.number = shown.number.max(number);
+            shown.again_ms = now_ms;
+        } else {
+            shown.again_ms = now_ms + PAUSE_MS;
+            self.probe(now_ms, node, out);
+        }
+    }
+
+    /// Whether the change under way has lost a member, and has not taken effect.
+    fn loses_a_member(&self) -> bool {
+        let change = self.view().and_then(|view| view.change.as_ref());
+        change.is_some_and(|change| change.data_lost && change.stage == Stage::Frozen)
+    }
+
+    /// Whether nobody reads by an earlier view any more where the cluster goes on without a member.
+    pub(super) fn may_take_effect(&self, now_ms: u64) -> bool {
+        if !self.loses_a_member() {
+            return true;
+        }
+        let waited = self.lease_is_over(now_ms, self.history.since_ms());
+        self.standing.is_shown_by_all()
+            && (self.standing.are_half() || waited)
+            && self.given_up_leases_are_over(now_ms)
+    }
+}

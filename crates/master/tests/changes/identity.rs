@@ -1,0 +1,176 @@
+//! A master that is not the cluster's own: over an empty store, over another cluster's, over an old one.
+//! It may come at any time, and nothing that memory nodes hold may suffer from it.
+
+use std::collections::BTreeMap;
+
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::rpc::Caller;
+use fusee_core::layout::PoolHeader;
+use fusee_core::verbs::{ClusterId, MnId};
+use fusee_master::record::Record;
+
+use super::world::{CLUSTER, LEASE_MS, World, settings};
+use super::{OTHER, check_contents, fill};
+
+/// A cluster with something in it, and a master in its place that goes on from these records.
+fn usurped(records: Vec<Record>) -> (World, BTreeMap<String, Record>) {
+    let mut world = World::formed(settings(3, 2, 2));
+    fill(&world, MnId(9));
+    world.open();
+    world.pass(300);
+    let own = world.disk.clone();
+    world.usurp(records);
+    world.pass(5 * LEASE_MS);
+    for node in world.nodes.borrow().iter() {
+        assert!(!node.expelled && !node.drained, "{:#?}", world.log);
+        assert!(node.strangers > 10, "it goes on asking");
+        let header = node.pool[..PoolHeader::BYTES].try_into().unwrap();
+        assert_eq!(PoolHeader::decode(header).and_then(|header| header.cluster), Some(CLUSTER));
+    }
+    (world, own)
+}
+
+/// The old master is back: all is as it was.
+fn comes_back(mut world: World, own: BTreeMap<String, Record>) {
+    let view = own.values().find_map(|record| match record {
+        Record::View(view) => Some(view.clone()),
+        _ => None,
+    });
+    world.usurp(own.into_values());
+    world.pass(3 * LEASE_MS);
+    assert!(world.is_whole(), "{:#?}", world.log);
+    assert_eq!(Some(world.view()), view);
+    check_contents(&world, &world.view());
+    assert!(!world.sessions[0].expelled);
+}
+
+#[test]
+fn a_master_over_an_empty_store_erases_nothing_and_stores_nothing() {
+    let (mut world, own) = usurped(vec![]);
+    assert!(world.disk.is_empty(), "{:?}", world.disk);
+    assert!(world.said(&format!("of cluster {CLUSTER} come here, but this master has no cluster")));
+    // Neither does who has no cluster get one, nor who has one another.
+    for cluster in [None, Some(CLUSTER)] {
+        let token = world
+            .send_of(Caller { connection: 77, cluster, ..Caller::default() }, MasterRequest::Open);
+        let refusal = MasterReply::WrongCluster { cluster: None };
+        assert_eq!(world.replies.remove(&token), Some(refusal));
+    }
+    comes_back(world, own);
+}
+
+#[test]
+fn a_master_of_another_cluster_gets_nobody_of_this_one() {
+    let (mut world, own) = usurped(vec![Record::Cluster(OTHER)]);
+    assert_eq!(world.disk.len(), 1, "{:?}", world.disk);
+    assert!(world.said(&format!("this master leads cluster {OTHER}")));
+    let asking = Caller { connection: 77, cluster: Some(CLUSTER), ..Caller::default() };
+    let token = world.send_of(asking, MasterRequest::Open);
+    let refusal = MasterReply::WrongCluster { cluster: Some(OTHER) };
+    assert_eq!(world.replies.remove(&token), Some(refusal));
+    comes_back(world, own);
+}
+
+#[test]
+fn a_master_that_has_forgotten_its_nodes_erases_nothing() {
+    // Its store was put back from a copy that was made before they joined.
+    let (world, own) = usurped(vec![Record::Cluster(CLUSTER)]);
+    comes_back(world, own);
+}
+
+#[test]
+fn a_node_that_no_cluster_has_taken_in_joins_whoever_is_there() {
+    let mut world = World::formed(settings(3, 2, 2));
+    drop(world.nodes.take());
+    // Two nodes joined a cluster that needs three; then its store is lost, before it has used them.
+    world.usurp([Record::Cluster(OTHER)]);
+    (0..2).for_each(|_| world.add_node());
+    world.pass(300);
+    assert_eq!(world.status().members.len(), 2);
+    world.usurp([Record::Cluster(ClusterId::from_word(6).unwrap())]);
+    world.pass(300);
+    assert_eq!(world.status().members.len(), 2);
+}
+
+fn destroy(world: &mut World, cluster: ClusterId, with_living_data: bool) -> Option<MasterReply> {
+    world.ask(MasterRequest::Destroy { cluster, with_living_data })
+}
+
+#[test]
+fn a_cluster_is_destroyed_by_its_name_and_with_living_data_only_if_told_so() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.open();
+    world.pass(300);
+    let before = world.disk.clone();
+    let wrong = MasterReply::WrongCluster { cluster: Some(CLUSTER) };
+    assert_eq!(destroy(&mut world, OTHER, true), Some(wrong));
+    let Some(MasterReply::Refused { reason }) = destroy(&mut world, CLUSTER, false) else {
+        panic!("living data are destroyed");
+    };
+    assert!(reason.contains("mn0, mn1, mn2"), "{reason}");
+    assert_eq!(world.disk, before);
+    // One that is away is told when it comes back.
+    let connection = 77;
+    world.nodes.borrow_mut()[2].alive = false;
+    assert_eq!(destroy(&mut world, CLUSTER, true), Some(MasterReply::Done));
+    assert_eq!(destroy(&mut world, CLUSTER, false), Some(MasterReply::Done), "again");
+    assert_eq!(world.disk.values().collect::<Vec<_>>(), [&Record::Destroyed(CLUSTER)]);
+    world.pass(LEASE_MS);
+    let expelled: Vec<bool> = world.nodes.borrow().iter().map(|node| node.expelled).collect();
+    assert_eq!(expelled, [true, true, false]);
+    assert!(world.sessions[0].expelled);
+    world.restart_master();
+    world.nodes.borrow_mut()[2].alive = true;
+    world.pass(LEASE_MS);
+    assert!(world.nodes.borrow()[2].expelled);
+    let asking = Caller { connection, cluster: None, ..Caller::default() };
+    let token = world.send_of(asking, MasterRequest::Open);
+    let nobody = MasterReply::WrongCluster { cluster: None };
+    assert_eq!(world.replies.remove(&token), Some(nobody));
+    // Another one may follow, of nodes that are new.
+    assert_eq!(world.ask(MasterRequest::Form { cluster: OTHER }), Some(MasterReply::Done));
+    world.nodes.borrow_mut().clear();
+    (0..3).for_each(|_| world.add_node());
+    world.pass(300);
+    assert_eq!(world.view().cluster, OTHER);
+    assert_eq!(world.status().sessions_opened, 0);
+}
+
+#[test]
+fn a_cluster_is_destroyed_wholly_or_not_at_all() {
+    let mut ends = [0, 0];
+    for ticks in 0..40 {
+        let mut world = World::formed(settings(3, 2, 2));
+        world.open();
+        world.pass(300);
+        world.crash_after.set(Some(world.ticks.get() + ticks));
+        let reply = destroy(&mut world, CLUSTER, true);
+        world.crash_after.set(None);
+        world.pass(3 * LEASE_MS);
+        let is_gone = world.master.cluster().is_none();
+        ends[usize::from(is_gone)] += 1;
+        assert!(is_gone || reply.is_none(), "it said so");
+        assert_eq!(is_gone, world.nodes.borrow().iter().all(|node| node.expelled));
+        assert_eq!(is_gone, world.sessions[0].expelled);
+        assert!(is_gone || world.is_whole());
+    }
+    assert!(ends.iter().all(|count| *count > 0), "{ends:?}");
+}
+
+#[test]
+fn what_is_gone_is_said_with_the_way_out() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.pass(300);
+    // Everything was stopped and started again: memory nodes are other processes, and empty.
+    for node in world.nodes.borrow_mut().iter_mut() {
+        node.alive = false;
+    }
+    world.restart_master();
+    world.pass(3 * LEASE_MS);
+    let problem = world.status().problem.expect("nothing is left");
+    for text in ["4 of 4 index subtables", "3 of 3 regions", "fusee destroy", "fusee form"] {
+        assert!(problem.contains(text), "{problem}");
+    }
+    // Nobody is there who holds anything.
+    assert_eq!(destroy(&mut world, CLUSTER, false), Some(MasterReply::Done));
+}

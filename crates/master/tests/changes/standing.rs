@@ -1,0 +1,111 @@
+//! A view without a member takes effect only where nobody can read by an earlier one: what the
+//! members show, how many they are, and whose lease is not over.
+
+use fusee_core::change::Stage;
+use fusee_core::verbs::MnId;
+use fusee_master::logic::Event;
+use fusee_master::record::Record;
+
+use super::world::{LEASE_MS, World, settings};
+
+fn stage(world: &World) -> Option<Stage> {
+    world.view().change.map(|change| change.stage)
+}
+
+fn shown(world: &World) -> Vec<u64> {
+    world.nodes.borrow().iter().map(|node| node.header().view).collect()
+}
+
+/// How long the change that lost this node was frozen.
+fn frozen_ms(world: &mut World, lost: MnId) -> u64 {
+    let status = world.status();
+    let mut losses = status.last_reconfigurations.into_iter();
+    losses.find(|change| change.lost.contains(&lost)).expect("it was lost").frozen_ms
+}
+
+#[test]
+fn members_show_the_view_that_they_stand_at() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.pass(100);
+    assert_eq!(shown(&world), [1, 1, 1], "the first view");
+    world.kill(1);
+    world.until("redundancy", World::is_whole);
+    let shows = shown(&world);
+    assert!(shows[0] > 1 && shows[0] == shows[2] && shows[1] == 1, "{shows:?}");
+    world.add_node();
+    world.until("a member", |world| world.view().member(MnId(3)).is_some() && world.is_whole());
+    assert!(shown(&world)[3] > shows[0], "a new member stands at its first view");
+    assert!(!world.disk.contains_key("former"), "nobody reads by an earlier view");
+}
+
+#[test]
+fn a_view_without_a_member_waits_until_all_others_show_it() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.open();
+    world.pass(100);
+    world.nodes.borrow_mut()[2].is_deaf = true;
+    world.kill(1);
+    for restarts in 0..3 {
+        world.pass(3 * LEASE_MS);
+        assert_eq!(stage(&world), Some(Stage::Frozen), "{restarts}: node 2 shows the first view");
+        assert_eq!(shown(&world)[1..], [1, 1]);
+        world.restart_master();
+    }
+    world.nodes.borrow_mut()[2].is_deaf = false;
+    world.until("redundancy", World::is_whole);
+    assert!(shown(&world)[2] > 1);
+    assert!(!world.sessions[0].expelled, "{:#?}", world.log);
+}
+
+#[test]
+fn half_of_the_members_may_be_lost_at_once_and_more_only_after_a_lease() {
+    let mut two = World::formed(settings(2, 2, 2));
+    two.open();
+    two.pass(100);
+    two.kill(1);
+    let is_over = |world: &mut World| world.view().members.len() == 1 && stage(world).is_none();
+    two.until("the end of the change", is_over);
+    assert!(frozen_ms(&mut two, MnId(1)) < LEASE_MS / 2, "{:#?}", two.log);
+
+    let mut three = World::formed(settings(3, 3, 3));
+    three.open();
+    three.pass(100);
+    three.kill(1);
+    three.kill(2);
+    three.until("the end of the change", is_over);
+    assert!(frozen_ms(&mut three, MnId(2)) > LEASE_MS, "{:#?}", three.log);
+}
+
+/// Its connection broke a moment after it was heard: it may go on to read by its view for a lease.
+#[test]
+fn a_session_that_was_heard_a_moment_ago_is_waited_for() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.open();
+    world.open();
+    world.pass(100);
+    world.sessions[1].renews = false;
+    world.feed(Event::ConnectionClosed { connection: 2 });
+    world.kill(1);
+    world.pass(LEASE_MS / 2);
+    assert_eq!(world.status().given_up_sessions, 1, "{:#?}", world.log);
+    assert_eq!(stage(&world), Some(Stage::Frozen), "{:#?}", world.log);
+    world.until("redundancy", World::is_whole);
+    assert!(frozen_ms(&mut world, MnId(1)) > LEASE_MS / 2);
+    assert_eq!(world.status().recoveries, 1);
+}
+
+/// Of a member that comes, somebody may not have heard when another one is lost.
+#[test]
+fn the_members_before_are_remembered_until_all_show_the_next_view() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.open();
+    world.pass(100);
+    world.nodes.borrow_mut()[0].is_deaf = true;
+    world.add_node();
+    world.until("a member", |world| world.view().member(MnId(3)).is_some());
+    let before = Record::Former(vec![vec![MnId(0), MnId(1), MnId(2)]]);
+    assert_eq!(world.disk.get("former"), Some(&before));
+    world.nodes.borrow_mut()[0].is_deaf = false;
+    world.until("its share", World::is_whole);
+    assert_eq!(world.disk.get("former"), None);
+}

@@ -1,0 +1,163 @@
+//! At the moment of reuse: no operation runs that could know what was there before.
+//!
+//! An object may be written over when every operation and every job of the master has ended that had
+//! begun before the last slot gave its word up, on any replica: these are all that can know it. A
+//! block that was overwritten by zeros may be used again when all have ended that had begun before
+//! that, unless nothing was written there since there were zeros: nobody can know anything of it. Nobody has to guess when the product thinks that an object is free: the words in the index
+//! say it, and the WRITEs to objects say when one is used again.
+//!
+//! A session that is dead runs until it is recovered. A job that failed counts as ended here, though its
+//! verbs may still be under way: that is looser than what is promised.
+//!
+//! Besides: a bit of a free bitmap is set only where it is not, and cleared only where it is. Else it
+//! is carried into its neighbour.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fusee_core::layout::{
+    BLOCK_HEADER_BYTES, HEADER_BYTES, Object, Slot, UNIT_BYTES, bitmap_bytes,
+};
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::{Place, View};
+
+/// What was in an object when it became free: the generation, or nothing but zeros.
+type Left = Option<u8>;
+
+/// What is free since when, and what runs since when.
+#[derive(Default)]
+pub(crate) struct Reuse {
+    view: Option<View>,
+    /// Grows with everything that happens here.
+    clock: u64,
+    /// By session or job, and by what it calls the moment: when its operations began, in order.
+    running: BTreeMap<ClientId, BTreeMap<u64, Vec<u64>>>,
+    /// Sessions that are recovered: what they still do has no effect.
+    recovered: BTreeSet<ClientId>,
+    /// By address: when it became free, and what is left there.
+    free: BTreeMap<u64, (u64, Left)>,
+    /// Objects that were written since there were zeros: where they begin, and how long they are.
+    used: BTreeMap<u64, u64>,
+}
+
+impl Reuse {
+    /// From now on this is where everything lies; nowhere: nothing is checked.
+    pub fn follow(&mut self, view: Option<&View>) {
+        self.view = view.cloned();
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// An operation begins to act.
+    pub fn began(&mut self, client: ClientId, moment: u64) {
+        if !self.recovered.contains(&client) {
+            let now = self.tick();
+            self.running.entry(client).or_default().entry(moment).or_default().push(now);
+        }
+    }
+
+    /// One of those that began in this moment has ended. Which one is not known: the oldest, so that
+    /// nobody is taken to run who does not.
+    pub fn ended(&mut self, client: ClientId, moment: u64) {
+        let Some(running) = self.running.get_mut(&client) else { return };
+        if let Some(since) = running.get_mut(&moment).filter(|since| !since.is_empty()) {
+            since.remove(0);
+        }
+    }
+
+    /// A job has ended.
+    pub fn idle(&mut self, client: ClientId) {
+        self.running.remove(&client);
+    }
+
+    /// A session is recovered.
+    pub fn gone(&mut self, client: ClientId) {
+        self.running.remove(&client);
+        self.recovered.insert(client);
+    }
+
+    /// A word has changed.
+    pub fn changed(&mut self, place: Place, old: Slot, new: Slot) {
+        if old.object() == new.object() || !self.is_slot(place) {
+            return;
+        }
+        if let Some(object) = old.object() {
+            let now = self.tick();
+            self.free.insert(object.bytes(), (now, Some(old.generation())));
+        }
+    }
+
+    /// A number is added to a word.
+    ///
+    /// # Panics
+    /// If it is a word of a free bitmap, and the bits are set already, or clear already.
+    pub fn added(&self, place: Place, old: u64, add: u64) {
+        let Some((_, offset)) = self.in_block(place) else { return };
+        let cleared = add.wrapping_neg();
+        let is_good = old & add == 0 || cleared & !old == 0;
+        assert!(is_good, "{place:?}, at {offset} of its block: {add:#x} is added to {old:#x}");
+    }
+
+    /// Somebody begins to write to a node's memory.
+    ///
+    /// # Panics
+    /// If memory is used again that a running operation may know.
+    pub fn written(&mut self, who: ClientId, node: MnId, offset: u64, bytes: &[u8]) {
+        let Some((start, in_block)) = self.in_block(Place { node, offset }) else { return };
+        let block_bytes = self.view.as_ref().expect("it has blocks").geometry.block_bytes;
+        if in_block < BLOCK_HEADER_BYTES + bitmap_bytes(block_bytes) {
+            return;
+        }
+        if bytes.iter().all(|byte| *byte == 0) {
+            let zeros = start..start + bytes.len() as u64;
+            let now = self.tick();
+            for (object, bytes) in self.used.extract_if(zeros, |_, _| true) {
+                let units = (object..object + bytes).step_by(UNIT_BYTES as usize);
+                self.free.extend(units.map(|unit| (unit, (now, None))));
+            }
+            return;
+        }
+        let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
+        self.used.insert(start, bytes.len() as u64);
+        let generation = Object::header_generation(header) % Slot::GENERATIONS;
+        let known = self.free.get(&start).copied();
+        // Who completes an object of a dead client writes the same once more.
+        let Some((since, _)) = known.filter(|(_, left)| *left != Some(generation)) else { return };
+        self.free.remove(&start);
+        for (client, began) in &self.running {
+            let oldest = began.values().flatten().min();
+            assert!(
+                oldest.is_none_or(|began| *began > since),
+                "{who} uses {start:#x} again, and {client} runs an operation that may know what was there"
+            );
+        }
+    }
+
+    /// Whether a slot of the index is there, on any replica.
+    fn is_slot(&self, place: Place) -> bool {
+        let Some(view) = &self.view else { return false };
+        let bytes = view.geometry.subtable_bytes();
+        let mut places = view.subtables.iter().flat_map(|subtable| &subtable.places);
+        places.any(|at| {
+            at.node == place.node && (at.offset..at.offset + bytes).contains(&place.offset)
+        })
+    }
+
+    /// The address that a place of a region stands for, and how far it is from the start of its block.
+    fn in_block(&self, place: Place) -> Option<(u64, u64)> {
+        let view = self.view.as_ref()?;
+        let bytes = view.geometry.region_bytes;
+        let address = view.regions.iter().zip(0u64..).find_map(|(region, number)| {
+            let holds = |at: &&Place| {
+                at.node == place.node && (at.offset..at.offset + bytes).contains(&place.offset)
+            };
+            let at = region.places.iter().find(holds)?;
+            Some(number * bytes + (place.offset - at.offset))
+        })?;
+        let (_, offset) =
+            view.geometry.block_of(fusee_core::layout::Address::new(address & !63))?;
+        Some((address, offset + address % 64))
+    }
+}

@@ -1,0 +1,51 @@
+//! Clients and memory nodes that are cut off from the master together: histories stay linearizable, reads
+//! go on where more than half of the memory nodes vouch for them, and cost nothing more where the master
+//! is heard.
+
+mod support;
+
+use fusee_sim::{Outcome, RunOptions, Scenario, run};
+
+/// Runs, unless `FUSEE_SIM_SEEDS` says another number.
+const SEEDS: u64 = 60;
+
+fn count(outcome: &Outcome, name: &str) -> u64 {
+    let found = outcome.counts.iter().find(|(counted, _)| *counted == name);
+    found.expect("it is counted").1
+}
+
+fn outcome(scenario: Scenario, seed: u64) -> Outcome {
+    let outcome = run(&RunOptions::new(scenario, seed));
+    if let Some(failure) = &outcome.failure {
+        panic!("{} {seed}: {}: {:#?}", scenario.name(), failure.what, failure.history);
+    }
+    outcome
+}
+
+#[test]
+fn who_is_cut_off_with_a_memory_node_reads_nothing_old() {
+    let seeds = std::env::var("FUSEE_SIM_SEEDS").map_or(SEEDS, |n| n.parse().expect("a number"));
+    let (mut cut, mut asked) = (0, 0);
+    for seed in 0..seeds {
+        let outcome = outcome(Scenario::Cuts, seed);
+        cut += count(&outcome, "common_partitions");
+        asked += count(&outcome, "views_asked");
+    }
+    println!("{seeds} seeds: {cut} common partitions, {asked} questions to memory nodes");
+    assert!(cut > seeds / 2 && asked > seeds, "{cut} cuts, {asked} questions");
+}
+
+#[test]
+fn who_is_heard_asks_nobody() {
+    for scenario in [Scenario::Mixed, Scenario::Crashes, Scenario::Losses] {
+        for seed in 0..5 {
+            let outcome = outcome(scenario, seed);
+            assert_eq!(count(&outcome, "views_asked"), 0, "{} {seed}", scenario.name());
+        }
+    }
+}
+
+#[test]
+fn an_answer_from_reads_needs_more_than_half_of_all_members() {
+    (0..20).for_each(support::unheard::unheard);
+}

@@ -1,0 +1,236 @@
+//! Memory that rots: objects damaged on one replica, or on all.
+//!
+//! A failure of a random run prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
+
+mod support;
+
+use fusee_core::error::Error;
+use fusee_core::layout::{HEADER_BYTES, OVERHEAD_BYTES};
+use fusee_core::stats::OpKind;
+use fusee_core::store::{Hint, SearchKey};
+use fusee_core::view::{Geometry, Place};
+use fusee_sim::{Client, Cluster, ClusterOptions, NetworkOptions, Sim};
+
+use support::changes::{damaged_moves, damaged_splits};
+use support::failures::for_all;
+use support::scenarios;
+
+const KEY: &[u8] = b"a key";
+
+/// A cluster with three replicas of everything that holds one pair, and where it is.
+struct Held {
+    cluster: Cluster,
+    store: Client,
+    hint: Hint,
+    replicas: Vec<Place>,
+}
+
+fn held(immediate: bool, key: &[u8], value: &[u8]) -> Held {
+    let defaults = ClusterOptions::default();
+    let geometry = Geometry {
+        block_bytes: 1 << 14,
+        max_key_bytes: 300,
+        max_value_bytes: 4096,
+        ..defaults.geometry
+    };
+    let (data_replicas, index_replicas, pool_bytes) = (3, 2, 1 << 20);
+    let options =
+        ClusterOptions { data_replicas, index_replicas, geometry, pool_bytes, ..defaults };
+    let cluster = Cluster::new(&Sim::new(1), &options);
+    let network = cluster.network();
+    network.set_options(NetworkOptions { immediate, ..network.options() });
+    let store = cluster.client();
+    let inserted = cluster.block_on(store.process, store.insert(key, value));
+    let hint = inserted.unwrap().place.unwrap();
+    let class = hint.word.class().unwrap().bytes();
+    let replicas = cluster.view().object_places(hint.word.address(), class).unwrap().collect();
+    Held { cluster, store, hint, replicas }
+}
+
+impl Held {
+    /// Flips a bit of a word on one replica. Whether that damages anything: not in the padding.
+    fn damage(&self, replica: usize, word: u64) {
+        let Place { node, offset } = self.replicas[replica];
+        self.cluster.network().flip(Place { node, offset: offset + 8 * word }, 1 << (word % 64));
+    }
+
+    fn damaged(&self) -> usize {
+        self.cluster.network().damaged().len()
+    }
+
+    fn run<T>(&self, task: impl Future<Output = T>) -> T {
+        self.cluster.block_on(self.store.process, task)
+    }
+
+    async fn get(&self, hint: Option<Hint>) -> Option<Vec<u8>> {
+        let found = self.store.search(KEY, hint).await.expect("another replica is whole");
+        found.value().map(<[u8]>::to_vec)
+    }
+}
+
+/// Each word that belongs to the pair, on each set of replicas that leaves one, before each operation: the
+/// answer is as if nothing had happened, and whatever a replica showed that was read is repaired.
+#[test]
+fn an_operation_answers_from_a_replica_that_is_whole() {
+    let value = [7; 40];
+    let words = (OVERHEAD_BYTES - 1 + (KEY.len() + value.len()) as u64).div_ceil(8);
+    for (word, immediate) in (0..words).flat_map(|w| [(w, false), (w, true)]) {
+        for bad in [
+            [true, false, false],
+            [false, true, false],
+            [false, false, true],
+            [true, true, false],
+            [true, false, true],
+            [false, true, true],
+        ] {
+            for operation in 0..8 {
+                let held = held(immediate, KEY, &value);
+                for replica in (0..3).filter(|r| bad[*r]) {
+                    held.damage(replica, word);
+                }
+                let hint = [None, Some(held.hint)][operation % 2];
+                held.run(async {
+                    let store = &held.store;
+                    match operation {
+                        0 | 1 => assert_eq!(held.get(hint).await.as_deref(), Some(&value[..])),
+                        2 => {
+                            let inserted = store.insert(KEY, b"twice").await;
+                            assert_eq!(inserted, Err(Error::AlreadyExists));
+                            assert_eq!(held.get(None).await.as_deref(), Some(&value[..]));
+                        }
+                        3 | 4 => {
+                            store.update(KEY, b"new", hint).await.unwrap();
+                            assert_eq!(held.get(None).await.as_deref(), Some(&b"new"[..]));
+                        }
+                        5 | 6 => {
+                            store.delete(KEY, hint).await.unwrap();
+                            assert_eq!(held.get(None).await, None);
+                            store.insert(KEY, b"again").await.unwrap();
+                        }
+                        _ => {
+                            let keys = [SearchKey { key: KEY.into(), hint }];
+                            let mut seen = None;
+                            let found = |_, value: Option<&[u8]>, _| {
+                                seen = value.map(<[u8]>::to_vec);
+                            };
+                            store.search_many(&keys, found).await.unwrap();
+                            assert_eq!(seen.as_deref(), Some(&value[..]));
+                        }
+                    }
+                });
+                let repaired = held.store.stats().damage().repaired;
+                assert!(held.damaged() == 0 || repaired == 0, "who looks at all repairs all");
+                assert_eq!(held.cluster.live_keys(), [KEY]);
+            }
+        }
+    }
+}
+
+/// What a SEARCH repairs is there when the replicas that were whole are gone.
+#[test]
+fn what_was_repaired_is_whole() {
+    for immediate in [false, true] {
+        let mut met = 0;
+        for whole in 0..3 {
+            let held = held(immediate, KEY, b"value");
+            (0..3).filter(|replica| *replica != whole).for_each(|replica| held.damage(replica, 2));
+            assert_eq!(held.damaged(), 2);
+            assert_eq!(held.run(held.get(None)).as_deref(), Some(&b"value"[..]));
+            // Unless the replica that is read was the whole one.
+            if held.store.stats().damage().repaired > 0 {
+                assert_eq!((held.damaged(), held.store.stats().damage().repaired), (0, 2));
+                held.damage(whole, 2);
+                assert_eq!(held.run(held.get(Some(held.hint))).as_deref(), Some(&b"value"[..]));
+                met += 1;
+            }
+        }
+        assert_eq!(met, 2);
+    }
+}
+
+/// With no replica left the answer is an error, soon, for every operation; none of them takes the key for
+/// absent, or for another.
+#[test]
+fn damage_on_all_replicas_is_an_error_at_once() {
+    for immediate in [false, true] {
+        let held = held(immediate, KEY, b"value");
+        (0..3).for_each(|replica| held.damage(replica, 1));
+        let begun = held.cluster.sim().now();
+        held.run(async {
+            let store = &held.store;
+            for hint in [None, Some(held.hint)] {
+                let is_corrupt = |error: &Error| matches!(error, Error::Corrupt { .. });
+                let found = store.search(KEY, hint).await.map(|found| found.hint());
+                assert!(found.as_ref().is_err_and(is_corrupt), "{found:?}");
+                let inserted = store.insert(KEY, b"x").await;
+                assert!(inserted.as_ref().is_err_and(is_corrupt), "{inserted:?}");
+            }
+            let updated = store.update(KEY, b"x", None).await;
+            assert!(matches!(updated, Err(Error::Corrupt { .. })), "{updated:?}");
+            let deleted = store.delete(KEY, None).await;
+            assert!(matches!(deleted, Err(Error::Corrupt { .. })), "{deleted:?}");
+        });
+        let took = held.cluster.sim().now() - begun;
+        assert!(took < 1_000_000, "{took} ns: nothing is waited for");
+        assert_eq!(held.store.stats().damage().repaired, 0);
+    }
+}
+
+/// Of an object that is too large to be read whole for its key, the start decides only if it shows the key.
+#[test]
+fn the_start_of_a_large_object_does_not_make_it_anothers() {
+    let value = vec![9; 3_000];
+    for word in 0..(HEADER_BYTES + KEY.len() as u64).div_ceil(8) {
+        for replica in 0..3 {
+            let held = held(false, KEY, &value);
+            held.damage(replica, word);
+            held.run(async {
+                let inserted = held.store.insert(KEY, b"twice").await;
+                assert_eq!(inserted, Err(Error::AlreadyExists), "word {word} of {replica}");
+                held.store.update(KEY, &value, None).await.unwrap();
+                assert_eq!(held.get(None).await.as_deref(), Some(&value[..]));
+            });
+        }
+    }
+}
+
+/// Another key that stands behind the same fingerprint costs a second look only where its object is large.
+#[test]
+fn a_second_look_is_rare() {
+    let held = held(false, KEY, b"value");
+    held.run(async {
+        for i in 0..300_u32 {
+            let key = i.to_le_bytes();
+            let _ = held.store.upsert(&key, b"x", None).await;
+            let _ = held.store.update(&key, b"y", None).await;
+        }
+    });
+    assert_eq!(held.store.stats().kind(OpKind::Update).max_phases, 4);
+}
+
+/// Operations of all kinds beside damage.
+#[test]
+fn operations_beside_damage_are_linearizable() {
+    let replay = std::env::var("FUSEE_SIM_SEED").ok();
+    let replay: Option<u64> = replay.map(|s| s.parse().expect("FUSEE_SIM_SEED is a number"));
+    for seed in replay.map_or(0..3_000, |seed| seed..seed + 1) {
+        if let Err(panic) = std::panic::catch_unwind(|| scenarios::damage(seed)) {
+            eprintln!("failed: FUSEE_SIM_SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// The index grows, and no entry goes where its key is not looked for, however long the key is.
+#[test]
+fn splits_beside_damage_lose_nothing() {
+    let Some(events) = for_all(1_000, damaged_splits) else { return };
+    assert!(events.damaged > 3_000 && events.moved > 500, "{events:?}");
+}
+
+/// Replicas move, and what is damaged stays behind.
+#[test]
+fn moves_beside_damage_lose_nothing() {
+    let Some(events) = for_all(1_000, damaged_moves) else { return };
+    assert!(events.damaged > 3_000 && events.moved > 500, "{events:?}");
+}

@@ -1,0 +1,29 @@
+//! Seeds of `fusee sim` that once broke a promise, and keep all of them now.
+//!
+//! What a seed does changes with everything that a run draws from; so each of these defects has a test of
+//! its own besides, by which it can be told apart.
+
+use fusee_sim::{RunOptions, Scenario, run};
+
+/// Runs a seed, shortened if it was.
+fn holds(scenario: Scenario, seed: u64, operations: Option<usize>, clients: Option<usize>) {
+    let outcome = run(&RunOptions { operations, clients, ..RunOptions::new(scenario, seed) });
+    assert!(outcome.failure.is_none(), "{} {seed}: {:?}", scenario.name(), outcome.failure);
+}
+
+/// A block was granted again before its return had been acknowledged, and forgotten.
+#[test]
+fn a_block_granted_again_while_it_is_given_back_is_not_lost() {
+    holds(Scenario::Mixed, 666, Some(1246), Some(4));
+    holds(Scenario::Mixed, 666, None, None);
+    holds(Scenario::Mixed, 7_773_660, None, None);
+    holds(Scenario::Mixed, 7_782_417, None, None);
+}
+
+/// A fault struck when all clients had ended, while the last reads and checks were under way.
+#[test]
+fn nothing_goes_wrong_any_more_when_a_run_is_judged() {
+    holds(Scenario::Reuse, 7_797_399, None, None);
+    holds(Scenario::Elastic, 7_808_785, None, None);
+    holds(Scenario::Elastic, 7_804_564, None, None);
+}

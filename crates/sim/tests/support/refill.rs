@@ -1,0 +1,164 @@
+//! Full pools, in virtual time, with the unchanged logic of clients, memory nodes and master.
+//!
+//! *Refill*: each client deletes what the one before it had left, fills the pool until it is told that
+//! there is no more memory, and dies as it stands. What fitted at first has to fit again.
+//!
+//! *Lend*: one client has filled the pool and has the only block that was kept back for DELETEs, and does
+//! nothing any more. Others have to be able to delete all the same.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use fusee_client::logic::{Keeper, LogicOptions};
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_core::error::Error;
+use fusee_core::view::Geometry;
+use fusee_sim::{
+    Cluster, ClusterOptions, Executor, Nanos, NetworkOptions, ProcessId, Sim, SimSession,
+};
+
+const LEASE: Duration = Duration::from_millis(100);
+/// So many pairs fit into a block, or a thousand log objects.
+const PER_BLOCK: u64 = 7;
+const VALUE: usize = 8000;
+const SESSION: LogicOptions = LogicOptions {
+    cache_entries: 1000,
+    cache_threshold: 0.5,
+    op_timeout: Duration::from_secs(5),
+    spins: false,
+};
+
+/// Regions of 15 blocks, one of which is kept back for DELETEs.
+fn cluster(sim: &Sim, regions: u64) -> Cluster {
+    let options = ClusterOptions {
+        memory_nodes: 2,
+        index_replicas: 2,
+        data_replicas: 2,
+        index_keys: 500,
+        geometry: Geometry {
+            region_bytes: 1 << 20,
+            block_bytes: 1 << 16,
+            slots_per_bucket: 7,
+            groups_per_subtable: 16,
+            max_key_bytes: 64,
+            max_value_bytes: 8192,
+        },
+        pool_bytes: (regions << 20) + (1 << 19),
+        session: SESSION,
+        lease_ms: Some(LEASE.as_millis() as u64),
+        grace_ms: 10,
+        ..ClusterOptions::default()
+    };
+    let network = NetworkOptions { delays: false, tearing: false, ..NetworkOptions::default() };
+    let cluster = Cluster::with_network(sim, &options, network);
+    cluster.stop_watching();
+    cluster
+}
+
+async fn open(cluster: &Cluster, process: ProcessId, keeper: &Keeper) -> Rc<SimSession> {
+    let session = Rc::new(cluster.open(process, SESSION).await.expect("the master opens sessions"));
+    keeper.open(session.gate().clone());
+    session
+}
+
+/// Pairs that fit.
+async fn fill(session: &SimSession, first: u64) -> u64 {
+    let mut key = first;
+    loop {
+        match session.insert(&key.to_be_bytes(), &[key as u8; VALUE]).await {
+            Ok(_) => key += 1,
+            Err(Error::OutOfMemory) => return key - first,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+async fn delete(session: &SimSession, key: u64) {
+    let deleted = session.delete(&key.to_be_bytes()).await;
+    deleted.unwrap_or_else(|error| panic!("pair {key} cannot be deleted: {error}"));
+}
+
+/// Waits until nobody is there any more, and all who died are recovered.
+async fn put_right(cluster: &Cluster) {
+    let begun = cluster.sim().now();
+    loop {
+        if let Some(MasterReply::Status(status)) = cluster.peek_master(MasterRequest::Status)
+            && status.open_sessions + status.given_up_sessions == 0
+        {
+            return;
+        }
+        let waited = cluster.sim().now() - begun;
+        assert!(waited < 10_000_000_000, "the dead client is not recovered");
+        cluster.sim().sleep(1_000_000).await;
+    }
+}
+
+/// How many pairs fit in every round; `first_key` says with which key a round begins.
+pub fn fits(seed: u64, regions: u64, rounds: u64, first_key: fn(u64) -> u64) -> Vec<u64> {
+    let sim = Sim::new(seed);
+    let cluster = cluster(&sim, regions);
+    let fits = RefCell::new(Vec::new());
+    let mut executor = Executor::new(&sim);
+    for round in 0..rounds {
+        let process = cluster.client_process();
+        let keeper = cluster.keeper(process, LEASE);
+        let before = fits.borrow().last().copied().unwrap_or(0);
+        let (filled, cluster, sim) = (&fits, &cluster, &sim);
+        executor.spawn(process, async move {
+            let session = open(cluster, process, &keeper).await;
+            for key in 0..before {
+                delete(&session, first_key(round - 1) + key).await;
+            }
+            let fit = fill(&session, first_key(round)).await;
+            filled.borrow_mut().push(fit);
+            sim.crash(process);
+            // It never comes back from here.
+            sim.sleep(1).await;
+        });
+        executor.run(100_000_000, || ());
+        executor.spawn(sim.process("observer"), put_right(cluster));
+        executor.run(10_000_000, || ());
+    }
+    drop(executor);
+    fits.into_inner()
+}
+
+/// Clients are killed in full pools, and nothing is lost for those who come after them, but for the log
+/// objects of slots that are free: these have room in two blocks.
+pub fn refill(seed: u64) {
+    for first_key in [|_| 0, |round| round << 32] {
+        let fits = fits(seed, 4, 12, first_key);
+        let least = *fits.iter().min().expect("there are rounds");
+        assert!(least + 2 * PER_BLOCK >= fits[0], "pairs that fit: {fits:?}");
+    }
+}
+
+/// Several sessions delete in turns in a full pool that has one block for log objects. Returns how long
+/// the slowest delete took.
+pub fn lend(seed: u64) -> Nanos {
+    const SESSIONS: u64 = 4;
+    let sim = Sim::new(seed);
+    let cluster = cluster(&sim, 1);
+    let slowest = Cell::new(0);
+    let mut executor = Executor::new(&sim);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    let (of_all, shared, time) = (&slowest, &cluster, &sim);
+    executor.spawn(process, async move {
+        let mut sessions = Vec::new();
+        for _ in 0..SESSIONS {
+            sessions.push(open(shared, process, &keeper).await);
+        }
+        let fit = fill(&sessions[0], 0).await;
+        assert!(fit > 80, "{fit} pairs fit");
+        for key in 0..3 * SESSIONS {
+            let begun = time.now();
+            delete(&sessions[(key % SESSIONS) as usize], key).await;
+            of_all.set(of_all.get().max(time.now() - begun));
+        }
+    });
+    executor.run(100_000_000, || ());
+    drop(executor);
+    slowest.get()
+}

@@ -1,0 +1,95 @@
+//! A session that nobody has heard for a lease, and memory nodes that stand at its view, at a later one,
+//! or do not answer: what it answers, and what that costs.
+
+use std::time::Duration;
+
+use fusee_client::logic::LogicOptions;
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_core::error::Error;
+use fusee_core::race::Key;
+use fusee_core::stats::OpKind;
+use fusee_core::store::SearchKey;
+use fusee_sim::{Client, Cluster, ClusterOptions, Sim};
+
+fn cluster(sim: &Sim, memory_nodes: u16) -> Cluster {
+    let defaults = ClusterOptions::default();
+    let session = LogicOptions { op_timeout: Duration::from_millis(10), ..defaults.session };
+    let options = ClusterOptions { memory_nodes, index_replicas: 2, session, ..defaults };
+    Cluster::new(sim, &options)
+}
+
+/// What every kind of operation says that answers from READs. `None`: it gave up.
+fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 4] {
+    let gave_up = |error: &Error| matches!(error, Error::GaveUp { .. });
+    cluster.block_on(client.process, async {
+        let found = client.search(b"key", None).await.map(|found| found.value().is_some());
+        let inserted = client.insert(b"key", b"other").await;
+        let deleted = client.delete(b"absent", None).await;
+        let mut both = [false, true];
+        let keys =
+            [b"key".as_slice(), b"absent"].map(|key| SearchKey { key: Key::new(key), hint: None });
+        let many = client.search_many(&keys, |at, value, _| both[at] = value.is_some()).await;
+        let says = |error: Error, expected: Error| {
+            assert!(gave_up(&error) || error == expected, "{error:?}");
+            (!gave_up(&error)).then_some(true)
+        };
+        [
+            found.map_or_else(|error| says(error, Error::NotFound), Some),
+            inserted.map_or_else(|error| says(error, Error::AlreadyExists), |_| Some(false)),
+            deleted.map_or_else(|error| says(error, Error::NotFound), |_| Some(false)),
+            many.map_or_else(
+                |error| says(error, Error::NotFound),
+                |()| Some(both == [true, false]),
+            ),
+        ]
+    })
+}
+
+/// One memory node after the other stands at a later view.
+fn fewer_and_fewer_vouch(seed: u64, members: u16) {
+    let sim = Sim::new(seed);
+    let cluster = cluster(&sim, members);
+    let writer = cluster.client();
+    cluster.block_on(writer.process, writer.insert(b"key", b"value")).unwrap();
+    let client = cluster.unheard_client();
+    let view = cluster.view().clone();
+    for (later, member) in (0..).zip(&view.members) {
+        let vouched = 2 * (members - later) > members;
+        let expected = if vouched { Some(true) } else { None };
+        let said = answers(&cluster, &client);
+        assert_eq!(said, [expected; 4], "{later} of {members} stand at a later view");
+        let stand = NodeRequest::StandAt { cluster: view.cluster, view: view.number + 1 };
+        assert_eq!(cluster.peek_node(member.node, stand), Some(NodeReply::Done));
+    }
+}
+
+/// Of five memory nodes only the primary of the index is left.
+fn silent_nodes_do_not_vouch(seed: u64) {
+    let sim = Sim::new(seed);
+    let cluster = cluster(&sim, 5);
+    let client = cluster.unheard_client();
+    let search = async |key: &'static [u8]| {
+        let found = client.search(key, None).await;
+        found.map(|found| found.value().is_some())
+    };
+    // The first one may ask before the memory nodes have heard of the first view.
+    assert_eq!(cluster.block_on(client.process, search(b"absent")), Ok(false));
+    let phases = || client.stats().kind(OpKind::Search).phases;
+    let before = phases();
+    assert_eq!(cluster.block_on(client.process, search(b"absent")), Ok(false));
+    assert_eq!(phases() - before, 2, "the search, and the question");
+    let view = cluster.view().clone();
+    let primaries: Vec<_> = view.subtables.iter().map(|subtable| subtable.places[0].node).collect();
+    let others = view.members.iter().filter(|member| !primaries.contains(&member.node));
+    let others: Vec<_> = others.map(|member| member.node).collect();
+    assert!(others.len() > 2, "{others:?}");
+    others.into_iter().for_each(|node| cluster.crash_node(node));
+    let answer = cluster.block_on(client.process, search(b"absent"));
+    assert!(matches!(answer, Err(Error::GaveUp { .. })), "{answer:?}");
+}
+
+/// All of it, with as many memory nodes as there may be.
+pub fn unheard(seed: u64) {
+    (2..=5).for_each(|members| fewer_and_fewer_vouch(seed, members));
+    silent_nodes_do_not_vouch(seed);
+}
