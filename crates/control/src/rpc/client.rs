@@ -5,8 +5,8 @@
 //! task of the [`Runtime`], so the caller may await it from any executor.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::ClusterId;
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::codec::{ClientTransport, transport};
 use super::hello::{self, HelloError};
-use super::{DEFAULT_DEADLINE, HELLO_TIMEOUT, RpcError, Runtime, Service, Stamped};
+use super::{DEFAULT_DEADLINE, HELLO_TIMEOUT, REUSE_TIMEOUT, RpcError, Runtime, Service, Stamped};
 
 /// How long to wait for a connection before the address counts as unreachable.
 const CONNECT_TIMEOUT: Duration = HELLO_TIMEOUT;
@@ -61,11 +61,31 @@ struct Shared<S: Service> {
 struct Link<S: Service> {
     channel: Channel<Stamped<S::Request>, S::Reply>,
     broken: Arc<AtomicBool>,
+    traffic: Arc<StdMutex<Traffic>>,
+}
+
+/// What goes over a connection.
+#[derive(Debug)]
+struct Traffic {
+    calls: usize,
+    since: Instant,
+}
+
+/// A call that is under way.
+struct Underway(Arc<StdMutex<Traffic>>);
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        let mut traffic = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        traffic.calls -= 1;
+        traffic.since = Instant::now();
+    }
 }
 
 impl<S: Service> Clone for Link<S> {
     fn clone(&self) -> Link<S> {
-        Link { channel: self.channel.clone(), broken: Arc::clone(&self.broken) }
+        let (broken, traffic) = (Arc::clone(&self.broken), Arc::clone(&self.traffic));
+        Link { channel: self.channel.clone(), broken, traffic }
     }
 }
 
@@ -88,7 +108,18 @@ impl<S: Service> Link<S> {
             // Release: who sees the flag makes a new connection, the old one's end is history.
             flag.store(true, Ordering::Release);
         });
-        Link { channel: client, broken }
+        let traffic = Traffic { calls: 0, since: Instant::now() };
+        Link { channel: client, broken, traffic: Arc::new(StdMutex::new(traffic)) }
+    }
+
+    /// Notes a call, unless the server may be about to close the connection for being idle so long.
+    fn begin(&self, longest_idle: Duration) -> Option<Underway> {
+        let mut traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
+        if traffic.calls == 0 && traffic.since.elapsed() > longest_idle {
+            return None;
+        }
+        traffic.calls += 1;
+        Some(Underway(Arc::clone(&self.traffic)))
     }
 }
 
@@ -205,7 +236,7 @@ impl<S: Service> Shared<S> {
         request: Stamped<S::Request>,
         deadline: Instant,
     ) -> Result<S::Reply, RpcError> {
-        let link = self.link().await?;
+        let (link, _underway) = self.usable_link().await?;
         let mut context = context::current();
         context.deadline = deadline;
         let addr = || self.addr.clone();
@@ -238,6 +269,20 @@ impl<S: Service> Shared<S> {
         }
     }
 
+    /// The connection, with a call noted on it.
+    async fn usable_link(&self) -> Result<(Link<S>, Underway), RpcError> {
+        // Inside of a process nobody closes it.
+        let longest_idle = if self.reconnect { REUSE_TIMEOUT } else { Duration::MAX };
+        loop {
+            let link = self.link().await?;
+            if let Some(underway) = link.begin(longest_idle) {
+                return Ok((link, underway));
+            }
+            self.forget(&link).await;
+            part_later(link);
+        }
+    }
+
     /// The connection, made anew if need be.
     async fn link(&self) -> Result<Link<S>, RpcError> {
         let mut current = self.link.lock().await;
@@ -250,7 +295,7 @@ impl<S: Service> Shared<S> {
             return Err(RpcError::Closed { addr: self.addr.clone() });
         }
         let stream = self.dial().await?;
-        let transport: ClientTransport<Stamped<S::Request>, S::Reply> = transport(stream);
+        let transport: ClientTransport<Stamped<S::Request>, S::Reply> = transport(stream, None);
         let link = Link::start(transport, self.addr.clone());
         *current = Some(link.clone());
         Ok(link)

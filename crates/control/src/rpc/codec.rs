@@ -21,10 +21,12 @@ use futures_util::{Sink, Stream};
 use serde::{Deserialize, Serialize};
 use tarpc::tokio_serde::{Deserializer, Serializer};
 use tarpc::tokio_util::bytes::{Bytes, BytesMut};
-use tarpc::tokio_util::codec::{Framed, LengthDelimitedCodec};
-use tarpc::{ClientMessage, Request, Response, ServerError, context, serde_transport};
+use tarpc::tokio_util::codec::Framed;
+use tarpc::{ClientMessage, Request, Response, ServerError, context};
 use tokio::net::TcpStream;
 
+use super::frames::Frames;
+use super::guests::Guest;
 use super::{MAX_DEADLINE, MAX_FRAME_BYTES};
 
 #[derive(Serialize, Deserialize)]
@@ -42,8 +44,14 @@ struct Answer<R> {
 /// Encodes one direction and decodes the other.
 pub(super) struct Codec<R>(PhantomData<fn(R)>);
 
+impl<R> Codec<R> {
+    pub(super) fn new() -> Codec<R> {
+        Codec(PhantomData)
+    }
+}
+
 /// A framed connection that takes `Out` and gives `In`.
-pub(super) type Transport<In, Out, R> = serde_transport::Transport<TcpStream, In, Out, Codec<R>>;
+pub(super) type Transport<In, Out, R> = Framed<TcpStream, Frames<In, Out, R>>;
 
 /// The client's end of a connection.
 pub(super) type ClientTransport<Req, Reply> =
@@ -52,16 +60,12 @@ pub(super) type ClientTransport<Req, Reply> =
 pub(super) type ServerTransport<Req, Reply> =
     Transport<ClientMessage<Req>, Response<Reply>, (Req, Reply)>;
 
-/// The transport over a connection that has passed the hello.
-pub(super) fn transport<In, Out, R>(stream: TcpStream) -> Transport<In, Out, R>
-where
-    In: for<'de> Deserialize<'de>,
-    Out: Serialize,
-    Codec<R>: Serializer<Out> + Deserializer<In>,
-{
-    let frames: Framed<TcpStream, LengthDelimitedCodec> =
-        LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME_BYTES).new_framed(stream);
-    serde_transport::new(frames, Codec(PhantomData))
+/// The transport over a connection that has passed the hello; `guest`: who is at the other end, if that counts.
+pub(super) fn transport<In, Out, R>(
+    stream: TcpStream,
+    guest: Option<Guest>,
+) -> Transport<In, Out, R> {
+    Framed::new(stream, Frames::new(guest))
 }
 
 /// A transport whose end is an error. Without that tarpc answers what it was asked before it

@@ -17,12 +17,15 @@
 //!   The client of the master, of which there may be several, repeats what cannot have had an
 //!   effect: see [`MasterClient`].
 //! * A handler that was started runs to its end, also when its caller is gone.
+//! * What strangers and broken peers hold of a server is bounded (module `guests`, [`Limits`]).
 //!
 //! Clients may be used from any executor: connections live on the [`Runtime`] they were made
 //! with, which has to outlive them.
 
 mod client;
 mod codec;
+mod frames;
+mod guests;
 mod hello;
 mod masters;
 mod runtime;
@@ -35,10 +38,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use client::RpcClient;
+pub use guests::Limits;
 pub use hello::Role;
 pub use masters::MasterClient;
 pub use runtime::Runtime;
-pub use server::{Server, bind, serve, serve_connections, serve_local};
+pub use server::{Server, bind, serve, serve_connections, serve_limited, serve_local};
 pub use stamp::{Caller, Stamped};
 
 use fusee_core::verbs::ClusterId;
@@ -48,8 +52,9 @@ use crate::node::{NodeReply, NodeRequest};
 
 /// The longest frame, in bytes. Views are the longest messages.
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
-/// Connections that one server holds at a time; further ones are closed at once.
-pub const MAX_CONNECTIONS: usize = 4096;
+/// A client does not use a connection again over which nothing went for so long: the server may be about
+/// to close it ([`Limits::idle`]).
+pub const REUSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Requests of one connection that are answered at a time; further ones wait in its socket.
 pub const MAX_REQUESTS_PER_CONNECTION: usize = 64;
 /// How long either side waits for the other's hello.

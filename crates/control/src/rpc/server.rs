@@ -15,13 +15,13 @@ use tarpc::server::{BaseChannel, Channel};
 use tarpc::{ClientMessage, Response, ServerError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::codec::{Ending, ServerTransport, transport};
+use super::guests::{Guest, Guests, Limits, Refusal};
 use super::{
-    Caller, MAX_CONNECTIONS, MAX_REQUESTS_PER_CONNECTION, RpcClient, Runtime, ServeError, Service,
-    Stamped, hello,
+    Caller, MAX_REQUESTS_PER_CONNECTION, RpcClient, Runtime, ServeError, Service, Stamped, hello,
 };
 
 /// How long to wait after the operating system had no file descriptor for a connection.
@@ -100,6 +100,23 @@ where
     F: Future<Output = S::Reply> + Send + 'static,
     C: Fn(u64) + Clone + Send + Sync + 'static,
 {
+    serve_limited::<S, H, F, C>(runtime, listener, handler, closed, Limits::default())
+}
+
+/// As [`serve_connections`], with other limits.
+pub fn serve_limited<S, H, F, C>(
+    runtime: &Runtime,
+    listener: StdListener,
+    handler: H,
+    closed: C,
+    limits: Limits,
+) -> Result<Server, ServeError>
+where
+    S: Service,
+    H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = S::Reply> + Send + 'static,
+    C: Fn(u64) + Clone + Send + Sync + 'static,
+{
     let failed = |error: std::io::Error| ServeError::Address {
         addr: format!("{listener:?}"),
         cause: error.to_string(),
@@ -113,7 +130,9 @@ where
     })?;
     drop(entered);
     let (stop, stopped) = oneshot::channel();
-    let task = runtime.handle().spawn(accept::<S, H, F, C>(listener, handler, closed, stopped));
+    let guests = Guests::new(limits);
+    let accepting = accept::<S, H, F, C>(listener, handler, closed, stopped, guests);
+    let task = runtime.handle().spawn(accepting);
     Ok(Server {
         runtime: runtime.handle().clone(),
         addr: Some(addr),
@@ -137,7 +156,7 @@ where
         tokio::select! {
             // An error means that the server was dropped, which is how it is stopped.
             _ = stopped => {}
-            () = answer::<S, H, F, _>(far, handler, LOCAL, peer) => {}
+            () = answer::<S, H, F, _>(far, handler, LOCAL, peer, None) => {}
         }
     });
     let client = RpcClient::local(runtime, name, near);
@@ -157,6 +176,7 @@ async fn accept<S, H, F, C>(
     handler: H,
     closed: C,
     mut stopped: oneshot::Receiver<()>,
+    guests: Guests,
 ) where
     S: Service,
     H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
@@ -164,7 +184,6 @@ async fn accept<S, H, F, C>(
     C: Fn(u64) + Clone + Send + Sync + 'static,
 {
     let mut number = 0;
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -175,31 +194,47 @@ async fn accept<S, H, F, C>(
                 }
                 continue;
             }
-            accepted = listener.accept() => accepted,
+            accepted = async {
+                guests.room().await;
+                listener.accept().await
+            } => accepted,
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a control connection");
+                // No file descriptor is left, as a rule.
+                guests.make_way();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
-            tracing::warn!(%peer, "closed: {MAX_CONNECTIONS} control connections are open");
-            continue;
-        };
         number += 1;
+        let guest = guests.enter(number, peer.ip().to_canonical());
         let (handler, open) = (handler.clone(), Open { number, closed: closed.clone() });
         connections.spawn(async move {
             let number = open.number;
-            greet::<S, _, F>(stream, handler, number, peer).await;
-            drop((open, slot));
+            tokio::select! {
+                () = greet::<S, _, F>(stream, handler, number, peer, guest.clone()) => {}
+                why = guest.overstays() => send_away(peer, why),
+            }
+            drop((open, guest));
         });
     }
     // Nobody may find the port taken after a stop, hence first the port, then the connections.
     drop(listener);
     connections.shutdown().await;
+}
+
+/// Says why a connection is closed.
+fn send_away(peer: SocketAddr, why: Refusal) {
+    match why {
+        // Who has nothing to say any more is nothing to worry about; those who make room come in crowds.
+        Refusal::Idle | Refusal::MakesRoom => {
+            tracing::debug!(%peer, "control connection closed: {why}")
+        }
+        _ => tracing::warn!(%peer, "control connection closed: {why}"),
+    }
 }
 
 /// Tells that a connection has ended, however it ends.
@@ -214,8 +249,13 @@ impl<C: Fn(u64)> Drop for Open<C> {
     }
 }
 
-async fn greet<S, H, F>(mut stream: TcpStream, handler: H, number: u64, peer: SocketAddr)
-where
+async fn greet<S, H, F>(
+    mut stream: TcpStream,
+    handler: H,
+    number: u64,
+    peer: SocketAddr,
+    guest: Guest,
+) where
     S: Service,
     H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
@@ -230,12 +270,19 @@ where
     // Who connects to an address of its own machine does so from that address.
     let elsewhere = stream.local_addr().is_ok_and(|own| own.ip() != peer.ip());
     let from = Caller { connection: number, cluster: None, elsewhere };
-    let transport: ServerTransport<Stamped<S::Request>, S::Reply> = transport(stream);
-    answer::<S, H, F, _>(Ending::new(transport), handler, from, peer.to_string()).await;
+    let transport: ServerTransport<Stamped<S::Request>, S::Reply> =
+        transport(stream, Some(guest.clone()));
+    let (transport, peer) = (Ending::new(transport), peer.to_string());
+    answer::<S, H, F, _>(transport, handler, from, peer, Some(guest)).await;
 }
 
-async fn answer<S, H, F, T>(transport: T, handler: H, from: Caller, peer: String)
-where
+async fn answer<S, H, F, T>(
+    transport: T,
+    handler: H,
+    from: Caller,
+    peer: String,
+    guest: Option<Guest>,
+) where
     S: Service,
     H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
@@ -245,7 +292,16 @@ where
     let answers = requests.map(|request| {
         let handler = handler.clone();
         let peer = peer.clone();
+        let asking = guest.as_ref().filter(|_| request.is_ok()).map(Guest::asks).transpose();
         async move {
+            // Held until the request is answered.
+            let _asking = match asking {
+                Ok(asking) => asking,
+                Err(why) => {
+                    tracing::warn!(%peer, "control connection closed: {why}");
+                    return false;
+                }
+            };
             let Ok(request) = request.map_err(|error| {
                 let cause = std::error::Error::source(&error);
                 let io = cause.and_then(|cause| cause.downcast_ref::<Arc<std::io::Error>>());

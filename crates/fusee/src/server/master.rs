@@ -192,6 +192,7 @@ pub struct Announcement {
 
 /// Runs a master until it is told to stop.
 pub fn run(args: Args) -> Result<(), Failure> {
+    super::take_descriptors();
     let config = args.settings.or(read_file(args.config.as_deref())?).config()?;
     let failed = |error: String| {
         Failure::operation(format!("the master cannot start: {}", flags::in_text(&error)))

@@ -190,6 +190,7 @@ pub struct Announcement {
 /// Runs a memory node until it is told to stop. One that the cluster has given up, because it was
 /// silent, joins anew with nothing in it; one that was drained ends.
 pub fn run(args: Args) -> Result<(), Failure> {
+    super::take_descriptors();
     let config = args.settings.or(read_file(args.config.as_deref())?).config()?;
     machine::warn_of_pools(config.pool_bytes, 1);
     let mut node = start(config)?;

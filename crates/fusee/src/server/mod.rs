@@ -12,6 +12,7 @@ mod stop;
 
 use std::path::Path;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::de::DeserializeOwned;
 
 use crate::failure::Failure;
@@ -23,6 +24,17 @@ fn read_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, Fa
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
     toml::from_str(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+}
+
+/// Takes as many file descriptors as the process may have: there is one for each connection, and the usual limit
+/// of 1024 is there for programs that know nothing of more.
+fn take_descriptors() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::warn!(?current, %error, "cannot take more file descriptors");
+    }
 }
 
 /// Tells programs where the server is.

@@ -1,0 +1,194 @@
+//! Frames: a length, then a message.
+//!
+//! A frame is received in pieces, and memory is taken for bytes that have come, not for those that
+//! its length announces: four bytes from anybody must not cost 16 MiB. What a server holds of
+//! frames that have not come whole is counted ([`Guest`]). The memory of a long frame goes back
+//! with the frame; a connection keeps a few KiB.
+
+use std::io;
+use std::marker::PhantomData;
+use std::pin::Pin;
+
+use tarpc::tokio_serde::{Deserializer, Serializer};
+use tarpc::tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
+use tarpc::tokio_util::codec::{Decoder, Encoder};
+
+use super::MAX_FRAME_BYTES;
+use super::codec::Codec;
+use super::guests::{FREE_FRAME_BYTES, Guest};
+
+/// Length of the length, in bytes.
+const HEAD_BYTES: usize = 4;
+
+/// Takes messages `Out` apart into bytes, and puts messages `In` together.
+pub(super) struct Frames<In, Out, R> {
+    codec: Codec<R>,
+    /// On whose behalf memory is held; a client does not count.
+    guest: Option<Guest>,
+    types: PhantomData<fn(Out) -> In>,
+}
+
+impl<In, Out, R> Frames<In, Out, R> {
+    pub(super) fn new(guest: Option<Guest>) -> Frames<In, Out, R> {
+        Frames { codec: Codec::new(), guest, types: PhantomData }
+    }
+
+    /// The frame at the front of what has come, without its length. `None`: bytes are missing.
+    fn cut(&self, bytes: &mut BytesMut) -> io::Result<Option<BytesMut>> {
+        let Some(head) = bytes.first_chunk::<HEAD_BYTES>() else {
+            if let Some(guest) = self.guest.as_ref().filter(|_| !bytes.is_empty()) {
+                guest.holds(bytes.len())?;
+            }
+            return Ok(None);
+        };
+        let len = u32::from_be_bytes(*head) as usize;
+        if len > MAX_FRAME_BYTES {
+            let what = format!("a frame of {len} bytes is too long");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        let whole = HEAD_BYTES + len;
+        if bytes.len() < whole {
+            // At most as much again as has come.
+            bytes.reserve((whole - bytes.len()).min(bytes.len().max(FREE_FRAME_BYTES)));
+            if let Some(guest) = &self.guest {
+                guest.holds(bytes.capacity())?;
+            }
+            return Ok(None);
+        }
+        if let Some(guest) = &self.guest {
+            guest.has_whole();
+        }
+        let mut frame = if whole > FREE_FRAME_BYTES {
+            // What follows moves to memory of its own, so that this goes back with the frame.
+            let rest = BytesMut::from(&bytes[whole..]);
+            let mut frame = std::mem::replace(bytes, rest);
+            frame.truncate(whole);
+            frame
+        } else {
+            bytes.split_to(whole)
+        };
+        frame.advance(HEAD_BYTES);
+        Ok(Some(frame))
+    }
+}
+
+impl<In, Out, R> Decoder for Frames<In, Out, R>
+where
+    Codec<R>: Deserializer<In, Error = io::Error> + Unpin,
+{
+    type Item = In;
+    type Error = io::Error;
+
+    fn decode(&mut self, bytes: &mut BytesMut) -> io::Result<Option<In>> {
+        let Some(frame) = self.cut(bytes)? else { return Ok(None) };
+        Pin::new(&mut self.codec).deserialize(&frame).map(Some)
+    }
+}
+
+impl<In, Out, R> Encoder<Out> for Frames<In, Out, R>
+where
+    Codec<R>: Serializer<Out, Error = io::Error> + Unpin,
+{
+    type Error = io::Error;
+
+    fn encode(&mut self, message: Out, bytes: &mut BytesMut) -> io::Result<()> {
+        let body: Bytes = Pin::new(&mut self.codec).serialize(&message)?;
+        let len = u32::try_from(body.len()).expect("the codec bounds its messages");
+        bytes.reserve(HEAD_BYTES + body.len());
+        bytes.put_u32(len);
+        bytes.extend_from_slice(&body);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tarpc::{ClientMessage, Response};
+
+    use super::*;
+    use crate::node::{NodeReply, NodeRequest};
+    use crate::rpc::guests::{Guests, Limits, Refusal};
+
+    type Received =
+        Frames<ClientMessage<NodeRequest>, Response<NodeReply>, (NodeRequest, NodeReply)>;
+
+    fn received(limits: Limits, numbers: &[u64]) -> Vec<(Received, Guests)> {
+        let guests = Guests::new(limits);
+        let peer = [127, 0, 0, 1].into();
+        let each = numbers.iter().map(|number| Received::new(Some(guests.enter(*number, peer))));
+        each.map(|frames| (frames, guests.clone())).collect()
+    }
+
+    #[test]
+    fn an_announced_length_costs_no_memory() {
+        let frames = Received::new(None);
+        let mut bytes = BytesMut::new();
+        bytes.put_u32(MAX_FRAME_BYTES as u32);
+        bytes.put_u8(0);
+        assert!(frames.cut(&mut bytes).unwrap().is_none());
+        assert!(bytes.capacity() <= 2 * FREE_FRAME_BYTES, "{}", bytes.capacity());
+    }
+
+    #[test]
+    fn a_long_frame_comes_in_pieces_and_leaves_no_memory_behind() {
+        let frames = Received::new(None);
+        let mut bytes = BytesMut::new();
+        let len = 4 << 20;
+        bytes.put_u32(len);
+        let piece = vec![7; 10_000];
+        let mut sent = 0;
+        let frame = loop {
+            let n = piece.len().min(len as usize - sent);
+            bytes.extend_from_slice(&piece[..n]);
+            sent += n;
+            if sent == len as usize {
+                bytes.extend_from_slice(&[0, 0]);
+            }
+            match frames.cut(&mut bytes).unwrap() {
+                Some(frame) => break frame,
+                None => assert!(bytes.capacity() <= 2 * sent + 2 * FREE_FRAME_BYTES),
+            }
+        };
+        assert_eq!((frame.len(), &bytes[..]), (len as usize, &[0, 0][..]));
+        assert!(bytes.capacity() <= FREE_FRAME_BYTES, "{}", bytes.capacity());
+    }
+
+    #[test]
+    fn what_is_half_received_is_bounded_for_each_peer_and_in_total() {
+        for (frame_bytes, frame_bytes_per_peer) in [(1 << 20, 1 << 30), (1 << 30, 1 << 20)] {
+            let limits = Limits { frame_bytes, frame_bytes_per_peer, ..Limits::default() };
+            let mut half = BytesMut::new();
+            half.put_u32(MAX_FRAME_BYTES as u32);
+            half.resize(400_000, 0);
+            let mut held = Vec::new();
+            let mut refused = 0;
+            for (frames, _) in received(limits, &[1, 2, 3, 4, 5]) {
+                let mut bytes = half.clone();
+                match frames.cut(&mut bytes) {
+                    Ok(_) => held.push((frames, bytes)),
+                    Err(error) => {
+                        refused += 1;
+                        assert!(error.to_string().contains("half received"), "{error}");
+                    }
+                }
+            }
+            assert_eq!((held.len(), refused), (2, 3));
+        }
+    }
+
+    #[test]
+    fn whoever_is_gone_or_has_come_whole_holds_nothing() {
+        let limits = Limits { frame_bytes: 1 << 20, ..Limits::default() };
+        let guests = Guests::new(limits);
+        let peer = [127, 0, 0, 1].into();
+        for number in 0..10 {
+            let guest = guests.enter(number, peer);
+            assert_eq!(guest.holds(900_000), Ok(()));
+            assert_eq!(guest.holds(2 << 20), Err(Refusal::FrameBytes));
+            if number % 2 == 0 {
+                guest.has_whole();
+                assert_eq!(guest.holds(900_000), Ok(()));
+            }
+        }
+    }
+}

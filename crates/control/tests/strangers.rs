@@ -1,0 +1,248 @@
+//! What strangers and broken peers can hold of a server, and that it goes on answering the others.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::rpc::{
+    Caller, Limits, NodeClient, NodeService, Runtime, Server, bind, serve_limited,
+};
+
+const HELLO: &[u8] = b"FUSEE\x02\x01\0";
+/// Longer than anything here takes on a loaded machine.
+const WAIT: Duration = Duration::from_secs(60);
+
+fn runtime() -> Runtime {
+    Runtime::start("test-strangers").unwrap()
+}
+
+/// A node that answers `Usage`, and everything else never.
+fn node(runtime: &Runtime, limits: Limits) -> (Server, String) {
+    let handler = |_: Caller, request| async move {
+        match request {
+            NodeRequest::Usage => NodeReply::Done,
+            _ => std::future::pending().await,
+        }
+    };
+    let listener = bind("127.0.0.1:0").unwrap();
+    let server = serve_limited::<NodeService, _, _, _>(runtime, listener, handler, |_| (), limits);
+    let server = server.unwrap();
+    let addr = server.addr().unwrap().to_string();
+    (server, addr)
+}
+
+#[track_caller]
+fn is_served(addr: &str) {
+    let runtime = runtime();
+    let client = NodeClient::new(&runtime, addr).with_deadline(WAIT);
+    assert_eq!(client.call_blocking(NodeRequest::Usage), Ok(NodeReply::Done));
+}
+
+fn dial(addr: &str) -> TcpStream {
+    let stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(WAIT)).unwrap();
+    stream
+}
+
+fn greet(addr: &str) -> TcpStream {
+    let mut stream = dial(addr);
+    stream.write_all(HELLO).unwrap();
+    stream
+}
+
+/// Waits until the server has closed a connection.
+#[track_caller]
+fn assert_closed(mut stream: TcpStream) {
+    match stream.read_to_end(&mut Vec::new()) {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("the server keeps the connection: {error}"),
+    }
+}
+
+fn is_open(stream: &mut TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let open = loop {
+        match stream.read(&mut [0; 64]) {
+            Ok(0) => break false,
+            Ok(_) => {}
+            Err(error) => break error.kind() == ErrorKind::WouldBlock,
+        }
+    };
+    stream.set_nonblocking(false).unwrap();
+    open
+}
+
+fn count_open(streams: &mut [TcpStream]) -> usize {
+    streams.iter_mut().map(|stream| usize::from(is_open(stream))).sum()
+}
+
+/// A frame with a request that is answered (`Usage`), or never (`Describe`).
+fn request(id: u8, variant: u8) -> Vec<u8> {
+    // Envelope::Call, id, deadline (varint, 60 s), no cluster, the request.
+    let body = [0, id, 0xe0, 0xd4, 0x03, 0, variant];
+    [&(body.len() as u32).to_be_bytes()[..], &body].concat()
+}
+
+const DESCRIBE: u8 = 0;
+const USAGE: u8 = 12;
+
+/// Asks and receives the answer.
+fn ask(stream: &mut TcpStream) {
+    stream.write_all(&request(1, USAGE)).unwrap();
+    let mut answer = [0; 8 + 4];
+    stream.read_exact(&mut answer).unwrap();
+    let len = u32::from_be_bytes(*answer.last_chunk().unwrap());
+    stream.read_exact(&mut vec![0; len as usize]).unwrap();
+}
+
+/// Silent connections with a valid hello, more than a server takes at a time: the newest asks, and is heard.
+#[test]
+fn silent_connections_make_room_for_who_asks() {
+    let runtime = runtime();
+    let newcomer_grace = Duration::from_millis(10);
+    let limits = Limits { newcomers: 50, newcomer_grace, ..Limits::default() };
+    let (server, addr) = node(&runtime, limits);
+    let mut silent: Vec<TcpStream> = (0..400).map(|_| greet(&addr)).collect();
+    is_served(&addr);
+    let open = count_open(&mut silent);
+    assert!(open <= 50 + 64, "{open} of 400 are open");
+    server.stop();
+}
+
+#[test]
+fn who_asks_nothing_is_sent_away_before_and_after_the_hello() {
+    let runtime = runtime();
+    let first_request = Duration::from_millis(300);
+    let (server, addr) = node(&runtime, Limits { first_request, ..Limits::default() });
+    assert_closed(dial(&addr));
+    assert_closed(greet(&addr));
+    // A frame that has begun is no request.
+    let (mut head, mut half) = (greet(&addr), greet(&addr));
+    head.write_all(&[0, 0]).unwrap();
+    half.write_all(&[0, 0, 0, 9, 1, 2]).unwrap();
+    assert_closed(head);
+    assert_closed(half);
+    is_served(&addr);
+    server.stop();
+}
+
+#[test]
+fn who_wants_nothing_any_more_is_sent_away_and_who_waits_for_an_answer_stays() {
+    let runtime = runtime();
+    let idle = Duration::from_millis(300);
+    let (server, addr) = node(&runtime, Limits { idle, ..Limits::default() });
+    let mut waits = greet(&addr);
+    waits.write_all(&request(7, DESCRIBE)).unwrap();
+    let mut idle = greet(&addr);
+    ask(&mut idle);
+    assert_closed(idle);
+    assert!(is_open(&mut waits));
+    server.stop();
+}
+
+#[test]
+fn a_request_that_does_not_come_whole_ends_its_connection() {
+    let runtime = runtime();
+    let frame = Duration::from_millis(300);
+    let (server, addr) = node(&runtime, Limits { frame, ..Limits::default() });
+    let mut stream = greet(&addr);
+    ask(&mut stream);
+    // What waits for an answer may not trickle either.
+    stream.write_all(&request(7, DESCRIBE)).unwrap();
+    stream.write_all(&request(8, USAGE)[..6]).unwrap();
+    assert_closed(stream);
+    server.stop();
+}
+
+/// The idle go first, of the address that has too many; who waits for an answer is never sent away.
+#[test]
+fn guests_are_bounded_for_each_address_and_in_total() {
+    let other = |host: u8| {
+        move |addr: &str| {
+            let from = SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0));
+            connect_from(from.ip(), addr)
+        }
+    };
+    for limits in [
+        Limits { guests_per_peer: 10, ..Limits::default() },
+        Limits { guests: 10, ..Limits::default() },
+    ] {
+        let runtime = runtime();
+        let (server, addr) = node(&runtime, limits);
+        let mut waiting: Vec<TcpStream> = (0..5).map(|_| greet(&addr)).collect();
+        for stream in &mut waiting {
+            stream.write_all(&request(7, DESCRIBE)).unwrap();
+        }
+        let mut idle: Vec<TcpStream> = Vec::new();
+        for _ in 0..40 {
+            let mut stream = greet(&addr);
+            ask(&mut stream);
+            idle.push(stream);
+        }
+        is_served(&addr);
+        // The place of who was served just now is one of the ten.
+        for stream in idle.drain(..35) {
+            assert_closed(stream);
+        }
+        assert_eq!(count_open(&mut waiting), 5);
+        // All ten want something now: an eleventh of the address is refused.
+        let mut busy = Vec::new();
+        for _ in 0..20 {
+            let mut stream = greet(&addr);
+            stream.write_all(&request(7, DESCRIBE)).unwrap();
+            busy.push(stream);
+        }
+        let end = Instant::now() + WAIT;
+        while count_open(&mut busy) > 5 {
+            assert!(Instant::now() < end, "{} are open", count_open(&mut busy));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(count_open(&mut waiting), 5);
+        let mut stranger = other(9)(&addr);
+        stranger.write_all(HELLO).unwrap();
+        if limits.guests > 10 {
+            ask(&mut stranger);
+        } else {
+            stranger.write_all(&request(1, USAGE)).unwrap();
+            assert_closed(stranger);
+        }
+        server.stop();
+    }
+}
+
+/// Connects from another address of this machine.
+fn connect_from(from: IpAddr, to: &str) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        let stream = socket.connect(to.parse().unwrap()).await.unwrap().into_std().unwrap();
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(WAIT)).unwrap();
+        stream
+    })
+}
+
+#[test]
+fn half_received_frames_are_bounded_and_others_are_served() {
+    let runtime = runtime();
+    let limits = Limits { frame_bytes_per_peer: 2 << 20, frame: 10 * WAIT, ..Limits::default() };
+    let (server, addr) = node(&runtime, limits);
+    let mut half: Vec<TcpStream> = Vec::new();
+    for _ in 0..10 {
+        let mut stream = greet(&addr);
+        stream.write_all(&(8u32 << 20).to_be_bytes()).unwrap();
+        // The server may close it meanwhile.
+        drop(stream.write_all(&vec![0; 700_000]));
+        half.push(stream);
+    }
+    let end = Instant::now() + WAIT;
+    while count_open(&mut half) > 2 {
+        assert!(Instant::now() < end, "{} are open", count_open(&mut half));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    is_served(&addr);
+    server.stop();
+}

@@ -1,0 +1,78 @@
+//! What strangers and broken peers cost real servers: connections that say nothing, frames that never come whole.
+//! What servers hold is read from `/proc`.
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use common::Up;
+
+/// What a client of the master says first.
+const HELLO: &[u8] = b"FUSEE\x02\x02\0";
+const MIB: u64 = 1 << 20;
+
+/// A line of a process's status, in bytes.
+fn held(pid: u32, what: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(what)).unwrap();
+    let kib: u64 = line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap();
+    kib << 10
+}
+
+fn greet(master: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(master).unwrap();
+    stream.write_all(HELLO).unwrap();
+    stream
+}
+
+#[track_caller]
+fn is_served(up: &Up) {
+    up.run(&["put", "key", "value"]).expect_code(0);
+    let value = up.run(&["get", "key"]).expect_code(0);
+    assert_eq!(value.text().trim(), "value");
+}
+
+/// As many descriptors as this process may have, at most so many, with some left.
+fn descriptors(wanted: usize) -> usize {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    maximum.map_or(wanted, |most| wanted.min(most.saturating_sub(200) as usize))
+}
+
+/// 640 MiB of frames are announced to a master that may take another 200 MiB of addresses.
+#[test]
+fn an_announced_frame_costs_a_master_nothing() {
+    let up = Up::start(&["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"]);
+    let pid = up.pids()[0];
+    let most = held(pid, "VmSize") + 200 * MIB;
+    let limited = Command::new("prlimit")
+        .args(["--pid", &pid.to_string(), &format!("--as={most}:{most}")])
+        .status()
+        .unwrap();
+    assert!(limited.success());
+    let before = held(pid, "VmData");
+    let mut half = Vec::new();
+    for _ in 0..40 {
+        let mut stream = greet(&up.master);
+        stream.write_all(&(16u32 << 20).to_be_bytes()).unwrap();
+        stream.write_all(&[0]).unwrap();
+        half.push(stream);
+    }
+    is_served(&up);
+    let more = held(pid, "VmData").saturating_sub(before);
+    assert!(more < 40 * MIB, "{} MiB more", more / MIB);
+}
+
+#[test]
+fn silent_connections_do_not_keep_others_from_a_master() {
+    let up = Up::start(&["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"]);
+    let count = descriptors(4500);
+    let silent: Vec<TcpStream> = (0..count).map(|_| greet(&up.master)).collect();
+    is_served(&up);
+    drop(silent);
+}
