@@ -88,14 +88,14 @@ fn a_silent_handler_times_out_and_a_panicking_one_is_an_error() {
     let runtime = runtime();
     let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr.clone());
+    // With a connection: the time is the answer's.
+    assert_eq!(usage(&client), 0);
     let hurried = client.with_deadline(Duration::from_millis(50));
-    let begun = Instant::now();
     let timed_out = hurried.call_blocking(NodeRequest::Describe);
     assert_eq!(timed_out, Err(RpcError::TimedOut { addr }));
-    assert!(begun.elapsed() < Duration::from_secs(2));
     let failed = client.call_blocking(NodeRequest::BlocksOf { clients: vec![ClientId(1)] });
     assert!(matches!(failed, Err(RpcError::Protocol { .. })), "{failed:?}");
-    assert_eq!(usage(&client), 2);
+    assert_eq!(usage(&client), 3);
 }
 
 #[test]

@@ -23,6 +23,9 @@ use fusee_fabric::{AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics,
 use support::child::{Child, ROLE};
 use support::{Scratch, block_on, member, node, rdma_device, verbs_node};
 
+/// For what happens soon, on a machine that may be slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Which clients use which fabric.
 #[derive(Clone, Copy, Debug)]
 enum Mix {
@@ -150,7 +153,7 @@ fn fence_a_process(stopped: bool) {
     };
     let started = Instant::now();
     while words().contains(&0) {
-        assert!(started.elapsed() < Duration::from_secs(10), "the clients do not hammer");
+        assert!(started.elapsed() < PATIENCE, "the clients do not hammer");
         std::thread::yield_now();
     }
     if stopped {
@@ -159,9 +162,15 @@ fn fence_a_process(stopped: bool) {
     served.fabrics.fence(ClientId(5));
     let [after, bystander_before] = words();
     std::thread::sleep(Duration::from_millis(50));
-    let [later, bystander_later] = words();
-    assert_eq!(later, after, "a verb after the fence");
-    assert!(bystander_later > bystander_before, "fencing one has stopped the other");
+    let started = Instant::now();
+    loop {
+        let [later, bystander_later] = words();
+        assert_eq!(later, after, "a verb after the fence");
+        if bystander_later > bystander_before {
+            break;
+        }
+        assert!(started.elapsed() < PATIENCE, "fencing one has stopped the other");
+    }
     assert_eq!(client.end_signal(), Some(9), "the fenced process lives");
     // Neither another process nor this one gets in under that name again.
     let again = Child::refused_client(&at, ClientId(5));
@@ -178,7 +187,7 @@ fn fence_a_process_that_has_left() {
     client.ask("detach");
     let started = Instant::now();
     while served.fabrics.attached_clients() > 0 {
-        assert!(started.elapsed() < Duration::from_secs(5), "the goodbye is not heard");
+        assert!(started.elapsed() < PATIENCE, "the goodbye is not heard");
         std::thread::yield_now();
     }
     served.fabrics.fence(ClientId(5));
@@ -209,7 +218,7 @@ fn a_process_dies_by_itself() {
     client.kill();
     let started = Instant::now();
     while served.fabrics.attached_clients() > 0 {
-        assert!(started.elapsed() < Duration::from_secs(5), "the death is not noticed");
+        assert!(started.elapsed() < PATIENCE, "the death is not noticed");
         std::thread::yield_now();
     }
     served.fabrics.fence(ClientId(5));

@@ -288,7 +288,7 @@ fn pairs_that_a_running_cluster_cannot_hold_are_refused_first() {
     let line = ["bench", "ycsb", "--workload", "c", "--keys", "1000000", "--master", &up.master];
     let begun = Instant::now();
     finish(&mut fusee(&line)).expect_error(2, "the memory nodes of the cluster lend 320.0 MiB");
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(begun.elapsed() < Duration::from_secs(60));
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn a_signal_stops_a_run_that_has_begun() {
         let begun = Instant::now();
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{output:?}");
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains("interrupted") || text.contains("0 runs"), "{text}");
     }

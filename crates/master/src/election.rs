@@ -329,7 +329,7 @@ async fn changed(etcd: &Etcd, revision: i64) {
 }
 
 /// Ends a lease; it may have ended already.
-async fn revoke(etcd: &Etcd, id: i64) -> Result<(), StoreError> {
+pub(crate) async fn revoke(etcd: &Etcd, id: i64) -> Result<(), StoreError> {
     let mut client = etcd.client.clone();
     let ended = async {
         match client.lease_revoke(id).await {

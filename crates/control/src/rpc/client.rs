@@ -15,7 +15,7 @@ use tarpc::{ClientMessage, Response, context};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::codec::{ClientTransport, transport};
 use super::hello::{self, HelloError};
@@ -212,7 +212,13 @@ impl<S: Service> RpcClient<S> {
         let (shared, deadline) = (Arc::clone(&self.shared), self.deadline);
         let request = Stamped { cluster: self.cluster, request };
         let calling = self.shared.runtime.spawn(async move {
-            match timeout(deadline, shared.call(request, Instant::now() + deadline)).await {
+            let end = Instant::now() + deadline;
+            let (link, _underway) = match timeout(deadline, shared.usable_link()).await {
+                Ok(usable) => usable?,
+                // Not a time-out: the request has not been sent, nothing of it can take effect.
+                Err(_) => return Err(shared.unreachable("no connection in time")),
+            };
+            match timeout_at(end.into(), shared.call(link, request, end)).await {
                 Ok(result) => result,
                 Err(_) => Err(RpcError::TimedOut { addr: shared.addr.clone() }),
             }
@@ -233,10 +239,10 @@ impl<S: Service> RpcClient<S> {
 impl<S: Service> Shared<S> {
     async fn call(
         &self,
+        link: Link<S>,
         request: Stamped<S::Request>,
         deadline: Instant,
     ) -> Result<S::Reply, RpcError> {
-        let (link, _underway) = self.usable_link().await?;
         let mut context = context::current();
         context.deadline = deadline;
         let addr = || self.addr.clone();
@@ -301,9 +307,13 @@ impl<S: Service> Shared<S> {
         Ok(link)
     }
 
+    fn unreachable(&self, cause: &str) -> RpcError {
+        RpcError::Unreachable { addr: self.addr.clone(), cause: cause.into() }
+    }
+
     async fn dial(&self) -> Result<TcpStream, RpcError> {
         let addr = || self.addr.clone();
-        let unreachable = |cause: String| RpcError::Unreachable { addr: addr(), cause };
+        let unreachable = |cause: String| self.unreachable(&cause);
         let mut stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.addr))
             .await
             .map_err(|_| unreachable("no answer".into()))?

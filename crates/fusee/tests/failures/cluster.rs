@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -25,6 +25,7 @@ use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
 use super::common::{Output, Scratch, finish, fusee, signal, wait};
+use super::net::{self, Net, Place, command_in};
 use super::writer::{self, Mode, Task, Writers};
 
 /// Keys that all writers share.
@@ -45,15 +46,29 @@ static ALONE: Mutex<()> = Mutex::new(());
 pub struct Server {
     child: Child,
     pub announced: Value,
+    /// Its namespace, if it has one.
+    pub at: Option<Place>,
+}
+
+/// Waits for the clusters of other tests of this process.
+pub fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Server {
-    fn start(scratch: &Scratch, name: &str, arguments: &[&str]) -> Server {
+    /// Starts it, in its place of the network if there is one.
+    fn start(
+        scratch: &Scratch,
+        name: &str,
+        arguments: &[&str],
+        (net, at): (Option<&Net>, Option<Place>),
+    ) -> Server {
+        let network = net.zip(at).map(|(net, at)| net.path(at));
         let log = scratch.path().join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(log).unwrap();
         let binary = fusee(arguments);
         // Where a file may not grow any more, a write is to fail, and not to kill the process.
-        let mut command = Command::new("sh");
+        let mut command = command_in(network.as_deref(), "sh");
         command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(binary.get_program());
         command.args(binary.get_args()).args(["--announce", "--stop-with-stdin"]);
         let environment = binary.get_envs();
@@ -65,7 +80,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let announced = serde_json::from_str(&line).expect("it says where it is");
-        Server { child, announced }
+        Server { child, announced, at }
     }
 
     pub fn control(&self) -> String {
@@ -122,8 +137,13 @@ pub struct Cluster {
     asking: MasterClient,
     _runtime: Runtime,
     pub rng: RefCell<SmallRng>,
-    fabric: &'static str,
-    pool: &'static str,
+    shape: Shape,
+    pub master_at: Option<Place>,
+    /// Where memory nodes may be.
+    node_places: Vec<Place>,
+    /// Where the next client is.
+    pub client_at: Option<Place>,
+    pub net: Option<Net>,
     address: String,
     next_writer: u32,
     next_node: u32,
@@ -152,12 +172,24 @@ impl Cluster {
 
     /// The same, with memory nodes of this size.
     pub fn with_pools(fabric: &'static str, pool: &'static str) -> Cluster {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Cluster::of(Shape { fabric, pool, ..Shape::default() })
+    }
+
+    pub fn of(shape: Shape) -> Cluster {
+        let alone = alone();
         let seed = seed();
-        println!("seed {seed}, over {fabric}");
+        println!("seed {seed}, {shape:?}");
         let scratch = Scratch::new();
         fs::create_dir(scratch.path().join("sockets")).unwrap();
-        let master = start_master(&scratch, "127.0.0.1:0");
+        let mut net = shape.apart.then(Net::new);
+        let mut place = || net.as_mut().map(Net::place);
+        let master_at = place();
+        let client_at = place();
+        if let Some(mib) = shape.store_mib {
+            net::mount_small(&scratch.path().join("master"), mib);
+        }
+        let listen = master_at.map_or("127.0.0.1:0".into(), |at| format!("{}:7400", at.ip()));
+        let master = shape.start_master(&scratch, &listen, "master", (net.as_ref(), master_at));
         let address = master.control();
         form(&address);
         let runtime = Runtime::start("test").unwrap();
@@ -170,8 +202,11 @@ impl Cluster {
             asking,
             _runtime: runtime,
             rng: RefCell::new(SmallRng::seed_from_u64(seed)),
-            fabric,
-            pool,
+            shape,
+            master_at,
+            node_places: Vec::new(),
+            client_at,
+            net,
             address,
             next_writer: 1,
             next_node: 0,
@@ -182,7 +217,7 @@ impl Cluster {
             scratch,
             _alone: alone,
         };
-        (0..3).for_each(|_| cluster.start_node());
+        (0..shape.nodes).for_each(|_| cluster.start_node());
         cluster.until("the cluster is formed", |status| status.view.is_some());
         cluster
     }
@@ -193,10 +228,22 @@ impl Cluster {
 
     pub fn start_node_with(&mut self, more: &[&str]) {
         let sockets = format!("--shm-dir={}", self.scratch.path().join("sockets").display());
-        let line = ["memory-node", "--master", &self.address, "--pool", self.pool, &sockets];
+        let line = ["memory-node", "--master", &self.address, "--pool", self.shape.pool, &sockets];
         let name = format!("node-{}", self.next_node);
         self.next_node += 1;
-        self.nodes.push(Server::start(&self.scratch, &name, &[&line[..], more].concat()));
+        let mut at = self
+            .node_places
+            .iter()
+            .copied()
+            .find(|place| self.nodes.iter().all(|node| node.at != Some(*place)));
+        if let (None, Some(net)) = (at, &mut self.net) {
+            at = Some(net.place());
+            self.node_places.extend(at);
+        }
+        let listen = at.map_or("127.0.0.1:0".into(), |at| format!("{}:0", at.ip()));
+        let line = [&line[..], &["--listen", &listen], more].concat();
+        let node = Server::start(&self.scratch, &name, &line, (self.net.as_ref(), at));
+        self.nodes.push(node);
     }
 
     /// Of the master.
@@ -211,13 +258,18 @@ impl Cluster {
     /// From its store, at its address.
     pub fn restart_master(&mut self) {
         assert!(self.master.is_none());
-        self.master = Some(start_master(&self.scratch, &self.address));
+        self.start_master_in("master");
     }
 
     /// Another master takes the place of the one that was killed, over a store of its own.
     pub fn start_usurper(&mut self, data_dir: &str) {
         assert!(self.master.is_none());
-        self.master = Some(start_master_in(&self.scratch, &self.address, data_dir));
+        self.start_master_in(data_dir);
+    }
+
+    fn start_master_in(&mut self, data_dir: &str) {
+        let at = (self.net.as_ref(), self.master_at);
+        self.master = Some(self.shape.start_master(&self.scratch, &self.address, data_dir, at));
     }
 
     /// The files of a server's directory, or of its log.
@@ -252,7 +304,7 @@ impl Cluster {
         self.next_writer += writers;
         Writers::start(Task {
             master: self.address.clone(),
-            fabric: self.fabric.into(),
+            fabric: self.shape.fabric.into(),
             dir: writer::dir(self.scratch.path()),
             first,
             writers,
@@ -260,6 +312,7 @@ impl Cluster {
             seed: self.rng.borrow_mut().random(),
             pause_us,
             mode,
+            network: self.net.as_ref().zip(self.client_at).map(|(net, at)| net.path(at)),
         })
     }
 
@@ -441,15 +494,55 @@ fn form(master: &str) {
     finish(&mut fusee(&["form", "--no-wait", "--master", master])).expect_code(0);
 }
 
-/// Small regions, blocks and subtables, so that a short load fills several of them.
-fn start_master(scratch: &Scratch, listen: &str) -> Server {
-    start_master_in(scratch, listen, "master")
+/// What a cluster consists of.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub fabric: &'static str,
+    /// Of a memory node.
+    pub pool: &'static str,
+    pub nodes: u32,
+    pub index_replicas: u32,
+    pub data_replicas: u32,
+    /// Whether each process is in a network namespace of its own.
+    pub apart: bool,
+    /// The size of a file system of its own for the master's store.
+    pub store_mib: Option<u32>,
 }
 
-fn start_master_in(scratch: &Scratch, listen: &str, data_dir: &str) -> Server {
-    let data_dir = format!("--data-dir={}", scratch.path().join(data_dir).display());
-    let line = ["master", "--listen", listen, &data_dir];
-    let sizes = ["--region-bytes=16MiB", "--block-bytes=256KiB", "--max-value-bytes=64KiB"];
-    let index = ["--index-keys=1000", "--groups-per-subtable=16", "-v"];
-    Server::start(scratch, "master", &[&line[..], &sizes, &index].concat())
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape {
+            fabric: "tcp",
+            pool: "128MiB",
+            nodes: 3,
+            index_replicas: 3,
+            data_replicas: 2,
+            apart: false,
+            store_mib: None,
+        }
+    }
+}
+
+impl Shape {
+    /// Small regions, blocks and subtables, so that a short load fills several of them.
+    fn start_master(
+        &self,
+        scratch: &Scratch,
+        listen: &str,
+        data_dir: &str,
+        at: (Option<&Net>, Option<Place>),
+    ) -> Server {
+        let data_dir = format!("--data-dir={}", scratch.path().join(data_dir).display());
+        let line = ["master", "--listen", listen, &data_dir];
+        let sizes = ["--region-bytes=16MiB", "--block-bytes=256KiB", "--max-value-bytes=64KiB"];
+        let index = ["--index-keys=1000", "--groups-per-subtable=16", "-v"];
+        let counts = [
+            format!("--memory-nodes={}", self.nodes),
+            format!("--index-replicas={}", self.index_replicas),
+            format!("--data-replicas={}", self.data_replicas),
+        ];
+        let counts = counts.each_ref().map(String::as_str);
+        let line = [&line[..], &sizes, &index, &counts].concat();
+        Server::start(scratch, "master", &line, at)
+    }
 }

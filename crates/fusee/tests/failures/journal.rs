@@ -79,6 +79,13 @@ impl Journal {
         self.note([what, 0, now, found]);
     }
 
+    /// A key was looked at together with others, since then. Noted when it is over: of a look that never
+    /// ends nothing is known.
+    pub fn looked(&mut self, key: u64, since_ns: u64, found: Option<u64>) {
+        self.note([SEARCH | key << 8, 0, since_ns, 0]);
+        self.end(&Ok(found), true);
+    }
+
     fn note(&mut self, words: [u64; 4]) {
         let mut bytes = [0; NOTE_BYTES];
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {

@@ -12,11 +12,13 @@
 mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
+mod cuts;
 mod elastic;
 mod identity;
 mod journal;
 mod kill;
 mod measure;
+mod net;
 mod pause;
 mod porcupine;
 mod soak;

@@ -11,7 +11,7 @@ use std::fs::OpenOptions;
 use std::io::{Read, Write, stdin};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,11 +22,14 @@ use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use super::journal::{self, Journal};
+use super::net::command_in;
 
 /// The environment variable that tells this binary to be a client.
 const ROLE: &str = "FUSEE_TEST_WRITER";
 /// How long a client tries to join.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Keys of one look.
+const TOGETHER: u64 = 4;
 
 /// What a client process does.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -45,6 +48,8 @@ pub struct Task {
     /// Between two operations of a writer, in microseconds.
     pub pause_us: u64,
     pub mode: Mode,
+    /// The network namespace that it is in, if not in the test's.
+    pub network: Option<String>,
 }
 
 /// What a writer does.
@@ -54,6 +59,8 @@ pub enum Mode {
     Load,
     /// As `Load`; but a writer that has met an error does nothing more.
     LoadUntilError,
+    /// Reads random keys, one at a time and several at once, until it is told to end.
+    Read,
     /// Puts and reads every key once, and ends.
     Sweep,
     /// Reads every key once, and ends.
@@ -62,7 +69,7 @@ pub enum Mode {
 
 impl Mode {
     fn is_load(self) -> bool {
-        matches!(self, Mode::Load | Mode::LoadUntilError)
+        matches!(self, Mode::Load | Mode::LoadUntilError | Mode::Read)
     }
 }
 
@@ -85,7 +92,8 @@ pub struct Writers {
 
 impl Writers {
     pub fn start(task: Task) -> Writers {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let binary = std::env::current_exe().unwrap();
+        let mut command = command_in(task.network.as_deref(), binary.to_str().unwrap());
         command.args(["--exact", "writer::is_a_client", "--ignored", "--nocapture"]);
         command.env(ROLE, serde_json::to_string(&task).unwrap());
         let log = task.dir.join(format!("client-{}.log", task.first));
@@ -233,15 +241,51 @@ impl Writer<'_> {
             return;
         }
         while !stop.load(Ordering::Relaxed) {
-            let key = self.rng.random_range(self.task.keys.clone());
-            let call = self.draw();
-            let went_well = self.operate(key, call);
+            let went_well = self.step();
             if !went_well && self.task.mode == Mode::LoadUntilError {
                 return;
             }
             self.look_at_view();
             if self.task.pause_us > 0 {
                 std::thread::sleep(Duration::from_micros(self.task.pause_us));
+            }
+        }
+    }
+
+    /// One operation; whether it met no error.
+    fn step(&mut self) -> bool {
+        let key = self.rng.random_range(self.task.keys.clone());
+        let reads = self.task.mode == Mode::Read;
+        match self.rng.random_range(0..100) {
+            0..50 if reads => self.look_at_several(),
+            0..5 => self.look_at_several(),
+            _ if reads => self.operate(key, Call::Search),
+            _ => {
+                let call = self.draw();
+                self.operate(key, call)
+            }
+        }
+    }
+
+    /// Whether it met no error.
+    fn look_at_several(&mut self) -> bool {
+        let all = self.task.keys.end - self.task.keys.start;
+        let first = self.rng.random_range(0..all);
+        let keys = (0..all.min(TOGETHER)).map(|i| self.task.keys.start + (first + i) % all);
+        let keys: Vec<u64> = keys.collect();
+        let names: Vec<Vec<u8>> = keys.iter().map(|key| name(*key)).collect();
+        let since_ns = journal::now_ns();
+        match self.client.get_many(&names) {
+            Ok(found) => {
+                for (key, value) in keys.into_iter().zip(found) {
+                    let value = value.map(|value| self.decode(&value));
+                    self.journal.looked(key, since_ns, value);
+                }
+                true
+            }
+            Err(error) => {
+                self.complain(&format!("error: a look at keys {keys:?}: {error}"));
+                false
             }
         }
     }
@@ -264,7 +308,7 @@ impl Writer<'_> {
 
     /// Whether it met no error.
     fn operate(&mut self, key: u64, call: Call) -> bool {
-        let name = format!("crash-{key:04}").into_bytes();
+        let name = name(key);
         self.journal.begin(key, call);
         let client = &self.client;
         let result = match call {
@@ -306,6 +350,10 @@ impl Writer<'_> {
         let at_ms = journal::now_ns() / 1_000_000;
         file.unwrap().write_all(format!("{at_ms} w{}: {text}\n", self.number).as_bytes()).unwrap();
     }
+}
+
+fn name(key: u64) -> Vec<u8> {
+    format!("crash-{key:04}").into_bytes()
 }
 
 /// Values are of two size classes.

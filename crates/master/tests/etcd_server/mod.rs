@@ -2,14 +2,31 @@
 //!
 //! Where no `etcd` is in the path, tests that need one say SKIPPED; with FUSEE_ETCD_REQUIRED=1
 //! they fail.
+//!
+//! *Ports.* A port that was free a moment ago may be another process's by the time etcd listens there, and
+//! is given up for as long as etcd is away. So they are taken from below those that the system gives out by
+//! itself, no two tests try the same, and an etcd that ends on its first start is started again on others.
+//!
+//! *Ready* is an etcd that says that it is in health, while its process lives: an open port may be anybody's.
 
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// No test takes longer; `timeout` ends an etcd whose test was killed.
 const LIFE_S: u32 = 300;
+/// Ports of etcds: below those that Linux gives out by itself.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+/// How often an etcd is started that ends at once.
+const STARTS: u32 = 5;
+/// A deadline that only a failure reaches.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Where files need no disk: etcd waits for it at every write, and a busy one takes seconds.
+const MEMORY: &str = "/dev/shm";
 
 pub struct EtcdServer {
     dir: tempfile::TempDir,
@@ -27,7 +44,8 @@ impl EtcdServer {
             eprintln!("SKIPPED: no etcd in the path (Debian: apt-get install etcd-server)");
             return None;
         }
-        let dir = tempfile::tempdir().unwrap();
+        let in_memory = Path::new(MEMORY).is_dir().then(|| tempfile::tempdir_in(MEMORY));
+        let dir = in_memory.and_then(Result::ok).map_or_else(tempfile::tempdir, Ok).unwrap();
         let mut server = EtcdServer { dir, ports: free_ports(), process: None };
         server.resume();
         Some(server)
@@ -40,6 +58,23 @@ impl EtcdServer {
 
     /// Starts it again on what it had stored.
     pub fn resume(&mut self) {
+        let is_new = !self.dir.path().join("data").exists();
+        for _ in 0..STARTS {
+            if self.try_resume() {
+                return;
+            }
+            eprintln!("etcd has ended: {}", self.log());
+            if is_new {
+                let _none = std::fs::remove_dir_all(self.dir.path().join("data"));
+                self.ports = free_ports();
+            }
+            sleep(Duration::from_millis(200));
+        }
+        panic!("etcd does not start: {}", self.log());
+    }
+
+    /// Whether it is ready; otherwise it has ended.
+    fn try_resume(&mut self) -> bool {
         assert!(self.process.is_none());
         let url = |port| format!("http://127.0.0.1:{port}");
         let [client, peer] = self.ports.map(url);
@@ -50,13 +85,41 @@ impl EtcdServer {
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.arg(format!("--initial-cluster=default={peer}"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.process = Some(command.spawn().unwrap());
-        let end = Instant::now() + Duration::from_secs(30);
-        while TcpStream::connect(self.endpoint()).is_err() {
-            assert!(Instant::now() < end, "etcd does not open its port");
+        let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut process = command.spawn().unwrap();
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let is_healthy = self.is_healthy();
+            if process.try_wait().unwrap().is_some() {
+                return false;
+            }
+            if is_healthy {
+                self.process = Some(process);
+                return true;
+            }
+            if Instant::now() > end {
+                self.process = Some(process);
+                panic!("etcd is not ready: {}", self.log());
+            }
             sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Whether somebody at its port says so.
+    fn is_healthy(&self) -> bool {
+        let ask = || {
+            let mut stream = TcpStream::connect(self.endpoint())?;
+            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+            stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).map(|_| answer)
+        };
+        ask().is_ok_and(|answer: String| answer.contains(r#""health":"true""#))
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
     /// Ends it; what it stored stays.
@@ -82,8 +145,16 @@ impl Drop for EtcdServer {
     }
 }
 
-/// Two ports that were free a moment ago.
+/// Two ports that are free, and that no other test of this process gets.
 fn free_ports() -> [u16; 2] {
-    let listeners = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let count = u32::from(PORTS.end - PORTS.start);
+    // Processes begin at places of their own.
+    let first = std::process::id().wrapping_mul(97);
+    let mut free = (0..count).filter_map(|_| {
+        let next = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count;
+        let port = PORTS.start + u16::try_from(next).expect("it is below the number of ports");
+        TcpListener::bind(("127.0.0.1", port)).is_ok().then_some(port)
+    });
+    [0, 1].map(|_| free.next().expect("some port is free"))
 }

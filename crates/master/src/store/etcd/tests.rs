@@ -5,6 +5,7 @@ use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::Member;
 
 use super::*;
+use crate::election::revoke;
 use crate::record::{Record, Write, member_key};
 use crate::store::Store;
 
@@ -36,18 +37,25 @@ impl Bench {
 
     /// A candidacy of its own lease.
     fn candidate(&self) -> (i64, Candidacy) {
-        self.runtime.block_on(async {
-            let lease = self.etcd.client.clone().lease_grant(60, None).await.unwrap().id();
-            let key = self.etcd.enter(lease, "a:1").await.unwrap();
-            let (candidates, _) = self.etcd.candidates().await.unwrap();
-            (lease, candidates.into_iter().find(|candidate| candidate.key == key).unwrap())
-        })
+        let grant = || {
+            let mut client = self.etcd.client.clone();
+            self.runtime.block_on(async { client.lease_grant(60, None).await })
+        };
+        let lease = patiently(grant).unwrap().id();
+        let enter = || self.runtime.block_on(self.etcd.enter(lease, "a:1"));
+        let key = patiently(enter).unwrap();
+        let look = || self.runtime.block_on(self.etcd.candidates());
+        let (candidates, _) = patiently(look).unwrap();
+        (lease, candidates.into_iter().find(|candidate| candidate.key == key).unwrap())
     }
 
+    /// May be repeated: a term that has written nothing is begun anew.
     fn begin(&self, candidacy: &Candidacy) -> Result<Term, StoreError> {
-        let tenure = Arc::new(Tenure::new(Instant::now(), LONG));
-        let (over, _) = oneshot::channel();
-        self.runtime.block_on(Term::begin(self.etcd.clone(), candidacy.clone(), tenure, over))
+        patiently(|| {
+            let tenure = Arc::new(Tenure::new(Instant::now(), LONG));
+            let (over, _) = oneshot::channel();
+            self.runtime.block_on(Term::begin(self.etcd.clone(), candidacy.clone(), tenure, over))
+        })
     }
 
     fn store(&self, candidacy: &Candidacy) -> Result<Store, StoreError> {
@@ -55,12 +63,54 @@ impl Bench {
     }
 
     fn revoke(&self, lease: i64) {
-        let mut client = self.etcd.client.clone();
-        self.runtime.block_on(client.lease_revoke(lease)).unwrap();
+        patiently(|| self.runtime.block_on(revoke(&self.etcd, lease))).unwrap();
     }
 
+    /// Sends a copy, and another one if there was no answer; says what the last one came to.
     fn run(&self, transaction: &Txn) -> bool {
-        self.runtime.block_on(self.etcd.kv().txn(transaction.clone())).unwrap().succeeded()
+        let send = || self.runtime.block_on(self.etcd.kv().txn(transaction.clone()));
+        patiently(send).unwrap().succeeded()
+    }
+
+    fn put(&self, key: &str, value: &str) {
+        let key = self.etcd.key(key);
+        let put = || {
+            let mut client = self.etcd.client.clone();
+            self.runtime.block_on(async { client.put(&*key, value, None).await })
+        };
+        patiently(put).unwrap();
+    }
+}
+
+/// Whether etcd could not be asked, or said nothing in time: a machine may stand still for seconds.
+trait IsSilence {
+    fn is_silence(&self) -> bool;
+}
+
+impl IsSilence for Error {
+    fn is_silence(&self) -> bool {
+        // gRPC's UNAVAILABLE and DEADLINE_EXCEEDED.
+        matches!(self, Error::TransportError(_) | Error::IoError(_))
+            || matches!(self, Error::GRpcStatus(status) if [14, 4].contains(&i32::from(status.code())))
+    }
+}
+
+impl IsSilence for StoreError {
+    fn is_silence(&self) -> bool {
+        matches!(self, StoreError::Remote { .. })
+    }
+}
+
+/// Asks until etcd answers; only for what may be asked again.
+fn patiently<T, E: IsSilence>(ask: impl Fn() -> Result<T, E>) -> Result<T, E> {
+    let end = Instant::now() + LONG;
+    loop {
+        match ask() {
+            Err(error) if error.is_silence() && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            done => return done,
+        }
     }
 }
 
@@ -94,7 +144,7 @@ fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
     let forget = |node| Write::Remove(member_key(MnId(node)));
     let ids = |end| Write::Put(Record::ClientIds { end });
     first.persist(vec![forget(0), ids(65)]).unwrap();
-    assert_eq!(first.load().unwrap().len(), 701);
+    assert_eq!(patiently(|| first.load()).unwrap().len(), 701);
 
     // The old leader has not noticed: by its own clock it still leads.
     bench.revoke(old_lease);
@@ -103,7 +153,7 @@ fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
     assert!(matches!(refused, Err(StoreError::Deposed { .. })), "{refused:?}");
     let mut second = bench.store(&new).unwrap();
     let load = |store: &Store| {
-        let mut records = store.load().unwrap();
+        let mut records = patiently(|| store.load()).unwrap();
         records.sort_by_key(Record::key);
         records
     };
@@ -128,17 +178,17 @@ fn lost_answers_and_late_copies_do_no_harm() {
     let mut term = bench.begin(&candidacy).unwrap();
     // The first copy arrives, its answer does not: the second copy finds that out.
     let transaction = term.transaction(one("a", b"1"));
-    assert!(bench.run(&transaction));
+    bench.run(&transaction);
     bench.runtime.block_on(term.commit(transaction.clone())).unwrap();
     term.write(one("a", b"2")).unwrap();
     // A third copy of the first write arrives only now.
     assert!(!bench.run(&transaction));
-    assert_eq!(term.read().unwrap()["a"], b"2");
+    assert_eq!(patiently(|| term.read()).unwrap()["a"], b"2");
     // And one that would be next, of somebody else who thinks that he is this term.
     let mut twin = bench.begin(&candidacy).unwrap();
     assert!(matches!(term.write(one("a", b"3")), Err(StoreError::Deposed { .. })));
     twin.write(one("b", b"4")).unwrap();
-    assert_eq!(twin.read().unwrap().len(), 2);
+    assert_eq!(patiently(|| twin.read()).unwrap().len(), 2);
 }
 
 #[test]
@@ -146,13 +196,10 @@ fn another_layout_and_undecodable_records_are_named() {
     let Some(bench) = Bench::new() else { return };
     let (_, candidacy) = bench.candidate();
     bench.begin(&candidacy).unwrap().write(one("client-ids", b"\xff")).unwrap();
-    let error = bench.store(&candidacy).unwrap().load().unwrap_err();
+    let store = bench.store(&candidacy).unwrap();
+    let error = patiently(|| store.load()).unwrap_err();
     assert!(matches!(error, StoreError::Unusable { .. }), "{error}");
-    let put = |key: &str, value: &str| {
-        let key = bench.etcd.key(key);
-        bench.runtime.block_on(bench.etcd.client.clone().put(key, value, None)).unwrap();
-    };
-    put("format", "fusee-master 9");
+    bench.put("format", "fusee-master 9");
     let error = bench.begin(&candidacy).unwrap_err();
     assert!(matches!(error, StoreError::Unusable { .. }), "{error}");
     assert!(error.to_string().contains("fusee-master 9"), "{error}");
@@ -166,5 +213,5 @@ fn a_write_that_etcd_cannot_take_says_what_to_do() {
     let error = term.write(one("view", &vec![7; 2 << 20])).unwrap_err();
     assert!(error.to_string().contains("--max-request-bytes"), "{error}");
     term.write(one("view", &vec![7; 1 << 20])).unwrap();
-    assert_eq!(term.read().unwrap()["view"].len(), 1 << 20);
+    assert_eq!(patiently(|| term.read()).unwrap()["view"].len(), 1 << 20);
 }

@@ -1,0 +1,182 @@
+//! Clients and memory nodes that the network cuts off, one way or both, beside slow and lossy links: each process
+//! is in a namespace of its own ([`super::net`]).
+//!
+//! *The double cut-off.* A client and a memory node are both cut off from the master, and reach each other. The cluster
+//! goes on without the node, and others write; the client must not read there what was true before
+//! (docs/decisions/0029). A client that only reads is cut off, since its writes would end for other reasons; the histories of
+//! all are judged together.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::cluster::{Cluster, Shape};
+use super::common::eventually;
+use super::net::{Place, is_inside};
+use super::writer::{Mode, Writers};
+
+/// Which way nothing comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Both,
+    ToTheMaster,
+    FromTheMaster,
+}
+
+/// What the client that is cut off still reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reaches {
+    /// The memory node that is cut off with it.
+    ThatNode,
+    /// All memory nodes; they know better, which it has to ask.
+    AllNodes,
+}
+
+/// Longer than any lease.
+const LEASES: Duration = Duration::from_millis(2500);
+
+/// A cluster, others who write, and a client that reads, in a place of its own.
+fn cluster_and_reader(shape: Shape) -> (Cluster, Writers, Place) {
+    let mut cluster = Cluster::of(Shape { apart: true, ..shape });
+    cluster.load(1, 2);
+    let place = cluster.net.as_mut().unwrap().place();
+    let writers_at = cluster.client_at.replace(place);
+    let reader = cluster.slow_victim(2, Mode::Read);
+    cluster.client_at = writers_at;
+    eventually("it reads", || reader.progress() > 20);
+    (cluster, reader, place)
+}
+
+/// Cuts off a memory node and the reader; waits until the cluster goes on without the node, if it can, and
+/// others have written; then all hear each other again.
+fn cut_off(
+    cluster: &mut Cluster,
+    reader: (&Writers, Place),
+    way: Way,
+    reaches: Reaches,
+    goes_on: bool,
+) {
+    println!("cut off: {way:?}, and the client reaches {reaches:?}");
+    let members = cluster.nodes.len();
+    let node = cluster.choose(members);
+    let lost = cluster.nodes[node].at.unwrap();
+    let others = cluster.nodes.iter().filter_map(|node| node.at).filter(|place| *place != lost);
+    let others: Vec<Place> = others.collect();
+    let (client, master) = (reader.1, cluster.master_at.unwrap());
+    let net = cluster.net.as_ref().unwrap();
+    let both = [client, lost];
+    if way != Way::FromTheMaster {
+        net.cut(&both, &[master]);
+    }
+    if way != Way::ToTheMaster {
+        net.cut(&[master], &both);
+    }
+    // Nobody else hears the node, or a job of the master's might.
+    net.part(&[lost], &others);
+    net.part(&[lost], &[cluster.client_at.unwrap()]);
+    if reaches == Reaches::ThatNode {
+        net.part(&[client], &others);
+    }
+    if goes_on {
+        cluster.until_stable(members - 1, false);
+        cluster.all_get_on("without the node");
+    } else {
+        sleep(LEASES);
+    }
+    // The reader's lease is over as well, and it goes on reading, or tries.
+    sleep(LEASES);
+    let dropped: u64 = cluster.net.as_ref().unwrap().dropped().iter().sum();
+    assert!(dropped > 0, "nothing was cut off");
+    let before = reader.0.progress();
+    cluster.net.as_ref().unwrap().heal();
+    cluster.until_stable(members, true);
+    cluster.all_get_on("all hear each other again");
+    eventually("the client reads again", || reader.0.progress() > before + 50);
+}
+
+/// Others have met no error, unless `all_excused`.
+fn finish(mut cluster: Cluster, mut reader: Writers, all_excused: bool) {
+    reader.finish();
+    let excused = reader.complaints();
+    assert!(!excused.contains("torn") && !excused.contains("backwards"), "{excused}");
+    println!("the reader: {} notes, {} errors", reader.notes(), excused.lines().count());
+    cluster.dead.push(reader);
+    cluster.finish_excusing(|line| {
+        excused.contains(line) || (all_excused && line.contains("error: "))
+    });
+}
+
+#[test]
+fn who_is_cut_off_with_a_memory_node_reads_nothing_old() {
+    if !is_inside("cuts::who_is_cut_off_with_a_memory_node_reads_nothing_old") {
+        return;
+    }
+    let (mut cluster, reader, at) = cluster_and_reader(Shape::default());
+    let cuts = [
+        (Way::Both, Reaches::AllNodes),
+        (Way::ToTheMaster, Reaches::ThatNode),
+        (Way::FromTheMaster, Reaches::AllNodes),
+    ];
+    for (way, reaches) in cuts {
+        cut_off(&mut cluster, (&reader, at), way, reaches, true);
+    }
+    finish(cluster, reader, false);
+}
+
+#[test]
+fn who_is_cut_off_with_one_of_two_memory_nodes_reads_nothing_old() {
+    if !is_inside("cuts::who_is_cut_off_with_one_of_two_memory_nodes_reads_nothing_old") {
+        return;
+    }
+    let shape = Shape { nodes: 2, index_replicas: 2, ..Shape::default() };
+    let (mut cluster, reader, at) = cluster_and_reader(shape);
+    cut_off(&mut cluster, (&reader, at), Way::Both, Reaches::ThatNode, true);
+    cut_off(&mut cluster, (&reader, at), Way::ToTheMaster, Reaches::AllNodes, true);
+    finish(cluster, reader, false);
+}
+
+/// No view loses the last replica of anything: the cluster waits for the node. Until it is back nobody can write
+/// what it alone has.
+#[test]
+fn who_is_cut_off_with_the_only_replica_reads_nothing_old() {
+    if !is_inside("cuts::who_is_cut_off_with_the_only_replica_reads_nothing_old") {
+        return;
+    }
+    let shape = Shape { index_replicas: 1, data_replicas: 1, ..Shape::default() };
+    let (mut cluster, reader, at) = cluster_and_reader(shape);
+    cut_off(&mut cluster, (&reader, at), Way::Both, Reaches::ThatNode, false);
+    finish(cluster, reader, true);
+}
+
+/// Short cuts, one way each, beside packets that are lost, and a master and clients far away. What a client hears of it is
+/// a delay, or an error that says so.
+#[test]
+fn slow_and_lossy_links_break_nothing() {
+    if !is_inside("cuts::slow_and_lossy_links_break_nothing") {
+        return;
+    }
+    let mut cluster = Cluster::of(Shape { apart: true, ..Shape::default() });
+    cluster.load(2, 2);
+    let clients = cluster.client_at.unwrap();
+    for round in 0..6 {
+        let places: Vec<Place> = cluster.nodes.iter().filter_map(|node| node.at).collect();
+        let node = places[cluster.choose(places.len())];
+        let master = cluster.master_at.unwrap();
+        let net = cluster.net.as_ref().unwrap();
+        net.slow(master);
+        net.slow(clients);
+        net.lose(3);
+        let (from, to) =
+            [(node, master), (clients, node), (master, node), (node, clients)][round % 4];
+        net.cut(&[from], &[to]);
+        cluster.pause(100..600);
+        cluster.net.as_ref().unwrap().heal();
+        cluster.net.as_ref().unwrap().lose(3);
+        cluster.all_get_on("packets are lost");
+    }
+    let dropped: u64 = cluster.net.as_ref().unwrap().dropped().iter().sum();
+    assert!(dropped > 0, "nothing was lost");
+    cluster.net.as_ref().unwrap().heal();
+    cluster.until_stable(3, true);
+    cluster.all_get_on("nothing is lost any more");
+    cluster.finish_excusing(|line| line.contains("error: "));
+}

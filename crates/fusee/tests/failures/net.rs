@@ -1,0 +1,288 @@
+//! Networks of a test's own: each process in a network namespace, and between any two of them a router
+//! that drops what the test says, one way or both.
+//!
+//! ```text
+//! the master          memory nodes, clients
+//!  [eth0]              [eth0]   [eth0]        a namespace each, 10.77.N.2
+//!     |                   |        |
+//!  [v1]----- router ----[v2]-----[v3]         the test's own namespace, 10.77.N.1
+//! ```
+//!
+//! *Nothing is left behind.* A test that wants a network runs itself once more, inside of namespaces for
+//! networks and mounts ([`is_inside`]). They, and the addresses, rules and mounts in them, are gone with the last
+//! process there. A namespace is held by a process that ends with its standard input, as all servers and clients do,
+//! and so does the test inside when the one outside is gone, however that ended.
+//!
+//! This needs root, `ip`, `nft`, `unshare` and `nsenter`. Where they are missing the tests say SKIPPED, or fail
+//! with `FUSEE_NETNS_REQUIRED=1`.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write, stdin};
+use std::process::{Child, Command, Stdio};
+
+use super::cluster;
+
+/// Set in the environment of a test inside.
+const INSIDE: &str = "FUSEE_TEST_INSIDE";
+
+/// Whether the calling test runs inside of namespaces of its own. If not, it has run there meanwhile, and
+/// well, or has been skipped: the caller has nothing to do any more. `test` is its name.
+#[track_caller]
+pub fn is_inside(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        std::thread::spawn(|| {
+            let _end = stdin().read_to_end(&mut Vec::new());
+            eprintln!("the test outside has ended");
+            std::process::exit(1);
+        });
+        return true;
+    }
+    if let Err(obstacle) = try_out() {
+        let required = std::env::var_os("FUSEE_NETNS_REQUIRED").is_some_and(|v| v == "1");
+        assert!(
+            !required,
+            "FUSEE_NETNS_REQUIRED=1, but there are no networks to be had: {obstacle}"
+        );
+        println!("SKIPPED: no networks of the test's own: {obstacle}");
+        return false;
+    }
+    let _alone = cluster::alone();
+    let inside = "exec 2>&1; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "sh", "-c", inside, "sh"]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--include-ignored", "--nocapture"]).env(INSIDE, "1");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    // Kept open until it has ended.
+    let stdin = child.stdin.take();
+    let said = BufReader::new(child.stdout.take().unwrap());
+    said.lines().map_while(Result::ok).for_each(|line| println!("{line}"));
+    let status = child.wait().unwrap();
+    drop(stdin);
+    assert!(status.success(), "{test}, inside: {status}");
+    false
+}
+
+/// Whether everything is there that a network needs.
+fn try_out() -> Result<(), String> {
+    let all = "ip link add v0 type veth peer name v1 && echo 1 > /proc/sys/net/ipv4/ip_forward &&
+        nft add table inet t && nsenter --net=/proc/$$/ns/net true &&
+        mount -t tmpfs none /mnt && command -v tc";
+    let tried = Command::new("unshare").args(["--net", "--mount", "sh", "-c", all]).output();
+    let tried = tried.map_err(|error| format!("unshare: {error}"))?;
+    if tried.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&tried.stderr);
+    Err(format!("{} (root, iproute2, nftables and util-linux are needed)", said.trim()))
+}
+
+/// Where a process is: a number of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place(usize);
+
+impl Place {
+    /// Its address.
+    pub fn ip(self) -> String {
+        format!("10.77.{}.2", self.0)
+    }
+
+    /// Its device at the router.
+    fn device(self) -> String {
+        format!("v{}", self.0)
+    }
+}
+
+/// A network of namespaces. Dropping it ends them, once nobody is there any more.
+#[derive(Default)]
+pub struct Net {
+    holders: Vec<Child>,
+    rules: RefCell<Rules>,
+}
+
+#[derive(Default)]
+struct Rules {
+    /// From whom to whom nothing comes.
+    cuts: BTreeSet<(Place, Place)>,
+    /// Packets of a hundred that are lost.
+    loss: u32,
+    slow: BTreeSet<Place>,
+}
+
+impl Net {
+    /// The router. The calling test is [inside](is_inside).
+    pub fn new() -> Net {
+        assert!(std::env::var_os(INSIDE).is_some(), "this network is not the test's");
+        shell("ip link set lo up; echo 1 > /proc/sys/net/ipv4/ip_forward");
+        Net::default()
+    }
+
+    /// A new namespace, which everybody reaches.
+    pub fn place(&mut self) -> Place {
+        let mut holder = Command::new("unshare");
+        holder.args(["--net", "sh", "-c", "echo there; exec cat > /dev/null"]);
+        let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "there\n");
+        self.holders.push(holder);
+        let place = Place(self.holders.len());
+        let (ip, device, n) = (place.ip(), place.device(), place.0);
+        let pid = self.holders[n - 1].id();
+        shell(&format!(
+            "ip link add {device} type veth peer name eth0 netns {pid}
+             ip addr add 10.77.{n}.1/24 dev {device}
+             ip link set {device} up
+             nsenter --net=/proc/{pid}/ns/net sh -ec '
+                 ip link set lo up
+                 ip addr add {ip}/24 dev eth0
+                 ip link set eth0 up
+                 ip route add default via 10.77.{n}.1'"
+        ));
+        place
+    }
+
+    /// The namespace, as `nsenter` knows it.
+    pub fn path(&self, place: Place) -> String {
+        format!("/proc/{}/ns/net", self.holders[place.0 - 1].id())
+    }
+
+    /// Nothing comes from any of these to any of those.
+    pub fn cut(&self, from: &[Place], to: &[Place]) {
+        let pairs = from.iter().flat_map(|from| to.iter().map(|to| (*from, *to)));
+        self.rules.borrow_mut().cuts.extend(pairs);
+        self.apply();
+    }
+
+    /// Nothing comes from one side to the other, nor back.
+    pub fn part(&self, one: &[Place], other: &[Place]) {
+        self.cut(one, other);
+        self.cut(other, one);
+    }
+
+    /// So many of a hundred packets are lost.
+    pub fn lose(&self, of_hundred: u32) {
+        self.rules.borrow_mut().loss = of_hundred;
+        self.apply();
+    }
+
+    /// Everything that is sent arrives, at once.
+    pub fn heal(&self) {
+        let slow = std::mem::take(&mut self.rules.borrow_mut().slow);
+        slow.into_iter().for_each(|place| self.queue(place, "tc qdisc del dev $1 root"));
+        *self.rules.borrow_mut() = Rules::default();
+        self.apply();
+    }
+
+    fn apply(&self) {
+        let mut rules = String::new();
+        let Rules { cuts, loss, .. } = &*self.rules.borrow();
+        for (from, to) in cuts {
+            let (from, to) = (from.ip(), to.ip());
+            writeln!(rules, "ip saddr {from} ip daddr {to} counter drop").unwrap();
+        }
+        if *loss > 0 {
+            writeln!(rules, "numgen random mod 100 < {loss} counter drop").unwrap();
+        }
+        // One transaction: there is no moment without rules.
+        let table = format!(
+            "table inet cuts {{ }}\ndelete table inet cuts\ntable inet cuts {{\nchain between {{\n\
+             type filter hook forward priority 0; policy accept;\n{rules}}}\n}}\n"
+        );
+        let mut nft = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+        nft.stdin.take().unwrap().write_all(table.as_bytes()).unwrap();
+        assert!(nft.wait().unwrap().success(), "{table}");
+    }
+
+    /// Packets that the rules in force have dropped: for each cut from whom to whom, and for the loss.
+    pub fn dropped(&self) -> Vec<u64> {
+        let list = Command::new("nft").args(["list", "table", "inet", "cuts"]).output().unwrap();
+        let text = String::from_utf8_lossy(&list.stdout).into_owned();
+        let counts = text.split("counter packets ").skip(1);
+        counts.map(|rest| rest.split(' ').next().unwrap().parse().unwrap()).collect()
+    }
+
+    /// What comes to a place or goes from there is slow: it arrives 20 ms late where the kernel has netem;
+    /// elsewhere 50 kB arrive in a second, so that whatever is sent waits behind what was sent before.
+    pub fn slow(&self, place: Place) {
+        let delay = "tc qdisc replace dev $1 root netem delay 20ms 10ms 2> /dev/null ||
+            tc qdisc replace dev $1 root tbf rate 400kbit burst 3kb latency 2s";
+        self.rules.borrow_mut().slow.insert(place);
+        self.queue(place, delay);
+    }
+
+    /// Tells both ends of the link how it queues; they are `$1`.
+    fn queue(&self, place: Place, script: &str) {
+        let (path, device) = (self.path(place), place.device());
+        shell(&format!("set -- {device}; {script}"));
+        let within = ["sh", "-ec", script, "sh", "eth0"];
+        let told = Command::new("nsenter").arg(format!("--net={path}")).args(within).status();
+        assert!(told.unwrap().success());
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for holder in &mut self.holders {
+            drop(holder.stdin.take());
+            let _ended = holder.wait();
+        }
+    }
+}
+
+/// A command that is to run in a namespace, if one is given.
+pub fn command_in(path: Option<&str>, program: &str) -> Command {
+    let Some(path) = path else { return Command::new(program) };
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={path}")).arg(program);
+    command
+}
+
+/// A file system of its own, of a few MiB, in the memory that goes with the test's mounts.
+pub fn mount_small(dir: &std::path::Path, mib: u32) {
+    fs::create_dir_all(dir).unwrap();
+    shell(&format!("mount -t tmpfs -o size={mib}m,mode=700 none '{}'", dir.display()));
+}
+
+fn shell(script: &str) {
+    let status = Command::new("sh").args(["-ec", script]).status().unwrap();
+    assert!(status.success(), "{script}");
+}
+
+#[test]
+fn packets_are_dropped_one_way_and_by_chance() {
+    if !is_inside("net::packets_are_dropped_one_way_and_by_chance") {
+        return;
+    }
+    let mut net = Net::new();
+    let (a, b) = (net.place(), net.place());
+    // Messages without connections, in a program that every such machine has.
+    let send = |from: Place, to: Place, count: u32| {
+        let script = format!(
+            "for i in $(seq {count}); do echo x > /dev/udp/{}/9; done 2> /dev/null; true",
+            to.ip()
+        );
+        let status = command_in(Some(&net.path(from)), "bash").args(["-c", &script]).status();
+        assert!(status.unwrap().success());
+    };
+    net.cut(&[a], &[b]);
+    send(a, b, 5);
+    send(b, a, 5);
+    // Of those from b only the refusals that a sends back.
+    let [dropped] = net.dropped()[..] else { panic!("{:?}", net.dropped()) };
+    assert!(dropped >= 5, "{dropped}");
+    net.part(&[a], &[b]);
+    send(a, b, 5);
+    send(b, a, 5);
+    assert_eq!(net.dropped(), [5, 5]);
+    net.heal();
+    net.lose(50);
+    send(a, b, 200);
+    let [dropped] = net.dropped()[..] else { panic!("{:?}", net.dropped()) };
+    assert!((20..400).contains(&dropped), "{dropped} of 200 and their refusals");
+    net.heal();
+    assert_eq!(net.dropped(), [0; 0]);
+}
