@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -24,7 +24,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
-use super::common::{Output, Scratch, finish, fusee, signal, wait};
+use super::common::{Output, Scratch, eventually, finish, fusee, signal, wait};
 use super::net::{self, Net, Place, command_in};
 use super::writer::{self, Mode, Task, Writers};
 
@@ -36,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const SOME_NOTES: u64 = 200;
 /// Between two operations of those that are to live: the servers shall run as well.
 const LOAD_PAUSE_US: u64 = 50;
+/// Between two operations of each of many readers.
+const READ_PAUSE_US: u64 = 40_000;
 /// Lines of each log to print when a test fails.
 const TAIL: usize = 200;
 
@@ -109,6 +111,10 @@ impl Server {
         self.child.id()
     }
 
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Waits until it ends by itself.
     pub fn exit_code(&mut self) -> Option<i32> {
         wait(&mut self.child).code()
@@ -143,7 +149,8 @@ pub struct Cluster {
     node_places: Vec<Place>,
     /// Where the next client is.
     pub client_at: Option<Place>,
-    pub net: Option<Net>,
+    readers_at: Option<Place>,
+    net: Option<Net>,
     address: String,
     next_writer: u32,
     next_node: u32,
@@ -206,6 +213,7 @@ impl Cluster {
             master_at,
             node_places: Vec::new(),
             client_at,
+            readers_at: None,
             net,
             address,
             next_writer: 1,
@@ -244,6 +252,30 @@ impl Cluster {
         let line = [&line[..], &["--listen", &listen], more].concat();
         let node = Server::start(&self.scratch, &name, &line, (self.net.as_ref(), at));
         self.nodes.push(node);
+    }
+
+    /// That it is apart in.
+    pub fn net(&self) -> &Net {
+        self.net.as_ref().expect("each process is in a namespace of its own")
+    }
+
+    /// A place apart from those of the servers and of other clients.
+    fn reader_place(&mut self) -> Place {
+        let net = self.net.as_mut().expect("each process is in a namespace of its own");
+        *self.readers_at.get_or_insert_with(|| net.place())
+    }
+
+    /// Leaves no room in the file system of the master's store.
+    pub fn fill_store(&self) {
+        let mut ballast = File::create(self.path("master/ballast")).unwrap();
+        for bytes in [64 << 10, 4 << 10, 1] {
+            while ballast.write_all(&vec![1; bytes]).is_ok() {}
+        }
+    }
+
+    /// Makes room there again.
+    pub fn empty_store(&self) {
+        fs::remove_file(self.path("master/ballast")).unwrap();
     }
 
     /// Of the master.
@@ -297,6 +329,17 @@ impl Cluster {
     /// A client process that leaves room for others.
     pub fn slow_victim(&mut self, writers: u32, mode: Mode) -> Writers {
         self.task(writers, 2_000, mode)
+    }
+
+    /// A client process that reads all keys, apart from the servers and from other clients, and where.
+    pub fn readers(&mut self) -> (Writers, Place) {
+        let place = self.reader_place();
+        let others_at = self.client_at.replace(place);
+        let keys = (self.keys.end - self.keys.start) as u32;
+        let readers = self.task(keys, READ_PAUSE_US, Mode::Read);
+        self.client_at = others_at;
+        eventually("all are read", || readers.progress() > 20);
+        (readers, place)
     }
 
     fn task(&mut self, writers: u32, pause_us: u64, mode: Mode) -> Writers {

@@ -67,7 +67,7 @@ pub fn is_inside(test: &str) -> bool {
 }
 
 /// Whether everything is there that a network needs.
-fn try_out() -> Result<(), String> {
+pub fn try_out() -> Result<(), String> {
     let all = "ip link add v0 type veth peer name v1 && echo 1 > /proc/sys/net/ipv4/ip_forward &&
         nft add table inet t && nsenter --net=/proc/$$/ns/net true &&
         mount -t tmpfs none /mnt && command -v tc";

@@ -14,6 +14,9 @@
 //! longest that a living client's operation took, from the fault until the cluster is whole again.
 //! In the end these stand in a table, by kind, for `docs/results`. `FUSEE_SOAK_FAULTS` names the
 //! kinds to be provoked, separated by commas.
+//!
+//! Where networks of namespaces are to be had ([`super::net`]) each process is in one of its own, and the master's
+//! store on a small file system of its own. Elsewhere what needs them is left out, and that is said.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,9 +25,10 @@ use std::time::{Duration, Instant};
 
 use fusee_sim::linearizability::{Answer, Call, History, Record};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Shape};
 use super::common::eventually;
 use super::journal::now_ns;
+use super::net::{self, Place, is_inside};
 use super::porcupine::{self, Verdict};
 use super::writer::{self, Mode, Writers};
 
@@ -36,6 +40,10 @@ const KEYS: u64 = 16;
 const PAUSE_US: u64 = 500;
 /// Client processes, and writers in each.
 const CLIENTS: (usize, u32) = (3, 2);
+/// For how long a master over a full disk is given something to record.
+const STORE_FAILS_WITHIN: Duration = Duration::from_secs(5);
+/// The file system of the master's store.
+const STORE_MIB: u32 = 16;
 /// Between two faults.
 const REST_MS: Range<u64> = 100..800;
 
@@ -52,10 +60,16 @@ enum Fault {
     MasterStopped,
     MasterAndNodeKilled,
     EverythingKilledInTurn,
+    NodeCutOff,
+    NodeNotHeard,
+    MasterCutOff,
+    ReaderAndNodeCutOff,
+    PacketsLost,
+    StoreFull,
 }
 
 impl Fault {
-    const ALL: [Fault; 10] = [
+    const ALL: [Fault; 16] = [
         Fault::ClientKilled,
         Fault::ClientStoppedShortly,
         Fault::ClientStoppedForGood,
@@ -66,7 +80,18 @@ impl Fault {
         Fault::MasterStopped,
         Fault::MasterAndNodeKilled,
         Fault::EverythingKilledInTurn,
+        Fault::NodeCutOff,
+        Fault::NodeNotHeard,
+        Fault::MasterCutOff,
+        Fault::ReaderAndNodeCutOff,
+        Fault::PacketsLost,
+        Fault::StoreFull,
     ];
+
+    /// Whether it needs a network, or a file system, of the test's own.
+    fn needs_namespaces(self) -> bool {
+        self >= Fault::NodeCutOff
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -80,6 +105,14 @@ impl Fault {
             Fault::MasterStopped => "the master stops",
             Fault::MasterAndNodeKilled => "master and memory node are killed",
             Fault::EverythingKilledInTurn => "all servers are killed, one after the other",
+            Fault::NodeCutOff => "a memory node is cut off from everybody",
+            Fault::NodeNotHeard => "a memory node hears the master, which does not hear it",
+            Fault::MasterCutOff => "the master is cut off from everybody",
+            Fault::ReaderAndNodeCutOff => "a reader and a memory node are cut off together",
+            Fault::PacketsLost => "three of a hundred packets are lost for seconds",
+            Fault::StoreFull => {
+                "the disk of the master's store is full, and a memory node is killed"
+            }
         }
     }
 
@@ -157,6 +190,68 @@ impl Fault {
                 cluster.start_node();
                 cluster.until_stable(3, true);
             }
+            Fault::NodeCutOff => {
+                let (node, others) = choose_place(cluster);
+                let clients = cluster.client_at.unwrap();
+                cluster.net().part(&[node], &[&others[..], &[clients]].concat());
+                cluster.until_stable(2, false);
+                cluster.net().heal();
+                cluster.until_stable(3, true);
+            }
+            Fault::NodeNotHeard => {
+                let (node, _) = choose_place(cluster);
+                cluster.net().cut(&[node], &[cluster.master_at.unwrap()]);
+                cluster.until_stable(2, false);
+                cluster.net().heal();
+                cluster.until_stable(3, true);
+            }
+            Fault::MasterCutOff => {
+                let nodes = cluster.nodes.iter().filter_map(|node| node.at);
+                let others: Vec<Place> = nodes.chain(cluster.client_at).collect();
+                cluster.net().part(&[cluster.master_at.unwrap()], &others);
+                cluster.pause(200..1500);
+                cluster.net().heal();
+                cluster.until_stable(3, true);
+            }
+            Fault::ReaderAndNodeCutOff => {
+                let (mut reader, readers) = cluster.readers();
+                let writers = cluster.client_at;
+                let (node, others) = choose_place(cluster);
+                cluster.net().part(&[node, readers], &others);
+                cluster.net().part(&[node], &[writers.unwrap()]);
+                cluster.until_stable(2, false);
+                cluster.pause(500..2500);
+                cluster.net().heal();
+                cluster.until_stable(3, true);
+                reader.kill();
+                cluster.dead.push(reader);
+                cluster.until("it is recovered", |status| status.given_up_sessions == 0);
+            }
+            Fault::PacketsLost => {
+                cluster.net().lose(3);
+                cluster.pause(1000..3000);
+                cluster.net().heal();
+                cluster.until_stable(3, true);
+            }
+            Fault::StoreFull => {
+                cluster.fill_store();
+                // Views have to be recorded, and sessions. There may be room for some within the file.
+                take_node(cluster).kill();
+                let end = Instant::now() + STORE_FAILS_WITHIN;
+                while !cluster.master.as_mut().unwrap().has_ended() && Instant::now() < end {
+                    cluster.run(&["get", "key"]);
+                }
+                cluster.empty_store();
+                if cluster.master.as_mut().unwrap().has_ended() {
+                    cluster.master = None;
+                    cluster.restart_master();
+                } else {
+                    println!("the master's store had room enough");
+                }
+                cluster.until_stable(2, false);
+                cluster.start_node();
+                cluster.until_stable(3, true);
+            }
             Fault::EverythingKilledInTurn => {
                 Fault::MasterKilled.provoke(cluster);
                 for _ in 0..3 {
@@ -177,6 +272,13 @@ fn victim(cluster: &mut Cluster, mode: Mode) -> Writers {
     let victim = cluster.victim(mode);
     eventually("it works", || victim.progress() > 20);
     victim
+}
+
+/// Where a memory node is, and where the master and the other memory nodes are.
+fn choose_place(cluster: &Cluster) -> (Place, Vec<Place>) {
+    let chosen = cluster.nodes[cluster.choose(3)].at.unwrap();
+    let all = cluster.nodes.iter().filter_map(|node| node.at).chain(cluster.master_at);
+    (chosen, all.filter(|place| *place != chosen).collect())
 }
 
 fn take_node(cluster: &mut Cluster) -> super::cluster::Server {
@@ -312,16 +414,26 @@ fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
 }
 
 /// The kinds of faults that are wanted.
-fn faults() -> Vec<Fault> {
-    let Ok(wanted) = std::env::var("FUSEE_SOAK_FAULTS") else { return Fault::ALL.into() };
+fn faults(has_namespaces: bool) -> Vec<Fault> {
+    let Ok(wanted) = std::env::var("FUSEE_SOAK_FAULTS") else {
+        let possible = Fault::ALL.into_iter().filter(|f| has_namespaces || !f.needs_namespaces());
+        return possible.collect();
+    };
     let named = |name: &str| Fault::ALL.into_iter().find(|fault| format!("{fault:?}") == name);
     let named = |name| named(name).unwrap_or_else(|| panic!("no fault {name}: {:?}", Fault::ALL));
     wanted.split(',').map(named).collect()
 }
 
-fn run(fabric: &'static str, length: Duration, faults: &[Fault]) {
+fn run(fabric: &'static str, length: Duration, has_namespaces: bool) {
     let begun = Instant::now();
-    let mut cluster = Cluster::with_pools(fabric, "256MiB");
+    let faults = faults(has_namespaces);
+    let mut cluster = Cluster::of(Shape {
+        fabric,
+        pool: "256MiB",
+        apart: has_namespaces,
+        store_mib: has_namespaces.then_some(STORE_MIB),
+        ..Shape::default()
+    });
     cluster.load_pause_us = PAUSE_US;
     let mut findings = Findings::default();
     let mut order = faults.iter().copied().cycle();
@@ -358,7 +470,15 @@ fn run(fabric: &'static str, length: Duration, faults: &[Fault]) {
 #[test]
 #[ignore = "a soak: hours, if wanted"]
 fn soak() {
+    let has_namespaces = match net::try_out() {
+        Ok(()) if !is_inside("soak::soak") => return,
+        Ok(()) => true,
+        Err(obstacle) => {
+            println!("SKIPPED: cuts and full disks: {obstacle}");
+            false
+        }
+    };
     let fabric: String = setting("FUSEE_SOAK_FABRIC", "tcp".into());
     let minutes: f64 = setting("FUSEE_SOAK_MINUTES", 60.0);
-    run(fabric.leak(), Duration::from_secs_f64(60.0 * minutes), &faults());
+    run(fabric.leak(), Duration::from_secs_f64(60.0 * minutes), has_namespaces);
 }

@@ -59,7 +59,8 @@ pub enum Mode {
     Load,
     /// As `Load`; but a writer that has met an error does nothing more.
     LoadUntilError,
-    /// Reads random keys, one at a time and several at once, until it is told to end.
+    /// Reads until it is told to end, each writer a key of its own, alone and as a list of keys. Who waits for one
+    /// memory node does not keep the others from reading at another one.
     Read,
     /// Puts and reads every key once, and ends.
     Sweep,
@@ -254,25 +255,26 @@ impl Writer<'_> {
 
     /// One operation; whether it met no error.
     fn step(&mut self) -> bool {
-        let key = self.rng.random_range(self.task.keys.clone());
-        let reads = self.task.mode == Mode::Read;
-        match self.rng.random_range(0..100) {
-            0..50 if reads => self.look_at_several(),
-            0..5 => self.look_at_several(),
-            _ if reads => self.operate(key, Call::Search),
-            _ => {
-                let call = self.draw();
-                self.operate(key, call)
-            }
+        let keys = self.task.keys.clone();
+        let all = keys.end - keys.start;
+        if self.task.mode == Mode::Read {
+            let own = keys.start + u64::from(self.number - self.task.first) % all;
+            return match self.rng.random() {
+                true => self.look_at(vec![own]),
+                false => self.operate(own, Call::Search),
+            };
         }
+        let first = self.rng.random_range(0..all);
+        if self.rng.random_range(0..20) == 0 {
+            let several = (0..all.min(TOGETHER)).map(|i| keys.start + (first + i) % all);
+            return self.look_at(several.collect());
+        }
+        let call = self.draw();
+        self.operate(keys.start + first, call)
     }
 
     /// Whether it met no error.
-    fn look_at_several(&mut self) -> bool {
-        let all = self.task.keys.end - self.task.keys.start;
-        let first = self.rng.random_range(0..all);
-        let keys = (0..all.min(TOGETHER)).map(|i| self.task.keys.start + (first + i) % all);
-        let keys: Vec<u64> = keys.collect();
+    fn look_at(&mut self, keys: Vec<u64>) -> bool {
         let names: Vec<Vec<u8>> = keys.iter().map(|key| name(*key)).collect();
         let since_ns = journal::now_ns();
         match self.client.get_many(&names) {
