@@ -366,6 +366,29 @@ fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
     }
 }
 
+/// Of one that works it is a part for every call, of one that does nothing the second call gets the rest.
+#[test]
+fn what_an_idle_session_can_spare_is_handed_on_by_the_second_call() {
+    for is_idle in [true, false] {
+        let mut rig = Rig::new();
+        rig.world.hears.set(true);
+        let gate = rig.open(5);
+        gate.offer((1..10).map(block).collect(), vec![]);
+        rig.pass(10 * MS);
+        rig.answer(called(17));
+        rig.pass(100 * MS);
+        assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(5), vec![block(1), block(2)])]);
+        if !is_idle {
+            assert_eq!(gate.take_back().len(), 2);
+            gate.offer((3..10).map(block).collect(), vec![]);
+        }
+        rig.answer(called(18));
+        rig.pass(100 * MS);
+        let rest = if is_idle { 3..10 } else { 3..4 };
+        assert_eq!(rig.world.handed_on.borrow()[1], (ClientId(5), rest.map(block).collect()));
+    }
+}
+
 #[test]
 fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     let mut rig = Rig::new();

@@ -37,6 +37,18 @@ pub struct BlockGrant {
     pub pool_is_empty: bool,
 }
 
+/// What asking for a block came to, if it did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Granted {
+    /// This block is the session's.
+    Block(BlockGrant),
+    /// None is free, and others have been called upon to hand some on. To be asked again after
+    /// [`Host::await_others`], by an operation that does not act meanwhile.
+    Called,
+    /// A newer view has come, by which to ask again.
+    NewerView,
+}
+
 /// What a session says of its operations to whoever changes the view
 /// ([`change`](crate::change)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,15 +84,17 @@ pub trait Host {
     fn pause(&self, attempt: u32) -> impl Future<Output = Result<(), GiveUp>>;
 
     /// Gets a block for objects of a class (ALLOC, P §4.4), for an operation that acts by `view`.
-    /// `None` when a newer view has come, by which to ask again. [`Error::OutOfMemory`] when no
-    /// memory node has one, [`Error::Allocation`] when they cannot be asked. `to_delete`: it may be
-    /// one of those that memory nodes keep back for DELETEs.
+    /// [`Error::OutOfMemory`] when no memory node has one, nor anybody else, [`Error::Allocation`] when they
+    /// cannot be asked. `to_delete`: it may be one of those that memory nodes keep back for DELETEs.
     fn alloc_block(
         &self,
         class: SizeClass,
         to_delete: bool,
         view: &Arc<View>,
-    ) -> impl Future<Output = Result<Option<BlockGrant>, Error>>;
+    ) -> impl Future<Output = Result<Granted, Error>>;
+
+    /// Waits a little for what others hand on.
+    fn await_others(&self) -> impl Future<Output = ()>;
 
     /// A subtable has no free slot for a key, for an operation that acts by no view now. Waits
     /// until there is a newer view than `view`, in which there may be one; false if there will be

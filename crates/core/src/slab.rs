@@ -67,6 +67,9 @@ fn after(generation: u8) -> u8 {
     (generation + 1) % Slot::GENERATIONS
 }
 
+/// Of so many objects of a block one has to be free for it to be taken into use again, as long as
+/// there are other blocks.
+pub(crate) const USED_AGAIN_AT: u32 = 8;
 /// The generation of an object is not known.
 const UNKNOWN: u8 = u8::MAX;
 
@@ -564,14 +567,27 @@ impl Slabs {
         self.aside.retain(|b| b.address != block);
     }
 
-    /// What others may have of the blocks that are not in use, until it is taken back. First those that
+    /// What others may have of the blocks that are not in use, until it is taken back. Of a class that is short
+    /// here these are the blocks that are worth using again, but for the best one: who waits for that needs no
+    /// other meanwhile, and who has nothing keeps what may become free. First those that
     /// need no comparison, and of these where most is known to be free: whoever is short gets something
     /// that is of use at once. Where nothing is known, more may be free by now the longer it was not
     /// looked at. Apart from these, what is of no use here.
     pub(crate) fn offer(&mut self) -> (Vec<Rest>, Vec<Rest>) {
         let (mut spare, mut surplus) = (Vec::new(), Vec::new());
+        let short = self.slabs.iter().filter(|slab| slab.asking).map(|slab| slab.class);
+        let best = |class| {
+            let of_class = self.aside.iter().filter(|block| block.class == class);
+            of_class.max_by_key(|block| block.prospect()).map(|block| block.address)
+        };
+        let short: Vec<(SizeClass, Option<Address>)> = short.map(|c| (c, best(c))).collect();
         for block in &mut self.aside {
-            let rest = block.spare();
+            let is_kept = |(class, best): &(SizeClass, Option<Address>)| {
+                let is_best = *best == Some(block.address);
+                *class == block.class
+                    && (is_best || !block.is_worth_collecting(*class, USED_AGAIN_AT))
+            };
+            let rest = if short.iter().any(is_kept) { None } else { block.spare() };
             block.offered = rest.is_some();
             match rest {
                 Some(rest) if block.is_surplus() => surplus.push(rest),

@@ -265,8 +265,13 @@ impl Sessions {
         let of_class = |(known, _): &(&SizeClass, _)| class.is_none_or(|class| class == **known);
         let (given_up, used) = (&self.given_up, &self.used);
         let is_of_use = |left: &Leftover| class.is_some() || !used.contains_key(&left.block);
+        // What it has just handed on itself is of no use for another class.
+        let is_its_own = |left: &Leftover| class.is_none() && left.owner == client;
         let may_use = |left: &Leftover| {
-            !given_up.contains_key(&left.owner) && is_of_use(left) && may_use(left)
+            !given_up.contains_key(&left.owner)
+                && is_of_use(left)
+                && !is_its_own(left)
+                && may_use(left)
         };
         let leftover = self.leftovers.iter_mut().filter(of_class).find_map(|(_, left)| {
             let at = left.iter().rposition(may_use)?;

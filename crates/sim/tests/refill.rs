@@ -26,3 +26,21 @@ fn sessions_lend_each_other_the_last_block_for_log_objects() {
     println!("the slowest delete took {} ms", slowest.unwrap_or(0) / 1_000_000);
     assert!(slowest < Some(2_000_000_000), "{slowest:?} ns");
 }
+
+#[test]
+fn who_is_refused_in_a_full_pool_hears_so_soon() {
+    let slowest = (0..5).map(refill::refuse).max();
+    println!("the slowest refusal took {} ms", slowest.unwrap_or(0) / 1_000_000);
+    assert!(slowest < Some(500_000_000), "{slowest:?} ns");
+}
+
+#[test]
+fn who_waits_for_memory_keeps_nothing_that_others_wait_for() {
+    (0..5).for_each(refill::swap);
+}
+
+#[test]
+fn nobody_is_refused_an_update_while_others_make_room() {
+    let slowest = (0..3).map(refill::update).max();
+    println!("the slowest update took {} ms", slowest.unwrap_or(0) / 1_000_000);
+}

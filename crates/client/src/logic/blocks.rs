@@ -43,8 +43,6 @@ const MASTER_DEADLINE: Duration = Duration::from_millis(100);
 /// How long to wait for a new region before all are asked again: a region comes with a newer view,
 /// and that ends the wait.
 const REGION_PATIENCE: Duration = Duration::from_millis(50);
-/// How long to wait for what others hand on before all are asked again.
-const CALL_PATIENCE: Duration = Duration::from_millis(10);
 /// Blocks that it takes without asking a master that did not answer.
 const BLOCKS_WITHOUT_MASTER: u32 = 16;
 /// Blocks without room that it takes over before it takes one from the pool.
@@ -507,16 +505,25 @@ impl<E: Environment> BlockSource<E> {
             }
             Ok(MasterReply::Called { call }) => {
                 self.calls.borrow_mut().insert(class, call);
-                self.env.sleep(CALL_PATIENCE).await;
                 Err(Error::Allocation { reason: "others may hand on memory".into() })
             }
             Ok(_) => {
+                self.calls.borrow_mut().remove(&class);
                 // Whoever waits for it looks for a newer view meanwhile.
                 self.env.sleep(REGION_PATIENCE).await;
                 Err(Error::Allocation { reason: "a new region has not come yet".into() })
             }
-            Err(error) => Err(Error::Allocation { reason: format!("the master: {error}") }),
+            Err(error) => {
+                // Another one knows nothing of its calls.
+                self.calls.borrow_mut().remove(&class);
+                Err(Error::Allocation { reason: format!("the master: {error}") })
+            }
         }
+    }
+
+    /// Whether the last request for a block of a class ended with a call that is not over.
+    pub fn awaits_call(&self, class: SizeClass) -> bool {
+        self.calls.borrow().contains_key(&class)
     }
 
     fn alloc_request(&self, to_delete: bool, view: &View) -> NodeRequest {

@@ -44,7 +44,7 @@ const IDLE: u64 = u64::MAX;
 const REVOKED: u64 = u64::MAX - 1;
 /// With a moment: what was freed since is being marked.
 const MARKING: u64 = 1 << 63;
-/// One in so many of the blocks that are offered is handed on at a time.
+/// One in so many of the blocks that a session at work offers is handed on at a time.
 const PARTS: usize = 8;
 /// Epochs after which what waits to be marked is revoked.
 const REVOKED_AFTER: u64 = 16;
@@ -102,6 +102,8 @@ struct Offers {
     serial: u64,
     /// The call for which a part of what is offered was handed on last.
     call: u64,
+    /// The session has done something about its blocks since.
+    is_active: bool,
     /// The session has not heard yet that these are gone.
     gone: Vec<BlockId>,
     /// The session looks for memory itself: what it does not need it offers when it has done.
@@ -343,6 +345,7 @@ impl Gate {
         let is_pressing = {
             let mut offers = self.offers();
             (offers.offered, offers.surplus, offers.is_withheld) = (spare, surplus, false);
+            offers.is_active = true;
             offers.is_pressing()
         };
         if let Some(keeper) = self.keeper.get().filter(|_| is_pressing) {
@@ -379,7 +382,7 @@ impl Gate {
 
     /// To the keeper: what is to be handed on, once the last of it has been heard. That is what is surplus,
     /// and for every `call` but 0 a part of what is offered besides: so a session that works keeps most
-    /// of what it needs itself; of one that does nothing the rest follows with the next calls.
+    /// of what it needs itself; of one that has done nothing since the last call it is all.
     pub fn hand_on(&self, call: u64) -> Option<Batch> {
         let offers = &mut *self.offers();
         offers.is_owed &= offers.is_withheld;
@@ -387,7 +390,8 @@ impl Gate {
             return offers.batch.clone();
         }
         let is_new = call != 0 && mem::replace(&mut offers.call, call) != call;
-        let count = if is_new { offers.offered.len().div_ceil(PARTS) } else { 0 };
+        let parts = if is_new && !mem::take(&mut offers.is_active) { 1 } else { PARTS };
+        let count = if is_new { offers.offered.len().div_ceil(parts) } else { 0 };
         let used: Vec<BlockId> = offers.surplus.iter().map(|left| left.block).collect();
         let leftovers = offers.offered.drain(..count).chain(offers.surplus.drain(..));
         let leftovers: Vec<Leftover> = leftovers.collect();

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::{Error, Outcome};
-use fusee_core::host::{Acting, BlockGrant, Damage, GiveUp, Host};
+use fusee_core::host::{Acting, Damage, GiveUp, Granted, Host};
 use fusee_core::layout::{Address, SizeClass};
 use fusee_core::slab::Rest;
 use fusee_core::verbs::MnId;
@@ -37,6 +37,8 @@ const BLOCK_RETRY: Duration = Duration::from_millis(5);
 /// How long who asked for a block still waits when a newer view has come: one that is granted when
 /// nobody waits any more is of use to nobody.
 const BLOCK_PATIENCE: Duration = Duration::from_millis(5);
+/// How long to wait for what others hand on before all are asked again.
+const CALL_PATIENCE: Duration = Duration::from_millis(10);
 /// How long the master may take to note that a subtable is full.
 const SPLIT_DEADLINE: Duration = Duration::from_secs(1);
 
@@ -126,18 +128,22 @@ impl<E: Environment> Host for SessionHost<E> {
         class: SizeClass,
         to_delete: bool,
         view: &Arc<View>,
-    ) -> Result<Option<BlockGrant>, Error> {
+    ) -> Result<Granted, Error> {
         // On the heap: it is rare, and the futures of operations stay small.
         let tries = self.op_timeout.as_millis() / (4 * BLOCK_RETRY.as_millis());
         let granting = Box::pin(async {
             for _ in 0..tries {
-                match self.blocks.grant(class, to_delete, view).await {
+                match self.blocks.grant(class, to_delete, view).await.map(Granted::Block) {
+                    // That takes a while, and others wait for who acts.
+                    Err(Error::Allocation { .. }) if self.blocks.awaits_call(class) => {
+                        return Ok(Granted::Called);
+                    }
                     // A node that has blocks may be missing: wait for the view without it.
                     Err(Error::Allocation { .. }) => self.env.sleep(BLOCK_RETRY).await,
                     other => return other,
                 }
             }
-            self.blocks.grant(class, to_delete, view).await
+            self.blocks.grant(class, to_delete, view).await.map(Granted::Block)
         });
         let tiring = async {
             let is_newer = self.outwait(view.number).await;
@@ -147,13 +153,17 @@ impl<E: Environment> Host for SessionHost<E> {
             is_newer
         };
         match select(granting, pin!(tiring)).await {
-            Either::Left((result, _)) => result.map(Some),
-            Either::Right((true, _)) => Ok(None),
+            Either::Left((result, _)) => result,
+            Either::Right((true, _)) => Ok(Granted::NewerView),
             Either::Right((false, _)) => Err(Error::GaveUp {
                 waiting_for: "a memory node to allocate a block",
                 outcome: Outcome::NotApplied,
             }),
         }
+    }
+
+    async fn await_others(&self) {
+        self.env.sleep(CALL_PATIENCE).await;
     }
 
     async fn grow_index(&self, subtable: u32, view: &Arc<View>) -> bool {

@@ -12,6 +12,10 @@
 //! That is once in a block's worth of objects. One operation does some of it before, when half of them
 //! are used up, so that something can be used again when it is time. Meanwhile nothing is offered to others;
 //! whoever looked for memory offers what is left over when it has done.
+//!
+//! What others hand on takes a while to come. Who waits for it does not act, so that everybody's memory goes
+//! on becoming free, and offers what it does not need itself: else two sessions might each wait for what the
+//! other one keeps.
 
 use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
@@ -20,16 +24,13 @@ use super::Store;
 use super::acting::Acts;
 use super::reclaim::{Left, is_frozen};
 use crate::error::{Error, Outcome};
-use crate::host::Host;
+use crate::host::{GiveUp, Granted, Host};
 use crate::layout::{Object, SizeClass};
 use crate::race::Key;
-use crate::slab::{Allocation, Block, Slabs};
+use crate::slab::{Allocation, Block, Slabs, USED_AGAIN_AT};
 use crate::verbs::Fabric;
 use crate::view::View;
 
-/// Of so many objects of a block one has to be free for it to be taken into use again, as long as
-/// there are other blocks.
-pub(super) const USED_AGAIN_AT: u32 = 8;
 /// So many marks ([`Host::mark`]) after all blocks were doubted they are doubted again at the soonest.
 const DOUBT_PAUSE: u64 = 256;
 /// Blocks that are asked for together at most when the pool is empty.
@@ -37,6 +38,8 @@ const ASKED_TOGETHER: u32 = 8;
 /// So often nobody has anything to hand on, and nothing of the session's own is left to wait for, before
 /// there is no memory.
 const ASKED_IN_VAIN: u32 = 4;
+/// A wait for others counts as so many pauses.
+const PAUSES_PER_WAIT: u32 = 10;
 /// So often a DELETE pauses until a block can be used again: some 50 ms.
 const RIPENING_PAUSES: u32 = 128;
 
@@ -65,7 +68,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
         least: &mut u32,
         view: &Arc<View>,
     ) -> Result<(), Error> {
-        let _ends = MakingRoom::begin(&self.making_room);
         self.take_back();
         for attempt in 0.. {
             if self.has_room(class, *least, view) || self.newest_view().number > view.number {
@@ -73,6 +75,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             if self.slabs.borrow_mut().begin_ask(class) {
                 let _ends = Asking { slabs: &self.slabs, class };
+                let _makes_room = MakingRoom::begin(&self.making_room);
+                self.take_back();
                 return self.more(class, to_delete, least, view).await;
             }
             if self.host.pause(attempt).await.is_err() {
@@ -83,8 +87,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         unreachable!("the loop ends by return")
     }
 
-    /// Lets others have the blocks that are not in use, if they are short of memory and nobody here is
-    /// looking for some.
+    /// Lets others have the blocks that are not in use, if they are short of memory and nobody here does
+    /// anything about them. Of a class that is short here these are only some.
     pub(super) fn offer(&self) {
         if self.making_room.get() == 0 {
             // Some may be gone already.
@@ -139,7 +143,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         // Whatever there is will do now.
         *least = u32::MAX;
         let (mut together, mut in_vain) = (1, 0);
-        for attempt in 0.. {
+        let mut attempt = 0;
+        loop {
             let is_newer = asked == Asked::NewerView || self.newest_view().number > view.number;
             if is_newer || self.has_room(class, *least, view) {
                 return Ok(());
@@ -148,6 +153,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 Left::Waiting => {}
                 // What there was to wait for has just come.
                 Left::Nothing if self.has_room(class, *least, view) => return Ok(()),
+                Left::Freed | Left::Nothing if asked == Asked::Called => {
+                    self.await_others().await;
+                    attempt += PAUSES_PER_WAIT;
+                    asked = self.ask(class, to_delete, view).await?;
+                }
                 Left::Nothing if asked == Asked::Nothing => {
                     if !self.doubt_all() {
                         // Others may have needed all that they had when they were asked.
@@ -169,11 +179,30 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     together = (together * 2).min(ASKED_TOGETHER);
                 }
             }
-            if self.host.pause(attempt).await.is_err() {
+            if self.pause_and_offer(attempt).await.is_err() {
                 return Err(Error::OutOfMemory);
             }
+            attempt += 1;
         }
-        unreachable!("the loop ends by return")
+    }
+
+    /// Waits a little for what others hand on.
+    async fn await_others(&self) {
+        self.offer_during(self.host.await_others()).await;
+    }
+
+    /// Waits until something of the session's own may have become free.
+    async fn pause_and_offer(&self, attempt: u32) -> Result<(), GiveUp> {
+        self.offer_during(self.host.pause(attempt)).await
+    }
+
+    /// Meanwhile others may have what is not needed here.
+    async fn offer_during<T>(&self, waiting: impl Future<Output = T>) -> T {
+        let _rests = Resting::begin(&self.making_room);
+        self.offer();
+        let done = waiting.await;
+        self.take_back();
+        done
     }
 
     fn has_room(&self, class: SizeClass, least: u32, view: &View) -> bool {
@@ -239,8 +268,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let grant = self.host.alloc_block(class, to_delete, view).await;
         drop(acts);
         let grant = match grant {
-            Ok(Some(grant)) => grant,
-            Ok(None) => return Ok(Asked::NewerView),
+            Ok(Granted::Block(grant)) => grant,
+            Ok(Granted::Called) => {
+                self.pool_was_empty.set(true);
+                return Ok(Asked::Called);
+            }
+            Ok(Granted::NewerView) => return Ok(Asked::NewerView),
             Err(Error::OutOfMemory) => {
                 self.pool_was_empty.set(true);
                 return Ok(Asked::Nothing);
@@ -271,6 +304,22 @@ impl Drop for MakingRoom<'_> {
     }
 }
 
+/// It does nothing about blocks for a while; also when it is dropped meanwhile, it goes on as before.
+struct Resting<'s>(&'s Cell<usize>);
+
+impl<'s> Resting<'s> {
+    fn begin(count: &'s Cell<usize>) -> Resting<'s> {
+        count.set(count.get() - 1);
+        Resting(count)
+    }
+}
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() + 1);
+    }
+}
+
 /// What asking for a block came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
@@ -280,6 +329,8 @@ enum Asked {
     LastBlock,
     /// There is none.
     Nothing,
+    /// There is none, but others are called upon to hand some on.
+    Called,
     /// There may be one by a newer view.
     NewerView,
 }

@@ -22,16 +22,16 @@ use core::mem;
 
 use super::guess::Guessed;
 use super::lead::{Lead, may_hold};
+use super::reclaim;
 use super::round::{Contended, Posted, Round, object_places};
 use super::stopped::Progress;
 use super::{Hint, Op, Proof, Stale, Store, Written};
-use super::{reclaim, room};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Object, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, Words};
-use crate::slab::Allocation;
+use crate::slab::{Allocation, USED_AGAIN_AT};
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, Ticket, VerbError};
 use crate::view::{MAX_REPLICAS, SlotRef};
@@ -185,7 +185,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             max_bytes: self.view.geometry.max_value_bytes as usize,
         };
         let class = Object::class(intent.key.len(), intent.value.len()).ok_or_else(too_large)?;
-        let mut least = room::USED_AGAIN_AT;
+        let mut least = USED_AGAIN_AT;
         loop {
             if matches!(step, Step::Nothing(_)) {
                 self.may_write(intent.key).await?;

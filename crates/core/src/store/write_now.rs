@@ -8,9 +8,10 @@
 
 use super::lead::Lead;
 use super::write::{Attempt, Begun, Intent, Step};
-use super::{Hint, Op, Written, room};
+use super::{Hint, Op, Written};
 use crate::host::Host;
 use crate::layout::{Object, Opcode};
+use crate::slab::USED_AGAIN_AT;
 use crate::verbs::Fabric;
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
@@ -29,7 +30,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let Some(lead) = Lead::new(&self.view, hint, intent.key) else { return Err(nothing) };
         let class = Object::class(intent.key.len(), intent.value.len());
-        let allocate = |class| self.store.allocate(class, room::USED_AGAIN_AT, &self.view);
+        let allocate = |class| self.store.allocate(class, USED_AGAIN_AT, &self.view);
         let Some(object) = class.and_then(allocate) else { return Err(nothing) };
 
         let led = match self.post_led(intent, &lead, &object) {

@@ -543,6 +543,7 @@ pub struct Shape {
     pub fabric: &'static str,
     /// Of a memory node.
     pub pool: &'static str,
+    pub block: &'static str,
     pub nodes: u32,
     pub index_replicas: u32,
     pub data_replicas: u32,
@@ -557,6 +558,7 @@ impl Default for Shape {
         Shape {
             fabric: "tcp",
             pool: "128MiB",
+            block: "256KiB",
             nodes: 3,
             index_replicas: 3,
             data_replicas: 2,
@@ -577,7 +579,8 @@ impl Shape {
     ) -> Server {
         let data_dir = format!("--data-dir={}", scratch.path().join(data_dir).display());
         let line = ["master", "--listen", listen, &data_dir];
-        let sizes = ["--region-bytes=16MiB", "--block-bytes=256KiB", "--max-value-bytes=64KiB"];
+        let block = format!("--block-bytes={}", self.block);
+        let sizes = ["--region-bytes=16MiB", &block, "--max-value-bytes=64KiB"];
         let index = ["--index-keys=1000", "--groups-per-subtable=16", "-v"];
         let counts = [
             format!("--memory-nodes={}", self.nodes),

@@ -21,5 +21,6 @@ mod measure;
 mod net;
 mod pause;
 mod porcupine;
+mod refill;
 mod soak;
 mod writer;

@@ -21,7 +21,7 @@ use fusee_core::verbs::ClientId;
 use super::{Action, Actions, Level, Master, Phase, refused};
 
 /// How long nobody is called upon again.
-const PAUSE_MS: u64 = 50;
+const PAUSE_MS: u64 = 20;
 /// Who has waited for one of so many calls hears that it is over, for so long after the last one was.
 const VALID_CALLS: u64 = 4;
 const VALID_FOR_MS: u64 = 2_000;

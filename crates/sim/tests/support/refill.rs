@@ -5,6 +5,12 @@
 //!
 //! *Lend*: one client has filled the pool and has the only block that was kept back for DELETEs, and does
 //! nothing any more. Others have to be able to delete all the same.
+//!
+//! *Refuse*: several clients fill the pool. Who is refused is to hear so soon.
+//!
+//! *Swap*: two clients need what the other one has, at the same time.
+//!
+//! *Update*: several clients update what is there, with little room to spare.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -159,6 +165,115 @@ pub fn lend(seed: u64) -> Nanos {
         }
     });
     executor.run(100_000_000, || ());
+    drop(executor);
+    slowest.get()
+}
+
+/// Several clients fill the pool side by side, and ask for more when it is full. Returns how long the slowest
+/// of those inserts took that were refused then.
+pub fn refuse(seed: u64) -> Nanos {
+    const SESSIONS: u64 = 4;
+    let sim = Sim::new(seed);
+    let cluster = cluster(&sim, 1);
+    let slowest = Cell::new(0);
+    let mut executor = Executor::new(&sim);
+    for number in 0..SESSIONS {
+        let process = cluster.client_process();
+        let keeper = cluster.keeper(process, LEASE);
+        let (of_all, cluster, sim) = (&slowest, &cluster, &sim);
+        executor.spawn(process, async move {
+            let session = open(cluster, process, &keeper).await;
+            let first = number << 32;
+            let mut key = first + fill(&session, first).await;
+            for _ in 0..5 {
+                key += 1;
+                let begun = sim.now();
+                match session.insert(&key.to_be_bytes(), &[0; VALUE]).await {
+                    Err(Error::OutOfMemory) => of_all.set(of_all.get().max(sim.now() - begun)),
+                    other => assert!(other.is_ok(), "{other:?}"),
+                }
+            }
+            // Who has filled the pool first is there until all have.
+            sim.sleep(2_000_000_000).await;
+        });
+    }
+    executor.run(100_000_000, || ());
+    drop(executor);
+    slowest.get()
+}
+
+/// Two clients have filled the pool, with pairs of two sizes, and deleted most of them, though no whole block
+/// of them. Then each inserts a pair of the other one's size, at the same time.
+pub fn swap(seed: u64) {
+    const SIZES: [usize; 2] = [VALUE, 3000];
+    let sim = Sim::new(seed);
+    let cluster = cluster(&sim, 1);
+    let swapped = Cell::new(0);
+    let mut executor = Executor::new(&sim);
+    for (number, own) in SIZES.into_iter().enumerate() {
+        let process = cluster.client_process();
+        let keeper = cluster.keeper(process, LEASE);
+        let (swapped, cluster, sim) = (&swapped, &cluster, &sim);
+        executor.spawn(process, async move {
+            let session = open(cluster, process, &keeper).await;
+            let first = (number as u64) << 32;
+            let mut end = first;
+            while session.insert(&end.to_be_bytes(), &vec![0; own]).await.is_ok() {
+                end += 1;
+            }
+            for key in (first..end).filter(|key| key % 3 != 0) {
+                delete(&session, key).await;
+            }
+            sim.sleep(20_000_000_000 - sim.now()).await;
+            let other = vec![0; SIZES[1 - number]];
+            let inserted = session.insert(&end.to_be_bytes(), &other).await;
+            assert!(inserted.is_ok(), "a pair of {} bytes: {inserted:?}", other.len());
+            swapped.set(swapped.get() + 1);
+            sim.sleep(10_000_000_000).await;
+        });
+    }
+    executor.run(100_000_000, || ());
+    drop(executor);
+    assert_eq!(swapped.get(), 2);
+}
+
+/// Several clients update pairs, each now and then one that another one wrote last, that take half of a pool in
+/// which each of them has a few blocks only. Returns how long the slowest update took.
+pub fn update(seed: u64) -> Nanos {
+    const SESSIONS: u64 = 4;
+    // Of 1600 that fit: many more are free than those have who have done their work.
+    const PAIRS: u64 = 800;
+    const BYTES: usize = 500;
+    let sim = Sim::new(seed);
+    let cluster = cluster(&sim, 1);
+    let (slowest, at_work) = (Cell::new(0), Cell::new(SESSIONS));
+    let mut executor = Executor::new(&sim);
+    for number in 0..SESSIONS {
+        let process = cluster.client_process();
+        let keeper = cluster.keeper(process, LEASE);
+        let (of_all, at_work, cluster, sim) = (&slowest, &at_work, &cluster, &sim);
+        executor.spawn(process, async move {
+            let session = open(cluster, process, &keeper).await;
+            for key in (number..PAIRS).step_by(SESSIONS as usize) {
+                session.insert(&key.to_be_bytes(), &[0; BYTES]).await.expect("there is room");
+            }
+            for round in 1..=10 {
+                for key in ((number + round) % SESSIONS..PAIRS).step_by(SESSIONS as usize) {
+                    let begun = sim.now();
+                    let updated = session.update(&key.to_be_bytes(), &[round as u8; BYTES]).await;
+                    let is_there = matches!(updated, Ok(()) | Err(Error::NotFound));
+                    assert!(is_there, "round {round}, pair {key}: {updated:?}");
+                    of_all.set(of_all.get().max(sim.now() - begun));
+                }
+            }
+            // All others are to find what this one does not need any more.
+            at_work.set(at_work.get() - 1);
+            while at_work.get() > 0 {
+                sim.sleep(10_000_000).await;
+            }
+        });
+    }
+    executor.run(1_000_000_000, || ());
     drop(executor);
     slowest.get()
 }

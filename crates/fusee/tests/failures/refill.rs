@@ -1,0 +1,174 @@
+//! Memory of killed clients: what fitted into a pool fits again.
+//!
+//! A client process fills the pool until it is told that there is no more memory, goes on with updates, and
+//! is killed as it stands. Another one deletes everything that it had inserted, and leaves. That again and
+//! again: after the last round as many pairs have to fit as in the first, but for one in a hundred.
+//!
+//! ```text
+//! cargo test --release -p fusee --test failures -- --ignored --exact --nocapture \
+//!     refill::fill_and_kill_fifty_times
+//! ```
+
+use std::io::{BufRead, BufReader, Read, Write, stdin};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use fusee_client::{Client, Error, Options};
+use serde::{Deserialize, Serialize};
+
+use super::cluster::{Cluster, Shape};
+
+/// The environment variable that tells this binary to be a filler.
+const ROLE: &str = "FUSEE_TEST_FILLER";
+/// A little less than a quarter of the smallest block.
+const VALUE_BYTES: usize = 60_000;
+/// Sessions of a filler.
+const THREADS: usize = 2;
+
+#[derive(Deserialize, Serialize)]
+struct Task {
+    master: String,
+    fabric: String,
+}
+
+/// A client process that has filled the pool; killed on drop.
+struct Filler {
+    child: Child,
+    /// Keys that it tried, from 0 on, and those of them that are there.
+    tried: u64,
+    fit: u64,
+}
+
+impl Filler {
+    fn run(cluster: &Cluster, fabric: &str) -> Filler {
+        let task = Task { master: cluster.address().into(), fabric: fabric.into() };
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "refill::is_a_filler", "--ignored", "--nocapture"]);
+        command.env(ROLE, serde_json::to_string(&task).unwrap());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut filler = Filler { child: command.spawn().unwrap(), tried: 0, fit: 0 };
+        let lines = BufReader::new(filler.child.stdout.take().unwrap()).lines();
+        let said = lines.map_while(Result::ok).find_map(|line| {
+            let (fit, tried) = line.strip_prefix("filled ")?.split_once(" of ")?;
+            Some((fit.parse().ok()?, tried.parse().ok()?))
+        });
+        (filler.fit, filler.tried) = said.expect("it says how many pairs fit");
+        filler
+    }
+}
+
+impl Drop for Filler {
+    fn drop(&mut self) {
+        // SIGKILL. An error means that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Not a test: what [`Filler::run`] runs.
+#[test]
+#[ignore = "the client process of the other tests"]
+fn is_a_filler() {
+    let Ok(task) = std::env::var(ROLE) else { return };
+    let task: Task = serde_json::from_str(&task).unwrap();
+    let client = join(&task.master, &task.fabric);
+    let (tried, fit, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let fill = || {
+            let mut own = Vec::new();
+            loop {
+                let key = tried.fetch_add(1, Ordering::Relaxed);
+                match client.insert(&name(key), &value(key)) {
+                    Ok(()) => own.push(key),
+                    Err(Error::OutOfMemory) => break,
+                    Err(error) => panic!("pair {key}: {error}"),
+                }
+            }
+            fit.fetch_add(own.len() as u64, Ordering::Relaxed);
+            own
+        };
+        let filled: Vec<_> = (0..THREADS).map(|_| scope.spawn(fill)).collect();
+        let filled: Vec<_> = filled.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let (client, stop) = (&client, &stop);
+        for own in filled {
+            // Refused mostly: it is looking for memory when it dies.
+            scope.spawn(move || {
+                for key in own.iter().cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    let _refused = client.update(&name(*key), &value(*key));
+                }
+            });
+        }
+        let (fit, tried) = (fit.load(Ordering::Relaxed), tried.load(Ordering::Relaxed));
+        println!("\nfilled {fit} of {tried}");
+        std::io::stdout().flush().unwrap();
+        // Until it is killed, or the test is gone.
+        let _ = stdin().read_to_end(&mut Vec::new());
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+fn join(master: &str, fabric: &str) -> Client {
+    let options = Options { fabric: fabric.parse().unwrap(), ..Options::default() };
+    Client::connect_with(master, options).unwrap()
+}
+
+fn name(key: u64) -> Vec<u8> {
+    format!("fill-{key:06}").into_bytes()
+}
+
+fn value(key: u64) -> Vec<u8> {
+    vec![key as u8; VALUE_BYTES]
+}
+
+/// How many pairs fit in every round.
+fn fits(fabric: &'static str, pool: &'static str, block: &'static str, rounds: u32) -> Vec<u64> {
+    let cluster = Cluster::of(Shape { fabric, pool, block, ..Shape::default() });
+    let is_quiet =
+        |status: &fusee_client::Status| status.open_sessions + status.given_up_sessions == 0;
+    let mut fits = Vec::new();
+    for round in 1..=rounds {
+        let filler = Filler::run(&cluster, fabric);
+        let (fit, tried) = (filler.fit, filler.tried);
+        drop(filler);
+        cluster.until("the dead client is recovered", is_quiet);
+        let client = join(cluster.address(), fabric);
+        let deleted = (0..tried).filter(|key| match client.delete(&name(*key)) {
+            Ok(()) => true,
+            Err(Error::NotFound) => false,
+            Err(error) => panic!("round {round}: pair {key} cannot be deleted: {error}"),
+        });
+        assert_eq!(deleted.count() as u64, fit, "round {round}: pairs that were acknowledged");
+        drop(client);
+        cluster.until("all sessions have ended", is_quiet);
+        println!("round {round}: {fit} pairs fitted");
+        fits.push(fit);
+    }
+    let survey = join(cluster.address(), fabric).survey_memory().expect("nodes answer");
+    for class in &survey.classes {
+        println!(
+            "objects of {} bytes: {} blocks, {} of {} objects marked",
+            class.object_bytes, class.blocks, class.marked, class.objects
+        );
+    }
+    fits
+}
+
+#[track_caller]
+fn holds(fits: &[u64]) {
+    let (first, last) = (fits[0], fits[fits.len() - 1]);
+    println!("{first} pairs in the first round, {last} in the last: {fits:?}");
+    assert!(last * 100 >= first * 99, "{fits:?}");
+}
+
+#[test]
+fn what_fitted_fits_again_when_the_client_was_killed() {
+    holds(&fits("shm", "64MiB", "256KiB", 4));
+}
+
+/// 50 rounds in a pool of 256 MiB with blocks of 1 MiB. Takes minutes.
+#[test]
+#[ignore = "takes long; prints how many pairs fit"]
+fn fill_and_kill_fifty_times() {
+    holds(&fits("shm", "256MiB", "1MiB", 50));
+}
