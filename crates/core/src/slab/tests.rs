@@ -103,6 +103,35 @@ fn a_block_is_lent_between_two_operations_and_used_again_however_little_is_free(
     assert_eq!(slabs.offer(), (vec![], vec![]), "there is nothing left to lend");
 }
 
+/// Of the class of which an operation asks for a block.
+#[test]
+fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
+    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    for (block, seen) in [(1, 0), (2, 1), (3, 2), (4, 3)] {
+        slabs.add_block(class(), grant(block, 3));
+        let words = vec![(0, u64::MAX)];
+        let seen = Seen { led_since: 1, mark: 0, words, objects: seen };
+        slabs.aside_at(Address::new(block * BLOCK)).unwrap().seen = Some(seen);
+    }
+    let offered = |slabs: &mut Slabs| {
+        let (spare, surplus) = slabs.offer();
+        slabs.take_back(&[]);
+        assert_eq!(surplus, []);
+        spare.iter().map(|rest| rest.block.bytes() / BLOCK).collect::<Vec<_>>()
+    };
+    assert!(slabs.begin_ask(class()));
+    assert_eq!(offered(&mut slabs), [3, 2]);
+    slabs.end_ask(class());
+    assert_eq!(offered(&mut slabs), [4, 3, 2, 1]);
+    // Who has nothing keeps what may become free; another class is not short.
+    slabs.begin_ask(class());
+    slabs.aside.retain(|block| block.address == Address::new(BLOCK));
+    assert_eq!(offered(&mut slabs), []);
+    slabs.end_ask(class());
+    slabs.begin_ask(SizeClass::fitting(64).unwrap());
+    assert_eq!(offered(&mut slabs), [1]);
+}
+
 #[test]
 fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
