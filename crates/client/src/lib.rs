@@ -42,6 +42,7 @@ mod options;
 mod session;
 mod shared;
 mod survey;
+mod sync;
 
 pub use client::Client;
 pub use error::ConnectError;

@@ -25,6 +25,8 @@ pub mod error;
 pub mod host;
 pub mod layout;
 pub mod mutant;
+#[doc(hidden)]
+pub mod parsers;
 pub mod race;
 pub mod recovery;
 pub mod repair;

@@ -44,6 +44,8 @@ mutants! {
     /// Readers of a subtable whose primary is lost answer although the backups may come to another
     /// word: if one more is lost, what was read has never been.
     ReadsDoubtfulBackups,
+    /// A SEARCH of many keys takes the first backup of a subtable that has no primary for one.
+    ManyReadsBackups,
     /// A loser waits on when the view changes: for a winner that is dead, and whose recovery waits
     /// for the change.
     LoserIgnoresNewView,

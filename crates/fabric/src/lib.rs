@@ -28,6 +28,8 @@ pub mod clock;
 pub mod conformance;
 pub mod error;
 mod hello;
+#[doc(hidden)]
+pub mod parsers;
 // Memory that other processes change cannot be accessed through safe Rust.
 #[allow(unsafe_code)]
 pub mod pool;

@@ -108,4 +108,30 @@ mod tests {
         assert_eq!(Bytes(1536).to_string(), "1.5 KiB");
         assert_eq!(Bytes(1 << 30).to_string(), "1.0 GiB");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whole_numbers_come_back_in_every_unit(number: u64, unit in 0..UNITS.len(), upper: bool) {
+            let (suffix, factor) = UNITS[unit];
+            // As many as there may be of this unit, and all of them alone.
+            let number = number / factor;
+            let unit = if upper { suffix.to_uppercase() } else { suffix.to_owned() };
+            for text in [format!("{number}{unit}"), format!(" {number} {unit} ")] {
+                proptest::prop_assert_eq!(text.parse(), Ok(Bytes(number * factor)), "{}", text);
+            }
+            proptest::prop_assert_eq!(number.to_string().parse(), Ok(Bytes(number)));
+            let too_many = format!("{}{unit}", u128::from(u64::MAX / factor) + 1);
+            proptest::prop_assert!(factor == 1 || too_many.parse::<Bytes>().is_err());
+        }
+
+        #[test]
+        fn any_text_is_a_number_of_bytes_or_an_error(
+            text in proptest::prop_oneof!["\\PC{0,20}", "[0-9.eE+-]{0,9} ?[kKmMgGtTiIbB]{0,3}"]
+        ) {
+            if let Ok(bytes) = text.parse::<Bytes>() {
+                proptest::prop_assert!(text.contains(|c: char| c.is_ascii_digit()));
+                proptest::prop_assert!(!text.contains('-'), "{}", bytes);
+            }
+        }
+    }
 }

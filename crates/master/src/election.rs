@@ -247,7 +247,7 @@ where
         let started = runtime
             .block_on(term)
             .map_err(StartError::from)
-            .and_then(|term| (self.lead)(Store::remote(Box::new(term))));
+            .and_then(|term| (self.lead)(Store::remote(Box::new(term))?));
         let (queue, thread) = match started {
             Ok(started) => started,
             Err(StartError::Store(

@@ -426,7 +426,8 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
                 return "its term is over".into();
             }
             let now_ms = self.begun.elapsed().as_millis() as u64;
-            if let Err(error) = self.decide(now_ms, events) {
+            let decided = self.decide(now_ms, events).and_then(|()| self.store.settle());
+            if let Err(error) = decided {
                 tracing::error!(%error, "the master decides no more: its store failed");
                 return error.to_string();
             }

@@ -2,8 +2,14 @@
 //!
 //! One redb file, `master.redb` in the data directory: transactions are atomic and durable when
 //! they return, and the file is locked, so that two masters never go on from one state. Values
-//! are postcard bytes. The key `format` holds the number of this layout; another number is
-//! somebody else's file and is left alone.
+//! are postcard bytes with a checksum ([`sealed`]). The key `format` holds the number of this layout; another
+//! number is somebody else's file and is left alone.
+//!
+//! *Damage.* A store is used as it was written, or not at all. Every page is checked when the file is
+//! opened, first in an [image](image) of it, so that a file that is refused stays as it was found. There is
+//! one thing that checks of a file cannot see: redb keeps the last two commits, and where the last one is
+//! damaged it goes back to the one before, as if a crash had cut the last one off. So what is written is
+//! committed twice ([`Store::settle`]): then both hold the same.
 //!
 //! Embedded clusters, which end with their process, use [`Store::memory`]. Several masters that
 //! elect a leader keep their records elsewhere ([`Remote`]), under the same keys and in the same
@@ -12,14 +18,23 @@
 pub mod address;
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;
+mod image;
+pub mod sealed;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use redb::backends::FileBackend;
+use redb::{
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
+    TableDefinition, TableError,
+};
 
+use self::image::Image;
+use self::sealed::{CONTENTS_KEY, Contents, FORMAT_KEY, Format, Unsound};
 use crate::record::{DESTROYED, Record, Write};
 
 /// The file's name in the data directory.
@@ -28,8 +43,11 @@ pub const FILE_NAME: &str = "master.redb";
 const TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("fusee-master");
 /// Records that are removed by one change, where many are.
 const TOGETHER: usize = 64;
-const FORMAT_KEY: &str = "format";
-pub(crate) const FORMAT: &[u8] = b"fusee-master 6";
+/// How long what was written stands in one commit only, at least: a change of the view takes a few writes,
+/// one soon after the other, and is not to wait for the second commits.
+const SETTLED_AFTER: Duration = Duration::from_millis(200);
+
+type Entries = BTreeMap<String, Vec<u8>>;
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -56,12 +74,25 @@ pub enum StoreError {
         /// What was found.
         cause: String,
     },
+    /// A record is not what was written.
+    #[error(
+        "{store} is damaged: the record {record} is not as it was written ({cause}); restore the \
+         store from a copy, or start the master over an empty one, where it waits for `fusee form`"
+    )]
+    DamagedRecord {
+        /// The store.
+        store: String,
+        /// The record's key.
+        record: String,
+        /// What was found.
+        cause: String,
+    },
     /// The file is another version's.
     #[error(
         "{} was written in the format {found:?}, this program knows {:?}; use the version that \
          wrote it",
         path.display(),
-        String::from_utf8_lossy(FORMAT)
+        sealed::FORMAT
     )]
     OtherFormat {
         /// The file.
@@ -132,8 +163,17 @@ pub struct Store {
 #[derive(Debug)]
 enum Kept {
     Memory(BTreeMap<String, Record>),
-    File { path: PathBuf, database: Database },
-    Remote(Box<dyn Remote>),
+    File(StoreFile),
+    Remote { remote: Box<dyn Remote>, contents: Contents },
+}
+
+#[derive(Debug)]
+struct StoreFile {
+    path: PathBuf,
+    database: Database,
+    contents: Contents,
+    /// When something was written that stands in one commit only.
+    unsettled: Option<Instant>,
 }
 
 impl Store {
@@ -143,14 +183,15 @@ impl Store {
     }
 
     /// A store outside of this process, for one term of office.
-    pub fn remote(remote: Box<dyn Remote>) -> Store {
-        Store { kept: Kept::Remote(remote) }
+    pub fn remote(remote: Box<dyn Remote>) -> Result<Store, StoreError> {
+        let (_, contents) = check(&remote.name(), &remote.read()?)?;
+        Ok(Store { kept: Kept::Remote { remote, contents } })
     }
 
     /// Whether this master may still decide; see [`Remote::holds`].
     pub fn holds(&self) -> bool {
         match &self.kept {
-            Kept::Remote(remote) => remote.holds(),
+            Kept::Remote { remote, .. } => remote.holds(),
             _ => true,
         }
     }
@@ -159,8 +200,8 @@ impl Store {
     pub fn name(&self) -> String {
         match &self.kept {
             Kept::Memory(_) => "memory".into(),
-            Kept::File { path, .. } => path.display().to_string(),
-            Kept::Remote(remote) => remote.name(),
+            Kept::File(file) => file.path.display().to_string(),
+            Kept::Remote { remote, .. } => remote.name(),
         }
     }
 
@@ -177,81 +218,48 @@ impl Store {
         // The database makes an empty file its own.
         let mut private = File::options();
         private.read(true).write(true).create(true).truncate(false).mode(0o600);
-        drop(private.open(&path).map_err(|error| io(&path, error))?);
-        let store = Store::open_file(&path)?;
-        store.check_format()?;
-        Ok(store)
-    }
-
-    fn open_file(path: &Path) -> Result<Store, StoreError> {
-        let path = path.to_owned();
-        let database = Database::create(&path).map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path: path.clone() },
-            DatabaseError::UpgradeRequired(version) => StoreError::OtherFormat {
-                path: path.clone(),
-                found: format!("redb file format {version}"),
-            },
-            error => failed(&path, error),
-        })?;
-        Ok(Store { kept: Kept::File { path, database } })
-    }
-
-    /// Makes an empty file this format's; refuses another's.
-    fn check_format(&self) -> Result<(), StoreError> {
-        let Kept::File { path, database } = &self.kept else { return Ok(()) };
-        let failed = |error: redb::Error| failed(path, error);
-        let found = read(database).map_err(failed)?;
-        match found.get(FORMAT_KEY).map(Vec::as_slice) {
-            Some(FORMAT) => Ok(()),
-            None if found.is_empty() => {
-                write(database, [(FORMAT_KEY, Some(FORMAT.to_vec()))]).map_err(failed)
-            }
-            other => Err(StoreError::OtherFormat {
-                path: path.clone(),
-                found: String::from_utf8_lossy(other.unwrap_or_default()).into_owned(),
-            }),
+        let open = || {
+            let file = private.open(&path).map_err(|error| io(&path, error))?;
+            FileBackend::new(file).map_err(|error| failed(&path, error))
+        };
+        // First a look that changes nothing.
+        let image = open_database(&path, Image::new(open()?))?;
+        let (_, contents) = check_file(&path, &image)?;
+        drop(image);
+        let database = open_database(&path, open()?)?;
+        let mut file = StoreFile { path, database, contents, unsettled: None };
+        if file.read()?.is_empty() {
+            file.write(BTreeMap::from([(FORMAT_KEY.into(), Some(sealed::format()))]))?;
         }
+        Ok(Store { kept: Kept::File(file) })
+    }
+
+    /// The records in the bytes of a store's file, read as [`Store::open`] would.
+    pub fn read_image(bytes: &[u8]) -> Result<Vec<Record>, StoreError> {
+        let path = Path::new("the image of a store");
+        let memory = image::in_memory(bytes).map_err(|error| failed(path, error))?;
+        Ok(check_file(path, &open_database(path, memory)?)?.0)
     }
 
     /// All records.
     pub fn load(&self) -> Result<Vec<Record>, StoreError> {
-        let entries = match &self.kept {
+        let (records, _) = match &self.kept {
             Kept::Memory(records) => return Ok(records.values().cloned().collect()),
-            Kept::File { path, database } => read(database).map_err(|error| failed(path, error))?,
-            Kept::Remote(remote) => remote.read()?,
+            Kept::File(file) => check_file(&file.path, &file.database)?,
+            Kept::Remote { remote, .. } => check(&remote.name(), &remote.read()?)?,
         };
-        let records = entries.into_iter().filter(|(key, _)| key != FORMAT_KEY);
-        records.map(|(key, bytes)| self.decode(&key, &bytes)).collect()
-    }
-
-    fn decode(&self, key: &str, bytes: &[u8]) -> Result<Record, StoreError> {
-        let damaged = |cause| match &self.kept {
-            Kept::Remote(remote) => StoreError::Unusable {
-                store: remote.name(),
-                cause: format!("it is damaged, or of another version: {cause}"),
-            },
-            Kept::File { path, .. } => StoreError::Damaged { path: path.clone(), cause },
-            Kept::Memory(_) => unreachable!("records in memory are not encoded"),
-        };
-        match postcard::from_bytes::<Record>(bytes) {
-            Ok(record) if record.key() == key => Ok(record),
-            Ok(record) => Err(damaged(format!("{key} holds {}", record.key()))),
-            Err(error) => Err(damaged(format!("{key}: {error}"))),
-        }
+        Ok(records)
     }
 
     /// Removes all but the names of destroyed clusters, some at a time: a shared store takes only so many
     /// changes together.
     pub fn clear(&mut self) -> Result<(), StoreError> {
-        let keys = match &self.kept {
+        let keys: Vec<String> = match &self.kept {
             Kept::Memory(records) => records.keys().cloned().collect(),
-            Kept::File { path, database } => {
-                let entries = read(database).map_err(|error| failed(path, error))?;
-                entries.into_keys().collect::<Vec<_>>()
-            }
-            Kept::Remote(remote) => remote.read()?.into_keys().collect(),
+            Kept::File(file) => file.read()?.into_keys().collect(),
+            Kept::Remote { remote, .. } => remote.read()?.into_keys().collect(),
         };
-        let goes = |key: &String| key != FORMAT_KEY && !key.starts_with(DESTROYED);
+        let goes = |key: &String| !sealed::is_own(key) && !key.starts_with(DESTROYED);
         let writes: Vec<Write> = keys.into_iter().filter(goes).map(Write::Remove).collect();
         writes.chunks(TOGETHER).try_for_each(|some| self.persist(some.to_vec()))
     }
@@ -268,26 +276,121 @@ impl Store {
                 }
                 Ok(())
             }
-            Kept::File { path, database } => {
-                write(database, writes.into_iter().map(entry)).map_err(|error| failed(path, error))
+            Kept::File(file) => file.write(writes.into_iter().map(entry).collect()),
+            Kept::Remote { remote, contents } => {
+                let entries = writes.into_iter().map(entry).collect();
+                with_contents(contents, entries, |entries| {
+                    remote.write(entries.into_iter().collect())
+                })
             }
-            Kept::Remote(remote) => remote.write(writes.into_iter().map(entry).collect()),
         }
     }
+
+    /// Commits once more what was written some time ago, if it was committed once only; to be called
+    /// now and then. It changes nothing. But redb goes back to its last commit but one where the last one is
+    /// damaged and the file was not closed; and what others may have been told of must stand there, too.
+    pub fn settle(&mut self) -> Result<(), StoreError> {
+        match &mut self.kept {
+            Kept::File(file) if file.unsettled.is_some_and(|at| at.elapsed() >= SETTLED_AFTER) => {
+                file.settle()
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl StoreFile {
+    fn read(&self) -> Result<Entries, StoreError> {
+        read(&self.database).map_err(|error| failed(&self.path, error))
+    }
+
+    fn write(&mut self, entries: BTreeMap<String, Option<Vec<u8>>>) -> Result<(), StoreError> {
+        let StoreFile { path, database, contents, unsettled } = self;
+        with_contents(contents, entries, |entries| {
+            write(database, entries).map_err(|error| failed(path, error))
+        })?;
+        unsettled.get_or_insert_with(Instant::now);
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), StoreError> {
+        let same = BTreeMap::from([(CONTENTS_KEY.to_owned(), Some(self.contents.encode()))]);
+        write(&self.database, same).map_err(|error| failed(&self.path, error))?;
+        self.unsettled = None;
+        Ok(())
+    }
+}
+
+/// Writes entries, and what there is with them. Where that fails there is what there was.
+fn with_contents(
+    contents: &mut Contents,
+    mut entries: BTreeMap<String, Option<Vec<u8>>>,
+    write: impl FnOnce(BTreeMap<String, Option<Vec<u8>>>) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let mut before = Vec::with_capacity(entries.len());
+    for (key, bytes) in entries.iter().filter(|(key, _)| !sealed::is_own(key)) {
+        let crc = bytes.as_ref().map(|bytes| sealed::unseal(key, bytes));
+        let crc = crc.map(|unsealed| unsealed.expect("it was sealed for this").1);
+        before.push((key.clone(), contents.set(key, crc)));
+    }
+    entries.insert(CONTENTS_KEY.into(), Some(contents.encode()));
+    let written = write(entries);
+    if written.is_err() {
+        for (key, crc) in before {
+            contents.set(&key, crc);
+        }
+    }
+    written
+}
+
+/// Reads all records, and which there are.
+fn check(store: &str, entries: &Entries) -> Result<(Vec<Record>, Contents), StoreError> {
+    sealed::decode_all(entries).map_err(|unsound| damaged(store, unsound))
+}
+
+fn damaged(store: &str, Unsound { record, cause }: Unsound) -> StoreError {
+    StoreError::DamagedRecord { store: store.into(), record, cause }
+}
+
+/// The same, of a database that is this program's, or nobody's yet.
+fn check_file(path: &Path, database: &Database) -> Result<(Vec<Record>, Contents), StoreError> {
+    let entries = read(database).map_err(|error| failed(path, error))?;
+    let name = path.display().to_string();
+    let format = match entries.get(FORMAT_KEY) {
+        Some(bytes) => sealed::read_format(bytes).map_err(|unsound| damaged(&name, unsound))?,
+        None if entries.is_empty() => Format::This,
+        None => Format::Other(String::new()),
+    };
+    match format {
+        Format::This => check(&name, &entries),
+        Format::Other(found) => Err(StoreError::OtherFormat { path: path.into(), found }),
+    }
+}
+
+fn open_database(path: &Path, backend: impl StorageBackend) -> Result<Database, StoreError> {
+    let path = path.to_owned();
+    let opened = Builder::new().set_check_integrity_on_open(true).create_with_backend(backend);
+    opened.map_err(|error| match error {
+        DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path },
+        DatabaseError::UpgradeRequired(version) => {
+            StoreError::OtherFormat { path, found: format!("redb file format {version}") }
+        }
+        error => failed(&path, error),
+    })
 }
 
 /// The key of a change, and the bytes that it puts there.
 fn entry(change: Write) -> (String, Option<Vec<u8>>) {
     match change {
         Write::Put(record) => {
-            let bytes = postcard::to_stdvec(&record).expect("records are plain data");
-            (record.key(), Some(bytes))
+            let (key, bytes) = sealed::encode(&record);
+            (key, Some(bytes))
         }
         Write::Remove(key) => (key, None),
     }
 }
 
-fn read(database: &Database) -> Result<BTreeMap<String, Vec<u8>>, redb::Error> {
+fn read(database: &Database) -> Result<Entries, redb::Error> {
     let table = match database.begin_read()?.open_table(TABLE) {
         Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
         table => table?,
@@ -300,17 +403,17 @@ fn read(database: &Database) -> Result<BTreeMap<String, Vec<u8>>, redb::Error> {
     Ok(entries)
 }
 
-fn write<K: AsRef<str>>(
+fn write(
     database: &Database,
-    entries: impl IntoIterator<Item = (K, Option<Vec<u8>>)>,
+    entries: BTreeMap<String, Option<Vec<u8>>>,
 ) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
         let mut table = transaction.open_table(TABLE)?;
         for (key, bytes) in entries {
             match bytes {
-                Some(bytes) => table.insert(key.as_ref(), bytes.as_slice())?,
-                None => table.remove(key.as_ref())?,
+                Some(bytes) => table.insert(key.as_str(), bytes.as_slice())?,
+                None => table.remove(key.as_str())?,
             };
         }
     }

@@ -372,6 +372,36 @@ fn who_does_not_leave_old_views_behind_is_given_up() {
     assert!(world.sessions[1].expelled && !world.sessions[0].expelled);
 }
 
+/// A session was given up that had not left the old view behind. Its verbs may still arrive where nobody has
+/// confirmed that it is shut out.
+#[test]
+fn a_change_waits_until_all_nodes_have_shut_out_who_was_given_up() {
+    let mut world = World::formed(settings(3, 2, 2));
+    fill(&world, MnId(1));
+    world.open();
+    let dead = world.open();
+    world.pass(100);
+    world.sessions[1].renews = false;
+    world.nodes.borrow_mut()[2].withholds_fences = true;
+    world.kill(1);
+    let is_given_up = |world: &World| {
+        let is_it = |record: &Record| matches!(record, Record::Session { client, given_up: true, .. } if *client == dead);
+        world.disk.values().any(is_it)
+    };
+    world.until("it is given up", |world| is_given_up(world));
+    let fenced_at = |world: &World, at: usize| world.nodes.borrow()[at].fenced.contains(&dead);
+    for _ in 0..5 {
+        world.pass(LEASE_MS);
+        let stage = world.view().change.map(|change| change.stage);
+        assert_eq!(stage, Some(Stage::Frozen), "one node has not confirmed it");
+        assert!(is_given_up(&world) && fenced_at(&world, 0) && !fenced_at(&world, 2));
+    }
+    assert!(world.repairers.is_empty(), "nothing was put right meanwhile");
+    world.nodes.borrow_mut()[2].withholds_fences = false;
+    world.until("going on", |world| world.view().change.is_none() && !is_given_up(world));
+    assert!(fenced_at(&world, 2) && world.view().member(MnId(2)).is_some());
+}
+
 #[test]
 fn without_its_last_replica_the_cluster_goes_on_with_what_it_has() {
     let mut world = World::formed(settings(2, 1, 1));

@@ -4,10 +4,11 @@ use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
+use fusee_core::layout::crc32c;
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::Member;
 use fusee_master::record::{Record, Write, member_key};
-use fusee_master::store::{FILE_NAME, Store, StoreError};
+use fusee_master::store::{FILE_NAME, Store, StoreError, sealed};
 
 const CLUSTER: ClusterId = ClusterId::from_word(9).unwrap();
 
@@ -85,6 +86,11 @@ fn the_bytes_of_records_stay_readable() {
     let record: Record = postcard::from_bytes(&bytes).unwrap();
     assert_eq!(record, Record::Member(member(1)));
     assert_eq!(postcard::from_bytes::<Record>(b"\x06\x41").unwrap(), Record::ClientIds { end: 65 });
+    // With its checksum: the CRC-32C of 06 41 and the key, as any other program computes it.
+    let ids = Record::ClientIds { end: 65 };
+    let bytes = [&b"\x06\x41"[..], &crc32c(b"\x06\x41client-ids").to_le_bytes()].concat();
+    assert_eq!(sealed::encode(&ids), ("client-ids".into(), bytes));
+    assert_eq!(crc32c(b"123456789"), 0xe306_9283);
 }
 
 #[test]
@@ -139,14 +145,25 @@ fn another_format_and_undecodable_records_are_named() {
     };
     let dir = tempfile::tempdir().unwrap();
     drop(Store::open(dir.path()).unwrap());
-    overwrite(&dir, "client-ids", b"\xff\xff");
-    let error = Store::open(dir.path()).unwrap().load().unwrap_err();
-    assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
-    overwrite(&dir, "client-ids", b"\x00\x09");
-    let error = Store::open(dir.path()).unwrap().load().unwrap_err();
-    assert!(error.to_string().contains("client-ids holds cluster"), "{error}");
-    overwrite(&dir, "format", b"fusee-master 99");
-    let error = Store::open(dir.path()).unwrap_err();
-    assert!(matches!(error, StoreError::OtherFormat { .. }), "{error}");
-    assert!(error.to_string().contains("fusee-master 99"), "{error}");
+    let refused = |text: &str| {
+        let error = Store::open(dir.path()).unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+        error
+    };
+    for bytes in [b"\xff\xff".to_vec(), sealed::seal("client-ids", vec![0xff])] {
+        overwrite(&dir, "client-ids", &bytes);
+        let error = refused("the record client-ids is not as it was written");
+        assert!(matches!(error, StoreError::DamagedRecord { .. }), "{error}");
+    }
+    overwrite(&dir, "client-ids", &sealed::seal("client-ids", b"\x00\x09".to_vec()));
+    refused("it is a record of cluster");
+    overwrite(&dir, "client-ids", &sealed::seal("client-ids", b"\x06\x41\x00".to_vec()));
+    refused("1 bytes too many");
+    // Of this version, of one without checksums, and of one to come.
+    overwrite(&dir, "format", b"fusee-master 7");
+    assert!(matches!(refused("fusee-master 7"), StoreError::OtherFormat { .. }));
+    overwrite(&dir, "format", b"fusee-master 6");
+    assert!(matches!(refused("fusee-master 6"), StoreError::OtherFormat { .. }));
+    overwrite(&dir, "format", &sealed::seal("format", b"fusee-master 99".to_vec()));
+    assert!(matches!(refused("fusee-master 99"), StoreError::OtherFormat { .. }));
 }

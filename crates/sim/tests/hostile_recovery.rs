@@ -241,3 +241,27 @@ fn what_a_guess_left_beside_a_newer_header_is_found() {
         assert_eq!(found.as_deref(), Some(&b"new"[..]));
     }
 }
+
+/// A client took blocks out of use and died before all replicas had heard of it, or before all had heard of
+/// it for the last time: whatever one of them tells that it has used must not be used as new.
+#[test]
+fn of_headers_at_rest_the_one_that_leaves_least_as_new_counts() {
+    let options =
+        ClusterOptions { memory_nodes: 2, index_replicas: 2, ..ClusterOptions::default() };
+    for replica in [0, 1] {
+        let (rng, cluster) = stepwise(3, &options);
+        let dead = cluster.client();
+        alone(&rng, async { dead.insert(b"key", b"1").await.map(drop).unwrap() });
+        let class = SizeClass::from_code(1).unwrap();
+        let blocks = blocks_of(&cluster, dead.client());
+        let header = |first| {
+            let owner = dead.client();
+            BlockHeader { class, owner, first, at_rest: true }.encode()
+        };
+        put(&cluster, blocks[0], &header(5), None);
+        put(&cluster, blocks[0], &header(9), Some(replica));
+        let report = recovered(&rng, &cluster, dead.client(), &blocks).unwrap();
+        let rest = report.blocks[0].content;
+        assert_eq!(rest, BlockContent::Objects { class, first: 9 }, "replica {replica}");
+    }
+}

@@ -24,8 +24,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::mem;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -35,8 +34,9 @@ use fusee_core::change::Stage;
 use fusee_core::host::{Acting, Damage};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
-use fusee_fabric::barrier;
 use futures_util::task::AtomicWaker;
+
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, MutexGuard, barrier};
 
 /// Nothing acts; nothing waits to be marked.
 const IDLE: u64 = u64::MAX;

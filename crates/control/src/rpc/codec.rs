@@ -107,7 +107,7 @@ impl<M, T: Sink<M, Error = io::Error>> Sink<M> for Ending<T> {
     }
 }
 
-fn encode<T: Serialize>(message: &T) -> io::Result<Bytes> {
+pub(super) fn encode<T: Serialize>(message: &T) -> io::Result<Bytes> {
     let bytes = postcard::to_stdvec(message).map_err(invalid)?;
     if bytes.len() > MAX_FRAME_BYTES {
         return Err(invalid(format!("a message of {} bytes is too long", bytes.len())));
@@ -115,7 +115,7 @@ fn encode<T: Serialize>(message: &T) -> io::Result<Bytes> {
     Ok(bytes.into())
 }
 
-fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> io::Result<T> {
+pub(super) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> io::Result<T> {
     match postcard::take_from_bytes(bytes).map_err(invalid)? {
         (message, []) => Ok(message),
         (_, rest) => Err(invalid(format!("{} bytes too many", rest.len()))),

@@ -75,7 +75,7 @@ impl fmt::Display for HelloError {
     }
 }
 
-fn encode(role: Role) -> [u8; HELLO_BYTES] {
+pub(super) fn encode(role: Role) -> [u8; HELLO_BYTES] {
     let mut bytes = [0; HELLO_BYTES];
     bytes[..5].copy_from_slice(MAGIC);
     bytes[5] = VERSION;
@@ -83,7 +83,7 @@ fn encode(role: Role) -> [u8; HELLO_BYTES] {
     bytes
 }
 
-fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Role, String> {
+pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Role, String> {
     if !bytes.starts_with(MAGIC) {
         return Err("something that does not speak FUSEE's control protocol".into());
     }

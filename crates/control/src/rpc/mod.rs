@@ -28,6 +28,8 @@ mod frames;
 mod guests;
 mod hello;
 mod masters;
+#[doc(hidden)]
+pub mod parsers;
 mod runtime;
 mod server;
 mod stamp;

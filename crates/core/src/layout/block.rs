@@ -14,7 +14,7 @@
 //! at the same place in every block. Only the one on the region's first replica counts: a bit is
 //! set and cleared at one place, and no crash leaves replicas of it that differ.
 
-use super::bytes::{put_u32, u32_at};
+use super::bytes::{crc32c, put_u32, u32_at};
 use super::{SizeClass, UNIT_BYTES};
 use crate::verbs::ClientId;
 
@@ -50,15 +50,14 @@ impl BlockHeader {
         bytes[5] = if self.at_rest { AT_REST } else { IN_USE };
         put_u32(&mut bytes, 8, self.owner.0);
         put_u32(&mut bytes, 12, self.first);
-        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[..CRC]);
-        put_u32(&mut bytes, CRC, crc as u32);
+        let crc = crc32c(&bytes[..CRC]);
+        put_u32(&mut bytes, CRC, crc);
         bytes
     }
 
     /// Reads a header; `None` if the bytes are none.
     pub fn decode(bytes: &[u8; BLOCK_HEADER_BYTES as usize]) -> Option<BlockHeader> {
-        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[..CRC]);
-        if u32_at(bytes, 0) != MAGIC || u32_at(bytes, CRC) != crc as u32 {
+        if u32_at(bytes, 0) != MAGIC || u32_at(bytes, CRC) != crc32c(&bytes[..CRC]) {
             return None;
         }
         let at_rest = match bytes[5] {

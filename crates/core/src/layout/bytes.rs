@@ -1,4 +1,4 @@
-//! Little-endian integers at fixed offsets of byte slices.
+//! Little-endian integers at fixed offsets of byte slices, and the checksum of bytes.
 
 /// The 4 bytes at `at`.
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -8,4 +8,9 @@ pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
 /// Puts 4 bytes at `at`.
 pub fn put_u32(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+}
+
+/// The CRC-32C of bytes: the checksum of everything that this project checks.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }

@@ -20,6 +20,7 @@ mod size_class;
 mod slot;
 
 pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, bitmap_bytes};
+pub use bytes::crc32c;
 pub use object::{
     HEADER_BYTES, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair, object_bytes,
 };

@@ -21,7 +21,7 @@
 use core::fmt;
 
 use super::SizeClass;
-use super::bytes::{put_u32, u32_at};
+use super::bytes::{crc32c, put_u32, u32_at};
 
 /// Bytes before the key.
 pub const HEADER_BYTES: u64 = 16;
@@ -53,10 +53,6 @@ impl Opcode {
             .into_iter()
             .find(|o| *o as u8 == byte)
     }
-}
-
-fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
 /// The bytes that an object of this key and value length needs, before rounding to a class.

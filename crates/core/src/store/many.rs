@@ -227,7 +227,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     let object = lead.read_object(&mut self.batch);
                     Ask::Hinted { hint: lead.hint, slot, object }
                 }
-                Err(buckets) if self.view.is_headless(buckets.subtable) => {
+                Err(buckets)
+                    if self.view.is_headless(buckets.subtable)
+                        && !removed(Mutant::ManyReadsBackups) =>
+                {
                     left.add(next, Went::Waits);
                     continue;
                 }

@@ -31,7 +31,7 @@ mod hub;
 mod monitor;
 mod server;
 mod sessions;
-mod wire;
+pub(crate) mod wire;
 
 pub(crate) use client::ShmExecute;
 pub use client::ShmFabric;

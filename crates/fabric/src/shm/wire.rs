@@ -15,14 +15,14 @@ use fusee_core::verbs::ClientId;
 use crate::bytes::{u32_at, u64_at};
 
 /// Tells this protocol and version from others.
-pub(super) const MAGIC: [u8; 8] = *b"FUSEsm01";
-pub(super) const HELLO_BYTES: usize = 24;
-pub(super) const WELCOME_BYTES: usize = 32;
-pub(super) const GOODBYE: u8 = b'b';
+pub(crate) const MAGIC: [u8; 8] = *b"FUSEsm01";
+pub(crate) const HELLO_BYTES: usize = 24;
+pub(crate) const WELCOME_BYTES: usize = 32;
+pub(crate) const GOODBYE: u8 = b'b';
 
 /// What a node says to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(crate) enum Status {
     Welcome,
     WrongIdentity,
     Fenced,
@@ -31,21 +31,21 @@ pub(super) enum Status {
 
 /// A client's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
-    pub(super) identity: u64,
-    pub(super) client: ClientId,
+pub(crate) struct Hello {
+    pub(crate) identity: u64,
+    pub(crate) client: ClientId,
 }
 
 /// The node's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Welcome {
-    pub(super) identity: u64,
-    pub(super) pool_bytes: u64,
-    pub(super) status: Status,
+pub(crate) struct Welcome {
+    pub(crate) identity: u64,
+    pub(crate) pool_bytes: u64,
+    pub(crate) status: Status,
 }
 
 impl Hello {
-    pub(super) fn encode(self) -> [u8; HELLO_BYTES] {
+    pub(crate) fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
@@ -53,14 +53,14 @@ impl Hello {
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Hello> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Hello> {
         let hello = Hello { identity: u64_at(bytes, 8)?, client: ClientId(u32_at(bytes, 16)?) };
         (bytes.starts_with(&MAGIC) && u32_at(bytes, 20)? == 0).then_some(hello)
     }
 }
 
 impl Welcome {
-    pub(super) fn encode(self) -> [u8; WELCOME_BYTES] {
+    pub(crate) fn encode(self) -> [u8; WELCOME_BYTES] {
         let status = match self.status {
             Status::Welcome => 0u32,
             Status::WrongIdentity => 1,
@@ -75,7 +75,8 @@ impl Welcome {
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<Welcome> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Welcome> {
+        let bytes = bytes.get(..WELCOME_BYTES)?;
         let status = match u32_at(bytes, 24)? {
             0 => Status::Welcome,
             1 => Status::WrongIdentity,

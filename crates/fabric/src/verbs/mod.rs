@@ -22,7 +22,7 @@ mod node;
 mod ports;
 #[allow(unsafe_code)]
 mod requester;
-mod wire;
+pub(crate) mod wire;
 
 pub use client::{VerbsFabric, VerbsOptions};
 pub use device::{Found, default_device};

@@ -20,35 +20,35 @@ use fusee_core::verbs::ClientId;
 use crate::bytes::{u32_at, u64_at};
 
 /// Tells this protocol and version from others.
-pub(super) const MAGIC: [u8; 8] = *b"FUSErd01";
-pub(super) const ADDRESS_BYTES: usize = 28;
-pub(super) const HELLO_BYTES: usize = 20 + ADDRESS_BYTES;
-pub(super) const WELCOME_BYTES: usize = 44 + ADDRESS_BYTES;
+pub(crate) const MAGIC: [u8; 8] = *b"FUSErd01";
+pub(crate) const ADDRESS_BYTES: usize = 28;
+pub(crate) const HELLO_BYTES: usize = 20 + ADDRESS_BYTES;
+pub(crate) const WELCOME_BYTES: usize = 44 + ADDRESS_BYTES;
 /// What a node says to a session that it has fenced.
-pub(super) const FENCED: u8 = b'f';
+pub(crate) const FENCED: u8 = b'f';
 
 /// The end of a connection between queue pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Address {
-    pub(super) queue_pair: u32,
-    pub(super) first_packet: u32,
-    pub(super) lid: u16,
-    pub(super) mtu: u8,
-    pub(super) depth: u8,
-    pub(super) gid: [u8; 16],
+pub(crate) struct Address {
+    pub(crate) queue_pair: u32,
+    pub(crate) first_packet: u32,
+    pub(crate) lid: u16,
+    pub(crate) mtu: u8,
+    pub(crate) depth: u8,
+    pub(crate) gid: [u8; 16],
 }
 
 /// A session's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
-    pub(super) identity: u64,
-    pub(super) client: ClientId,
-    pub(super) address: Address,
+pub(crate) struct Hello {
+    pub(crate) identity: u64,
+    pub(crate) client: ClientId,
+    pub(crate) address: Address,
 }
 
 /// What a node says to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(crate) enum Status {
     Welcome,
     WrongIdentity,
     Fenced,
@@ -58,17 +58,17 @@ pub(super) enum Status {
 
 /// The node's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Welcome {
-    pub(super) identity: u64,
-    pub(super) pool_bytes: u64,
-    pub(super) status: Status,
+pub(crate) struct Welcome {
+    pub(crate) identity: u64,
+    pub(crate) pool_bytes: u64,
+    pub(crate) status: Status,
     /// The key of what the pool holds behind its header.
-    pub(super) key: u32,
+    pub(crate) key: u32,
     /// The key of the header, for READs.
-    pub(super) header_key: u32,
+    pub(crate) header_key: u32,
     /// Where the pool starts, as the node's card counts.
-    pub(super) base: u64,
-    pub(super) address: Address,
+    pub(crate) base: u64,
+    pub(crate) address: Address,
 }
 
 impl Address {
@@ -99,7 +99,7 @@ impl Address {
 }
 
 impl Hello {
-    pub(super) fn encode(self) -> [u8; HELLO_BYTES] {
+    pub(crate) fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
@@ -108,7 +108,7 @@ impl Hello {
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Hello> {
+    pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Hello> {
         let client = ClientId(u32_at(bytes, 16)?);
         let (identity, address) = (u64_at(bytes, 8)?, Address::decode(&bytes[20..])?);
         bytes.starts_with(&MAGIC).then_some(Hello { identity, client, address })
@@ -117,12 +117,12 @@ impl Hello {
 
 impl Welcome {
     /// An answer that is no welcome.
-    pub(super) fn refusal(identity: u64, status: Status) -> Welcome {
+    pub(crate) fn refusal(identity: u64, status: Status) -> Welcome {
         let address = Address::default();
         Welcome { identity, pool_bytes: 0, status, key: 0, header_key: 0, base: 0, address }
     }
 
-    pub(super) fn encode(self) -> [u8; WELCOME_BYTES] {
+    pub(crate) fn encode(self) -> [u8; WELCOME_BYTES] {
         let status = match self.status {
             Status::Welcome => 0u32,
             Status::WrongIdentity => 1,
@@ -141,7 +141,7 @@ impl Welcome {
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8; WELCOME_BYTES]) -> Option<Welcome> {
+    pub(crate) fn decode(bytes: &[u8; WELCOME_BYTES]) -> Option<Welcome> {
         let (identity, pool_bytes) = (u64_at(bytes, 8)?, u64_at(bytes, 16)?);
         let status = match u32_at(bytes, 24)? {
             0 => Status::Welcome,

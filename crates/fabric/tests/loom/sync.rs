@@ -121,6 +121,11 @@ macro_rules! atomic {
                 self.0.fetch_add(add, ordering(order))
             }
 
+            pub(crate) fn fetch_max(&self, other: $int, order: Ordering) -> $int {
+                step();
+                self.0.fetch_max(other, ordering(order))
+            }
+
             pub(crate) fn fetch_update(
                 &self,
                 success: Ordering,

@@ -269,4 +269,16 @@ mod tests {
             assert!(error.contains(line), "{error}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_file_is_a_configuration_or_an_error(
+            text in crate::server::any_file::text(crate::server::any_file::names::<Settings>())
+        ) {
+            let settings = toml::from_str::<Settings>(&text);
+            if let Ok(Err(error)) = settings.map(|file| Settings::default().or(file).config()) {
+                proptest::prop_assert!(!error.to_string().is_empty());
+            }
+        }
+    }
 }

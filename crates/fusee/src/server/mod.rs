@@ -6,6 +6,8 @@
 //! three: clap fills it from flags and environment, serde from the file, and the gaps of the
 //! first are filled from the second.
 
+#[cfg(test)]
+mod any_file;
 pub mod master;
 pub mod memory_node;
 mod stop;

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! PREFIX/election/LEASE   the address of a candidate; gone with its lease; the oldest one leads
-//! PREFIX/format           the number of this layout
+//! PREFIX/format           the number of this layout, with its checksum
 //! PREFIX/written          TERM/N: the N-th write of the term that began with revision TERM
-//! PREFIX/record/KEY       a record, in postcard encoding
+//! PREFIX/record/KEY       a record, with its checksum, as in a file
 //! ```
 //!
 //! *The guard.* Every write is one transaction on two conditions: the candidate's key exists with
@@ -32,7 +32,8 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::address::StoreAddress;
-use super::{FORMAT, Remote, StoreError};
+use super::sealed::{self, Format};
+use super::{Remote, StoreError, damaged};
 use crate::tenure::Tenure;
 
 /// How long to wait for one answer.
@@ -137,15 +138,15 @@ impl Etcd {
     async fn check_format(&self) -> Result<bool, StoreError> {
         let found = self.bounded(self.kv().get(self.key("format"), None)).await?;
         if let Some(kv) = found.kvs().first() {
-            if kv.value() == FORMAT {
-                return Ok(false);
-            }
-            return Err(self.unusable(format!(
-                "it was written in the format {:?}, this program knows {:?}; use the version \
-                 that wrote it",
-                String::from_utf8_lossy(kv.value()),
-                String::from_utf8_lossy(FORMAT)
-            )));
+            let name = self.address.to_string();
+            return match sealed::read_format(kv.value()).map_err(|error| damaged(&name, error))? {
+                Format::This => Ok(false),
+                Format::Other(found) => Err(self.unusable(format!(
+                    "it was written in the format {found:?}, this program knows {:?}; use the \
+                     version that wrote it",
+                    sealed::FORMAT
+                ))),
+            };
         }
         let options = GetOptions::new().with_prefix().with_count_only();
         let found = self.bounded(self.kv().get(self.key("record/"), Some(options))).await?;
@@ -221,7 +222,7 @@ impl Term {
         let once = Compare::mod_revision(written.as_str(), CompareOp::Equal, before);
         let mut first = vec![TxnOp::put(written, term.written(0), None)];
         if is_new {
-            first.push(TxnOp::put(term.etcd.key("format"), FORMAT, None));
+            first.push(TxnOp::put(term.etcd.key("format"), sealed::format(), None));
         }
         let txn = Txn::new().when([term.leads(), once]).and_then(first);
         let begun = term.etcd.bounded(term.etcd.kv().txn(txn)).await?;

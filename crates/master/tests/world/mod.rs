@@ -59,6 +59,8 @@ pub struct TestNode {
     pub alive: bool,
     /// It hears nothing of views.
     pub is_deaf: bool,
+    /// It does not answer when it is told whom to shut out.
+    pub withholds_fences: bool,
     pub expelled: bool,
     /// It has been told that it may end.
     pub drained: bool,
@@ -160,6 +162,7 @@ impl World {
             fenced: BTreeSet::new(),
             alive: true,
             is_deaf: false,
+            withholds_fences: false,
             expelled: false,
             drained: false,
             anonymous: false,
@@ -243,6 +246,13 @@ impl World {
                     let is_deaf = self.nodes.borrow()[*at].is_deaf;
                     is_deaf && matches!(request, NodeRequest::StandAt { .. })
                 };
+                let is_withheld = |at: usize| {
+                    let withholds = self.nodes.borrow()[at].withholds_fences;
+                    withholds && matches!(request, NodeRequest::Fence { .. })
+                };
+                if at.is_some_and(is_withheld) {
+                    return Ok(None);
+                }
                 let result = match at {
                     Some(at) if is_for_deaf(&at) => Err("the connection broke".to_owned()),
                     Some(at) => {

@@ -63,7 +63,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | LooksBeforeTheSwitch
         | WritesBesideLostReplicas => &scenarios::NODE_LOSS,
         ReadsBackupsWhileFrozen => &scenarios::CUT_OFF_PRIMARY,
-        ReadsDoubtfulBackups => &scenarios::DOUBTFUL_BACKUPS,
+        ReadsDoubtfulBackups | ManyReadsBackups => &scenarios::DOUBTFUL_BACKUPS,
         EarlierRepairerGoesOn => &scenarios::LATE_REPAIRS,
         PlaceGivenUpEarly => &scenarios::MOVES,
         WritesWhereAReplicaLeaves => &scenarios::LEFT_BEHIND,

@@ -20,8 +20,8 @@ use super::failures::{Events, Plans, Run};
 use super::{blocks_of, replicas_differ, small};
 
 /// A writer dies between its CASes on the backups, and the primary is lost: what the backups come
-/// to is open until they are made equal. Others read meanwhile; then another node is lost, mostly
-/// that of the first backup. 3 to 5 index replicas.
+/// to is open until they are made equal. Others read meanwhile, one key or many; then another node is lost,
+/// mostly that of the first backup. 3 to 5 index replicas.
 pub fn doubtful_backups(seed: u64) -> Events {
     // Two nodes may be lost.
     let options = ClusterOptions { data_replicas: 3, ..small(seed, 3 + seed as u8 % 3) };
@@ -31,6 +31,7 @@ pub fn doubtful_backups(seed: u64) -> Events {
     let forever = || Life::new(None, || false);
     let clients = [(run.client(), dies), (run.client(), forever()), (run.client(), forever())];
     let [(writer, life), readers @ ..] = &clients;
+    let reads = if seed / 3 % 2 == 0 { OpKind::Search } else { OpKind::SearchMany };
     run.alone(run.workload.run(writer, OpKind::Insert, 0));
     run.alone(life.task(run.workload.run(writer, OpKind::Update, 0)));
     let leader =
@@ -39,7 +40,7 @@ pub fn doubtful_backups(seed: u64) -> Events {
     for (reader, _) in readers {
         stepper.spawn(async {
             while !leader.is_done.get() {
-                run.workload.run(reader, OpKind::Search, 0).await;
+                run.workload.run(reader, reads, 0).await;
             }
         });
     }

@@ -59,7 +59,7 @@ impl Bench {
     }
 
     fn store(&self, candidacy: &Candidacy) -> Result<Store, StoreError> {
-        self.begin(candidacy).map(|term| Store::remote(Box::new(term)))
+        patiently(|| Store::remote(Box::new(self.begin(candidacy)?)))
     }
 
     fn revoke(&self, lease: i64) {
@@ -196,13 +196,44 @@ fn another_layout_and_undecodable_records_are_named() {
     let Some(bench) = Bench::new() else { return };
     let (_, candidacy) = bench.candidate();
     bench.begin(&candidacy).unwrap().write(one("client-ids", b"\xff")).unwrap();
-    let store = bench.store(&candidacy).unwrap();
-    let error = patiently(|| store.load()).unwrap_err();
-    assert!(matches!(error, StoreError::Unusable { .. }), "{error}");
-    bench.put("format", "fusee-master 9");
+    let error = bench.store(&candidacy).unwrap_err();
+    assert!(error.to_string().contains("the record client-ids is not as it was"), "{error}");
+    assert!(matches!(error, StoreError::DamagedRecord { .. }), "{error}");
+    bench.put("format", "fusee-master 6");
     let error = bench.begin(&candidacy).unwrap_err();
     assert!(matches!(error, StoreError::Unusable { .. }), "{error}");
-    assert!(error.to_string().contains("fusee-master 9"), "{error}");
+    assert!(error.to_string().contains("fusee-master 6"), "{error}");
+    bench.put("format", "fusee-master 6?");
+    let error = bench.begin(&candidacy).unwrap_err();
+    assert!(matches!(error, StoreError::DamagedRecord { .. }), "{error}");
+}
+
+/// Every record, with one bit of it changed, one after the other; and each of them gone.
+#[test]
+fn a_flipped_bit_or_a_lost_record_is_noticed() {
+    let Some(bench) = Bench::new() else { return };
+    let (_, candidacy) = bench.candidate();
+    let mut store = bench.store(&candidacy).unwrap();
+    let members = (0..3).map(|node| Record::Member(member(node)));
+    let records = members.chain([Record::Cluster(cluster(7)), Record::Epochs { end: 9 }]);
+    store.persist(records.map(Write::Put).collect()).unwrap();
+    let load = |store: &Store| patiently(|| store.load());
+    let whole = load(&store).unwrap();
+    let mut term = bench.begin(&candidacy).unwrap();
+    let mut seen = 0;
+    for (at, (key, bytes)) in patiently(|| term.read()).unwrap().into_iter().enumerate() {
+        let mut flipped = bytes.clone();
+        flipped[at % bytes.len()] ^= 1 << (at % 8);
+        for damage in [Some(flipped), None] {
+            term.write(vec![(key.clone(), damage)]).unwrap();
+            let error = load(&store).unwrap_err();
+            assert!(matches!(error, StoreError::DamagedRecord { .. }), "{key}: {error}");
+            seen += 1;
+        }
+        term.write(vec![(key, Some(bytes))]).unwrap();
+        assert_eq!(load(&store).unwrap(), whole);
+    }
+    assert_eq!(seen, 12, "five records, and how many there are");
 }
 
 #[test]

@@ -1,0 +1,177 @@
+//! What a session and its keeper do to each other, under all interleavings: a model for loom.
+//!
+//! The gate between them is compiled here a second time, from the same file, with loom's atomics and locks
+//! behind `crate::sync`; so is the fabric's barrier. So what is checked is the code that runs. The
+//! membarrier is the model of the fabric's tests, and so are the [faults](fabric::Fault) that must break
+//! it: a model that passes with its fault sees nothing.
+//!
+//! An operation is an access to a cell of which loom asserts that no two are concurrent. A keeper that
+//! hears from the gate that the session acts in a newer epoch than the operation's accesses the cell as
+//! well: as others do who change what operations of the older epoch knew. So an operation that goes on
+//! after its epoch has passed, or whose end did not *happen before* it, ends the execution with a panic.
+
+#[path = "../../../fabric/src/barrier.rs"]
+mod barrier;
+#[path = "../../../fabric/tests/loom/sync.rs"]
+// The gate needs not all of it.
+#[allow(dead_code)]
+mod fabric;
+#[path = "../../src/logic/gate.rs"]
+// The models pass views and epochs, and no blocks.
+#[allow(dead_code, rustdoc::broken_intra_doc_links)]
+mod gate;
+#[path = "../../../fabric/tests/loom/sys.rs"]
+#[allow(dead_code)]
+mod sys;
+
+/// Loom's types under the names of the client's own `sync`, and of the fabric's.
+mod sync {
+    pub(crate) use crate::barrier;
+    pub(crate) use crate::fabric::{AtomicU64, Mutex, MutexGuard, Ordering, compiler_fence, fence};
+    // Of no part in the models: without the steps that make loom try all their orders.
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize};
+}
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fusee_core::host::Acting;
+use fusee_core::verbs::{ClientId, ClusterId};
+use fusee_core::view::{Geometry, View};
+use loom::cell::UnsafeCell;
+use loom::thread;
+
+use fabric::{Fault, inject};
+use gate::Gate;
+use sys::{Membarrier, Reached, choose};
+
+/// What operations of the first epoch know.
+struct Known(UnsafeCell<u32>);
+
+// SAFETY: loom checks that no two accesses are concurrent; that is what it is for.
+#[allow(unsafe_code)]
+unsafe impl Sync for Known {}
+
+impl Known {
+    fn access(&self) {
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        self.0.with_mut(|known| unsafe { *known += 1 });
+    }
+}
+
+fn view() -> Arc<View> {
+    Arc::new(View {
+        number: 1,
+        cluster: ClusterId::from_word(1).expect("not 0"),
+        geometry: Geometry::default(),
+        members: Vec::new(),
+        regions: Vec::new(),
+        directory: vec![0],
+        subtables: Vec::new(),
+        change: None,
+    })
+}
+
+/// An operation begins as `Store::begin` does: it tells first, and looks for a newer moment after that.
+/// Returns since when it acts.
+fn begin(gate: &Gate) -> u64 {
+    loop {
+        let moment = gate.moment();
+        gate.tell(Acting { oldest: Some(moment), stopped: 0 });
+        if gate.moment() == moment {
+            return moment;
+        }
+        end(gate);
+    }
+}
+
+fn end(gate: &Gate) {
+    gate.tell(Acting { oldest: None, stopped: 0 });
+}
+
+/// A session with so many operations, one after the other, beside a keeper that makes so many epochs.
+fn operations_beside_epochs(operations: usize, epochs: u64, preemptions: usize) {
+    // Of the standard library: they outlive the executions, and are no part of them.
+    let passed = Arc::new(AtomicU64::new(0));
+    let held = Arc::new(AtomicU64::new(0));
+    let tallies = (passed.clone(), held.clone());
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    let view = view();
+    builder.check(move || {
+        let gate = Arc::new(Gate::new(ClientId(1), view.clone(), 0));
+        let known = Arc::new(Known(UnsafeCell::new(0)));
+        let session = {
+            let (gate, known, reached) = (gate.clone(), known.clone(), Reached::new(0));
+            thread::spawn(move || {
+                reached.run(|| {
+                    for _ in 0..operations {
+                        if begin(&gate) == 0 {
+                            known.access();
+                        }
+                        end(&gate);
+                    }
+                });
+            })
+        };
+        for epoch in 1..=epochs {
+            gate.publish_epoch(epoch);
+            let acts_in = gate.pulse().acts_in;
+            assert!(acts_in <= epoch);
+            match acts_in > 0 {
+                true => known.access(),
+                false => drop(held.fetch_add(1, Ordering::Relaxed)),
+            }
+            passed.fetch_add(u64::from(acts_in > 0), Ordering::Relaxed);
+        }
+        session.join().expect("it ends");
+        assert_eq!(gate.pulse().acts_in, epochs, "an idle session holds up nobody");
+    });
+    // A model in which these never happen checks less than its author thinks.
+    assert!(tallies.0.load(Ordering::Relaxed) > 0 && tallies.1.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn an_epoch_passes_after_its_operations_with_own_barriers() {
+    choose(Membarrier::Missing);
+    operations_beside_epochs(2, 1, 3);
+}
+
+#[test]
+fn an_epoch_passes_after_its_operations_with_membarrier() {
+    choose(Membarrier::Works);
+    operations_beside_epochs(1, 1, 3);
+}
+
+/// The keeper passes its barrier once for every moment, and not for every look.
+#[test]
+fn epochs_pass_one_after_the_other() {
+    choose(Membarrier::Missing);
+    operations_beside_epochs(1, 2, 2);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn without_the_keepers_barrier() {
+    choose(Membarrier::DoesNothing);
+    operations_beside_epochs(1, 1, 3);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn without_the_sessions_barriers() {
+    choose(Membarrier::Missing);
+    inject(Fault::NoFence);
+    operations_beside_epochs(1, 1, 3);
+}
+
+/// The end of an operation releases, and the keeper's look acquires.
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn with_ends_that_nobody_acquires() {
+    choose(Membarrier::Missing);
+    inject(Fault::Relaxed);
+    operations_beside_epochs(1, 1, 3);
+}

@@ -1,0 +1,71 @@
+//! What holds of every parser of this crate, whatever the bytes. For tests and fuzz targets, which find the
+//! bytes: each function gives them to one parser, panics if what comes out breaks a promise, and returns
+//! whether anything came out.
+//!
+//! Parsers panic at nothing, read nothing outside of the bytes, and take no memory. What they take for one
+//! of ours is read as the same again when it is written anew.
+
+use crate::layout::{
+    BLOCK_HEADER_BYTES, BlockHeader, HEADER_BYTES, OVERHEAD_BYTES, Object, Pair, PoolHeader, Slot,
+};
+use alloc::vec;
+
+/// A whole object, and starts of one.
+pub fn object(bytes: &[u8]) -> bool {
+    let generation = Object::header_generation(bytes);
+    let start = Object::prefix_key(bytes, generation);
+    if let Ok(Ok(key)) = start {
+        assert!(HEADER_BYTES as usize + key.len() <= bytes.len());
+        assert_eq!(Object::prefix_has_key(bytes, generation, key), Ok(true));
+    }
+    assert!(Object::prefix_has_key(bytes, generation.wrapping_add(1), b"key").is_err());
+    let Ok(object) = Object::decode(bytes) else { return false };
+    assert_eq!(start, Ok(Ok(object.key())), "the start shows the same key");
+    assert_eq!(object.generation(), generation);
+    assert!(Object::decode_generation(bytes, generation).is_ok());
+    assert!(Object::decode_generation(bytes, generation.wrapping_add(1)).is_err());
+    let (key, value) = (object.key(), object.value());
+    assert_eq!(object.value_offset(), HEADER_BYTES as usize + key.len());
+    assert!(key.len() + value.len() + OVERHEAD_BYTES as usize <= bytes.len());
+    let Some(opcode) = object.opcode() else { return true };
+    let mut again = vec![0xee; bytes.len()];
+    Pair { key, value, generation, opcode }.encode(&mut again);
+    let again = Object::decode(&again).expect("it was written by us");
+    assert_eq!((again.key(), again.value()), (key, value));
+    assert_eq!((again.generation(), again.opcode()), (generation, Some(opcode)));
+    true
+}
+
+/// A word of the index. Any word is one; whether anything came out: whether it leads to an object.
+pub fn slot(word: u64) -> bool {
+    let slot = Slot(word);
+    let (address, generation) = (slot.address(), slot.generation());
+    assert_eq!(slot.confirmed().tentative().0 | 1, word | 1);
+    assert!(slot.tentative().is_tentative() && !slot.confirmed().is_tentative());
+    let withdrawn = slot.aborted();
+    assert!(withdrawn.is_free() && withdrawn.class().is_none());
+    assert_eq!((withdrawn.address(), withdrawn.generation()), (address, generation));
+    assert_eq!(withdrawn.identity(), slot.identity());
+    assert_eq!(slot.object().is_some(), withdrawn.object().is_some());
+    let Some(class) = slot.class() else { return false };
+    assert!(!slot.is_free());
+    let again = Slot::new(slot.fingerprint(), class, address, generation);
+    assert_eq!(again, slot.confirmed());
+    true
+}
+
+/// The header of a block.
+pub fn block_header(bytes: &[u8; BLOCK_HEADER_BYTES as usize]) -> bool {
+    let Some(header) = BlockHeader::decode(bytes) else { return false };
+    assert_eq!(BlockHeader::decode(&header.encode()), Some(header));
+    true
+}
+
+/// The words at the start of a pool.
+pub fn pool_header(bytes: &[u8; PoolHeader::BYTES]) -> bool {
+    let Some(header) = PoolHeader::decode(bytes) else { return false };
+    let cluster = u64::from_le_bytes(*bytes[8..].first_chunk().expect("8 bytes"));
+    assert_eq!(header.cluster.map_or(0, |cluster| cluster.word()), cluster);
+    assert_eq!(header.view.to_le_bytes(), bytes[16..24]);
+    true
+}

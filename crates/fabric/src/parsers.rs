@@ -1,0 +1,150 @@
+//! What holds of every parser of this crate, whatever the bytes. For tests and fuzz targets, which find the
+//! bytes: each function gives them to one parser, panics if what comes out breaks a promise, and returns
+//! whether anything came out.
+//!
+//! Parsers panic at nothing, and take no memory. A request over TCP obeys the limits that the node relies
+//! on, and there is one way to say it; of everything else what was read is read as the same again when it
+//! is written anew.
+
+use crate::shm::wire as shm;
+use crate::tcp::frame::{
+    self, HEADER_BYTES, Hello, MAX_BODY_BYTES, Reply, Request, WELCOME_BYTES, Welcome, WireOp,
+};
+use crate::verbs::wire as verbs;
+
+/// A request to a software NIC.
+pub fn tcp_request(bytes: &[u8]) -> bool {
+    let Ok(Some(request)) = Request::decode(bytes) else { return false };
+    assert!(request.frame_bytes <= bytes.len() && request.reply_bytes <= MAX_BODY_BYTES);
+    assert_eq!(frame::frame_bytes(bytes), request.frame_bytes);
+    let (mut body, mut verbs, mut reply_bytes, mut padded) = (Vec::new(), 0, 0, false);
+    for verb in request.verbs() {
+        frame::encode_verb(verb, |piece| body.extend_from_slice(piece));
+        reply_bytes += verb.result_bytes();
+        padded |= matches!(verb.op, WireOp::Write(data) if data.len() % 8 != 0);
+        verbs += 1;
+        let inside = verb.check(4096).is_ok();
+        let end = verb.offset.checked_add(verb.result_bytes() as u64);
+        assert!(!inside || end.is_some_and(|end| end <= 4096 + 8));
+    }
+    assert_eq!(reply_bytes, request.reply_bytes);
+    let header = frame::request_header(body.len(), verbs, request.id);
+    assert_eq!(header, bytes[..HEADER_BYTES]);
+    // Padding may hold anything.
+    assert!(padded || body == bytes[HEADER_BYTES..request.frame_bytes]);
+    true
+}
+
+/// A reply of a software NIC.
+pub fn tcp_reply(bytes: &[u8]) -> bool {
+    let Ok(Some(mut reply)) = Reply::decode(bytes) else { return false };
+    assert!(reply.frame_bytes <= bytes.len());
+    let header = frame::reply_header(reply.results.len(), reply.kind, reply.id);
+    assert_eq!(header, bytes[..HEADER_BYTES]);
+    let len = reply.results.len();
+    let mut both = reply.results;
+    assert!(both.data(u32::MAX).is_err() || len >= u32::MAX as usize);
+    while reply.results.word().is_ok() {}
+    assert!(reply.results.len() < 8 && len + HEADER_BYTES == reply.frame_bytes);
+    true
+}
+
+/// The first message to a software NIC.
+pub fn tcp_hello(bytes: &[u8]) -> bool {
+    let Ok(Some(hello)) = Hello::decode(bytes) else { return false };
+    assert!(bytes.starts_with(&hello.encode()));
+    true
+}
+
+/// The answer to it.
+pub fn tcp_welcome(bytes: &[u8]) -> bool {
+    let Some(first) = bytes.first_chunk::<WELCOME_BYTES>() else { return false };
+    let Ok(welcome) = Welcome::decode(first) else { return false };
+    assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
+    true
+}
+
+/// The first message to a memory node that shares its memory.
+pub fn shm_hello(bytes: &[u8]) -> bool {
+    let Some(hello) = shm::Hello::decode(bytes) else { return false };
+    assert!(bytes.starts_with(&hello.encode()));
+    true
+}
+
+/// The answer to it.
+pub fn shm_welcome(bytes: &[u8]) -> bool {
+    let Some(welcome) = shm::Welcome::decode(bytes) else { return false };
+    assert_eq!(shm::Welcome::decode(&welcome.encode()), Some(welcome));
+    true
+}
+
+/// The first message to a memory node with a network card.
+pub fn verbs_hello(bytes: &[u8]) -> bool {
+    let Some(hello) = bytes.first_chunk().and_then(verbs::Hello::decode) else { return false };
+    assert!(bytes.starts_with(&hello.encode()));
+    true
+}
+
+/// The answer to it.
+pub fn verbs_welcome(bytes: &[u8]) -> bool {
+    let Some(welcome) = bytes.first_chunk().and_then(verbs::Welcome::decode) else { return false };
+    assert_eq!(verbs::Welcome::decode(&welcome.encode()), Some(welcome));
+    assert!(welcome.base.checked_add(welcome.pool_bytes).is_some());
+    true
+}
+
+/// A well-formed message of each kind, made of these numbers, for whoever changes some of its bytes.
+pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
+    use fusee_core::verbs::ClientId;
+    let [identity, pool_bytes, offset, word] = numbers;
+    let client = ClientId(word as u32);
+    let ops = [
+        WireOp::Read(data.len() as u32),
+        WireOp::Write(data),
+        WireOp::Cas { expected: word, swap: offset },
+        WireOp::Faa { add: word },
+    ];
+    let (mut body, verbs) = (Vec::new(), ops.len() as u32);
+    for op in ops {
+        frame::encode_verb(frame::WireVerb { offset, op }, |piece| body.extend_from_slice(piece));
+    }
+    let request = [&frame::request_header(body.len(), verbs, word)[..], &body].concat();
+    let reply = frame::reply_header(body.len(), frame::ReplyKind::Results, word);
+    let address = verbs::Address {
+        queue_pair: identity as u32 >> 8,
+        first_packet: word as u32 >> 8,
+        lid: offset as u16,
+        mtu: 1 + (word % 5) as u8,
+        depth: 1 + (word % 200) as u8,
+        gid: [offset as u8; 16],
+    };
+    let base = offset.min(u64::MAX - pool_bytes);
+    let (key, header_key) = (word as u32, offset as u32);
+    let status = verbs::Status::Welcome;
+    vec![
+        request,
+        [&reply[..], &body].concat(),
+        Hello { identity, client }.encode().into(),
+        Welcome { identity, pool_bytes, status: frame::Status::Welcome }.encode().into(),
+        shm::Hello { identity, client }.encode().into(),
+        shm::Welcome { identity, pool_bytes, status: shm::Status::Fenced }.encode().into(),
+        verbs::Hello { identity, client, address }.encode().into(),
+        verbs::Welcome { identity, pool_bytes, status, key, header_key, base, address }
+            .encode()
+            .into(),
+    ]
+}
+
+/// All of them, in the order of [`samples`]; how many took the bytes for a message.
+pub fn all(bytes: &[u8]) -> [bool; 8] {
+    [
+        tcp_request(bytes),
+        tcp_reply(bytes),
+        tcp_hello(bytes),
+        tcp_welcome(bytes),
+        shm_hello(bytes),
+        shm_welcome(bytes),
+        verbs_hello(bytes),
+        verbs_welcome(bytes),
+    ]
+}

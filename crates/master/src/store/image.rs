@@ -1,0 +1,99 @@
+//! A store's file as it was found, for a look that changes nothing.
+//!
+//! Opening a database may repair it: then a file that is refused would not be the one that was found any
+//! more. So it is opened as an *image* first, in memory, with all that redb and this store can check. The
+//! file is locked meanwhile, so that nobody writes to it, and that another master is noticed before
+//! what it is just writing is taken for damage.
+
+use std::io;
+use std::ops::Bound;
+use std::sync::OnceLock;
+
+use redb::backends::{FileBackend, InMemoryBackend};
+use redb::{BackendError, StorageBackend};
+
+/// The file's locks, and a copy of its bytes.
+#[derive(Debug)]
+pub(super) struct Image {
+    file: FileBackend,
+    copy: OnceLock<InMemoryBackend>,
+}
+
+impl Image {
+    pub(super) fn new(file: FileBackend) -> Image {
+        Image { file, copy: OnceLock::new() }
+    }
+
+    /// The copy, which is made when somebody first looks: redb has locked the file by then.
+    fn copy(&self) -> io::Result<&InMemoryBackend> {
+        if let Some(copy) = self.copy.get() {
+            return Ok(copy);
+        }
+        let mut bytes = vec![0; usize::try_from(self.file.len()?).map_err(io::Error::other)?];
+        self.file.read(0, &mut bytes)?;
+        let copy = in_memory(&bytes)?;
+        Ok(self.copy.get_or_init(|| copy))
+    }
+}
+
+/// Storage that holds these bytes.
+pub(super) fn in_memory(bytes: &[u8]) -> io::Result<InMemoryBackend> {
+    let copy = InMemoryBackend::new();
+    copy.set_len(bytes.len() as u64)?;
+    copy.write(0, bytes)?;
+    Ok(copy)
+}
+
+impl StorageBackend for Image {
+    fn len(&self) -> io::Result<u64> {
+        self.copy()?.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.copy()?.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.copy()?.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.copy()?.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.file.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.file.try_lock_range(start, end)
+    }
+
+    fn try_lock_shared_range(
+        &self,
+        start: Bound<u64>,
+        end: Bound<u64>,
+    ) -> Result<bool, BackendError> {
+        self.file.try_lock_shared_range(start, end)
+    }
+
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.lock_range(start, end)
+    }
+
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.lock_shared_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.file.unlock_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.file.query_lock_range(start, end)
+    }
+}

@@ -1,0 +1,297 @@
+//! Stores that somebody else has changed: bits that flipped on a disk, sectors that were lost.
+//!
+//! Whatever became of the file, a master reads from it exactly what it has written, or refuses it and says
+//! what is damaged and what to do. What is refused stays as it is, for whoever wants to look at it.
+
+use std::time::Duration;
+
+use fusee_control::master::Leftover;
+use fusee_control::node::BlockId;
+use fusee_core::layout::SizeClass;
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
+use fusee_core::view::{Geometry, Member, Place, Region, Scheme, Subtable, View};
+use fusee_master::config::Config;
+use fusee_master::record::{Record, Write};
+use fusee_master::server::{MasterServer, StartError};
+use fusee_master::store::{FILE_NAME, Store, StoreError, sealed};
+use proptest::prelude::*;
+use proptest::sample;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+const CLUSTER: ClusterId = ClusterId::from_word(9).unwrap();
+
+fn member(node: u16) -> Member {
+    Member {
+        node: MnId(node),
+        identity: 0x1234_5678_9abc_def0 ^ u64::from(node),
+        control: format!("host{node}:1"),
+        tcp: Some(format!("host{node}:2")),
+        shm: None,
+        verbs: None,
+        pool_bytes: 1 << 30,
+    }
+}
+
+fn view() -> View {
+    let places = |at: u64| vec![0, 1].into_iter().map(move |n| Place { node: MnId(n), offset: at });
+    let region = |at: u64| Region {
+        scheme: Scheme::Replicated,
+        places: places(at << 28).collect(),
+        led_since: 1,
+    };
+    let subtable =
+        |at: u64| Subtable { local_depth: 6, places: places((2 << 20) + (at << 20)).collect() };
+    View {
+        number: 7,
+        cluster: CLUSTER,
+        geometry: Geometry::default(),
+        members: vec![member(0), member(1)],
+        regions: (1..3).map(region).collect(),
+        directory: (0..64).collect(),
+        subtables: (0..64).map(subtable).collect(),
+        change: None,
+    }
+}
+
+/// What a master may know after some time, in more than one transaction.
+fn history() -> Vec<Vec<Write>> {
+    let class = SizeClass::from_code(3).unwrap();
+    let put = |records: Vec<Record>| records.into_iter().map(Write::Put).collect::<Vec<_>>();
+    let session =
+        |client| Record::Session { client: ClientId(client), given_up: false, handed_on: 3 };
+    let leftover = |block| {
+        let block = BlockId { region: 1, block };
+        Record::Leftover(Leftover { block, owner: ClientId(5), class, first: 9, marked: Some(1) })
+    };
+    vec![
+        put(vec![Record::Cluster(CLUSTER), Record::Attempt(1), Record::NextNode(2)]),
+        put(vec![Record::Member(member(0)), Record::Member(member(1)), Record::View(view())]),
+        put((1..40).map(session).collect()),
+        put((0..60).map(leftover).collect()),
+        vec![Write::Remove(session(7).key()), Write::Remove(leftover(9).key())],
+        put(vec![Record::ClientIds { end: 129 }, Record::Epochs { end: 1 << 40 }]),
+    ]
+}
+
+/// The bytes of a store, and what is in it: of one that was closed, or of one whose master was killed a
+/// while after its last write.
+fn store(is_killed: bool) -> (Vec<u8>, Vec<Record>) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Store::open(dir.path()).unwrap();
+    history().into_iter().for_each(|writes| store.persist(writes).unwrap());
+    let records = store.load().unwrap();
+    let path = dir.path().join(FILE_NAME);
+    if !is_killed {
+        drop(store);
+        return (std::fs::read(&path).unwrap(), records);
+    }
+    let before = std::fs::read(&path).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    store.settle().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    assert!(bytes != before, "it was settled");
+    (bytes, records)
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    refused: usize,
+    harmless: usize,
+}
+
+/// Reads a store whose bytes were changed.
+fn judge(what: &str, damaged: &[u8], records: &[Record], seen: &mut Seen) {
+    match Store::read_image(damaged) {
+        Ok(found) => {
+            assert!(found == records, "{what}: another state was read");
+            seen.harmless += 1;
+        }
+        Err(error) => {
+            let named = matches!(
+                error,
+                StoreError::Damaged { .. }
+                    | StoreError::DamagedRecord { .. }
+                    | StoreError::OtherFormat { .. }
+            );
+            assert!(named, "{what}: {error:?}");
+            seen.refused += 1;
+        }
+    }
+}
+
+/// The parts of the file that redb has ever written to.
+fn written(bytes: &[u8]) -> Vec<usize> {
+    (0..bytes.len()).filter(|at| bytes[*at] != 0).collect()
+}
+
+/// What redb knows of its commits stands there; no checksum covers the first of it.
+const HEADER_BYTES: usize = 320;
+
+#[test]
+fn a_flipped_bit_is_refused_or_changes_nothing() {
+    for is_killed in [false, true] {
+        let (mut bytes, records) = store(is_killed);
+        assert!(Store::read_image(&bytes).unwrap() == records);
+        let places = written(&bytes);
+        let (mut in_header, mut behind) = (Seen::default(), Seen::default());
+        let mut flip = |at: usize, bit: u32, seen: &mut Seen| {
+            bytes[at] ^= 1 << bit;
+            judge(&format!("bit {bit} of byte {at}"), &bytes, &records, seen);
+            bytes[at] ^= 1 << bit;
+        };
+        // The byte of flags, and of all others some.
+        for at in 0..HEADER_BYTES {
+            (0..8).filter(|bit| at == 9 || *bit == at as u32 % 8).for_each(|bit| {
+                flip(at, bit, &mut in_header);
+            });
+        }
+        let mut random = StdRng::seed_from_u64(1);
+        for _ in 0..300 {
+            let at = places[random.random_range(0..places.len())];
+            flip(at, random.random_range(0..8), &mut behind);
+        }
+        println!("killed: {is_killed}; header: {in_header:?}, behind it: {behind:?}");
+        assert!(in_header.refused > 10 && behind.refused > 3);
+    }
+}
+
+#[test]
+fn lost_bytes_sectors_and_pages_are_refused_or_change_nothing() {
+    for is_killed in [false, true] {
+        let (bytes, records) = store(is_killed);
+        let mut random = StdRng::seed_from_u64(2);
+        let mut seen = Seen::default();
+        let places = written(&bytes);
+        for length in [1, 8, 512, 4096] {
+            for _ in 0..25 {
+                let at = places[random.random_range(0..places.len())] / length * length;
+                for filled in [0, 0xff, random.random()] {
+                    let mut damaged = bytes.clone();
+                    damaged[at..][..length].fill(filled);
+                    let what = format!("{length} bytes at {at} are {filled}");
+                    judge(&what, &damaged, &records, &mut seen);
+                }
+            }
+        }
+        for length in (0..bytes.len()).step_by(bytes.len() / 61 + 1).skip(1) {
+            judge(&format!("{length} bytes"), &bytes[..length], &records, &mut seen);
+        }
+        println!("killed: {is_killed}; {seen:?}");
+        assert!(seen.refused > 10);
+    }
+}
+
+#[test]
+fn what_is_refused_stays_as_it_is_and_no_master_starts() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE_NAME);
+    let (bytes, records) = store(true);
+    let places = written(&bytes);
+    let mut random = StdRng::seed_from_u64(3);
+    let mut refused = 0;
+    while refused < 5 {
+        let mut damaged = bytes.clone();
+        damaged[places[random.random_range(0..places.len())]] ^= 1 << random.random_range(0..8);
+        std::fs::write(&path, &damaged).unwrap();
+        match Store::open(dir.path()) {
+            // What stands in the file is another one's to read as well.
+            Ok(store) => assert!(store.load().unwrap() == records),
+            Err(error) => {
+                refused += 1;
+                assert!(std::fs::read(&path).unwrap() == damaged, "it was changed: {error}");
+                let text = error.to_string();
+                assert!(text.contains(path.to_str().unwrap()), "{text}");
+                assert!(text.contains("from a copy") || text.contains("the version"), "{text}");
+                let config = Config {
+                    listen: "127.0.0.1:0".into(),
+                    data_dir: dir.path().into(),
+                    ..Config::default()
+                };
+                let started = MasterServer::start(config);
+                assert!(matches!(started, Err(StartError::Store(_))), "{started:?}");
+            }
+        }
+    }
+}
+
+/// Below redb's checksums: whatever put other bytes there, each record is checked by itself.
+#[test]
+fn the_record_that_is_damaged_is_named() {
+    const TABLE: redb::TableDefinition<&str, &[u8]> = redb::TableDefinition::new("fusee-master");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(FILE_NAME);
+    let (whole, records) = store(false);
+    std::fs::write(&path, &whole).unwrap();
+    let change = |key: &str, value: Option<&[u8]>| {
+        let database = redb::Database::create(&path).unwrap();
+        let transaction = database.begin_write().unwrap();
+        let mut table = transaction.open_table(TABLE).unwrap();
+        let before = match value {
+            Some(value) => table.insert(key, value).unwrap().map(|found| found.value().to_vec()),
+            None => table.remove(key).unwrap().map(|found| found.value().to_vec()),
+        };
+        drop(table);
+        transaction.commit().unwrap();
+        before
+    };
+    let named = || match Store::open(dir.path()) {
+        Err(StoreError::DamagedRecord { store, record, .. }) => {
+            assert_eq!(store, path.to_str().unwrap());
+            record
+        }
+        other => panic!("unexpected {other:?}"),
+    };
+    let keys = records.iter().map(Record::key).chain(["contents".into(), "format".into()]);
+    for (nth, key) in keys.enumerate().filter(|(nth, _)| nth % 7 == 0 || *nth > 100) {
+        let bytes = change(&key, None).unwrap();
+        let missing = match key.as_str() {
+            "format" => Store::open(dir.path()).unwrap_err().to_string(),
+            _ => named(),
+        };
+        let expected = if key == "format" { "written in the format" } else { "contents" };
+        assert!(missing.contains(expected), "{key}: {missing}");
+        let mut flipped = bytes.clone();
+        flipped[nth % bytes.len()] ^= 1 << (nth % 8);
+        change(&key, Some(&flipped));
+        assert_eq!(named(), key);
+        change(&key, Some(&bytes));
+        assert!(Store::open(dir.path()).unwrap().load().unwrap() == records);
+    }
+    // A record of before, whole in itself.
+    let (_, older) = sealed::encode(&Record::ClientIds { end: 65 });
+    change("client-ids", Some(&older));
+    assert_eq!(named(), "contents");
+}
+
+proptest! {
+    #[test]
+    fn records_come_back_and_one_flipped_bit_is_noticed(
+        nth in 0usize..100,
+        at: sample::Index,
+        bit in 0u32..8,
+    ) {
+        let records: Vec<Record> = history().into_iter().flatten().filter_map(|write| match write {
+            Write::Put(record) => Some(record),
+            Write::Remove(_) => None,
+        }).collect();
+        let record = &records[nth % records.len()];
+        let (key, mut bytes) = sealed::encode(record);
+        prop_assert_eq!(sealed::decode(&key, &bytes), Ok(record.clone()));
+        prop_assert!(sealed::decode("member/00009", &bytes).is_err());
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1 << bit;
+        prop_assert!(sealed::decode(&key, &bytes).is_err());
+    }
+
+    #[test]
+    fn any_bytes_are_a_record_or_an_error(key in "[a-z/0-9-]{0,20}", bytes: Vec<u8>) {
+        let _ = sealed::read_format(&bytes);
+        prop_assert!(sealed::decode(&key, &bytes).is_err(), "its checksum would be right");
+        // And behind a checksum that is.
+        let sealed = sealed::seal(&key, bytes);
+        if let Ok(record) = sealed::decode(&key, &sealed) {
+            prop_assert_eq!(record.key(), key);
+        }
+    }
+}

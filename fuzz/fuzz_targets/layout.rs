@@ -1,0 +1,14 @@
+//! Feeds arbitrary bytes to the decoders of what memory nodes hold: `cargo +nightly fuzz run layout`.
+#![no_main]
+
+use fusee_core::parsers;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    parsers::object(bytes);
+    if let Some(word) = bytes.first_chunk() {
+        parsers::slot(u64::from_le_bytes(*word));
+    }
+    let _ = bytes.first_chunk().map(parsers::block_header);
+    let _ = bytes.first_chunk().map(parsers::pool_header);
+});
