@@ -104,7 +104,7 @@ pub fn wait(child: &mut Child) -> ExitStatus {
 /// Waits until something is so.
 #[track_caller]
 pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < end, "not in time: {what}");
         thread::sleep(Duration::from_millis(10));

@@ -31,7 +31,7 @@ use super::writer::{self, Mode, Task, Writers};
 /// Keys that all writers share.
 const KEYS: u64 = 6;
 /// How long anything may take that the cluster does by itself. Generous: the machine may be slow.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Notes by which every writer has to get on, where it is asked whether it does.
 const SOME_NOTES: u64 = 200;
 /// Between two operations of those that are to live: the servers shall run as well.
@@ -177,7 +177,12 @@ impl Cluster {
         Cluster::with_pools(fabric, "128MiB")
     }
 
-    /// The same, with memory nodes of this size.
+    /// The same, where nobody is to be taken for dead whom a busy machine keeps from running for seconds.
+    pub fn with_long_leases(fabric: &'static str) -> Cluster {
+        Cluster::of(Shape { fabric, lease_ms: 4000, ..Shape::default() })
+    }
+
+    /// As [`Cluster::start`], with memory nodes of this size.
     pub fn with_pools(fabric: &'static str, pool: &'static str) -> Cluster {
         Cluster::of(Shape { fabric, pool, ..Shape::default() })
     }
@@ -547,6 +552,7 @@ pub struct Shape {
     pub nodes: u32,
     pub index_replicas: u32,
     pub data_replicas: u32,
+    pub lease_ms: u32,
     /// Whether each process is in a network namespace of its own.
     pub apart: bool,
     /// The size of a file system of its own for the master's store.
@@ -562,6 +568,7 @@ impl Default for Shape {
             nodes: 3,
             index_replicas: 3,
             data_replicas: 2,
+            lease_ms: 1000,
             apart: false,
             store_mib: None,
         }
@@ -582,13 +589,14 @@ impl Shape {
         let block = format!("--block-bytes={}", self.block);
         let sizes = ["--region-bytes=16MiB", &block, "--max-value-bytes=64KiB"];
         let index = ["--index-keys=1000", "--groups-per-subtable=16", "-v"];
-        let counts = [
+        let numbers = [
             format!("--memory-nodes={}", self.nodes),
             format!("--index-replicas={}", self.index_replicas),
             format!("--data-replicas={}", self.data_replicas),
+            format!("--lease={}", self.lease_ms),
         ];
-        let counts = counts.each_ref().map(String::as_str);
-        let line = [&line[..], &sizes, &index, &counts].concat();
+        let numbers = numbers.each_ref().map(String::as_str);
+        let line = [&line[..], &sizes, &index, &numbers].concat();
         Server::start(scratch, "master", &line, at)
     }
 }

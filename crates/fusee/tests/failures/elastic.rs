@@ -38,7 +38,7 @@ fn is_at_rest(status: &Status) -> bool {
 }
 
 fn grow_and_shrink(fabric: &'static str) {
-    let mut cluster = Cluster::start(fabric);
+    let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 2);
     let regions = |status: &Status| status.view.as_ref().map_or(0, |view| view.regions.len());
     let options = Options { fabric: fabric.parse::<FabricChoice>().unwrap(), ..Options::default() };

@@ -11,7 +11,7 @@ const VICTIMS: usize = 8;
 
 /// A memory node is lost; writes go on without it; one that is started in addition takes its place.
 fn lose_a_memory_node(fabric: &'static str) {
-    let mut cluster = Cluster::start(fabric);
+    let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 2);
     let victim = cluster.choose(3);
     cluster.pause(0..300);
@@ -46,7 +46,7 @@ fn a_memory_node_is_killed_over_tcp() {
 
 /// Clients that write the same keys die in the middle of it, two at a time.
 fn lose_clients(fabric: &'static str) {
-    let mut cluster = Cluster::start(fabric);
+    let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 1);
     let mut victims = Vec::new();
     for _ in 0..VICTIMS {
@@ -86,7 +86,7 @@ fn clients_are_killed_over_tcp() {
 
 /// The master is killed again and again, once together with a memory node, and started again.
 fn lose_the_master(fabric: &'static str) {
-    let mut cluster = Cluster::start(fabric);
+    let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 2);
     for _ in 0..2 {
         cluster.kill_master();
@@ -130,7 +130,7 @@ fn the_master_is_killed_over_tcp() {
 
 /// A client, a memory node and the master die within a moment of each other, in any order.
 fn lose_everything_at_once(fabric: &'static str) {
-    let mut cluster = Cluster::start(fabric);
+    let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 2);
     let mut victims = vec![cluster.victim(Mode::Load)];
     super::common::eventually("it works", || victims[0].progress() > 50);

@@ -9,7 +9,7 @@ use super::writer::{self, Mode};
 /// A client process stops in the middle of its work, and the others go on. When it runs again,
 /// every key has another's value, and keeps it.
 fn stop_a_client(fabric: &'static str) {
-    let mut cluster = Cluster::start(fabric);
+    let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 1);
     let mut victim = cluster.victim(Mode::LoadUntilError);
     super::common::eventually("it works", || victim.progress() > 200);
@@ -55,7 +55,7 @@ fn a_client_is_stopped_over_tcp() {
 
 /// Clients that stop for less than a lease keep their sessions.
 fn stop_clients_shortly(fabric: &'static str) {
-    let mut cluster = Cluster::start(fabric);
+    let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 2);
     for round in 0..4 {
         let client = &cluster.clients[round % 2];
@@ -84,7 +84,7 @@ fn clients_are_stopped_shortly_over_tcp() {
 /// A memory node stops, and the cluster goes on without it. When it runs again it joins anew, with
 /// nothing in it, and takes over replicas.
 fn stop_a_memory_node(fabric: &'static str) {
-    let mut cluster = Cluster::start(fabric);
+    let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 2);
     let victim = cluster.choose(3);
     let before = cluster.name_of(victim);
