@@ -26,6 +26,14 @@
 (*   the members of its view show no later one.  Any node may leave that   *)
 (*   question without an answer, and one that has fenced the session may   *)
 (*   answer it: nothing rests on the fence here;                           *)
+(* - sessions in `CanBar` may read the one backup of node 0 while this is  *)
+(*   primary and no change is under way (docs/decisions/0030): more than   *)
+(*   half of the members *bar* node 0, and then all leases are over.  Any  *)
+(*   lease may end at any time there, and is granted again only while more *)
+(*   than half of the members bar nobody.  The master settles what may     *)
+(*   have been read (`SettleBarred`), or goes on without node 0.  Whoever  *)
+(*   has to ask is answered as it begins there: bars and views only grow,  *)
+(*   so that whoever gets an answer later gets no better one;              *)
 (* - a key in `Apart` lies in a subtable that no change touches.           *)
 (*                                                                         *)
 (* A verb of a session that stopped, on its way to a node that is cut off, *)
@@ -44,6 +52,7 @@ CONSTANTS
   Joiners,      \* nodes that may join as a last replica, one at a time
   MaxCrashes,   \* how many clients may crash
   CanExpel,     \* clients that may be silent, and counted out while they live
+  CanBar,       \* clients that may read backups when the master is silent
   MaxBreaks,    \* how often a connection to a member may break while a verb is under way
   MaxRestarts,  \* how often a master may die while it repairs
   Apart, ApartReps
@@ -57,8 +66,11 @@ VARIABLES
   master,  \* see Init
   front    \* ghost: key -> frontier (History.tla)
 
+\* Whether somebody may read backups although the master has not changed the view.
+Barring == CanBar # {}
+
 \* Whether anybody has to ask at which view the nodes stand.
-Asking == CanExpel # {} /\ CanCut # {}
+Asking == CanExpel # {} /\ (CanCut # {} \/ Barring)
 
 vars == <<mem, sess, ctl, stray, lost, master, front>>
 
@@ -87,18 +99,26 @@ Shown(words, k) ==
 
 Nobody == 99
 
-Sees(m, v, dead, k) ==
+\* Somebody may have read the backups: until they and the primary are equal, they are what is true.
+ReadBeside(v, ct) ==
+  /\ \E c \in Clients : ct[c].beside
+  /\ v.num = 1 \/ v.stage \in {"frozen", "transforming"}
+
+Sees(m, v, ct, dead, k) ==
   LET p == Head(Reps(v, k))
-  IN  IF p \in dead \/ (v.headless /\ k \notin Apart) THEN Nobody ELSE Shown(m[p], k)
+  IN  CASE p \in dead \/ (v.headless /\ k \notin Apart) -> Nobody
+        [] p \notin dead /\ ~v.headless /\ k \notin Apart /\ ReadBeside(v, ct) ->
+             Shown(m[v.reps[2]], k)
+        [] OTHER -> Shown(m[p], k)
 
 Context(ses) == [c \in Clients |-> [op |-> ses[c].op, id |-> CurrentId(ses[c])]]
 
 Ghost(c, key, inv, ans, ctx) ==
   front' = [k \in Keys |->
     LET mine == k = key /\ (inv \/ ans # NoAns)
-        sees == Sees(mem', master'.view, lost'.dead, k)
+        sees == Sees(mem', master'.view, ctl', lost'.dead, k)
         f1   == IF k = key /\ inv THEN Invoked(front[k], c) ELSE front[k]
-        f2   == IF ~mine /\ sees = Sees(mem, master.view, lost.dead, k) THEN f1
+        f2   == IF ~mine /\ sees = Sees(mem, master.view, ctl, lost.dead, k) THEN f1
                 ELSE IF sees = Nobody THEN Closure(f1, ctx)
                 ELSE Observed(Closure(f1, ctx), sees)
     IN  IF mine /\ ans # NoAns THEN Answered(f2, c, ans) ELSE f2]
@@ -118,11 +138,13 @@ Init ==
                     doubt |-> {},       \* nodes that have not answered a CAS of the operation
                     had |-> "nothing",  \* how far it had come when it was stopped
                     out |-> FALSE,      \* counted out by the master
-                    late |-> FALSE]]    \* its lease is over by its own clock
+                    late |-> FALSE,     \* its lease is over by its own clock
+                    beside |-> FALSE]]  \* it reads the backups of node 0
        /\ stray = {}
        /\ lost = [dead |-> {}, cut |-> {}]
        /\ master = [view |-> View0, todo |-> {}, work |-> NoWork,
                     shows |-> [n \in Nodes |-> 1],   \* the view at which each node stands
+                    bars |-> {},       \* the nodes that bar node 0
                     former |-> {},     \* the members of the views that no change has left behind
                     restarts |-> 0, breaks |-> 0]
        /\ front = [k \in Keys |-> {<<IF \E s \in Slots : f[s] = k THEN 1 ELSE 0,
@@ -226,6 +248,11 @@ Execute(c, acts, r, n, inv) ==
           IN  EndOfVerb(c, acts, ctl[c].doubt \cup (IF ~answers /\ cas THEN {n} ELSE {}),
                         IF answers THEN done ELSE failed, inv)
 
+\* Whether a node vouches for what is read by a view.
+Vouches(n, num) ==
+  /\ n \notin lost.dead /\ master.shows[n] <= num
+  /\ n \notin master.bars \/ "who is barred is not vouched for" \in Removed
+
 \* A node says at which view it stands; or nobody hears of it.
 Ask(c) ==
   \E n \in Nodes, answers \in BOOLEAN :
@@ -277,18 +304,28 @@ Begin(c) ==
   IN
   /\ r.pc = "ready" /\ v.num > ctl[c].tired
   /\ \E o \in (IF r.op = "none" THEN Programs[c][r.ip] ELSE {[op |-> r.op, key |-> r.key]}) :
-       LET headless == InScope(v, o.key) /\ v.headless
-           asks     == ctl[c].late
-           q        == [r EXCEPT !.op = o.op, !.key = o.key, !.reps = Reps(v, o.key),
-                                 !.asks = asks, !.shown = {}]
+       LET beside   == ctl[c].beside /\ v.num = 1
+           headless == beside \/ (InScope(v, o.key) /\ v.headless)
+           asks     == ctl[c].late /\ ~beside
+           q        == [r EXCEPT !.op = o.op, !.key = o.key, !.reps = IF beside THEN Tail(v.reps) ELSE Reps(v, o.key),
+                                 !.asks = asks,
+                                 !.shown = IF asks /\ Barring
+                                           THEN {n \in Members(v) : Vouches(n, v.num)} ELSE {}]
            reads(n) == IF (headless /\ n \in ToSet(q.reps)) \/ (~headless /\ n = Primary(q))
                        THEN <<Read(Slots)>> ELSE <<>>
-           verbs(n) == reads(n) \o (IF asks /\ n \in Members(v) THEN <<AskView>> ELSE <<>>)
+           verbs(n) == reads(n) \o (IF asks /\ n \in Members(v) /\ ~Barring THEN <<AskView>> ELSE <<>>)
            p        == Post(q, IF headless THEN "headless" ELSE "read", [n \in Nodes |-> verbs(n)])
        IN
        /\ o.op = "SEARCH" \/ ~InScope(v, o.key)
+       /\ beside => o.op = "SEARCH"
+       /\ c \in CanBar => beside \/ v.num > 1       \* others read the primary
        /\ headless /\ v.stage = "frozen" => "frozen readers wait" \in Removed
        /\ \E n \in Nodes : reads(n) # <<>> /\ Execute(c, v.num, p, n, r.op = "none")
+
+\* A loser takes effect before a winner that others may have read on the backups before it began.
+LosesInVain(c) ==
+  /\ Barring /\ ~IsVouchedFor(sess[c], Members(ctl[c].knows))
+  /\ "losers ask" \notin Removed
 
 \* A loser sees that the round is over.
 AwaitEnd(c) ==
@@ -296,7 +333,8 @@ AwaitEnd(c) ==
   /\ r.pc = "await"
   /\ Serves(c, Primary(r))
   /\ mem[Primary(r)][r.slot] # r.old
-  /\ \E o \in (IF r.rec THEN Gone(r) ELSE LoserEnds(r)) :
+  /\ \E o \in (IF r.rec THEN Gone(r)
+              ELSE IF LosesInVain(c) THEN Retry(r) ELSE LoserEnds(r)) :
        /\ sess' = [sess EXCEPT ![c] = o.r]
        /\ UNCHANGED <<mem, stray, lost, master>>
        /\ Follow(c, ctl[c].acts, {}, r, o.r)
@@ -401,6 +439,7 @@ Crash(c) ==
 \* posted a CAS, somebody has to recover it, and nobody hears of its operation (Crash).
 Expel(c) ==
   /\ c \in CanExpel /\ Active(c) /\ ~ctl[c].out
+  /\ Barring => c \in CanBar                       \* of the others other models tell
   /\ ~Acknowledged(c)
   /\ ~sess[c].vis \/ "fence the silent" \in Removed
   /\ ctl' = [ctl EXCEPT ![c].out = TRUE]
@@ -409,8 +448,46 @@ Expel(c) ==
 
 \* By its own clock nobody has heard it for a lease.
 Late(c) ==
-  /\ Asking /\ Active(c) /\ ctl[c].out /\ ~ctl[c].late
+  /\ Asking /\ Active(c) /\ (ctl[c].out \/ (Barring /\ c \in CanExpel)) /\ ~ctl[c].late
   /\ ctl' = [ctl EXCEPT ![c].late = TRUE]
+  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ OnlyMemory
+
+\* It is heard again.
+Hear(c) ==
+  LET all   == Members(master.view)
+      hears == all \ (master.bars \cup lost.dead)
+  IN
+  /\ Barring /\ c \notin CanBar /\ Active(c) /\ ~ctl[c].out /\ ctl[c].late
+  /\ 2 * Cardinality(hears) > Cardinality(all) \/ "leases rest on a majority" \in Removed
+  /\ ctl' = [ctl EXCEPT ![c].late = FALSE]
+  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ OnlyMemory
+
+\* A session that nobody vouched for begins again, by the same view.
+Again(c) ==
+  /\ Barring /\ Active(c) /\ sess[c].pc = "ready" /\ ctl[c].tired = ctl[c].knows.num
+  /\ ctl' = [ctl EXCEPT ![c].tired = 0]
+  /\ UNCHANGED <<mem, sess, stray, lost, master>>
+  /\ OnlyMemory
+
+\* A session whose lease is over has a member bar node 0.  A node that stands at a later view refuses.
+Bar(c, n) ==
+  /\ c \in CanBar /\ Active(c) /\ ctl[c].late /\ ctl[c].knows.num = 1
+  /\ n \in Members(View0) \ ({0} \cup lost.dead \cup master.bars) /\ master.shows[n] = 1
+  /\ master' = [master EXCEPT !.bars = @ \cup {n}]
+  /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
+  /\ OnlyMemory
+
+\* More than half of the members bar node 0, and have done so for a lease: all are over that were granted
+\* before.
+ReadBesideIt(c) ==
+  /\ c \in CanBar /\ Active(c) /\ ctl[c].late /\ ctl[c].knows.num = 1 /\ ~ctl[c].beside
+  /\ \/ 2 * Cardinality(master.bars) > Cardinality(Members(View0))
+     \/ master.bars # {} /\ "bars on more than half" \in Removed
+  /\ (\A d \in CanExpel : Active(d) => ctl[d].late) \/ "bars wait for leases" \in Removed
+  /\ sess[c].pc = "ready"
+  /\ ctl' = [ctl EXCEPT ![c].beside = TRUE, ![c].tired = 0]
   /\ UNCHANGED <<mem, sess, stray, lost, master>>
   /\ OnlyMemory
 
@@ -477,6 +554,16 @@ Cut(n) ==
   /\ lost' = [lost EXCEPT !.cut = @ \cup {n}]
   /\ OnlyMemory
 
+\* View::settling: nobody is lost, but what stands on the backups of a barred node may have been read.
+SettleBarred ==
+  LET v == master.view IN
+  /\ master.bars # {} /\ v.num = 1 /\ MaxLost > 0    \* without losses there is no master
+  /\ master' = [master EXCEPT !.view = [v EXCEPT !.num = @ + 1, !.stage = "frozen"],
+                              !.former = @ \cup {Members(v)}]
+  /\ sess' = [c \in Clients |-> IF sess[c].rec THEN Park(sess[c]) ELSE sess[c]]
+  /\ UNCHANGED <<mem, ctl, stray, lost>>
+  /\ OnlyMemory
+
 \* View::growing.
 Grow(n) ==
   LET v == master.view IN
@@ -497,7 +584,9 @@ Unsettled(v) ==
 Stand(n) ==
   /\ master.former # {} /\ master.view.stage = "frozen"
   /\ n \in Members(master.view) \ lost.dead /\ master.shows[n] < master.view.num
-  /\ master' = [master EXCEPT !.shows[n] = master.view.num]
+  /\ master' = [master EXCEPT !.shows[n] = master.view.num,
+                              !.bars = IF "bars stand until all is settled" \in Removed
+                                       THEN @ \ {n} ELSE @]
   /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
   /\ OnlyMemory
 
@@ -579,7 +668,7 @@ Stable ==
        /\ Acknowledged(c)
        /\ sess[c].pc = "parked" /\ ~ctl[c].out /\ sess[c].key \notin Apart
             => "look before stable" \in Removed
-  /\ master' = [master EXCEPT !.view.num = @ + 1, !.view.stage = "ok"]
+  /\ master' = [master EXCEPT !.view.num = @ + 1, !.view.stage = "ok", !.bars = {}]
   /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
   /\ OnlyMemory
 
@@ -594,8 +683,11 @@ Next ==
   \/ \E c \in Clients : \/ Begin(c) \/ Verb(c) \/ AwaitEnd(c) \/ StopWaiting(c) \/ WaitOn(c)
                         \/ Learn(c) \/ Look(c) \/ Break(c)
                         \/ Crash(c) \/ Expel(c) \/ Recover(c) \/ Ask(c) \/ Late(c)
+                        \/ Hear(c) \/ Again(c) \/ ReadBesideIt(c)
+                        \/ \E n \in Nodes : Bar(c, n)
   \/ \E n \in Nodes : Die(n) \/ Detect(n) \/ Cut(n) \/ Grow(n) \/ Stand(n)
   \/ \E s \in Slots : Examine(s)
+  \/ SettleBarred
   \/ Stray \/ RepairVerb \/ NewMaster \/ Transform \/ Switch \/ Stable
   \/ Terminated
 

@@ -7,4 +7,5 @@ EXTENDS Change, Names
 \* Where the subtable lies that no change touches.
 Nowhere      == <<>>
 OnOtherNodes == <<8, 9>>
+OnAThird     == <<2>>
 =============================================================================

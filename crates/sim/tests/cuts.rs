@@ -49,3 +49,10 @@ fn who_is_heard_asks_nobody() {
 fn an_answer_from_reads_needs_more_than_half_of_all_members() {
     (0..20).for_each(support::unheard::unheard);
 }
+
+#[test]
+fn without_a_master_objects_are_read_from_the_replicas_that_are_left() {
+    let read = support::unheard::objects_are_read_from_the_replicas_that_are_left;
+    let exposed: usize = (0..20).map(read).sum();
+    assert!(exposed > 10, "{exposed} objects");
+}

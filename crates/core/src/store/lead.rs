@@ -3,6 +3,7 @@
 //! Words come from memory that others write, hints from a cache: nothing about them is certain.
 
 use super::Hint;
+use super::silent::Silent;
 use crate::layout::{Address, SizeClass, Slot, UNIT_BYTES};
 use crate::race::Key;
 use crate::verbs::{Batch, MnId, Ticket};
@@ -23,10 +24,12 @@ pub(super) fn class_of(view: &View, word: Slot) -> Option<SizeClass> {
 
 /// The replica that an object of this class is read from: on this node if there is one, so that what is
 /// read from a slot there comes in the same message, and before it. Else any: objects of different
-/// addresses are read from different replicas. `None` if there can be no such object.
+/// addresses are read from different replicas; one of a node that is not silent, if there is any. `None` if
+/// there can be no such object.
 #[inline]
 pub(super) fn replica(
     view: &View,
+    silent: &Silent,
     address: Address,
     class: SizeClass,
     near: MnId,
@@ -43,6 +46,10 @@ pub(super) fn replica(
             chosen = Some(place);
         }
     }
+    if silent.any() && chosen.is_some_and(|place| silent.has(place.node)) {
+        let mut places = view.object_places(address, class.bytes())?;
+        return places.find(|place| !silent.has(place.node)).or(chosen);
+    }
     chosen
 }
 
@@ -58,13 +65,13 @@ pub(super) struct Lead {
 
 impl Lead {
     /// `None` if the hint cannot be right at all.
-    pub fn new(view: &View, hint: Hint, key: Key<'_>) -> Option<Lead> {
+    pub fn new(view: &View, silent: &Silent, hint: Hint, key: Key<'_>) -> Option<Lead> {
         let is_possible = view.has_slot(hint.slot)
             && !view.is_headless(hint.slot.subtable)
             && may_hold(hint.word, key);
         let class = class_of(view, hint.word).filter(|_| is_possible)?;
         let slot = view.slot_places(hint.slot).next()?;
-        let object = replica(view, hint.word.address(), class, slot.node)?;
+        let object = replica(view, silent, hint.word.address(), class, slot.node)?;
         Some(Lead { hint, slot, object, class })
     }
 

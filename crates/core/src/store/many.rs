@@ -211,7 +211,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let mut asked = Vec::with_capacity(most);
         self.batch.clear();
         while let Some(next) = open.front().copied() {
-            let lead = next.hint.and_then(|hint| Lead::new(&self.view, hint, next.key));
+            let lead = next
+                .hint
+                .and_then(|hint| Lead::new(&self.view, &self.store.silent, hint, next.key));
             let lead = lead.ok_or_else(|| Buckets::of(next.key, &self.view));
             let bytes = match &lead {
                 Ok(lead) => SLOT_BYTES + lead.class.bytes(),

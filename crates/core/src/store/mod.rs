@@ -29,6 +29,7 @@ mod reclaim;
 mod room;
 mod round;
 mod search;
+mod silent;
 mod stopped;
 mod vouch;
 mod write;
@@ -51,6 +52,7 @@ use damage::SecondLook;
 use lead::{Lead, class_of, replica};
 use reclaim::Freed;
 use search::Fetched;
+use silent::Silent;
 use stopped::Progress;
 use vouch::Asks;
 
@@ -128,6 +130,8 @@ pub struct Store<F, H> {
     pool_was_empty: Cell<bool>,
     /// Questions to the members, at which view they stand.
     asks: Asks,
+    /// Memory nodes that did not answer.
+    silent: Silent,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -151,6 +155,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             making_room: Cell::new(0),
             pool_was_empty: Cell::new(false),
             asks: Asks::default(),
+            silent: Silent::default(),
         }
     }
 
@@ -307,8 +312,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     fn phase_done(&mut self) {
-        if self.batch.has_failures() {
+        let has_failures = self.batch.has_failures();
+        if has_failures {
             self.note_doubts();
+        }
+        if has_failures || self.store.silent.any() {
+            self.store.silent.note(&self.batch);
         }
         self.cost.add_batch(&self.batch);
     }
@@ -392,7 +401,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// refers to none.
     fn read_whole(&mut self, slot: SlotRef, word: Slot) -> Option<Ticket> {
         let class = class_of(&self.view, word)?;
-        let place = replica(&self.view, word.address(), class, self.primary(slot).node)?;
+        let place = replica(
+            &self.view,
+            &self.store.silent,
+            word.address(),
+            class,
+            self.primary(slot).node,
+        )?;
         Some(self.batch.read(place.node, place.offset, class.bytes() as u32))
     }
 
@@ -404,7 +419,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// until the operation ends: where the start of a large one shows the key, it is the key's.
     fn read_key_of(&mut self, word: Slot, shown_on: MnId, key: Key<'_>) -> Option<Ticket> {
         let class = class_of(&self.view, word)?;
-        let place = replica(&self.view, word.address(), class, shown_on)?;
+        let place = replica(&self.view, &self.store.silent, word.address(), class, shown_on)?;
         let bytes = match class.bytes() {
             bytes @ ..=COMPARED_WHOLE_BYTES => bytes as u32,
             _ => prefix_bytes(class, key),

@@ -14,6 +14,7 @@ use arrayvec::ArrayVec;
 
 use super::damage::SecondLook;
 use super::lead::{Lead, may_hold};
+use super::silent::Silent;
 use super::{BROKEN_WORD, Candidates, Hint, Op, Store, slot_word};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
@@ -105,7 +106,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
         let (view, moment) = self.begin();
-        let found = look_at(&self.fabric, &view, &mut batch, cost, key, hint);
+        let found = look_at(&self.fabric, &view, &self.silent, &mut batch, cost, key, hint);
         // Who is not heard any more goes the long way, and asks.
         let found = found.and_then(|span| if self.is_heard() { Ok(span) } else { Err(Some(hint)) });
         self.end(moment);
@@ -123,12 +124,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
 fn look_at<F: Fabric>(
     fabric: &F,
     view: &View,
+    silent: &Silent,
     batch: &mut Batch,
     cost: &mut Cost,
     key: Key<'_>,
     hint: Hint,
 ) -> Result<Span, Option<Hint>> {
-    let lead = Lead::new(view, hint, key).ok_or(None)?;
+    let lead = Lead::new(view, silent, hint, key).ok_or(None)?;
     batch.clear();
     let (slot, object) = (lead.read_slot(batch), lead.read_object(batch));
     if !fabric.execute_now(batch) {
@@ -173,9 +175,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Option<(Hint, Span)>, Error> {
         loop {
             self.may_read(key).await?;
+            let silent = self.store.silent.times();
             match self.search_by_view(key, hint).await {
                 Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
-                    self.read_without(node, error).await?;
+                    self.read_elsewhere(key, node, silent, error).await?;
                 }
                 Ok(found) => {
                     if self.is_vouched_for().await? {
@@ -193,7 +196,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         hint: Option<Hint>,
     ) -> Result<Option<(Hint, Span)>, Error> {
         self.batch.clear();
-        if let Some(lead) = hint.and_then(|hint| Lead::new(&self.view, hint, key))
+        if let Some(lead) =
+            hint.and_then(|hint| Lead::new(&self.view, &self.store.silent, hint, key))
             && let Some(found) = self.search_by_hint(key, lead).await?
         {
             return Ok(Some(found));

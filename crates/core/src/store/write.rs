@@ -334,7 +334,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         hint: Option<Hint>,
         object: &Allocation,
     ) -> Result<Result<Target, Stale>, Error> {
-        if let Some(lead) = hint.and_then(|hint| Lead::new(&self.view, hint, intent.key)) {
+        if let Some(lead) =
+            hint.and_then(|hint| Lead::new(&self.view, &self.store.silent, hint, intent.key))
+        {
             let led = self.post_led(intent, &lead, object)?;
             self.phase().await;
             return self.find_from(&led, intent.key, object).await;

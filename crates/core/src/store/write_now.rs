@@ -28,7 +28,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if intent.opcode == Opcode::Insert || !self.may_write_now(intent.key) {
             return Err(nothing);
         }
-        let Some(lead) = Lead::new(&self.view, hint, intent.key) else { return Err(nothing) };
+        let Some(lead) = Lead::new(&self.view, &self.store.silent, hint, intent.key) else {
+            return Err(nothing);
+        };
         let class = Object::class(intent.key.len(), intent.value.len());
         let allocate = |class| self.store.allocate(class, USED_AGAIN_AT, &self.view);
         let Some(object) = class.and_then(allocate) else { return Err(nothing) };

@@ -9,6 +9,7 @@ use fusee_core::error::Error;
 use fusee_core::race::Key;
 use fusee_core::stats::OpKind;
 use fusee_core::store::SearchKey;
+use fusee_core::view::Region;
 use fusee_sim::{Client, Cluster, ClusterOptions, Sim};
 
 fn cluster(sim: &Sim, memory_nodes: u16) -> Cluster {
@@ -86,6 +87,57 @@ fn silent_nodes_do_not_vouch(seed: u64) {
     others.into_iter().for_each(|node| cluster.crash_node(node));
     let answer = cluster.block_on(client.process, search(b"absent"));
     assert!(matches!(answer, Err(Error::GaveUp { .. })), "{answer:?}");
+}
+
+/// Keys that are read while a memory node is gone, and so many bytes of each value.
+const KEYS: u8 = 8;
+const VALUE_BYTES: usize = 300;
+/// Days, in nanoseconds.
+const FOR_GOOD: u64 = 1 << 50;
+
+/// The master is gone, and of three memory nodes one that leads no subtable. Each object has a
+/// replica on another node, from which it is read. Returns how many have one there, and none on the node that
+/// shows their slot: any would do for those.
+pub fn objects_are_read_from_the_replicas_that_are_left(seed: u64) -> usize {
+    let sim = Sim::new(seed);
+    let cluster = cluster(&sim, 3);
+    let (heard, unheard) = (cluster.client(), cluster.unheard_client());
+    let view = cluster.view().clone();
+    let mut places = Vec::new();
+    for key in 0..KEYS {
+        // Each of them has a block of its own.
+        let writer = cluster.client();
+        let value = [key; VALUE_BYTES];
+        cluster.block_on(writer.process, writer.insert(&[key + 1], &value)).unwrap();
+        let hint = cluster.block_on(writer.process, writer.search(&[key + 1], None));
+        let hint = hint.unwrap().hint().unwrap();
+        let (region, _) = view.region_of(hint.word.address()).unwrap();
+        places.push((view.slot_places(hint.slot).next().unwrap().node, region));
+    }
+    let leads = |node| view.subtables.iter().any(|subtable| subtable.places[0].node == node);
+    let gone = view.members.iter().map(|member| member.node).find(|node| !leads(*node));
+    let Some(gone) = gone else { return 0 };
+    let holds = |region: &Region, node| region.places.iter().any(|place| place.node == node);
+    let exposed = places.iter().filter(|(shows, at)| holds(at, gone) && !holds(at, *shows)).count();
+    cluster.restart_master(FOR_GOOD);
+    cluster.crash_node(gone);
+    for client in [&heard, &unheard] {
+        for key in 0..KEYS {
+            let found = cluster.block_on(client.process, async {
+                let found = client.search(&[key + 1], None).await;
+                found.map(|found| found.value().map(<[u8]>::to_vec))
+            });
+            assert_eq!(found, Ok(Some(vec![key; VALUE_BYTES])), "key {key}");
+        }
+        let keys: Vec<[u8; 1]> = (0..KEYS).map(|key| [key + 1]).collect();
+        let keys: Vec<_> =
+            keys.iter().map(|key| SearchKey { key: Key::new(key), hint: None }).collect();
+        let mut found = 0;
+        let many = client.search_many(&keys, |_, value, _| found += u8::from(value.is_some()));
+        assert_eq!(cluster.block_on(client.process, many), Ok(()));
+        assert_eq!(found, KEYS);
+    }
+    exposed
 }
 
 /// All of it, with as many memory nodes as there may be.

@@ -1,0 +1,87 @@
+//! Memory nodes that did not answer this session: objects are read from other replicas.
+//!
+//! A replica is as good as another, so a READ of an object need not wait until the view has changed, nor
+//! does it need a master. A slot is only read from its primary: that is waited for, as ever
+//! ([`Op::read_without`]).
+//!
+//! A node is silent from a verb that it did not answer until one that it did. It is asked less, not never:
+//! the slots that it leads are read there, and objects that have no other replica.
+
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+
+use super::Op;
+use crate::error::Error;
+use crate::host::Host;
+use crate::race::{Buckets, Key};
+use crate::verbs::{Batch, Fabric, MnId, VerbError};
+
+/// Who did not answer a session's latest verb.
+#[derive(Debug, Default)]
+pub(super) struct Silent {
+    /// Mostly there is none: this is looked at for every object that is read.
+    any: Cell<bool>,
+    nodes: RefCell<Vec<MnId>>,
+    /// How often a node has become silent.
+    times: Cell<u64>,
+}
+
+impl Silent {
+    /// Whether any node is silent.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.any.get()
+    }
+
+    /// Whether a node is silent.
+    #[inline]
+    pub fn has(&self, node: MnId) -> bool {
+        self.any.get() && self.nodes.borrow().contains(&node)
+    }
+
+    /// How often a node has become silent.
+    pub fn times(&self) -> u64 {
+        self.times.get()
+    }
+
+    /// Notes who answered, and who did not.
+    #[cold]
+    pub fn note(&self, batch: &Batch) {
+        let mut nodes = self.nodes.borrow_mut();
+        for verb in batch.verbs() {
+            let at = nodes.iter().position(|node| *node == verb.node);
+            match (verb.result, at) {
+                (Err(VerbError::Unreachable), None) => {
+                    nodes.push(verb.node);
+                    self.times.set(self.times.get() + 1);
+                }
+                (Ok(()), Some(at)) => drop(nodes.swap_remove(at)),
+                _ => {}
+            }
+        }
+        self.any.set(!nodes.is_empty());
+    }
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// A READ for this key had no answer from a node. Returns if the next attempt reads elsewhere, because a
+    /// node has become silent since so many `times`; else waits until the node is none of the view any more.
+    pub(super) async fn read_elsewhere(
+        &mut self,
+        key: Key<'_>,
+        node: MnId,
+        times: u64,
+        error: Error,
+    ) -> Result<(), Error> {
+        let subtable = Buckets::of(key, &self.view).subtable;
+        let shows_slots = self.view.subtables[subtable as usize].places[0].node == node
+            || self.view.is_headless(subtable);
+        if shows_slots || self.acts.posted || self.store.silent.times() == times {
+            return self.read_without(node, error).await;
+        }
+        // A READ that is still on its way harms nobody.
+        self.in_doubt.clear();
+        self.store.host.report_unreachable(node);
+        Ok(())
+    }
+}
