@@ -48,6 +48,10 @@ counts! {
     proofs_across_nodes,
     /// Batches that wrote an object and took backups for it: writes that began with a guess.
     guesses,
+    /// Batches on a network of cards that had a WRITE for some node, and behind it a READ.
+    writes_before_reads,
+    /// Verbs that had executed when a later one of their batch failed, on a network of cards.
+    unheard_verbs,
     /// Client processes killed by a fence.
     killed_by_fences,
     /// Verbs that a memory node refused because it had fenced the client.
@@ -66,6 +70,8 @@ counts! {
     views_asked,
     /// Control messages lost.
     lost_messages,
+    /// Requests that came when nobody waited for them any more.
+    late_messages,
     /// Masters that crashed and were restarted from their store.
     master_restarts,
     /// Recoveries of clients.

@@ -4,7 +4,8 @@
 //! goes on if the client crashes. Its verbs for one node form a *lane* and execute in order; lanes
 //! know nothing of each other, nor of other batches of the same client.
 //!
-//! That is a NIC's way. On an [immediate](crate::NetworkOptions::immediate) network the client's
+//! That is a NIC's way, and that of a memory node which serves TCP. What network cards do besides,
+//! [`NetworkOptions::cards`](crate::NetworkOptions::cards) says. On an [immediate](crate::NetworkOptions::immediate) network the client's
 //! processor executes the verbs: [`immediate`](crate::immediate).
 
 use std::cell::{Cell, RefCell};
@@ -13,7 +14,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, VerbError};
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Verb, VerbError};
 
 use crate::counts::count;
 use crate::engine::{Event, Nanos, Sim};
@@ -111,6 +112,20 @@ impl Fabric for SimFabric {
     fn is_immediate(&self) -> bool {
         self.network.options().immediate
     }
+
+    fn waits_for_reads(&self) -> bool {
+        let options = self.network.options();
+        options.cards && !options.immediate
+    }
+}
+
+/// Whether a batch has a WRITE for some node, and behind it a READ.
+fn reads_behind_a_write(verbs: &[Verb]) -> bool {
+    let is_write = |verb: &Verb| matches!(verb.op, Op::Write { .. });
+    let is_read = |verb: &Verb| matches!(verb.op, Op::Read { .. });
+    let writes = verbs.iter().enumerate().filter(|(_, verb)| is_write(verb));
+    let mut writes = writes.map(|(at, write)| (&verbs[at + 1..], write.node));
+    writes.any(|(behind, node)| behind.iter().any(|verb| is_read(verb) && verb.node == node))
 }
 
 /// Dropped when its client crashes.
@@ -128,6 +143,9 @@ impl Flight {
         let has = |is: fn(&Op) -> bool| batch.verbs().iter().any(|verb| is(&verb.op));
         if has(|op| matches!(op, Op::Write { .. })) && has(|op| matches!(op, Op::Cas { .. })) {
             count(&network.sim().counts().guesses);
+        }
+        if fabric.waits_for_reads() && reads_behind_a_write(batch.verbs()) {
+            count(&network.sim().counts().writes_before_reads);
         }
         let mut lanes: Vec<Lane> = Vec::new();
         for (i, verb) in batch.verbs().iter().enumerate() {
@@ -320,12 +338,21 @@ impl Flight {
         }
     }
 
-    /// The rest of the lane never executes.
+    /// The rest of the lane never executes. One completion stands for all of it where cards execute it:
+    /// then of what has executed nobody knows either.
     fn fail(&self, lane: &mut Lane, error: VerbError, delay: Nanos) -> Nanos {
         let mut batch = self.batch.borrow_mut();
         let (verbs, _) = batch.parts_mut();
         for i in lane.verbs.drain(..) {
             verbs[i].result = Err(error);
+        }
+        if self.fabric.waits_for_reads() {
+            let of_lane = verbs.iter_mut().filter(|verb| verb.node == lane.node);
+            let executed = of_lane.filter(|verb| verb.result.is_ok());
+            for verb in executed {
+                verb.result = Err(error);
+                count(&self.sim().counts().unheard_verbs);
+            }
         }
         drop(batch);
         lane.state = State::Returning;

@@ -79,6 +79,11 @@ pub struct NetworkOptions {
     pub immediate: bool,
     /// On an immediate network: a fence kills the process whose session it shuts out.
     pub fences_kill: bool,
+    /// Network cards execute the verbs, as over RDMA. A WRITE, CAS or FAA would wait for a READ that is
+    /// posted before it, so operations that may choose post their READs last; and one completion
+    /// stands for all that a batch has for a node: if one of these verbs fails, its client knows of none of
+    /// them whether it has executed.
+    pub cards: bool,
     /// No time passes: each poll of a waiting operation lets one piece of one of its verbs happen,
     /// and messages arrive at once. For tests that count steps ([`Stepper`](crate::Stepper)).
     pub stepwise: bool,
@@ -95,6 +100,7 @@ impl Default for NetworkOptions {
             lost_completions_one_in: 0,
             immediate: false,
             fences_kill: false,
+            cards: false,
             stepwise: false,
         }
     }

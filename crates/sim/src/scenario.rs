@@ -337,10 +337,11 @@ impl Shape {
         }
     }
 
-    /// One of three clusters shares its memory. Of a stream of its own, so that the others are as they
-    /// were.
+    /// One of three clusters shares its memory, one has cards that execute verbs. Of a stream of its own, so
+    /// that the others are as they were.
     pub fn draw_fabric(&mut self, rng: &Rng) {
         if !rng.one_in(3) {
+            self.network.cards = rng.one_in(2);
             return;
         }
         self.network = NetworkOptions {

@@ -53,8 +53,10 @@ pub fn stepwise(seed: u64, options: &ClusterOptions) -> (Rng, Cluster) {
 pub fn stepwise_or_immediate(seed: u64, options: &ClusterOptions) -> (Rng, Cluster) {
     let (rng, cluster) = stepwise(seed, options);
     let network = cluster.network();
-    let immediate = Rng::named(seed, "fabric").one_in(3);
-    network.set_options(NetworkOptions { immediate, ..network.options() });
+    let drawn = Rng::named(seed, "fabric");
+    let immediate = drawn.one_in(3);
+    let cards = !immediate && drawn.one_in(2);
+    network.set_options(NetworkOptions { immediate, cards, ..network.options() });
     (rng, cluster)
 }
 
