@@ -100,6 +100,20 @@ pub enum NodeRequest {
         /// Not if `from` has been fenced: whoever recovers it counts on what is its own.
         unless_fenced: bool,
     },
+    /// What a session asks about blocks. Its requests have numbers, and those that have `ended` for the
+    /// session, answered or not, have no effect any more when this one is answered: the node refuses what
+    /// comes later. So a request that nobody waits for cannot overtake what was asked since. Answer: that
+    /// to the request.
+    InTurn {
+        /// The session.
+        client: ClientId,
+        /// The request's number.
+        turn: u64,
+        /// All requests of smaller numbers have ended.
+        ended: u64,
+        /// The request.
+        request: BlockRequest,
+    },
     /// Undoes what a fenced client began: a block that it had not taken over on all replicas is
     /// its earlier owner's again, be that one fenced or not. `from` is the client, which cannot
     /// come to own anything any more, so a late repetition does no harm. Answer: `Done`.
@@ -162,6 +176,46 @@ pub enum NodeRequest {
         /// The number of the view, which the master has stored.
         view: u64,
     },
+}
+
+/// What a session asks about blocks ([`NodeRequest::InTurn`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BlockRequest {
+    /// As [`NodeRequest::Alloc`], for the session.
+    Alloc {
+        /// Whether it may be one of those that are kept back, to make room again.
+        to_delete: bool,
+        /// Regions that are being copied: no block of these. At most [`MAX_FROZEN_REGIONS`].
+        frozen: Vec<u32>,
+    },
+    /// As [`NodeRequest::SetOwner`].
+    SetOwner {
+        /// The block.
+        block: BlockId,
+        /// The owner before.
+        from: ClientId,
+        /// The owner from now on.
+        to: ClientId,
+        /// Not if `from` has been fenced.
+        unless_fenced: bool,
+    },
+    /// As [`NodeRequest::BlocksOf`], for the session.
+    Blocks,
+}
+
+impl BlockRequest {
+    /// The same without a turn, of this session.
+    pub fn of(self, client: ClientId) -> NodeRequest {
+        match self {
+            BlockRequest::Alloc { to_delete, frozen } => {
+                NodeRequest::Alloc { client, to_delete, frozen }
+            }
+            BlockRequest::SetOwner { block, from, to, unless_fenced } => {
+                NodeRequest::SetOwner { block, from, to, unless_fenced }
+            }
+            BlockRequest::Blocks => NodeRequest::BlocksOf { clients: vec![client] },
+        }
+    }
 }
 
 /// What a memory node says of itself.
@@ -253,6 +307,9 @@ pub enum NodeRefusal {
         /// The client.
         client: ClientId,
     },
+    /// The session had given this request up before it asked for something that was answered.
+    #[error("the request came too late: its session does not wait for it any more")]
+    Late,
     /// The node lends its memory to another cluster.
     #[error("this memory node belongs to another cluster ({cluster}); restart it to empty it")]
     OtherCluster {

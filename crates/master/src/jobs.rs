@@ -294,7 +294,15 @@ pub async fn recover_clients<F: Fabric, R: Reach>(
     let blocks = Blocks::of_all(reach, view, clients).await?;
     times.metadata_us = watch.lap();
     let mut recovered = Vec::new();
-    for blocks in blocks {
+    // Whether the tables have changed since they were read. What one of these clients had not finished to
+    // take over from another one becomes that one's again, or the first one's for good.
+    let mut is_changed = false;
+    for mut blocks in blocks {
+        if is_changed {
+            let again = Blocks::of_all(reach, view, vec![blocks.client]).await?;
+            blocks = again.into_iter().next().expect("one for each client");
+        }
+        is_changed |= !blocks.partial.is_empty();
         recovered.push(recover_client(fabric, &mut watch, view, blocks, times).await?);
     }
     Ok(recovered)

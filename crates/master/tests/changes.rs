@@ -245,6 +245,33 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     assert_eq!(world.view(), view, "no view has to change for a client");
 }
 
+/// One had begun to take a block over that the other one had handed on. One job recovers both.
+#[test]
+fn sessions_that_die_together_leave_no_block_half_way() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (first, second) = (world.open(), world.open());
+    let block = give_block(&world, first, true);
+    let class = SizeClass::from_code(2).unwrap();
+    let leftovers = vec![Leftover { block, owner: first, class, first: 3, marked: Some(1) }];
+    let hand_on = MasterRequest::HandOn { client: first, serial: 1, leftovers, used: vec![] };
+    assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
+    let view = world.view();
+    let take = MasterRequest::TakeLeftover {
+        adopted: vec![],
+        client: second,
+        class: Some(class),
+        full: false,
+        view: view.number,
+    };
+    assert!(matches!(world.ask(take), Some(MasterReply::Leftover { leftover: Some(_), .. })));
+    set_owner(&world, view.regions[block.region as usize].places[0].node, block, first, second);
+    world.sessions.iter_mut().for_each(|session| session.renews = false);
+    world.pass(2 * LEASE_MS);
+    world.until("the recovery", World::is_whole);
+    check_tables(&world, &world.view(), first);
+    check_tables(&world, &world.view(), second);
+}
+
 fn renew(client: ClientId, acts_by: u64, newer_than: u64) -> MasterRequest {
     let pulse = Pulse {
         client,

@@ -17,12 +17,15 @@
 //!   can write the pool, nothing is ever read back from it.
 //! * The header of the pool says whose the node is, and at which view it stands; nobody else writes it.
 //! * A fenced client gets no block any more.
+//! * What a session had given up before it asked for something that was answered has no effect ([`turns`]).
 //! * A member of a cluster obeys nobody of another one, and leaves its own only if a master of it says
 //!   so ([`Heard`]).
 //! * Every request but `Alloc` may be repeated: the second time changes nothing.
 //! * Numbers in requests are anybody's: they are checked before they are used.
 //!
 //! Offsets and sizes are bytes; an offset counts from the start of the pool.
+
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,6 +37,7 @@ use fusee_control::node::{
 use fusee_core::layout::{HeaderWord, LAYOUT_WORD, first_extent};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::{Geometry, TABLE_ENTRY_BYTES};
+use turns::Turns;
 
 /// What the host has to do before it replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,6 +221,7 @@ pub struct Node {
     primaries: Vec<u32>,
     turn: usize,
     fenced: BTreeSet<ClientId>,
+    turns: Turns,
 }
 
 impl Node {
@@ -238,6 +243,7 @@ impl Node {
             primaries: Vec::new(),
             turn: 0,
             fenced: BTreeSet::new(),
+            turns: Turns::default(),
         }
     }
 
@@ -269,6 +275,9 @@ impl Node {
     pub fn handle(&mut self, request: NodeRequest) -> Step {
         let mut effects = Vec::new();
         let answer = match request {
+            NodeRequest::InTurn { client, turn, ended, request } => {
+                return self.in_turn(client, (turn, ended), request);
+            }
             NodeRequest::Describe => Ok(NodeReply::Description(self.description.clone())),
             NodeRequest::Format { cluster, attempt } => self.format(cluster, attempt, &mut effects),
             NodeRequest::Reserve { cluster, attempt, view, extent, bytes, block_bytes } => self

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::MasterReply;
 use fusee_control::node::{
-    BlockId, Description, Extent, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest,
+    BlockId, BlockRequest, Description, Extent, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest,
     extent_align_bytes,
 };
 use fusee_core::layout::{HeaderWord, POOL_HEADER_BYTES, first_extent};
@@ -512,6 +512,50 @@ proptest! {
             }
         }
     }
+}
+
+/// The first request takes a block over and lies in a connection that stands still; meanwhile the block is
+/// taken over by a repetition, given back, and the earlier owner's again.
+#[test]
+fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
+    let mut node = node(POOL);
+    node.handle(region(3, false));
+    let (earlier, client) = (ClientId(1), ClientId(2));
+    let block = BlockId { region: 3, block: 4 };
+    let set = |from, to| BlockRequest::SetOwner { block, from, to, unless_fenced: false };
+    let ask = |turn, ended, request| NodeRequest::InTurn { client, turn, ended, request };
+    let late = ask(1, 1, set(earlier, client));
+    node.handle(set(ClientId::NOBODY, earlier).of(earlier));
+    assert_eq!(node.handle(ask(2, 2, set(earlier, client))).reply, NodeReply::Done);
+    assert_eq!(node.handle(ask(3, 3, set(client, ClientId::NOBODY))).reply, NodeReply::Done);
+    node.handle(set(ClientId::NOBODY, earlier).of(earlier));
+    assert_eq!(refusal(node.handle(late)), NodeRefusal::Late);
+    let owned = node.handle(NodeRequest::BlocksOf { clients: vec![earlier] }).reply;
+    assert_eq!(owned, NodeReply::Blocks(vec![(block, earlier)]));
+    // What runs side by side is in time, in any order; and sessions have nothing to do with each other.
+    assert_eq!(node.handle(ask(5, 4, BlockRequest::Blocks)).reply, NodeReply::Blocks(vec![]));
+    assert_eq!(node.handle(ask(4, 4, set(earlier, client))).reply, NodeReply::Done);
+    let other = ClientId(7);
+    let first =
+        NodeRequest::InTurn { client: other, turn: 1, ended: 1, request: BlockRequest::Blocks };
+    assert_eq!(node.handle(first).reply, NodeReply::Blocks(vec![]));
+}
+
+/// Its recovery counts on what the tables say.
+#[test]
+fn a_fenced_session_gives_nothing_back() {
+    let mut node = node(POOL);
+    node.handle(region(3, false));
+    let client = ClientId(2);
+    let block = BlockId { region: 3, block: 4 };
+    let set = |from, to| BlockRequest::SetOwner { block, from, to, unless_fenced: false };
+    node.handle(set(ClientId::NOBODY, client).of(client));
+    node.handle(NodeRequest::Fence { clients: vec![client] });
+    let request = set(client, ClientId::NOBODY);
+    let back = NodeRequest::InTurn { client, turn: 1, ended: 1, request };
+    assert_eq!(refusal(node.handle(back)), NodeRefusal::Fenced { client });
+    let owned = node.handle(NodeRequest::BlocksOf { clients: vec![client] }).reply;
+    assert_eq!(owned, NodeReply::Blocks(vec![(block, client)]));
 }
 
 #[test]

@@ -70,8 +70,6 @@ counts! {
     views_asked,
     /// Control messages lost.
     lost_messages,
-    /// Requests that came when nobody waited for them any more.
-    late_messages,
     /// Masters that crashed and were restarted from their store.
     master_restarts,
     /// Recoveries of clients.

@@ -10,15 +10,20 @@
 //! If no node has a free block, the master is asked to add regions. Only when it has no room for
 //! any is it out of memory.
 //!
-//! A block that cannot be recorded everywhere is given back. If a node does not acknowledge that,
-//! the request may still arrive, at any time, and would take effect even if the block were this
-//! session's again by then: it would be free while it is used. So the session never takes such a
-//! block again. (For other clients the request comes to nothing: it names its sender as the owner.)
+//! A block that cannot be recorded everywhere is given back, on the backups first. If a node does not
+//! acknowledge that, the request may still arrive, and would take effect even if the block were this
+//! session's again by then: it would be free while it is used. So the session does not take such a
+//! block again before it has given it back once more, with an answer. Nor does it go on to the
+//! primary, which would give the block to others while the backup may name this session.
+//!
+//! Nothing takes effect behind a later answer of the same node ([`turns`]).
 //!
 //! A block that its node grants and the session does not use for whatever reason is *missed*: the
 //! tables name the session, and it is looked for there when memory is short, and before the session
 //! ends. So every path that turns a grant down notes that, and a search that passes over a block
 //! leaves the note standing.
+
+mod turns;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +32,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fusee_control::master::{Leftover, MasterReply, MasterRequest};
-use fusee_control::node::{BlockId, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply, NodeRequest};
+use fusee_control::node::{
+    BlockId, BlockRequest, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply, NodeRequest,
+};
 use fusee_control::rpc::RpcError;
 use fusee_core::error::Error;
 use fusee_core::host::BlockGrant;
@@ -37,6 +44,7 @@ use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
 use super::{Environment, Gate};
+use turns::{Returning, Turns};
 
 /// How long a session that needs a block waits for the master's answer before it does without.
 const MASTER_DEADLINE: Duration = Duration::from_millis(100);
@@ -58,8 +66,11 @@ pub(super) struct BlockSource<E> {
     turn: Cell<usize>,
     /// Blocks to take before the master is asked again.
     without_master: Cell<u32>,
+    turns: Turns,
     /// Blocks that were given back without an acknowledgement from all their nodes.
     in_doubt: RefCell<BTreeSet<BlockId>>,
+    /// Those that are being given back.
+    returning: RefCell<BTreeSet<BlockId>>,
     /// Blocks that were granted and not given back.
     held: RefCell<BTreeSet<BlockId>>,
     /// Blocks that were handed on: the tables name this session until somebody has taken them over.
@@ -119,7 +130,9 @@ impl<E: Environment> BlockSource<E> {
             node_deadline,
             turn,
             without_master,
+            turns: Turns::default(),
             in_doubt: RefCell::default(),
+            returning: RefCell::default(),
             held: RefCell::default(),
             handed_on: RefCell::default(),
             adopting: RefCell::default(),
@@ -241,11 +254,12 @@ impl<E: Environment> BlockSource<E> {
             return None;
         }
         self.missed.set(false);
+        self.give_back_again(view).await;
         let asked = self.asked.get();
         let mut found = None;
         for member in &view.members {
-            let request = NodeRequest::BlocksOf { clients: vec![self.client] };
-            let Ok(NodeReply::Blocks(blocks)) = self.ask(member.node, request).await else {
+            let asked = self.ask(member.node, BlockRequest::Blocks).await;
+            let Ok(NodeReply::Blocks(blocks)) = asked else {
                 self.missed.set(true);
                 continue;
             };
@@ -256,10 +270,13 @@ impl<E: Environment> BlockSource<E> {
             };
             let ours = blocks.into_iter().map(|(block, _)| block).filter(leads);
             for block in ours.filter(|block| self.is_missed(*block)) {
-                if found.is_none() && self.is_usable(block, view) {
+                let is_handed_on = self.handed_on.borrow().contains(&block);
+                if found.is_none() && !is_handed_on && self.is_usable(block, view) {
                     found = Some(block);
                 } else {
-                    // For the next time: what it is waiting for may be over then.
+                    // For the next time: what it is waiting for may be over then. What was handed on
+                    // somebody may have taken over, and given back, and the session have got again
+                    // without hearing of it: until it ends nobody knows.
                     self.missed.set(true);
                 }
             }
@@ -286,7 +303,7 @@ impl<E: Environment> BlockSource<E> {
     }
 
     fn is_missed(&self, block: BlockId) -> bool {
-        ![&self.held, &self.handed_on].iter().any(|known| known.borrow().contains(&block))
+        !self.held.borrow().contains(&block)
     }
 
     /// Whether a missed block may be taken by this view.
@@ -341,6 +358,8 @@ impl<E: Environment> BlockSource<E> {
         // Who has asked whose blocks are whose must not take an answer from before for the truth.
         self.asked.set(self.asked.get() + 1);
         self.held.borrow_mut().remove(&block);
+        // If it is given to the session once more, under the same name, that is another time.
+        self.adopted.borrow_mut().retain(|(adopted, _)| *adopted != block);
         self.give_back(block, view).await;
         self.asked.set(self.asked.get() + 1);
     }
@@ -348,10 +367,7 @@ impl<E: Environment> BlockSource<E> {
     /// For a session that ends: gives back again what may not have been given back, and finds blocks of
     /// which it had not heard. `None` if some table says what it does not know all the same.
     pub async fn settle(&self, view: &View) -> Option<Vec<Rest>> {
-        let in_doubt: Vec<BlockId> = self.in_doubt.borrow().iter().copied().collect();
-        for block in in_doubt.into_iter().filter(|block| is_valid(view, *block)) {
-            self.give_back(block, view).await;
-        }
+        self.give_back_again(view).await;
         let mut found = Vec::new();
         // Of which class it is to be nobody knows yet; its next owner may find that it is empty.
         let class = SizeClass::from_code(1).expect("the smallest class");
@@ -369,10 +385,8 @@ impl<E: Environment> BlockSource<E> {
             return true;
         }
         for member in &view.members {
-            let request = NodeRequest::BlocksOf { clients: vec![self.client] };
-            let Ok(NodeReply::Blocks(blocks)) = self.ask(member.node, request).await else {
-                return false;
-            };
+            let asked = self.ask(member.node, BlockRequest::Blocks).await;
+            let Ok(NodeReply::Blocks(blocks)) = asked else { return false };
             // Where a region was before it moved, an old table may still stand.
             let is_there = |block: &BlockId| {
                 let region = view.regions.get(block.region as usize);
@@ -526,11 +540,11 @@ impl<E: Environment> BlockSource<E> {
         self.calls.borrow().contains_key(&class)
     }
 
-    fn alloc_request(&self, to_delete: bool, view: &View) -> NodeRequest {
+    fn alloc_request(&self, to_delete: bool, view: &View) -> BlockRequest {
         let change = view.change.as_ref();
         let regions = change.into_iter().flat_map(|change| &change.regions);
         let frozen = regions.map(|r| r.region).take(MAX_FROZEN_REGIONS).collect();
-        NodeRequest::Alloc { client: self.client, to_delete, frozen }
+        BlockRequest::Alloc { to_delete, frozen }
     }
 
     /// Frees a block, as far as its nodes can be reached. The primary last: it hands the block out
@@ -541,27 +555,37 @@ impl<E: Environment> BlockSource<E> {
         self.return_to(&nodes, block).await;
     }
 
+    /// Gives back once more what some node has not acknowledged.
+    async fn give_back_again(&self, view: &View) {
+        let is_due = |block: &BlockId| {
+            let is_under_way = self.returning.borrow().contains(block);
+            is_valid(view, *block) && !view.is_region_frozen(block.region) && !is_under_way
+        };
+        let due: Vec<BlockId> = self.in_doubt.borrow().iter().copied().filter(is_due).collect();
+        for block in due {
+            self.give_back(block, view).await;
+        }
+    }
+
     async fn return_to(&self, nodes: &[MnId], block: BlockId) {
         // Before anything is sent: who waits for the block may tire of it at any await.
         self.in_doubt.borrow_mut().insert(block);
-        let mut acknowledged = true;
+        let _ends = Returning::begin(&self.returning, block);
         for node in nodes {
             let (from, to) = (self.client, ClientId::NOBODY);
-            let request = NodeRequest::SetOwner { block, from, to, unless_fenced: false };
+            let request = BlockRequest::SetOwner { block, from, to, unless_fenced: false };
             match self.ask(*node, request).await {
                 Ok(NodeReply::Done) => {}
                 Ok(other) => tracing::debug!(?block, ?other, "a block is not given back"),
                 Err(error) => {
                     tracing::debug!(?block, %error, "a block is not given back");
-                    acknowledged &= !error.may_take_effect();
                     // The table may go on naming this session.
                     self.missed.set(true);
+                    return;
                 }
             }
         }
-        if acknowledged {
-            self.in_doubt.borrow_mut().remove(&block);
-        }
+        self.in_doubt.borrow_mut().remove(&block);
     }
 
     async fn record_on_backups(&self, block: BlockId, view: &View) -> Result<(), Error> {
@@ -584,7 +608,7 @@ impl<E: Environment> BlockSource<E> {
         let (block, from) = (leftover.block, leftover.owner);
         let places = &view.regions[block.region as usize].places;
         let request =
-            NodeRequest::SetOwner { block, from, to: self.client, unless_fenced: owner_lives };
+            BlockRequest::SetOwner { block, from, to: self.client, unless_fenced: owner_lives };
         match self.ask(places[0].node, request).await {
             Ok(NodeReply::Done) => {}
             Ok(other) => {
@@ -607,7 +631,7 @@ impl<E: Environment> BlockSource<E> {
         from: ClientId,
         unless_fenced: bool,
     ) -> Result<(), Error> {
-        let request = NodeRequest::SetOwner { block, from, to: self.client, unless_fenced };
+        let request = BlockRequest::SetOwner { block, from, to: self.client, unless_fenced };
         match self.ask(node, request).await {
             Ok(NodeReply::Done) => Ok(()),
             Ok(other) => Err(Error::Allocation { reason: format!("{node}: {other:?}") }),
@@ -615,7 +639,10 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, RpcError> {
+    async fn ask(&self, node: MnId, request: BlockRequest) -> Result<NodeReply, RpcError> {
+        let turn = self.turns.begin();
+        let (client, ended) = (self.client, turn.ended);
+        let request = NodeRequest::InTurn { client, turn: turn.number, ended, request };
         let answer = self.env.ask_node(node, request, self.node_deadline).await;
         if answer.is_err() {
             self.env.report_unreachable(node);

@@ -111,6 +111,7 @@ impl tarpc::RequestName for NodeRequest {
             NodeRequest::SetOwners { .. } => "SetOwners",
             NodeRequest::Lead { .. } => "Lead",
             NodeRequest::Release { .. } => "Release",
+            NodeRequest::InTurn { .. } => "InTurn",
             NodeRequest::TakeBack { .. } => "TakeBack",
             NodeRequest::BlocksOf { .. } => "BlocksOf",
             NodeRequest::Fence { .. } => "Fence",

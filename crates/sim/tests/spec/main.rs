@@ -3,7 +3,7 @@
 //! A model is a file in `spec/small` or `spec/large`. One whose name begins with `without-` takes
 //! a countermeasure out, and TLC must find what goes wrong; all others must hold.
 //!
-//! `cargo test` runs the small models, in about a minute on two cores. The large ones:
+//! `cargo test` runs the small models, in a few minutes on two cores. The large ones:
 //!
 //! ```text
 //! cargo test -p fusee-sim --test spec -- --ignored --nocapture
@@ -109,12 +109,17 @@ fn large_models_hold_and_their_mutants_do_not() {
     assert!(wrong.is_empty(), "not as they must be:\n{}", wrong.join("\n"));
 }
 
-/// Quoted words in these texts, left of `\in Removed` or `\notin Removed`.
+/// Quoted words in these texts, left of `\in Removed` or `\notin Removed`, and those that `Has` asks for.
 fn switches(text: &str) -> BTreeSet<String> {
     let before = |end: &'static str| text.match_indices(end).map(|(at, _)| &text[..at]);
     let quoted =
         |before: &str| before.trim_end().strip_suffix('"')?.rsplit('"').next().map(str::to_owned);
-    before("\\in Removed").chain(before("\\notin Removed")).filter_map(quoted).collect()
+    let asked = text.match_indices("Has(\"").filter_map(|(at, has)| {
+        let (name, _) = text[at + has.len()..].split_once('"')?;
+        Some(name.to_owned())
+    });
+    let removed = before("\\in Removed").chain(before("\\notin Removed")).filter_map(quoted);
+    removed.chain(asked).collect()
 }
 
 /// A mutant that is misspelt would take nothing out, and a switch that no model uses proves

@@ -1,0 +1,78 @@
+//! The numbers of a session's requests to memory nodes ([`NodeRequest::InTurn`]), and which blocks are being
+//! given back.
+//!
+//! [`NodeRequest::InTurn`]: fusee_control::node::NodeRequest::InTurn
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+use fusee_control::node::BlockId;
+
+/// Which requests run.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    last: Cell<u64>,
+    running: RefCell<BTreeSet<u64>>,
+}
+
+/// A request runs, until this is dropped: it was answered then, or given up.
+pub(super) struct Turn<'t> {
+    turns: &'t Turns,
+    pub number: u64,
+    /// Those before have ended.
+    pub ended: u64,
+}
+
+impl Turns {
+    /// A request begins.
+    pub fn begin(&self) -> Turn<'_> {
+        let number = self.last.get() + 1;
+        self.last.set(number);
+        let mut running = self.running.borrow_mut();
+        running.insert(number);
+        let ended = *running.first().expect("this one");
+        Turn { turns: self, number, ended }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.turns.running.borrow_mut().remove(&self.number);
+    }
+}
+
+/// A block is being given back.
+pub(super) struct Returning<'r> {
+    returning: &'r RefCell<BTreeSet<BlockId>>,
+    block: BlockId,
+}
+
+impl Returning<'_> {
+    pub fn begin(returning: &RefCell<BTreeSet<BlockId>>, block: BlockId) -> Returning<'_> {
+        returning.borrow_mut().insert(block);
+        Returning { returning, block }
+    }
+}
+
+impl Drop for Returning<'_> {
+    fn drop(&mut self) {
+        self.returning.borrow_mut().remove(&self.block);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_has_not_ended() {
+        let turns = Turns::default();
+        let (first, second) = (turns.begin(), turns.begin());
+        assert_eq!((first.number, first.ended, second.number, second.ended), (1, 1, 2, 1));
+        drop(second);
+        assert_eq!(turns.begin().ended, 1, "the first one runs still");
+        drop(first);
+        let later = turns.begin();
+        assert_eq!((later.number, later.ended), (4, 4));
+    }
+}
