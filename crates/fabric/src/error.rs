@@ -46,6 +46,12 @@ pub enum AttachCause {
     /// The node has fenced this client.
     #[error("this client has been fenced; join again to get a new client id")]
     Fenced,
+    /// The node has as many sessions as it takes, or as it takes of one address or process.
+    #[error(
+        "the memory node has no room for another session of this machine or process, or at all; end \
+         sessions that are not needed"
+    )]
+    Full,
     /// The node does not offer this fabric.
     #[error("the memory node does not offer this fabric; use another one")]
     NotOffered,

@@ -6,6 +6,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use mio::{Events, Interest, Poll, Token};
+
 use crate::error::AttachCause;
 
 /// Whether whoever attaches still wants to.
@@ -20,26 +22,62 @@ pub(crate) fn silent() -> AttachCause {
     AttachCause::Unreachable(io::Error::new(io::ErrorKind::TimedOut, what))
 }
 
-/// Connects to host and port, within `wait` for each of the addresses that the host has. Whoever reads or
-/// writes waits no longer than that, either.
-pub(crate) fn connect(address: &str, wait: Duration) -> Result<TcpStream, AttachCause> {
-    let stream = connect_any(address, wait).map_err(AttachCause::Unreachable)?;
+/// Connects to host and port, within `wait` for each of the addresses that the host has and as long as
+/// `goes_on`. Whoever reads or writes waits no longer than that, either.
+pub(crate) fn connect(
+    address: &str,
+    wait: Duration,
+    goes_on: GoesOn<'_>,
+) -> Result<TcpStream, AttachCause> {
+    let stream = connect_any(address, wait, goes_on).map_err(AttachCause::Unreachable)?;
+    stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(wait))?;
     stream.set_write_timeout(Some(wait))?;
     Ok(stream)
 }
 
-fn connect_any(address: &str, wait: Duration) -> io::Result<TcpStream> {
+fn connect_any(address: &str, wait: Duration, goes_on: GoesOn<'_>) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     let addresses: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
     for address in addresses {
-        match TcpStream::connect_timeout(&address, wait) {
+        match connect_one(address, wait, goes_on) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// Connects without blocking: a node that takes no connections must not hold up who has given it up.
+fn connect_one(address: SocketAddr, wait: Duration, goes_on: GoesOn<'_>) -> io::Result<TcpStream> {
+    let mut stream = mio::net::TcpStream::connect(address)?;
+    let mut poll = Poll::new()?;
+    poll.registry().register(&mut stream, Token(0), Interest::WRITABLE)?;
+    let (mut events, deadline) = (Events::with_capacity(1), Instant::now() + wait);
+    loop {
+        match poll.poll(&mut events, Some(LOOK.min(wait))) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        if !events.is_empty() {
+            if let Some(error) = stream.take_error()? {
+                return Err(error);
+            }
+            match stream.peer_addr() {
+                Ok(_) => {
+                    poll.registry().deregister(&mut stream)?;
+                    return Ok(stream.into());
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if Instant::now() >= deadline || !goes_on() {
+            let what = "it takes no connections";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+        }
+    }
 }
 
 /// Says hello, and receives an answer of this length that begins with this magic, within `wait` and as long
@@ -78,4 +116,54 @@ pub(crate) fn exchange<const N: usize>(
         }
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::sys;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn who_has_given_a_node_up_does_not_wait_until_it_takes_the_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        sys::set_backlog(&listener, 0).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        // As many as it takes.
+        let looks = Cell::new(0);
+        let mut taken = Vec::new();
+        let error = loop {
+            looks.set(0);
+            let goes_on = || {
+                looks.set(looks.get() + 1);
+                looks.get() < 20
+            };
+            match connect(&address, HOUR, &goes_on) {
+                Ok(stream) => taken.push(stream),
+                Err(error) => break error,
+            }
+            assert!(taken.len() < 10, "the listener takes everybody");
+        };
+        assert_eq!(looks.get(), 20);
+        assert!(
+            matches!(&error, AttachCause::Unreachable(why) if why.kind() == io::ErrorKind::TimedOut)
+        );
+    }
+
+    #[test]
+    fn nobody_there_is_known_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        connect(&address, HOUR, &|| true).unwrap();
+        drop(listener);
+        let error = connect(&address, HOUR, &|| true).unwrap_err();
+        assert!(
+            matches!(&error, AttachCause::Unreachable(why) if why.kind() == io::ErrorKind::ConnectionRefused),
+            "{error}"
+        );
+    }
 }

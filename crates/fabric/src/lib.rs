@@ -26,6 +26,7 @@ pub mod barrier;
 #[allow(unsafe_code)]
 pub mod clock;
 pub mod conformance;
+mod doors;
 pub mod error;
 mod hello;
 #[doc(hidden)]
@@ -57,6 +58,7 @@ mod sys;
 
 pub use any::{AnyFabric, FabricKind, attach_all, attach_all_while};
 pub use clock::Clock;
+pub use doors::NodeLimits;
 pub use error::{AttachCause, AttachError, RdmaError, ServeError};
 pub use pool::{Pages, Pool, PoolOptions};
 pub use serve::{NodeFabrics, NodeFabricsOptions};

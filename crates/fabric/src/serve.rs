@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use fusee_core::verbs::ClientId;
 
+use crate::doors::NodeLimits;
 use crate::error::ServeError;
 use crate::pool::Pool;
 use crate::shm::{Hub, ShmServer};
@@ -56,8 +57,17 @@ pub struct NodeFabrics {
 impl NodeFabrics {
     /// Starts the servers.
     pub fn start(options: NodeFabricsOptions) -> Result<NodeFabrics, ServeError> {
+        NodeFabrics::start_limited(options, NodeLimits::default())
+    }
+
+    /// As [`NodeFabrics::start`], with other limits, on each of the fabrics.
+    pub fn start_limited(
+        options: NodeFabricsOptions,
+        limits: NodeLimits,
+    ) -> Result<NodeFabrics, ServeError> {
         let NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs } = options;
-        let verbs = verbs.map(|at| VerbsNode::start(&pool, identity, at)).transpose()?;
+        let verbs =
+            verbs.map(|at| VerbsNode::start_limited(&pool, identity, at, limits)).transpose()?;
         let alone = verbs.as_ref().map(VerbsNode::device).filter(|(_, shares)| !shares);
         if let Some((device, _)) = alone {
             if tcp.is_some() || shm.is_some() {
@@ -66,8 +76,9 @@ impl NodeFabrics {
             return Ok(NodeFabrics { shm: None, tcp: None, verbs, hub: None, pool });
         }
         let hub = Hub::start(pool.clone(), identity)?;
-        let tcp = tcp.map(|at| TcpNode::start(pool.clone(), identity, at, spin)).transpose()?;
-        let shm = shm.map(|path| ShmServer::start(hub.clone(), &path)).transpose()?;
+        let start = |at| TcpNode::start_limited(pool.clone(), identity, at, spin, limits);
+        let tcp = tcp.map(start).transpose()?;
+        let shm = shm.map(|path| ShmServer::start(hub.clone(), &path, limits)).transpose()?;
         Ok(NodeFabrics { shm, tcp, verbs, hub: Some(hub), pool })
     }
 

@@ -188,6 +188,29 @@ pub(crate) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     }
 }
 
+/// Lets a listener hold so many connections, and one more, that nobody has accepted.
+#[cfg(test)]
+pub(crate) fn set_backlog(listener: &impl AsRawFd, backlog: c_int) -> io::Result<()> {
+    // SAFETY: a plain call that takes numbers only.
+    check(unsafe { libc::listen(listener.as_raw_fd(), backlog) }).map(drop)
+}
+
+/// Lets the system find out whether the machine at the other end of a TCP connection still answers, however long
+/// nothing is said: after two minutes without an answer the connection breaks.
+pub(crate) fn keep_alive(socket: &impl AsRawFd) -> io::Result<()> {
+    let set = |level: c_int, name: c_int, value: c_int| {
+        let (value, len) = ((&raw const value).cast(), size_of::<c_int>() as libc::socklen_t);
+        // SAFETY: the value is an int, as these options are, and outlives the call.
+        check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, len) }).map(drop)
+    };
+    set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60)?;
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 10)?;
+    set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 6)?;
+    // And where something was sent that nobody acknowledges.
+    set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 120_000)
+}
+
 /// A process, known for sure: not by its number, which may be used again.
 #[derive(Debug)]
 pub(crate) struct Process {

@@ -4,10 +4,13 @@
 mod common;
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
+use fusee_client::Client;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use common::Up;
@@ -75,4 +78,52 @@ fn silent_connections_do_not_keep_others_from_a_master() {
     let silent: Vec<TcpStream> = (0..count).map(|_| greet(&up.master)).collect();
     is_served(&up);
     drop(silent);
+}
+
+/// A hundred WRITEs of 16 MiB that lack their end: 1.6 GiB have come, or wait in sockets.
+#[test]
+fn half_received_writes_cost_a_memory_node_a_bounded_part() {
+    let up = Up::start(&["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"]);
+    let pid = up.pids()[1];
+    let client = Client::connect(&up.master).unwrap();
+    let member = client.view().members[0].clone();
+    // Warm.
+    is_served(&up);
+    let before = held(pid, "RssAnon");
+    let mut half = Vec::new();
+    for number in 0..100 {
+        let mut stream = TcpStream::connect(member.tcp.as_ref().unwrap()).unwrap();
+        // Hello: magic, identity, client.
+        let mut bytes = b"FUSEtcp1".to_vec();
+        bytes.extend_from_slice(&member.identity.to_le_bytes());
+        bytes.extend_from_slice(&(u64::MAX / 2 + number).to_le_bytes()[..4]);
+        bytes.extend_from_slice(&[0; 4]);
+        stream.write_all(&bytes).unwrap();
+        stream.read_exact(&mut [0; 32]).unwrap();
+        // A request: body bytes, verbs, id; then one WRITE of 16 MiB.
+        let body = 16 + (16u32 << 20);
+        let head = [&body.to_le_bytes()[..], &1u32.to_le_bytes(), &[0; 8], &[2, 0, 0, 0]].concat();
+        stream.set_nonblocking(true).unwrap();
+        let bytes = [head, vec![0; (16 << 20) - 100]].concat();
+        let mut sent = 0;
+        // The memory node reads no further, so no more goes after a while.
+        for _ in 0..20 {
+            match stream.write(&bytes[sent..]) {
+                Ok(more) => sent += more,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    sleep(Duration::from_millis(1));
+                }
+                // It holds what others wait for.
+                Err(_) => break,
+            }
+        }
+        half.push(stream);
+        let more = held(pid, "RssAnon").saturating_sub(before);
+        assert!(more < 160 * MIB, "{} MiB more", more / MIB);
+    }
+    is_served(&up);
+    let long = "x".repeat(100_000);
+    up.run(&["put", "long", &long, "--fabric", "tcp"]).expect_code(0);
+    let more = held(pid, "RssAnon").saturating_sub(before);
+    assert!(more < 160 * MIB, "{} MiB more", more / MIB);
 }

@@ -190,6 +190,7 @@ impl ShmFabric {
             }
             Status::Fenced => return Err(AttachCause::Fenced),
             Status::NotFenceable => return Err(AttachCause::NotFenceable),
+            Status::Full => return Err(AttachCause::Full),
         }
         let file = file.ok_or(AttachCause::NotAMemoryNode)?;
         let gate = Arc::new(Gate::new());

@@ -27,6 +27,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use super::hub::Hub;
 use super::sessions::{Access, Refusal, SessionId};
 use super::wire::{GOODBYE, HELLO_BYTES, Hello, Status, Welcome};
+use crate::doors::{Doors, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY};
 use crate::error::ServeError;
 use crate::sys::{self, Process};
 
@@ -53,7 +54,11 @@ pub(crate) struct ShmServer {
 
 impl ShmServer {
     /// Listens at `path`.
-    pub(crate) fn start(hub: Arc<Hub>, path: &Path) -> Result<ShmServer, ServeError> {
+    pub(crate) fn start(
+        hub: Arc<Hub>,
+        path: &Path,
+        limits: NodeLimits,
+    ) -> Result<ShmServer, ServeError> {
         let at = || path.display().to_string();
         let io = |source| ServeError::Io { at: at(), source };
         let poll = Poll::new().map_err(io)?;
@@ -63,7 +68,8 @@ impl ShmServer {
         let mut server = ShmServer { path: path.into(), file, stop, waker, thread: None };
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(io)?;
         let stop = server.stop.clone();
-        let listener = Loop { poll, listener, hub, stop, next: 0, open: HashMap::new() };
+        let (doors, open) = (Doors::new(limits), HashMap::new());
+        let listener = Loop { poll, listener, hub, doors, stop, next: 0, open };
         let thread = std::thread::Builder::new().name("fusee-shm".into());
         server.thread = Some(thread.spawn(move || listener.run()).map_err(io)?);
         Ok(server)
@@ -158,6 +164,8 @@ struct Loop {
     poll: Poll,
     listener: UnixListener,
     hub: Arc<Hub>,
+    /// By processes.
+    doors: Doors<u32>,
     stop: Arc<AtomicBool>,
     next: usize,
     open: HashMap<usize, Connection>,
@@ -215,9 +223,33 @@ impl Loop {
         });
     }
 
+    /// Sends the oldest newcomer away, if it had the time to say hello.
+    fn make_room(&mut self) -> bool {
+        let newcomer = |(id, connection): (&usize, &Connection)| match connection.stage {
+            Stage::Greeting { deadline, .. } => Some((deadline, *id)),
+            Stage::Attached(_) => None,
+        };
+        let Some((deadline, id)) = self.open.iter().filter_map(newcomer).min() else {
+            return false;
+        };
+        if deadline > Instant::now() + (HELLO_WAIT - NEWCOMER_GRACE) {
+            return false;
+        }
+        let sent_away = self.open.remove(&id);
+        tracing::debug!(
+            pid = sent_away.map(|c| c.process.pid),
+            "a silent client makes room for others"
+        );
+        true
+    }
+
     /// Accepts all who wait; gives the time at which to try again after a failure.
     fn accept(&mut self) -> Option<Instant> {
         loop {
+            // Until then those who connect wait in the queue of the operating system.
+            if self.doors.is_crowded(self.open.len()) && !self.make_room() {
+                return Some(Instant::now() + ROOM_RETRY);
+            }
             match self.listener.accept() {
                 Ok((socket, _)) => {
                     if let Err(error) = self.greet(socket) {
@@ -228,6 +260,7 @@ impl Loop {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     tracing::error!(%error, "cannot accept shared-memory clients");
+                    self.make_room();
                     return Some(Instant::now() + ACCEPT_RETRY);
                 }
             }
@@ -251,7 +284,7 @@ impl Loop {
         let verdict = if exited {
             Verdict::Forget
         } else {
-            connection.read(&self.hub, &self.poll, id).unwrap_or_else(|error| {
+            connection.read(&self.hub, &mut self.doors, &self.poll, id).unwrap_or_else(|error| {
                 let pid = connection.process.pid;
                 tracing::warn!(%error, pid, "a shared-memory client is sent away");
                 // A client that is attached has the memory: it stays under watch.
@@ -269,6 +302,7 @@ impl Loop {
                 if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&process)) {
                     tracing::warn!(%error, "cannot stop watching a client");
                 }
+                self.doors.leave(connection.process.pid);
                 self.hub.leave(session);
             }
         }
@@ -277,7 +311,13 @@ impl Loop {
 
 impl Connection {
     /// Reads until there is nothing more.
-    fn read(&mut self, hub: &Hub, poll: &Poll, id: usize) -> io::Result<Verdict> {
+    fn read(
+        &mut self,
+        hub: &Hub,
+        doors: &mut Doors<u32>,
+        poll: &Poll,
+        id: usize,
+    ) -> io::Result<Verdict> {
         while let Some(socket) = &mut self.socket {
             let attached = matches!(self.stage, Stage::Attached(_));
             let result = match &mut self.stage {
@@ -300,7 +340,7 @@ impl Connection {
                 Ok(_) => {}
             }
             if let Stage::Greeting { hello, got: HELLO_BYTES, .. } = self.stage {
-                self.answer(&hello, hub, poll, id)?;
+                self.answer(&hello, hub, doors, poll, id)?;
             }
         }
         Ok(Verdict::Keep)
@@ -310,6 +350,7 @@ impl Connection {
         &mut self,
         hello: &[u8; HELLO_BYTES],
         hub: &Hub,
+        doors: &mut Doors<u32>,
         poll: &Poll,
         id: usize,
     ) -> io::Result<()> {
@@ -335,16 +376,29 @@ impl Connection {
         if !self.process.killable() || self.process.pid == std::process::id() {
             return refuse(Status::NotFenceable, "it could not be fenced");
         }
+        if doors.enter(self.process.pid).is_err() {
+            return refuse(Status::Full, "there is no room for another session of it, or at all");
+        }
         let session = match hub.open(hello.client, Access::Process(self.process.clone())) {
             Ok(session) => session,
-            Err(Refusal::Fenced) => return refuse(Status::Fenced, "it has been fenced"),
-            Err(Refusal::Gone) => return Err(io::Error::other("the node is shutting down")),
+            Err(refusal) => {
+                doors.leave(self.process.pid);
+                return match refusal {
+                    Refusal::Fenced => refuse(Status::Fenced, "it has been fenced"),
+                    Refusal::Gone => Err(io::Error::other("the node is shutting down")),
+                };
+            }
         };
-        let file = hub.pool().file().ok_or_else(|| io::Error::other("not our own pool"))?;
+        let Some(file) = hub.pool().file() else {
+            doors.leave(self.process.pid);
+            hub.leave(session);
+            return Err(io::Error::other("not our own pool"));
+        };
         let process = self.process.as_raw_fd();
         let token = Token(FIRST + 2 * id + 1);
         let watched = poll.registry().register(&mut SourceFd(&process), token, Interest::READABLE);
         if let Err(error) = watched {
+            doors.leave(self.process.pid);
             hub.leave(session);
             return Err(error);
         }

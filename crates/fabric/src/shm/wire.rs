@@ -27,6 +27,7 @@ pub(crate) enum Status {
     WrongIdentity,
     Fenced,
     NotFenceable,
+    Full,
 }
 
 /// A client's first message.
@@ -66,6 +67,7 @@ impl Welcome {
             Status::WrongIdentity => 1,
             Status::Fenced => 2,
             Status::NotFenceable => 3,
+            Status::Full => 4,
         };
         let mut bytes = [0; WELCOME_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -82,6 +84,7 @@ impl Welcome {
             1 => Status::WrongIdentity,
             2 => Status::Fenced,
             3 => Status::NotFenceable,
+            4 => Status::Full,
             _ => return None,
         };
         let (identity, pool_bytes) = (u64_at(bytes, 8)?, u64_at(bytes, 16)?);
@@ -106,7 +109,7 @@ mod tests {
         }
         assert_eq!(Hello::decode(&hello.encode()[..23]), None);
         let mut bytes = welcome.encode();
-        bytes[24] = 4;
+        bytes[24] = 5;
         assert_eq!(Welcome::decode(&bytes), None);
     }
 }

@@ -2,14 +2,19 @@
 //!
 //! Bytes come in at the back and leave at the front; the memory in between is one slice, so that
 //! frames are parsed where they were received. It grows with what really arrives, never with what
-//! a peer announces, and gives the memory of a large frame back once it is empty.
+//! a peer announces, never beyond the frame that arrives (and one read from the socket more), and gives
+//! the memory of a large frame back once that is gone.
 
 use std::io::{self, Read, Write};
 
 /// The least room to offer to a read from a socket, in bytes.
 const READ_BYTES: usize = 64 << 10;
-/// An empty buffer keeps at most this much memory, in bytes.
+/// A buffer that is empty, or nearly, keeps at most this much memory, in bytes.
 const KEEP_BYTES: usize = 1 << 20;
+/// Where memory is counted, buffers double up to this capacity, and grow by what is needed from then on.
+const DOUBLING_BYTES: usize = 1 << 20;
+/// The same of what is received: beyond it each step is as long as what has come.
+const FILL_DOUBLING_BYTES: usize = 2 * READ_BYTES;
 
 /// A queue of bytes.
 #[derive(Debug, Default)]
@@ -49,31 +54,78 @@ impl Buffer {
         self.start += len;
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
-            if self.bytes.len() > KEEP_BYTES {
-                self.bytes = Vec::new();
-            }
+        }
+        if self.bytes.len() > KEEP_BYTES && self.len() <= KEEP_BYTES / 2 {
+            let left = if self.is_empty() { 0 } else { KEEP_BYTES };
+            self.move_to(left);
         }
     }
 
+    /// Bytes of memory that it holds.
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Moves the bytes to the front of a new memory of this size.
+    fn move_to(&mut self, capacity: usize) {
+        let mut bytes = vec![0; capacity];
+        bytes[..self.len()].copy_from_slice(self.filled());
+        (self.end, self.start) = (self.len(), 0);
+        self.bytes = bytes;
+    }
+
+    /// The capacity with room for `len` bytes more, if it doubles up to `most` and no further.
+    fn capacity_with(&self, len: usize, most: usize) -> usize {
+        let (capacity, needed) = (self.bytes.len(), self.len() + len);
+        if capacity - self.end >= len {
+            return capacity;
+        }
+        // Moving is paid for by the bytes consumed since the last move.
+        let may_move = self.start * 4 >= self.len() || capacity >= most;
+        if needed <= capacity && may_move {
+            return capacity;
+        }
+        needed.max(capacity.saturating_mul(2).min(most)).max(capacity)
+    }
+
     /// Room for at least `len` bytes at the back.
-    fn room(&mut self, len: usize) -> &mut [u8] {
+    fn room(&mut self, len: usize, most: usize) -> &mut [u8] {
         if self.bytes.len() - self.end < len {
-            // Moving is paid for by the bytes consumed since the last move.
-            if self.start >= self.len() {
+            let capacity = self.capacity_with(len, most);
+            if capacity == self.bytes.len() {
                 self.bytes.copy_within(self.start..self.end, 0);
                 (self.start, self.end) = (0, self.end - self.start);
-            }
-            if self.bytes.len() - self.end < len {
-                let grown = (self.end + len).max(self.bytes.len() * 2);
-                self.bytes.resize(grown, 0);
+            } else {
+                self.move_to(capacity);
             }
         }
         &mut self.bytes[self.end..]
     }
 
+    /// The capacity after [`Buffer::reserve`].
+    pub(super) fn capacity_to_append(&self, len: usize) -> usize {
+        self.capacity_with(len, DOUBLING_BYTES)
+    }
+
+    /// Makes room for `len` bytes at the back, and for not many more.
+    pub(super) fn reserve(&mut self, len: usize) {
+        self.room(len, DOUBLING_BYTES);
+    }
+
+    /// The capacity that a frame needs of which `wanted` bytes have not come, with what may be read with its end.
+    pub(super) fn capacity_to_fill(&self, wanted: usize) -> usize {
+        let most = self.len() + wanted + READ_BYTES;
+        self.capacity_with(self.step(wanted), FILL_DOUBLING_BYTES).max(most)
+    }
+
+    /// What to read at a time: at most as much again as has arrived; a header alone costs no memory.
+    fn step(&self, wanted: usize) -> usize {
+        wanted.min(self.len()).max(READ_BYTES)
+    }
+
     /// Adds `len` bytes at the back, to be filled by the caller. They hold old bytes.
     pub(super) fn extend(&mut self, len: usize) -> &mut [u8] {
-        self.room(len);
+        self.room(len, usize::MAX);
         self.end += len;
         &mut self.bytes[self.end - len..self.end]
     }
@@ -85,9 +137,7 @@ impl Buffer {
 
     /// One read from a socket. `wanted`: what the frame at the front still needs, in bytes.
     pub(super) fn fill(&mut self, from: &mut impl Read, wanted: usize) -> io::Result<Progress> {
-        // At most as much again as has arrived: a header alone costs no memory.
-        let len = wanted.min(self.len()).max(READ_BYTES);
-        let room = self.room(len);
+        let room = self.room(self.step(wanted), FILL_DOUBLING_BYTES);
         let room_bytes = room.len();
         match from.read(room) {
             Ok(0) => Ok(Progress::End),
@@ -147,6 +197,43 @@ mod tests {
         let mut small: &[u8] = &[1; 16];
         assert_eq!(buffer.fill(&mut small, 16 << 20).unwrap(), Progress::Blocked);
         assert!(buffer.bytes.len() <= 2 * READ_BYTES);
+    }
+
+    #[test]
+    fn a_frame_never_costs_more_than_its_length() {
+        let (mut buffer, frame) = (Buffer::default(), 3 << 20);
+        let piece = [1; 10_000];
+        // Others before it have left the start somewhere.
+        buffer.append(&[0; 50_000]);
+        buffer.consume(49_000);
+        while buffer.len() < frame {
+            let wanted = frame - buffer.len();
+            let promised = buffer.capacity_to_fill(wanted);
+            buffer.fill(&mut &piece[..], wanted).unwrap();
+            assert!(buffer.capacity() <= promised);
+            assert!(
+                buffer.capacity()
+                    <= (2 * buffer.len() + 3 * READ_BYTES).min(frame + 2 * READ_BYTES)
+            );
+        }
+        buffer.consume(frame);
+        assert!(buffer.capacity() <= KEEP_BYTES);
+    }
+
+    #[test]
+    fn what_is_promised_for_bytes_to_append_holds() {
+        let mut buffer = Buffer::default();
+        for round in 0..2000usize {
+            let len = round * 7919 % 100_000;
+            let promised = buffer.capacity_to_append(len);
+            buffer.reserve(len);
+            buffer.extend(len);
+            assert!(
+                buffer.capacity() <= promised
+                    && promised <= 2 * (buffer.len() + READ_BYTES).max(2 << 20)
+            );
+            buffer.consume((round * 104_729 % 110_000).min(buffer.len()));
+        }
     }
 
     #[test]

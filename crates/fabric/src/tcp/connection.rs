@@ -5,16 +5,22 @@
 //!
 //! Replies queue in the output buffer. While more than [`OUTPUT_BOUND`] bytes wait there, no
 //! further request is executed or read: a client that does not fetch its replies slows down
-//! itself, and costs the node a bounded amount of memory.
+//! itself, and costs the node a bounded amount of memory. Long requests and replies take their
+//! memory from budgets that all connections share ([`Budget`]); where there is none left, a
+//! connection waits with what it has.
 
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{ClientId, VerbError};
 use mio::net::TcpStream;
 
+use super::budget::{self, Budget, Share};
 use super::buffer::{Buffer, Progress};
-use super::frame::{self, FrameError, Hello, ReplyKind, Request, Status, Welcome, WireOp};
+use super::frame::{
+    self, FrameError, HEADER_BYTES, Hello, ReplyKind, Request, Status, Welcome, WireOp,
+};
+use crate::doors::{Doors, Full};
 use crate::pool::{Order, Pool};
 
 /// With more bytes of replies waiting than this, the next request has to wait.
@@ -28,8 +34,9 @@ pub(super) struct Context<'a> {
     pub(super) identity: u64,
     pub(super) order: &'a mut Order,
     pub(super) is_fenced: &'a dyn Fn(ClientId) -> bool,
-    /// The number of connections with a client.
-    pub(super) sessions: &'a AtomicU64,
+    pub(super) doors: &'a mut Doors<IpAddr>,
+    pub(super) requests: &'a mut Budget,
+    pub(super) replies: &'a mut Budget,
 }
 
 /// Why a connection is closed by the node.
@@ -44,6 +51,10 @@ pub(super) enum Misbehaved {
     #[error("{0} has been fenced")]
     Fenced(ClientId),
     #[error("{0}")]
+    Full(#[from] Full),
+    #[error("it holds memory that others wait for, and does not get on")]
+    Stuck,
+    #[error("{0}")]
     Io(#[from] std::io::Error),
 }
 
@@ -54,6 +65,8 @@ pub(super) enum Served {
     Idle,
     /// There is more to do.
     Again,
+    /// There is more to do as soon as there is memory.
+    Waits,
     /// The client has closed it.
     Closed,
 }
@@ -69,8 +82,22 @@ pub(super) struct Connection {
     pub(super) writable: bool,
     /// The peer has closed its side: a short read does not mean that nothing is left to see.
     pub(super) read_closed: bool,
+    /// It waits for memory.
+    pub(super) waits: bool,
     input: Buffer,
     output: Buffer,
+    input_share: Share,
+    output_share: Share,
+}
+
+/// What became of the requests that have come.
+enum Executed {
+    /// All that are whole; the front of another one may be there.
+    All,
+    /// Not all: their replies have no room in the output, or the turn is over.
+    Some,
+    /// Not all: there is no memory for a reply.
+    NoMemory,
 }
 
 impl Connection {
@@ -82,13 +109,50 @@ impl Connection {
             readable: false,
             writable: false,
             read_closed: false,
+            waits: false,
             input: Buffer::default(),
             output: Buffer::default(),
+            input_share: Share::new(),
+            output_share: Share::new(),
         }
+    }
+
+    /// Whose connection it is, as far as memory and places are concerned.
+    pub(super) fn peer_ip(&self) -> IpAddr {
+        self.peer.ip().to_canonical()
+    }
+
+    /// Gives back what it holds without need.
+    pub(super) fn release(&mut self, requests: &mut Budget, replies: &mut Budget) {
+        let peer = self.peer_ip();
+        budget::release(&mut self.input, &mut self.input_share, requests, peer);
+        budget::release(&mut self.output, &mut self.output_share, replies, peer);
+    }
+
+    /// It ends, and gives everything back.
+    pub(super) fn end(&mut self, requests: &mut Budget, replies: &mut Budget) {
+        self.input_share.end(requests, self.peer_ip());
+        self.output_share.end(replies, self.peer_ip());
+    }
+
+    /// Whether it has held memory for so long without getting on, by its own fault.
+    pub(super) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
+        // Who waits for memory itself cannot get on with a request.
+        self.output_share.is_stuck(now, patience)
+            || (self.input_share.is_stuck(now, patience) && !self.waits)
     }
 
     /// Executes what has arrived and sends what is ready, up to a turn's worth.
     pub(super) fn serve(&mut self, context: &mut Context<'_>) -> Result<Served, Misbehaved> {
+        let served = self.take_turn(context)?;
+        let peer = self.peer_ip();
+        self.input_share.give_back(context.requests, peer, self.input.capacity());
+        self.output_share.give_back(context.replies, peer, self.output.capacity());
+        self.waits = served == Served::Waits;
+        Ok(served)
+    }
+
+    fn take_turn(&mut self, context: &mut Context<'_>) -> Result<Served, Misbehaved> {
         let mut budget = TURN_REQUESTS;
         loop {
             let executed = self.execute(context, &mut budget)?;
@@ -103,14 +167,24 @@ impl Connection {
                 // Blocked for sure: whatever was writable has been written.
                 return Ok(Served::Idle);
             }
-            if executed {
-                continue;
+            match executed {
+                Executed::Some => continue,
+                Executed::NoMemory => return Ok(Served::Waits),
+                Executed::All => {}
             }
             if !self.readable {
                 return Ok(Served::Idle);
             }
             let wanted = frame::frame_bytes(self.input.filled()).saturating_sub(self.input.len());
-            match self.input.fill(&mut self.stream, wanted)? {
+            let capacity = self.input.capacity_to_fill(wanted);
+            let peer = self.peer_ip();
+            if !self.input_share.take(context.requests, peer, capacity) {
+                return Ok(Served::Waits);
+            }
+            let had = self.input.len();
+            let filled = self.input.fill(&mut self.stream, wanted)?;
+            self.input_share.has_moved(self.input.len() - had);
+            match filled {
                 Progress::More => {}
                 Progress::Blocked => self.readable = self.read_closed,
                 Progress::End => return Ok(Served::Closed),
@@ -122,35 +196,46 @@ impl Connection {
         if !self.writable {
             return Ok(Progress::Blocked);
         }
+        let had = self.output.len();
         let progress = self.output.drain(&mut self.stream)?;
+        self.output_share.has_moved(had - self.output.len());
         self.writable = progress == Progress::More;
         Ok(progress)
     }
 
-    /// Executes what the input holds, until the output is full; whether it stopped for that.
+    /// Executes what the input holds, until the output is full.
     fn execute(
         &mut self,
         context: &mut Context<'_>,
         budget: &mut usize,
-    ) -> Result<bool, Misbehaved> {
+    ) -> Result<Executed, Misbehaved> {
         if self.client.is_none() && !self.greet(context)? {
-            return Ok(false);
+            return Ok(Executed::All);
         }
         while *budget > 0 && self.output.len() <= OUTPUT_BOUND {
-            let Some(request) = Request::decode(self.input.filled())? else { return Ok(false) };
+            let Some(request) = Request::decode(self.input.filled())? else {
+                return Ok(Executed::All);
+            };
             for verb in request.verbs() {
                 verb.check(context.pool.bytes())?;
             }
+            let reply_bytes = HEADER_BYTES + request.reply_bytes;
+            let capacity = self.output.capacity_to_append(reply_bytes);
+            let peer = self.peer.ip().to_canonical();
+            if !self.output_share.take(context.replies, peer, capacity) {
+                return Ok(Executed::NoMemory);
+            }
+            self.output.reserve(reply_bytes);
             execute(&request, context, &mut self.output)?;
             let len = request.frame_bytes;
             self.input.consume(len);
             *budget -= 1;
         }
-        Ok(true)
+        Ok(Executed::Some)
     }
 
     /// Answers the hello, if it has arrived.
-    fn greet(&mut self, context: &Context<'_>) -> Result<bool, Misbehaved> {
+    fn greet(&mut self, context: &mut Context<'_>) -> Result<bool, Misbehaved> {
         let Some(hello) = Hello::decode(self.input.filled())? else { return Ok(false) };
         self.input.consume(frame::HELLO_BYTES);
         // "Nobody" cannot be fenced.
@@ -161,15 +246,16 @@ impl Connection {
             Status::WrongIdentity
         } else if (context.is_fenced)(hello.client) {
             Status::Fenced
+        } else if context.doors.enter(self.peer_ip()).is_err() {
+            Status::Full
         } else {
+            // Counted before the client can know that it is welcome.
             Status::Welcome
         };
         let (identity, pool_bytes) = (context.identity, context.pool.bytes());
         self.output.append(&Welcome { identity, pool_bytes, status }.encode());
         match status {
             Status::Welcome => {
-                // Counted before the client can know that it is welcome.
-                context.sessions.fetch_add(1, Ordering::Relaxed);
                 self.client = Some(hello.client);
                 Ok(true)
             }
@@ -180,6 +266,10 @@ impl Connection {
             Status::Fenced => {
                 self.last_words();
                 Err(Misbehaved::Fenced(hello.client))
+            }
+            Status::Full => {
+                self.last_words();
+                Err(Misbehaved::Full(Full))
             }
         }
     }

@@ -140,6 +140,8 @@ pub enum Status {
     WrongIdentity,
     /// The client has been fenced.
     Fenced,
+    /// There is no room for another session.
+    Full,
 }
 
 /// A node's answer to a hello.
@@ -160,6 +162,7 @@ impl Welcome {
             Status::Welcome => 0u32,
             Status::WrongIdentity => 1,
             Status::Fenced => 2,
+            Status::Full => 3,
         };
         let mut bytes = [0; WELCOME_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -184,6 +187,7 @@ impl Welcome {
             0 => Status::Welcome,
             1 => Status::WrongIdentity,
             2 => Status::Fenced,
+            3 => Status::Full,
             _ => return Err(FrameError::Malformed("unknown status")),
         };
         Ok(Welcome { identity, pool_bytes, status })

@@ -83,7 +83,7 @@ pub(super) fn connect(
     wait: Duration,
     goes_on: GoesOn<'_>,
 ) -> Result<Link, AttachCause> {
-    let mut stream = hello::connect(address, wait)?;
+    let mut stream = hello::connect(address, wait, goes_on)?;
     let hello = Hello { identity, client }.encode();
     let welcome = hello::exchange(&mut stream, &hello, frame::MAGIC, wait, goes_on)?;
     let welcome = Welcome::decode(&welcome).map_err(|_| AttachCause::NotAMemoryNode)?;
@@ -94,6 +94,7 @@ pub(super) fn connect(
             return Err(AttachCause::WrongIdentity { expected: identity, found });
         }
         Status::Fenced => return Err(AttachCause::Fenced),
+        Status::Full => return Err(AttachCause::Full),
     }
     stream.set_nonblocking(true)?;
     Ok(Link {

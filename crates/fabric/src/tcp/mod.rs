@@ -12,6 +12,7 @@
 //! the kernel instead (`writev`) would save a copy, but the kernel cuts at segment boundaries and
 //! copies bytes, so words could tear; and a later verb could change the data before it is sent.
 
+mod budget;
 mod buffer;
 mod client;
 mod connection;

@@ -5,11 +5,15 @@
 //! connections and dropped what they had sent, no verb of the client can execute, and it says so.
 //!
 //! Whatever a client sends, the node lives on: a connection that misbehaves is closed, with the
-//! reason in the log. One that does not say hello in time is closed, too.
+//! reason in the log. One that does not say hello in time is closed, too. What strangers and broken
+//! clients may hold is bounded ([`NodeLimits`]): connections and sessions by `doors`, memory by `budget`.
+//! Whoever waits for memory is served as soon as some is given back; who holds some and does not get on
+//! loses its connection then. A session may be silent for as long as it likes, as long as its machine
+//! answers.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TryRecvError};
@@ -21,15 +25,20 @@ use mio::event::Event;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 
+use super::budget::Budget;
 use super::connection::{Connection, Context, Misbehaved, Served};
+use crate::doors::{Doors, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY};
 use crate::error::ServeError;
 use crate::pool::{Order, Pool};
 use crate::spin::Spin;
+use crate::sys;
 
 /// A client says hello within this time, or is sent away.
 const HELLO_WAIT: Duration = Duration::from_secs(2);
 /// After a failure to accept (no descriptors left, say), the next attempt waits so long.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// How often it is looked whether who holds memory gets on, while others wait for it.
+const STUCK_LOOK: Duration = Duration::from_millis(500);
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -60,6 +69,17 @@ impl TcpNode {
         addr: SocketAddr,
         spin: Duration,
     ) -> Result<TcpNode, ServeError> {
+        TcpNode::start_limited(pool, identity, addr, spin, NodeLimits::default())
+    }
+
+    /// As [`TcpNode::start`], with other limits.
+    pub fn start_limited(
+        pool: Pool,
+        identity: u64,
+        addr: SocketAddr,
+        spin: Duration,
+        limits: NodeLimits,
+    ) -> Result<TcpNode, ServeError> {
         let at = || addr.to_string();
         let io = |source| ServeError::Io { at: at(), source };
         let poll = Poll::new().map_err(io)?;
@@ -71,19 +91,26 @@ impl TcpNode {
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(io)?;
         let addr = listener.local_addr().map_err(io)?;
         let (commands, received) = mpsc::channel();
-        let sessions = Arc::new(AtomicU64::new(0));
+        let doors = Doors::new(limits);
+        let sessions = doors.counter();
+        let budget = || Budget::new(limits.frame_bytes, limits.frame_bytes_per_peer);
         let nic = Loop {
             poll,
             listener,
             commands: received,
             pool,
             identity,
-            sessions: sessions.clone(),
+            doors,
+            requests: budget(),
+            replies: budget(),
+            patience: limits.patience,
             order: Order::default(),
             fenced: HashSet::new(),
             open: HashMap::new(),
             next: FIRST,
             again: VecDeque::new(),
+            waiting: VecDeque::new(),
+            stuck_look: Instant::now(),
             greeting: VecDeque::new(),
             spin: Spin::new(spin),
         };
@@ -137,7 +164,11 @@ struct Loop {
     commands: Receiver<Command>,
     pool: Pool,
     identity: u64,
-    sessions: Arc<AtomicU64>,
+    doors: Doors<IpAddr>,
+    /// Memory for long requests and replies.
+    requests: Budget,
+    replies: Budget,
+    patience: Duration,
     order: Order,
     fenced: HashSet<ClientId>,
     /// By token. Tokens are never used again, so a late event finds nobody.
@@ -145,6 +176,10 @@ struct Loop {
     next: usize,
     /// Connections with more to do than one turn allows.
     again: VecDeque<usize>,
+    /// Connections that wait for memory.
+    waiting: VecDeque<usize>,
+    /// When to look next whether somebody is stuck.
+    stuck_look: Instant,
     /// Who has yet to say hello until when, in the order of the deadlines.
     greeting: VecDeque<(Instant, usize)>,
     spin: Spin,
@@ -190,6 +225,7 @@ impl Loop {
                 accept_again = self.accept();
             }
             self.send_silent_away();
+            self.serve_waiting();
         }
     }
 
@@ -199,7 +235,8 @@ impl Loop {
             return Some(Duration::ZERO);
         }
         let deadline = self.greeting.front().map(|(deadline, _)| *deadline);
-        let at = deadline.into_iter().chain(accept_again).min()?;
+        let look = (!self.waiting.is_empty()).then_some(self.stuck_look);
+        let at = deadline.into_iter().chain(accept_again).chain(look).min()?;
         // Rounded up: a wait of less than a millisecond must not become a busy loop.
         Some(at.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
@@ -220,21 +257,31 @@ impl Loop {
 
     fn fence(&mut self, client: ClientId) {
         self.fenced.insert(client);
-        self.open.retain(|_, connection| {
-            let keep = connection.client != Some(client);
-            if !keep {
-                let peer = connection.peer;
-                tracing::warn!(%client, %peer, "fenced, its connection is closed");
-                connection.say_fenced();
-                self.sessions.fetch_sub(1, Ordering::Relaxed);
-            }
-            keep
-        });
+        let is_of = |_: &usize, connection: &mut Connection| connection.client == Some(client);
+        let fenced: Vec<Connection> = self.open.extract_if(is_of).map(|(_, c)| c).collect();
+        for mut connection in fenced {
+            let peer = connection.peer;
+            tracing::warn!(%client, %peer, "fenced, its connection is closed");
+            connection.say_fenced();
+            self.end(connection);
+        }
+    }
+
+    /// Ends a connection that is not in the list any more.
+    fn end(&mut self, mut connection: Connection) {
+        connection.end(&mut self.requests, &mut self.replies);
+        if connection.client.is_some() {
+            self.doors.leave(connection.peer_ip());
+        }
     }
 
     /// Accepts all who wait; gives the time at which to try again after a failure.
     fn accept(&mut self) -> Option<Instant> {
         loop {
+            // Until then those who connect wait in the queue of the operating system.
+            if self.doors.is_crowded(self.open.len()) && !self.make_room() {
+                return Some(Instant::now() + ROOM_RETRY);
+            }
             let (mut stream, peer) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) => match error.kind() {
@@ -242,6 +289,7 @@ impl Loop {
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => continue,
                     _ => {
                         tracing::error!(%error, "cannot accept TCP clients");
+                        self.make_room();
                         return Some(Instant::now() + ACCEPT_RETRY);
                     }
                 },
@@ -249,8 +297,8 @@ impl Loop {
             let token = self.next;
             self.next += 1;
             let interest = Interest::READABLE | Interest::WRITABLE;
-            let ready = stream
-                .set_nodelay(true)
+            let ready = sys::keep_alive(&stream)
+                .and_then(|()| stream.set_nodelay(true))
                 .and_then(|()| self.poll.registry().register(&mut stream, Token(token), interest));
             if let Err(error) = ready {
                 tracing::warn!(%error, %peer, "cannot serve a client");
@@ -258,6 +306,57 @@ impl Loop {
             }
             self.open.insert(token, Connection::new(stream, peer));
             self.greeting.push_back((Instant::now() + HELLO_WAIT, token));
+        }
+    }
+
+    /// Sends the oldest newcomer away, if it had the time to say hello.
+    fn make_room(&mut self) -> bool {
+        while let Some((deadline, token)) = self.greeting.front().copied() {
+            let silent = self.open.get(&token).is_some_and(|c| c.client.is_none());
+            if silent && deadline > Instant::now() + (HELLO_WAIT - NEWCOMER_GRACE) {
+                return false;
+            }
+            self.greeting.pop_front();
+            if silent && let Some(connection) = self.open.remove(&token) {
+                tracing::debug!(peer = %connection.peer, "a silent client makes room for others");
+                self.end(connection);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Serves those who wait for memory, if some was given back; looks from time to time who keeps it.
+    fn serve_waiting(&mut self) {
+        let open = &self.open;
+        self.waiting.retain(|token| open.get(token).is_some_and(|connection| connection.waits));
+        if self.waiting.is_empty() {
+            return;
+        }
+        if self.stuck_look <= Instant::now() {
+            self.stuck_look = Instant::now() + STUCK_LOOK;
+            self.send_stuck_away();
+        }
+        if std::mem::take(&mut self.requests.has_more) | std::mem::take(&mut self.replies.has_more)
+        {
+            // Those who waited first, each once: `serve` may queue them again.
+            for _ in 0..self.waiting.len() {
+                if let Some(token) = self.waiting.pop_front() {
+                    self.serve(token);
+                }
+            }
+        }
+    }
+
+    /// Closes the connections that hold memory and do not get on.
+    fn send_stuck_away(&mut self) {
+        let (now, patience) = (Instant::now(), self.patience);
+        let is_stuck = |_: &usize, c: &mut Connection| c.is_stuck(now, patience);
+        let stuck: Vec<Connection> = self.open.extract_if(is_stuck).map(|(_, c)| c).collect();
+        for connection in stuck {
+            let (peer, client, reason) = (connection.peer, connection.client, Misbehaved::Stuck);
+            tracing::warn!(%peer, ?client, %reason, "a client is sent away");
+            self.end(connection);
         }
     }
 
@@ -270,6 +369,7 @@ impl Loop {
             self.greeting.pop_front();
             if silent && let Some(connection) = self.open.remove(&token) {
                 tracing::warn!(peer = %connection.peer, "a client did not say hello in time");
+                self.end(connection);
             }
         }
     }
@@ -290,15 +390,26 @@ impl Loop {
             identity: self.identity,
             order: &mut self.order,
             is_fenced: &|client| fenced.contains(&client),
-            sessions: &self.sessions,
+            doors: &mut self.doors,
+            requests: &mut self.requests,
+            replies: &mut self.replies,
         };
         let served = connection.serve(&mut context);
-        let attached = connection.client.is_some();
         match served {
             Ok(Served::Idle) => return,
             Ok(Served::Again) => {
                 if !self.again.contains(&token) {
                     self.again.push_back(token);
+                }
+                return;
+            }
+            Ok(Served::Waits) => {
+                if !self.waiting.contains(&token) {
+                    if self.waiting.is_empty() {
+                        self.stuck_look = Instant::now();
+                    }
+                    self.waiting.push_back(token);
+                    self.release();
                 }
                 return;
             }
@@ -311,9 +422,15 @@ impl Loop {
                 tracing::warn!(%peer, ?client, %reason, "a client is sent away");
             }
         }
-        self.open.remove(&token);
-        if attached {
-            self.sessions.fetch_sub(1, Ordering::Relaxed);
+        if let Some(connection) = self.open.remove(&token) {
+            self.end(connection);
+        }
+    }
+
+    /// Takes back what connections keep for their next long frame.
+    fn release(&mut self) {
+        for connection in self.open.values_mut() {
+            connection.release(&mut self.requests, &mut self.replies);
         }
     }
 }

@@ -166,7 +166,7 @@ pub(super) fn connect(
     wait: Duration,
     goes_on: GoesOn<'_>,
 ) -> Result<Link, AttachCause> {
-    let mut stream = hello::connect(address, wait)?;
+    let mut stream = hello::connect(address, wait, goes_on)?;
     let (device, port) = device::choose(Some(stream.local_addr()?.ip()))?;
     let mut requester = Requester::new(&device, &port)?;
     let hello = Hello { identity, client, address: requester.address() }.encode();
@@ -179,6 +179,7 @@ pub(super) fn connect(
             return Err(AttachCause::WrongIdentity { expected: identity, found });
         }
         Status::Fenced => return Err(AttachCause::Fenced),
+        Status::Full => return Err(AttachCause::Full),
         Status::Unable => return Err(AttachCause::NotConnectable),
     }
     let pool = (welcome.base, welcome.key, welcome.header_key);

@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TryRecvError};
@@ -24,8 +24,10 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use super::device::{self, Device, Registered, Responder};
 use super::ports::Selected;
 use super::wire::{FENCED, HELLO_BYTES, Hello, Status, Welcome};
+use crate::doors::{Doors, Full, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY};
 use crate::error::{RdmaError, ServeError};
 use crate::pool::Pool;
+use crate::sys;
 
 /// A client says hello within this time, or is sent away.
 const HELLO_WAIT: Duration = Duration::from_secs(2);
@@ -58,6 +60,16 @@ impl VerbsNode {
     ///
     /// All of the pool is taken from the system, and stays in memory.
     pub fn start(pool: &Pool, identity: u64, addr: SocketAddr) -> Result<VerbsNode, ServeError> {
+        VerbsNode::start_limited(pool, identity, addr, NodeLimits::default())
+    }
+
+    /// As [`VerbsNode::start`], with other limits.
+    pub fn start_limited(
+        pool: &Pool,
+        identity: u64,
+        addr: SocketAddr,
+        limits: NodeLimits,
+    ) -> Result<VerbsNode, ServeError> {
         let at = || addr.to_string();
         let io = |source| ServeError::Io { at: at(), source };
         let near = Some(addr.ip()).filter(|ip| !ip.is_unspecified());
@@ -73,7 +85,8 @@ impl VerbsNode {
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(io)?;
         let addr = listener.local_addr().map_err(io)?;
         let (commands, received) = mpsc::channel();
-        let sessions = Arc::new(AtomicU64::new(0));
+        let doors = Doors::new(limits);
+        let sessions = doors.counter();
         if device.is_software {
             tracing::warn!("software RoCE may tear words: it is for tests, serve tcp instead");
         }
@@ -84,7 +97,7 @@ impl VerbsNode {
             listener,
             commands: received,
             identity,
-            sessions: sessions.clone(),
+            doors,
             fenced: HashSet::new(),
             open: HashMap::new(),
             next: FIRST,
@@ -164,6 +177,8 @@ enum Misbehaved {
     WrongIdentity(u64),
     #[error("{0} has been fenced")]
     Fenced(ClientId),
+    #[error("{0}")]
+    Full(#[from] Full),
     #[error("no queue pair for it: {0}")]
     Rdma(#[from] RdmaError),
     #[error("{0}")]
@@ -175,7 +190,7 @@ struct Loop {
     listener: TcpListener,
     commands: Receiver<Command>,
     identity: u64,
-    sessions: Arc<AtomicU64>,
+    doors: Doors<IpAddr>,
     fenced: HashSet<ClientId>,
     /// By token. Tokens are never used again, so a late event finds nobody.
     open: HashMap<usize, Connection>,
@@ -253,7 +268,7 @@ impl Loop {
             let (_, responder) = connection.session.take().expect("it is of the client");
             // A panic here is one of who waits for the fence, too.
             responder.end().expect("a fenced queue pair is destroyed");
-            self.sessions.fetch_sub(1, Ordering::Relaxed);
+            self.doors.leave(peer.ip().to_canonical());
             connection.last_words(&[FENCED]);
         }
     }
@@ -261,6 +276,10 @@ impl Loop {
     /// Accepts all who wait; gives the time at which to try again after a failure.
     fn accept(&mut self) -> Option<Instant> {
         loop {
+            // Until then those who connect wait in the queue of the operating system.
+            if self.doors.is_crowded(self.open.len()) && !self.make_room() {
+                return Some(Instant::now() + ROOM_RETRY);
+            }
             let (mut stream, peer) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(error) => match error.kind() {
@@ -268,6 +287,7 @@ impl Loop {
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => continue,
                     _ => {
                         tracing::error!(%error, "cannot accept clients");
+                        self.make_room();
                         return Some(Instant::now() + ACCEPT_RETRY);
                     }
                 },
@@ -275,7 +295,9 @@ impl Loop {
             let token = self.next;
             self.next += 1;
             let registry = self.poll.registry();
-            if let Err(error) = registry.register(&mut stream, Token(token), Interest::READABLE) {
+            let ready = sys::keep_alive(&stream)
+                .and_then(|()| registry.register(&mut stream, Token(token), Interest::READABLE));
+            if let Err(error) = ready {
                 tracing::warn!(%error, %peer, "cannot serve a client");
                 continue;
             }
@@ -283,6 +305,22 @@ impl Loop {
             self.open.insert(token, Connection { stream, peer, hello, got: 0, session: None });
             self.greeting.push_back((Instant::now() + HELLO_WAIT, token));
         }
+    }
+
+    /// Sends the oldest newcomer away, if it had the time to say hello.
+    fn make_room(&mut self) -> bool {
+        while let Some((deadline, token)) = self.greeting.front().copied() {
+            let silent = self.open.get(&token).is_some_and(|c| c.session.is_none());
+            if silent && deadline > Instant::now() + (HELLO_WAIT - NEWCOMER_GRACE) {
+                return false;
+            }
+            self.greeting.pop_front();
+            if silent && let Some(connection) = self.open.remove(&token) {
+                tracing::debug!(peer = %connection.peer, "a silent client makes room for others");
+                return true;
+            }
+        }
+        false
     }
 
     fn send_silent_away(&mut self) {
@@ -321,7 +359,7 @@ impl Loop {
             reason => tracing::warn!(%peer, %reason, "a client is sent away"),
         }
         if connection.session.is_some() {
-            self.sessions.fetch_sub(1, Ordering::Relaxed);
+            self.doors.leave(peer.ip().to_canonical());
         }
     }
 
@@ -340,9 +378,15 @@ impl Loop {
             connection.last_words(&refusal(Status::Fenced));
             return Err(Misbehaved::Fenced(hello.client));
         }
+        let peer = connection.peer.ip().to_canonical();
+        if let Err(full) = self.doors.enter(peer) {
+            connection.last_words(&refusal(Status::Full));
+            return Err(full.into());
+        }
         let responder = match Responder::new(&self.device, &self.port, &hello.address) {
             Ok(responder) => responder,
             Err(error) => {
+                self.doors.leave(peer);
                 connection.last_words(&refusal(Status::Unable));
                 return Err(error.into());
             }
@@ -356,10 +400,10 @@ impl Loop {
             base: self.header.base(),
             address: responder.address(),
         };
+        // From here on whoever ends it takes it out of the list.
+        connection.session = Some((hello.client, responder));
         // The buffer of a fresh connection has room.
         connection.stream.write_all(&welcome.encode())?;
-        connection.session = Some((hello.client, responder));
-        self.sessions.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(client = %hello.client, peer = %connection.peer, "attached by verbs");
         Ok(())
     }

@@ -54,6 +54,8 @@ pub(crate) enum Status {
     Fenced,
     /// Its card has no room for another queue pair, or does not take the client's address.
     Unable,
+    /// There is no room for another session.
+    Full,
 }
 
 /// The node's answer.
@@ -128,6 +130,7 @@ impl Welcome {
             Status::WrongIdentity => 1,
             Status::Fenced => 2,
             Status::Unable => 3,
+            Status::Full => 4,
         };
         let mut bytes = [0; WELCOME_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -148,6 +151,7 @@ impl Welcome {
             1 => Status::WrongIdentity,
             2 => Status::Fenced,
             3 => Status::Unable,
+            4 => Status::Full,
             _ => return None,
         };
         if !bytes.starts_with(&MAGIC) {
@@ -184,7 +188,7 @@ mod tests {
         let welcome =
             Welcome { identity: 3, pool_bytes: 4096, status, key, header_key, base, address };
         assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
-        for status in [Status::WrongIdentity, Status::Fenced, Status::Unable] {
+        for status in [Status::WrongIdentity, Status::Fenced, Status::Unable, Status::Full] {
             let refusal = Welcome::refusal(3, status);
             assert_eq!(Welcome::decode(&refusal.encode()), Some(refusal));
         }
@@ -216,7 +220,7 @@ mod tests {
             Welcome { identity, pool_bytes, status, key, header_key, base, address: good };
         assert_eq!(Welcome::decode(&welcome.encode()), None, "a pool beyond the end of memory");
         let mut unknown = Welcome { base: 0, ..welcome }.encode();
-        unknown[24] = 4;
+        unknown[24] = 5;
         assert_eq!(Welcome::decode(&unknown), None);
     }
 }

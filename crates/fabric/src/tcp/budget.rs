@@ -1,0 +1,185 @@
+//! The memory of frames under way: what all connections of a software NIC may hold together.
+//!
+//! A connection has [`FREE_BYTES`] for what it receives, and as many for what it sends. A frame that
+//! is longer takes its whole length from a budget first; if there is not enough left the connection
+//! is not read from until there is. Taking all at once keeps two long frames from waiting for each
+//! other half-way. There is one budget for requests and one for replies: replies leave without any
+//! request getting on. Frames beyond [`LARGE_BYTES`] get three quarters at most, so that a few of them
+//! that never come whole keep nobody from ordinary values.
+//!
+//! Nothing is taken from the system before bytes come; what is taken here is permission.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::buffer::Buffer;
+
+/// What a connection may hold of requests without asking, and of replies as well, in bytes.
+pub(super) const FREE_BYTES: usize = 128 << 10;
+/// Beyond this capacity a buffer is for a large frame, in bytes.
+const LARGE_BYTES: usize = 2 << 20;
+/// Whoever moves as much is getting on.
+const PROGRESS_BYTES: usize = 1 << 20;
+
+/// Memory for frames of one direction.
+#[derive(Debug)]
+pub(super) struct Budget {
+    total: usize,
+    per_peer: usize,
+    used: usize,
+    peers: HashMap<IpAddr, usize>,
+    /// Somebody has given something back since this was cleared.
+    pub(super) has_more: bool,
+}
+
+impl Budget {
+    pub(super) fn new(total: usize, per_peer: usize) -> Budget {
+        Budget { total, per_peer, used: 0, peers: HashMap::new(), has_more: false }
+    }
+
+    fn take(&mut self, peer: IpAddr, bytes: usize, is_large: bool) -> bool {
+        let of_peer = self.peers.get(&peer).copied().unwrap_or(0);
+        let may_use = |all: usize| if is_large { all / 4 * 3 } else { all };
+        if self.used + bytes > may_use(self.total) || of_peer + bytes > may_use(self.per_peer) {
+            return false;
+        }
+        self.used += bytes;
+        self.peers.insert(peer, of_peer + bytes);
+        true
+    }
+
+    fn give_back(&mut self, peer: IpAddr, bytes: usize) {
+        self.used -= bytes;
+        self.has_more = true;
+        if let Some(of_peer) = self.peers.get_mut(&peer) {
+            *of_peer -= bytes;
+            if *of_peer == 0 {
+                self.peers.remove(&peer);
+            }
+        }
+    }
+}
+
+/// What one connection holds of a budget.
+#[derive(Debug)]
+pub(super) struct Share {
+    bytes: usize,
+    /// Since when it holds something, or has got on.
+    since: Instant,
+    moved: usize,
+}
+
+impl Share {
+    pub(super) fn new() -> Share {
+        Share { bytes: 0, since: Instant::now(), moved: 0 }
+    }
+
+    /// Takes what a buffer of this capacity needs; false: there is not so much left.
+    pub(super) fn take(&mut self, budget: &mut Budget, peer: IpAddr, capacity: usize) -> bool {
+        let wanted = capacity.saturating_sub(FREE_BYTES);
+        if wanted <= self.bytes {
+            return true;
+        }
+        if !budget.take(peer, wanted - self.bytes, capacity > LARGE_BYTES) {
+            return false;
+        }
+        if self.bytes == 0 {
+            (self.since, self.moved) = (Instant::now(), 0);
+        }
+        self.bytes = wanted;
+        true
+    }
+
+    /// Gives back what a buffer of this capacity does not need.
+    pub(super) fn give_back(&mut self, budget: &mut Budget, peer: IpAddr, capacity: usize) {
+        let wanted = capacity.saturating_sub(FREE_BYTES);
+        if wanted < self.bytes {
+            budget.give_back(peer, self.bytes - wanted);
+            self.bytes = wanted;
+        }
+    }
+
+    /// Bytes have come, or gone.
+    pub(super) fn has_moved(&mut self, bytes: usize) {
+        self.moved += bytes;
+        if self.bytes > 0 && self.moved >= PROGRESS_BYTES {
+            (self.since, self.moved) = (Instant::now(), 0);
+        }
+    }
+
+    /// Whether it has held something for so long without getting on.
+    pub(super) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
+        self.bytes > 0 && now.saturating_duration_since(self.since) >= patience
+    }
+
+    /// Gives everything back.
+    pub(super) fn end(&mut self, budget: &mut Budget, peer: IpAddr) {
+        self.give_back(budget, peer, 0);
+    }
+}
+
+/// Gives the memory of a buffer back in which nothing is.
+pub(super) fn release(buffer: &mut Buffer, share: &mut Share, budget: &mut Budget, peer: IpAddr) {
+    if share.bytes > 0 && buffer.is_empty() {
+        *buffer = Buffer::default();
+        share.give_back(budget, peer, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn peer(host: u8) -> IpAddr {
+        [10, 0, 0, host].into()
+    }
+
+    #[test]
+    fn memory_is_bounded_for_each_peer_and_in_total_and_comes_back() {
+        let mut budget = Budget::new(4 * MIB, 2 * MIB);
+        let mut shares: Vec<(Share, IpAddr)> = Vec::new();
+        let mut taken = Vec::new();
+        for host in [1, 1, 1, 2, 2, 3] {
+            let (mut share, peer) = (Share::new(), peer(host));
+            taken.push(share.take(&mut budget, peer, MIB + FREE_BYTES));
+            shares.push((share, peer));
+        }
+        assert_eq!(taken, [true, true, false, true, true, false]);
+        let mut small = Share::new();
+        assert!(small.take(&mut budget, peer(3), FREE_BYTES));
+        assert!(!std::mem::take(&mut budget.has_more));
+        shares[0].0.give_back(&mut budget, peer(1), FREE_BYTES);
+        assert!(budget.has_more && shares[2].0.take(&mut budget, peer(1), MIB + FREE_BYTES));
+        for (share, peer) in &mut shares {
+            share.end(&mut budget, *peer);
+        }
+        assert_eq!((budget.used, budget.peers.len()), (0, 0));
+    }
+
+    #[test]
+    fn large_frames_leave_room_for_others() {
+        let mut budget = Budget::new(64 * MIB, 64 * MIB);
+        let mut large: Vec<Share> = (0..4).map(|_| Share::new()).collect();
+        let taken = large.iter_mut().map(|share| share.take(&mut budget, peer(1), 16 * MIB));
+        assert_eq!(taken.filter(|taken| *taken).count(), 3);
+        let mut other = Share::new();
+        assert!(other.take(&mut budget, peer(1), 2 * MIB));
+    }
+
+    #[test]
+    fn who_gets_on_is_not_stuck() {
+        let (mut budget, mut share) = (Budget::new(64 * MIB, 64 * MIB), Share::new());
+        let later = Instant::now() + Duration::from_secs(100);
+        assert!(!share.is_stuck(later, Duration::from_secs(1)), "it holds nothing");
+        assert!(share.take(&mut budget, peer(1), MIB));
+        assert!(share.is_stuck(later, Duration::from_secs(1)));
+        let since = share.since;
+        share.has_moved(PROGRESS_BYTES - 1);
+        assert_eq!(share.since, since);
+        share.has_moved(1);
+        assert!(share.since > since);
+    }
+}

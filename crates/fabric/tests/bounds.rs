@@ -1,0 +1,204 @@
+//! What strangers and broken clients can hold of a memory node, and that it goes on serving the others.
+//!
+//! What it costs in memory is measured on processes, in `crates/fusee/tests/strangers.rs`.
+
+mod support;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbError};
+use fusee_fabric::tcp::frame::{
+    self, Hello, Status, VERB_BYTES, WELCOME_BYTES, Welcome, WireOp, WireVerb,
+};
+use fusee_fabric::{
+    AnyFabric, AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, NodeLimits, attach_all,
+};
+use support::{START, Scratch, Served, block_on, loopback, member, options};
+
+const MN: MnId = MnId(0);
+/// Longer than anything here takes on a loaded machine.
+const WAIT: Duration = Duration::from_secs(60);
+const POOL_BYTES: u64 = 32 << 20;
+
+fn node(limits: NodeLimits, shm: Option<&Scratch>) -> Served {
+    let shm = shm.map(Scratch::socket);
+    let options = NodeFabricsOptions { tcp: Some(loopback()), shm, ..options(POOL_BYTES) };
+    let identity = options.identity;
+    Served { fabrics: NodeFabrics::start_limited(options, limits).unwrap(), identity }
+}
+
+fn dial(served: &Served) -> TcpStream {
+    let stream = TcpStream::connect(served.fabrics.tcp_addr().unwrap()).unwrap();
+    stream.set_read_timeout(Some(WAIT)).unwrap();
+    stream
+}
+
+fn greet(served: &Served, client: u32) -> TcpStream {
+    let mut stream = dial(served);
+    let hello = Hello { identity: served.identity, client: ClientId(client) };
+    stream.write_all(&hello.encode()).unwrap();
+    let mut bytes = [0; WELCOME_BYTES];
+    stream.read_exact(&mut bytes).unwrap();
+    assert_eq!(Welcome::decode(&bytes).unwrap().status, Status::Welcome);
+    stream
+}
+
+/// Sends a WRITE of 16 MiB without its end, as much as goes.
+fn write_half(stream: &mut TcpStream) {
+    let body = VERB_BYTES + MAX_VERB_BYTES as usize;
+    stream.set_nonblocking(true).unwrap();
+    stream.write_all(&frame::request_header(body, 1, 1)).unwrap();
+    let data = vec![0; MAX_VERB_BYTES as usize / 2];
+    let mut sent = 0;
+    while sent < data.len() {
+        match stream.write(&data[sent..]) {
+            Ok(n) => sent += n,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                break;
+            }
+        }
+    }
+    stream.set_nonblocking(false).unwrap();
+}
+
+fn is_open(stream: &mut TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let mut bytes = vec![0; 1 << 20];
+    let open = loop {
+        match stream.read(&mut bytes) {
+            Ok(0) => break false,
+            Ok(_) => {}
+            Err(error) => break error.kind() == ErrorKind::WouldBlock,
+        }
+    };
+    stream.set_nonblocking(false).unwrap();
+    open
+}
+
+fn session(served: &Served, client: u32) -> AnyFabric {
+    attach_all(FabricKind::Tcp, ClientId(client), &[member(MN, served)]).unwrap()
+}
+
+/// A WRITE and a READ of so many bytes.
+fn copy(fabric: &AnyFabric, len: usize) -> Result<(), VerbError> {
+    let mut batch = Batch::new();
+    let data = batch.stage(len as u32);
+    batch.bytes_mut(data).fill(7);
+    batch.write(MN, START, data);
+    let read = batch.read(MN, START, len as u32);
+    let batch = block_on(fabric, fabric.execute(batch));
+    batch.verbs().iter().try_for_each(|verb| verb.result)?;
+    assert!(batch.data(read).unwrap().iter().all(|byte| *byte == 7));
+    Ok(())
+}
+
+#[test]
+fn long_frames_that_do_not_come_whole_go_when_others_need_the_memory() {
+    let limits = NodeLimits {
+        frame_bytes: 24 << 20,
+        patience: Duration::from_millis(300),
+        ..NodeLimits::default()
+    };
+    let served = node(limits, None);
+    let honest = session(&served, 100);
+    let mut first = greet(&served, 1);
+    write_half(&mut first);
+    // Others get on meanwhile, and nobody is sent away who is in nobody's way.
+    copy(&honest, 1 << 20).unwrap();
+    assert!(is_open(&mut first));
+    // There is no memory for two of them.
+    copy(&honest, MAX_VERB_BYTES as usize).unwrap();
+    assert!(!is_open(&mut first));
+    let mut half: Vec<TcpStream> = (2..8).map(|client| greet(&served, client)).collect();
+    half.iter_mut().for_each(write_half);
+    copy(&honest, 1 << 20).unwrap();
+    let end = Instant::now() + WAIT;
+    while half.iter_mut().any(is_open) {
+        // As long as anybody waits, those that hold memory go, one after the other; the last one waits for nobody.
+        if half.iter_mut().filter_map(|stream| is_open(stream).then_some(())).count() == 1 {
+            break;
+        }
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    copy(&honest, 1 << 20).unwrap();
+}
+
+#[test]
+fn replies_that_nobody_fetches_go_when_others_need_the_memory() {
+    let limits = NodeLimits {
+        frame_bytes: 24 << 20,
+        patience: Duration::from_millis(300),
+        ..NodeLimits::default()
+    };
+    let served = node(limits, None);
+    let honest = session(&served, 100);
+    let mut lazy: Vec<TcpStream> = (1..5).map(|client| greet(&served, client)).collect();
+    for stream in &mut lazy {
+        let mut bytes = frame::request_header(VERB_BYTES, 1, 1).to_vec();
+        let read = WireVerb { offset: START, op: WireOp::Read(MAX_VERB_BYTES) };
+        frame::encode_verb(read, |piece| bytes.extend_from_slice(piece));
+        stream.write_all(&bytes).unwrap();
+    }
+    copy(&honest, 1 << 20).unwrap();
+    // All but the last waited for, or were waited for.
+    let end = Instant::now() + WAIT;
+    let mut got = vec![0; lazy.len()];
+    while got.iter().filter(|got| **got > 0).count() < 3 {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(100));
+        copy(&honest, MAX_VERB_BYTES as usize).unwrap();
+        for (stream, got) in lazy.iter_mut().zip(&mut got) {
+            // What is in the socket's buffers comes, and then an end.
+            if *got == 0 && !is_open(stream) {
+                *got = 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn sessions_are_bounded_for_each_address_and_the_refused_are_told_so() {
+    let served = node(NodeLimits { sessions_per_peer: 3, ..NodeLimits::default() }, None);
+    let mut sessions: Vec<AnyFabric> = (1..4).map(|client| session(&served, client)).collect();
+    let refused = || attach_all(FabricKind::Tcp, ClientId(9), &[member(MN, &served)]).unwrap_err();
+    let error = refused();
+    assert!(matches!(error.cause, AttachCause::Full), "{error}");
+    assert_eq!(served.fabrics.attached_clients(), 3);
+    for fabric in &sessions {
+        copy(fabric, 8).unwrap();
+    }
+    drop(sessions.pop());
+    let end = Instant::now() + WAIT;
+    while served.fabrics.attached_clients() == 3 {
+        assert!(Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    copy(&session(&served, 10), 8).unwrap();
+}
+
+#[test]
+fn silent_connections_make_room_for_who_says_hello() {
+    let scratch = Scratch::new();
+    let served = node(NodeLimits { newcomers: 20, ..NodeLimits::default() }, Some(&scratch));
+    let silent: Vec<TcpStream> = (0..100).map(|_| dial(&served)).collect();
+    copy(&session(&served, 1), 8).unwrap();
+    drop(silent);
+    let path = served.fabrics.shm_path().unwrap();
+    let silent: Vec<UnixStream> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
+    let mut socket = UnixStream::connect(&path).unwrap();
+    socket.set_read_timeout(Some(WAIT)).unwrap();
+    let mut hello = b"FUSEsm01".to_vec();
+    hello.extend_from_slice(&served.identity.to_le_bytes());
+    hello.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+    socket.write_all(&hello).unwrap();
+    // It is heard: a process that serves memory is refused for that.
+    let mut welcome = Vec::new();
+    socket.read_to_end(&mut welcome).unwrap();
+    assert_eq!(welcome[24..28], [3, 0, 0, 0]);
+    drop(silent);
+}
