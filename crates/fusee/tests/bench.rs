@@ -303,3 +303,16 @@ fn a_run_out_of_memory_stops_soon() {
     assert!((1..200).contains(&errors), "{}", output.text());
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
+
+/// It runs: the system gives memory as it is used.
+#[test]
+fn a_pool_above_the_machines_memory_is_warned_of() {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+    let kib: u64 = total.trim().trim_end_matches(" kB").parse().unwrap();
+    let pool = format!("{}GiB", (kib >> 20) + 1);
+    let one = ["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"];
+    let run = ["bench", "ycsb", "--workload", "a", "--pool", &pool];
+    let output = finish(fusee(&run).args(one).args(HOT)).expect_code(0);
+    assert!(output.stderr.contains("lower --pool"), "{}", output.stderr);
+}

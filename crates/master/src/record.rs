@@ -18,7 +18,7 @@ pub enum Record {
     Cluster(ClusterId),
     /// The number of the latest attempt to form the cluster.
     Attempt(u64),
-    /// The name that the next memory node gets. Names are never given twice.
+    /// The first name that no memory node has ever had.
     NextNode(u16),
     /// A memory node with its name.
     Member(Member),
@@ -58,6 +58,9 @@ pub enum Record {
     Former(Vec<Vec<MnId>>),
     /// A cluster that was given up. Its memory nodes are told, whenever they come.
     Destroyed(ClusterId),
+    /// Names below the first one never given that belong to nobody, and never belonged to a member; the one that
+    /// has been free for longest first.
+    FreeNames(Vec<u16>),
 }
 
 /// A change of the store.
@@ -87,6 +90,7 @@ impl Record {
             Record::Draining(node) => draining_key(*node),
             Record::Drained(Member { node, .. }) => drained_key(*node),
             Record::Former(_) => FORMER_KEY.into(),
+            Record::FreeNames(_) => "free-names".into(),
             Record::Destroyed(cluster) => format!("{DESTROYED}{cluster}"),
         }
     }

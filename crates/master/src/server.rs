@@ -36,7 +36,7 @@ use crate::logic::{Action, Event, Level, Master, RestoreError};
 use crate::record::{Record, Write};
 use crate::repairer::{Order, Repairer};
 use crate::seat::Seat;
-use crate::settings::{Settings, SettingsError};
+use crate::settings::{MAX_MEMORY_NODES, Settings, SettingsError};
 use crate::store::address::StoreAddressError;
 use crate::store::{Store, StoreError};
 
@@ -46,6 +46,8 @@ const TICK: Duration = Duration::from_millis(5);
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
 /// How often [`MasterServer::wait_formed`] looks.
 const LOOK: Duration = Duration::from_millis(5);
+/// Clients of memory nodes that are kept at a time, at most.
+const MAX_CLIENTS: usize = 4 * MAX_MEMORY_NODES as usize;
 /// Events that are decided about before what follows is made durable, at most.
 const MAX_TOGETHER: usize = 256;
 
@@ -515,6 +517,10 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
     }
 
     fn client(&mut self, control: &str) -> NodeClient {
+        if self.nodes.len() >= MAX_CLIENTS {
+            // Of nodes that are long gone, most of them; the others connect again.
+            self.nodes.clear();
+        }
         let connect = &self.connect;
         let control = control.to_owned();
         let client = self.nodes.entry(control).or_insert_with_key(|control| connect(control));

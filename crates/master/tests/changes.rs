@@ -5,6 +5,8 @@
 mod elastic;
 #[path = "changes/identity.rs"]
 mod identity;
+#[path = "changes/joins.rs"]
+mod joins;
 #[path = "changes/standing.rs"]
 mod standing;
 mod world;

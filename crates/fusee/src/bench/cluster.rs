@@ -11,6 +11,7 @@ use fusee_core::view::View;
 use fusee_master::settings::{DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, Lease, Settings};
 
 use super::args::{ClusterArgs, LoadArgs};
+use super::machine;
 use super::report::ClusterReport;
 use super::workload::KEY_BYTES;
 use crate::connect;
@@ -197,6 +198,10 @@ pub fn open(
         }
     };
     check_pool(pool_bytes, plan.least_pool_bytes)?;
+    if cluster.pool.is_some() {
+        // What the run cannot use up costs nothing, so that is no error.
+        machine::warn_of_pools(pool_bytes, cluster.memory_nodes.into());
+    }
     check_memory(touched_bytes, LESS, available)?;
     let fabric = match cluster.fabric {
         FabricChoice::Auto => FabricKind::Shm,

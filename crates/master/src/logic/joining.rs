@@ -43,31 +43,51 @@ impl Master {
         }
         let unused = |member: &&Member| !self.in_view(member.node);
         let old = self.members.values().filter(unused).find(|old| old.control == new.control);
-        let old = old.map(|old| old.node);
-        let count = self.members.len() - usize::from(old.is_some());
-        let Some(next) =
-            self.next_node.checked_add(1).filter(|_| count < MAX_MEMORY_NODES as usize)
-        else {
+        let is_full = self.members.len() >= MAX_MEMORY_NODES as usize;
+        let old = old.map(|old| old.node).or_else(|| self.idle_candidate().filter(|_| is_full));
+        if !self.names.are_left() || (is_full && old.is_none()) {
             return refused("too many memory nodes have joined");
-        };
-        let node = new.node;
-        let mut writes =
-            vec![Write::Put(Record::NextNode(next)), Write::Put(Record::Member(new.clone()))];
+        }
+        let mut writes = Vec::new();
+        // Before the old one's comes back.
+        let Some(node) = self.names.take(&mut writes) else { return refused("no name is left") };
+        let new = Member { node, ..new };
+        writes.push(Write::Put(Record::Member(new.clone())));
         if let Some(old) = old {
             out.push(Action::Log(Level::Info, format!("{node} takes the place of {old}")));
-            writes.push(Write::Remove(member_key(old)));
-            self.members.remove(&old);
-            self.present.remove(&old);
+            self.forget_candidate(old, &mut writes);
             self.abandon_attempt_of(now_ms, old);
         }
         self.its_place_is_taken(&new, &mut writes, out);
         out.push(Action::Persist(writes));
-        self.next_node = next;
         let text = format!("{node} joined from {}", new.control);
         out.push(Action::Log(Level::Info, text));
         self.members.insert(node, new);
         self.arrived(now_ms, node);
         MasterReply::Joined { node }
+    }
+
+    /// A node that is no member and has done nothing about it since it joined, if there is one; best the one that
+    /// is not there. It makes room for others.
+    fn idle_candidate(&self) -> Option<MnId> {
+        let waits = |node: &&MnId| !self.in_view(**node);
+        let mut nodes = self.members.keys().filter(waits);
+        let absent = nodes.clone().find(|node| !self.present.contains(node));
+        absent.or_else(|| nodes.find(|node| !self.presences.has_spoken(**node))).copied()
+    }
+
+    /// Forgets a node that no view has ever had. Nothing is on it and nobody knows it: should it come back, it
+    /// joins anew. Its name comes back.
+    pub(super) fn forget_candidate(&mut self, node: MnId, writes: &mut Vec<Write>) {
+        debug_assert!(!self.in_view(node), "a member is lost or drained, never forgotten");
+        self.members.remove(&node);
+        self.present.remove(&node);
+        self.presences.forget(node);
+        self.admitting.forget(node);
+        // What it still answers is not for whoever has the name next.
+        self.calls.retain(|_, (called, _)| *called != node);
+        writes.push(Write::Remove(member_key(node)));
+        self.names.give_back(node, writes);
     }
 
     /// Whether everybody who reaches the other members can reach this one: sessions need all of them.

@@ -9,7 +9,7 @@
 //!
 //! * It leads one cluster, which somebody has asked for, and hears nobody of another one (`identity`).
 //! * A memory node is known by its identity, a random number that it draws when it starts. A join
-//!   may be repeated: it gives the same name. Names are never given twice.
+//!   may be repeated: it gives the same name. Names of members are never given twice (`names`).
 //! * A new identity at the control address of a node that no view uses takes its place: two
 //!   processes cannot listen at one address, so the old one is gone.
 //! * While no view uses a node, it may join again with other addresses. Once one does, that is
@@ -48,6 +48,7 @@ mod growth;
 mod history;
 mod identity;
 mod joining;
+mod names;
 mod presence;
 mod requests;
 mod reserving;
@@ -76,6 +77,7 @@ use fencing::Fences;
 use format::Attempt;
 use growth::Growth;
 use history::History;
+use names::Names;
 use presence::Presences;
 use shortage::Shortage;
 use splitting::Splitting;
@@ -219,7 +221,7 @@ pub struct Master {
     draining: BTreeSet<MnId>,
     /// Those that have left in good order.
     drained: BTreeMap<MnId, Member>,
-    next_node: u16,
+    names: Names,
     /// Members that have spoken to this process.
     present: BTreeSet<MnId>,
     phase: Phase,
@@ -277,7 +279,7 @@ impl Master {
             lost: BTreeMap::new(),
             draining: BTreeSet::new(),
             drained: BTreeMap::new(),
-            next_node: 0,
+            names: Names::default(),
             present: BTreeSet::new(),
             phase: Phase::Forming { attempt: None, try_at_ms: 0, look_at_ms: 0 },
             problem: None,
@@ -313,7 +315,8 @@ impl Master {
         match record {
             Record::Cluster(cluster) => self.cluster = Some(cluster),
             Record::Attempt(attempt) => self.last_attempt = attempt,
-            Record::NextNode(next) => self.next_node = next,
+            Record::NextNode(next) => self.names.restore_next(next),
+            Record::FreeNames(free) => self.names.restore_free(free),
             Record::Member(member) => drop(self.members.insert(member.node, member)),
             Record::Lost(member) => drop(self.lost.insert(member.node, member)),
             Record::Draining(node) => drop(self.draining.insert(node)),

@@ -22,7 +22,6 @@ use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::Member;
 
 use super::{Action, Actions, Level, Master, Phase, Purpose};
-use crate::record::{Write, member_key};
 use crate::sessions::Session;
 use crate::settings::Lease;
 
@@ -121,6 +120,11 @@ impl Presences {
     pub fn take_waiting(&mut self) -> Vec<(u64, Asker)> {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         waiting.map(|asking| (asking.token, asking.asker)).collect()
+    }
+
+    /// Whether a node has said that it is there since it joined.
+    pub fn has_spoken(&self, node: MnId) -> bool {
+        self.nodes.get(&node).is_some_and(|presence| presence.connection.is_some())
     }
 
     /// Forgets a node.
@@ -278,22 +282,15 @@ impl Master {
         for (node, why) in gone {
             self.present.remove(&node);
             if self.view().is_some() && !self.in_view(node) {
-                self.forget_candidate(node, why, out);
+                let mut writes = Vec::new();
+                self.forget_candidate(node, &mut writes);
+                out.push(Action::Persist(writes));
+                let text = format!("{node} is forgotten, it was no member yet: {why}");
+                out.push(Action::Log(Level::Warn, text));
             } else {
                 self.suspect(node, why, out);
             }
         }
-    }
-
-    /// A node has joined, and was gone before it became a member. Nothing is on it and nobody knows it:
-    /// should it come back, it is told that the cluster goes on without it, and joins anew.
-    fn forget_candidate(&mut self, node: MnId, why: &str, out: &mut Actions) {
-        self.members.remove(&node);
-        self.presences.forget(node);
-        self.admitting.forget(node);
-        out.push(Action::Persist(vec![Write::Remove(member_key(node))]));
-        let text = format!("{node} is forgotten, it was no member yet: {why}");
-        out.push(Action::Log(Level::Warn, text));
     }
 
     /// Sessions that keep a stage of a change from ending.

@@ -27,7 +27,8 @@ impl Master {
                 unreachable!("answered before")
             }
             MasterRequest::Join { identity, control, tcp, shm, verbs, pool_bytes } => {
-                let node = MnId(self.next_node);
+                // Its name follows.
+                let node = MnId(u16::MAX);
                 let new = Member { node, identity, control, tcp, shm, verbs, pool_bytes };
                 let reply = self.join(now_ms, new, caller.elsewhere, out);
                 if let MasterReply::Joined { node } = reply {

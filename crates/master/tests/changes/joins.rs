@@ -1,0 +1,141 @@
+//! Nodes that join and never become members: their names come back, and they make room for others.
+
+use std::collections::BTreeSet;
+
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::NodeReply;
+use fusee_control::rpc::Caller;
+use fusee_core::verbs::MnId;
+use fusee_master::logic::{Action, Event};
+use fusee_master::record::Record;
+
+use super::world::{LEASE_MS, World, settings};
+
+fn join(identity: u64, control: String) -> MasterRequest {
+    let (tcp, shm, verbs) = (None, None, None);
+    MasterRequest::Join { identity, control, tcp, shm, verbs, pool_bytes: 1 << 20 }
+}
+
+/// Asks over a connection that is open for long.
+fn ask(world: &mut World, request: MasterRequest) -> Option<MasterReply> {
+    let token = world.send(7_777, request);
+    world.replies.remove(&token)
+}
+
+fn name_of(reply: Option<MasterReply>) -> MnId {
+    match reply {
+        Some(MasterReply::Joined { node }) => node,
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
+/// Names that were given once, as the store knows.
+fn given(world: &World) -> u16 {
+    let Some(Record::NextNode(next)) = world.disk.get("next-node") else { return 0 };
+    *next
+}
+
+fn members(world: &mut World) -> BTreeSet<MnId> {
+    world.status().members.iter().map(|member| member.node).collect()
+}
+
+/// A process that joins, ends, and is started again by its supervisor, 30,000 times.
+#[test]
+fn names_of_nodes_that_never_were_members_come_back() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let before = members(&mut world);
+    for round in 0..30_000u64 {
+        let name = name_of(ask(&mut world, join(1_000 + round, "restless:1".into())));
+        assert!(!before.contains(&name), "{name} is a member's");
+        if round % 1_000 == 500 {
+            world.restart_master();
+        }
+    }
+    assert!(given(&world) < 3 + 80, "{} names were given", given(&world));
+    assert_eq!(members(&mut world).len(), 4);
+    world.pass(3 * LEASE_MS);
+    assert_eq!(members(&mut world), before);
+    assert!(
+        !world
+            .disk
+            .keys()
+            .any(|key| key > &"member/00002".to_owned() && key.starts_with("member/"))
+    );
+}
+
+/// The same from ever other addresses: those that are silent make room, and nobody is refused.
+#[test]
+fn joiners_that_are_silent_make_room() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let before = members(&mut world);
+    for round in 0..5_000u64 {
+        let name = name_of(ask(&mut world, join(1_000 + round, format!("stranger{round}:1"))));
+        assert!(!before.contains(&name), "{name} is a member's");
+    }
+    assert!(members(&mut world).len() <= 1024);
+    world.pass(3 * LEASE_MS);
+    assert_eq!(members(&mut world), before);
+    assert!(given(&world) < 1024 + 80, "{} names were given", given(&world));
+}
+
+/// Whoever says that it is there keeps its place.
+#[test]
+fn a_joiner_that_speaks_makes_no_room() {
+    let mut world = World::formed(settings(3, 2, 2));
+    // It is known, and cannot be admitted: nothing answers at its address.
+    let name = name_of(ask(&mut world, join(999, "speaks:1".into())));
+    let caller = Caller { connection: 77, ..Caller::default() };
+    world.send_of(caller, MasterRequest::Alive { identity: 999 });
+    for round in 0..3_000u64 {
+        name_of(ask(&mut world, join(1_000 + round, format!("stranger{round}:1"))));
+    }
+    assert!(members(&mut world).contains(&name));
+}
+
+/// The answer to a call of the old node is not the new one's, under the same name.
+#[test]
+fn what_comes_late_under_a_name_counts_for_nobody() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.pass(100);
+    let mut calls = Vec::new();
+    let mut join = |world: &mut World, identity: u64| {
+        let (now_ms, token) = (world.now_ms, world.token());
+        let request = join(identity, "restless:1".into());
+        let caller = Caller { connection: 50_000 + identity, ..Caller::default() };
+        let event = Event::Request { token, caller, request };
+        let mut name = None;
+        for action in world.master.handle(now_ms, event) {
+            match action {
+                // Nobody answers yet.
+                Action::Call { node, token, control, .. } if control == "restless:1" => {
+                    calls.push((identity, node, token));
+                }
+                Action::Reply { reply, .. } => name = Some(name_of(Some(reply))),
+                _ => {}
+            }
+        }
+        name.expect("it is answered")
+    };
+    let first = join(&mut world, 1_000);
+    let again = (1_001..2_000).find(|identity| join(&mut world, *identity) == first);
+    let identity = again.expect("the name comes back");
+    assert!(calls.iter().any(|call| call.0 == 1_000), "the first is asked to become a member");
+    let view = world.view();
+    let of_first = calls.iter().filter(|(identity, ..)| *identity == 1_000);
+    for (_, node, token) in of_first.copied() {
+        assert_eq!(node, first);
+        let description = fusee_control::node::Description {
+            identity,
+            pool_bytes: 1 << 20,
+            tcp: None,
+            shm: None,
+            verbs: None,
+        };
+        for answer in [NodeReply::Done, NodeReply::Description(description)] {
+            world.feed(Event::NodeAnswer { node, token, result: Ok(answer) });
+        }
+    }
+    assert_eq!(world.view(), view, "nobody has become a member");
+    let late = ask(&mut world, MasterRequest::Alive { identity: 1_000 });
+    assert_eq!(late, Some(MasterReply::Unknown));
+}
