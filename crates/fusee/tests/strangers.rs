@@ -91,12 +91,12 @@ fn half_received_writes_cost_a_memory_node_a_bounded_part() {
     is_served(&up);
     let before = held(pid, "RssAnon");
     let mut half = Vec::new();
-    for number in 0..100 {
+    for number in 0..100u32 {
         let mut stream = TcpStream::connect(member.tcp.as_ref().unwrap()).unwrap();
         // Hello: magic, identity, client.
         let mut bytes = b"FUSEtcp1".to_vec();
         bytes.extend_from_slice(&member.identity.to_le_bytes());
-        bytes.extend_from_slice(&(u64::MAX / 2 + number).to_le_bytes()[..4]);
+        bytes.extend_from_slice(&(3_000_000_000 + number).to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
         stream.write_all(&bytes).unwrap();
         stream.read_exact(&mut [0; 32]).unwrap();
