@@ -259,6 +259,10 @@ impl Cluster {
         self.nodes.push(node);
     }
 
+    pub fn fabric(&self) -> &'static str {
+        self.shape.fabric
+    }
+
     /// That it is apart in.
     pub fn net(&self) -> &Net {
         self.net.as_ref().expect("each process is in a namespace of its own")
