@@ -66,6 +66,13 @@ mutants! {
     SwitchDoesNotWait,
     /// A stopped writer looks before the replicas are equal.
     LooksBeforeTheSwitch,
+    /// A writer stops for a change although something that it has posted may still execute.
+    StopsInDoubt,
+    /// A split clears the primary before the backups: where it is cut off in between, nobody clears them.
+    ClearsPrimaryFirst,
+    /// A region is copied with its free bitmap: when the copy comes first, marks of objects that are in
+    /// use again count.
+    CopiesBitmaps,
 
     // A word that recurs in a slot.
     /// DELETE leaves the same word every time: two deleters both win, and a CAS of an earlier
@@ -171,6 +178,10 @@ mutants! {
     ReusedAtOnce,
     /// An object has the same generation every time it is used: a hint of its life before leads to it.
     GenerationStays,
+    /// What a look sees marked counts as seen before the look: who began in between may know it.
+    MarksBeforeTheLook,
+    /// The generation of an object is learnt from its first replica: what stands on another comes back.
+    LearnsFromOneReplica,
     /// The loser of a round frees its object while its word may still stand on a backup.
     LoserFreesAtOnce,
     /// A withdrawing INSERT frees its own object, which the slot still names.

@@ -162,6 +162,10 @@ impl<F: Fabric> CopyRegion<'_, F> {
         for block in 0..geometry.blocks_per_region() {
             let block = geometry.block_offset(block);
             let header = self.copy_header(block).await?;
+            if removed(Mutant::CopiesBitmaps) {
+                let [from, to] = [self.from[0], self.to].map(|p| at(p, block + BLOCK_HEADER_BYTES));
+                copy(self.fabric, from, to, bitmap, self.result).await?;
+            }
             let mut copied = BLOCK_HEADER_BYTES + bitmap;
             let shape = header.and_then(|h| BlockShape::new(geometry.block_bytes, h.class));
             if let Some(shape) = shape.filter(|_| !removed(Mutant::CopiesDamage)) {

@@ -83,8 +83,14 @@ pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, Re
             let moved = both.filter(|(_, (old, new))| old == new && !old.is_free());
             let moved: Vec<(u64, Slot)> = moved.map(|(slot, (word, _))| (slot, word)).collect();
             for moved in moved.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
-                work.take_out(*subtable, *sibling, &places[1..], moved).await?;
-                work.take_out(*subtable, *sibling, &places[..1], moved).await?;
+                let (primary, backups) = places.split_at(1);
+                let order = match removed(Mutant::ClearsPrimaryFirst) {
+                    false => [backups, primary],
+                    true => [primary, backups],
+                };
+                for places in order {
+                    work.take_out(*subtable, *sibling, places, moved).await?;
+                }
                 work.result.slots_changed += moved.len() as u64;
             }
         }

@@ -3,6 +3,8 @@
 
 #[path = "changes/elastic.rs"]
 mod elastic;
+#[path = "changes/epochs.rs"]
+mod epochs;
 #[path = "changes/identity.rs"]
 mod identity;
 #[path = "changes/joins.rs"]

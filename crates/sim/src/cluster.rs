@@ -135,6 +135,8 @@ struct Inner {
     nodes: RefCell<Vec<Rc<NodeHost>>>,
     /// The view that sessions follow.
     view: RefCell<Option<View>>,
+    /// Whether entries are checked, and what is used again.
+    watches: Cell<bool>,
     next_process: Cell<u32>,
 }
 
@@ -182,6 +184,7 @@ impl Cluster {
             master: MasterHost::new(settings, sim.process("master")),
             nodes: RefCell::default(),
             view: RefCell::default(),
+            watches: Cell::new(true),
             next_process: Cell::new(0),
         };
         let cluster = Cluster(Rc::new(inner), Role::Owner);
@@ -251,8 +254,10 @@ impl Cluster {
 
     /// The master has persisted a view.
     pub(crate) fn view_begins(&self, view: &View) {
-        self.0.network.watch(Entries::new(&self.0.network, view));
-        self.0.network.reuse().follow(Some(view));
+        if self.0.watches.get() {
+            self.0.network.watch(Entries::new(&self.0.network, view));
+            self.0.network.reuse().follow(Some(view));
+        }
         *self.0.view.borrow_mut() = Some(view.clone());
     }
 
@@ -260,6 +265,12 @@ impl Cluster {
     /// master.
     pub fn recovered(&self, client: ClientId) {
         self.0.network.reuse().gone(client);
+    }
+
+    /// As [`Cluster::stop_watching`], also by the views to come: for tests that lose what nothing survives.
+    pub fn never_watch(&self) {
+        self.0.watches.set(false);
+        self.stop_watching();
     }
 
     /// From now on, neither entries nor what is used again are checked: for tests that write what no client would.

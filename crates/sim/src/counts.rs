@@ -33,6 +33,10 @@ counts! {
     long_delays,
     /// Batches that executed but whose completions never came.
     lost_completions,
+    /// Batches that a client had given up, and of which something could still execute.
+    late_batches,
+    /// Verbs of these that executed.
+    late_verbs,
     /// Client processes that crashed.
     client_crashes,
     /// Batches of a crashed client that executed in part.

@@ -49,6 +49,8 @@ pub(crate) struct Flight {
     waker: RefCell<Option<Waker>>,
     /// The client has crashed: of each lane only some verbs were sent.
     orphaned: Cell<bool>,
+    /// The client has given it up.
+    late: bool,
 }
 
 /// How far the verbs of one node have come.
@@ -172,7 +174,37 @@ impl Flight {
             lanes: RefCell::new(lanes),
             waker: RefCell::default(),
             orphaned: Cell::new(false),
+            late: false,
         })
+    }
+
+    /// What the client has given up of a lane goes on without it.
+    fn leave_behind(&self, lane: &Lane) {
+        let mut batch = Batch::new();
+        {
+            let given_up = self.batch.borrow();
+            for verb in lane.verbs.iter().rev().map(|i| given_up.verbs()[*i]) {
+                let (node, offset) = (verb.node, verb.offset);
+                match verb.op {
+                    Op::Read { .. } => {}
+                    Op::Write { buf } => {
+                        let span = batch.stage(buf.len);
+                        batch.bytes_mut(span).copy_from_slice(given_up.bytes(buf));
+                        batch.write(node, offset, span);
+                    }
+                    Op::Cas { expected, swap, .. } => drop(batch.cas(node, offset, expected, swap)),
+                    Op::Faa { add, .. } => drop(batch.faa(node, offset, add)),
+                }
+            }
+        }
+        if !batch.verbs().is_empty() {
+            count(&self.sim().counts().late_batches);
+            let flight = Flight::new(&self.fabric, batch);
+            let flight =
+                Rc::new(Flight { late: true, ..Rc::into_inner(flight).expect("it is new") });
+            flight.orphaned.set(true);
+            self.sim().schedule(1, Event::Lane { flight, lane: 0, turn: 0 });
+        }
     }
 
     /// The lanes go on their ways.
@@ -288,6 +320,9 @@ impl Flight {
             lane.pieces.clear();
             lane.state = State::Waiting;
             self.sim().counts().note_verb(verb);
+            if self.late {
+                count(&self.sim().counts().late_verbs);
+            }
         }
         drop(batch);
         match lane.verbs.is_empty() {
@@ -311,7 +346,7 @@ impl Flight {
             counter.set(counter.get() + refused);
             return Some(self.fail(lane, VerbError::Fenced, 0));
         }
-        if self.fabric.network.is_broken(client, node) {
+        if self.fabric.network.is_broken(client, node) && !self.late {
             return Some(self.fail(lane, VerbError::Unreachable, 0));
         }
         let held = self.fabric.network.held_until(client, node);
@@ -319,13 +354,17 @@ impl Flight {
         if held <= now && !stopped {
             return None;
         }
-        if now >= overdue {
-            // Given up, so it must never execute: the queue pair goes into error.
+        if now >= overdue && !self.late {
+            if options.late_verbs {
+                self.leave_behind(lane);
+            }
+            // Given up, so else it must never execute: the queue pair goes into error.
             self.fabric.network.break_link(client, node);
             return Some(self.fail(lane, VerbError::Unreachable, 0));
         }
         lane.parked = held > now;
-        Some((overdue - now).min(if stopped { 10_000 } else { held - now }).max(1))
+        let until = if stopped { 10_000 } else { held - now };
+        Some(if self.late { until } else { (overdue - now).min(until) }.max(1))
     }
 
     /// Time between two pieces: mostly nothing, at times as much as a phase.

@@ -9,7 +9,7 @@ use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::{Rc, Weak};
 
-use fusee_core::layout::{HeaderWord, Object, Slot};
+use fusee_core::layout::{HEADER_BYTES, HeaderWord, Object, Slot};
 use fusee_core::verbs::{ClientId, MnId, Verb};
 use fusee_core::view::{Place, SlotRef, View};
 
@@ -74,6 +74,9 @@ pub struct NetworkOptions {
     pub verb_timeout_ns: Nanos,
     /// One of so many batches loses a completion; 0: none does.
     pub lost_completions_one_in: usize,
+    /// Whether verbs that a client has given up, because their link was held or their node stopped, execute
+    /// all the same when they get through, unless they are fenced; else never.
+    pub late_verbs: bool,
     /// Verbs are executed by the processor of whoever posts them, as over shared memory: in the order
     /// posted, also across nodes, and no further than the client lives. Links and NICs do not matter.
     pub immediate: bool,
@@ -98,6 +101,7 @@ impl Default for NetworkOptions {
             nic_in_process: false,
             verb_timeout_ns: 1_000_000,
             lost_completions_one_in: 0,
+            late_verbs: false,
             immediate: false,
             fences_kill: false,
             cards: false,
@@ -413,6 +417,38 @@ impl Network {
             memory.nic_free
         })
         .unwrap_or(now)
+    }
+
+    /// Somebody begins to write to a node's memory.
+    ///
+    /// # Panics
+    /// If it is an object, and a replica holds another one of the same identity: who finds that takes the one
+    /// for the other.
+    pub(crate) fn check_identity(&self, who: ClientId, place: Place, bytes: &[u8]) {
+        let replicas = self.reuse().replicas_of(place);
+        let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
+        if replicas.is_empty() || bytes.iter().all(|byte| *byte == 0) {
+            return;
+        }
+        let generation = Object::header_generation(header);
+        for at in replicas {
+            let other = self.with(at.node, |memory| {
+                let there = &memory.pool[at.offset as usize..][..bytes.len()];
+                let is_same = there == bytes || Object::header_generation(there) != generation;
+                (!is_same).then(|| there.to_vec())
+            });
+            let Some(Some(other)) = other else { continue };
+            let (Ok(new), Ok(other)) = (Object::decode(bytes), Object::decode(&other)) else {
+                continue;
+            };
+            let of = |object: &Object<'_>| {
+                (object.opcode(), object.key().to_vec(), object.value().to_vec())
+            };
+            assert!(
+                of(&new) == of(&other),
+                "{who} writes {new:?} to {place:?}, and {other:?} is at {at:?}"
+            );
+        }
     }
 
     /// A verb has changed a word.

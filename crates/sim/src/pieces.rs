@@ -53,6 +53,7 @@ impl SimFabric {
                 if left.is_empty() {
                     if is_write {
                         let data = &bytes[buf.range()];
+                        self.network.check_identity(self.client, Place { node, offset }, data);
                         self.network.reuse().written(self.client, node, offset, data);
                     }
                     *left = self.pieces(offset, buf.len as usize, is_write);

@@ -4,6 +4,9 @@
 
 mod support;
 
+use std::time::Duration;
+
+use fusee_client::logic::LogicOptions;
 use fusee_core::error::Error;
 use fusee_core::layout::{HEADER_BYTES, OVERHEAD_BYTES};
 use fusee_core::stats::OpKind;
@@ -13,6 +16,7 @@ use fusee_sim::{Client, Cluster, ClusterOptions, NetworkOptions, Sim};
 
 use support::changes::{damaged_moves, damaged_splits};
 use support::failures::for_all;
+use support::late_repairs::wait_for_all_replicas;
 use support::scenarios;
 
 const KEY: &[u8] = b"a key";
@@ -145,6 +149,66 @@ fn what_was_repaired_is_whole() {
             }
         }
         assert_eq!(met, 2);
+    }
+}
+
+/// One replica of a pair is damaged, and the node of the other one dies: the pair is lost, and that is an error
+/// for every operation, before the cluster goes on without the node and afterwards. The key is never absent,
+/// nor can it be inserted again; other keys are there.
+#[test]
+fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
+    let value = [7; 40];
+    let words = (OVERHEAD_BYTES - 1 + (KEY.len() + value.len()) as u64).div_ceil(8);
+    for (word, damaged) in (0..words).flat_map(|word| [(word, 0), (word, 1)]) {
+        let sim = Sim::new(2 * word + damaged);
+        let defaults = ClusterOptions::default();
+        let lease = Duration::from_millis(20);
+        let (memory_nodes, index_replicas, data_replicas) = (4, 2, 2);
+        let session = LogicOptions { op_timeout: 5 * lease, ..defaults.session };
+        let options = ClusterOptions {
+            memory_nodes,
+            index_replicas,
+            data_replicas,
+            session,
+            lease_ms: Some(lease.as_millis() as u64),
+            ..defaults
+        };
+        let cluster = Cluster::new(&sim, &options);
+        let process = cluster.client_process();
+        let keeper = cluster.keeper(process, lease);
+        let open = async || {
+            let session = cluster.open(process, session).await.expect("a master leads");
+            keeper.open(session.gate().clone());
+            session
+        };
+        cluster.block_on(process, async {
+            let session = open().await;
+            session.insert(b"another key", b"there").await.unwrap();
+            let written = session.store().insert(KEY, &value).await.unwrap().place.unwrap();
+            let class = written.word.class().unwrap().bytes();
+            let view = cluster.view().clone();
+            let replicas = view.object_places(written.word.address(), class).unwrap();
+            let replicas: Vec<Place> = replicas.collect();
+            let Place { node, offset } = replicas[damaged as usize];
+            let at = Place { node, offset: offset + 8 * word };
+            cluster.never_watch();
+            cluster.network().flip(at, 1 << (word % 64));
+            cluster.crash_node(replicas[1 - damaged as usize].node);
+            assert!(session.get(KEY).await.is_err());
+            wait_for_all_replicas(&cluster).await;
+            let session = open().await;
+            let is_corrupt = |error: Error| matches!(error, Error::Corrupt { .. });
+            for _ in 0..2 {
+                assert!(session.get(KEY).await.is_err_and(is_corrupt));
+                assert!(session.insert(KEY, b"twice").await.is_err_and(is_corrupt));
+                assert!(session.update(KEY, b"new").await.is_err_and(is_corrupt));
+                assert!(session.put(KEY, b"new").await.is_err_and(is_corrupt));
+                assert!(session.delete(KEY).await.is_err_and(is_corrupt));
+                assert!(session.get_many(&[KEY]).await.is_err_and(is_corrupt));
+                let other = session.get(b"another key").await.expect("it is on two replicas");
+                assert_eq!(other.as_deref(), Some(&b"there"[..]));
+            }
+        });
     }
 }
 

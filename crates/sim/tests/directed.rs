@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{late_repairs, steered};
+use support::{in_doubt, late_repairs, steered, steered_changes, steered_reuse};
 
 /// Runs a history for every seed; it must go the intended way often enough to mean something.
 fn for_all(seeds: u64, history: fn(u64) -> bool) {
@@ -45,4 +45,19 @@ fn inserts_beside_one_that_stands_still_go_on_when_it_does() {
 #[test]
 fn nothing_of_a_dead_masters_repairs_comes_between_the_next_ones() {
     for_all(1000, late_repairs::late_repairs);
+}
+
+#[test]
+fn nothing_that_a_writer_has_given_up_comes_after_the_replicas_are_equal() {
+    for_all(1000, in_doubt::in_doubt);
+}
+
+#[test]
+fn nobody_writes_beside_a_replica_that_others_still_read() {
+    for_all(1000, steered_changes::beside_lost_replica);
+}
+
+#[test]
+fn what_a_look_sees_is_as_old_as_its_end() {
+    for_all(1000, steered_reuse::early_mark);
 }

@@ -535,3 +535,6 @@ impl Gate {
         Gate::acknowledged(&pulse, &newest.view) && pulse.acts_in >= newest.epoch
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -445,9 +445,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.batch.clear();
         let reads = self.post_looks(blocks);
         let resting = self.post_rests(blocks);
+        let before = removed(Mutant::MarksBeforeTheLook).then(|| self.store.host.mark());
         let is_good = self.sure_phase().await;
         // After the look: whoever began to act before it may know what was marked.
-        let mark = self.store.host.mark();
+        let mark = before.unwrap_or_else(|| self.store.host.mark());
         let mut slabs = self.store.slabs.borrow_mut();
         let look = self.store.looks.get() + 1;
         self.store.looks.set(look);
@@ -603,6 +604,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     .into_iter()
                     .map(|read| self.batch.data(read).expect("checked"))
                     .map(Object::header_generation)
+                    .take(if removed(Mutant::LearnsFromOneReplica) { 1 } else { MAX_REPLICAS })
                     .collect();
                 found.learn(object, &standing);
             }

@@ -186,7 +186,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let newest = self.store.newest_view();
             // What it has posted to a member may still execute there.
             self.in_doubt.retain(|node| newest.member(*node).is_some());
-            if self.in_doubt.is_empty() {
+            if self.in_doubt.is_empty() || removed(Mutant::StopsInDoubt) {
                 match self.progress {
                     Progress::Nothing => self.acts.pause(),
                     _ if self.acts.is_acting() => self.acts.stop(),

@@ -103,6 +103,9 @@ pub struct World {
     pub failing_jobs: usize,
     /// Whether all recoveries fail.
     pub recoveries_fail: bool,
+    /// Jobs take long: until [`World::end_jobs`].
+    pub holds_jobs: bool,
+    held_jobs: Vec<(u64, ClientId, Box<View>, Job)>,
     /// Whether verbs of these jobs may still be on their way.
     pub verbs_linger: bool,
     /// Who has worked on jobs.
@@ -130,6 +133,8 @@ impl World {
             dies_after: None,
             failing_jobs: 0,
             recoveries_fail: false,
+            holds_jobs: false,
+            held_jobs: Vec::new(),
             verbs_linger: true,
             repairers: BTreeSet::new(),
             replies: BTreeMap::new(),
@@ -262,6 +267,10 @@ impl World {
                 };
                 Ok(Some(Event::NodeAnswer { node, token, result }))
             }
+            Action::Job { token, client, view, job } if self.holds_jobs => {
+                self.held_jobs.push((token, client, view, job));
+                Ok(None)
+            }
             Action::Job { token, client, view, job } => {
                 let result = self.run(client, &view, job)?;
                 Ok(Some(Event::JobDone { token, result }))
@@ -308,6 +317,20 @@ impl World {
             Poll::Ready(result) => Ok(result),
             Poll::Pending => Err(Crashed),
         }
+    }
+
+    /// Jobs take no time any more. How many did.
+    pub fn end_jobs(&mut self) -> usize {
+        self.holds_jobs = false;
+        let held = std::mem::take(&mut self.held_jobs);
+        let count = held.len();
+        for (token, client, view, job) in held {
+            match self.run(client, &view, job) {
+                Ok(result) => self.feed(Event::JobDone { token, result }),
+                Err(Crashed) => self.restart_master(),
+            }
+        }
+        count
     }
 
     pub fn token(&mut self) -> u64 {

@@ -1,5 +1,9 @@
 //! When nothing runs: replicas are equal, nothing that is referenced is free, nothing is lost.
 //!
+//! *Replicas are equal*, all of them: those of the index, word for word, and those of every object that a
+//! live entry leads to. Of a free bitmap only the one on the first replica of its region counts; those of
+//! the others are zeros, so that nothing is taken for free when one of them comes first.
+//!
 //! *Nothing referenced is free.* Every word of the index keeps an object: the pair that it refers to,
 //! or the log object of whoever freed the slot. No two words keep one. Its free bit is not set, and it
 //! lies before the part of its block that was never allocated. The block has an owner in the tables
@@ -13,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::Leftover;
 use fusee_control::node::BlockId;
-use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, BlockShape, Slot};
+use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, BlockShape, Object, Slot, bitmap_bytes};
+use fusee_core::race::Buckets;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{Place, SlotRef, TABLE_ENTRY_BYTES, View};
 
@@ -117,7 +122,8 @@ fn block_of(view: &View, object: Address) -> (u32, u32) {
     view.geometry.block_at(block).expect("a block begins there")
 }
 
-/// Checks that every slot holds the same word on all replicas, and none is tentative.
+/// Checks that every slot holds the same word on all replicas, none is tentative, that every entry leads
+/// to an object that is the same on all of its replicas, and that only first replicas have marks.
 ///
 /// # Panics
 /// If not.
@@ -128,18 +134,70 @@ pub fn replicas_agree(cluster: &Cluster) {
             view.slot_places(slot).map(|p| cluster.network().word_at(p)).collect();
         assert!(words.iter().all(|w| *w == words[0]), "{slot:?} differs at rest: {words:x?}");
         assert!(words[0].is_free() || !words[0].is_tentative(), "{slot:?} stays tentative");
+        if !words[0].is_free() {
+            objects_agree(cluster, &view, slot, words[0]);
+        }
     }
+    marks_are_on_first_replicas(cluster, &view);
+}
+
+/// Checks that the entry in a slot is there for its key, and whole on all replicas. Where memory rots, on one.
+fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
+    let class = word.class().unwrap_or_else(|| panic!("{slot:?} leads nowhere: {word:x?}"));
+    let places = view.object_places(word.address(), class.bytes());
+    let places = places.unwrap_or_else(|| panic!("{slot:?} leads out of the regions: {word:x?}"));
+    let rots = cluster.network().rots();
+    let mut first: Option<(Vec<u8>, Vec<u8>)> = None;
+    for place in places {
+        let bytes = bytes_at(cluster, place, class.bytes());
+        let object = match Object::decode_generation(&bytes, word.generation()) {
+            Ok(object) => object,
+            Err(_) if rots => continue,
+            Err(why) => panic!("{slot:?} with {word:x?} leads to no object at {place:?}: {why}"),
+        };
+        let buckets = Buckets::of(object.key(), view);
+        let is_here = buckets.covers(slot) && buckets.fingerprint == word.fingerprint();
+        assert!(is_here, "{slot:?} with {word:x?} is not where its key is looked for");
+        let pair = (object.key().to_vec(), object.value().to_vec());
+        let is_same = first.as_ref().is_none_or(|first| *first == pair);
+        assert!(is_same, "the object of {slot:?} with {word:x?} differs at {place:?}");
+        first.get_or_insert(pair);
+    }
+    assert!(first.is_some(), "{slot:?} with {word:x?} leads to no object that is whole");
+}
+
+fn marks_are_on_first_replicas(cluster: &Cluster, view: &View) {
+    let bytes = bitmap_bytes(view.geometry.block_bytes);
+    for (number, region) in view.regions.iter().enumerate() {
+        for place in region.places.iter().skip(1) {
+            for block in 0..view.geometry.blocks_per_region() {
+                let offset = place.offset + view.geometry.block_offset(block) + BLOCK_HEADER_BYTES;
+                let bitmap = bytes_at(cluster, Place { offset, ..*place }, bytes);
+                let is_clear = bitmap.iter().all(|byte| *byte == 0);
+                assert!(is_clear, "block {block} of region {number} has marks at {place:?}");
+            }
+        }
+    }
+}
+
+/// # Panics
+/// If the node is gone.
+fn bytes_at(cluster: &Cluster, place: Place, bytes: u64) -> Vec<u8> {
+    let at = place.offset as usize;
+    let found =
+        cluster.network().with(place.node, |memory| memory.pool[at..at + bytes as usize].to_vec());
+    found.expect("the nodes of the view are there")
 }
 
 /// Who owns a block, by the tables of all replicas.
 fn owners_of(cluster: &Cluster, view: &View, region: u32, block: u32) -> BTreeSet<ClientId> {
     let entry = |place: &Place| {
-        let at = place.offset + u64::from(block) * TABLE_ENTRY_BYTES;
-        let owner = cluster.network().with(place.node, |memory| {
-            let bytes = &memory.pool[at as usize..][..TABLE_ENTRY_BYTES as usize];
-            ClientId(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
-        });
-        owner.expect("the nodes of the view are there")
+        let offset = place.offset + u64::from(block) * TABLE_ENTRY_BYTES;
+        let bytes = bytes_at(cluster, Place { offset, ..*place }, TABLE_ENTRY_BYTES);
+        ClientId(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
     };
     view.regions[region as usize].places.iter().map(entry).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -135,6 +135,21 @@ impl Reuse {
         }
     }
 
+    /// The replicas of a place in a block, behind its bitmap; else none.
+    pub fn replicas_of(&self, place: Place) -> Vec<Place> {
+        let (Some(view), Some((address, in_block))) = (&self.view, self.in_block(place)) else {
+            return Vec::new();
+        };
+        let geometry = &view.geometry;
+        if in_block < BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes) {
+            return Vec::new();
+        }
+        let region = &view.regions[(address / geometry.region_bytes) as usize];
+        let at =
+            |p: &Place| Place { node: p.node, offset: p.offset + address % geometry.region_bytes };
+        region.places.iter().map(at).collect()
+    }
+
     /// Whether a slot of the index is there, on any replica.
     fn is_slot(&self, place: Place) -> bool {
         let Some(view) = &self.view else { return false };

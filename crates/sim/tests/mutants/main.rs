@@ -58,21 +58,20 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
             &scenarios::MIXED
         }
         PrefixReadEarly => &scenarios::EARLY_PREFIX,
-        LoserIgnoresNewView
-        | StoppedIsForgotten
-        | LooksBeforeTheSwitch
-        | WritesBesideLostReplicas => &scenarios::NODE_LOSS,
+        LoserIgnoresNewView | StoppedIsForgotten | LooksBeforeTheSwitch => &scenarios::NODE_LOSS,
+        WritesBesideLostReplicas => &scenarios::LOST_REPLICA,
+        StopsInDoubt => &scenarios::IN_DOUBT,
         ReadsBackupsWhileFrozen => &scenarios::CUT_OFF_PRIMARY,
         ReadsDoubtfulBackups | ManyReadsBackups => &scenarios::DOUBTFUL_BACKUPS,
         EarlierRepairerGoesOn => &scenarios::LATE_REPAIRS,
-        PlaceGivenUpEarly => &scenarios::MOVES,
+        PlaceGivenUpEarly | CopiesBitmaps => &scenarios::MOVES,
         WritesWhereAReplicaLeaves => &scenarios::LEFT_BEHIND,
         NewRegionLedAtOnce => &scenarios::TIMED_ELASTIC,
         ReusedAtOnce | ComparedIsNotSettled | WaitsWhileItActs => &scenarios::REUSE,
-        GenerationStays => &scenarios::GUESS_REUSE,
-        WritesWhileFrozen | ChangeDoesNotWait | SwitchDoesNotWait | LoserFreesAtOnce => {
-            &scenarios::SPLITS
-        }
+        MarksBeforeTheLook => &scenarios::EARLY_MARK,
+        GenerationStays | LearnsFromOneReplica => &scenarios::GUESS_REUSE,
+        WritesWhileFrozen | ChangeDoesNotWait | SwitchDoesNotWait | LoserFreesAtOnce
+        | ClearsPrimaryFirst => &scenarios::SPLITS,
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
         ReadsUnheard | HalfVouches | OldAskVouches | SilentNodesVouch | ManyReadUnheard
         | WritesAnswerUnheard => &scenarios::UNHEARD,
@@ -168,7 +167,8 @@ fn a_failure_is_shortened() {
     assert!(told, "{failure:?}");
 }
 
-/// Every scenario under every mutant, and how many of its seeds fail. Takes minutes.
+/// Every scenario under every mutant, and how many of its seeds fail. Takes minutes; `ONLY` names mutants,
+/// `IN` scenarios.
 #[test]
 #[ignore = "tells which scenario to choose, and tests nothing"]
 fn survey() {
@@ -189,7 +189,10 @@ fn survey_of(scenarios: &[&Scenario], seeds: u64) {
         .filter(|m| format!("{m:?}").contains(&std::env::var("ONLY").unwrap_or_default()))
     {
         print!("{:32}", format!("{mutant:?}"));
-        for scenario in scenarios {
+        let wanted = std::env::var("IN").unwrap_or_default();
+        let is_wanted =
+            |s: &&&Scenario| wanted.is_empty() || wanted.split(',').any(|w| w == s.name);
+        for scenario in scenarios.iter().filter(is_wanted) {
             let failing = hunt::count(Some(*mutant), scenario, seeds);
             print!(" {} {failing},", scenario.name);
         }

@@ -7,8 +7,8 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    changes, failures, guesses, late_repairs, reuse, scenarios, steered, steered_changes,
-    steered_recovery, unheard,
+    changes, failures, guesses, in_doubt, late_repairs, reuse, scenarios, steered, steered_changes,
+    steered_recovery, steered_reuse, unheard,
 };
 
 /// A family of runs, one per seed.
@@ -83,8 +83,20 @@ pub const LEFT_BEHIND: Scenario = named("left behind", |seed| {
     steered_changes::left_behind(seed);
 });
 
+pub const LOST_REPLICA: Scenario = named("lost replica", |seed| {
+    steered_changes::beside_lost_replica(seed);
+});
+
+pub const IN_DOUBT: Scenario = named("in doubt", |seed| {
+    in_doubt::in_doubt(seed);
+});
+
 pub const REUSE: Scenario = named("reuse", |seed| {
     reuse::reuse(seed);
+});
+
+pub const EARLY_MARK: Scenario = named("early mark", |seed| {
+    steered_reuse::early_mark(seed);
 });
 
 pub const LATE_REPAIRS: Scenario = named("late repairs", |seed| {
@@ -134,7 +146,10 @@ pub const UNHEARD: Scenario = named("unheard", |seed| {
 });
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 35] = [
+pub const STEPWISE: [&Scenario; 38] = [
+    &EARLY_MARK,
+    &LOST_REPLICA,
+    &IN_DOUBT,
     &DAMAGE,
     &DAMAGED_SPLITS,
     &DAMAGED_MOVES,

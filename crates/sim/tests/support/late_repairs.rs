@@ -88,7 +88,7 @@ fn hold_some_links(cluster: &Cluster, repairer: ClientId) {
 }
 
 /// Until the view is stable and nothing has a replica less than it should.
-async fn wait_for_all_replicas(cluster: &Cluster) {
+pub async fn wait_for_all_replicas(cluster: &Cluster) {
     let until = cluster.sim().now() + REPAIR_LIMIT_NS;
     let options = cluster.options();
     let is_whole = || {

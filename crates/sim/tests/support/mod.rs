@@ -15,6 +15,7 @@ pub mod changes;
 pub mod crash;
 pub mod failures;
 pub mod guesses;
+pub mod in_doubt;
 pub mod late_repairs;
 pub mod refill;
 pub mod reuse;
@@ -22,6 +23,7 @@ pub mod scenarios;
 pub mod steered;
 pub mod steered_changes;
 pub mod steered_recovery;
+pub mod steered_reuse;
 pub mod unheard;
 pub mod workload;
 

@@ -125,3 +125,47 @@ pub fn left_behind(seed: u64) -> Events {
     replicas_agree(&run.cluster);
     run.end()
 }
+
+/// A replica of a region is lost to the master, but not to others: it is only cut off. One client hears of
+/// that much sooner than another: the one writes, the other reads, at the lost replica too. Returns whether
+/// a write waited for that. Two index replicas, none of them there; 2 or 3 data replicas.
+pub fn beside_lost_replica(seed: u64) -> bool {
+    let options = ClusterOptions { data_replicas: 2 + seed as u8 % 2, ..small(seed, 2) };
+    let run = Run::of(seed, &options, Plans::Mixed);
+    let rng = &run.rng;
+    let forever = || Life::new(None, || false);
+    let clients = [(run.client(), forever()), (run.client(), forever())];
+    let [(writer, _), (reader, _)] = &clients;
+    run.alone(run.workload.run(writer, OpKind::Insert, 0));
+    let now = run.cluster.view().clone();
+    let (region, _) = now.geometry.block_at(blocks_of(&run.cluster, writer.client())[0]).unwrap();
+    let subtable = run.workload.subtable_of(0, &now);
+    let slots = &now.subtables[subtable as usize].places;
+    let mut lost = now.regions[region as usize].places.iter().map(|place| place.node);
+    let lost = lost.find(|node| slots.iter().all(|place| place.node != *node));
+    let leader =
+        Leader { run: &run, clients: &clients, is_done: Cell::new(false), losses_one_in: 1 << 30 };
+    if let Some(lost) = lost {
+        let mut stepper = Stepper::new(rng);
+        stepper.spawn(async {
+            while !leader.is_done.get() {
+                run.workload.run(reader, OpKind::Search, 0).await;
+            }
+        });
+        stepper.spawn(async {
+            run.cluster.stop_watching();
+            let view = now.without(&[lost]).expect("there is another replica");
+            writer.session.gate().publish(&Arc::new(view.clone()));
+            run.workload.run(writer, OpKind::Update, 0).await;
+        });
+        stepper.spawn(async {
+            idle(rng.below(200)).await;
+            leader.finish(now.without(&[lost]).expect("there is another replica")).await;
+        });
+        stepper.run(STEPS, || ());
+    }
+    replicas_agree(&run.cluster);
+    run.leave_all(&clients);
+    run.end();
+    lost.is_some()
+}

@@ -1,0 +1,118 @@
+//! Before which epoch nothing runs any more: what sessions that are given up hold back, and jobs, those of
+//! which something may still execute, and those of an earlier master.
+
+use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
+use fusee_core::host::Damage;
+use fusee_core::verbs::ClientId;
+
+use super::world::{World, settings};
+
+/// Sessions that say by themselves in which epoch they act.
+struct Sessions {
+    world: World,
+    clients: Vec<ClientId>,
+    epochs: Epochs,
+}
+
+impl Sessions {
+    fn open(count: usize) -> Sessions {
+        let mut world = World::formed(settings(3, 2, 2));
+        let clients = (0..count).map(|_| world.open()).collect();
+        world.sessions.iter_mut().for_each(|session| session.renews = false);
+        world.pass(100);
+        Sessions { world, clients, epochs: Epochs::default() }
+    }
+
+    /// All say that they act by the newest view and in the newest epoch, and somebody waits for later ones.
+    fn renew(&mut self) {
+        let acts_by = self.world.view().number;
+        let acts_in = self.epochs.newest;
+        let pulse = |client: &ClientId| Pulse {
+            client: *client,
+            acts_by,
+            acts_in,
+            frees_in: acts_in,
+            has_stopped: false,
+            damage: Damage::default(),
+        };
+        let sessions = self.clients.iter().map(pulse).collect();
+        let known = Epochs::default();
+        let request =
+            MasterRequest::Renew { sessions, newer_than: 0, known, reclaims: true, heeded: 0 };
+        let token = self.world.send(1, request);
+        match self.world.replies.remove(&token) {
+            Some(MasterReply::Renewed { epochs, .. }) => self.epochs = epochs,
+            other => panic!("the whole view is always news: {other:?}"),
+        }
+        self.world.step();
+    }
+
+    /// Time for many epochs. By how many they went on.
+    fn pass(&mut self) -> u64 {
+        let before = self.epochs.passed;
+        (0..40).for_each(|_| self.renew());
+        self.epochs.passed - before
+    }
+}
+
+/// Somebody keeps epochs from passing: at most the one that has begun comes to its end.
+fn is_held(sessions: &mut Sessions) -> bool {
+    let newest = sessions.epochs.newest;
+    sessions.pass();
+    sessions.epochs.passed <= newest && sessions.pass() == 0
+}
+
+#[test]
+fn epochs_pass_when_all_act_in_the_newest() {
+    let mut sessions = Sessions::open(2);
+    assert!(sessions.pass() > 5);
+    assert!(!is_held(&mut sessions));
+}
+
+/// What it left half-way knows addresses of its epoch, and so does whoever goes on with it.
+#[test]
+fn a_session_that_is_given_up_holds_its_epoch_until_it_is_recovered() {
+    let mut sessions = Sessions::open(2);
+    sessions.pass();
+    sessions.world.recoveries_fail = true;
+    let client = sessions.clients.pop().expect("there are two");
+    sessions.world.ask(MasterRequest::Abandon { client });
+    assert!(is_held(&mut sessions));
+    sessions.world.restart_master();
+    sessions.epochs = Epochs::default();
+    assert!(is_held(&mut sessions), "nor does the next master know in which it acts");
+    sessions.world.recoveries_fail = false;
+    sessions.pass();
+    assert!(sessions.pass() > 5, "{:#?}", sessions.world.log);
+}
+
+#[test]
+fn a_job_holds_the_epoch_in_which_it_began() {
+    let mut sessions = Sessions::open(1);
+    sessions.pass();
+    sessions.world.holds_jobs = true;
+    sessions.world.kill(1);
+    sessions.pass();
+    assert!(is_held(&mut sessions));
+    assert_eq!(sessions.world.end_jobs(), 1, "{:#?}", sessions.world.log);
+    assert!(sessions.pass() > 5, "{:#?}", sessions.world.log);
+}
+
+/// Its verbs may execute until it is shut out everywhere.
+#[test]
+fn a_job_that_failed_holds_its_epoch_until_its_session_is_fenced() {
+    let mut sessions = Sessions::open(1);
+    sessions.pass();
+    sessions.world.nodes.borrow_mut()[2].withholds_fences = true;
+    sessions.world.failing_jobs = 1;
+    sessions.world.kill(1);
+    sessions.pass();
+    assert!(sessions.world.said("a repair stopped"), "{:#?}", sessions.world.log);
+    assert!(is_held(&mut sessions));
+    sessions.world.restart_master();
+    sessions.epochs = Epochs::default();
+    assert!(is_held(&mut sessions), "nor does the next master know when it began");
+    sessions.world.nodes.borrow_mut()[2].withholds_fences = false;
+    sessions.pass();
+    assert!(sessions.pass() > 5, "{:#?}", sessions.world.log);
+}

@@ -1,0 +1,64 @@
+//! The checks at rest notice a difference on any replica, whichever it is.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fusee_core::layout::{BLOCK_HEADER_BYTES, HEADER_BYTES};
+use fusee_core::view::Place;
+
+use super::*;
+use crate::cluster::ClusterOptions;
+use crate::engine::Sim;
+
+/// What the check says, if anything.
+fn noticed(cluster: &Cluster) -> Option<String> {
+    let panic = catch_unwind(AssertUnwindSafe(|| replicas_agree(cluster))).err()?;
+    panic.downcast_ref::<String>().cloned()
+}
+
+/// Flips a bit while the check looks.
+fn noticed_with(cluster: &Cluster, place: Place, bit: u64) -> Option<String> {
+    let word = cluster.network().word_at(place).0;
+    cluster.overwrite(place, word ^ bit);
+    let noticed = noticed(cluster);
+    cluster.overwrite(place, word);
+    noticed
+}
+
+#[test]
+fn every_replica_is_looked_at() {
+    let options = ClusterOptions {
+        memory_nodes: 5,
+        index_replicas: 5,
+        data_replicas: 4,
+        ..ClusterOptions::default()
+    };
+    let cluster = Cluster::new(&Sim::new(1), &options);
+    let client = cluster.client();
+    let written = cluster.block_on(client.process, client.insert(b"key", b"a value"));
+    let hint = written.expect("all nodes answer").place.expect("it stands there");
+    let view = cluster.view().clone();
+    assert_eq!(noticed(&cluster), None);
+
+    let slots: Vec<Place> = view.slot_places(hint.slot).collect();
+    assert_eq!(slots.len(), 5);
+    for place in slots {
+        let what = noticed_with(&cluster, place, 1 << 60).expect("the words differ");
+        assert!(what.contains("differs at rest"), "{what}");
+    }
+    let class = hint.word.class().expect("it leads to an object");
+    let objects = view.object_places(hint.word.address(), class.bytes()).expect("in a region");
+    let objects: Vec<Place> = objects.collect();
+    assert_eq!(objects.len(), 4);
+    for Place { node, offset } in objects {
+        let value = Place { node, offset: offset + HEADER_BYTES };
+        let what = noticed_with(&cluster, value, 1).expect("one of the objects is damaged");
+        assert!(what.contains("leads to no object"), "{what}");
+    }
+    let (block, _) = view.geometry.block_of(hint.word.address()).expect("in a block");
+    let (region, offset) = view.region_of(block).expect("in a region");
+    for (i, place) in region.places.iter().enumerate() {
+        let bitmap = Place { offset: place.offset + offset + BLOCK_HEADER_BYTES, ..*place };
+        let what = noticed_with(&cluster, bitmap, 1 << 9);
+        assert_eq!(what.is_some_and(|what| what.contains("has marks")), i > 0);
+    }
+}
