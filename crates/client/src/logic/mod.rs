@@ -10,6 +10,8 @@ mod blocks;
 mod cache;
 mod environment;
 mod gate;
+#[cfg(test)]
+mod gate_tests;
 mod keeper;
 mod recent;
 mod session;

@@ -1,0 +1,100 @@
+//! What waits to be marked, and when it is revoked.
+
+use std::sync::Arc;
+
+use fusee_core::host::Acting;
+use fusee_core::verbs::{ClientId, ClusterId};
+use fusee_core::view::{Geometry, View};
+
+use super::Gate;
+
+/// As in the gate: after so many epochs what waits to be marked is revoked.
+const REVOKED_AFTER: u64 = 16;
+
+fn gate() -> Gate {
+    let view = View {
+        number: 1,
+        cluster: ClusterId::from_word(1).expect("it is not 0"),
+        geometry: Geometry::default(),
+        members: Vec::new(),
+        regions: Vec::new(),
+        directory: Vec::new(),
+        subtables: Vec::new(),
+        change: None,
+    };
+    Gate::new(ClientId(1), Arc::new(view), 0)
+}
+
+fn frees_in(gate: &Gate) -> u64 {
+    gate.pulse().frees_in
+}
+
+fn pass_epochs(gate: &Gate, until: u64) {
+    for epoch in gate.epoch() + 1..=until {
+        gate.publish_epoch(epoch);
+        gate.pulse();
+    }
+}
+
+/// An operation that began early may free something when a later one has done so already.
+#[test]
+fn what_waits_is_as_old_as_the_oldest_operation_that_freed_it() {
+    let gate = gate();
+    let older = gate.moment();
+    gate.tell(Acting { oldest: Some(older), stopped: 0 });
+    pass_epochs(&gate, 2);
+    gate.tell_older(gate.moment());
+    assert_eq!(frees_in(&gate), 0, "the older one still acts");
+    gate.tell_older(older);
+    gate.tell(Acting { oldest: None, stopped: 0 });
+    assert_eq!(frees_in(&gate), 0);
+    gate.tell_older(gate.moment());
+    assert_eq!(frees_in(&gate), 0, "a newer one changes nothing");
+    assert!(gate.may_mark());
+    assert_eq!(frees_in(&gate), 0, "it is not marked yet");
+    gate.tell_freed(None);
+    assert_eq!(frees_in(&gate), 2);
+}
+
+#[test]
+fn what_waits_for_long_is_revoked_and_never_marked() {
+    let gate = gate();
+    gate.tell_older(gate.moment());
+    pass_epochs(&gate, REVOKED_AFTER);
+    assert_eq!(frees_in(&gate), 0);
+    pass_epochs(&gate, REVOKED_AFTER + 1);
+    assert_eq!(frees_in(&gate), REVOKED_AFTER + 1);
+    gate.tell_older(gate.moment());
+    assert!(!gate.may_mark(), "all of it is revoked");
+    gate.tell_older(gate.moment());
+    assert!(gate.may_mark(), "that was freed since");
+}
+
+/// Else somebody would mark it for the second time, as garbage that nobody marks.
+#[test]
+fn what_is_being_marked_is_not_revoked() {
+    let gate = gate();
+    gate.tell_older(gate.moment());
+    assert!(gate.may_mark());
+    pass_epochs(&gate, 3 * REVOKED_AFTER);
+    assert_eq!(frees_in(&gate), 0);
+    gate.tell_older(gate.moment());
+    assert_eq!(frees_in(&gate), 0);
+    gate.tell_freed(None);
+    assert_eq!(frees_in(&gate), 3 * REVOKED_AFTER);
+}
+
+/// The question that a mark waits for is the next one.
+#[test]
+fn a_mark_has_passed_when_a_later_question_has() {
+    let gate = gate();
+    gate.asks(3);
+    let mark = gate.mark();
+    gate.tell_passed(3, 3);
+    assert!(!gate.has_passed(mark) && !gate.is_settled(mark));
+    assert!(gate.reclaims() && gate.wants_to_ask());
+    gate.tell_passed(4, 3);
+    assert!(gate.has_passed(mark) && !gate.is_settled(mark));
+    gate.tell_passed(4, 4);
+    assert!(gate.is_settled(mark));
+}
