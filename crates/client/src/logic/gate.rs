@@ -535,6 +535,3 @@ impl Gate {
         Gate::acknowledged(&pulse, &newest.view) && pulse.acts_in >= newest.epoch
     }
 }
-
-#[cfg(test)]
-mod tests;
