@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use fusee_control::master::MasterReply;
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 use fusee_core::verbs::MnId;
-use fusee_master::settings::{DEFAULT_MOVE_BYTES_PER_S, Lease};
+use fusee_master::settings::{DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, Lease};
 use fusee_master::{MasterServer, Settings};
 use fusee_memory_node::MemoryNode;
 
@@ -36,6 +36,7 @@ impl Cluster {
             geometry: options.geometry,
             lease: Lease::default(),
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+            scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
         };
         let failed = |error: &dyn std::fmt::Display| ConnectError::Embedded(error.to_string());
         settings.check().map_err(|error| failed(&error))?;

@@ -325,8 +325,27 @@ pub struct Status {
     pub last_reconfigurations: Vec<Reconfiguration>,
     /// Replicas of objects that sessions and repairs found damaged since this master started.
     pub damage: Damage,
+    /// What was found where nobody had looked.
+    pub scrub: Scrub,
     /// What keeps the cluster from forming or from being whole, and what to do.
     pub problem: Option<String>,
+}
+
+/// What the master found by looking at memory that nobody may read, since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scrub {
+    /// How often it has looked at the whole index, and at all that it leads to.
+    pub passes: u64,
+    /// The subtable that it looks at now.
+    pub subtable: u32,
+    /// Bytes that it has read.
+    pub bytes: u64,
+    /// Subtables whose replicas differed, and were made equal.
+    pub settled_subtables: u64,
+    /// Regions whose free bitmaps contradicted the index, and were begun anew.
+    pub renewed_regions: u64,
+    /// Pairs of which no replica was whole in the last pass.
+    pub lost_pairs: u64,
 }
 
 /// Who may own blocks: all clients that there are, and what those that are gone have left.

@@ -34,6 +34,10 @@
 //! the old place, so nothing may be written that is not there as well: a region that a replica leaves
 //! stays frozen to the end of the change. Then the memory node gets its room back.
 //!
+//! Where replicas *disagree* although nobody writes, or a bitmap contradicts the index ([`scrub`]), the same
+//! stages settle the subtable, or have the region begin with a bitmap of zeros: as at a new first place, its
+//! owners find what is free by a comparison.
+//!
 //! A *new region* stands in the region table from the first view of its change on, and nobody is told
 //! to hand out its blocks before the change is transforming: until then a session may act by a
 //! view that does not have it, and would read a word that leads nowhere. Nothing waits for it.
@@ -48,6 +52,7 @@
 //!   has to look. Until then nobody can overwrite what they look for.
 //!
 //! [`settled`]: crate::repair::settled
+//! [`scrub`]: crate::scrub
 
 use alloc::vec::Vec;
 
@@ -132,6 +137,8 @@ pub struct RegionChange {
     pub joining: Option<Place>,
     /// As of a subtable. If it is the first place, the region has another one from the switch on.
     pub leaving: Option<Place>,
+    /// Its free bitmaps begin anew, of zeros: what they said was wrong.
+    pub renewed: bool,
 }
 
 /// A replica that is to be added to a subtable or a region.
@@ -347,6 +354,7 @@ impl View {
             region: gain.of,
             joining: Some(gain.joining),
             leaving: gain.leaving,
+            renewed: false,
         };
         let mut change = Change {
             subtables: subtables.iter().map(subtable).collect(),
@@ -371,6 +379,24 @@ impl View {
         let mut subtables: Vec<SubtableChange> = splits.iter().map(split).collect();
         subtables.sort_by_key(|s| s.subtable);
         self.next(Some(Change { subtables, ..Change::begun() }))
+    }
+
+    /// The view in which the replicas of subtables are going to be made equal, and the free bitmaps of
+    /// regions to begin anew. Both in order.
+    ///
+    /// # Panics
+    /// If a change is under way.
+    pub fn settling(&self, subtables: &[u32], regions: &[u32]) -> View {
+        assert!(self.change.is_none(), "one change at a time");
+        let region = |region: &u32| RegionChange {
+            region: *region,
+            joining: None,
+            leaving: None,
+            renewed: true,
+        };
+        let subtables = subtables.iter().map(|subtable| SubtableChange::of(*subtable)).collect();
+        let regions = regions.iter().map(region).collect();
+        self.next(Some(Change { subtables, regions, ..Change::begun() }))
     }
 
     /// The view that has new regions, of which nobody hands out blocks yet; with their places.
@@ -440,9 +466,9 @@ impl View {
                 }
                 // Their numbers are larger than all others.
                 change.subtables.append(&mut siblings);
-                for RegionChange { region, joining, leaving } in &mut change.regions {
+                for RegionChange { region, joining, leaving, renewed } in &mut change.regions {
                     let region = &mut view.regions[*region as usize];
-                    if region.places.first() == leaving.as_ref() {
+                    if region.places.first() == leaving.as_ref() || *renewed {
                         region.led_since = view.number;
                     }
                     switch_places(&mut region.places, joining.take(), *leaving);
@@ -500,7 +526,7 @@ impl View {
                 Some(Split::Clearing(_)) => {}
             }
         }
-        for RegionChange { region, joining, leaving } in &change.regions {
+        for RegionChange { region, joining, leaving, .. } in &change.regions {
             let places = &self.regions[*region as usize].places;
             self.check_exchange(places, *joining, *leaving, self.geometry.region_bytes)?;
         }

@@ -30,6 +30,7 @@ pub mod parsers;
 pub mod race;
 pub mod recovery;
 pub mod repair;
+pub mod scrub;
 pub mod slab;
 pub mod snapshot;
 pub mod split;

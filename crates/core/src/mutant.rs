@@ -239,6 +239,12 @@ mutants! {
     /// A replica of a region leaves with the only complete object of a dead client, whose word stays.
     RegionsCopiedIncomplete,
 
+    // Memory that nobody reads.
+    /// A scrubber says what it has seen, although the slot may hold another word by now.
+    ScrubLooksOnce,
+    /// Slots that differ are settled on words that lead to nothing.
+    SettlesOnDamage,
+
     // Who is cut off together with a memory node.
     /// Who was not heard for a lease counts what it has read, whoever stands at which view.
     ReadsUnheard,

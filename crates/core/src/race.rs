@@ -145,7 +145,12 @@ impl Buckets {
 
     /// Whether a slot is one of those that may hold the key.
     pub fn covers(&self, slot: SlotRef) -> bool {
-        slot.subtable == self.subtable && (0..self.len()).any(|i| self.slot(i) == slot)
+        slot.subtable == self.subtable && self.covers_number(slot.slot)
+    }
+
+    /// Whether a slot of this number is one of those that may hold the key, in whichever subtable.
+    pub(crate) fn covers_number(&self, slot: u32) -> bool {
+        (0..self.len()).any(|i| self.slot(i).slot == slot)
     }
 
     fn len(&self) -> usize {

@@ -6,6 +6,9 @@
 //!
 //! * the word of any backup that is left; of the primary if there is none. Whatever has been
 //!   acknowledged or read stands on all backups, so any one of them has it;
+//! * not a word that leads to nothing ([`scrub`](crate::scrub)), where they differ: it is damaged;
+//! * of the primary as well, if what a backup has is the same identity in another state, and the primary's
+//!   is neither free nor tentative: who has committed changes nothing any more, so the backup's is damaged;
 //! * a tentative word becomes the free slot of the same identity: its INSERT may have been about
 //!   to find a duplicate, and was not acknowledged;
 //! * so does a word whose INSERT had begun to withdraw on another backup.
@@ -32,6 +35,7 @@
 //! clients are recovered afterwards, in the new view (P §5.4); they then find their words on all
 //! replicas or on none.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
@@ -40,6 +44,7 @@ use crate::change::{RegionChange, Split, Stage, SubtableChange};
 use crate::complete::complete;
 use crate::layout::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, Slot, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
+use crate::scrub::{leads_here, replicas};
 use crate::split;
 use crate::stats::Cost;
 use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Span, Ticket};
@@ -100,6 +105,10 @@ pub fn settled(primary: Option<Slot>, backups: &[Slot], chosen: usize) -> Slot {
         (_, Some(primary)) if backups.iter().all(|b| *b == primary) => primary,
         _ => backups[chosen % backups.len()],
     };
+    let committed = primary.filter(|word| !word.is_free() && !word.is_tentative());
+    if let Some(committed) = committed.filter(|c| c.identity() == word.identity()) {
+        return committed;
+    }
     let withdrawn = backups.iter().any(|b| b.is_free() && b.identity() == word.identity());
     let tentative = word.is_tentative() && !removed(Mutant::SettleKeepsTentative);
     if tentative || withdrawn { word.aborted() } else { word }
@@ -125,7 +134,10 @@ pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed
             copy(fabric, from, *joining, bytes, &mut result).await?;
         }
     }
-    for RegionChange { region, joining, .. } in &change.regions {
+    for RegionChange { region, joining, renewed, .. } in &change.regions {
+        if *renewed {
+            clear_bitmaps(fabric, view, *region, &mut result).await?;
+        }
         let Some(joining) = joining else { continue };
         let from = &view.regions[*region as usize].places;
         let work = CopyRegion { fabric, view, from, to: *joining, result: &mut result };
@@ -282,6 +294,35 @@ impl<F: Fabric> CopyRegion<'_, F> {
     }
 }
 
+/// Overwrites the free bitmaps of a region by zeros. No owner clears bits there meanwhile; who sets some in
+/// vain is as if he had set them before.
+async fn clear_bitmaps<F: Fabric>(
+    fabric: &F,
+    view: &View,
+    region: u32,
+    result: &mut Transformed,
+) -> Result<(), RepairError> {
+    let geometry = &view.geometry;
+    let first = view.regions[region as usize].places[0];
+    let bytes = bitmap_bytes(geometry.block_bytes);
+    let mut batch = Batch::new();
+    let together = (CHUNK_BYTES / bytes).clamp(1, MAX_BATCH_VERBS as u64) as usize;
+    let blocks: Vec<u32> = (0..geometry.blocks_per_region()).collect();
+    for blocks in blocks.chunks(together) {
+        batch.clear();
+        let zeros = batch.stage(bytes as u32);
+        batch.bytes_mut(zeros).fill(0);
+        for block in blocks {
+            let at = geometry.block_offset(*block) + BLOCK_HEADER_BYTES;
+            batch.write(first.node, first.offset + at, zeros);
+        }
+        batch = fabric.execute(batch).await;
+        result.cost.add_batch(&batch);
+        batch.check()?;
+    }
+    Ok(())
+}
+
 /// Copies `bytes` bytes, which nobody writes meanwhile.
 async fn copy<F: Fabric>(
     fabric: &F,
@@ -372,7 +413,10 @@ impl<F: Fabric> Repair<'_, F> {
             reads.push(self.batch.read(place.node, place.offset + from * 8, count as u32 * 8));
         }
         self.phase().await;
-        let changes = self.changes(from, count, &reads)?;
+        let mut changes = self.changes(from, count, &reads)?;
+        if !removed(Mutant::SettlesOnDamage) {
+            self.refute(&mut changes).await?;
+        }
         self.result.slots_changed += changes.len() as u64;
         if !removed(Mutant::SettlingDoesNotComplete) {
             let words: Vec<Slot> = changes.iter().map(|change| change.to).collect();
@@ -399,16 +443,61 @@ impl<F: Fabric> Repair<'_, F> {
         let mut changes = Vec::new();
         for i in 0..count as usize {
             let words: PerSurvivor<Slot> = replicas.iter().map(|bytes| word(bytes, i)).collect();
-            let (backups, primary) = match (self.has_primary, words.split_last()) {
-                (true, Some((primary, backups))) => (backups, Some(*primary)),
-                _ => (&words[..], None),
-            };
-            let to = settled(primary, backups, 0);
+            let to = self.settled(&words, |_| true);
             if words.iter().any(|w| *w != to) {
                 changes.push(Change { slot: from + i as u64, words, to });
             }
         }
         Ok(changes)
+    }
+
+    /// What becomes of a slot, by those of the words that count; by all if none does.
+    fn settled(&self, words: &PerSurvivor<Slot>, counts: impl Fn(Slot) -> bool) -> Slot {
+        let (primary, backups) = match words.split_last() {
+            Some((primary, backups)) if self.has_primary => (Some(*primary), backups),
+            _ => (None, &words[..]),
+        };
+        let counting: PerSurvivor<Slot> = backups.iter().copied().filter(|w| counts(*w)).collect();
+        match (counting.is_empty(), primary.filter(|word| counts(*word))) {
+            (true, None) => settled(primary, backups, 0),
+            (_, primary) => settled(primary, &counting, 0),
+        }
+    }
+
+    /// Where words differ, those do not count that lead to nothing: a writer's object is complete on one of
+    /// its replicas before its word stands anywhere.
+    async fn refute(&mut self, changes: &mut Vec<Change>) -> Result<(), RepairError> {
+        let mut refuted: BTreeSet<(u64, u64)> = BTreeSet::new();
+        let differ = |change: &&Change| change.words.iter().any(|word| *word != change.words[0]);
+        let entries = changes.iter().filter(differ).flat_map(|change| {
+            let words: BTreeSet<u64> = change.words.iter().map(|word| word.0).collect();
+            words.into_iter().map(|word| (change.slot, Slot(word)))
+        });
+        let entries: Vec<(u64, Slot)> = entries.filter(|(_, word)| !word.is_free()).collect();
+        for (slot, word) in entries {
+            self.batch.clear();
+            let mut leads = false;
+            if let Some((bytes, places)) = replicas(self.view, word) {
+                let read = |p: Place| self.batch.read(p.node, p.offset, bytes as u32);
+                let reads: PerSurvivor<Ticket> = places.into_iter().map(read).collect();
+                self.phase().await;
+                for read in reads {
+                    let object = self.batch.data(read)?;
+                    leads |= leads_here(self.view, slot as u32, word, object);
+                }
+            }
+            if !leads {
+                refuted.insert((slot, word.0));
+            }
+        }
+        if !refuted.is_empty() {
+            for change in changes.iter_mut() {
+                let counts = |word: Slot| !refuted.contains(&(change.slot, word.0));
+                change.to = self.settled(&change.words, counts);
+            }
+            changes.retain(|change| change.words.iter().any(|word| *word != change.to));
+        }
+        Ok(())
     }
 
     /// One phase, or none: changes these slots on some of the survivors.
@@ -465,6 +554,9 @@ mod tests {
         assert_eq!(word(None, &[own, own.tentative()]), own, "confirmed somewhere");
         assert_eq!(word(None, &[own, own.aborted()]), own.aborted(), "withdrawn somewhere");
         assert_eq!(word(None, &[Slot::default(); 2]), Slot::default());
+        assert_eq!(word(Some(own), &[own.aborted()]), own, "nobody withdraws what is committed");
+        assert_eq!(word(Some(own), &[own.tentative()]), own, "nor confirms it afterwards");
+        assert_eq!(word(Some(own.tentative()), &[own]), own, "confirmed");
     }
 
     /// A run that was cut off anywhere between its writes is followed by one that comes to the

@@ -4,7 +4,7 @@
 //! is a flag, `--region-bytes`. One has a shorter name there: `lease_ms` is `--lease`.
 
 /// Fields that are flags.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     "memory_nodes",
     "index_replicas",
     "data_replicas",
@@ -16,6 +16,7 @@ const FIELDS: [&str; 12] = [
     "max_value_bytes",
     "lease_ttl_s",
     "move_bytes_per_s",
+    "scrub_bytes_per_s",
     "data_dir",
 ];
 

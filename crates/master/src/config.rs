@@ -13,7 +13,9 @@ use std::path::PathBuf;
 use fusee_core::view::Geometry;
 use serde::{Deserialize, Serialize};
 
-use crate::settings::{DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, Lease, Settings};
+use crate::settings::{
+    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, Lease, Settings,
+};
 use crate::store::address::{StoreAddress, StoreAddressError};
 
 #[cfg(feature = "etcd")]
@@ -70,6 +72,9 @@ pub struct Config {
     /// Bytes a second at most that move between memory nodes to even out their shares, or off one
     /// that is drained; 512 MiB by default. May be changed at every start.
     pub move_bytes_per_s: u64,
+    /// Bytes a second at most that are read to find damage where nobody looks, 0 for none; 4 MiB by
+    /// default. May be changed at every start.
+    pub scrub_bytes_per_s: u64,
 }
 
 impl Default for Config {
@@ -87,6 +92,7 @@ impl Default for Config {
             geometry: Geometry { region_bytes: 256 << 20, ..Geometry::default() },
             lease_ms: DEFAULT_LEASE_MS,
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+            scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
         }
     }
 }
@@ -102,6 +108,7 @@ impl Config {
             geometry: self.geometry,
             lease: Lease { lease_ms: self.lease_ms, ..Lease::default() },
             move_bytes_per_s: self.move_bytes_per_s,
+            scrub_bytes_per_s: self.scrub_bytes_per_s,
         }
     }
 

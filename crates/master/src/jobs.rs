@@ -20,6 +20,7 @@ use fusee_core::layout::BLOCK_HEADER_BYTES;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::recovery::{self, BlockContent, RecoveryError, Report, recover};
 use fusee_core::repair::{self, RepairError};
+use fusee_core::scrub::{self, Looked};
 use fusee_core::split;
 use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MnId, VerbError};
 use fusee_core::view::{Place, View};
@@ -33,6 +34,17 @@ pub enum Job {
         /// Clients that are given up, and not recovered. Those that had not left the older views behind when
         /// the stage began are fenced at all members.
         dead: Vec<ClientId>,
+    },
+    /// A look at slots of a subtable, and at what they lead to, in a stable view.
+    Scrub {
+        /// The subtable.
+        subtable: u32,
+        /// The first slot.
+        first: u64,
+        /// How many, at most.
+        count: u64,
+        /// How many bytes to read, about.
+        bytes: u64,
     },
     /// What is left to do of splits and moves, in a view that is *switched* and that everybody
     /// follows.
@@ -55,6 +67,15 @@ pub enum JobReport {
         bytes_copied: u64,
         /// Objects that were damaged where they were copied from.
         damaged: u64,
+    },
+    /// What was seen there.
+    Scrubbed {
+        /// The subtable.
+        subtable: u32,
+        /// The first slot that was asked for.
+        first: u64,
+        /// What was found.
+        looked: Looked,
     },
     /// Entries that have moved are not where they were any more.
     Cleared {
@@ -144,6 +165,10 @@ pub async fn run<F: Fabric, R: Reach>(
             let done = transform(fabric, reach, view, &dead).await?;
             let repair::Transformed { slots_changed, bytes_copied, objects_repaired, .. } = done;
             Ok(JobReport::Transformed { slots_changed, bytes_copied, damaged: objects_repaired })
+        }
+        Job::Scrub { subtable, first, count, bytes } => {
+            let looked = scrub::look(fabric, view, subtable, (first, count), bytes).await?;
+            Ok(JobReport::Scrubbed { subtable, first, looked })
         }
         Job::Clear => {
             let repair::Transformed { slots_changed, .. } = split::clear(fabric, view).await?;

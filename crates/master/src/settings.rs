@@ -43,10 +43,15 @@ pub struct Settings {
     /// Bytes a second at most that move between members to even out their shares, or off one that
     /// is drained. Replicas that are missing are added as fast as can be.
     pub move_bytes_per_s: u64,
+    /// Bytes a second at most that are read to find damage where nobody looks; 0: none.
+    pub scrub_bytes_per_s: u64,
 }
 
 /// The default of [`Settings::move_bytes_per_s`]: a region of 256 MiB takes half a second or so.
 pub const DEFAULT_MOVE_BYTES_PER_S: u64 = 512 << 20;
+
+/// The default of [`Settings::scrub_bytes_per_s`]: 100 GiB in half a day.
+pub const DEFAULT_SCRUB_BYTES_PER_S: u64 = 4 << 20;
 
 /// The lease of [`Lease::default`], in milliseconds.
 pub const DEFAULT_LEASE_MS: u64 = 1_000;
@@ -188,6 +193,7 @@ mod tests {
             geometry: Geometry::default(),
             lease: Lease::default(),
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+            scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
         }
     }
 

@@ -58,6 +58,8 @@ pub struct ClusterOptions {
     pub grace_ms: u64,
     /// Bytes a second that move between nodes.
     pub move_bytes_per_s: u64,
+    /// Bytes a second that the master reads to find damage; 0: none.
+    pub scrub_bytes_per_s: u64,
 }
 
 impl ClusterOptions {
@@ -95,6 +97,7 @@ impl Default for ClusterOptions {
             lease_ms: None,
             grace_ms: 1,
             move_bytes_per_s: 1 << 30,
+            scrub_bytes_per_s: 0,
         }
     }
 }
@@ -173,6 +176,7 @@ impl Cluster {
             geometry: options.geometry,
             lease: options.lease(),
             move_bytes_per_s: options.move_bytes_per_s,
+            scrub_bytes_per_s: options.scrub_bytes_per_s,
         };
         settings.check().expect("the simulated cluster is possible");
         let inner = Inner {
@@ -273,7 +277,7 @@ impl Cluster {
         self.stop_watching();
     }
 
-    /// From now on, neither entries nor what is used again are checked: for tests that write what no client would.
+    /// Until the next view, neither entries nor what is used again are checked: for tests that write what no client would.
     pub fn stop_watching(&self) {
         self.0.network.watch(Entries::default());
         self.0.network.reuse().follow(None);

@@ -60,6 +60,8 @@ counts! {
     killed_by_fences,
     /// Verbs that a memory node refused because it had fenced the client.
     fenced_verbs,
+    /// Looks of the master at memory that may be damaged.
+    scrubs,
     /// Words of live objects that were damaged on one replica.
     damages,
     /// Memory nodes that crashed.

@@ -167,6 +167,8 @@ impl Drop for Running<'_> {
     }
 }
 
+/// At which pace the master looks for damage, where it does.
+const SCRUB_BYTES_PER_S: u64 = 16 << 20;
 /// How long everything has to be quiet in the end.
 const QUIET_NS: Nanos = 50_000_000;
 /// How long the master may take until everything is put right.
@@ -179,6 +181,9 @@ impl Run {
         let faults = &faults - &options.without;
         let mut shape = Shape::draw(options.scenario, &named("shape"), |f| faults.contains(&f));
         shape.draw_fabric(&named("fabric"));
+        if named("scrub").one_in(4) {
+            shape.cluster.scrub_bytes_per_s = SCRUB_BYTES_PER_S;
+        }
         shape.operations = options.operations.unwrap_or(shape.operations);
         shape.processes = options.clients.unwrap_or(shape.processes);
         let cluster = Cluster::with_network(sim, &shape.cluster, shape.network);
@@ -280,7 +285,7 @@ impl Run {
         let Some(status) = self.status() else { return false };
         // It may have crashed when it had answered.
         let master = self.cluster.master();
-        if !master.is_running() || master.at_work().is_some() {
+        if !master.is_running() || master.puts_right() {
             return false;
         }
         let stable = status.view.is_some_and(|view| {

@@ -302,6 +302,7 @@ impl Shape {
             session,
             grace_ms: 1,
             move_bytes_per_s: ClusterOptions::default().move_bytes_per_s,
+            scrub_bytes_per_s: 0,
             lease_ms: (scenario >= Scenario::Unsteady).then(|| rng.pick(&[20, 60])),
         };
         let network = NetworkOptions {

@@ -111,6 +111,8 @@ pub(crate) struct MasterHost {
     crash_in: Cell<Option<(u32, Nanos)>>,
     /// The name under which a job works now.
     at_work: Cell<Option<ClientId>>,
+    /// Whether that job only looks.
+    scrubs: Cell<bool>,
 }
 
 /// How often the logic hears that time passes, as in a real master, if leases are not very short.
@@ -132,7 +134,14 @@ impl MasterHost {
             next_token: Cell::new(0),
             crash_in: Cell::new(None),
             at_work: Cell::new(None),
+            scrubs: Cell::new(false),
         }
+    }
+
+    /// Whether a job works that puts something right. Who waits until nothing is left to do would wait for ever
+    /// for looks at what is in order.
+    pub fn puts_right(&self) -> bool {
+        self.at_work().is_some() && !self.scrubs.get()
     }
 
     /// The name under which a job of it posts verbs now, if one runs.
@@ -299,6 +308,7 @@ impl MasterHost {
     fn work(&self, cluster: &Cluster, token: u64, client: ClientId, view: View, job: Job) {
         let (incarnation, again) = (self.incarnation.get(), cluster.clone());
         self.at_work.set(Some(client));
+        self.scrubs.set(matches!(job, Job::Scrub { .. }));
         cluster.network().reuse().began(client, 0);
         cluster.sim().spawn(self.process.get(), async move {
             let fabric = SimFabric::new(again.network(), client);
@@ -318,6 +328,14 @@ impl MasterHost {
                     count(&counts.splits);
                 }
                 Ok(JobReport::Cleared { .. }) => {}
+                Ok(JobReport::Scrubbed { looked, .. }) => {
+                    count(&counts.scrubs);
+                    let is_sound = looked.damage.found == 0
+                        && looked.lost.is_empty()
+                        && looked.marked.is_empty();
+                    let rots = again.network().rots();
+                    assert!(rots || is_sound, "memory does not rot here: {looked:?}");
+                }
                 Err(_) => {}
             }
             again.network().reuse().idle(client);

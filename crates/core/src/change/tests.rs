@@ -47,6 +47,28 @@ fn a_replica_moves_at_the_switch_and_its_room_is_given_back_after_it() {
 }
 
 #[test]
+fn what_disagrees_is_settled_where_it_is() {
+    let view = three();
+    let frozen = view.settling(&[1], &[0]);
+    frozen.check().unwrap();
+    assert_eq!(frozen.stage_of(1), Some(Stage::Frozen));
+    assert!(frozen.is_region_frozen(0) && !frozen.is_region_frozen(1));
+    let switched = frozen.advanced().advanced();
+    switched.check().unwrap();
+    assert_eq!(switched.subtables, view.subtables);
+    assert_eq!(switched.regions[0].places, view.regions[0].places);
+    assert_eq!(switched.regions[0].led_since, switched.number, "the bitmaps are others");
+    assert_eq!(switched.regions[1].led_since, 1);
+    assert!(!switched.is_region_frozen(0), "every replica stays");
+    switched.advanced().check().unwrap();
+    // What a loss interrupts is found again.
+    let lost = frozen.without(&[MnId(2)]).unwrap();
+    lost.check().unwrap();
+    assert_eq!(lost.stage_of(1), Some(Stage::Frozen));
+    assert!(!lost.is_region_frozen(0));
+}
+
+#[test]
 fn a_loss_keeps_the_replica_that_was_to_leave() {
     let view = three();
     let [first, second] = [0, 1].map(|at| view.regions[0].places[at]);

@@ -8,7 +8,9 @@
 use fusee_client::{Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options};
 use fusee_core::layout::{BlockShape, Object};
 use fusee_core::view::View;
-use fusee_master::settings::{DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, Lease, Settings};
+use fusee_master::settings::{
+    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, Lease, Settings,
+};
 
 use super::args::{ClusterArgs, LoadArgs};
 use super::machine;
@@ -82,6 +84,7 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
         geometry,
         lease: Lease::default(),
         move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+        scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
     };
     settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
     // One session per thread, the clients' own and the verifier's, each with an open block.
@@ -219,6 +222,7 @@ pub fn open(
             port: 0,
             lease_ms: DEFAULT_LEASE_MS,
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+            scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
             fabrics: vec![Serve::from(fabric)],
             region_bytes: plan.geometry.region_bytes,
             block_bytes: plan.geometry.block_bytes,

@@ -78,6 +78,10 @@ struct Settings {
     #[arg(long, env = "FUSEE_MOVE_BYTES_PER_S", value_name = "BYTES")]
     move_bytes_per_s: Option<Bytes>,
 
+    /// Bytes a second at most that are read to find damage where nobody looks; 0: none [default: 4MiB]
+    #[arg(long, env = "FUSEE_SCRUB_BYTES_PER_S", value_name = "BYTES")]
+    scrub_bytes_per_s: Option<Bytes>,
+
     /// The cluster is formed when so many memory nodes have joined [default: 3]
     #[arg(long, env = "FUSEE_MEMORY_NODES", value_name = "N")]
     memory_nodes: Option<u32>,
@@ -125,6 +129,7 @@ impl Settings {
             lease_ttl_s: self.lease_ttl_s.or(other.lease_ttl_s),
             lease: self.lease.or(other.lease),
             move_bytes_per_s: self.move_bytes_per_s.or(other.move_bytes_per_s),
+            scrub_bytes_per_s: self.scrub_bytes_per_s.or(other.scrub_bytes_per_s),
             memory_nodes: self.memory_nodes.or(other.memory_nodes),
             index_replicas: self.index_replicas.or(other.index_replicas),
             data_replicas: self.data_replicas.or(other.data_replicas),
@@ -138,7 +143,8 @@ impl Settings {
     }
 
     fn config(self) -> Result<Config, Failure> {
-        let Config { geometry, lease_ms, move_bytes_per_s, .. } = Config::default();
+        let Config { geometry, lease_ms, move_bytes_per_s, scrub_bytes_per_s, .. } =
+            Config::default();
         let limit = |name: &str, bytes: Option<Bytes>, default: u32| match bytes {
             None => Ok(default),
             Some(Bytes(bytes)) => u32::try_from(bytes)
@@ -152,6 +158,7 @@ impl Settings {
             lease_ttl_s: self.lease_ttl_s.unwrap_or(3),
             lease_ms: self.lease.unwrap_or(lease_ms),
             move_bytes_per_s: self.move_bytes_per_s.map_or(move_bytes_per_s, |b| b.0),
+            scrub_bytes_per_s: self.scrub_bytes_per_s.map_or(scrub_bytes_per_s, |b| b.0),
             memory_nodes: self.memory_nodes.unwrap_or(3),
             index_replicas: self.index_replicas.unwrap_or(3),
             data_replicas: self.data_replicas.unwrap_or(2),

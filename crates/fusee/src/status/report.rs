@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use fusee_client::{Status, Usage, View};
-use fusee_control::master::{MemberState, MemberStatus, Reconfiguration};
+use fusee_control::master::{MemberState, MemberStatus, Reconfiguration, Scrub};
 use fusee_core::change::{Change, Stage};
 use fusee_core::verbs::MnId;
 use fusee_core::view::Place;
@@ -109,6 +109,8 @@ pub struct Report {
     /// Replicas of objects that were found damaged, and those of them that were written anew.
     pub damaged_replicas: u64,
     pub repaired_replicas: u64,
+    /// What was found where nobody had looked.
+    pub scrub: ScrubReport,
     pub last_recoveries: Vec<RecoveryReport>,
     pub reconfigurations: u64,
     pub last_reconfigurations: Vec<ReconfigurationReport>,
@@ -116,6 +118,27 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     pub memory_nodes: Vec<NodeReport>,
+}
+
+/// What the master found by looking at memory that nobody may read.
+#[derive(Clone, Debug, Serialize)]
+pub struct ScrubReport {
+    /// How often it has looked at everything.
+    pub passes: u64,
+    pub bytes: u64,
+    /// Of whose replicas some slots differed, until they were made equal.
+    pub settled_subtables: u64,
+    /// Whose free bitmaps contradicted the index, and were begun anew.
+    pub renewed_regions: u64,
+    /// Of which no replica was whole in the last pass.
+    pub lost_pairs: u64,
+}
+
+impl From<Scrub> for ScrubReport {
+    fn from(scrub: Scrub) -> ScrubReport {
+        let Scrub { passes, bytes, settled_subtables, renewed_regions, lost_pairs, .. } = scrub;
+        ScrubReport { passes, bytes, settled_subtables, renewed_regions, lost_pairs }
+    }
 }
 
 impl Report {
@@ -152,6 +175,7 @@ impl Report {
             recoveries: status.recoveries,
             damaged_replicas: status.damage.found,
             repaired_replicas: status.damage.repaired,
+            scrub: ScrubReport::from(status.scrub),
             last_recoveries: status.last_recoveries.iter().map(RecoveryReport::from).collect(),
             reconfigurations: status.reconfigurations,
             last_reconfigurations: reconfigurations

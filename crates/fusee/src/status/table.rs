@@ -35,6 +35,17 @@ pub fn show(report: &Report) -> String {
             report.damaged_replicas, report.repaired_replicas
         );
     }
+    let scrub = &report.scrub;
+    if scrub.settled_subtables + scrub.renewed_regions + scrub.lost_pairs > 0 {
+        let _ = writeln!(
+            text,
+            "memory is failing: {} of the index, and {} free bitmaps, disagreed and were put right; {} lost, \
+             without a whole replica",
+            counted(scrub.settled_subtables, "subtable"),
+            scrub.renewed_regions,
+            counted(scrub.lost_pairs, "pair"),
+        );
+    }
     let _ = write!(
         text,
         "{} index replicas of {} subtables, {} data replicas of {} regions{}\n\

@@ -17,7 +17,9 @@ mod servers;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 
-use fusee_master::settings::{DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S};
+use fusee_master::settings::{
+    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
+};
 use futures_util::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -73,6 +75,10 @@ pub struct Args {
     #[arg(long, default_value_t = Bytes(DEFAULT_MOVE_BYTES_PER_S), value_name = "BYTES")]
     move_bytes_per_s: Bytes,
 
+    /// Bytes a second at most that are read to find damage where nobody looks; 0: none
+    #[arg(long, default_value_t = Bytes(DEFAULT_SCRUB_BYTES_PER_S), value_name = "BYTES")]
+    scrub_bytes_per_s: Bytes,
+
     /// Port of the master; 0 is any free one
     #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT")]
     port: u16,
@@ -98,6 +104,7 @@ impl Args {
             port: self.port,
             lease_ms: self.lease,
             move_bytes_per_s: self.move_bytes_per_s.0,
+            scrub_bytes_per_s: self.scrub_bytes_per_s.0,
             fabrics: self.fabric.clone(),
             region_bytes: REGION_BYTES,
             block_bytes: BLOCK_BYTES,

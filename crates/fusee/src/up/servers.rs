@@ -43,6 +43,8 @@ pub struct Plan {
     pub lease_ms: u64,
     /// Bytes a second at most that move between memory nodes.
     pub move_bytes_per_s: u64,
+    /// Bytes a second at most that are read to find damage.
+    pub scrub_bytes_per_s: u64,
     /// Fabrics that the memory nodes serve.
     pub fabrics: Vec<memory_node::Serve>,
     /// Size of a region, in bytes.
@@ -66,6 +68,7 @@ impl Plan {
             },
             lease: Lease { lease_ms: self.lease_ms, ..Lease::default() },
             move_bytes_per_s: self.move_bytes_per_s,
+            scrub_bytes_per_s: self.scrub_bytes_per_s,
         };
         settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
     }
@@ -190,6 +193,7 @@ fn master_arguments(plan: &Plan, directory: &Directory) -> Vec<String> {
         format!("--index-keys={}", plan.index_keys),
         format!("--lease={}", plan.lease_ms),
         format!("--move-bytes-per-s={}", plan.move_bytes_per_s),
+        format!("--scrub-bytes-per-s={}", plan.scrub_bytes_per_s),
         format!("--region-bytes={}", plan.region_bytes),
         format!("--block-bytes={}", plan.block_bytes),
     ]

@@ -22,5 +22,6 @@ mod net;
 mod pause;
 mod porcupine;
 mod refill;
+mod rot;
 mod soak;
 mod writer;

@@ -129,6 +129,7 @@ impl Master {
                 if self.sessions.given_up().next().is_none() {
                     if !grows && !self.admit(now_ms, out) {
                         self.grow(now_ms, out);
+                        self.scrub(now_ms, out);
                     }
                 } else if self.may_start(now_ms) {
                     let fenced = self.sessions.given_up().filter(|client| self.is_fenced(*client));
@@ -285,7 +286,7 @@ impl Master {
         running.is_none() && *not_before_ms <= now_ms && retired.is_empty()
     }
 
-    fn start_job(&mut self, now_ms: u64, job: Job, out: &mut Actions) {
+    pub(super) fn start_job(&mut self, now_ms: u64, job: Job, out: &mut Actions) {
         if !self.may_start(now_ms) {
             return;
         }
@@ -346,6 +347,9 @@ impl Master {
 
     fn job_succeeded(&mut self, now_ms: u64, by: u64, report: JobReport, out: &mut Actions) {
         match report {
+            JobReport::Scrubbed { subtable, first, looked } => {
+                self.has_looked(now_ms, (by, subtable, first), looked, out);
+            }
             JobReport::Cleared { slots_changed } => {
                 if self.view().is_some_and(|view| view.number == by) {
                     if slots_changed > 0 {

@@ -26,6 +26,7 @@
 //! * Then replicas move until all members have their shares (`balance`), and those that are drained
 //!   nothing (`draining`).
 //! * The index grows when clients find no room in it (`splitting`).
+//! * Memory that nobody reads is looked at for damage (`scrubbing`).
 //! * Epochs say when memory may be used again (`epochs`).
 //! * Regions are added when clients find no free block (`adding`).
 //!
@@ -52,6 +53,7 @@ mod names;
 mod presence;
 mod requests;
 mod reserving;
+mod scrubbing;
 mod shortage;
 mod splitting;
 mod standing;
@@ -79,6 +81,7 @@ use growth::Growth;
 use history::History;
 use names::Names;
 use presence::Presences;
+use scrubbing::Scrubbing;
 use shortage::Shortage;
 use splitting::Splitting;
 use standing::Standing;
@@ -233,6 +236,7 @@ pub struct Master {
     repair: Repair,
     growth: Growth,
     splitting: Splitting,
+    scrubbing: Scrubbing,
     adding: Adding,
     shortage: Shortage,
     admitting: Admitting,
@@ -290,6 +294,7 @@ impl Master {
             repair: Repair::default(),
             growth: Growth::default(),
             splitting: Splitting::default(),
+            scrubbing: Scrubbing::default(),
             adding: Adding::default(),
             shortage: Shortage::new(random),
             admitting: Admitting::default(),

@@ -222,6 +222,7 @@ impl Master {
             reconfigurations,
             last_reconfigurations,
             damage: self.sessions.damage(),
+            scrub: self.scrubbed(),
             problem: self.problem.clone().or_else(nothing),
         }
     }

@@ -47,6 +47,7 @@ pub fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Set
         geometry,
         lease,
         move_bytes_per_s: 1 << 30,
+        scrub_bytes_per_s: 0,
     }
 }
 

@@ -86,6 +86,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         DamagedIsAnotherKeys | OtherKeyByItsStart | DamageStays => &scenarios::DAMAGE,
         SplitTrustsOneReplica | SplitReadsOnce => &scenarios::DAMAGED_SPLITS,
         CopiesDamage => &scenarios::DAMAGED_MOVES,
+        ScrubLooksOnce => &scenarios::TIMED_MIXED,
+        SettlesOnDamage => &scenarios::SCRUB,
         ComparesFewSlots => &scenarios::REUSE,
         EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,
     }

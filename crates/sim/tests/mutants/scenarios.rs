@@ -7,8 +7,8 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    changes, failures, guesses, in_doubt, late_repairs, reuse, scenarios, steered, steered_changes,
-    steered_recovery, steered_reuse, unheard,
+    changes, failures, guesses, in_doubt, late_repairs, reuse, scenarios, scrub, steered,
+    steered_changes, steered_recovery, steered_reuse, unheard,
 };
 
 /// A family of runs, one per seed.
@@ -141,6 +141,11 @@ pub const DAMAGED_MOVES: Scenario = named("damaged moves", |seed| {
     changes::damaged_moves(seed);
 });
 
+pub const SCRUB: Scenario = named("scrub", |seed| {
+    let bit = seed as usize % 64;
+    scrub::settles(seed, 2 + seed as u8 % 2, bit..bit + 1);
+});
+
 pub const UNHEARD: Scenario = named("unheard", |seed| {
     unheard::unheard(seed);
 });
@@ -214,7 +219,8 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
 });
 
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 9] = [
+pub const TIMED: [&Scenario; 10] = [
+    &SCRUB,
     &TIMED_CUTS,
     &TIMED_MIXED,
     &TIMED_INSERTS,

@@ -323,7 +323,7 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
         stage: Stage::Frozen,
         data_lost: false,
         subtables: Vec::new(),
-        regions: vec![RegionChange { region: 0, joining: None, leaving: None }],
+        regions: vec![RegionChange { region: 0, joining: None, leaving: None, renewed: false }],
         new_regions: 0,
     };
     let frozen = View { change: Some(change), ..view() };

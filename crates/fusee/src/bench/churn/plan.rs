@@ -10,7 +10,9 @@
 use fusee_client::{Client, FabricChoice, FabricKind, Geometry, Options};
 use fusee_control::node::extent_align_bytes;
 use fusee_core::layout::{BlockShape, Object, SizeClass};
-use fusee_master::settings::{DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, Lease, Settings};
+use fusee_master::settings::{
+    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, Lease, Settings,
+};
 
 use crate::bench::cluster::check_memory;
 use crate::bench::own::OwnCluster;
@@ -99,6 +101,7 @@ impl Sizes {
             geometry: self.geometry,
             lease: Lease::default(),
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+            scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
         }
     }
 
@@ -143,6 +146,7 @@ impl Sizes {
             port: 0,
             lease_ms: DEFAULT_LEASE_MS,
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+            scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
             fabrics: vec![Serve::from(fabric)],
             region_bytes: self.geometry.region_bytes,
             block_bytes: self.geometry.block_bytes,

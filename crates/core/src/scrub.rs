@@ -1,0 +1,286 @@
+//! A look at memory that nobody reads: do replicas agree, and does the index agree with what it leads to?
+//!
+//! Memory rots, also where no operation looks. [`look`] reads some slots of a subtable from all
+//! replicas, every replica of the objects that they lead to, and the free bits of these. It changes nothing
+//! but objects.
+//!
+//! | what it finds | what that proves | what is done |
+//! |---|---|---|
+//! | a replica that is not what its slot says, while the slot stays as it is | it is damaged, by the argument of [`store`](crate::store), *damage* | written anew from one that is whole |
+//! | an object of which none is whole | the pair is lost, or its slot is damaged on all replicas | told |
+//! | a free bit that is set, while the primary's slot refers to the object before and after | the bitmap is damaged: who sets the bit has replaced the word before | told: the region gets a bitmap anew ([`RegionChange::renewed`](crate::change::RegionChange::renewed)) |
+//! | slots that differ | nothing yet: somebody may be writing | told: who finds the same words much later has the subtable settled |
+//!
+//! *Settling what differs is always right*, damaged or not: it is what every change does, while nobody writes
+//! there ([`repair`](crate::repair)). Where the replicas of a slot differ, words that lead to nothing are
+//! not chosen ([`leads_here`]): a writer's object is complete before its word stands anywhere, so only damage
+//! makes such a word. Slots that are free, and differ, are made equal.
+//!
+//! Preconditions: the view is stable; whoever looks belongs to an epoch, so that no object of a word that
+//! he read is used again before he has ended, and is fenced if he may not have.
+
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+
+use crate::host::Damage;
+use crate::layout::{BLOCK_HEADER_BYTES, Object, Opcode, Slot};
+use crate::mutant::{Mutant, removed};
+use crate::race::Buckets;
+use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Span, Ticket};
+use crate::view::{MAX_REPLICAS, Place, View};
+
+/// Slots that are read in one phase: of every object each replica and a word of the bitmap are read.
+const CHUNK_SLOTS: u64 = (MAX_BATCH_VERBS / (MAX_REPLICAS + 1)) as u64;
+/// Bytes of objects that are read together, unless a single one has more.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// What a look has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// The first slot that was not looked at.
+    pub next: u64,
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Replicas of objects that are not what their slots say.
+    pub damage: Damage,
+    /// Slots that lead to no whole object.
+    pub lost: Vec<u64>,
+    /// Slots whose replicas differ.
+    pub differing: Vec<Differing>,
+    /// Regions with a free bit that cannot be set.
+    pub marked: Vec<u32>,
+}
+
+/// A slot whose replicas differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Differing {
+    /// Its number in the subtable.
+    pub slot: u64,
+    /// The words of its replicas.
+    pub words: Vec<u64>,
+}
+
+type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
+
+/// Whether bytes are, whole, the object of an entry that stands in a slot of this number.
+pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &[u8]) -> bool {
+    let Ok(object) = Object::decode_generation(object, word.generation()) else { return false };
+    let buckets = Buckets::of(object.key(), view);
+    // The log object of a DELETE is nobody's entry.
+    object.opcode() != Some(Opcode::Delete)
+        && word.class() == Object::class(object.key().len(), object.value().len())
+        && buckets.fingerprint == word.fingerprint()
+        && buckets.covers_number(slot)
+}
+
+/// How long the object of a word is, and where its replicas are; `None` if it can have none.
+pub(crate) fn replicas(view: &View, word: Slot) -> Option<(u64, PerReplica<Place>)> {
+    let class = word.class().filter(|class| Some(*class) <= view.geometry.largest_class())?;
+    let places = view.object_places(word.address(), class.bytes())?;
+    Some((class.bytes(), places.collect()))
+}
+
+/// Looks at slots of a subtable from `first` on, until it has looked at `count` or read `bytes`.
+pub async fn look<F: Fabric>(
+    fabric: &F,
+    view: &View,
+    subtable: u32,
+    (first, count): (u64, u64),
+    bytes: u64,
+) -> Result<Looked, Failure> {
+    let found = Looked { next: first, ..Looked::default() };
+    let mut work = Work { fabric, view, subtable, batch: Batch::new(), found };
+    let end = view.geometry.subtable_slots().min(first.saturating_add(count));
+    while work.found.next < end && work.found.bytes < bytes {
+        let first = work.found.next;
+        let count = CHUNK_SLOTS.min(end - first);
+        let words = work.slots(first, count).await?;
+        work.objects(&words).await?;
+        work.found.next = first + count;
+    }
+    work.found.marked.sort_unstable();
+    work.found.marked.dedup();
+    Ok(work.found)
+}
+
+/// An entry, and what was posted about it.
+struct Asked {
+    slot: u32,
+    word: Slot,
+    bytes: u64,
+    places: PerReplica<Place>,
+    replicas: PerReplica<Ticket>,
+    /// Where its free bit is, and which.
+    mark: Option<(Ticket, u64, u32)>,
+}
+
+struct Work<'w, F> {
+    fabric: &'w F,
+    view: &'w View,
+    subtable: u32,
+    batch: Batch,
+    found: Looked,
+}
+
+impl<F: Fabric> Work<'_, F> {
+    async fn phase(&mut self) {
+        let batch = core::mem::take(&mut self.batch);
+        self.batch = self.fabric.execute(batch).await;
+        self.found.bytes += self.batch.touched_bytes();
+    }
+
+    fn slot_place(&self, slot: u32) -> Place {
+        let place = self.view.subtables[self.subtable as usize].places[0];
+        Place { offset: place.offset + u64::from(slot) * 8, ..place }
+    }
+
+    /// Notes which slots differ; returns what the replicas of the others show, by their numbers.
+    async fn slots(&mut self, first: u64, count: u64) -> Result<Vec<(u32, Slot)>, Failure> {
+        self.batch.clear();
+        let places = &self.view.subtables[self.subtable as usize].places;
+        let read =
+            |place: &Place| self.batch.read(place.node, place.offset + first * 8, count as u32 * 8);
+        let reads: PerReplica<Ticket> = places.iter().map(read).collect();
+        self.phase().await;
+        let mut shown = PerReplica::<Vec<u64>>::new();
+        for read in reads {
+            let words = self.batch.data(read)?.as_chunks().0.iter();
+            shown.push(words.map(|word| u64::from_le_bytes(*word)).collect());
+        }
+        let mut equal = Vec::new();
+        for i in 0..count as usize {
+            let words: Vec<u64> = shown.iter().map(|words| words[i]).collect();
+            let slot = first + i as u64;
+            match words.iter().all(|word| *word == words[0]) {
+                true => equal.push((slot as u32, Slot(words[0]))),
+                false => self.found.differing.push(Differing { slot, words }),
+            }
+        }
+        Ok(equal)
+    }
+
+    /// Looks at the objects that these words lead to.
+    async fn objects(&mut self, words: &[(u32, Slot)]) -> Result<(), Failure> {
+        // Tentative words may be withdrawn, and then lead nowhere.
+        let mut entries =
+            words.iter().copied().filter(|(_, word)| !word.is_free() && !word.is_tentative());
+        let mut next = entries.next();
+        while next.is_some() {
+            self.batch.clear();
+            let mut asked = Vec::new();
+            while let Some((slot, word)) = next {
+                let Some((bytes, places)) = replicas(self.view, word) else {
+                    // Whether it still stands there, the next look says as well.
+                    asked.push(Asked {
+                        slot,
+                        word,
+                        bytes: 0,
+                        places: PerReplica::new(),
+                        replicas: PerReplica::new(),
+                        mark: None,
+                    });
+                    next = entries.next();
+                    continue;
+                };
+                let together = self.batch.touched_bytes() + bytes * places.len() as u64;
+                if together > CHUNK_BYTES && self.batch.touched_bytes() > 0 {
+                    break;
+                }
+                asked.push(self.ask(slot, word, bytes, places));
+                next = entries.next();
+            }
+            if self.batch.touched_bytes() > 0 {
+                self.phase().await;
+            }
+            let mut doubtful = Vec::new();
+            for entry in asked {
+                if self.is_doubtful(&entry)? {
+                    doubtful.push(entry);
+                }
+            }
+            for entry in doubtful {
+                self.look_again(entry).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts READs of all replicas of an object, and of its free bit.
+    fn ask(&mut self, slot: u32, word: Slot, bytes: u64, places: PerReplica<Place>) -> Asked {
+        let read = |place: &Place| self.batch.read(place.node, place.offset, bytes as u32);
+        let replicas = places.iter().map(read).collect();
+        let mark = self.view.geometry.free_bit(word.address()).and_then(|(block, number, bit)| {
+            let (region, offset) = self.view.region_of(block)?;
+            let first = region.places[0];
+            let at = first.offset + offset + BLOCK_HEADER_BYTES + u64::from(number) * 8;
+            let (region, _) = self.view.geometry.block_at(block)?;
+            Some((self.batch.read(first.node, at, 8), bit, region))
+        });
+        Asked { slot, word, bytes, places, replicas, mark }
+    }
+
+    fn is_whole(&self, entry: &Asked, replica: Span) -> bool {
+        leads_here(self.view, entry.slot, entry.word, self.batch.bytes(replica))
+    }
+
+    fn is_marked(&self, entry: &Asked) -> Result<Option<u32>, Failure> {
+        let Some((read, bit, region)) = entry.mark else { return Ok(None) };
+        let word = self.batch.data(read)?.try_into().map_or(0, u64::from_le_bytes);
+        Ok((word & bit != 0).then_some(region))
+    }
+
+    /// Whether anything about an entry is not as it should be, if its slot still holds it.
+    fn is_doubtful(&self, entry: &Asked) -> Result<bool, Failure> {
+        for replica in &entry.replicas {
+            if !self.is_whole(entry, self.batch.data_span(*replica)?) {
+                return Ok(true);
+            }
+        }
+        Ok(entry.replicas.is_empty() || self.is_marked(entry)?.is_some())
+    }
+
+    /// Looks at an entry a second time, together with its slot. What is said of it then holds: the word
+    /// stood there all the time since before the first look.
+    async fn look_again(&mut self, entry: Asked) -> Result<(), Failure> {
+        let Asked { slot, word, bytes, places, .. } = entry;
+        self.batch.clear();
+        let entry = self.ask(slot, word, bytes, places);
+        self.phase().await;
+        let marked = self.is_marked(&entry)?;
+        let mut good = None;
+        let mut bad = PerReplica::<Place>::new();
+        for (place, replica) in entry.places.iter().zip(&entry.replicas) {
+            let replica = self.batch.data_span(*replica)?;
+            match self.is_whole(&entry, replica) {
+                true => good = good.or(Some(replica)),
+                false => bad.push(*place),
+            }
+        }
+        self.batch.next_phase();
+        let place = self.slot_place(slot);
+        let slot_read = self.batch.read(place.node, place.offset, 8);
+        self.phase().await;
+        let now = self.batch.data(slot_read)?.try_into().map_or(0, u64::from_le_bytes);
+        if now != word.0 && !removed(Mutant::ScrubLooksOnce) {
+            return Ok(());
+        }
+        self.found.marked.extend(marked);
+        self.found.damage.found += bad.len() as u64;
+        let Some(good) = good else {
+            self.found.lost.push(slot.into());
+            return Ok(());
+        };
+        if bad.is_empty() {
+            return Ok(());
+        }
+        self.batch.next_phase();
+        for place in &bad {
+            self.batch.write(place.node, place.offset, good);
+        }
+        self.phase().await;
+        self.batch.check()?;
+        self.found.damage.repaired += bad.len() as u64;
+        Ok(())
+    }
+}

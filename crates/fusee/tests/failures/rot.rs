@@ -1,0 +1,59 @@
+//! Memory that rots, on processes: bytes of a pool are changed behind everybody's back.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::cluster::Cluster;
+
+/// The pools of the memory nodes that this process can write to.
+fn pools(cluster: &Cluster) -> Vec<PathBuf> {
+    let pids = cluster.nodes.iter().map(|node| node.id());
+    let of = |pid: u32| {
+        let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        let fds = fds.map(|fd| fd.unwrap().path());
+        let is_pool = |fd: &PathBuf| {
+            let target = std::fs::read_link(fd).unwrap_or_default();
+            target.to_string_lossy().contains("memfd:")
+                && std::fs::metadata(fd).unwrap().len() > 1 << 20
+        };
+        fds.into_iter().find(is_pool)
+    };
+    pids.map(|pid| of(pid).expect("a pool is shared memory")).collect()
+}
+
+/// Where these bytes stand in a pool.
+fn places(pool: &PathBuf, bytes: &[u8]) -> Vec<u64> {
+    let memory = std::fs::read(pool).unwrap();
+    let starts = memory.windows(bytes.len()).enumerate();
+    starts.filter(|(_, found)| *found == bytes).map(|(at, _)| at as u64).collect()
+}
+
+#[test]
+fn what_rots_in_a_pool_is_put_right() {
+    let cluster = Cluster::start("shm");
+    let value = b"a value that stands nowhere else in all of the memory";
+    let text = std::str::from_utf8(value).unwrap();
+    cluster.run(&["put", "key", text]).expect_code(0);
+    let holders: Vec<(PathBuf, Vec<u64>)> =
+        pools(&cluster).into_iter().map(|pool| (pool.clone(), places(&pool, value))).collect();
+    let holders: Vec<_> = holders.into_iter().filter(|(_, places)| !places.is_empty()).collect();
+    assert_eq!(holders.len(), 2, "two replicas: {holders:?}");
+    // One after the other: whichever clients read, the other one is read by nobody.
+    for (pool, places_before) in &holders {
+        let file = OpenOptions::new().write(true).open(pool).unwrap();
+        for at in places_before {
+            file.write_all_at(b"A", *at).unwrap();
+        }
+        let end = Instant::now() + Duration::from_secs(120);
+        while places(pool, value) != *places_before {
+            assert!(Instant::now() < end, "nobody has repaired it");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+    assert_eq!(cluster.run(&["get", "key"]).expect_code(0).text(), text);
+    let damage = cluster.status().unwrap().damage;
+    assert!(damage.found >= 2 && damage.repaired >= 2, "{damage:?}");
+    cluster.finish();
+}

@@ -1,0 +1,195 @@
+//! Memory that nobody reads is looked at, at a pace ([`fusee_core::scrub`]).
+//!
+//! In a stable view in which nothing else is to be done a job looks at some slots and at what they lead
+//! to, and the next one goes on behind them, when that many bytes are due at the rate of the settings. What
+//! a look finds:
+//!
+//! * Damaged replicas of objects it has repaired.
+//! * A slot whose replicas differ is looked at again after [`PATIENCE_LEASES`] leases. Words never come back,
+//!   so if they are the same then, nobody was writing, or a session has left a write half-way: the subtable
+//!   is settled, by a change of the view.
+//! * A region whose bitmap contradicts the index gets a bitmap anew, by a change as well.
+//! * An entry that leads to no whole object is told, once for each slot and pass.
+//!
+//! Nothing of that is stored: a master that starts anew begins with the first slot.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fusee_control::master::Scrub;
+use fusee_core::host::Damage;
+use fusee_core::scrub::{Differing, Looked};
+
+use super::{Action, Actions, Level, Master};
+use crate::jobs::Job;
+
+/// After so many leases a slot is looked at again: whoever was writing is done, or given up.
+const PATIENCE_LEASES: u64 = 2;
+/// Slots that wait for a second look at most.
+const MAX_SUSPECTS: usize = 64;
+/// Bytes that a job reads, about.
+const MIN_JOB_BYTES: u64 = 64 << 10;
+const MAX_JOB_BYTES: u64 = 2 << 20;
+/// Subtables that are settled by one change at most.
+const TOGETHER: usize = 16;
+
+/// How far the look has come, and what is to be done about what it has found.
+#[derive(Debug, Default)]
+pub(super) struct Scrubbing {
+    subtable: u32,
+    slot: u64,
+    not_before_ms: u64,
+    /// Slots, with their subtables, whose replicas differed; what they showed, and when.
+    suspects: BTreeMap<(u32, u64), (Vec<u64>, u64)>,
+    unequal: BTreeSet<u32>,
+    marked: BTreeSet<u32>,
+    /// In this pass.
+    lost: u64,
+    so_far: Scrub,
+}
+
+impl Master {
+    /// What scrubbing came to, for people.
+    pub(super) fn scrubbed(&self) -> Scrub {
+        self.scrubbing.so_far
+    }
+
+    /// Looks on, or does something about what was found.
+    pub(super) fn scrub(&mut self, now_ms: u64, out: &mut Actions) {
+        let Some(view) = self.view() else { return };
+        let rate = self.settings.scrub_bytes_per_s;
+        if rate == 0 || view.change.is_some() || view.subtables.is_empty() {
+            return;
+        }
+        if self.settle_what_disagrees(now_ms, out) {
+            return;
+        }
+        let bytes = (rate / 2).clamp(MIN_JOB_BYTES, MAX_JOB_BYTES);
+        let patience_ms = self.patience_ms();
+        let due = |(_, (_, seen_ms)): &(&(u32, u64), &(Vec<u64>, u64))| {
+            seen_ms.saturating_add(patience_ms) <= now_ms
+        };
+        let due = self.scrubbing.suspects.iter().find(due).map(|(at, _)| *at);
+        let job = match due {
+            Some((subtable, first)) => Job::Scrub { subtable, first, count: 1, bytes },
+            None if self.scrubbing.not_before_ms > now_ms => return,
+            None => {
+                let Scrubbing { subtable, slot: first, .. } = self.scrubbing;
+                Job::Scrub { subtable, first, count: u64::MAX, bytes }
+            }
+        };
+        self.start_job(now_ms, job, out);
+    }
+
+    fn patience_ms(&self) -> u64 {
+        self.settings.lease.lease_ms.saturating_mul(PATIENCE_LEASES)
+    }
+
+    /// Whether a change of the view has begun.
+    fn settle_what_disagrees(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+        let Some(view) = self.view() else { return false };
+        let (subtables, regions) = (view.subtables.len() as u32, view.regions.len() as u32);
+        let found = &self.scrubbing;
+        let unequal: Vec<u32> =
+            found.unequal.iter().copied().filter(|s| *s < subtables).take(TOGETHER).collect();
+        // One at a time: nobody places objects there meanwhile.
+        let marked: Vec<u32> =
+            found.marked.iter().copied().filter(|r| *r < regions).take(1).collect();
+        if unequal.is_empty() && marked.is_empty() {
+            return false;
+        }
+        let next = view.settling(&unequal, &marked);
+        let text = format!(
+            "view {}: frozen; the replicas of {} subtables are made equal, and {} regions get new free bitmaps",
+            next.number,
+            unequal.len(),
+            marked.len()
+        );
+        self.scrubbing.unequal.retain(|subtable| !unequal.contains(subtable));
+        self.scrubbing.marked.retain(|region| !marked.contains(region));
+        self.scrubbing.so_far.settled_subtables += unequal.len() as u64;
+        self.scrubbing.so_far.renewed_regions += marked.len() as u64;
+        self.set_view(now_ms, next, Vec::new(), text, out);
+        true
+    }
+
+    /// A job has looked at a subtable, from this slot on, by the view of this number.
+    pub(super) fn has_looked(
+        &mut self,
+        now_ms: u64,
+        (by, subtable, first): (u64, u32, u64),
+        looked: Looked,
+        out: &mut Actions,
+    ) {
+        let Looked { next, bytes, damage, lost, differing, marked } = looked;
+        self.sessions.add_damage(damage);
+        let Some(view) = self.view() else { return };
+        let (is_current, slots) = (view.number == by, view.geometry.subtable_slots());
+        let subtables = view.subtables.len() as u32;
+        if damage.found > 0 {
+            let Damage { found, repaired } = damage;
+            let text =
+                format!("{found} replicas of objects are damaged, {repaired} of them repaired");
+            out.push(Action::Log(Level::Warn, text));
+        }
+        for slot in lost {
+            self.scrubbing.lost += 1;
+            let text = format!(
+                "slot {slot} of index subtable {subtable} leads to an object that is damaged on all of its \
+                 replicas: the pair is lost, until somebody writes that key again"
+            );
+            out.push(Action::Log(Level::Warn, text));
+        }
+        for region in marked {
+            let text = format!("a free bitmap of region {region} marks an object that is in use");
+            out.push(Action::Log(Level::Warn, text));
+            self.scrubbing.marked.insert(region);
+        }
+        let patience_ms = self.patience_ms();
+        let found = &mut self.scrubbing;
+        // Whatever was seen there before has changed, or comes again.
+        let within = (subtable, first)..(subtable, next);
+        let mut before = BTreeMap::new();
+        while let Some((at, _)) = found.suspects.range(within.clone()).next() {
+            let at = *at;
+            before.extend(found.suspects.remove_entry(&at));
+        }
+        for Differing { slot, words } in differing {
+            let at = (subtable, slot);
+            match before.remove(&at).filter(|(shown, _)| *shown == words) {
+                Some((_, seen_ms))
+                    if seen_ms.saturating_add(patience_ms) <= now_ms && is_current =>
+                {
+                    let text = format!(
+                        "the replicas of slot {slot} of index subtable {subtable} differ, and nobody is \
+                         writing there"
+                    );
+                    out.push(Action::Log(Level::Warn, text));
+                    found.unequal.insert(subtable);
+                }
+                Some(seen) => drop(found.suspects.insert(at, seen)),
+                None if found.suspects.len() < MAX_SUSPECTS => {
+                    found.suspects.insert(at, (words, now_ms));
+                }
+                None => {}
+            }
+        }
+        let rate = self.settings.scrub_bytes_per_s.max(1);
+        let found = &mut self.scrubbing;
+        // A job that reads little costs as well.
+        let due = bytes.max(MIN_JOB_BYTES).saturating_mul(1_000);
+        found.not_before_ms = now_ms + due / rate;
+        found.so_far.bytes += bytes;
+        if (found.subtable, found.slot) == (subtable, first) {
+            (found.subtable, found.slot) = match next < slots {
+                true => (subtable, next),
+                false => (subtable + 1, 0),
+            };
+            if found.subtable >= subtables {
+                (found.subtable, found.slot) = (0, 0);
+                found.so_far.passes += 1;
+                found.so_far.lost_pairs = std::mem::take(&mut found.lost);
+            }
+        }
+        found.so_far.subtable = found.subtable;
+    }
+}

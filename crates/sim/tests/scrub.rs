@@ -1,0 +1,108 @@
+//! Damage where nobody looks: replicas that no operation reads, slots on backups, free bitmaps.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use fusee_core::layout::{BLOCK_HEADER_BYTES, Slot};
+use fusee_core::verbs::MnId;
+use fusee_core::view::{Place, SlotRef};
+
+use support::scrub::{KEYS, held, key, settles};
+
+#[test]
+fn replicas_that_nobody_reads_are_written_anew() {
+    held(1, 2, async |held| {
+        for (number, hint) in held.hints.iter().enumerate() {
+            let class = hint.word.class().unwrap().bytes();
+            let places: Vec<Place> =
+                held.cluster.view().object_places(hint.word.address(), class).unwrap().collect();
+            for (i, place) in places.into_iter().enumerate().filter(|(i, _)| *i != number % 3) {
+                let offset = place.offset + (number + i) as u64 % 3 * 8;
+                held.cluster.network().flip(Place { offset, ..place }, 1 << number);
+            }
+        }
+        let damaged = || held.cluster.network().damaged().len();
+        assert_eq!(damaged(), 2 * KEYS);
+        held.until("all replicas are whole", || damaged() == 0).await;
+        assert_eq!(held.cluster.view().number, 1, "nothing had to be settled");
+        held.all_are_there().await;
+    });
+}
+
+#[test]
+fn slots_that_differ_are_settled_on_the_word_that_leads_to_something() {
+    settles(1, 2, 0..64);
+    settles(1, 3, (0..64).step_by(7));
+}
+
+#[test]
+fn free_slots_that_differ_are_made_equal() {
+    held(1, 3, async |held| {
+        held.cluster.never_watch();
+        let used: BTreeSet<u32> = held.hints.iter().map(|hint| hint.slot.slot).collect();
+        let slots = held.cluster.view().geometry.subtable_slots() as u32;
+        let free = (0..slots).filter(|slot| !used.contains(slot)).take(8);
+        for (n, slot) in free.enumerate() {
+            let slot = SlotRef { subtable: 0, slot };
+            for at in held.places(slot) {
+                held.cluster.network().flip(at, 0x81 << (7 * n));
+                let agree =
+                    |words: Vec<Slot>| words.iter().all(|word| *word == words[0] && word.is_free());
+                let what = "the replicas of a free slot agree";
+                held.until(what, || agree(held.words(slot))).await;
+            }
+        }
+        held.all_are_there().await;
+    });
+}
+
+/// A free bit says of an object in use that it is free: who believed it would write another pair there.
+#[test]
+fn a_bitmap_that_contradicts_the_index_begins_anew() {
+    held(1, 2, async |held| {
+        for hint in &held.hints {
+            let (at, bit, led_since) = {
+                let view = held.cluster.view();
+                let (block, word, bit) = view.geometry.free_bit(hint.word.address()).unwrap();
+                let (region, offset) = view.region_of(block).unwrap();
+                let first = region.places[0];
+                let offset = first.offset + offset + BLOCK_HEADER_BYTES + u64::from(word) * 8;
+                (Place { offset, ..first }, bit, region.led_since)
+            };
+            let is_set = || held.cluster.network().word_at(at).0 & bit != 0;
+            assert!(!is_set());
+            held.cluster.network().flip(at, bit);
+            let begun_anew = || {
+                let view = held.cluster.view();
+                let (region, _) = view.region_of(hint.word.address()).unwrap();
+                region.led_since > led_since && !is_set()
+            };
+            held.until("the bitmap begins anew", begun_anew).await;
+        }
+        held.all_are_there().await;
+        // All of the memory is used again and again, but for what is in use.
+        for round in 0..400 {
+            let key = key(KEYS + round % 3);
+            held.store.put(key.as_bytes(), b"another").await.unwrap();
+        }
+        for number in 0..3 {
+            held.store.delete(key(KEYS + number).as_bytes()).await.unwrap();
+        }
+        held.all_are_there().await;
+    });
+}
+
+#[test]
+fn where_nothing_is_damaged_nothing_is_settled() {
+    held(1, 3, async |held| {
+        held.rest(400).await;
+        assert_eq!(held.cluster.view().number, 1);
+        held.cluster.crash_node(MnId(0));
+        held.until("it goes on", || held.cluster.view().members.len() == 2).await;
+        let number = held.cluster.view().number;
+        held.rest(400).await;
+        assert_eq!(held.cluster.view().number, number);
+        held.all_are_there().await;
+    });
+}

@@ -1,0 +1,110 @@
+//! A cluster in virtual time whose master looks for damage, and memory that is damaged while nobody uses it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use fusee_core::layout::Slot;
+use fusee_core::store::Hint;
+use fusee_core::view::{Geometry, Place, SlotRef};
+use fusee_sim::{Cluster, ClusterOptions, Sim, SimSession};
+
+/// Within so many milliseconds the master has looked everywhere, twice.
+const PATIENCE_MS: u64 = 2_000;
+pub const KEYS: usize = 12;
+const LEASE: Duration = Duration::from_millis(20);
+
+/// A cluster, its pairs, and where these are.
+pub struct Held {
+    pub cluster: Cluster,
+    pub store: Rc<SimSession>,
+    pub hints: Vec<Hint>,
+}
+
+pub fn key(number: usize) -> String {
+    format!("key {number}")
+}
+
+/// Lets a test have a cluster that is scrubbed, with some pairs, of which some have been deleted.
+pub fn held(seed: u64, index_replicas: u8, test: impl AsyncFnOnce(&Held)) {
+    let defaults = ClusterOptions::default();
+    let geometry = Geometry { groups_per_subtable: 8, slots_per_bucket: 4, ..defaults.geometry };
+    let options = ClusterOptions {
+        memory_nodes: 3,
+        geometry,
+        index_replicas,
+        data_replicas: 3,
+        scrub_bytes_per_s: 16 << 20,
+        lease_ms: Some(LEASE.as_millis() as u64),
+        ..defaults
+    };
+    let cluster = Cluster::new(&Sim::new(seed), &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    cluster.block_on(process, async {
+        let session = cluster.open(process, cluster.options().session).await;
+        let store = Rc::new(session.expect("the master opens sessions"));
+        keeper.open(store.gate().clone());
+        let mut hints = Vec::new();
+        for number in 0..2 * KEYS {
+            let inserted = store.store().insert(key(number).as_bytes(), b"value").await;
+            hints.push(inserted.unwrap().place.unwrap());
+        }
+        for number in KEYS..2 * KEYS {
+            store.delete(key(number).as_bytes()).await.unwrap();
+        }
+        hints.truncate(KEYS);
+        test(&Held { cluster: cluster.clone(), store, hints }).await;
+    });
+}
+
+impl Held {
+    /// Lets the cluster be until something holds, and its view is stable.
+    pub async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let is_stable = || self.cluster.view().change.is_none();
+        for _ in 0..PATIENCE_MS {
+            if is_stable() && holds() {
+                return;
+            }
+            self.cluster.sim().sleep(1_000_000).await;
+        }
+        panic!("{what}: not so after {PATIENCE_MS} ms, in view {}", self.cluster.view().number);
+    }
+
+    pub async fn rest(&self, milliseconds: u64) {
+        self.cluster.sim().sleep(milliseconds * 1_000_000).await;
+        self.until("stable", || true).await;
+    }
+
+    pub fn places(&self, slot: SlotRef) -> Vec<Place> {
+        self.cluster.view().slot_places(slot).collect()
+    }
+
+    pub fn words(&self, slot: SlotRef) -> Vec<Slot> {
+        self.places(slot).into_iter().map(|place| self.cluster.network().word_at(place)).collect()
+    }
+
+    pub async fn all_are_there(&self) {
+        for number in 0..2 * KEYS {
+            let key = key(number);
+            let found = self.store.get(key.as_bytes()).await.unwrap();
+            assert_eq!(found.is_some(), number < KEYS, "{key}");
+        }
+    }
+}
+
+/// Any bit of the word of any replica of an entry; of those numbered `bits`.
+pub fn settles(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) {
+    held(seed, replicas, async |held| {
+        held.cluster.never_watch();
+        for bit in bits {
+            let hint = held.hints[bit % KEYS];
+            for at in held.places(hint.slot) {
+                held.cluster.network().flip(at, 1 << bit);
+                let good = |word: &Slot| *word == hint.word;
+                let what = format!("bit {bit} of {at:?} is as it was");
+                held.until(&what, || held.words(hint.slot).iter().all(good)).await;
+            }
+        }
+        held.all_are_there().await;
+    });
+}
