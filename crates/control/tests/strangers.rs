@@ -86,7 +86,7 @@ fn request(id: u8, variant: u8) -> Vec<u8> {
 }
 
 const DESCRIBE: u8 = 0;
-const USAGE: u8 = 12;
+const USAGE: u8 = 13;
 
 /// Asks and receives the answer.
 fn ask(stream: &mut TcpStream) {

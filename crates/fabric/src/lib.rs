@@ -41,6 +41,8 @@ pub mod verbs;
 
 mod bytes;
 // As for `pool`.
+#[cfg(test)]
+mod barrier_tests;
 #[allow(unsafe_code)]
 mod copy;
 #[cfg(test)]

@@ -59,7 +59,8 @@ fn values_go_through_byte_by_byte() {
 
 #[test]
 fn status_shows_the_cluster() {
-    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "2"]);
+    // Looks for damage take names of sessions.
+    let up = Up::start(&["--pool=512MiB", "--memory-nodes=2", "--scrub-bytes-per-s=0"]);
     up.run(&["put", "k", "v"]).expect_code(0);
     let status = up.run(&["status", "--json"]).expect_code(0).json();
     assert_eq!((&status["ready"], &status["index_replicas"]), (&true.into(), &2.into()));

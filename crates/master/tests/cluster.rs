@@ -36,6 +36,8 @@ fn config(dir: &Path) -> Config {
         index_replicas: 2,
         index_keys: 100,
         geometry: geometry(),
+        // Looks for damage take names of clients.
+        scrub_bytes_per_s: 0,
         ..Config::default()
     }
 }

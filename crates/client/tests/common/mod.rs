@@ -63,6 +63,8 @@ pub fn master(dir: &Path, memory_nodes: u32) -> MasterServer {
         data_replicas: 2,
         index_keys: 1000,
         geometry,
+        // Looks for damage take names of clients.
+        scrub_bytes_per_s: 0,
         ..Config::default()
     };
     let master = MasterServer::start(config).unwrap();

@@ -1,0 +1,40 @@
+//! The barrier, by threads; a model of it stands in `tests/loom` of the client, which compiles its file again.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::barrier::{heavy, light};
+
+/// Both sides store the number of a turn and look whether the other one has come as far.
+#[test]
+fn at_least_one_side_sees_the_other() {
+    const TURNS: u64 = 20_000;
+    let (often, seldom, ready) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let wait = |turn| {
+        ready.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        while ready.load(std::sync::atomic::Ordering::SeqCst) < 2 * turn {
+            std::hint::spin_loop();
+        }
+    };
+    let (saw_seldom, saw_often) = std::thread::scope(|scope| {
+        let side = scope.spawn(|| {
+            (1..=TURNS)
+                .map(|turn| {
+                    wait(turn);
+                    often.store(turn, Relaxed);
+                    light();
+                    seldom.load(Relaxed) >= turn
+                })
+                .collect::<Vec<bool>>()
+        });
+        let saw_often = (1..=TURNS)
+            .map(|turn| {
+                wait(turn);
+                seldom.store(turn, Relaxed);
+                heavy();
+                often.load(Relaxed) >= turn
+            })
+            .collect::<Vec<bool>>();
+        (side.join().unwrap(), saw_often)
+    });
+    assert!(saw_seldom.iter().zip(&saw_often).all(|(a, b)| *a || *b));
+}
