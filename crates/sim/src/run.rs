@@ -181,9 +181,6 @@ impl Run {
         let faults = &faults - &options.without;
         let mut shape = Shape::draw(options.scenario, &named("shape"), |f| faults.contains(&f));
         shape.draw_fabric(&named("fabric"));
-        if [Scenario::Unsteady, Scenario::Storm].contains(&options.scenario) {
-            shape.network.late_verbs = named("late").one_in(3);
-        }
         if named("scrub").one_in(4) {
             shape.cluster.scrub_bytes_per_s = SCRUB_BYTES_PER_S;
         }
