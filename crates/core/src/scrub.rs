@@ -13,7 +13,7 @@
 //!
 //! *Settling what differs is always right*, damaged or not: it is what every change does, while nobody writes
 //! there ([`repair`](crate::repair)). Where the replicas of a slot differ, words that lead to nothing are
-//! not chosen ([`leads_here`]): a writer's object is complete before its word stands anywhere, so only damage
+//! not chosen (`leads_here`): a writer's object is complete before its word stands anywhere, so only damage
 //! makes such a word. Slots that are free, and differ, are made equal.
 //!
 //! Preconditions: the view is stable; whoever looks belongs to an epoch, so that no object of a word that

@@ -6,7 +6,7 @@
 //! number is somebody else's file and is left alone.
 //!
 //! *Damage.* A store is used as it was written, or not at all. Every page is checked when the file is
-//! opened, first in an [image](image) of it, so that a file that is refused stays as it was found. There is
+//! opened, first in an image of it, so that a file that is refused stays as it was found. There is
 //! one thing that checks of a file cannot see: redb keeps the last two commits, and where the last one is
 //! damaged it goes back to the one before, as if a crash had cut the last one off. So what is written is
 //! committed twice ([`Store::settle`]): then both hold the same.

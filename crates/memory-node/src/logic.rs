@@ -17,7 +17,7 @@
 //!   can write the pool, nothing is ever read back from it.
 //! * The header of the pool says whose the node is, and at which view it stands; nobody else writes it.
 //! * A fenced client gets no block any more.
-//! * What a session had given up before it asked for something that was answered has no effect ([`turns`]).
+//! * What a session had given up before it asked for something that was answered has no effect (`turns`).
 //! * A member of a cluster obeys nobody of another one, and leaves its own only if a master of it says
 //!   so ([`Heard`]).
 //! * Every request but `Alloc` may be repeated: the second time changes nothing.

@@ -31,7 +31,7 @@ pub fn doubtful_backups(seed: u64) -> Events {
     let forever = || Life::new(None, || false);
     let clients = [(run.client(), dies), (run.client(), forever()), (run.client(), forever())];
     let [(writer, life), readers @ ..] = &clients;
-    let reads = if seed / 3 % 2 == 0 { OpKind::Search } else { OpKind::SearchMany };
+    let reads = if (seed / 3).is_multiple_of(2) { OpKind::Search } else { OpKind::SearchMany };
     run.alone(run.workload.run(writer, OpKind::Insert, 0));
     run.alone(life.task(run.workload.run(writer, OpKind::Update, 0)));
     let leader =
