@@ -11,6 +11,9 @@
 //! takes longer than all that is to be done there. So after a job that succeeded the session stays
 //! for [`KEPT`], for the next one of the same name with the same members.
 //!
+//! Looks for damage run all the time, so most masters that are stopped and go on would be killed. They go over
+//! TCP where they can, and their session never stays.
+//!
 //! When the master ends, a running job is dropped where it is, as if the master had crashed. So is one of
 //! whose members the cluster has given one up: it may wait for that one, and the change of the view
 //! that goes on without it waits for the job.
@@ -159,14 +162,17 @@ fn work(
     let ends = Ends { master: ends, is_overtaken: &is_overtaken };
     let members: Vec<(MnId, u64)> = view.members.iter().map(|m| (m.node, m.identity)).collect();
     let fits = kept.take().filter(|kept| kept.client == client && kept.members == members);
-    let attach = || attach(client, &view.members, &|| !ends.master() && !ends.job());
+    let looks = matches!(job, Job::Scrub { .. });
+    let goes_on = || !ends.master() && !ends.job();
+    let attach = || attach(client, &view.members, !looks, &goes_on);
+    let fits = fits.filter(|_| !looks);
     let fabric = match fits.map_or_else(attach, |kept| Ok(kept.fabric)) {
         Ok(fabric) => fabric,
         Err(_) if ends.master() => return None,
         Err(error) => return Some(Err(error)),
     };
     let result = complete(&fabric, &view, job, nodes, &ends)?;
-    if result.is_ok() && fabric.kind() == FabricKind::Shm {
+    if result.is_ok() && fabric.kind() == FabricKind::Shm && !looks {
         *kept = Some(Kept { client, members, fabric });
     }
     Some(result)
@@ -203,6 +209,7 @@ fn complete(
 fn attach(
     client: ClientId,
     members: &[Member],
+    prefers_shm: bool,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<AnyFabric, JobError> {
     let failed = |error: AttachError| JobError {
@@ -215,7 +222,8 @@ fn attach(
         // Nodes of this very process offer neither a path nor a port, or a port only.
         None => member.tcp.is_none() && member.verbs.is_none(),
     };
-    if members.iter().all(here) {
+    let has_tcp = members.iter().all(|member| member.tcp.is_some());
+    if members.iter().all(here) && (prefers_shm || !has_tcp) {
         match attach_all_while(FabricKind::Shm, client, members, goes_on) {
             Ok(fabric) => return Ok(fabric),
             Err(error) if !goes_on() => return Err(failed(error)),
@@ -223,7 +231,6 @@ fn attach(
         }
     }
     // By a card whose atomics the processor does not see, a node serves verbs alone.
-    let has_tcp = members.iter().all(|member| member.tcp.is_some());
     let kind = if has_tcp { FabricKind::Tcp } else { FabricKind::Verbs };
     attach_all_while(kind, client, members, goes_on).map_err(failed)
 }

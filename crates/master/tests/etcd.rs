@@ -318,8 +318,8 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
             Ok(MasterReply::NotLeader { leader: Some(leader) }) => {
                 break assert_ne!(leader, old.addr);
             }
-            Ok(MasterReply::NotLeader { leader: None }) | Err(_) => {
-                assert!(Instant::now() < end, "it does not learn who leads");
+            answer @ (Ok(MasterReply::NotLeader { leader: None }) | Err(_)) => {
+                assert!(Instant::now() < end, "it does not learn who leads: {answer:?}");
                 sleep(Duration::from_millis(10));
             }
             // Only where the machine stood still for a whole lease, and it was elected anew: then it knows
