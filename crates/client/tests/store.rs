@@ -264,10 +264,9 @@ fn phases_are_within_the_budget() {
         }
         let many = session.block_on(session.get_many(&keys)).unwrap();
         assert_eq!(many, vec![None; 100]);
-        // A fingerprint in common with a neighbour costs a phase; 100 keys in 24,576 slots seldom
-        // have one. Side by side, two keys may meet in one free slot.
+        // Side by side, two keys may meet in one free slot: who loses waits, as long as the winner takes.
         let (mean, _) = phases(OpKind::Insert);
-        assert!((4.0..4.3).contains(&mean), "{mean}");
+        assert!(mean >= 4.0, "{mean}");
 
         let fresh = client.session().unwrap();
         fresh.block_on(async {
@@ -275,6 +274,10 @@ fn phases_are_within_the_budget() {
                 fresh.insert(key.as_bytes(), b"1").await.unwrap();
             }
         });
+        // A fingerprint in common with a neighbour costs a phase; 100 keys in 24,576 slots seldom have one.
+        let inserts = *fresh.stats().kind(OpKind::Insert);
+        let mean = inserts.phases as f64 / inserts.operations as f64;
+        assert!((4.0..4.3).contains(&mean), "{mean}");
         let found = fresh.block_on(fresh.get_many(&keys)).unwrap();
         assert_eq!(found, vec![Some(b"1".to_vec()); 100]);
         assert_eq!(fresh.stats().kind(OpKind::SearchMany).phases, 1, "all keys in one");
