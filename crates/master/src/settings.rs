@@ -50,7 +50,7 @@ pub struct Settings {
 /// The default of [`Settings::move_bytes_per_s`]: a region of 256 MiB takes half a second or so.
 pub const DEFAULT_MOVE_BYTES_PER_S: u64 = 512 << 20;
 
-/// The default of [`Settings::scrub_bytes_per_s`]: 100 GiB in half a day.
+/// The default of [`Settings::scrub_bytes_per_s`]: 100 GiB of pools in seven hours.
 pub const DEFAULT_SCRUB_BYTES_PER_S: u64 = 4 << 20;
 
 /// The lease of [`Lease::default`], in milliseconds.
