@@ -1,4 +1,4 @@
-//! Feeds arbitrary bytes to every decoder of the fabrics: `cargo +nightly fuzz run frame`.
+//! Feeds arbitrary bytes to every decoder of the fabrics: `tests/fuzz frame`.
 #![no_main]
 
 use fusee_fabric::parsers;

@@ -1,4 +1,4 @@
-//! Feeds arbitrary bytes to the decoders of what memory nodes hold: `cargo +nightly fuzz run layout`.
+//! Feeds arbitrary bytes to the decoders of what memory nodes hold: `tests/fuzz layout`.
 #![no_main]
 
 use fusee_core::parsers;

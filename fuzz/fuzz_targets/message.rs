@@ -1,4 +1,4 @@
-//! Feeds arbitrary bytes to the codec of the control plane: `cargo +nightly fuzz run message`.
+//! Feeds arbitrary bytes to the codec of the control plane: `tests/fuzz message`.
 //!
 //! News of a view are for somebody who has one: it is made of the first bytes, the news of the rest.
 #![no_main]

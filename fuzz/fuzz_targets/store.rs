@@ -1,4 +1,4 @@
-//! Feeds arbitrary bytes to whatever reads a master's store: `cargo +nightly fuzz run store`.
+//! Feeds arbitrary bytes to whatever reads a master's store: `tests/fuzz store`.
 #![no_main]
 
 use fusee_master::store::{Store, sealed};
