@@ -23,6 +23,7 @@ use std::ops::Range;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use fusee_client::{Client, Options};
 use fusee_sim::linearizability::{Answer, Call, History, Record};
 
 use super::cluster::{Cluster, Shape};
@@ -235,13 +236,16 @@ impl Fault {
                 cluster.until_stable(3, true);
             }
             Fault::StoreFull => {
+                let crowd = crowd(cluster);
                 cluster.fill_store();
-                // Views have to be recorded, and sessions. There may be room for some within the file.
+                // Views have to be recorded, and sessions. The file has room for some of them.
                 take_node(cluster).kill();
                 let end = Instant::now() + STORE_FAILS_WITHIN;
+                let mut sessions = Vec::new();
                 while !cluster.master.as_mut().unwrap().has_ended() && Instant::now() < end {
-                    cluster.run(&["get", "key"]);
+                    sessions.extend(crowd.session());
                 }
+                println!("{} sessions later", sessions.len());
                 cluster.empty_store();
                 if cluster.master.as_mut().unwrap().has_ended() {
                     cluster.master = None;
@@ -266,6 +270,15 @@ impl Fault {
             }
         }
     }
+}
+
+/// Opens as many sessions as it can. Over TCP: a fence of shared memory would end this test.
+fn crowd(cluster: &Cluster) -> Client {
+    let timeout = Duration::from_secs(1);
+    let fabric = "tcp".parse().unwrap();
+    let options =
+        Options { fabric, op_timeout: timeout, connect_timeout: timeout, ..Options::default() };
+    Client::connect_with(cluster.address(), options).unwrap()
 }
 
 /// A client that is at work.
