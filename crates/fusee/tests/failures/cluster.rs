@@ -200,7 +200,8 @@ impl Cluster {
         if let Some(mib) = shape.store_mib {
             net::mount_small(&scratch.path().join("master"), mib);
         }
-        let listen = master_at.map_or("127.0.0.1:0".into(), |at| format!("{}:7400", at.ip()));
+        let listen = master_at
+            .map_or_else(|| format!("{}:0", shape.hosts[0]), |at| format!("{}:7400", at.ip()));
         let master = shape.start_master(&scratch, &listen, "master", (net.as_ref(), master_at));
         let address = master.control();
         form(&address);
@@ -253,7 +254,8 @@ impl Cluster {
             at = Some(net.place());
             self.node_places.extend(at);
         }
-        let listen = at.map_or("127.0.0.1:0".into(), |at| format!("{}:0", at.ip()));
+        let host = at.map_or_else(|| self.shape.hosts[1].into(), |at| at.ip().to_string());
+        let listen = format!("{host}:0");
         let line = [&line[..], &["--listen", &listen], more].concat();
         let node = Server::start(&self.scratch, &name, &line, (self.net.as_ref(), at));
         self.nodes.push(node);
@@ -557,6 +559,8 @@ pub struct Shape {
     pub index_replicas: u32,
     pub data_replicas: u32,
     pub lease_ms: u32,
+    /// Where the master and the memory nodes listen, unless they are apart.
+    pub hosts: [&'static str; 2],
     /// Whether each process is in a network namespace of its own.
     pub apart: bool,
     /// The size of a file system of its own for the master's store.
@@ -573,6 +577,7 @@ impl Default for Shape {
             index_replicas: 3,
             data_replicas: 2,
             lease_ms: 1000,
+            hosts: ["127.0.0.1"; 2],
             apart: false,
             store_mib: None,
         }

@@ -13,7 +13,11 @@
 //! Of every fault the longest time is noted in which nobody's write was acknowledged, and the
 //! longest that a living client's operation took, from the fault until the cluster is whole again.
 //! In the end these stand in a table, by kind, for `docs/results`. `FUSEE_SOAK_FAULTS` names the
-//! kinds to be provoked, separated by commas.
+//! kinds to be provoked, separated by commas; `FUSEE_SOAK_LEASE_MS` is the lease (1000), and
+//! `FUSEE_SOAK_PAUSE_US` the time between two operations of a writer (500).
+//!
+//! Over RDMA: `tests/rdma/soak`, whose machine has two hosts, `FUSEE_SOAK_HOSTS=10.0.0.1,10.0.0.2`: where the master and
+//! where the memory nodes listen.
 //!
 //! Where networks of namespaces are to be had ([`super::net`]) each process is in one of its own, and the master's
 //! store on a small file system of its own. Elsewhere what needs them is left out, and that is said.
@@ -37,7 +41,8 @@ use super::writer::{self, Mode, Writers};
 const CHAPTER: Duration = Duration::from_secs(30);
 /// That the operations of a chapter share.
 const KEYS: u64 = 16;
-/// Between two operations of a writer: a history that porcupine can judge, too.
+/// Between two operations of a writer, unless the environment says something else: a history that porcupine can judge,
+/// too.
 const PAUSE_US: u64 = 500;
 /// Client processes, and writers in each.
 const CLIENTS: (usize, u32) = (3, 2);
@@ -441,14 +446,18 @@ fn faults(has_namespaces: bool) -> Vec<Fault> {
 fn run(fabric: &'static str, length: Duration, has_namespaces: bool) {
     let begun = Instant::now();
     let faults = faults(has_namespaces);
+    let hosts: String = setting("FUSEE_SOAK_HOSTS", "127.0.0.1,127.0.0.1".into());
+    let (master, nodes) = hosts.leak().split_once(',').expect("FUSEE_SOAK_HOSTS are two");
     let mut cluster = Cluster::of(Shape {
         fabric,
         pool: "256MiB",
+        lease_ms: setting("FUSEE_SOAK_LEASE_MS", 1000),
+        hosts: [master, nodes],
         apart: has_namespaces,
         store_mib: has_namespaces.then_some(STORE_MIB),
         ..Shape::default()
     });
-    cluster.load_pause_us = PAUSE_US;
+    cluster.load_pause_us = setting("FUSEE_SOAK_PAUSE_US", PAUSE_US);
     let mut findings = Findings::default();
     let mut order = faults.iter().copied().cycle();
     while begun.elapsed() < length {
