@@ -256,7 +256,12 @@ impl Cluster {
         }
         let host = at.map_or_else(|| self.shape.hosts[1].into(), |at| at.ip().to_string());
         let listen = format!("{host}:0");
-        let line = [&line[..], &["--listen", &listen], more].concat();
+        // What others serve needs no device.
+        let serve: &[&str] = match self.shape.fabric {
+            "verbs" => &["--serve", "tcp,verbs"],
+            _ => &[],
+        };
+        let line = [&line[..], &["--listen", &listen], serve, more].concat();
         let node = Server::start(&self.scratch, &name, &line, (self.net.as_ref(), at));
         self.nodes.push(node);
     }

@@ -126,7 +126,9 @@ impl Master {
         // Who is not there any more is over, or the node is lost.
         let Some(told) = self.fences.members.get_mut(&node) else { return };
         if let Ok(NodeReply::Done) = result {
-            told.left.retain(|client| !clients.contains(client));
+            for client in clients {
+                told.left.remove(client);
+            }
             told.again_ms = now_ms;
         } else {
             told.again_ms = now_ms + PAUSE_MS;
