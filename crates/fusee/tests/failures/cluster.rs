@@ -256,9 +256,9 @@ impl Cluster {
         }
         let host = at.map_or_else(|| self.shape.hosts[1].into(), |at| at.ip().to_string());
         let listen = format!("{host}:0");
-        // What others serve needs no device.
+        // The device and the processor do not see each other's atomics.
         let serve: &[&str] = match self.shape.fabric {
-            "verbs" => &["--serve", "tcp,verbs"],
+            "verbs" => &["--serve", "verbs"],
             _ => &[],
         };
         let line = [&line[..], &["--listen", &listen], serve, more].concat();
