@@ -336,8 +336,6 @@ pub struct Status {
 pub struct Scrub {
     /// How often it has looked at the whole index, and at all that it leads to.
     pub passes: u64,
-    /// The subtable that it looks at now.
-    pub subtable: u32,
     /// Bytes that it has read.
     pub bytes: u64,
     /// Subtables whose replicas differed, and were made equal.

@@ -136,7 +136,7 @@ pub struct ScrubReport {
 
 impl From<Scrub> for ScrubReport {
     fn from(scrub: Scrub) -> ScrubReport {
-        let Scrub { passes, bytes, settled_subtables, renewed_regions, lost_pairs, .. } = scrub;
+        let Scrub { passes, bytes, settled_subtables, renewed_regions, lost_pairs } = scrub;
         ScrubReport { passes, bytes, settled_subtables, renewed_regions, lost_pairs }
     }
 }

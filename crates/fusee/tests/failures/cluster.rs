@@ -38,6 +38,8 @@ const SOME_NOTES: u64 = 200;
 const LOAD_PAUSE_US: u64 = 50;
 /// Between two operations of each of many readers.
 const READ_PAUSE_US: u64 = 40_000;
+/// A lease that also a process keeps which a busy machine lets wait for seconds.
+pub const LONG_LEASE_MS: u32 = 4000;
 /// Lines of each log to print when a test fails.
 const TAIL: usize = 200;
 
@@ -177,9 +179,9 @@ impl Cluster {
         Cluster::with_pools(fabric, "128MiB")
     }
 
-    /// The same, where nobody is to be taken for dead whom a busy machine keeps from running for seconds.
+    /// The same, for tests that are not about leases: see [`LONG_LEASE_MS`].
     pub fn with_long_leases(fabric: &'static str) -> Cluster {
-        Cluster::of(Shape { fabric, lease_ms: 4000, ..Shape::default() })
+        Cluster::of(Shape { fabric, lease_ms: LONG_LEASE_MS, ..Shape::default() })
     }
 
     /// As [`Cluster::start`], with memory nodes of this size.

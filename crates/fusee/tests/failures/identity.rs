@@ -37,7 +37,7 @@ fn own_master_comes_back(cluster: &mut Cluster) {
 
 #[test]
 fn a_master_over_an_empty_store_erases_nothing() {
-    let mut cluster = Cluster::start("tcp");
+    let mut cluster = Cluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     cluster.kill_master();
     cluster.start_usurper("elsewhere");
@@ -52,7 +52,7 @@ fn a_master_over_an_empty_store_erases_nothing() {
 
 #[test]
 fn a_master_whose_store_was_emptied_erases_nothing() {
-    let mut cluster = Cluster::start("shm");
+    let mut cluster = Cluster::with_long_leases("shm");
     put(&cluster, "key", "value");
     cluster.kill_master();
     let store = cluster.path("master/master.redb");
@@ -69,7 +69,7 @@ fn a_master_whose_store_was_emptied_erases_nothing() {
 
 #[test]
 fn another_cluster_in_the_masters_place_gets_none_of_its_nodes() {
-    let mut cluster = Cluster::start("tcp");
+    let mut cluster = Cluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     let own = cluster.status().unwrap().cluster.unwrap();
     // A client that lives through all of it.
@@ -107,7 +107,7 @@ fn form_anew(cluster: &Cluster, old: &str) {
 
 #[test]
 fn a_cluster_that_was_stopped_as_a_whole_says_what_is_gone_and_the_way_out() {
-    let mut cluster = Cluster::start("tcp");
+    let mut cluster = Cluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     let old = name(&cluster);
     for node in &mut cluster.nodes {
@@ -132,7 +132,7 @@ fn a_cluster_that_was_stopped_as_a_whole_says_what_is_gone_and_the_way_out() {
 
 #[test]
 fn living_data_are_destroyed_only_if_that_is_said_twice_and_only_once() {
-    let mut cluster = Cluster::start("tcp");
+    let mut cluster = Cluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     let old = name(&cluster);
     cluster.run(&["destroy", "--destroy-data"]).expect_error(1, &format!("--cluster {old}"));
@@ -157,7 +157,7 @@ fn living_data_are_destroyed_only_if_that_is_said_twice_and_only_once() {
 
 #[test]
 fn a_master_whose_store_fails_ends_with_an_error_and_goes_on_when_there_is_room() {
-    let mut cluster = Cluster::start("tcp");
+    let mut cluster = Cluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     // No file of this process may be written beyond its first bytes: enough for the end of its log.
     let room = fs::metadata(cluster.path("master.log")).unwrap().len() + 4096;
@@ -181,7 +181,7 @@ fn a_master_whose_store_fails_ends_with_an_error_and_goes_on_when_there_is_room(
 
 #[test]
 fn a_node_that_clients_could_not_reach_gets_nothing() {
-    let mut cluster = Cluster::start("tcp");
+    let mut cluster = Cluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     cluster.start_node_with(&["--serve=shm"]);
     sleep(Duration::from_secs(1));

@@ -125,7 +125,7 @@ fn porcupine_agrees_about_what_processes_did() {
     if program().is_none() {
         return;
     }
-    let mut cluster = Cluster::start("shm");
+    let mut cluster = Cluster::with_long_leases("shm");
     cluster.load_pause_us = 500;
     cluster.load(2, 2);
     for _ in 0..2 {

@@ -17,7 +17,7 @@ use std::thread;
 use fusee_client::{Client, Error, Options};
 use serde::{Deserialize, Serialize};
 
-use super::cluster::{Cluster, Shape};
+use super::cluster::{Cluster, LONG_LEASE_MS, Shape};
 
 /// The environment variable that tells this binary to be a filler.
 const ROLE: &str = "FUSEE_TEST_FILLER";
@@ -123,7 +123,8 @@ fn value(key: u64) -> Vec<u8> {
 
 /// How many pairs fit in every round.
 fn fits(fabric: &'static str, pool: &'static str, block: &'static str, rounds: u32) -> Vec<u64> {
-    let cluster = Cluster::of(Shape { fabric, pool, block, ..Shape::default() });
+    let lease_ms = LONG_LEASE_MS;
+    let cluster = Cluster::of(Shape { fabric, pool, block, lease_ms, ..Shape::default() });
     let is_quiet =
         |status: &fusee_client::Status| status.open_sessions + status.given_up_sessions == 0;
     let mut fits = Vec::new();

@@ -32,7 +32,7 @@ fn places(pool: &PathBuf, bytes: &[u8]) -> Vec<u64> {
 
 #[test]
 fn what_rots_in_a_pool_is_put_right() {
-    let cluster = Cluster::start("shm");
+    let cluster = Cluster::with_long_leases("shm");
     let value = b"a value that stands nowhere else in all of the memory";
     let text = std::str::from_utf8(value).unwrap();
     cluster.run(&["put", "key", text]).expect_code(0);

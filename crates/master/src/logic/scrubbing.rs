@@ -190,6 +190,5 @@ impl Master {
                 found.so_far.lost_pairs = std::mem::take(&mut found.lost);
             }
         }
-        found.so_far.subtable = found.subtable;
     }
 }
