@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{
-    Caller, Limits, NodeClient, NodeService, Runtime, Server, bind, serve_limited,
+    Caller, Limits, NodeClient, NodeService, Runtime, Server, bind, parsers, serve_limited,
 };
+use fusee_core::verbs::ClientId;
 
 const HELLO: &[u8] = b"FUSEE\x02\x01\0";
 /// Longer than anything here takes on a loaded machine.
@@ -17,11 +18,11 @@ fn runtime() -> Runtime {
     Runtime::start("test-strangers").unwrap()
 }
 
-/// A node that answers `Usage`, and everything else never.
+/// A node that answers `Usage` and `Fence`, and everything else never.
 fn node(runtime: &Runtime, limits: Limits) -> (Server, String) {
     let handler = |_: Caller, request| async move {
         match request {
-            NodeRequest::Usage => NodeReply::Done,
+            NodeRequest::Usage | NodeRequest::Fence { .. } => NodeReply::Done,
             _ => std::future::pending().await,
         }
     };
@@ -80,21 +81,33 @@ fn count_open(streams: &mut [TcpStream]) -> usize {
 
 /// A frame with a request that is answered (`Usage`), or never (`Describe`).
 fn request(id: u8, variant: u8) -> Vec<u8> {
+    call(id, &[variant])
+}
+
+/// A frame with this request.
+fn call(id: u8, request: &[u8]) -> Vec<u8> {
     // Envelope::Call, id, deadline (varint, 60 s), no cluster, the request.
-    let body = [0, id, 0xe0, 0xd4, 0x03, 0, variant];
-    [&(body.len() as u32).to_be_bytes()[..], &body].concat()
+    frame(&[&[0, id, 0xe0, 0xd4, 0x03, 0], request].concat())
+}
+
+fn frame(body: &[u8]) -> Vec<u8> {
+    [&(body.len() as u32).to_be_bytes()[..], body].concat()
 }
 
 const DESCRIBE: u8 = 0;
 const USAGE: u8 = 13;
 
-/// Asks and receives the answer.
+/// Asks for the first time, and receives the answer, to the hello as well.
 fn ask(stream: &mut TcpStream) {
     stream.write_all(&request(1, USAGE)).unwrap();
-    let mut answer = [0; 8 + 4];
-    stream.read_exact(&mut answer).unwrap();
-    let len = u32::from_be_bytes(*answer.last_chunk().unwrap());
-    stream.read_exact(&mut vec![0; len as usize]).unwrap();
+    stream.read_exact(&mut [0; 8]).unwrap();
+    receive(stream);
+}
+
+fn receive(stream: &mut TcpStream) {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len).unwrap();
+    stream.read_exact(&mut vec![0; u32::from_be_bytes(len) as usize]).unwrap();
 }
 
 /// Silent connections with a valid hello, more than a server takes at a time: the newest asks, and is heard.
@@ -245,4 +258,66 @@ fn half_received_frames_are_bounded_and_others_are_served() {
     }
     is_served(&addr);
     server.stop();
+}
+
+/// A frame of about a MiB with a request that is never answered, or one that is.
+fn long_request(id: u8, is_answered: bool) -> Vec<u8> {
+    let clients = vec![ClientId(1); 1 << 20];
+    let request = match is_answered {
+        true => NodeRequest::Fence { clients },
+        false => NodeRequest::SetOwners { region: 0, owners: clients },
+    };
+    call(id, &parsers::written(&request))
+}
+
+/// What comes next is refused, and ends the connection.
+#[track_caller]
+fn is_sent_away(mut stream: TcpStream, id: u8) {
+    // It may be closed before all has come.
+    drop(stream.write_all(&long_request(id, false)));
+    assert_closed(stream);
+}
+
+/// By their bytes, and as long as they are handled: also those that nobody waits for any more.
+#[test]
+fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
+    const MOST: usize = 7 << 19;
+    for limits in [
+        Limits { request_bytes_per_peer: MOST, ..Limits::default() },
+        Limits { request_bytes: MOST, ..Limits::default() },
+    ] {
+        let runtime = runtime();
+        let (server, addr) = node(&runtime, limits);
+        let mut stream = greet(&addr);
+        ask(&mut stream);
+        // What is answered holds nothing any more.
+        for _ in 0..10 {
+            stream.write_all(&long_request(1, true)).unwrap();
+            receive(&mut stream);
+        }
+        for id in 0..3 {
+            stream.write_all(&long_request(id, false)).unwrap();
+        }
+        // They are being handled when this is answered.
+        stream.write_all(&request(4, USAGE)).unwrap();
+        receive(&mut stream);
+        for id in 0..3 {
+            // Envelope::Cancel, id.
+            stream.write_all(&frame(&[1, id])).unwrap();
+        }
+        is_sent_away(stream, 5);
+        // They are handled also after the end of their connection.
+        is_sent_away(greet(&addr), 0);
+        is_served(&addr);
+        let mut stranger = connect_from(Ipv4Addr::new(127, 0, 0, 9).into(), &addr);
+        stranger.write_all(HELLO).unwrap();
+        if limits.request_bytes > MOST {
+            ask(&mut stranger);
+            stranger.write_all(&long_request(1, true)).unwrap();
+            receive(&mut stranger);
+        } else {
+            is_sent_away(stranger, 0);
+        }
+        server.stop();
+    }
 }

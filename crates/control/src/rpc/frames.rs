@@ -2,7 +2,7 @@
 //!
 //! A frame is received in pieces, and memory is taken for bytes that have come, not for those that
 //! its length announces: four bytes from anybody must not cost 16 MiB. What a server holds of
-//! frames that have not come whole is counted ([`Guest`]). The memory of a long frame goes back
+//! frames that have not come whole is counted, and so are those that have ([`Guest`]). The memory of a long frame goes back
 //! with the frame; a connection keeps a few KiB.
 
 use std::io;
@@ -59,7 +59,7 @@ impl<In, Out, R> Frames<In, Out, R> {
             return Ok(None);
         }
         if let Some(guest) = &self.guest {
-            guest.has_whole();
+            guest.has_whole(whole)?;
         }
         let mut frame = if whole > FREE_FRAME_BYTES {
             // What follows moves to memory of its own, so that this goes back with the frame.
@@ -189,7 +189,7 @@ mod tests {
             assert_eq!(guest.holds(900_000), Ok(()));
             assert_eq!(guest.holds(2 << 20), Err(Refusal::FrameBytes));
             if number % 2 == 0 {
-                guest.has_whole();
+                assert_eq!(guest.has_whole(0), Ok(()));
                 assert_eq!(guest.holds(900_000), Ok(()));
             }
         }

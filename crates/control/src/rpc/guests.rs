@@ -16,6 +16,10 @@
 //! as it grows. Above [`FREE_FRAME_BYTES`] that is counted, for each peer and in total. Where the
 //! count is full, the connection whose frame does not fit is closed.
 //!
+//! A request that has come whole holds memory until its handler has ended: also when nobody waits
+//! for the answer any more, since handlers run to their end. That is counted by the length of its
+//! frame, and bounded in the same way. In memory a request is a few times as long as its frame.
+//!
 //! A *peer* is an address. Times are measured on the clock of the runtime.
 
 use std::collections::HashMap;
@@ -29,6 +33,8 @@ use tokio::time::{Instant, sleep_until};
 
 /// What a frame that has not come whole may hold without being counted, in bytes.
 pub(super) const FREE_FRAME_BYTES: usize = 16 << 10;
+/// What a request holds apart from what is in its frame, in bytes.
+const REQUEST_BYTES: usize = 256;
 /// How often it is looked whether there is room.
 const LOOK: Duration = Duration::from_millis(5);
 /// Newcomers that are sent away at a time.
@@ -55,6 +61,10 @@ pub struct Limits {
     pub frame_bytes: usize,
     /// The same, of one address.
     pub frame_bytes_per_peer: usize,
+    /// Frames of requests that are not answered, together, in bytes.
+    pub request_bytes: usize,
+    /// The same, of one address: more than the longest frame.
+    pub request_bytes_per_peer: usize,
 }
 
 impl Default for Limits {
@@ -69,6 +79,8 @@ impl Default for Limits {
             idle: Duration::from_secs(60),
             frame_bytes: 64 << 20,
             frame_bytes_per_peer: 32 << 20,
+            request_bytes: 48 << 20,
+            request_bytes_per_peer: 20 << 20,
         }
     }
 }
@@ -93,6 +105,8 @@ struct Book {
     newcomers: usize,
     /// What frames that have not come whole hold, above what is free.
     frame_bytes: usize,
+    /// What requests hold whose handlers have not ended.
+    request_bytes: usize,
 }
 
 /// What the connections of one address hold.
@@ -101,6 +115,8 @@ struct Peer {
     connections: usize,
     guests: usize,
     frame_bytes: usize,
+    /// Also those of connections that have ended.
+    request_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -115,6 +131,8 @@ struct Entry {
     frame_since: Option<Instant>,
     /// What that holds, above what is free.
     frame_bytes: usize,
+    /// What the frames hold that have come whole, and are no requests under way yet.
+    come_bytes: usize,
     leave: Arc<Notify>,
 }
 
@@ -171,6 +189,7 @@ impl Guests {
             since: Instant::now(),
             frame_since: None,
             frame_bytes: 0,
+            come_bytes: 0,
             leave: Arc::clone(&leave),
         };
         book.entries.insert(number, entry);
@@ -180,6 +199,16 @@ impl Guests {
 }
 
 impl Book {
+    /// Requests of an address hold so many bytes no longer.
+    fn end_requests(&mut self, address: IpAddr, bytes: usize) {
+        self.request_bytes -= bytes;
+        let Some(peer) = self.peers.get_mut(&address) else { return };
+        peer.request_bytes -= bytes;
+        if peer.connections == 0 && peer.request_bytes == 0 {
+            self.peers.remove(&address);
+        }
+    }
+
     /// Sends the oldest newcomers away, a few at a time, if they had the time to ask; tells how many.
     fn send_newcomers_away(&self, grace: Duration) -> usize {
         let had_time = |entry: &&Entry| !entry.has_asked && entry.since.elapsed() >= grace;
@@ -231,9 +260,7 @@ impl Drop for Place {
         peer.frame_bytes -= entry.frame_bytes;
         peer.guests -= usize::from(entry.has_asked);
         peer.connections -= 1;
-        if peer.connections == 0 {
-            book.peers.remove(&entry.peer);
-        }
+        book.end_requests(entry.peer, entry.come_bytes);
     }
 }
 
@@ -249,6 +276,19 @@ impl Drop for Asking {
     }
 }
 
+/// What a request holds, as long as its handler runs: longer than its connection, it may be.
+pub(super) struct Held {
+    shared: Arc<Shared>,
+    peer: IpAddr,
+    bytes: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shared.book().end_requests(self.peer, self.bytes);
+    }
+}
+
 /// Who is not let in, or not any longer, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
@@ -260,6 +300,8 @@ pub(super) enum Refusal {
     PeerFull,
     #[error("more is half received of this address, or in total, than this server keeps")]
     FrameBytes,
+    #[error("requests of this address, or in total, hold more than this server keeps")]
+    RequestBytes,
     #[error("it made no request in time")]
     Silent,
     #[error("a request did not come whole in time")]
@@ -281,8 +323,8 @@ impl Guest {
         self.place.guests.shared.book().entries.get_mut(&self.place.number).map(change)
     }
 
-    /// A request has come whole.
-    pub(super) fn asks(&self) -> Result<Asking, Refusal> {
+    /// A request has come whole, and is about to be handled.
+    pub(super) fn asks(&self) -> Result<(Asking, Option<Held>), Refusal> {
         let shared = &self.place.guests.shared;
         let mut book = shared.book();
         let book = &mut *book;
@@ -306,11 +348,13 @@ impl Guest {
             book.newcomers -= 1;
             book.peers.entry(peer).or_default().guests += 1;
         }
-        if let Some(entry) = book.entries.get_mut(&self.place.number) {
+        let held = book.entries.get_mut(&self.place.number).map(|entry| {
             entry.has_asked = true;
             entry.requests += 1;
-        }
-        Ok(Asking(self.clone()))
+            let bytes = std::mem::take(&mut entry.come_bytes);
+            Held { shared: Arc::clone(shared), peer: entry.peer, bytes }
+        });
+        Ok((Asking(self.clone()), held))
     }
 
     /// A frame is coming, of which so many bytes are held.
@@ -334,17 +378,27 @@ impl Guest {
         Ok(())
     }
 
-    /// The frame has come whole.
-    pub(super) fn has_whole(&self) {
-        let mut book = self.place.guests.shared.book();
+    /// The frame has come whole; it has so many bytes.
+    pub(super) fn has_whole(&self, bytes: usize) -> Result<(), Refusal> {
+        let shared = &self.place.guests.shared;
+        let mut book = shared.book();
         let book = &mut *book;
-        let Some(entry) = book.entries.get_mut(&self.place.number) else { return };
+        let Some(entry) = book.entries.get_mut(&self.place.number) else { return Ok(()) };
+        let Some(peer) = book.peers.get_mut(&entry.peer) else { return Ok(()) };
         let held = std::mem::take(&mut entry.frame_bytes);
         entry.frame_since = None;
         book.frame_bytes -= held;
-        if let Some(peer) = book.peers.get_mut(&entry.peer) {
-            peer.frame_bytes -= held;
+        peer.frame_bytes -= held;
+        let more = bytes + REQUEST_BYTES;
+        if book.request_bytes + more > shared.limits.request_bytes
+            || peer.request_bytes + more > shared.limits.request_bytes_per_peer
+        {
+            return Err(Refusal::RequestBytes);
         }
+        entry.come_bytes += more;
+        peer.request_bytes += more;
+        book.request_bytes += more;
+        Ok(())
     }
 
     /// Waits until this connection is to end, and says why.

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::codec::{Ending, ServerTransport, transport};
-use super::guests::{Guest, Guests, Limits, Refusal};
+use super::guests::{Guest, Guests, Held, Limits, Refusal};
 use super::{
     Caller, MAX_REQUESTS_PER_CONNECTION, RpcClient, Runtime, ServeError, Service, Stamped, hello,
 };
@@ -294,8 +294,8 @@ async fn answer<S, H, F, T>(
         let peer = peer.clone();
         let asking = guest.as_ref().filter(|_| request.is_ok()).map(Guest::asks).transpose();
         async move {
-            // Held until the request is answered.
-            let _asking = match asking {
+            // Until the request is answered, and until its handler has ended.
+            let (_asking, held) = match asking.map(Option::unzip) {
                 Ok(asking) => asking,
                 Err(why) => {
                     tracing::warn!(%peer, "control connection closed: {why}");
@@ -317,7 +317,7 @@ async fn answer<S, H, F, T>(
             request
                 .execute(tarpc::server::serve(|_, message| {
                     let Stamped { cluster, request }: Stamped<S::Request> = message;
-                    run(handler(Caller { cluster, ..from }, request))
+                    run(handler(Caller { cluster, ..from }, request), held)
                 }))
                 .await;
             true
@@ -334,10 +334,17 @@ fn kind(error: &std::io::Error) -> std::io::ErrorKind {
     within.unwrap_or(error).kind()
 }
 
-/// Runs a handler to its end even if the caller of this function is dropped.
+/// Runs a handler to its end even if the caller of this function is dropped; so long there is what
+/// is `held`.
 async fn run<R: Send + 'static>(
     handling: impl Future<Output = R> + Send + 'static,
+    held: Option<Option<Held>>,
 ) -> Result<R, ServerError> {
+    let handling = async move {
+        let reply = handling.await;
+        drop(held);
+        reply
+    };
     tokio::spawn(handling).await.map_err(|error| {
         tracing::error!(%error, "a control request's handler failed");
         ServerError::new(std::io::ErrorKind::Other, "the handler failed; see its log".into())
