@@ -10,12 +10,11 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbError};
-use fusee_fabric::tcp::frame::{
-    self, Hello, Status, VERB_BYTES, WELCOME_BYTES, Welcome, WireOp, WireVerb,
-};
+use fusee_fabric::tcp::frame::{self, VERB_BYTES, WireOp, WireVerb};
 use fusee_fabric::{
     AnyFabric, AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, NodeLimits, attach_all,
 };
+use support::wire::{dial, greet};
 use support::{START, Scratch, Served, block_on, loopback, member, options};
 
 const MN: MnId = MnId(0);
@@ -28,22 +27,6 @@ fn node(limits: NodeLimits, shm: Option<&Scratch>) -> Served {
     let options = NodeFabricsOptions { tcp: Some(loopback()), shm, ..options(POOL_BYTES) };
     let identity = options.identity;
     Served { fabrics: NodeFabrics::start_limited(options, limits).unwrap(), identity }
-}
-
-fn dial(served: &Served) -> TcpStream {
-    let stream = TcpStream::connect(served.fabrics.tcp_addr().unwrap()).unwrap();
-    stream.set_read_timeout(Some(WAIT)).unwrap();
-    stream
-}
-
-fn greet(served: &Served, client: u32) -> TcpStream {
-    let mut stream = dial(served);
-    let hello = Hello { identity: served.identity, client: ClientId(client) };
-    stream.write_all(&hello.encode()).unwrap();
-    let mut bytes = [0; WELCOME_BYTES];
-    stream.read_exact(&mut bytes).unwrap();
-    assert_eq!(Welcome::decode(&bytes).unwrap().status, Status::Welcome);
-    stream
 }
 
 /// Sends a WRITE of 16 MiB without its end, as much as goes.

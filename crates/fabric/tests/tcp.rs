@@ -10,34 +10,18 @@ use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbError};
 use fusee_fabric::tcp::frame::{
-    self, HEADER_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status, WELCOME_BYTES,
-    Welcome, WireOp, WireVerb,
+    self, HEADER_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status, Welcome, WireOp,
+    WireVerb,
 };
 use fusee_fabric::tcp::{DEFAULT_SPIN, TcpFabric, TcpNode, TcpOptions};
 use fusee_fabric::{AnyFabric, AttachCause, FabricKind, Pool, PoolOptions, ServeError, attach_all};
 use futures_util::future::join;
 use proptest::prelude::*;
+use support::wire::{dial, greet};
 use support::{START, Served, block_on, loopback, member, node};
 
 const MN: MnId = MnId(0);
 const WAIT: Duration = Duration::from_secs(10);
-
-fn dial(served: &Served) -> TcpStream {
-    let stream = TcpStream::connect(served.fabrics.tcp_addr().unwrap()).unwrap();
-    stream.set_read_timeout(Some(WAIT)).unwrap();
-    stream
-}
-
-/// A connection that has said hello.
-fn greet(served: &Served, client: u32) -> TcpStream {
-    let mut stream = dial(served);
-    let hello = Hello { identity: served.identity, client: ClientId(client) };
-    stream.write_all(&hello.encode()).unwrap();
-    let mut bytes = [0; WELCOME_BYTES];
-    stream.read_exact(&mut bytes).unwrap();
-    assert_eq!(Welcome::decode(&bytes).unwrap().status, Status::Welcome);
-    stream
-}
 
 fn request(id: u64, verbs: &[WireVerb<'_>]) -> Vec<u8> {
     let mut body = Vec::new();
