@@ -9,6 +9,7 @@ use crate::danger::Danger;
 use crate::engine::{Nanos, ProcessId};
 use crate::run::Run;
 use crate::scenario::Fault;
+use crate::servers::OTHER_CLUSTER;
 
 /// Injects faults until there is nothing left to disturb.
 pub(crate) async fn run(run: &Run) {
@@ -23,6 +24,8 @@ pub(crate) async fn run(run: &Run) {
         Fault::Join,
         Fault::Drain,
         Fault::Damage,
+        Fault::LateVerb,
+        Fault::ForeignMaster,
     ];
     let kinds: Vec<Fault> = sudden.into_iter().filter(|f| run.faults.contains(f)).collect();
     if kinds.is_empty() {
@@ -45,7 +48,9 @@ pub(crate) async fn run(run: &Run) {
             Fault::MasterRestart => restart_master(run),
             Fault::Join => join(run),
             Fault::Drain => drain(run),
-            Fault::Damage => drop(run.cluster.network().damage(rng)),
+            Fault::Damage => run.cluster.damage(rng),
+            Fault::LateVerb => hold_a_link(run),
+            Fault::ForeignMaster => usurp(run),
             other => unreachable!("{other:?} comes by other ways"),
         }
     }
@@ -86,6 +91,28 @@ async fn hold_some_links(run: &Run, client: ClientId) {
         }
     }
     run.sim.sleep(run.fault_rng.below_u64(20_000)).await;
+}
+
+/// Nothing of a client gets through to a memory node for longer than the client waits: it gives up what it
+/// has posted, which comes later.
+fn hold_a_link(run: &Run) {
+    let (Some(process), Some(node)) = (some_client(run), some_node(run)) else { return };
+    let Some(client) = run.clients.borrow().get(&process).copied().flatten() else { return };
+    let (network, lease) = (run.cluster.network(), run.shape.lease().as_nanos() as u64);
+    let late = run.fault_rng.pick(&[500_000, 5_000_000, lease]);
+    let time = network.options().verb_timeout_ns + run.fault_rng.below_u64(late);
+    network.hold(client, node, time);
+}
+
+/// Somebody starts a master over an empty store, or over that of another cluster, where the cluster's own one
+/// was. That one comes back.
+fn usurp(run: &Run) {
+    let other = run.fault_rng.pick(&[None, Some(OTHER_CLUSTER)]);
+    if run.cluster.usurp_master(other) {
+        let lease = run.shape.lease().as_nanos() as u64;
+        let (cluster, time) = (run.cluster.clone(), run.fault_rng.below_u64(3 * lease));
+        run.later(time, move || cluster.reinstate_master());
+    }
 }
 
 /// Seldom, and never the last replica of anything. Another one comes later, empty.

@@ -16,11 +16,11 @@ use fusee_control::master::{Leftover, MasterReply, MasterRequest};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
 use fusee_core::layout::first_extent;
-use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, Place, View};
 use fusee_master::Settings;
 use fusee_master::settings::Lease;
-use fusee_memory_node::logic::Node;
+use fusee_memory_node::logic::{Heard, Node};
 use tokio::sync::oneshot;
 
 use crate::check::entries::Entries;
@@ -32,6 +32,7 @@ use crate::environment::{Link, SimEnvironment, SimSession};
 use crate::executor::Executor;
 use crate::fabric::SimFabric;
 use crate::network::{Network, NetworkOptions};
+use crate::rng::Rng;
 use crate::servers::{MasterHost, NodeHost};
 
 /// What the cluster looks like. The defaults make conflicts the common case.
@@ -331,12 +332,13 @@ impl Cluster {
         let deadline = nanos(self.0.options.lease().hold_ms()) * 2;
         loop {
             let alive = MasterRequest::Alive { identity: host.identity };
-            match self.ask_master(host.process, alive, deadline).await {
-                Ok(MasterReply::Expelled) if host.name.get().is_some() => {
+            let answer = self.ask_master(host.process, alive, deadline).await;
+            match answer.map(|reply| Heard::of(&reply, host.holds_of())) {
+                Ok(Heard::Expelled) if host.name.get().is_some() => {
                     self.replace_node(host);
                     return;
                 }
-                Ok(MasterReply::Drained) => {
+                Ok(Heard::Drained) => {
                     count(&self.0.sim.counts().drained_nodes);
                     return self.end_node(host);
                 }
@@ -449,6 +451,31 @@ impl Cluster {
                 again.master().start(&again);
             }
         });
+    }
+
+    /// From now on a master of no cluster, or of this one, answers in the place of the cluster's own, until
+    /// [`Cluster::reinstate_master`]. Whether that is not so already.
+    pub(crate) fn usurp_master(&self, other: Option<ClusterId>) -> bool {
+        let begins = self.master().usurp(other);
+        if begins {
+            count(&self.0.sim.counts().foreign_masters);
+            self.restart_master(1);
+        }
+        begins
+    }
+
+    /// The cluster's own master is back, on its store.
+    pub(crate) fn reinstate_master(&self) {
+        self.master().reinstate();
+        self.restart_master(1);
+    }
+
+    /// Damages a word of a live object on one of its replicas, if another one stays whole that nothing
+    /// happens to.
+    pub(crate) fn damage(&self, rng: &Rng) {
+        let living = self.living_nodes();
+        let is_safe = |node| living.contains(&node) && !self.is_in_danger(node);
+        self.0.network.damage_beside(rng, is_safe);
     }
 
     /// Sends a request to a node; `answer` gets the reply at the asker's, or learns soon that the

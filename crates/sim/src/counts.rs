@@ -78,6 +78,8 @@ counts! {
     lost_messages,
     /// Masters that crashed and were restarted from their store.
     master_restarts,
+    /// Masters of no cluster, or of another one, that were in the place of the cluster's own for a while.
+    foreign_masters,
     /// Recoveries of clients.
     client_recoveries,
     /// Changes of the view that made replicas equal, or filled new ones.

@@ -6,6 +6,8 @@
 //! master hears from it, or for good, and nothing more happens to a node unless all that it holds
 //! has another replica on a node that lives and is in no danger.
 //!
+//! Where memory rots, a damaged replica is none: the other one has to be whole.
+//!
 //! What is shorter than a quarter of a lease may happen to any node that is in no danger yet: it
 //! speaks up in time.
 
@@ -49,6 +51,12 @@ impl Cluster {
         let left = |places: &[Place]| places.iter().any(is_safe);
         view.subtables.iter().all(|s| left(&s.places))
             && view.regions.iter().all(|r| left(&r.places))
+            && self.network().is_whole_without(is_safe)
+    }
+
+    /// Whether the master may be about to lose a node.
+    pub(crate) fn is_in_danger(&self, node: MnId) -> bool {
+        self.dangers().0.borrow().contains_key(&node)
     }
 
     /// Something is to happen to a node by which the master may lose it. Whether it may.

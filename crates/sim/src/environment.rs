@@ -13,6 +13,7 @@ use crate::cluster::Cluster;
 use crate::control::NoAnswer;
 use crate::engine::{Nanos, ProcessId};
 use crate::fabric::SimFabric;
+use crate::servers::CLUSTER;
 
 /// A client's session under simulation.
 pub type SimSession = Session<SimFabric, SimEnvironment>;
@@ -54,6 +55,16 @@ fn error(addr: String, why: NoAnswer) -> RpcError {
     match why {
         NoAnswer::Closed => RpcError::Closed { addr },
         NoAnswer::TimedOut => RpcError::TimedOut { addr },
+    }
+}
+
+/// What an answer in the place of the master's is worth: one of another cluster's master is none.
+fn heard(answer: Result<MasterReply, NoAnswer>) -> Result<MasterReply, RpcError> {
+    match answer.map_err(|why| error("master".into(), why))? {
+        MasterReply::WrongCluster { cluster: found } => {
+            Err(RpcError::WrongCluster { addr: "master".into(), own: Some(CLUSTER), found })
+        }
+        reply => Ok(reply),
     }
 }
 
@@ -110,8 +121,7 @@ impl Environment for SimEnvironment {
         request: MasterRequest,
         deadline: Duration,
     ) -> Result<MasterReply, RpcError> {
-        let answer = self.cluster.ask_master(self.process, request, nanos(deadline)).await;
-        answer.map_err(|why| error("master".into(), why))
+        heard(self.cluster.ask_master(self.process, request, nanos(deadline)).await)
     }
 }
 
@@ -135,7 +145,6 @@ impl Keeping for Link {
         request: MasterRequest,
         deadline: Duration,
     ) -> Result<MasterReply, RpcError> {
-        let answer = self.cluster.ask_master(self.process, request, nanos(deadline)).await;
-        answer.map_err(|why| error("master".into(), why))
+        heard(self.cluster.ask_master(self.process, request, nanos(deadline)).await)
     }
 }

@@ -23,14 +23,17 @@
 //! * *Lost completions.* The verbs have executed, the client takes the node for unreachable, and its
 //!   queue pair is of no use any more.
 //! * *Lost control messages*, and *partitions* that cut a client off from the master.
+//! * *Late verbs.* What a living client has given up executes when it gets through, unless it is fenced.
 //! * *Master crash*, between any two actions; it restarts from what it persisted.
+//! * *Foreign masters*, of no cluster or of another one, in the place of the cluster's own for a while.
+//! * *Damage* of any word of a live object; never on all replicas, nor where the whole ones may be lost.
 //! * *Crash of whoever recovers*, anywhere.
 //!
 //! One of three clusters shares its memory: verbs execute on the processor of whoever posts them. Then
 //! batches do not overtake each other, no completion is lost, and what a client has posted dies with
 //! it, between any two verbs, or within one: `immediate.rs`. In half of these clusters a fence kills.
 //!
-//! What does not happen: memory that changes by itself, verbs that execute twice, words of eight
+//! What does not happen: slots that change by themselves, verbs that execute twice, words of eight
 //! bytes that tear, forged messages (hostile bytes have tests of their own), the loss of the last
 //! replica, a store of the master that forgets.
 //!

@@ -119,6 +119,15 @@ pub(crate) struct Memory {
     nic_free: Nanos,
 }
 
+/// A replica that was damaged: where, which life of the object, and how long that is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Damaged {
+    node: MnId,
+    offset: u64,
+    generation: u8,
+    bytes: usize,
+}
+
 /// The way from one client to one memory node.
 #[derive(Default)]
 struct Link {
@@ -151,6 +160,8 @@ struct Inner {
     condemned: RefCell<Vec<ClientId>>,
     /// Whether anything was damaged.
     rots: Cell<bool>,
+    /// Replicas that were damaged once.
+    damaged: RefCell<BTreeSet<Damaged>>,
 }
 
 impl Network {
@@ -165,6 +176,7 @@ impl Network {
             reuse: RefCell::default(),
             condemned: RefCell::default(),
             rots: Cell::default(),
+            damaged: RefCell::default(),
         }))
     }
 
@@ -258,12 +270,42 @@ impl Network {
         holds == Some(true)
     }
 
+    /// Whether everything that is damaged has another replica that is whole, among those where this holds. Also
+    /// what no entry leads to now: the entries of a lost primary come back.
+    pub(crate) fn is_whole_without(&self, is_left: impl Fn(&Place) -> bool + Copy) -> bool {
+        self.0.damaged.borrow().iter().all(|damaged| {
+            let Damaged { node, offset, generation, bytes } = *damaged;
+            let is_whole = |at: &Place| {
+                let holds = self.with(at.node, |memory| {
+                    let object = &memory.pool[at.offset as usize..][..bytes];
+                    Object::decode_generation(object, generation).is_ok()
+                });
+                holds == Some(true)
+            };
+            let replicas = self.reuse().replicas_of(Place { node, offset });
+            let mut whole = replicas.iter().filter(|at| is_whole(at)).peekable();
+            // If none is, it has been used again.
+            whole.peek().is_none() || whole.any(is_left)
+        })
+    }
+
     /// Damages a word of some live object on one of its replicas, if another one stays whole. `false` if
     /// there is none.
     pub fn damage(&self, rng: &Rng) -> bool {
-        let candidates: Vec<(Place, usize, usize)> = {
+        self.damage_beside(rng, |_| true)
+    }
+
+    /// The same; the other one is on a node where this holds.
+    pub(crate) fn damage_beside(&self, rng: &Rng, is_safe: impl Fn(MnId) -> bool) -> bool {
+        let candidates: Vec<(Place, u8, usize, usize)> = {
             let entries = self.watched();
             let all: Vec<(Place, &Rc<[u8]>, SlotRef)> = entries.replicas().collect();
+            let damaged = self.0.damaged.borrow();
+            let was_whole = |at: &Place, object: &[u8]| {
+                let (generation, bytes) = (Object::header_generation(object), object.len());
+                let Place { node, offset } = *at;
+                !damaged.contains(&Damaged { node, offset, generation, bytes })
+            };
             // One replica of each object is spared: who reads them all one after the other must find one
             // that was whole all the time.
             let keeps_another = |(at, object, slot): &&(Place, &Rc<[u8]>, SlotRef)| {
@@ -272,19 +314,25 @@ impl Network {
                 let checksum = usize::from(object[0]) + usize::from(object[1]);
                 let spared = replicas[checksum % replicas.len()];
                 let mut others = replicas.iter().filter(|place| *place != at);
-                spared != *at && self.has(at.node) && others.any(|place| self.is_whole(*place))
+                let stays =
+                    |at: &Place| was_whole(at, object) && is_safe(at.node) && self.is_whole(*at);
+                spared != *at && self.has(at.node) && others.any(stays)
             };
             let end = |object: &[u8]| {
                 let object = Object::decode(object).expect("it was whole");
                 object.value_offset() + object.value().len()
             };
             let found = all.iter().filter(keeps_another);
-            found.map(|(place, object, _)| (*place, object.len(), end(object))).collect()
+            let generation = |object: &[u8]| Object::header_generation(object);
+            let of = |(place, object, _): &(Place, &Rc<[u8]>, SlotRef)| {
+                (*place, generation(object), object.len(), end(object))
+            };
+            found.map(of).collect()
         };
         if candidates.is_empty() {
             return false;
         }
-        let (place, bytes, end) = rng.pick(&candidates);
+        let (place, generation, bytes, end) = rng.pick(&candidates);
         // Header and key matter more than the rest of a long value; the padding does not, but for the used bit.
         let words = end.div_ceil(8);
         let (word, matters) = match rng.below(6) {
@@ -295,6 +343,8 @@ impl Network {
         };
         let flips = rng.pick(&[1 << rng.below(64), 1 | rng.below_u64(u64::MAX), u64::MAX]);
         let flips = if flips & matters == 0 { matters } else { flips & matters };
+        let damaged = Damaged { node: place.node, offset: place.offset, generation, bytes };
+        self.0.damaged.borrow_mut().insert(damaged);
         self.flip(Place { offset: place.offset + 8 * word as u64, ..place }, flips);
         count(&self.0.sim.counts().damages);
         true

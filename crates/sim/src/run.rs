@@ -177,7 +177,9 @@ const REPAIR_LIMIT_NS: Nanos = 20_000_000_000;
 impl Run {
     fn new(sim: &Sim, options: &RunOptions) -> Run {
         let named = |name| Rng::named(options.seed, name);
-        let faults: BTreeSet<Fault> = options.scenario.faults().iter().copied().collect();
+        let mut faults: BTreeSet<Fault> = options.scenario.faults().iter().copied().collect();
+        let seldom = named("seldom");
+        faults.extend(options.scenario.seldom().iter().filter(|_| seldom.one_in(4)));
         let faults = &faults - &options.without;
         let mut shape = Shape::draw(options.scenario, &named("shape"), |f| faults.contains(&f));
         shape.draw_fabric(&named("fabric"));

@@ -39,6 +39,10 @@ pub enum Fault {
     MasterRestart,
     /// The master crashes while it repairs something.
     RecoveryCrash,
+    /// Verbs that a living client has given up execute all the same, when they get through.
+    LateVerb,
+    /// For a while a master of no cluster, or of another one, answers in the place of the master.
+    ForeignMaster,
     /// Memory nodes join.
     Join,
     /// Memory nodes are drained; at times they are to stay after all.
@@ -49,7 +53,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 14] = [
+    pub const ALL: [Fault; 16] = [
         Fault::Delay,
         Fault::Tear,
         Fault::ClientCrash,
@@ -61,6 +65,8 @@ impl Fault {
         Fault::LostCompletion,
         Fault::MasterRestart,
         Fault::RecoveryCrash,
+        Fault::LateVerb,
+        Fault::ForeignMaster,
         Fault::Join,
         Fault::Drain,
         Fault::Damage,
@@ -80,6 +86,8 @@ impl Fault {
             Fault::LostCompletion => "lost-completion",
             Fault::MasterRestart => "master-restart",
             Fault::RecoveryCrash => "recovery-crash",
+            Fault::LateVerb => "late-verb",
+            Fault::ForeignMaster => "foreign-master",
             Fault::Join => "join",
             Fault::Drain => "drain",
             Fault::Damage => "damage",
@@ -119,7 +127,7 @@ pub enum Scenario {
     Damage,
     /// Clients and memory nodes are cut off from the master together, while others go on without them.
     Cuts,
-    /// All of it, but for damage, which nothing survives that has lost its other replicas.
+    /// All of it.
     Storm,
 }
 
@@ -177,7 +185,7 @@ impl Scenario {
                 "objects damaged on one replica, in an index that grows and a pool that moves"
             }
             Scenario::Cuts => "clients and memory nodes that are cut off from the master together",
-            Scenario::Storm => "every fault there is, but for damage",
+            Scenario::Storm => "every fault there is",
         }
     }
 
@@ -207,7 +215,36 @@ impl Scenario {
             }
             Scenario::Damage => &[Delay, Tear, ClientCrash, RecoveryCrash, Join, Drain, Damage],
             Scenario::Cuts => &[Delay, Tear, CommonPartition, MasterRestart],
-            Scenario::Storm => Fault::ALL.split_last().expect("there are faults").1,
+            Scenario::Storm => &[
+                Delay,
+                Tear,
+                ClientCrash,
+                NodeCrash,
+                Stop,
+                Partition,
+                CommonPartition,
+                LostMessage,
+                LostCompletion,
+                MasterRestart,
+                RecoveryCrash,
+                Join,
+                Drain,
+            ],
+        }
+    }
+
+    /// The faults that one of four runs has besides, each of which is drawn by itself: so the other runs are as
+    /// they would be without.
+    pub fn seldom(self) -> &'static [Fault] {
+        use Fault::*;
+        match self {
+            Scenario::Mixed | Scenario::Inserts | Scenario::Crashes | Scenario::Growth => &[],
+            Scenario::Losses | Scenario::Reuse => &[LateVerb],
+            Scenario::Elastic | Scenario::Cuts => &[ForeignMaster],
+            Scenario::Unsteady => &[LateVerb, ForeignMaster],
+            // Of what is damaged another replica is left.
+            Scenario::Damage => &[NodeCrash],
+            Scenario::Storm => &[LateVerb, ForeignMaster, Damage],
         }
     }
 }
@@ -310,6 +347,7 @@ impl Shape {
             tearing: has(Fault::Tear),
             nic_in_process: rng.one_in(2),
             lost_completions_one_in: if has(Fault::LostCompletion) { 3_000 } else { 0 },
+            late_verbs: has(Fault::LateVerb),
             ..NetworkOptions::default()
         };
         let shape = Shape {

@@ -59,6 +59,11 @@ impl NodeHost {
         }
     }
 
+    /// The cluster of which it may hold something.
+    pub fn holds_of(&self) -> Option<ClusterId> {
+        self.logic.borrow().holds_of()
+    }
+
     /// Decides about a request and carries the effects out.
     pub fn handle(&self, cluster: &Cluster, request: NodeRequest) -> NodeReply {
         cluster.sim().note(&[8, self.identity], || format!("{} asked: {request:?}", self.control));
@@ -92,6 +97,12 @@ impl NodeHost {
 /// The one cluster that there is.
 pub(crate) const CLUSTER: ClusterId = ClusterId::from_word(0xc1).unwrap();
 
+/// A cluster that others might have formed.
+pub(crate) const OTHER_CLUSTER: ClusterId = ClusterId::from_word(0xc2).unwrap();
+
+/// What a master has persisted.
+type Store = BTreeMap<String, Record>;
+
 /// What happens with a reply.
 type ReplyTo = Box<dyn FnOnce(MasterReply)>;
 
@@ -99,7 +110,9 @@ type ReplyTo = Box<dyn FnOnce(MasterReply)>;
 pub(crate) struct MasterHost {
     settings: Settings,
     logic: RefCell<Option<Master>>,
-    store: RefCell<BTreeMap<String, Record>>,
+    store: RefCell<Store>,
+    /// That of the cluster's own master, while another one is in its place.
+    own_store: RefCell<Option<Store>>,
     pub process: Cell<ProcessId>,
     /// Restarts so far: answers to an earlier process are lost.
     incarnation: Cell<u64>,
@@ -128,6 +141,7 @@ impl MasterHost {
             settings,
             logic: RefCell::new(None),
             store: RefCell::new(store),
+            own_store: RefCell::new(None),
             process: Cell::new(process),
             incarnation: Cell::new(0),
             waiting: RefCell::default(),
@@ -203,6 +217,28 @@ impl MasterHost {
             count(&cluster.sim().counts().recovery_crashes);
         }
         cluster.sim().crash(self.process.get());
+    }
+
+    /// Who is started next goes on from the store of another cluster, or from an empty one. Whether that is not
+    /// so already.
+    pub fn usurp(&self, other: Option<ClusterId>) -> bool {
+        let mut own = self.own_store.borrow_mut();
+        let is_own = own.is_none();
+        if is_own {
+            let foreign = other.map(Record::Cluster).into_iter();
+            let foreign = foreign.map(|record| (record.key(), record)).collect();
+            *own = Some(self.store.replace(foreign));
+        }
+        is_own
+    }
+
+    /// Who is started next is the cluster's own master again.
+    pub fn reinstate(&self) {
+        if let Some(own) = self.own_store.take() {
+            let foreign = self.store.replace(own);
+            let is_kept = foreign.values().all(|record| matches!(record, Record::Cluster(_)));
+            assert!(is_kept, "a foreign master has got something of this cluster: {foreign:?}");
+        }
     }
 
     pub fn forget_requests(&self) {

@@ -59,7 +59,8 @@ impl Shrinking {
 
     fn fewer_faults(&mut self) -> bool {
         let mut fewer = false;
-        for fault in self.options.scenario.faults() {
+        let scenario = self.options.scenario;
+        for fault in scenario.faults().iter().chain(scenario.seldom()) {
             if !self.options.without.contains(fault) {
                 let mut options = self.options.clone();
                 options.without.insert(*fault);

@@ -46,12 +46,18 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 fn list() -> Result<(), Failure> {
     for scenario in fusee_sim::Scenario::ALL {
-        let faults: Vec<&str> = scenario.faults().iter().map(|f| f.name()).collect();
-        let about = scenario.about();
+        let names = |faults: &[fusee_sim::Fault]| {
+            let names: Vec<&str> = faults.iter().map(|f| f.name()).collect();
+            names.join(", ")
+        };
+        let (about, faults) = (scenario.about(), names(scenario.faults()));
+        let seldom = match names(scenario.seldom()) {
+            seldom if seldom.is_empty() => seldom,
+            seldom => format!("\n          in one of four runs each: {seldom}"),
+        };
         output::line(&format!(
-            "{:9} {about}\n          faults: {}",
-            scenario.name(),
-            faults.join(", ")
+            "{:9} {about}\n          faults: {faults}{seldom}",
+            scenario.name()
         ))?;
     }
     Ok(())

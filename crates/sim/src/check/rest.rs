@@ -8,7 +8,8 @@
 //! or the log object of whoever freed the slot. No two words keep one. Its free bit is not set, and it
 //! lies before the part of its block that was never allocated. The block has an owner in the tables
 //! of all replicas of its region: else it could be given out again. It need not be the same owner
-//! everywhere, where a message got lost or a client crashed while the block was handed on.
+//! everywhere, where a message got lost or a client crashed while the block was handed on. But each memory
+//! node goes by what its own table shows.
 //!
 //! *Nothing is lost*, where nothing went wrong: every block with an owner is known to the master, and
 //! every object of it is kept by a word, or marked as free, or was never allocated.
@@ -16,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::Leftover;
-use fusee_control::node::BlockId;
+use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, BlockShape, Object, Slot, bitmap_bytes};
 use fusee_core::race::Buckets;
 use fusee_core::verbs::ClientId;
@@ -33,6 +34,7 @@ use crate::cluster::Cluster;
 pub fn at_rest(cluster: &Cluster, leftovers: &BTreeMap<BlockId, Leftover>) {
     let view = cluster.view().clone();
     replicas_agree(cluster);
+    tables_are_shown(cluster, &view);
     for (object, (slot, word)) in kept(cluster, &view) {
         let (region, block) = block_of(&view, object);
         let owners = owners_of(cluster, &view, region, block);
@@ -187,6 +189,24 @@ fn bytes_at(cluster: &Cluster, place: Place, bytes: u64) -> Vec<u8> {
     let found =
         cluster.network().with(place.node, |memory| memory.pool[at..at + bytes as usize].to_vec());
     found.expect("the nodes of the view are there")
+}
+
+/// Checks that each memory node goes by the table that its pool shows: should it lead a region, it gives the
+/// blocks out that are free by its own.
+fn tables_are_shown(cluster: &Cluster, view: &View) {
+    for (region, places) in (0u32..).zip(view.regions.iter().map(|region| &region.places)) {
+        for place in places {
+            let known = cluster.peek_node(place.node, NodeRequest::OwnersOf { region });
+            let Some(NodeReply::Owners(known)) = known else {
+                panic!("{} does not know region {region}: {known:?}", place.node);
+            };
+            let bytes = bytes_at(cluster, *place, known.len() as u64 * TABLE_ENTRY_BYTES);
+            let shown =
+                bytes.as_chunks().0.iter().map(|entry| ClientId(u32::from_le_bytes(*entry)));
+            let shown: Vec<ClientId> = shown.collect();
+            assert_eq!(known, shown, "whose the blocks of region {region} are, at {place:?}");
+        }
+    }
 }
 
 /// Who owns a block, by the tables of all replicas.
