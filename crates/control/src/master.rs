@@ -94,9 +94,11 @@ pub enum MasterRequest {
     TakeLeftover {
         /// The session's id.
         client: ClientId,
-        /// What it had been given, under which name, and has taken over since it heard an answer to this
-        /// last.
-        adopted: Vec<(BlockId, ClientId)>,
+        /// Names this request among those of the session, and what it is given in answer to it.
+        turn: u64,
+        /// What it had been given, in answer to which request, and has taken over since it heard an answer to
+        /// this last.
+        adopted: Vec<(BlockId, u64)>,
         /// The class of the objects that it needs. `None` if any block would do: some of it may be
         /// free, or all, so that it can go back to the pool.
         class: Option<SizeClass>,

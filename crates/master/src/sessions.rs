@@ -38,11 +38,18 @@ pub const IDS_PER_RECORD: u32 = 64;
 /// Leftovers kept at most; beyond, they are forgotten.
 const MAX_LEFTOVERS: usize = 1 << 16;
 
+/// What a session was given, in answer to which of its requests.
+#[derive(Debug)]
+struct Gift {
+    turn: u64,
+    left: Leftover,
+}
+
 /// An open session.
 #[derive(Debug, Default)]
 pub struct Session {
     /// What it was given since this process runs, and has not said that it took over.
-    given: Vec<Leftover>,
+    given: Vec<Gift>,
     /// The serial of what it handed on last.
     handed_on: u64,
     /// Its last pulse; views before the first count as not acknowledged.
@@ -256,7 +263,7 @@ impl Sessions {
     /// whose owner is about to be recovered: that finds it again.
     pub fn take_leftover(
         &mut self,
-        client: ClientId,
+        (client, turn): (ClientId, u64),
         class: Option<SizeClass>,
         may_use: impl Fn(&Leftover) -> bool,
         writes: &mut Vec<Write>,
@@ -279,16 +286,17 @@ impl Sessions {
         })?;
         self.left.remove(&leftover.block);
         self.used.remove(&leftover.block);
-        session.given.retain(|given| given.block != leftover.block);
-        session.given.push(leftover);
+        session.given.retain(|given| given.left.block != leftover.block);
+        session.given.push(Gift { turn, left: leftover });
         writes.push(Write::Remove(leftover_key(leftover.block)));
         Some(leftover)
     }
 
-    /// A session has taken over what it was given, under these names.
-    pub fn has_adopted(&mut self, client: ClientId, blocks: &[(BlockId, ClientId)]) {
+    /// A session has taken over what it was given in answer to these requests. It may have been given the same
+    /// block once more since: this may come late.
+    pub fn has_adopted(&mut self, client: ClientId, blocks: &[(BlockId, u64)]) {
         if let Some(session) = self.open.get_mut(&client) {
-            session.given.retain(|given| !blocks.contains(&(given.block, given.owner)));
+            session.given.retain(|given| !blocks.contains(&(given.left.block, given.turn)));
         }
     }
 
@@ -298,8 +306,10 @@ impl Sessions {
             leftovers.iter().filter(|left| left.owner == client).map(|left| left.block).collect();
         let sessions = self.open.iter_mut().chain(&mut self.given_up);
         let others = sessions.filter(|(other, _)| **other != client);
-        let given = others.map(|(_, session)| &mut session.given).chain(self.limbo.values_mut());
-        given.for_each(|given| given.retain(|left| !had.contains(&left.block)));
+        others.for_each(|(_, session)| {
+            session.given.retain(|given| !had.contains(&given.left.block))
+        });
+        self.limbo.values_mut().for_each(|given| given.retain(|left| !had.contains(&left.block)));
     }
 
     /// Some may have become free since.
@@ -326,8 +336,9 @@ impl Sessions {
         session.handed_on = serial;
         writes.push(Write::Put(Record::Session { client, given_up: false, handed_on: serial }));
         // What it had been given it may not return once more, should it be given up.
-        let handed_on = |given: &Leftover| leftovers.iter().any(|left| left.block == given.block);
-        let (gone, given) = std::mem::take(&mut session.given).into_iter().partition(handed_on);
+        let handed_on = |given: &Gift| leftovers.iter().any(|left| left.block == given.left.block);
+        let (gone, given): (Vec<Gift>, _) =
+            std::mem::take(&mut session.given).into_iter().partition(handed_on);
         session.given = given;
         self.is_had(client, leftovers);
         let kept = self.keep_all(client, leftovers, &gone, view, writes);
@@ -340,13 +351,13 @@ impl Sessions {
         &mut self,
         client: ClientId,
         leftovers: &[Leftover],
-        given: &[Leftover],
+        given: &[Gift],
         view: &View,
         writes: &mut Vec<Write>,
     ) -> Result<(), String> {
         let mut dropped = None;
         for leftover in leftovers {
-            let before = given.iter().find(|before| before.block == leftover.block);
+            let before = before(given, leftover);
             if let Err(what) = self.keep(client, leftover, before, view, writes) {
                 dropped = Some(format!("{leftover:?} is dropped: {what}"));
             }
@@ -386,12 +397,12 @@ impl Sessions {
     fn return_given(
         &mut self,
         client: ClientId,
-        given: &[Leftover],
+        given: &[Gift],
         is_known: impl Fn(&Leftover) -> bool,
         view: &View,
         writes: &mut Vec<Write>,
     ) {
-        for left in given.iter().filter(|left| !is_known(left)) {
+        for left in given.iter().map(|given| &given.left).filter(|left| !is_known(left)) {
             if self.left.contains(&left.block) {
                 // Somebody has said since what there is.
             } else if self.open.contains_key(&left.owner) {
@@ -420,7 +431,7 @@ impl Sessions {
         let leftovers: Vec<Leftover> = leftovers.copied().collect();
         for leftover in &leftovers {
             // What is dropped is room, no more.
-            let before = given.iter().find(|before| before.block == leftover.block);
+            let before = before(&given, leftover);
             let _dropped = self.keep(client, leftover, before, view, writes);
         }
         let is_owned = |left: &Leftover| owned.contains(&left.block);
@@ -476,4 +487,9 @@ impl Sessions {
         self.leftovers.entry(class).or_default().push(*leftover);
         Ok(())
     }
+}
+
+/// How a session was given a block that it hands on.
+fn before<'g>(given: &'g [Gift], leftover: &Leftover) -> Option<&'g Leftover> {
+    given.iter().map(|given| &given.left).find(|before| before.block == leftover.block)
 }

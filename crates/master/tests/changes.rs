@@ -7,6 +7,8 @@ mod elastic;
 mod epochs;
 #[path = "changes/identity.rs"]
 mod identity;
+#[path = "changes/jobs.rs"]
+mod jobs;
 #[path = "changes/joins.rs"]
 mod joins;
 #[path = "changes/standing.rs"]
@@ -143,6 +145,8 @@ fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
     let (alive, dead) = (world.open(), world.open());
     give_block(&world, dead, true);
     give_block(&world, dead, false);
+    // A node that comes has to know of it.
+    give_block(&world, alive, true);
     world.add_node();
     world.pass(100);
     world.sessions[1].renews = false;
@@ -212,6 +216,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     let number = world.view().number;
     let take = |client| MasterRequest::TakeLeftover {
+        turn: 0,
         adopted: vec![],
         client,
         class: Some(class),
@@ -235,6 +240,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     // Who acts by an older view would miss the replicas that have been added since.
     let late = MasterRequest::TakeLeftover {
         client: third,
+        turn: 0,
         adopted: vec![],
         class: None,
         full: true,
@@ -261,6 +267,7 @@ fn sessions_that_die_together_leave_no_block_half_way() {
     assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
     let view = world.view();
     let take = MasterRequest::TakeLeftover {
+        turn: 0,
         adopted: vec![],
         client: second,
         class: Some(class),

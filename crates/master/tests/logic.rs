@@ -290,6 +290,7 @@ impl World {
         let mut taken = Vec::new();
         loop {
             match self.ask(MasterRequest::TakeLeftover {
+                turn: 0,
                 adopted: vec![],
                 client,
                 class: Some(class),
@@ -553,6 +554,7 @@ fn leftovers_pass_to_one_later_session_each() {
     let class = Some(other_class);
     let request = MasterRequest::TakeLeftover {
         client: ClientId(3),
+        turn: 0,
         adopted: vec![],
         class,
         full: false,

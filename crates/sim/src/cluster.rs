@@ -627,6 +627,7 @@ impl Cluster {
         while let MasterReply::Leftover { leftover: Some(leftover), .. } =
             ask(MasterRequest::TakeLeftover {
                 client,
+                turn: 0,
                 adopted: vec![],
                 class: None,
                 full: true,

@@ -76,11 +76,14 @@ pub(super) struct BlockSource<E> {
     /// Blocks that were handed on: the tables name this session until somebody has taken them over.
     handed_on: RefCell<BTreeSet<BlockId>>,
     /// What it has begun to take over, and may have taken over.
-    adopting: RefCell<BTreeMap<BlockId, Leftover>>,
+    adopting: RefCell<BTreeMap<BlockId, Gift>>,
     /// Requests for blocks that run.
     asking: Cell<u32>,
-    /// What it has taken over since the master heard of that last.
-    adopted: RefCell<Vec<(BlockId, ClientId)>>,
+    /// What it has taken over since the master heard of that last, and in answer to which request it was
+    /// given that.
+    adopted: RefCell<Vec<(BlockId, u64)>>,
+    /// Requests to the master for what others have left, so far.
+    taking: Cell<u64>,
     /// Leftovers that it has taken since the last block from the pool.
     full_in_a_row: Cell<u32>,
     /// Requests for blocks so far, and blocks that were given back.
@@ -94,6 +97,14 @@ pub(super) struct BlockSource<E> {
     /// Whether there were requests whose answer nobody heard: there may be blocks that the tables say
     /// are this session's, and of which it does not know.
     missed: Cell<bool>,
+}
+
+/// What the master has given, in answer to which request, and whether its owner has not ended.
+#[derive(Clone, Copy)]
+struct Gift {
+    turn: u64,
+    leftover: Leftover,
+    owner_lives: bool,
 }
 
 /// A request for a block runs. If it is dropped, so is an answer.
@@ -143,6 +154,7 @@ impl<E: Environment> BlockSource<E> {
             lends: Cell::new(false),
             calls: RefCell::default(),
             adopted: RefCell::default(),
+            taking: Cell::new(0),
             missed: Cell::new(false),
         }
     }
@@ -289,7 +301,7 @@ impl<E: Environment> BlockSource<E> {
         }
         let before = self.adopting.borrow().get(&block).copied();
         let recorded = match &before {
-            Some(leftover) => self.adopt(leftover, false, view).await,
+            Some(gift) => self.adopt(&Gift { owner_lives: false, ..*gift }, view).await,
             None => self.record_on_backups(block, view).await,
         };
         if let Err(error) = recorded {
@@ -297,7 +309,7 @@ impl<E: Environment> BlockSource<E> {
             return None;
         }
         Some(match before {
-            Some(leftover) => self.left(&leftover, view),
+            Some(gift) => self.left(&gift, view),
             None => self.fresh(block, class, view),
         })
     }
@@ -319,8 +331,8 @@ impl<E: Environment> BlockSource<E> {
         full: bool,
         view: &View,
     ) -> Option<BlockGrant> {
-        let (leftover, owner_lives) = self.take_leftover(class, full, view).await?;
-        let block = leftover.block;
+        let gift = self.take_leftover(class, full, view).await?;
+        let (leftover, block) = (gift.leftover, gift.leftover.block);
         // The master may not know that somebody gave it back to the pool, before this session got it
         // from there.
         let is_ours = self.held.borrow().contains(&block);
@@ -328,9 +340,9 @@ impl<E: Environment> BlockSource<E> {
             return None;
         }
         self.handed_on.borrow_mut().remove(&block);
-        self.adopting.borrow_mut().insert(block, leftover);
-        match self.adopt(&leftover, owner_lives, view).await {
-            Ok(()) => Some(self.left(&leftover, view)),
+        self.adopting.borrow_mut().insert(block, gift);
+        match self.adopt(&gift, view).await {
+            Ok(()) => Some(self.left(&gift, view)),
             Err(error) => {
                 tracing::debug!(?leftover, %error, "a handed-on block is not taken over");
                 if self.adopting.borrow().contains_key(&block) {
@@ -342,10 +354,10 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// A leftover is the session's.
-    fn left(&self, leftover: &Leftover, view: &View) -> BlockGrant {
-        let Leftover { block, owner, class, first, marked } = *leftover;
+    fn left(&self, gift: &Gift, view: &View) -> BlockGrant {
+        let Leftover { block, class, first, marked, .. } = gift.leftover;
         self.holds(block);
-        self.adopted.borrow_mut().push((block, owner));
+        self.adopted.borrow_mut().push((block, gift.turn));
         let address = view.geometry.block_address(block.region, block.block);
         BlockGrant { address, class, first, marked, pool_is_empty: false }
     }
@@ -414,13 +426,12 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// The block, and whether its owner has not ended.
     async fn take_leftover(
         &self,
         class: Option<SizeClass>,
         full: bool,
         view: &View,
-    ) -> Option<(Leftover, bool)> {
+    ) -> Option<Gift> {
         if let Some(left) = self.without_master.get().checked_sub(1) {
             self.without_master.set(left);
             return None;
@@ -428,13 +439,15 @@ impl<E: Environment> BlockSource<E> {
         let (client, view) = (self.client, view.number);
         let adopted = self.adopted.borrow().clone();
         let told = adopted.clone();
-        let request = MasterRequest::TakeLeftover { client, adopted, class, full, view };
+        let turn = self.taking.get();
+        self.taking.set(turn + 1);
+        let request = MasterRequest::TakeLeftover { client, turn, adopted, class, full, view };
         let deadline = MASTER_DEADLINE.min(self.node_deadline);
         match self.env.ask_master(request, deadline).await {
             Ok(MasterReply::Leftover { leftover, owner_lives }) => {
                 self.adopted.borrow_mut().retain(|block| !told.contains(block));
                 let leftover = leftover.filter(|l| class.is_none_or(|class| l.class == class));
-                leftover.map(|leftover| (leftover, owner_lives))
+                leftover.map(|leftover| Gift { turn, leftover, owner_lives })
             }
             Ok(_) => None,
             // Memory nodes have blocks without the master's help.
@@ -596,12 +609,8 @@ impl<E: Environment> BlockSource<E> {
         Ok(())
     }
 
-    async fn adopt(
-        &self,
-        leftover: &Leftover,
-        owner_lives: bool,
-        view: &View,
-    ) -> Result<(), Error> {
+    async fn adopt(&self, gift: &Gift, view: &View) -> Result<(), Error> {
+        let Gift { leftover, owner_lives, .. } = *gift;
         if !is_valid(view, leftover.block) {
             return Err(Error::Allocation { reason: "there is no such block".into() });
         }

@@ -37,9 +37,9 @@ impl Master {
                 reply
             }
             MasterRequest::Open => self.open(now_ms, connection, out),
-            MasterRequest::TakeLeftover { client, adopted, class, full, view } => {
+            MasterRequest::TakeLeftover { client, turn, adopted, class, full, view } => {
                 self.sessions.has_adopted(client, &adopted);
-                self.take_leftover(now_ms, client, (class, full), view, out)
+                self.take_leftover(now_ms, (client, turn), (class, full), view, out)
             }
             MasterRequest::HandOn { client, serial, leftovers, used } => {
                 self.hand_on(now_ms, (client, serial), (&leftovers, &used), out)
@@ -123,7 +123,7 @@ impl Master {
     fn take_leftover(
         &mut self,
         now_ms: u64,
-        client: ClientId,
+        asker: (ClientId, u64),
         (class, full): (Option<SizeClass>, bool),
         by: u64,
         out: &mut Actions,
@@ -144,12 +144,12 @@ impl Master {
         let first = |leftover: &Leftover| may_use(leftover) && has_room(leftover);
         let sessions = &mut self.sessions;
         sessions.forget_used(now_ms);
-        let mut leftover = sessions.take_leftover(client, class, first, &mut writes);
+        let mut leftover = sessions.take_leftover(asker, class, first, &mut writes);
         if leftover.is_none() && full {
             // What is not marked is found only when memory is short.
             let is_marked = |left: &Leftover| class.is_none() || left.marked.is_some();
             let may_use = |leftover: &Leftover| may_use(leftover) && is_marked(leftover);
-            leftover = sessions.take_leftover(client, class, may_use, &mut writes);
+            leftover = sessions.take_leftover(asker, class, may_use, &mut writes);
         }
         if !writes.is_empty() {
             out.push(Action::Persist(writes));

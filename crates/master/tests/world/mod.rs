@@ -107,6 +107,11 @@ pub struct World {
     /// Jobs take long: until [`World::end_jobs`].
     pub holds_jobs: bool,
     held_jobs: Vec<(u64, ClientId, Box<View>, Job)>,
+    /// Reports of jobs take long: until [`World::report`].
+    pub holds_reports: bool,
+    held_reports: Vec<(u64, Result<JobReport, JobError>)>,
+    /// What jobs have asked nodes.
+    pub orders: Rc<RefCell<Vec<(MnId, NodeRequest)>>>,
     /// Whether verbs of these jobs may still be on their way.
     pub verbs_linger: bool,
     /// Who has worked on jobs.
@@ -136,6 +141,9 @@ impl World {
             recoveries_fail: false,
             holds_jobs: false,
             held_jobs: Vec::new(),
+            holds_reports: false,
+            held_reports: Vec::new(),
+            orders: Rc::default(),
             verbs_linger: true,
             repairers: BTreeSet::new(),
             replies: BTreeMap::new(),
@@ -274,6 +282,10 @@ impl World {
             }
             Action::Job { token, client, view, job } => {
                 let result = self.run(client, &view, job)?;
+                if self.holds_reports {
+                    self.held_reports.push((token, result));
+                    return Ok(None);
+                }
                 Ok(Some(Event::JobDone { token, result }))
             }
             Action::Clear => {
@@ -312,12 +324,34 @@ impl World {
             }
         }
         let (ticks, crash_after) = (self.ticks.clone(), self.crash_after.clone());
-        let hands = Hands { nodes: self.nodes.clone(), client, ticks, crash_after };
+        let (nodes, orders) = (self.nodes.clone(), self.orders.clone());
+        let hands = Hands { nodes, client, ticks, crash_after, orders };
         let job = pin!(jobs::run(&hands, &hands, view, job));
         match job.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Ok(result),
             Poll::Pending => Err(Crashed),
         }
+    }
+
+    /// How many jobs have begun that take long.
+    pub fn jobs(&self) -> usize {
+        self.held_jobs.len()
+    }
+
+    /// How many jobs have ended without the master having heard of it.
+    pub fn reports(&self) -> usize {
+        self.held_reports.len()
+    }
+
+    /// The master hears of jobs at once. Of how many it had not.
+    pub fn report(&mut self) -> usize {
+        self.holds_reports = false;
+        let held = std::mem::take(&mut self.held_reports);
+        let count = held.len();
+        for (token, result) in held {
+            self.feed(Event::JobDone { token, result });
+        }
+        count
     }
 
     /// Jobs take no time any more. How many did.
@@ -592,6 +626,7 @@ struct Crashed;
 /// How a job reaches the nodes.
 struct Hands {
     nodes: Rc<RefCell<Vec<TestNode>>>,
+    orders: Rc<RefCell<Vec<(MnId, NodeRequest)>>>,
     client: ClientId,
     ticks: Rc<Cell<usize>>,
     crash_after: Rc<Cell<Option<usize>>>,
@@ -633,6 +668,7 @@ impl Fabric for Hands {
 impl Reach for Hands {
     async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
         self.tick().await;
+        self.orders.borrow_mut().push((node, request.clone()));
         let node = &mut self.nodes.borrow_mut()[usize::from(node.0)];
         if node.alive { Ok(node.handle(request)) } else { Err("connection refused".into()) }
     }

@@ -269,8 +269,9 @@ fn what_is_given_back_is_not_reported_as_taken_over() {
     let view = view();
     let block = BlockId { region: 0, block: 0 };
     let leftover = Leftover { block, owner: ClientId(3), class, first: 0, marked: None };
-    let address = source.left(&leftover, &view).address;
-    assert_eq!(*source.adopted.borrow(), [(block, ClientId(3))]);
+    let gift = Gift { turn: 5, leftover, owner_lives: false };
+    let address = source.left(&gift, &view).address;
+    assert_eq!(*source.adopted.borrow(), [(block, 5)]);
     at_once(source.free(address, &view));
     assert_eq!(*source.adopted.borrow(), []);
 }

@@ -1,0 +1,70 @@
+//! What jobs of the master keep from going on, and in which order they ask.
+
+use super::*;
+
+/// A job works by an older view: what it posts would come among what a change does.
+#[test]
+fn a_change_does_not_begin_to_transform_beside_a_job() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (_, dead) = (world.open(), world.open());
+    world.pass(100);
+    world.sessions[1].renews = false;
+    world.holds_jobs = true;
+    world.ask(MasterRequest::Abandon { client: dead });
+    world.until("the recovery has begun", |world| world.jobs() == 1);
+    world.kill(1);
+    world.pass(3 * LEASE_MS);
+    let stage = world.view().change.map(|change| change.stage);
+    assert_eq!((stage, world.jobs()), (Some(Stage::Frozen), 1), "{:#?}", world.log);
+    assert_eq!(world.end_jobs(), 1);
+    world.until("redundancy", World::is_whole);
+}
+
+/// A job has ended, and its report comes when the view has changed: nobody has left the newer view's older ones.
+#[test]
+fn a_report_about_an_older_view_ends_no_stage() {
+    let mut world = World::formed(settings(4, 3, 3));
+    world.open();
+    world.pass(100);
+    world.holds_reports = true;
+    world.kill(1);
+    world.until("the replicas are equal", |world| world.reports() == 1);
+    let stage = |world: &World| world.view().change.map(|change| change.stage);
+    assert_eq!(stage(&world), Some(Stage::Transforming));
+    world.sessions[0].follows = false;
+    world.kill(2);
+    world.pass(100);
+    assert_eq!(stage(&world), Some(Stage::Frozen));
+    assert_eq!(world.report(), 1);
+    assert_eq!(stage(&world), Some(Stage::Frozen), "a session has not left the older view");
+    world.sessions[0].follows = true;
+    world.until("the end of the change", |world| stage(world).is_none());
+}
+
+/// The primary hands a block out as soon as it is free there: by then no backup may name anybody.
+#[test]
+fn recovery_frees_blocks_on_their_backups_first() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let dead = world.open();
+    let blocks = [give_block(&world, dead, true), give_block(&world, dead, false)];
+    world.ask(MasterRequest::Abandon { client: dead });
+    world.until("the recovery", World::is_whole);
+    let view = world.view();
+    let orders = world.orders.borrow();
+    for block in blocks {
+        let freed: Vec<MnId> = orders
+            .iter()
+            .filter_map(|(node, request)| match request {
+                NodeRequest::SetOwner { block: of, to, .. }
+                | NodeRequest::TakeBack { block: of, to, .. } => {
+                    (*of == block && *to == ClientId::NOBODY).then_some(*node)
+                }
+                _ => None,
+            })
+            .collect();
+        let primary = view.regions[block.region as usize].places[0].node;
+        let last = freed.iter().rposition(|node| *node != primary);
+        let first = freed.iter().position(|node| *node == primary).expect("it is freed there");
+        assert!(last.is_none_or(|last| last < first), "{block:?} is led by {primary}: {freed:?}");
+    }
+}
