@@ -161,12 +161,19 @@ mutants! {
     OtherKeyByItsStart,
     /// A damaged replica stays as it is: when the good ones are lost, so is the pair.
     DamageStays,
+    /// A repair that may still execute is taken for lost: it comes when the object is another one.
+    RepairNotAwaited,
+    /// What a word that is not committed leads to is repaired: it need not be elsewhere yet.
+    RepairsUncommitted,
     /// A split believes the first replica of an object: an entry goes where its key is not looked for.
     SplitTrustsOneReplica,
     /// A split leaves entries where they are whose keys are longer than what it reads first.
     SplitReadsOnce,
     /// A region is copied from one replica, damage included.
     CopiesDamage,
+    /// A region is copied without telling the node whose blocks are whose: should it lead, it gives them
+    /// to others.
+    CopiesNoOwners,
 
     // Objects.
     /// An object is written to its first replica only: it is lost with that node.
@@ -197,6 +204,21 @@ mutants! {
     ZeroedBlockReturnedAtOnce,
     /// A comparison looks only at the first slots of every subtable.
     ComparesFewSlots,
+    /// A comparison looks at primaries only: what a lost write has left on a backup may be settled on.
+    ComparesPrimariesOnly,
+    /// A comparison looks at blocks with writes under way: what no slot keeps yet is taken for garbage.
+    ComparesBesideWrites,
+    /// A session does not notice that the free bitmap of a block is elsewhere: marks that were lost with the
+    /// old one are not missed.
+    AnotherBitmapUnnoticed,
+    /// What was seen on a free bitmap is cleared on the one that has come in its place.
+    MarksOfAnotherBitmap,
+    /// Who has left a mark half-way goes on marking, and says then that all is marked.
+    MarksHalfWay,
+    /// A mark that may still come is taken for lost: who has settled on that sets the bit as well.
+    LateVerbsNotAwaited,
+    /// Who asks for a block does not act: the view by which it has it recorded may have ended.
+    AsksWithoutActing,
 
     // Recovery of clients, and settling after the loss of a memory node.
     /// Recovery reads the backups' slots before the primary's.

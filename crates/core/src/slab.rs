@@ -318,7 +318,8 @@ impl Block {
     /// Since this view the free bitmap is where it is. If it was elsewhere before, marks are missing.
     pub fn follow(&mut self, led_since: u64) {
         let before = core::mem::replace(&mut self.led_since, led_since);
-        if before != led_since && self.doubt == Doubt::None {
+        let is_elsewhere = before != led_since && !removed(Mutant::AnotherBitmapUnnoticed);
+        if is_elsewhere && self.doubt == Doubt::None {
             self.begin_doubt(Doubt::Open);
         }
     }

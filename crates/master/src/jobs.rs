@@ -244,7 +244,9 @@ pub async fn transform<F: Fabric, R: Reach>(
             other => return Err(unexpected(source, &other)),
         };
         let request = NodeRequest::SetOwners { region, owners };
-        order(reach, joining.node, request).await?;
+        if !removed(Mutant::CopiesNoOwners) {
+            order(reach, joining.node, request).await?;
+        }
     }
     lead(reach, view).await?;
     if removed(Mutant::PlaceGivenUpEarly) {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{in_doubt, late_repairs, steered, steered_changes, steered_reuse};
+use support::{in_doubt, late_repairs, scripted, steered, steered_changes, steered_reuse};
 
 /// Runs a history for every seed; it must go the intended way often enough to mean something.
 fn for_all(seeds: u64, history: fn(u64) -> bool) {
@@ -60,4 +60,19 @@ fn nobody_writes_beside_a_replica_that_others_still_read() {
 #[test]
 fn what_a_look_sees_is_as_old_as_its_end() {
     for_all(1000, steered_reuse::early_mark);
+}
+
+/// Every script, with nothing taken out.
+#[test]
+fn sessions_promise_what_their_surroundings_rely_on() {
+    let scripts: [fn(u64); 7] = [
+        scripted::marks::left_behind,
+        scripted::marks::seen_elsewhere,
+        scripted::marks::late_mark,
+        scripted::doubts::beside_a_write,
+        scripted::doubts::lost_word,
+        scripted::doubts::late_repair,
+        scripted::guesses::half_written,
+    ];
+    scripts.into_iter().for_each(|script| (0..50).for_each(script));
 }

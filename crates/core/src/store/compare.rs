@@ -5,16 +5,19 @@
 //! are in *doubt* until their owner has compared them:
 //!
 //! 1. Of a block with no write under way, note which objects are not free.
-//! 2. READ all slots, from the primaries first, then from the backups. Whatever was live at 1 and
-//!    still is stands in its slot all the time, so an object that no slot keeps is garbage. A word
-//!    that stands on backups alone was left by a writer that lost its round. It mostly vanishes, but
-//!    if a memory node is lost, it may be the one that is settled on: words go from backups to the
-//!    primary, never back, so who reads in this order sees it.
+//! 2. READ all slots on all replicas, in any order. Whoever wrote the objects noted at 1 has ended, or
+//!    is recovered: nobody puts their words into slots any more, unless the view changes, which makes
+//!    the comparison void. So the replicas that show such a word only become fewer: one that shows
+//!    it in the end has shown it all the time, and an object that no slot keeps is garbage. A word that
+//!    stands on backups alone was left by a writer that lost its round. It mostly vanishes, but
+//!    if a memory node is lost, it may be the one that is settled on.
 //! 3. Wait until all operations have ended that had begun before the end of 2, and until everything
 //!    that they freed is marked, or never will be ([`Host::is_settled`]): a mark that came later
 //!    would be taken for one of the object's next life.
 //! 4. READ the bitmap, and set what is not marked of the garbage: nobody else ever will. From now on
-//!    the bitmap tells all that is free.
+//!    the bitmap tells all that is free. If it is elsewhere since 1, marks may be missing there; what is
+//!    garbage is so all the same, and the block counts as seen by the older view: who looks at the bitmap
+//!    next doubts it again.
 //!
 //! All of this costs as much as reading the index once, so it is done when memory is short.
 
@@ -25,11 +28,11 @@ use super::Store;
 use crate::host::Host;
 use crate::layout::{Address, BlockShape, Slot, UNIT_BYTES, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
-use crate::slab::{Doubt, Seen};
+use crate::slab::{Block, Doubt, Seen};
 use crate::stats::OpKind;
 use crate::store::Op;
 use crate::verbs::Fabric;
-use crate::view::Place;
+use crate::view::{MAX_REPLICAS, Place};
 
 /// Bytes of the index that are read in one phase, if a subtable is not larger.
 const PHASE_BYTES: u64 = 1 << 20;
@@ -74,8 +77,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
     fn targets(&self, op: &Op<'_, F, H>) -> Vec<Target> {
         let slabs = self.slabs.borrow();
         let due = slabs.aside().iter();
-        let due = due.filter(|b| *b.doubt() == Doubt::Open && b.is_quiet() && b.scrubbed.is_none());
-        let target = |b: &crate::slab::Block| {
+        let is_quiet = |b: &Block| b.is_quiet() || removed(Mutant::ComparesBesideWrites);
+        let due = due.filter(|b| *b.doubt() == Doubt::Open && is_quiet(b) && b.scrubbed.is_none());
+        let target = |b: &Block| {
             let (shape, taken, led_since) = (b.shape, b.taken(), op.led_since(b.address)?);
             let kept = vec![false; taken.len()];
             Some(Target { block: b.address, shape, taken, kept, led_since })
@@ -113,24 +117,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn compare(&mut self, targets: &mut [Target]) -> bool {
         let view = self.view.clone();
         let bytes = view.geometry.subtable_bytes();
-        let together = (PHASE_BYTES / bytes).max(1) as usize;
+        let together = (PHASE_BYTES / (bytes * MAX_REPLICAS as u64)).max(1) as usize;
         if view.change.is_some() {
             return false;
         }
         for subtables in view.subtables.chunks(together) {
-            let primaries = subtables.iter().map(|subtable| subtable.places[0]);
-            let backups = subtables.iter().flat_map(|subtable| &subtable.places[1..]).copied();
-            if !self.note_all(primaries, bytes, targets).await {
-                return false;
-            }
-            if !self.note_all(backups, bytes, targets).await {
+            let few = removed(Mutant::ComparesPrimariesOnly);
+            let most = if few { 1 } else { MAX_REPLICAS };
+            let replicas = subtables.iter().flat_map(|s| s.places.iter().take(most)).copied();
+            if !self.note_all(replicas, bytes, targets).await {
                 return false;
             }
         }
         true
     }
 
-    /// One phase, if there are any: reads these replicas of subtables. False if it is to be done
+    /// One phase: reads these replicas of subtables. False if it is to be done
     /// again later.
     async fn note_all(
         &mut self,
@@ -146,9 +148,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 reads.push(self.batch.read(place.node, place.offset + at, count as u32));
             }
         }
-        if !reads.is_empty() {
-            self.phase().await;
-        }
+        self.phase().await;
         // Nobody is to wait for this.
         if self.newer_view_has_come() {
             return false;
@@ -177,19 +177,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let words = {
             let mut slabs = self.store.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
-            // With another first place since the comparison came another bitmap, which may be behind.
-            let is_elsewhere = found.led_since != led_since;
             // Until it has come to its end.
             found.begin_doubt(Doubt::Open);
-            if is_elsewhere {
-                return;
-            }
             found.held = true;
             bits_of(found.shape, garbage)
         };
         let is_marked = self.mark_missing(block, &words).await;
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
-            found.held = self.acts.posted;
+            found.held = false;
             if is_marked {
                 let objects = garbage.len() as u32;
                 let seen = Seen { led_since, mark, words, objects };

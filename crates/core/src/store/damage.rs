@@ -82,7 +82,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let is_committed = shown_on == self.primary(slot).node
             && !self.view.is_headless(slot.subtable)
-            && !word.is_tentative();
+            && !word.is_tentative()
+            || removed(Mutant::RepairsUncommitted);
         let found = bad.len() as u64;
         let Some(good) = good else {
             if is_committed {
@@ -95,7 +96,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let is_key = object.key() == &*key;
         let (from, len) = (object.value_offset() as u32, object.value().len() as u32);
         if is_committed && !bad.is_empty() {
-            let may_write = self.view.change.is_none() && !removed(Mutant::DamageStays);
+            let may_write = !removed(Mutant::DamageStays);
             if may_write {
                 self.repair(good, &bad).await?;
             }
@@ -114,7 +115,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         for place in bad {
             self.batch.write(place.node, place.offset, good);
         }
-        let posted = core::mem::replace(&mut self.acts.posted, true);
+        let is_awaited = !removed(Mutant::RepairNotAwaited);
+        let posted = core::mem::replace(&mut self.acts.posted, is_awaited);
         self.phase().await;
         self.batch.check().map_err(|f| self.failed(f))?;
         self.acts.posted = posted;

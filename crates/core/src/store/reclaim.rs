@@ -113,7 +113,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let before = core::mem::replace(&mut self.acts.posted, true);
         self.phase().await;
         let is_good = self.batch.check().is_ok();
-        if is_good || self.outlive_doubts().await {
+        let is_over = is_good || removed(Mutant::LateVerbsNotAwaited);
+        if is_over || self.outlive_doubts().await {
             self.acts.posted = before;
         }
         is_good
@@ -191,7 +192,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     async fn mark_all_freed(&self) {
-        if self.half_way.get() {
+        if self.half_way.get() && !removed(Mutant::MarksHalfWay) {
             // What may still execute keeps what it has freed from being settled.
             return;
         }
@@ -526,7 +527,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let Some(seen) = found.seen.take() else { return };
             // Whatever ends this early leaves bits of which nobody knows whether they are set.
             found.begin_doubt(Doubt::Open);
-            if led_since != Some(seen.led_since) {
+            let is_here = led_since == Some(seen.led_since);
+            if !is_here && !removed(Mutant::MarksOfAnotherBitmap) {
                 return;
             }
             found.held = true;
@@ -537,10 +539,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// A block may be taken into use again; if they are free, with these objects, whose bits are
-    /// clear. What may still execute keeps it from that, and the session from going on.
+    /// clear. If some may still be cleared later the block stays in doubt, for whoever goes on with it: until
+    /// this session is shut out it acts, so nobody settles on what its bitmap tells.
     fn let_go(&self, block: Address, free: Option<&[u32]>) {
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
-            found.held = self.acts.posted;
+            found.held = false;
             if let Some(objects) = free {
                 found.take_in(objects);
                 found.end_doubt(None);

@@ -26,6 +26,7 @@ use super::reclaim::{Left, is_frozen};
 use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Granted, Host};
 use crate::layout::{Object, SizeClass};
+use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::slab::{Allocation, Block, Slabs, USED_AGAIN_AT};
 use crate::verbs::Fabric;
@@ -261,9 +262,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
     ) -> Result<Asked, Error> {
         // Acts by this view until the block is recorded on all replicas: none is added meanwhile that
         // would not know of it.
-        let (acts, newest) = Acts::new(self);
+        let (mut acts, newest) = Acts::new(self);
         if newest.number > view.number {
             return Ok(Asked::NewerView);
+        }
+        if removed(Mutant::AsksWithoutActing) {
+            acts.pause();
         }
         let grant = self.host.alloc_block(class, to_delete, view).await;
         drop(acts);

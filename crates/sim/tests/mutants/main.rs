@@ -89,6 +89,15 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         ScrubLooksOnce => &scenarios::TIMED_MIXED,
         SettlesOnDamage => &scenarios::SCRUB,
         ComparesFewSlots => &scenarios::REUSE,
+        ComparesPrimariesOnly => &scenarios::LOST_WORD,
+        ComparesBesideWrites => &scenarios::BESIDE_A_WRITE,
+        AnotherBitmapUnnoticed => &scenarios::LEFT_MARKS,
+        MarksOfAnotherBitmap => &scenarios::SEEN_ELSEWHERE,
+        MarksHalfWay | LateVerbsNotAwaited => &scenarios::LATE_MARK,
+        AsksWithoutActing => &scenarios::BESIDE_A_WRITE,
+        RepairNotAwaited => &scenarios::LATE_REPAIR,
+        RepairsUncommitted => &scenarios::HALF_WRITTEN,
+        CopiesNoOwners => &scenarios::TIMED_ELASTIC,
         EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,
     }
 }

@@ -7,7 +7,7 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    changes, failures, guesses, in_doubt, late_repairs, reuse, scenarios, scrub, steered,
+    changes, failures, guesses, in_doubt, late_repairs, reuse, scenarios, scripted, scrub, steered,
     steered_changes, steered_recovery, steered_reuse, unheard,
 };
 
@@ -131,6 +131,14 @@ pub const GUESS_HALF_MOVED: Scenario = named("half moved", |seed| {
     guesses::half_moved(seed);
 });
 
+pub const LEFT_MARKS: Scenario = named("left marks", scripted::marks::left_behind);
+pub const SEEN_ELSEWHERE: Scenario = named("seen elsewhere", scripted::marks::seen_elsewhere);
+pub const LATE_MARK: Scenario = named("late mark", scripted::marks::late_mark);
+pub const BESIDE_A_WRITE: Scenario = named("beside a write", scripted::doubts::beside_a_write);
+pub const LOST_WORD: Scenario = named("lost word", scripted::doubts::lost_word);
+pub const LATE_REPAIR: Scenario = named("late repair", scripted::doubts::late_repair);
+pub const HALF_WRITTEN: Scenario = named("half written", scripted::guesses::half_written);
+
 pub const DAMAGE: Scenario = named("damage", scenarios::damage);
 
 pub const DAMAGED_SPLITS: Scenario = named("damaged splits", |seed| {
@@ -151,7 +159,14 @@ pub const UNHEARD: Scenario = named("unheard", |seed| {
 });
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 38] = [
+pub const STEPWISE: [&Scenario; 45] = [
+    &LOST_WORD,
+    &LEFT_MARKS,
+    &SEEN_ELSEWHERE,
+    &LATE_MARK,
+    &BESIDE_A_WRITE,
+    &LATE_REPAIR,
+    &HALF_WRITTEN,
     &EARLY_MARK,
     &LOST_REPLICA,
     &IN_DOUBT,

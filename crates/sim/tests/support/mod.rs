@@ -20,6 +20,7 @@ pub mod late_repairs;
 pub mod refill;
 pub mod reuse;
 pub mod scenarios;
+pub mod scripted;
 pub mod scrub;
 pub mod steered;
 pub mod steered_changes;

@@ -1,0 +1,104 @@
+//! What is found by a second look: comparisons with the index, and replicas that are damaged.
+
+use std::cell::RefCell;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use fusee_core::error::Error;
+use fusee_core::host::Damage;
+use fusee_core::layout::{Address, Object};
+use fusee_core::verbs::Op;
+use fusee_core::view::Place;
+
+use super::{Stage, VALUE, poll_until, run};
+
+/// While an object is written whose word stands nowhere yet, another operation is short of memory and compares
+/// the block with the index. That object is not garbage.
+pub fn beside_a_write(seed: u64) {
+    let stage = Stage::new(seed);
+    // What is free in its block nobody knows.
+    let (store, script) = stage.open(0..1, None);
+    let store = Rc::new(store);
+    run(store.insert(b"a", &VALUE)).expect("there is room");
+    let view = stage.cluster.view().clone();
+    let class = Object::class(1, VALUE.len()).expect("there is such a class");
+    let shape = fusee_core::layout::BlockShape::new(view.geometry.block_bytes, class);
+    let second = shape.expect("three fit").offset(1);
+    let at = Address::new(view.geometry.block_address(0, 0).bytes() + second);
+    let places: Vec<Place> = view.object_places(at, class.bytes()).expect("it is there").collect();
+    let network = stage.cluster.network();
+    let is_written = || {
+        let last = |place: &Place| Place { offset: place.offset + class.bytes() - 8, ..*place };
+        places.iter().all(|place| network.word_at(last(place)).0 != 0)
+    };
+    let writer = store.clone();
+    let mut writing: Pin<Box<dyn Future<Output = _>>> =
+        Box::pin(async move { writer.insert(b"b", &VALUE).await.map(drop) });
+    assert_eq!(poll_until(&mut writing, is_written), None, "its word comes later");
+    let writing = Rc::new(RefCell::new(Some(writing)));
+    let ends = writing.clone();
+    script.then(move || {
+        let writing = ends.take().expect("once");
+        assert_eq!(run(writing), Ok(()));
+    });
+    for _ in 0..6 {
+        let passing = Rc::downgrade(&script);
+        script.then(move || passing.upgrade().expect("it is there").pass());
+    }
+    let short = run(store.insert(b"s", b"small"));
+    assert_eq!(short, Err(Error::OutOfMemory));
+    assert!(writing.take().is_none(), "it waited");
+    run(store.insert(b"c", &VALUE)).expect("a third one fits");
+    assert_eq!(stage.values(&store, b"abc").len(), 3);
+    stage.check(&run(store.leave()));
+}
+
+/// A word stands on a backup alone, left by a write that lost its round and whose client has died. If the primary
+/// is lost now, it may be the one that is settled on, so its object is not garbage.
+pub fn lost_word(seed: u64) {
+    let stage = Stage::new(seed);
+    let (store, script) = stage.open(0..1, None);
+    let places = [b"a", b"b"].map(|key| {
+        let written = run(store.insert(key, &VALUE)).expect("there is room");
+        written.place.expect("nobody is in the way")
+    });
+    let lost = places[1];
+    stage.cluster.stop_watching();
+    let view = stage.cluster.view().clone();
+    let primary = view.slot_places(lost.slot).next().expect("a primary");
+    stage.cluster.overwrite(primary, 0);
+    for _ in 0..6 {
+        let passing = Rc::downgrade(&script);
+        script.then(move || passing.upgrade().expect("it is there").pass());
+    }
+    assert_eq!(run(store.insert(b"s", b"small")), Err(Error::OutOfMemory));
+    assert!(!stage.is_marked(lost.word.address()), "it is taken for garbage");
+}
+
+/// A replica is damaged, and its repair is on its way for long. It may execute as long as whoever has posted
+/// it acts, so that the object is not used again before.
+pub fn late_repair(seed: u64) {
+    let stage = Stage::new(seed);
+    let led_since = stage.cluster.view().regions[0].led_since;
+    let (writer, _) = stage.open(0..1, Some(led_since));
+    run(writer.insert(b"a", &VALUE)).expect("there is room");
+    let view = stage.cluster.view().clone();
+    let hint = run(writer.search(b"a", None)).expect("it is there").hint().expect("it is there");
+    let places = view.object_places(hint.word.address(), 64).expect("it is there");
+    // Whichever is read first.
+    for (i, place) in places.enumerate() {
+        let key = Place { offset: place.offset + 24, ..place };
+        stage.cluster.network().flip(key, 1 << 40);
+        let (reader, script) = stage.open(0..0, None);
+        script.lose(|op| matches!(op, Op::Write { .. }));
+        let found = run(reader.search(b"a", None)).map(|found| found.value() == Some(&VALUE[..]));
+        assert!(found != Ok(false), "replica {i}: {found:?}");
+        if found.is_err() {
+            assert_eq!((script.late(), script.damage()), (1, Damage::default()), "replica {i}");
+            assert!(reader.needs_recovery());
+            return;
+        }
+        stage.cluster.network().flip(key, 1 << 40);
+    }
+    panic!("no replica is read");
+}

@@ -1,0 +1,52 @@
+//! Words that are not committed: what they lead to may be nowhere else yet.
+
+use fusee_core::host::Damage;
+use fusee_core::layout::{Address, BlockShape, Object, Opcode, Pair, Slot};
+use fusee_core::view::{Geometry, Place};
+use fusee_sim::ClusterOptions;
+
+use super::super::small;
+use super::super::workload::Workload;
+use super::{Stage, run};
+
+/// So large that only its start is read to compare its key.
+const VALUE: [u8; 3000] = [1; 3000];
+
+/// A write that guessed has died: its word stands on the backup, its object beside it and nowhere else. Who
+/// inserts another key that shares its fingerprint reads the object whole on all replicas. That one is
+/// incomplete is no damage, and not to be repaired: only whoever goes on with the round completes it.
+pub fn half_written(seed: u64) {
+    let options = small(seed, 2);
+    let geometry = Geometry { max_value_bytes: 3200, region_bytes: 1 << 15, ..options.geometry };
+    let stage = Stage::of(seed, &ClusterOptions { memory_nodes: 2, geometry, ..options });
+    let view = stage.cluster.view().clone();
+    let keys = Workload::keys(&view, 2, 0);
+    let class = Object::class(keys[0].len(), VALUE.len()).expect("there is such a class");
+    let led_since = Some(view.regions[0].led_since);
+    let (store, script) = stage.open_for(class, 0..3, led_since);
+    let written = run(store.insert(&keys[0][..], &VALUE)).expect("there is room");
+    let hint = written.place.expect("nobody is in the way");
+    stage.cluster.stop_watching();
+
+    let backup = view.slot_places(hint.slot).nth(1).expect("a backup");
+    let shape = BlockShape::new(view.geometry.block_bytes, class).expect("one fits");
+    let block = view.geometry.block_address(0, 5);
+    let at = Address::new(block.bytes() + shape.offset(0));
+    let mut bytes = vec![0; class.bytes() as usize];
+    let pair = Pair { key: &keys[0], value: &VALUE, generation: 0, opcode: Opcode::Update };
+    pair.encode(&mut bytes);
+    let places: Vec<Place> = view.object_places(at, class.bytes()).expect("it fits").collect();
+    let beside = places.iter().find(|place| place.node == backup.node).expect("of two nodes");
+    for (i, word) in (0u64..).zip(bytes.as_chunks::<8>().0) {
+        let place = Place { offset: beside.offset + 8 * i, ..*beside };
+        stage.cluster.overwrite(place, u64::from_le_bytes(*word));
+    }
+    let own = Slot::new(hint.word.fingerprint(), class, at, 0);
+    stage.cluster.overwrite(backup, own.0);
+
+    run(store.insert(&keys[1][..], &VALUE)).expect("there is another slot");
+    assert_eq!(script.damage(), Damage::default(), "nothing was damaged");
+    for place in places.iter().filter(|place| place.node != backup.node) {
+        assert_eq!(stage.cluster.network().word_at(*place).0, 0, "it is left to recovery");
+    }
+}

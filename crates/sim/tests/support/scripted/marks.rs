@@ -1,0 +1,58 @@
+//! Free bitmaps: marks that stand where nobody looks any more, and marks that come late.
+
+use std::rc::Rc;
+
+use fusee_core::verbs::Op;
+
+use super::{Scene, Script, Stage, VALUE, run};
+
+/// Four pairs in two blocks; the first one is replaced, and its object marked. The session has seen that.
+fn prepared(stage: &Stage, before_the_mark: impl FnOnce(&Script)) -> (Scene, Rc<Script>) {
+    let led_since = stage.cluster.view().regions[0].led_since;
+    let (store, script) = stage.open(0..4, Some(led_since));
+    for key in [b"a", b"b", b"c", b"d"] {
+        run(store.insert(key, &VALUE)).expect("there is room");
+    }
+    before_the_mark(&script);
+    run(store.update(b"a", &VALUE, None)).expect("it is there");
+    (store, script)
+}
+
+/// Objects are marked as free; then the region has another first replica, whose bitmap is empty. Whoever goes
+/// on with the blocks must not take that one for complete.
+pub fn left_behind(seed: u64) {
+    let stage = Stage::new(seed);
+    let (store, script) = prepared(&stage, |_| ());
+    stage.move_region(&[&script]);
+    let rests = run(store.leave());
+    assert_eq!(rests.len(), 2);
+    stage.check(&rests);
+}
+
+/// What was seen on the bitmap of one replica is to be used again when another one comes first: there is
+/// nothing to clear there.
+pub fn seen_elsewhere(seed: u64) {
+    let stage = Stage::new(seed);
+    let (store, script) = prepared(&stage, |_| ());
+    script.pass();
+    stage.move_region(&[&script]);
+    for key in [b"b", b"c", b"d", b"a", b"b"] {
+        run(store.update(key, &VALUE, None)).expect("there is room");
+    }
+    stage.check(&run(store.leave()));
+    assert_eq!(stage.values(&store, b"abcd").len(), 4);
+}
+
+/// A mark is on its way for long, and its session takes it for lost. Others may not take that for settled,
+/// whatever the session does next: they would set the same bit.
+pub fn late_mark(seed: u64) {
+    let stage = Stage::new(seed);
+    let loses = |script: &Script| script.lose(|op| matches!(op, Op::Faa { .. }));
+    let (store, script) = prepared(&stage, loses);
+    assert_eq!(script.late(), 1, "the mark of what was replaced");
+    script.lose(|_| false);
+    for key in [b"b", b"c", b"d"] {
+        run(store.update(key, &VALUE, None)).expect("there is room");
+    }
+    assert!(store.needs_recovery());
+}

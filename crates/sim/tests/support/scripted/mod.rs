@@ -1,0 +1,386 @@
+//! A session whose surroundings are a script: when a block comes, when an epoch is over, which verbs are lost
+//! and execute later, which view is the newest. For traps of memory that random schedules do not come to.
+//!
+//! The surroundings check what sessions promise them ([`Host`]): while a verb may still execute, the session
+//! acts, and does not say that all it has freed is marked; a block is asked for by who acts. The cluster
+//! checks the rest, as in every run: bits of free bitmaps are set where they are clear, and every entry leads
+//! to its object.
+//!
+//! Each script has its mutant, and comes to the same end with every seed.
+
+pub mod doubts;
+pub mod guesses;
+pub mod marks;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use fusee_core::Store;
+use fusee_core::error::Error;
+use fusee_core::host::{Acting, BlockGrant, Damage, GiveUp, Granted, Host};
+use fusee_core::layout::{Address, BlockShape, Object, SizeClass};
+use fusee_core::slab::Rest;
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Verb, VerbError};
+use fusee_core::view::{Geometry, Place, View};
+use fusee_sim::{Cluster, ClusterOptions, SimFabric};
+
+use super::{all_slots, small, stepwise};
+
+/// Three objects of such a value fit in a block.
+pub const VALUE: [u8; 1100] = [1; 1100];
+const KEY_BYTES: usize = 1;
+/// Polls that are more than anything takes here.
+const POLLS: usize = 100_000;
+
+type Step = Box<dyn FnOnce()>;
+
+/// A verb that its session takes for lost.
+struct Late {
+    verb: Verb,
+    bytes: Vec<u8>,
+    /// Since when what it belongs to acts.
+    since: u64,
+}
+
+/// What the surroundings of a session do.
+pub struct Script {
+    view: RefCell<Arc<View>>,
+    moment: Cell<u64>,
+    acting: Cell<Option<u64>>,
+    freed: Cell<Option<u64>>,
+    /// The name of this moment; marks before these are over.
+    mark: Cell<u64>,
+    passed: Cell<u64>,
+    grants: RefCell<VecDeque<BlockGrant>>,
+    /// What happens while the session waits. Nothing more: then it has waited long enough.
+    steps: RefCell<VecDeque<Step>>,
+    /// Whether a batch with such a verb is lost.
+    loses: Cell<fn(&Op) -> bool>,
+    late: RefCell<Vec<Late>>,
+    damage: Cell<Damage>,
+}
+
+impl Script {
+    /// While the session waits, this happens next.
+    pub fn then(&self, step: impl FnOnce() + 'static) {
+        self.steps.borrow_mut().push_back(Box::new(step));
+    }
+
+    /// Batches with such a verb are lost from now on.
+    pub fn lose(&self, verbs: fn(&Op) -> bool) {
+        self.loses.set(verbs);
+    }
+
+    /// How many verbs are on their way that the session takes for lost.
+    pub fn late(&self) -> usize {
+        self.late.borrow().len()
+    }
+
+    /// All epochs so far are over, and what was freed in them is marked.
+    ///
+    /// # Panics
+    /// If that is not so.
+    pub fn pass(&self) {
+        assert_eq!(self.acting.get(), None, "an operation acts");
+        assert_eq!(self.freed.get(), None, "something is not marked");
+        self.mark.set(self.mark.get() + 1);
+        self.passed.set(self.mark.get());
+    }
+
+    /// This is the newest view from now on.
+    pub fn publish(&self, view: &View) {
+        *self.view.borrow_mut() = Arc::new(view.clone());
+        self.moment.set(self.moment.get() + 1);
+    }
+
+    /// What the session found damaged.
+    pub fn damage(&self) -> Damage {
+        self.damage.get()
+    }
+}
+
+/// The surroundings, as the session sees them.
+pub struct Scripted(Rc<Script>);
+
+impl Host for Scripted {
+    async fn pause(&self, _: u32) -> Result<(), GiveUp> {
+        let step = self.0.steps.borrow_mut().pop_front();
+        step.ok_or(GiveUp).map(|step| step())
+    }
+
+    async fn alloc_block(
+        &self,
+        class: SizeClass,
+        _: bool,
+        view: &Arc<View>,
+    ) -> Result<Granted, Error> {
+        let acts = self.0.acting.get().is_some();
+        assert!(acts, "who asks for a block by a view does not act: that view may end meanwhile");
+        assert_eq!(view.number, self.0.view.borrow().number);
+        let mut grants = self.0.grants.borrow_mut();
+        let next = grants.pop_front_if(|grant| grant.class == class);
+        next.map(Granted::Block).ok_or(Error::OutOfMemory)
+    }
+
+    async fn await_others(&self) {}
+
+    async fn grow_index(&self, _: u32, _: &Arc<View>) -> bool {
+        false
+    }
+
+    fn newer_view(&self, than: u64) -> Option<Arc<View>> {
+        let newest = self.0.view.borrow();
+        (newest.number > than).then(|| newest.clone())
+    }
+
+    fn moment(&self) -> u64 {
+        self.0.moment.get()
+    }
+
+    fn tell(&self, acting: Acting) {
+        for late in self.0.late.borrow().iter() {
+            let still = acting.oldest.is_some_and(|oldest| oldest <= late.since);
+            assert!(
+                still,
+                "it does not act any more, and a verb may still execute: {:?}",
+                late.verb
+            );
+        }
+        self.0.acting.set(acting.oldest);
+    }
+
+    fn tell_freed(&self, since: Option<u64>) {
+        let late = self.0.late.borrow();
+        let mark = late.iter().find(|late| matches!(late.verb.op, Op::Faa { .. }));
+        if let Some(mark) = mark.filter(|_| since.is_none_or(|s| Some(s) > self.0.freed.get())) {
+            panic!("it says that all is marked, and this may still execute: {:?}", mark.verb);
+        }
+        self.0.freed.set(since);
+    }
+
+    fn tell_older(&self, since: u64) {
+        let waits = self.0.freed.get();
+        self.0.freed.set(Some(waits.map_or(since, |waits| waits.min(since))));
+    }
+
+    fn may_mark(&self) -> bool {
+        true
+    }
+
+    fn offer(&self, _: Vec<Rest>, _: Vec<Rest>) {}
+
+    fn take_back(&self) -> Vec<Address> {
+        Vec::new()
+    }
+
+    fn mark(&self) -> u64 {
+        self.0.mark.get()
+    }
+
+    fn has_passed(&self, mark: u64) -> bool {
+        self.0.passed.get() > mark
+    }
+
+    fn is_settled(&self, mark: u64) -> bool {
+        self.has_passed(mark)
+    }
+
+    async fn free_block(&self, _: Address, _: &Arc<View>) {}
+
+    fn found_damage(&self, damage: Damage) {
+        let mut all = self.0.damage.get();
+        all.add(damage);
+        self.0.damage.set(all);
+    }
+
+    fn lends(&self) -> bool {
+        false
+    }
+
+    fn is_heard(&self) -> bool {
+        true
+    }
+
+    fn report_unreachable(&self, _: MnId) {}
+}
+
+/// The way to the memory nodes, on which batches are lost.
+pub struct Lossy {
+    inner: SimFabric,
+    script: Rc<Script>,
+}
+
+impl Fabric for Lossy {
+    async fn execute(&self, mut batch: Batch) -> Batch {
+        if !batch.verbs().iter().any(|verb| (self.script.loses.get())(&verb.op)) {
+            return self.inner.execute(batch).await;
+        }
+        let since = self.script.acting.get().expect("who posts verbs acts");
+        let late = batch.verbs().iter().filter(|verb| !matches!(verb.op, Op::Read { .. }));
+        let late = late.map(|verb| {
+            let bytes = match verb.op {
+                Op::Write { buf } => batch.bytes(buf).to_vec(),
+                _ => Vec::new(),
+            };
+            Late { verb: *verb, bytes, since }
+        });
+        self.script.late.borrow_mut().extend(late.collect::<Vec<_>>());
+        batch.parts_mut().0.iter_mut().for_each(|verb| verb.result = Err(VerbError::Unreachable));
+        batch
+    }
+}
+
+/// A cluster, and who is alone in it.
+pub struct Stage {
+    pub cluster: Cluster,
+    sessions: Cell<u32>,
+}
+
+/// The store of a session.
+pub type Scene = Store<Lossy, Scripted>;
+
+impl Stage {
+    /// Three nodes or more, two replicas of everything; of this value three objects fit in a block.
+    pub fn new(seed: u64) -> Stage {
+        let options = small(seed, 2);
+        let geometry =
+            Geometry { max_value_bytes: 3200, region_bytes: 1 << 15, ..options.geometry };
+        Stage::of(seed, &ClusterOptions { geometry, index_keys: 100, ..options })
+    }
+
+    pub fn of(seed: u64, options: &ClusterOptions) -> Stage {
+        let (_, cluster) = stepwise(seed, options);
+        Stage { cluster, sessions: Cell::new(0) }
+    }
+
+    /// A session, and what happens around it. Objects of [`VALUE`] get these blocks of region 0, and what
+    /// is known about their bitmaps.
+    pub fn open(&self, blocks: Range<u32>, marked: Option<u64>) -> (Scene, Rc<Script>) {
+        let class = Object::class(KEY_BYTES, VALUE.len()).expect("there is such a class");
+        self.open_for(class, blocks, marked)
+    }
+
+    /// The same, for objects of this class.
+    pub fn open_for(
+        &self,
+        class: SizeClass,
+        blocks: Range<u32>,
+        marked: Option<u64>,
+    ) -> (Scene, Rc<Script>) {
+        let view = Arc::new(self.cluster.view().clone());
+        let address = |block| view.geometry.block_address(0, block);
+        let pool_is_empty = false;
+        let grant =
+            |block| BlockGrant { address: address(block), class, first: 0, marked, pool_is_empty };
+        let script = Rc::new(Script {
+            moment: Cell::new(0),
+            acting: Cell::new(None),
+            freed: Cell::new(None),
+            mark: Cell::new(1),
+            passed: Cell::new(0),
+            grants: RefCell::new(blocks.map(grant).collect()),
+            steps: RefCell::default(),
+            loses: Cell::new(|_| false),
+            late: RefCell::default(),
+            damage: Cell::default(),
+            view: RefCell::new(view.clone()),
+        });
+        self.sessions.set(self.sessions.get() + 1);
+        let client = ClientId((1 << 20) + self.sessions.get());
+        let inner = SimFabric::new(self.cluster.network(), client);
+        let fabric = Lossy { inner, script: script.clone() };
+        (Store::new(fabric, Scripted(script.clone()), client, view), script)
+    }
+
+    /// Another replica comes first in region 0, with a bitmap of zeros.
+    pub fn move_region(&self, scripts: &[&Script]) {
+        let mut view = self.cluster.view().clone();
+        view.number += 1;
+        view.regions[0].places.swap(0, 1);
+        view.regions[0].led_since = view.number;
+        self.cluster.set_view(view.clone());
+        scripts.iter().for_each(|script| script.publish(&view));
+    }
+
+    /// The objects that words of the index keep.
+    fn kept(&self) -> BTreeSet<u64> {
+        let view = self.cluster.view();
+        let word = |place: Place| self.cluster.network().word_at(place);
+        let words = all_slots(&view).filter_map(|slot| view.slot_places(slot).next()).map(word);
+        words.filter_map(|word| word.object()).map(Address::bytes).collect()
+    }
+
+    pub fn is_marked(&self, object: Address) -> bool {
+        let view = self.cluster.view();
+        let (block, word, bit) = view.geometry.free_bit(object).expect("an object in a block");
+        let (region, offset) = view.region_of(block).expect("a block lies in a region");
+        let place = region.places[0];
+        let bitmap = place.offset + offset + fusee_core::layout::BLOCK_HEADER_BYTES;
+        let at = Place { offset: bitmap + u64::from(word) * 8, ..place };
+        self.cluster.network().word_at(at).0 & bit != 0
+    }
+
+    /// Whoever goes on with these blocks finds all that is free there, if it is told that it does; and
+    /// nothing is free that somebody keeps.
+    pub fn check(&self, rests: &[Rest]) {
+        let kept = self.kept();
+        let view = self.cluster.view();
+        for Rest { block, class, first, marked } in rests {
+            let led_since = view.region_of(*block).map(|(region, _)| region.led_since);
+            let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
+            let objects = (0..*first).map(|i| Address::new(block.bytes() + shape.offset(i)));
+            for object in objects {
+                let (is_kept, is_marked) = (kept.contains(&object.bytes()), self.is_marked(object));
+                assert!(!(is_kept && is_marked), "{object} is free, and something leads to it");
+                let is_known = *marked == led_since;
+                assert!(
+                    is_kept || is_marked || !is_known,
+                    "nobody ever finds that {object} is free"
+                );
+            }
+        }
+    }
+
+    /// What these keys lead to, as a reader finds it.
+    pub fn values(&self, store: &Scene, keys: &[u8]) -> BTreeMap<u8, Vec<u8>> {
+        let value = |key: &u8| {
+            let found = run(store.search(&[*key][..], None)).expect("a SEARCH never fails");
+            found.value().map(|value| (*key, value.to_vec()))
+        };
+        keys.iter().filter_map(value).collect()
+    }
+}
+
+/// Runs a future to its end.
+pub fn run<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..POLLS {
+        if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+            return result;
+        }
+    }
+    panic!("it does not end");
+}
+
+/// Polls a future until something holds. Its result, if it ended before.
+pub fn poll_until<T>(
+    future: &mut Pin<Box<dyn Future<Output = T>>>,
+    holds: impl Fn() -> bool,
+) -> Option<T> {
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..POLLS {
+        if holds() {
+            return None;
+        }
+        if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
+            return Some(result);
+        }
+    }
+    panic!("that never comes");
+}
