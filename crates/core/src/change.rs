@@ -313,7 +313,10 @@ impl View {
             change.leaving = still_leaving(places, change.joining, change.leaving, lost);
             change.joining = change.joining.filter(|place| !is_lost(place));
         }
-        change.regions.retain(|region| region.joining.or(region.leaving).is_some());
+        // A bitmap may be zeros already: owners must not go on with what they saw of it.
+        let goes_on =
+            |region: &RegionChange| region.renewed || region.joining.or(region.leaving).is_some();
+        change.regions.retain(goes_on);
         for region in &mut view.regions {
             if region.places.first().is_some_and(is_lost) {
                 region.led_since = view.number;

@@ -266,6 +266,8 @@ mutants! {
     ScrubLooksOnce,
     /// Slots that differ are settled on words that lead to nothing.
     SettlesOnDamage,
+    /// A free word of which nobody knows why it is there wins over an entry.
+    FreeWordsCount,
 
     // Who is cut off together with a memory node.
     /// Who was not heard for a lease counts what it has read, whoever stands at which view.

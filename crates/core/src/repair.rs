@@ -7,6 +7,8 @@
 //! * the word of any backup that is left; of the primary if there is none. Whatever has been
 //!   acknowledged or read stands on all backups, so any one of them has it;
 //! * not a word that leads to nothing ([`scrub`](crate::scrub)), where they differ: it is damaged;
+//! * nor a free word beside an entry that is confirmed and leads to something, unless a DELETE of the key, or a
+//!   split, has put it there: what was there before the entry has been replaced everywhere before it was confirmed;
 //! * of the primary as well, if what a backup has is the same identity in another state, and the primary's
 //!   is neither free nor tentative: who has committed changes nothing any more, so the backup's is damaged;
 //! * a tentative word becomes the free slot of the same identity: its INSERT may have been about
@@ -35,14 +37,16 @@
 //! clients are recovered afterwards, in the new view (P §5.4); they then find their words on all
 //! replicas or on none.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
 use crate::change::{RegionChange, Split, Stage, SubtableChange};
 use crate::complete::complete;
-use crate::layout::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, Slot, bitmap_bytes};
+use crate::layout::{
+    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, Opcode, Slot, bitmap_bytes,
+};
 use crate::mutant::{Mutant, removed};
 use crate::scrub::{leads_here, replicas};
 use crate::split;
@@ -473,20 +477,30 @@ impl<F: Fabric> Repair<'_, F> {
             let words: BTreeSet<u64> = change.words.iter().map(|word| word.0).collect();
             words.into_iter().map(|word| (change.slot, Slot(word)))
         });
-        let entries: Vec<(u64, Slot)> = entries.filter(|(_, word)| !word.is_free()).collect();
+        let (free, entries): (Vec<_>, Vec<_>) = entries.partition(|(_, word)| word.is_free());
+        let mut confirmed: BTreeMap<u64, Vec<(Slot, Vec<u8>)>> = BTreeMap::new();
         for (slot, word) in entries {
-            self.batch.clear();
-            let mut leads = false;
-            if let Some((bytes, places)) = replicas(self.view, word) {
-                let read = |p: Place| self.batch.read(p.node, p.offset, bytes as u32);
-                let reads: PerSurvivor<Ticket> = places.into_iter().map(read).collect();
-                self.phase().await;
-                for read in reads {
-                    let object = self.batch.data(read)?;
-                    leads |= leads_here(self.view, slot as u32, word, object);
+            let key = match replicas(self.view, word) {
+                Some((bytes, places)) => {
+                    let (view, slot) = (self.view, slot as u32);
+                    let leads = |object: &Object<'_>| leads_here(view, slot, word, object);
+                    self.key_of(bytes, &places, word.generation(), leads).await?
                 }
+                None => None,
+            };
+            match key {
+                None => drop(refuted.insert((slot, word.0))),
+                Some(_) if word.is_tentative() => {}
+                Some(key) => confirmed.entry(slot).or_default().push((word, key)),
             }
-            if !leads {
+        }
+        for (slot, word) in free {
+            let Some(entries) = confirmed.get(&slot) else { continue };
+            let withdraws = |(entry, _): &(Slot, _)| entry.identity() == word.identity();
+            if removed(Mutant::FreeWordsCount) || entries.iter().any(withdraws) {
+                continue;
+            }
+            if !self.is_deleted(word, &entries[0].1).await? {
                 refuted.insert((slot, word.0));
             }
         }
@@ -498,6 +512,42 @@ impl<F: Fabric> Repair<'_, F> {
             changes.retain(|change| change.words.iter().any(|word| *word != change.to));
         }
         Ok(())
+    }
+
+    /// The key of an object, by any of its replicas that is whole and of which this holds.
+    async fn key_of(
+        &mut self,
+        bytes: u64,
+        places: &[Place],
+        generation: u8,
+        holds: impl Fn(&Object<'_>) -> bool,
+    ) -> Result<Option<Vec<u8>>, RepairError> {
+        self.batch.clear();
+        let read = |p: &Place| self.batch.read(p.node, p.offset, bytes as u32);
+        let reads: PerSurvivor<Ticket> = places.iter().map(read).collect();
+        self.phase().await;
+        for read in reads {
+            let object = Object::decode_generation(self.batch.data(read)?, generation);
+            if let Some(object) = object.ok().filter(|object| holds(object)) {
+                return Ok(Some(object.key().to_vec()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a free word has been put there instead of an entry of this key: by a split, or by a DELETE, whose
+    /// log object is complete before its word stands anywhere, and stays as long as the word does.
+    async fn is_deleted(&mut self, word: Slot, key: &[u8]) -> Result<bool, RepairError> {
+        if word.is_moved() {
+            return Ok(true);
+        }
+        let class = Object::class(key.len(), 0);
+        let (Some(class), Some(at)) = (class, word.object()) else { return Ok(false) };
+        let Some(places) = self.view.object_places(at, class.bytes()) else { return Ok(false) };
+        let places: PerSurvivor<Place> = places.collect();
+        let is_log =
+            |object: &Object<'_>| object.opcode() == Some(Opcode::Delete) && object.key() == key;
+        Ok(self.key_of(class.bytes(), &places, word.generation(), is_log).await?.is_some())
     }
 
     /// One phase, or none: changes these slots on some of the survivors.

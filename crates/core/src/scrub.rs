@@ -64,8 +64,7 @@ pub struct Differing {
 type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 
 /// Whether bytes are, whole, the object of an entry that stands in a slot of this number.
-pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &[u8]) -> bool {
-    let Ok(object) = Object::decode_generation(object, word.generation()) else { return false };
+pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &Object<'_>) -> bool {
     let buckets = Buckets::of(object.key(), view);
     // The log object of a DELETE is nobody's entry.
     object.opcode() != Some(Opcode::Delete)
@@ -96,8 +95,7 @@ pub async fn look<F: Fabric>(
         let first = work.found.next;
         let count = CHUNK_SLOTS.min(end - first);
         let words = work.slots(first, count).await?;
-        work.objects(&words).await?;
-        work.found.next = first + count;
+        work.found.next = work.objects(&words, bytes).await?.unwrap_or(first + count);
     }
     work.found.marked.sort_unstable();
     work.found.marked.dedup();
@@ -160,8 +158,9 @@ impl<F: Fabric> Work<'_, F> {
         Ok(equal)
     }
 
-    /// Looks at the objects that these words lead to.
-    async fn objects(&mut self, words: &[(u32, Slot)]) -> Result<(), Failure> {
+    /// Looks at the objects that these words lead to, until it has read so many bytes; then returns the first slot
+    /// whose object it has not looked at.
+    async fn objects(&mut self, words: &[(u32, Slot)], bytes: u64) -> Result<Option<u64>, Failure> {
         // Tentative words may be withdrawn, and then lead nowhere.
         let mut entries =
             words.iter().copied().filter(|(_, word)| !word.is_free() && !word.is_tentative());
@@ -170,7 +169,7 @@ impl<F: Fabric> Work<'_, F> {
             self.batch.clear();
             let mut asked = Vec::new();
             while let Some((slot, word)) = next {
-                let Some((bytes, places)) = replicas(self.view, word) else {
+                let Some((object_bytes, places)) = replicas(self.view, word) else {
                     // Whether it still stands there, the next look says as well.
                     asked.push(Asked {
                         slot,
@@ -183,11 +182,11 @@ impl<F: Fabric> Work<'_, F> {
                     next = entries.next();
                     continue;
                 };
-                let together = self.batch.touched_bytes() + bytes * places.len() as u64;
+                let together = self.batch.touched_bytes() + object_bytes * places.len() as u64;
                 if together > CHUNK_BYTES && self.batch.touched_bytes() > 0 {
                     break;
                 }
-                asked.push(self.ask(slot, word, bytes, places));
+                asked.push(self.ask(slot, word, object_bytes, places));
                 next = entries.next();
             }
             if self.batch.touched_bytes() > 0 {
@@ -202,8 +201,11 @@ impl<F: Fabric> Work<'_, F> {
             for entry in doubtful {
                 self.look_again(entry).await?;
             }
+            if self.found.bytes >= bytes {
+                break;
+            }
         }
-        Ok(())
+        Ok(next.map(|(slot, _)| slot.into()))
     }
 
     /// Posts READs of all replicas of an object, and of its free bit.
@@ -221,7 +223,8 @@ impl<F: Fabric> Work<'_, F> {
     }
 
     fn is_whole(&self, entry: &Asked, replica: Span) -> bool {
-        leads_here(self.view, entry.slot, entry.word, self.batch.bytes(replica))
+        Object::decode_generation(self.batch.bytes(replica), entry.word.generation())
+            .is_ok_and(|object| leads_here(self.view, entry.slot, entry.word, &object))
     }
 
     fn is_marked(&self, entry: &Asked) -> Result<Option<u32>, Failure> {

@@ -8,7 +8,7 @@ use fusee_core::layout::{BLOCK_HEADER_BYTES, Slot};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, SlotRef};
 
-use support::scrub::{KEYS, held, key, settles};
+use support::scrub::{KEYS, free_words, held, key, settles};
 
 #[test]
 fn replicas_that_nobody_reads_are_written_anew() {
@@ -34,6 +34,33 @@ fn replicas_that_nobody_reads_are_written_anew() {
 fn slots_that_differ_are_settled_on_the_word_that_leads_to_something() {
     settles(1, 2, 0..64);
     settles(1, 3, (0..64).step_by(7));
+}
+
+#[test]
+fn free_words_that_nobody_wrote_delete_nothing() {
+    free_words(1, 2);
+    free_words(1, 3);
+}
+
+/// Readers may have seen what the backups of a barred primary show: a DELETE that stands there is carried out.
+#[test]
+fn a_delete_that_is_half_done_is_carried_out() {
+    held(1, 3, async |held| {
+        held.cluster.never_watch();
+        for (number, hint) in held.hints.iter().enumerate() {
+            let key = key(number);
+            held.store.delete(key.as_bytes()).await.unwrap();
+            let deleted = held.words(hint.slot)[0];
+            assert!(deleted.is_free());
+            // As it was when only the first backup had the word.
+            for (at, _) in held.places(hint.slot).into_iter().zip(0..).filter(|(_, i)| *i != 1) {
+                held.cluster.network().flip(at, deleted.0 ^ hint.word.0);
+            }
+            let is_done = || held.words(hint.slot).iter().all(|word| *word == deleted);
+            held.until("it is done everywhere", is_done).await;
+            assert!(held.store.get(key.as_bytes()).await.unwrap().is_none());
+        }
+    });
 }
 
 #[test]

@@ -70,6 +70,11 @@ impl Slot {
         Slot::empty_marker(address, Slot::GENERATIONS - 1)
     }
 
+    /// Whether this is what [`Slot::moved`] makes.
+    pub fn is_moved(self) -> bool {
+        self.is_free() && self.address().bytes() >= MOVED_BYTES
+    }
+
     /// The object that this word keeps from being reused: what it refers to or, if the slot is
     /// free, the log object of whoever freed it. `None` in a slot that was never used, and where a
     /// split took an entry away.

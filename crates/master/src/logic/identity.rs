@@ -59,6 +59,9 @@ impl Master {
 
     fn form(&mut self, cluster: ClusterId, out: &mut Actions) -> MasterReply {
         match self.cluster {
+            None if self.destroyed.contains(&cluster) => refused(format!(
+                "cluster {cluster} was destroyed, and its number is not used again; nothing was changed"
+            )),
             None => {
                 self.cluster = Some(cluster);
                 out.push(Action::Persist(vec![Write::Put(Record::Cluster(cluster))]));

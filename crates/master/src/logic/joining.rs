@@ -58,7 +58,7 @@ impl Master {
             self.forget_candidate(old, &mut writes);
             self.abandon_attempt_of(now_ms, old);
         }
-        self.its_place_is_taken(&new, &mut writes, out);
+        self.its_place_is_taken(now_ms, &new, &mut writes, out);
         out.push(Action::Persist(writes));
         let text = format!("{node} joined from {}", new.control);
         out.push(Action::Log(Level::Info, text));
@@ -137,8 +137,14 @@ impl Master {
         Ok(())
     }
 
-    /// Another process had this address: it is gone.
-    fn its_place_is_taken(&mut self, new: &Member, writes: &mut Vec<Write>, out: &mut Actions) {
+    /// Another process had this address: it is gone, or somebody announces what is not its own.
+    fn its_place_is_taken(
+        &mut self,
+        now_ms: u64,
+        new: &Member,
+        writes: &mut Vec<Write>,
+        out: &mut Actions,
+    ) {
         let here = |member: &&Member| member.control == new.control;
         if let Some(old) = self.lost.values().find(here).map(|member| member.node) {
             self.lost.remove(&old);
@@ -150,7 +156,8 @@ impl Master {
         }
         let old = self.view().and_then(|view| view.members.iter().find(here)).map(|m| m.node);
         if let Some(old) = old {
-            self.suspect(old, "another process has its address", out);
+            // Who answers there says which.
+            self.probe(now_ms, old, out);
         }
     }
 

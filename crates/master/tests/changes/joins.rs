@@ -139,3 +139,23 @@ fn what_comes_late_under_a_name_counts_for_nobody() {
     let late = ask(&mut world, MasterRequest::Alive { identity: 1_000 });
     assert_eq!(late, Some(MasterReply::Unknown));
 }
+
+/// A node that announces another one's address, by mistake, and is started again and again.
+#[test]
+fn a_member_is_asked_before_another_takes_its_place() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let names = |world: &World| -> Vec<MnId> {
+        world.view().members.iter().map(|member| member.node).collect()
+    };
+    let before = names(&world);
+    let address = world.view().members[0].control.clone();
+    for round in 0..4 {
+        name_of(ask(&mut world, join(1_000 + round, address.clone())));
+        world.pass(2 * LEASE_MS);
+        assert_eq!(names(&world), before, "it answers, so it is there");
+    }
+    // It is gone, and a new process has its address.
+    world.kill(0);
+    name_of(ask(&mut world, join(2_000, address)));
+    world.until("it is lost", |world| !names(world).contains(&before[0]));
+}

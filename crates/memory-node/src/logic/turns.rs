@@ -12,23 +12,59 @@ use fusee_core::verbs::ClientId;
 
 use super::{Node, Step};
 
-/// Sessions that are remembered; beyond, the oldest are forgotten, which have ended long ago.
+/// Sessions that are remembered; beyond, a quarter is forgotten: those that have asked nothing for longest.
 const MAX_SESSIONS: usize = 1 << 16;
 
-/// By session, the number below which requests have ended.
+/// How far each session's requests have got.
 #[derive(Debug, Default)]
-pub(super) struct Turns(BTreeMap<ClientId, u64>);
+pub(super) struct Turns {
+    sessions: BTreeMap<ClientId, Progress>,
+    /// All that have come.
+    requests: u64,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// The number below which requests have ended.
+    over: u64,
+    /// The last request, counted over all sessions.
+    last: u64,
+}
 
 impl Turns {
     /// Whether a request takes effect, which says up to where those of its session have ended.
     fn takes(&mut self, client: ClientId, turn: u64, ended: u64) -> bool {
-        let over = self.0.entry(client).or_default();
-        *over = ended.max(*over);
-        let is_in_time = turn >= *over;
-        if self.0.len() > MAX_SESSIONS {
-            self.0.pop_first();
+        self.requests += 1;
+        let progress = self.sessions.entry(client).or_default();
+        progress.last = self.requests;
+        progress.over = ended.max(progress.over);
+        let is_in_time = turn >= progress.over;
+        if self.sessions.len() > MAX_SESSIONS {
+            let mut all: Vec<u64> = self.sessions.values().map(|session| session.last).collect();
+            let (_, oldest, _) = all.select_nth_unstable(MAX_SESSIONS / 4);
+            let oldest = *oldest;
+            self.sessions.retain(|_, session| session.last > oldest);
         }
         is_in_time
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_lives_long_is_remembered() {
+        let mut turns = Turns::default();
+        let old = ClientId(1);
+        assert!(turns.takes(old, 7, 5));
+        for other in 2..3 * MAX_SESSIONS as u32 {
+            assert!(turns.takes(ClientId(other), 1, 1));
+            if other % 1000 == 0 {
+                assert!(!turns.takes(old, 4, 4), "it has ended, after {other} sessions");
+            }
+        }
+        assert!(turns.sessions.len() <= MAX_SESSIONS);
     }
 }
 

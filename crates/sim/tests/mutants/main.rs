@@ -88,6 +88,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         CopiesDamage => &scenarios::DAMAGED_MOVES,
         ScrubLooksOnce => &scenarios::TIMED_MIXED,
         SettlesOnDamage => &scenarios::SCRUB,
+        FreeWordsCount => &scenarios::FREE_WORDS,
         ComparesFewSlots => &scenarios::REUSE,
         ComparesPrimariesOnly => &scenarios::LOST_WORD,
         ComparesBesideWrites => &scenarios::BESIDE_A_WRITE,

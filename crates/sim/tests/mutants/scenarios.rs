@@ -154,6 +154,10 @@ pub const SCRUB: Scenario = named("scrub", |seed| {
     scrub::settles(seed, 2 + seed as u8 % 2, bit..bit + 1);
 });
 
+pub const FREE_WORDS: Scenario = named("free words", |seed| {
+    scrub::free_words(seed, 2 + seed as u8 % 2);
+});
+
 pub const UNHEARD: Scenario = named("unheard", |seed| {
     unheard::unheard(seed);
 });
@@ -234,8 +238,9 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
 });
 
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 10] = [
+pub const TIMED: [&Scenario; 11] = [
     &SCRUB,
+    &FREE_WORDS,
     &TIMED_CUTS,
     &TIMED_MIXED,
     &TIMED_INSERTS,

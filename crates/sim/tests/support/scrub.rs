@@ -92,6 +92,24 @@ impl Held {
     }
 }
 
+/// Free words that no writer put there come onto a replica of entries: zeros, and those of others.
+pub fn free_words(seed: u64, replicas: u8) {
+    held(seed, replicas, async |held| {
+        held.cluster.never_watch();
+        for (number, hint) in held.hints.iter().enumerate() {
+            let other = held.hints[(number + 1) % KEYS].word;
+            let kinds = [Slot(0), other.aborted(), Slot::empty_marker(other.address(), 31)];
+            for (kind, at) in kinds.into_iter().zip(held.places(hint.slot).into_iter().cycle()) {
+                held.cluster.network().flip(at, hint.word.0 ^ kind.0);
+                let good = |word: &Slot| *word == hint.word;
+                let what = format!("{kind:?} at {at:?} deletes nothing");
+                held.until(&what, || held.words(hint.slot).iter().all(good)).await;
+            }
+        }
+        held.all_are_there().await;
+    });
+}
+
 /// Any bit of the word of any replica of an entry; of those numbered `bits`.
 pub fn settles(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) {
     held(seed, replicas, async |held| {
