@@ -52,6 +52,8 @@ pub struct Pulse {
     pub has_stopped: bool,
     /// What it found damaged since it began.
     pub damage: Damage,
+    /// Whether it may soon free memory, or have some to hand on, by what it does now.
+    pub stirs: bool,
 }
 
 /// A request to the master. With it comes the cluster that the asker belongs to
@@ -162,7 +164,8 @@ pub enum MasterRequest {
         view: u64,
     },
     /// A client got no block from any member: regions are added, which a newer view will show. Answer:
-    /// `Done`; `Called`, if that cannot be, but others may have memory; or `Refused`, if they had none.
+    /// `Done`; `Called`, if that cannot be, but others may have memory; `Refused`, if they had none; or
+    /// `Exhausted`.
     MoreRoom {
         /// The session's id.
         client: ClientId,
@@ -276,6 +279,9 @@ pub enum MasterReply {
         /// The name of the call, to be asked by again.
         call: u64,
     },
+    /// To `MoreRoom`: as `Refused`; and while others were called upon nobody handed anything on, nor did
+    /// anything by which memory becomes free. To ask again at once is in vain.
+    Exhausted,
     /// It cannot be.
     Refused {
         /// Why, and what to do.

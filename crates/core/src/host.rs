@@ -96,6 +96,12 @@ pub trait Host {
     /// Waits a little for what others hand on.
     fn await_others(&self) -> impl Future<Output = ()>;
 
+    /// The search for memory for a class is over, however it ended.
+    fn end_search(&self, class: SizeClass);
+
+    /// Whether, when a block was refused the last time, nobody did anything by which memory becomes free.
+    fn is_exhausted(&self) -> bool;
+
     /// A subtable has no free slot for a key, for an operation that acts by no view now. Waits
     /// until there is a newer view than `view`, in which there may be one; false if there will be
     /// none.
@@ -133,8 +139,9 @@ pub trait Host {
 
     /// Anybody who is short of memory may have these blocks from now on, until they are taken back; the
     /// first ones first. Those in `surplus` are of no use here, and not wholly free: they are for
-    /// whoever needs objects of their class, and need not wait until somebody is short.
-    fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>);
+    /// whoever needs objects of their class, and need not wait until somebody is short. `ripens`: others
+    /// are about to become free.
+    fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>, ripens: bool);
 
     /// Takes back what was offered; returns the blocks that somebody else has got.
     fn take_back(&self) -> Vec<Address>;

@@ -600,6 +600,13 @@ impl Slabs {
         (spare.into_iter().map(|(rest, ..)| rest).collect(), surplus)
     }
 
+    /// Whether a block is about to become free, for others as well, and is not offered.
+    pub(crate) fn ripens(&self) -> bool {
+        let is_compared = |b: &Block| matches!(b.doubt, Doubt::Compared { .. });
+        let ripens = |b: &Block| b.scrubbed.is_some() || is_compared(b) || b.is_free();
+        self.aside.iter().any(|block| !block.offered && ripens(block))
+    }
+
     /// Nothing is offered any more. These blocks are gone.
     pub(crate) fn take_back(&mut self, gone: &[Address]) {
         self.aside.retain(|block| !gone.contains(&block.address));

@@ -89,6 +89,8 @@ pub struct Sessions {
     limbo: BTreeMap<ClientId, Vec<Leftover>>,
     /// What all sessions found damaged, as far as this process has heard.
     damage: Damage,
+    /// See [`Sessions::handed_on`].
+    handed_on: u64,
 }
 
 impl Sessions {
@@ -105,7 +107,14 @@ impl Sessions {
             used: BTreeMap::new(),
             limbo: BTreeMap::new(),
             damage: Damage::default(),
+            handed_on: 0,
         }
+    }
+
+    /// Counts blocks that sessions hand on, but for those that are known to be in use, and sessions that end:
+    /// either may bring memory to others.
+    pub fn handed_on(&self) -> u64 {
+        self.handed_on
     }
 
     /// From the store: ids below `end` may be in use.
@@ -334,6 +343,8 @@ impl Sessions {
             return Ok(());
         }
         session.handed_on = serial;
+        let is_hope = |left: &&Leftover| !used.contains(&left.block);
+        self.handed_on += leftovers.iter().filter(is_hope).count() as u64;
         writes.push(Write::Put(Record::Session { client, given_up: false, handed_on: serial }));
         // What it had been given it may not return once more, should it be given up.
         let handed_on = |given: &Gift| leftovers.iter().any(|left| left.block == given.left.block);
@@ -379,6 +390,7 @@ impl Sessions {
             return Err(format!("{client} has never been opened"));
         }
         let Some(session) = self.open.remove(&client) else { return Ok(()) };
+        self.handed_on += 1;
         writes.push(Write::Remove(session_key(client)));
         self.is_had(client, leftovers);
         let kept = self.keep_all(client, leftovers, &session.given, view, writes);
@@ -425,6 +437,7 @@ impl Sessions {
         writes: &mut Vec<Write>,
     ) {
         let Some(Session { given, .. }) = self.given_up.remove(&client) else { return };
+        self.handed_on += 1;
         writes.push(Write::Remove(session_key(client)));
         self.is_had(client, leftovers);
         let leftovers = leftovers.iter().filter(|left| !self.is_handed_on(client, left.block));

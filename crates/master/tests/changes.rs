@@ -291,6 +291,7 @@ fn renew(client: ClientId, acts_by: u64, newer_than: u64) -> MasterRequest {
         frees_in: 0,
         has_stopped: false,
         damage: Damage::default(),
+        stirs: true,
     };
     let known = Epochs::default();
     MasterRequest::Renew { sessions: vec![pulse], newer_than, known, reclaims: false, heeded: 0 }

@@ -338,6 +338,7 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
         frees_in: 0,
         has_stopped: false,
         damage: Damage::default(),
+        stirs: true,
     };
     let renew = MasterRequest::Renew {
         sessions: vec![pulse],

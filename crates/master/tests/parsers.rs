@@ -110,7 +110,7 @@ const NOBODYS: u8 = 0;
 const ANSWER: [u8; 2] = [5, 0];
 
 const MASTER_REQUESTS: usize = 17;
-const MASTER_REPLIES: usize = 16;
+const MASTER_REPLIES: usize = 17;
 const NODE_REQUESTS: usize = 15;
 const NODE_REPLIES: usize = 8;
 

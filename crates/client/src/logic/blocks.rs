@@ -23,6 +23,7 @@
 //! ends. So every path that turns a grant down notes that, and a search that passes over a block
 //! leaves the note standing.
 
+mod leftovers;
 mod turns;
 
 use std::cell::{Cell, RefCell};
@@ -90,6 +91,8 @@ pub(super) struct BlockSource<E> {
     asked: Cell<u64>,
     /// Whether the master had no more room the last time.
     refused: Cell<bool>,
+    /// Whether it said that nobody has anything that may become free.
+    exhausted: Cell<bool>,
     /// Whether the pool had no block the last time, but for DELETEs, or a DELETE got what others had left.
     lends: Cell<bool>,
     /// By class, the call for memory that the request waits for ([`MasterReply::Called`]).
@@ -151,6 +154,7 @@ impl<E: Environment> BlockSource<E> {
             full_in_a_row: Cell::new(0),
             asked: Cell::new(0),
             refused: Cell::new(false),
+            exhausted: Cell::new(false),
             lends: Cell::new(false),
             calls: RefCell::default(),
             adopted: RefCell::default(),
@@ -180,12 +184,19 @@ impl<E: Environment> BlockSource<E> {
         self.asked.set(self.asked.get() + 1);
         let asking = Asking(self, false);
         let granted = self.grant_of(class, to_delete, view).await;
-        if granted.is_ok() {
-            // Who is short again later has others called upon again.
-            self.calls.borrow_mut().remove(&class);
-        }
         asking.answered();
         granted
+    }
+
+    /// The session looks for memory for a class no longer. Who is short again later has others called upon
+    /// again. Not with every block: it may be of no use, and the call goes on.
+    pub fn end_search(&self, class: SizeClass) {
+        self.calls.borrow_mut().remove(&class);
+    }
+
+    /// Whether the last request for a block was refused since nobody has anything that may become free.
+    pub fn is_exhausted(&self) -> bool {
+        self.exhausted.get()
     }
 
     async fn grant_of(
@@ -237,7 +248,15 @@ impl<E: Environment> BlockSource<E> {
         self.refused.set(asked == Err(Error::OutOfMemory));
         match asked {
             Err(Error::OutOfMemory) => {
-                self.go_on_with(None, true, view).await.ok_or(Error::OutOfMemory)
+                if let Some(left) = self.go_on_with(None, true, view).await {
+                    return Ok(left);
+                }
+                if !self.exhausted.get() {
+                    return Err(Error::OutOfMemory);
+                }
+                // One that came back after this session had looked, and before the others were asked.
+                let block = self.allocate(false, view).await?;
+                Ok(self.fresh(block, class, view))
             }
             Err(error) => Err(error),
             Ok(never) => match never {},
@@ -325,43 +344,6 @@ impl<E: Environment> BlockSource<E> {
             && !self.in_doubt.borrow().contains(&block)
     }
 
-    async fn go_on_with(
-        &self,
-        class: Option<SizeClass>,
-        full: bool,
-        view: &View,
-    ) -> Option<BlockGrant> {
-        let gift = self.take_leftover(class, full, view).await?;
-        let (leftover, block) = (gift.leftover, gift.leftover.block);
-        // The master may not know that somebody gave it back to the pool, before this session got it
-        // from there.
-        let is_ours = self.held.borrow().contains(&block);
-        if is_ours || self.in_doubt.borrow().contains(&block) {
-            return None;
-        }
-        self.handed_on.borrow_mut().remove(&block);
-        self.adopting.borrow_mut().insert(block, gift);
-        match self.adopt(&gift, view).await {
-            Ok(()) => Some(self.left(&gift, view)),
-            Err(error) => {
-                tracing::debug!(?leftover, %error, "a handed-on block is not taken over");
-                if self.adopting.borrow().contains_key(&block) {
-                    self.missed.set(true);
-                }
-                None
-            }
-        }
-    }
-
-    /// A leftover is the session's.
-    fn left(&self, gift: &Gift, view: &View) -> BlockGrant {
-        let Leftover { block, class, first, marked, .. } = gift.leftover;
-        self.holds(block);
-        self.adopted.borrow_mut().push((block, gift.turn));
-        let address = view.geometry.block_address(block.region, block.block);
-        BlockGrant { address, class, first, marked, pool_is_empty: false }
-    }
-
     /// Gives a block of this session back to the pool. The primary last: it hands the block out as
     /// soon as it is free there.
     pub async fn free(&self, block: Address, view: &View) {
@@ -412,69 +394,6 @@ impl<E: Environment> BlockSource<E> {
         true
     }
 
-    /// Tells the master what the keeper has not told it yet. Whether it knows.
-    pub async fn hand_on(&self, gate: &Gate) -> bool {
-        let Some(batch) = gate.unheard() else { return true };
-        let serial = batch.serial;
-        let request = batch.request(self.client);
-        match self.env.ask_master(request, MASTER_DEADLINE.max(self.node_deadline)).await {
-            Ok(MasterReply::Done | MasterReply::Refused { .. }) => {
-                gate.handed_on(serial);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    async fn take_leftover(
-        &self,
-        class: Option<SizeClass>,
-        full: bool,
-        view: &View,
-    ) -> Option<Gift> {
-        if let Some(left) = self.without_master.get().checked_sub(1) {
-            self.without_master.set(left);
-            return None;
-        }
-        let (client, view) = (self.client, view.number);
-        let adopted = self.adopted.borrow().clone();
-        let told = adopted.clone();
-        let turn = self.taking.get();
-        self.taking.set(turn + 1);
-        let request = MasterRequest::TakeLeftover { client, turn, adopted, class, full, view };
-        let deadline = MASTER_DEADLINE.min(self.node_deadline);
-        match self.env.ask_master(request, deadline).await {
-            Ok(MasterReply::Leftover { leftover, owner_lives }) => {
-                self.adopted.borrow_mut().retain(|block| !told.contains(block));
-                let leftover = leftover.filter(|l| class.is_none_or(|class| l.class == class));
-                leftover.map(|leftover| Gift { turn, leftover, owner_lives })
-            }
-            Ok(_) => None,
-            // Memory nodes have blocks without the master's help.
-            Err(_) => {
-                self.without_master.set(BLOCKS_WITHOUT_MASTER);
-                None
-            }
-        }
-    }
-
-    /// Blocks are not this session's any more.
-    pub fn forget(&self, blocks: &[BlockId]) {
-        self.adopted.borrow_mut().retain(|(block, _)| !blocks.contains(block));
-        self.held.borrow_mut().retain(|block| !blocks.contains(block));
-        self.handed_on.borrow_mut().extend(blocks);
-    }
-
-    /// What is left of this session's blocks, for others.
-    pub fn give_up(&self, rests: Vec<Rest>, view: &View) -> Vec<Leftover> {
-        let leftover = |Rest { block, class, first, marked }| {
-            let (region, block) = view.geometry.block_at(block)?;
-            let block = BlockId { region, block };
-            Some(Leftover { block, owner: self.client, class, first, marked })
-        };
-        rests.into_iter().filter_map(leftover).collect()
-    }
-
     /// ALLOC at one memory node after the other, until a block is recorded on all its replicas.
     async fn allocate(&self, to_delete: bool, view: &View) -> Result<BlockId, Error> {
         let members = &view.members;
@@ -523,9 +442,11 @@ impl<E: Environment> BlockSource<E> {
         let call = self.calls.borrow().get(&class).copied().unwrap_or(0);
         let client = self.client;
         let request = MasterRequest::MoreRoom { client, view: view.number, call };
+        self.exhausted.set(false);
         match self.env.ask_master(request, MASTER_DEADLINE.min(self.node_deadline)).await {
-            Ok(MasterReply::Refused { reason }) => {
-                tracing::debug!(reason, "no region is added");
+            Ok(reply @ (MasterReply::Refused { .. } | MasterReply::Exhausted)) => {
+                tracing::debug!(?reply, "no region is added");
+                self.exhausted.set(reply == MasterReply::Exhausted);
                 self.calls.borrow_mut().remove(&class);
                 self.without_master.set(0);
                 Err(Error::OutOfMemory)
@@ -605,30 +526,6 @@ impl<E: Environment> BlockSource<E> {
         let backups = view.regions[block.region as usize].places.iter().skip(1);
         for place in backups {
             self.set_owner(place.node, block, ClientId::NOBODY, false).await?;
-        }
-        Ok(())
-    }
-
-    async fn adopt(&self, gift: &Gift, view: &View) -> Result<(), Error> {
-        let Gift { leftover, owner_lives, .. } = *gift;
-        if !is_valid(view, leftover.block) {
-            return Err(Error::Allocation { reason: "there is no such block".into() });
-        }
-        let (block, from) = (leftover.block, leftover.owner);
-        let places = &view.regions[block.region as usize].places;
-        let request =
-            BlockRequest::SetOwner { block, from, to: self.client, unless_fenced: owner_lives };
-        match self.ask(places[0].node, request).await {
-            Ok(NodeReply::Done) => {}
-            Ok(other) => {
-                // It has had no effect anywhere.
-                self.adopting.borrow_mut().remove(&block);
-                return Err(Error::Allocation { reason: format!("{}: {other:?}", places[0].node) });
-            }
-            Err(error) => return Err(Error::Allocation { reason: error.to_string() }),
-        }
-        for place in &places[1..] {
-            self.set_owner(place.node, block, from, owner_lives).await?;
         }
         Ok(())
     }

@@ -108,8 +108,12 @@ struct Offers {
     gone: Vec<BlockId>,
     /// The session looks for memory itself: what it does not need it offers when it has done.
     is_withheld: bool,
-    /// There was a call meanwhile.
-    is_owed: bool,
+    /// The call that came meanwhile, if it has not got its part; 0 for none.
+    owed: u64,
+    /// It has got that since, and the keeper does not know.
+    is_due: bool,
+    /// The session has blocks that are about to become free.
+    ripens: bool,
 }
 
 /// What a session hands on at a time.
@@ -129,7 +133,27 @@ fn nanos(time: Duration) -> u64 {
 
 impl Offers {
     fn is_pressing(&self) -> bool {
-        !self.surplus.is_empty() || (self.is_owed && !self.is_withheld)
+        !self.surplus.is_empty() || self.is_due || (self.owed != 0 && !self.is_withheld)
+    }
+
+    /// Has the keeper hand on what is surplus, and for every `call` but 0 a part of what is offered besides;
+    /// unless the last of it has not been heard.
+    fn pass_on(&mut self, call: u64) {
+        if self.batch.is_some() {
+            return;
+        }
+        let is_new = call != 0 && mem::replace(&mut self.call, call) != call;
+        let parts = if is_new && !mem::take(&mut self.is_active) { 1 } else { PARTS };
+        let count = if is_new { self.offered.len().div_ceil(parts) } else { 0 };
+        let used: Vec<BlockId> = self.surplus.iter().map(|left| left.block).collect();
+        let leftovers = self.offered.drain(..count).chain(self.surplus.drain(..));
+        let leftovers: Vec<Leftover> = leftovers.collect();
+        if leftovers.is_empty() {
+            return;
+        }
+        self.gone.extend(leftovers.iter().map(|left| left.block));
+        self.serial += 1;
+        self.batch = Some(Batch { serial: self.serial, leftovers, used });
     }
 }
 
@@ -340,12 +364,18 @@ impl Gate {
     }
 
     /// From the session: these may be handed on, and no others; see
-    /// [`Host::offer`](fusee_core::host::Host::offer).
+    /// [`Host::offer`](fusee_core::host::Host::offer). A call that came meanwhile gets its part at once: the
+    /// session may take the rest back before the keeper looks.
     pub fn offer(&self, spare: Vec<Leftover>, surplus: Vec<Leftover>) {
         let is_pressing = {
             let mut offers = self.offers();
             (offers.offered, offers.surplus, offers.is_withheld) = (spare, surplus, false);
             offers.is_active = true;
+            if offers.owed != 0 && offers.batch.is_none() {
+                let call = mem::take(&mut offers.owed);
+                offers.pass_on(call);
+                offers.is_due = true;
+            }
             offers.is_pressing()
         };
         if let Some(keeper) = self.keeper.get().filter(|_| is_pressing) {
@@ -353,16 +383,23 @@ impl Gate {
         }
     }
 
+    /// From the session: whether it has blocks that are about to become free, and are not offered.
+    pub fn tell_ripening(&self, ripens: bool) {
+        self.offers().ripens = ripens;
+    }
+
     /// To the keeper: whether there is something to hand on at once.
     pub fn has_to_hand_on(&self) -> bool {
         self.offers().is_pressing()
     }
 
-    /// To the keeper, which was called for memory: whether the session is about to offer some.
-    pub fn withholds(&self) -> bool {
+    /// To the keeper, which was called for memory: whether the session is about to offer some, and has not
+    /// done so for this call.
+    pub fn withholds(&self, call: u64) -> bool {
         let mut offers = self.offers();
-        offers.is_owed = offers.is_withheld;
-        offers.is_withheld
+        let withholds = offers.is_withheld && offers.call != call;
+        offers.owed = if withholds { call } else { 0 };
+        withholds
     }
 
     /// From the session: nothing may be handed on any more. To the session: what has been, since it
@@ -385,22 +422,11 @@ impl Gate {
     /// of what it needs itself; of one that has done nothing since the last call it is all.
     pub fn hand_on(&self, call: u64) -> Option<Batch> {
         let offers = &mut *self.offers();
-        offers.is_owed &= offers.is_withheld;
-        if offers.batch.is_some() {
-            return offers.batch.clone();
+        offers.is_due = false;
+        if !offers.is_withheld {
+            offers.owed = 0;
         }
-        let is_new = call != 0 && mem::replace(&mut offers.call, call) != call;
-        let parts = if is_new && !mem::take(&mut offers.is_active) { 1 } else { PARTS };
-        let count = if is_new { offers.offered.len().div_ceil(parts) } else { 0 };
-        let used: Vec<BlockId> = offers.surplus.iter().map(|left| left.block).collect();
-        let leftovers = offers.offered.drain(..count).chain(offers.surplus.drain(..));
-        let leftovers: Vec<Leftover> = leftovers.collect();
-        if leftovers.is_empty() {
-            return None;
-        }
-        offers.gone.extend(leftovers.iter().map(|left| left.block));
-        offers.serial += 1;
-        offers.batch = Some(Batch { serial: offers.serial, leftovers, used });
+        offers.pass_on(call);
         offers.batch.clone()
     }
 
@@ -489,9 +515,16 @@ impl Gate {
             barrier::heavy();
             self.seen_by_all.store(moment, Release);
         }
-        let since = self.oldest.load(Acquire).min(moment);
+        let oldest = self.oldest.load(Acquire);
+        let since = oldest.min(moment);
         // What is freed from now on, by an operation that acts already, is freed since `since`.
         let freed = self.freed.load(SeqCst);
+        let stirs = {
+            let offers = self.offers();
+            // Who looks for memory acts by that; it had its chance to offer some, unless it owes it.
+            let acts = if offers.is_withheld { offers.owed != 0 } else { oldest != IDLE };
+            acts || freed < REVOKED || offers.ripens
+        };
         let mut newest = self.newest();
         let acts = newest.at(since);
         let unmarked = freed & !MARKING;
@@ -518,6 +551,7 @@ impl Gate {
                 found: self.damaged.load(Relaxed),
                 repaired: self.repaired.load(Relaxed),
             },
+            stirs,
         }
     }
 

@@ -1,8 +1,11 @@
-//! What waits to be marked, and when it is revoked.
+//! What waits to be marked, and when it is revoked; who may soon free memory.
 
 use std::sync::Arc;
 
+use fusee_control::master::Leftover;
+use fusee_control::node::BlockId;
 use fusee_core::host::Acting;
+use fusee_core::layout::SizeClass;
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::{Geometry, View};
 
@@ -97,4 +100,56 @@ fn a_mark_has_passed_when_a_later_question_has() {
     assert!(gate.has_passed(mark) && !gate.is_settled(mark));
     gate.tell_passed(4, 4);
     assert!(gate.is_settled(mark));
+}
+
+/// Whoever is short of memory may ask again as long as somebody says so.
+#[test]
+fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
+    let gate = gate();
+    let stirs = || gate.pulse().stirs;
+    assert!(!stirs());
+    gate.tell(Acting { oldest: Some(0), stopped: 0 });
+    assert!(stirs(), "an operation runs");
+    gate.tell(Acting { oldest: None, stopped: 0 });
+    gate.tell_freed(Some(0));
+    assert!(stirs(), "something waits to be marked");
+    gate.tell_freed(None);
+    gate.take_back();
+    assert!(gate.withholds(1) && stirs(), "it looks for memory, and others have called for some");
+    gate.tell(Acting { oldest: Some(0), stopped: 0 });
+    gate.offer(vec![], vec![]);
+    assert!(stirs(), "an operation runs");
+    gate.take_back();
+    assert!(!gate.withholds(1) && !stirs(), "it had nothing, and goes on looking");
+    gate.tell(Acting { oldest: None, stopped: 0 });
+    gate.tell_ripening(true);
+    assert!(stirs(), "a block is on its way to the pool");
+    gate.tell_ripening(false);
+    assert!(!stirs());
+}
+
+/// A session that looks for memory has its blocks on offer for moments only.
+#[test]
+fn a_call_gets_its_part_at_the_moment_of_the_offer() {
+    let gate = gate();
+    let left = |block| Leftover {
+        block: BlockId { region: 0, block },
+        owner: ClientId(1),
+        class: SizeClass::from_code(1).expect("there is one"),
+        first: 0,
+        marked: None,
+    };
+    gate.take_back();
+    assert!(gate.withholds(7) && !gate.has_to_hand_on());
+    gate.offer(vec![left(1), left(2)], vec![]);
+    assert!(gate.has_to_hand_on());
+    assert_eq!(gate.take_back(), [left(1).block]);
+    // It need not be waited for any more, and nothing more of it is handed on for this call.
+    assert!(!gate.withholds(7));
+    gate.offer(vec![left(2)], vec![]);
+    let batch = gate.hand_on(7).expect("the master does not know of it yet");
+    assert_eq!(batch.leftovers, [left(1)]);
+    gate.handed_on(batch.serial);
+    assert_eq!(gate.hand_on(7), None);
+    assert!(!gate.has_to_hand_on());
 }

@@ -301,7 +301,7 @@ impl Keeper {
         let mut withheld = false;
         // All at once: no session is renewed meanwhile.
         let all = gates.iter().map(|gate| {
-            let is_withheld = waits && gate.withholds();
+            let is_withheld = waits && gate.withholds(call);
             withheld |= is_withheld;
             self.hand_on_of(gate, if is_withheld { 0 } else { call }, outside)
         });

@@ -37,7 +37,9 @@ const BLOCK_RETRY: Duration = Duration::from_millis(5);
 /// How long who asked for a block still waits when a newer view has come: one that is granted when
 /// nobody waits any more is of use to nobody.
 const BLOCK_PATIENCE: Duration = Duration::from_millis(5);
-/// How long to wait for what others hand on before all are asked again.
+/// How long to wait for what others hand on before all are asked again: first, and at last. A call
+/// takes what the keepers need to ask the master twice, which is mostly a few milliseconds.
+const FIRST_CALL_PATIENCE: Duration = Duration::from_millis(2);
 const CALL_PATIENCE: Duration = Duration::from_millis(10);
 /// How long the master may take to note that a subtable is full.
 const SPLIT_DEADLINE: Duration = Duration::from_secs(1);
@@ -53,6 +55,8 @@ pub struct SessionHost<E> {
     max_attempts: u32,
     op_timeout: Duration,
     random: Cell<u64>,
+    /// How long to wait for others the next time.
+    call_patience: Cell<Duration>,
 }
 
 impl<E: Environment> SessionHost<E> {
@@ -74,6 +78,7 @@ impl<E: Environment> SessionHost<E> {
             max_attempts: u32::try_from(sleeps).unwrap_or(u32::MAX / 2) + SPINS + YIELDS,
             op_timeout,
             random,
+            call_patience: Cell::new(FIRST_CALL_PATIENCE),
         }
     }
 
@@ -153,7 +158,12 @@ impl<E: Environment> Host for SessionHost<E> {
             is_newer
         };
         match select(granting, pin!(tiring)).await {
-            Either::Left((result, _)) => result,
+            Either::Left((result, _)) => {
+                if result != Ok(Granted::Called) {
+                    self.call_patience.set(FIRST_CALL_PATIENCE);
+                }
+                result
+            }
             Either::Right((true, _)) => Ok(Granted::NewerView),
             Either::Right((false, _)) => Err(Error::GaveUp {
                 waiting_for: "a memory node to allocate a block",
@@ -163,7 +173,17 @@ impl<E: Environment> Host for SessionHost<E> {
     }
 
     async fn await_others(&self) {
-        self.env.sleep(CALL_PATIENCE).await;
+        let patience = self.call_patience.get();
+        self.call_patience.set((patience * 2).min(CALL_PATIENCE));
+        self.env.sleep(patience).await;
+    }
+
+    fn end_search(&self, class: SizeClass) {
+        self.blocks.end_search(class);
+    }
+
+    fn is_exhausted(&self) -> bool {
+        self.blocks.is_exhausted()
     }
 
     async fn grow_index(&self, subtable: u32, view: &Arc<View>) -> bool {
@@ -231,7 +251,8 @@ impl<E: Environment> Host for SessionHost<E> {
         self.gate.may_mark()
     }
 
-    fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>) {
+    fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>, ripens: bool) {
+        self.gate.tell_ripening(ripens);
         let view = self.gate.view();
         let give_up = |rests| self.blocks.give_up(rests, &view);
         self.gate.offer(give_up(spare), give_up(surplus));

@@ -37,7 +37,7 @@ const DOUBT_PAUSE: u64 = 256;
 /// Blocks that are asked for together at most when the pool is empty.
 const ASKED_TOGETHER: u32 = 8;
 /// So often nobody has anything to hand on, and nothing of the session's own is left to wait for, before
-/// there is no memory.
+/// there is no memory; once, if besides nobody did anything by which memory becomes free.
 const ASKED_IN_VAIN: u32 = 4;
 /// A wait for others counts as so many pauses.
 const PAUSES_PER_WAIT: u32 = 10;
@@ -78,7 +78,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 let _ends = Asking { slabs: &self.slabs, class };
                 let _makes_room = MakingRoom::begin(&self.making_room);
                 self.take_back();
-                return self.more(class, to_delete, least, view).await;
+                let done = self.more(class, to_delete, least, view).await;
+                self.host.end_search(class);
+                return done;
             }
             if self.host.pause(attempt).await.is_err() {
                 let waiting_for = "a block that another operation asked for";
@@ -94,8 +96,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if self.making_room.get() == 0 {
             // Some may be gone already.
             self.take_back();
-            let (spare, surplus) = self.slabs.borrow_mut().offer();
-            self.host.offer(spare, surplus);
+            let mut slabs = self.slabs.borrow_mut();
+            let (spare, surplus) = slabs.offer();
+            let ripens = slabs.ripens();
+            drop(slabs);
+            self.host.offer(spare, surplus, ripens);
         }
     }
 
@@ -161,9 +166,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 }
                 Left::Nothing if asked == Asked::Nothing => {
                     if !self.doubt_all() {
-                        // Others may have needed all that they had when they were asked.
+                        // Others may have needed all that they had when they were asked. If nobody did
+                        // anything, there was a time in this operation at which nothing could be had.
                         in_vain += 1;
-                        if in_vain == ASKED_IN_VAIN {
+                        if self.host.is_exhausted() || in_vain == ASKED_IN_VAIN {
                             return Err(Error::OutOfMemory);
                         }
                         asked = self.ask(class, to_delete, view).await?;

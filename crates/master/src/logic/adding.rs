@@ -102,8 +102,9 @@ impl Master {
 
     fn called_or_refused(&mut self, now_ms: u64, call: u64, reason: &str) -> MasterReply {
         match self.call_for_memory(now_ms, call) {
-            Some(call) => MasterReply::Called { call },
-            None => refused(reason),
+            Ok(call) => MasterReply::Called { call },
+            Err(true) => MasterReply::Exhausted,
+            Err(false) => refused(reason),
         }
     }
 

@@ -50,7 +50,8 @@ impl Master {
                     return Some(self.not_ready());
                 }
                 let clients = self.renew(now_ms, connection, &sessions);
-                self.shortage.heard(&clients, heeded);
+                let stirs = sessions.iter().any(|pulse| pulse.stirs);
+                self.shortage.heard(&clients, heeded, stirs);
                 let mark = self.epochs.newest(out);
                 self.epochs.wanted |= reclaims;
                 let asker = Asker::Sessions { clients, newer_than, known, reclaims, mark, heeded };

@@ -10,6 +10,12 @@
 //! name until the call is over. Only then it is refused. Between two calls there is a pause, so that a
 //! pool that is really full does not keep everybody busy.
 //!
+//! That nobody had anything to hand on does not mean that nobody will have in a moment: who is refused
+//! asks a few times. Not so if a call was *in vain*: all have heeded it, nothing was handed on but what is
+//! known to be in use, no session said that it stirs (`Pulse::stirs`), and none has yet to be recovered.
+//! Then nothing becomes free but by operations that begin later. Whoever waited for that call or an
+//! earlier one is told so for a moment, as long as nothing has been handed on since.
+//!
 //! Nothing of that is stored: a master that starts anew knows none of the names, and calls again.
 
 use std::collections::BTreeSet;
@@ -19,14 +25,17 @@ use fusee_control::node::BlockId;
 use fusee_core::verbs::ClientId;
 
 use super::{Action, Actions, Level, Master, Phase, refused};
+use crate::sessions::Sessions;
 
 /// How long nobody is called upon again.
-const PAUSE_MS: u64 = 20;
+const PAUSE_MS: u64 = 10;
 /// Who has waited for one of so many calls hears that it is over, for so long after the last one was.
 const VALID_CALLS: u64 = 4;
 const VALID_FOR_MS: u64 = 2_000;
 /// So long a block of which somebody saw that it is in use is for its own size class only.
 const USED_FOR_MS: u64 = 1_000;
+/// So long, after the pause, it counts that a call was in vain.
+const IN_VAIN_FOR_MS: u64 = 50;
 /// How long sessions are waited for at most.
 const MOST_PATIENCE_MS: u64 = 2_000;
 
@@ -47,6 +56,12 @@ pub(super) struct Shortage {
     not_before_ms: u64,
     /// Until when who waited for one of the last calls may say so.
     valid_until_ms: u64,
+    /// Whether somebody who heeded the last call may soon have memory.
+    stirs: bool,
+    /// What had been handed on when the last call began ([`Sessions::handed_on`]).
+    handed_on: u64,
+    /// The last call that was in vain, if nothing has been handed on since.
+    in_vain: u64,
 }
 
 impl Shortage {
@@ -61,6 +76,9 @@ impl Shortage {
             until_ms: 0,
             not_before_ms: 0,
             valid_until_ms: 0,
+            stirs: false,
+            handed_on: 0,
+            in_vain: 0,
         }
     }
 
@@ -70,16 +88,24 @@ impl Shortage {
         if self.is_running && is_new { self.last } else { 0 }
     }
 
-    /// These sessions have heeded a call.
-    pub fn heard(&mut self, clients: &[ClientId], heeded: u64) {
+    /// These sessions have heeded a call; whether one of them may soon have memory all the same.
+    pub fn heard(&mut self, clients: &[ClientId], heeded: u64, stirs: bool) {
         if heeded == self.last {
             self.called.retain(|client| !clients.contains(client));
+            self.stirs |= stirs && self.is_running;
         }
     }
 
-    fn end_in_time(&mut self, now_ms: u64) {
+    fn end_in_time(&mut self, now_ms: u64, sessions: &Sessions) {
+        let is_new = self.handed_on != sessions.handed_on();
+        if is_new {
+            self.in_vain = 0;
+        }
         if self.is_running && (self.called.is_empty() || self.until_ms <= now_ms) {
             self.is_running = false;
+            let may_have = is_new || self.stirs || sessions.given_up().next().is_some();
+            let is_in_vain = self.called.is_empty() && !may_have;
+            self.in_vain = if is_in_vain { self.last } else { 0 };
             self.not_before_ms = now_ms + PAUSE_MS;
             // Nobody may have asked for long.
             self.valid_until_ms = now_ms.min(self.until_ms) + VALID_FOR_MS;
@@ -97,27 +123,29 @@ impl Shortage {
 
 impl Master {
     /// A session is short of memory, and has waited for this call, if it is not 0. The call that it is
-    /// to wait for; `None` if that is over.
-    pub(super) fn call_for_memory(&mut self, now_ms: u64, waited_for: u64) -> Option<u64> {
+    /// to wait for; an error if that is over: whether it was in vain.
+    pub(super) fn call_for_memory(&mut self, now_ms: u64, waited_for: u64) -> Result<u64, bool> {
         let (shortage, sessions) = (&mut self.shortage, &self.sessions);
         shortage.called.retain(|client| sessions.is_open(*client));
-        shortage.end_in_time(now_ms);
+        shortage.end_in_time(now_ms, sessions);
         if shortage.is_over(now_ms, waited_for) {
-            return None;
+            let is_recent = now_ms < shortage.not_before_ms + IN_VAIN_FOR_MS;
+            return Err(is_recent && waited_for <= shortage.in_vain);
         }
         if shortage.is_running {
             let is_known = waited_for == shortage.last;
-            return Some(if is_known { waited_for } else { shortage.last + 1 });
+            return Ok(if is_known { waited_for } else { shortage.last + 1 });
         }
         if now_ms < shortage.not_before_ms {
-            return Some(shortage.last + 1);
+            return Ok(shortage.last + 1);
         }
         shortage.last += 1;
         shortage.is_running = true;
+        (shortage.stirs, shortage.handed_on) = (false, sessions.handed_on());
         shortage.called = sessions.open_sessions().map(|(client, _)| client).collect();
         let patience = self.settings.lease.lease_ms / 2;
         shortage.until_ms = now_ms + patience.min(MOST_PATIENCE_MS);
-        Some(shortage.last)
+        Ok(shortage.last)
     }
 
     /// A session hands blocks on.

@@ -127,6 +127,66 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
 }
 
+/// While somebody may soon have memory, who is refused may ask again; else it is told that this is in vain.
+#[test]
+fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (client, other) = (world.open(), world.open());
+    fill_up(&mut world, client);
+    let refused = |world: &mut World| {
+        // The pause since the last call.
+        world.pass(100);
+        let mut call = 0;
+        assert_eq!(more_room(world, client, &mut call), MasterReply::Done);
+        world.pass(100);
+        more_room(world, client, &mut call)
+    };
+    let perhaps = |reply: MasterReply| matches!(reply, MasterReply::Refused { .. });
+    assert!(perhaps(refused(&mut world)), "both stir");
+    world.sessions[0].stirs = false;
+    assert!(perhaps(refused(&mut world)), "one stirs");
+    world.sessions[1].stirs = false;
+    assert_eq!(refused(&mut world), MasterReply::Exhausted);
+
+    // Whatever is handed on may be of use; not so if it is known to be in use.
+    let class = SizeClass::from_code(4).unwrap();
+    let mut serial = 0;
+    let mut hand_on = |world: &mut World, block: u32, is_used: bool| {
+        serial += 1;
+        let block = BlockId { region: 0, block };
+        let leftover = Leftover { block, owner: other, class, first: 3, marked: Some(1) };
+        let used = if is_used { vec![block] } else { vec![] };
+        let leftovers = vec![leftover];
+        let request = MasterRequest::HandOn { client: other, serial, leftovers, used };
+        assert_eq!(world.ask(request), Some(MasterReply::Done));
+    };
+    for (block, is_used) in [(1, true), (2, false)] {
+        world.pass(100);
+        let mut call = 0;
+        assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
+        hand_on(&mut world, block, is_used);
+        world.pass(100);
+        let reply = more_room(&mut world, client, &mut call);
+        assert_eq!(reply == MasterReply::Exhausted, is_used, "{reply:?}");
+    }
+    // The same when the call was over before.
+    world.pass(100);
+    let mut call = 0;
+    assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
+    world.pass(100);
+    hand_on(&mut world, 3, false);
+    assert!(perhaps(more_room(&mut world, client, &mut call)));
+    assert_eq!(refused(&mut world), MasterReply::Exhausted);
+
+    // Who does not hear of it may have something.
+    world.pass(100);
+    world.sessions[1].renews = false;
+    let mut call = 0;
+    assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
+    world.pass(LEASE_MS / 2 + 100);
+    assert!(perhaps(more_room(&mut world, client, &mut call)), "one is silent");
+}
+
 #[test]
 fn no_subtable_is_split_where_its_sibling_would_have_fewer_replicas() {
     let mut world = World::formed(settings(4, 3, 2));

@@ -34,6 +34,7 @@ impl Sessions {
             frees_in: acts_in,
             has_stopped: false,
             damage: Damage::default(),
+            stirs: true,
         };
         let sessions = self.clients.iter().map(pulse).collect();
         let known = Epochs::default();

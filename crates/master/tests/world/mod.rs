@@ -84,6 +84,8 @@ pub struct Follower {
     pub expelled: bool,
     /// The last call for memory that it has heard.
     pub heeded: u64,
+    /// Whether it does something by which memory may become free.
+    pub stirs: bool,
     asking: Option<u64>,
 }
 
@@ -424,6 +426,7 @@ impl World {
             follows,
             expelled,
             heeded: 0,
+            stirs: true,
             asking: None,
         });
         client
@@ -496,6 +499,7 @@ impl World {
             frees_in: 0,
             has_stopped,
             damage: Damage::default(),
+            stirs: session.stirs,
         };
         let request = MasterRequest::Renew {
             sessions: vec![pulse],

@@ -129,6 +129,12 @@ impl Host for Scripted {
 
     async fn await_others(&self) {}
 
+    fn end_search(&self, _: SizeClass) {}
+
+    fn is_exhausted(&self) -> bool {
+        false
+    }
+
     async fn grow_index(&self, _: u32, _: &Arc<View>) -> bool {
         false
     }
@@ -172,7 +178,7 @@ impl Host for Scripted {
         true
     }
 
-    fn offer(&self, _: Vec<Rest>, _: Vec<Rest>) {}
+    fn offer(&self, _: Vec<Rest>, _: Vec<Rest>, _: bool) {}
 
     fn take_back(&self) -> Vec<Address> {
         Vec::new()

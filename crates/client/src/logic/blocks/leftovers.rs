@@ -1,0 +1,140 @@
+//! Blocks that pass from one session to another by way of the master: what this one hands on or leaves,
+//! and what it takes over.
+
+use fusee_control::master::{Leftover, MasterReply, MasterRequest};
+use fusee_control::node::{BlockId, BlockRequest, NodeReply};
+use fusee_core::error::Error;
+use fusee_core::host::BlockGrant;
+use fusee_core::layout::SizeClass;
+use fusee_core::slab::Rest;
+use fusee_core::view::View;
+
+use super::{
+    BLOCKS_WITHOUT_MASTER, BlockSource, Environment, Gate, Gift, MASTER_DEADLINE, is_valid,
+};
+
+impl<E: Environment> BlockSource<E> {
+    pub(super) async fn go_on_with(
+        &self,
+        class: Option<SizeClass>,
+        full: bool,
+        view: &View,
+    ) -> Option<BlockGrant> {
+        let gift = self.take_leftover(class, full, view).await?;
+        let (leftover, block) = (gift.leftover, gift.leftover.block);
+        // The master may not know that somebody gave it back to the pool, before this session got it
+        // from there.
+        let is_ours = self.held.borrow().contains(&block);
+        if is_ours || self.in_doubt.borrow().contains(&block) {
+            return None;
+        }
+        self.handed_on.borrow_mut().remove(&block);
+        self.adopting.borrow_mut().insert(block, gift);
+        match self.adopt(&gift, view).await {
+            Ok(()) => Some(self.left(&gift, view)),
+            Err(error) => {
+                tracing::debug!(?leftover, %error, "a handed-on block is not taken over");
+                if self.adopting.borrow().contains_key(&block) {
+                    self.missed.set(true);
+                }
+                None
+            }
+        }
+    }
+
+    /// A leftover is the session's.
+    pub(super) fn left(&self, gift: &Gift, view: &View) -> BlockGrant {
+        let Leftover { block, class, first, marked, .. } = gift.leftover;
+        self.holds(block);
+        self.adopted.borrow_mut().push((block, gift.turn));
+        let address = view.geometry.block_address(block.region, block.block);
+        BlockGrant { address, class, first, marked, pool_is_empty: false }
+    }
+
+    /// Tells the master what the keeper has not told it yet. Whether it knows.
+    pub async fn hand_on(&self, gate: &Gate) -> bool {
+        let Some(batch) = gate.unheard() else { return true };
+        let serial = batch.serial;
+        let request = batch.request(self.client);
+        match self.env.ask_master(request, MASTER_DEADLINE.max(self.node_deadline)).await {
+            Ok(MasterReply::Done | MasterReply::Refused { .. }) => {
+                gate.handed_on(serial);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) async fn take_leftover(
+        &self,
+        class: Option<SizeClass>,
+        full: bool,
+        view: &View,
+    ) -> Option<Gift> {
+        if let Some(left) = self.without_master.get().checked_sub(1) {
+            self.without_master.set(left);
+            return None;
+        }
+        let (client, view) = (self.client, view.number);
+        let adopted = self.adopted.borrow().clone();
+        let told = adopted.clone();
+        let turn = self.taking.get();
+        self.taking.set(turn + 1);
+        let request = MasterRequest::TakeLeftover { client, turn, adopted, class, full, view };
+        let deadline = MASTER_DEADLINE.min(self.node_deadline);
+        match self.env.ask_master(request, deadline).await {
+            Ok(MasterReply::Leftover { leftover, owner_lives }) => {
+                self.adopted.borrow_mut().retain(|block| !told.contains(block));
+                let leftover = leftover.filter(|l| class.is_none_or(|class| l.class == class));
+                leftover.map(|leftover| Gift { turn, leftover, owner_lives })
+            }
+            Ok(_) => None,
+            // Memory nodes have blocks without the master's help.
+            Err(_) => {
+                self.without_master.set(BLOCKS_WITHOUT_MASTER);
+                None
+            }
+        }
+    }
+
+    /// Blocks are not this session's any more.
+    pub fn forget(&self, blocks: &[BlockId]) {
+        self.adopted.borrow_mut().retain(|(block, _)| !blocks.contains(block));
+        self.held.borrow_mut().retain(|block| !blocks.contains(block));
+        self.handed_on.borrow_mut().extend(blocks);
+    }
+
+    /// What is left of this session's blocks, for others.
+    pub fn give_up(&self, rests: Vec<Rest>, view: &View) -> Vec<Leftover> {
+        let leftover = |Rest { block, class, first, marked }| {
+            let (region, block) = view.geometry.block_at(block)?;
+            let block = BlockId { region, block };
+            Some(Leftover { block, owner: self.client, class, first, marked })
+        };
+        rests.into_iter().filter_map(leftover).collect()
+    }
+
+    pub(super) async fn adopt(&self, gift: &Gift, view: &View) -> Result<(), Error> {
+        let Gift { leftover, owner_lives, .. } = *gift;
+        if !is_valid(view, leftover.block) {
+            return Err(Error::Allocation { reason: "there is no such block".into() });
+        }
+        let (block, from) = (leftover.block, leftover.owner);
+        let places = &view.regions[block.region as usize].places;
+        let request =
+            BlockRequest::SetOwner { block, from, to: self.client, unless_fenced: owner_lives };
+        match self.ask(places[0].node, request).await {
+            Ok(NodeReply::Done) => {}
+            Ok(other) => {
+                // It has had no effect anywhere.
+                self.adopting.borrow_mut().remove(&block);
+                return Err(Error::Allocation { reason: format!("{}: {other:?}", places[0].node) });
+            }
+            Err(error) => return Err(Error::Allocation { reason: error.to_string() }),
+        }
+        for place in &places[1..] {
+            self.set_owner(place.node, block, from, owner_lives).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! The blocks of a region that the node holds: whose each is, and which are to be handed out.
+
+use fusee_core::verbs::ClientId;
+use fusee_core::view::{Geometry, TABLE_ENTRY_BYTES};
+
+use super::Effect;
+
+/// How many of the blocks of a region are kept back for DELETEs: also where nothing else has room, a
+/// DELETE needs an object for its log entry before it can make room.
+fn kept_back(blocks: usize) -> usize {
+    if blocks < 8 { 0 } else { blocks.div_ceil(64) }
+}
+
+/// A region, as this node holds it.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub offset: u64,
+    /// The view for which it was reserved.
+    pub since: u64,
+    pub geometry: Geometry,
+    pub primary: bool,
+    /// The block allocation table.
+    pub owners: Vec<ClientId>,
+    /// Blocks to hand out, the next one last. Some may have got an owner since: they are
+    /// skipped when they come up, so that no request has to search.
+    free: Vec<u32>,
+    /// Per block, whether `free` lists it.
+    listed: Vec<bool>,
+}
+
+impl Region {
+    pub fn new(offset: u64, since: u64, geometry: Geometry, primary: bool) -> Region {
+        let blocks = geometry.blocks_per_region();
+        let free = if primary { (0..blocks).rev().collect() } else { Vec::new() };
+        Region {
+            offset,
+            since,
+            geometry,
+            primary,
+            owners: vec![ClientId::NOBODY; blocks as usize],
+            free,
+            listed: vec![primary; blocks as usize],
+        }
+    }
+
+    /// Lists all free blocks, as the region's new primary.
+    pub fn list_free(&mut self) {
+        self.listed = self.owners.iter().map(|owner| *owner == ClientId::NOBODY).collect();
+        let free = (0u32..).zip(&self.listed).filter(|(_, free)| **free);
+        self.free = free.map(|(block, _)| block).collect();
+        self.free.reverse();
+    }
+
+    /// The last that are left are for DELETEs.
+    pub fn take_free(&mut self, to_delete: bool) -> Option<u32> {
+        let kept = if to_delete { 0 } else { kept_back(self.owners.len()) };
+        while self.free.len() > kept
+            && let Some(block) = self.free.pop()
+        {
+            self.listed[block as usize] = false;
+            if self.owners[block as usize] == ClientId::NOBODY {
+                return Some(block);
+            }
+        }
+        None
+    }
+
+    pub fn set_owner(&mut self, block: u32, owner: ClientId) -> Effect {
+        let at = block as usize;
+        self.owners[at] = owner;
+        if owner == ClientId::NOBODY && self.primary && !self.listed[at] {
+            self.free.push(block);
+            self.listed[at] = true;
+        }
+        let offset = self.offset + u64::from(block) * TABLE_ENTRY_BYTES;
+        Effect::WriteTable { offset, value: owner.0 }
+    }
+
+    pub fn owned(&self) -> u64 {
+        self.owners.iter().filter(|owner| **owner != ClientId::NOBODY).count() as u64
+    }
+}
