@@ -49,25 +49,6 @@ impl Turns {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_session_that_lives_long_is_remembered() {
-        let mut turns = Turns::default();
-        let old = ClientId(1);
-        assert!(turns.takes(old, 7, 5));
-        for other in 2..3 * MAX_SESSIONS as u32 {
-            assert!(turns.takes(ClientId(other), 1, 1));
-            if other % 1000 == 0 {
-                assert!(!turns.takes(old, 4, 4), "it has ended, after {other} sessions");
-            }
-        }
-        assert!(turns.sessions.len() <= MAX_SESSIONS);
-    }
-}
-
 impl Node {
     /// Decides about a request of a session.
     pub(super) fn in_turn(
@@ -85,5 +66,24 @@ impl Node {
             return refused(NodeRefusal::Late);
         }
         self.handle(request.of(client))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_lives_long_is_remembered() {
+        let mut turns = Turns::default();
+        let old = ClientId(1);
+        assert!(turns.takes(old, 7, 5));
+        for other in 2..3 * MAX_SESSIONS as u32 {
+            assert!(turns.takes(ClientId(other), 1, 1));
+            if other % 1000 == 0 {
+                assert!(!turns.takes(old, 4, 4), "it has ended, after {other} sessions");
+            }
+        }
+        assert!(turns.sessions.len() <= MAX_SESSIONS);
     }
 }
