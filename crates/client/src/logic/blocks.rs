@@ -251,6 +251,11 @@ impl<E: Environment> BlockSource<E> {
                 if let Some(left) = self.go_on_with(None, true, view).await {
                     return Ok(left);
                 }
+                // A leftover that it was not told of, or did not get, or a block that it has not found:
+                // there may be something after all.
+                if self.missed.get() {
+                    self.exhausted.set(false);
+                }
                 if !self.exhausted.get() {
                     return Err(Error::OutOfMemory);
                 }

@@ -24,6 +24,7 @@ impl<E: Environment> BlockSource<E> {
         let (leftover, block) = (gift.leftover, gift.leftover.block);
         // The master may not know that somebody gave it back to the pool, before this session got it
         // from there.
+        self.exhausted.set(false);
         let is_ours = self.held.borrow().contains(&block);
         if is_ours || self.in_doubt.borrow().contains(&block) {
             return None;
@@ -92,6 +93,7 @@ impl<E: Environment> BlockSource<E> {
             // Memory nodes have blocks without the master's help.
             Err(_) => {
                 self.without_master.set(BLOCKS_WITHOUT_MASTER);
+                self.exhausted.set(false);
                 None
             }
         }

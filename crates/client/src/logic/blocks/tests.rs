@@ -24,6 +24,9 @@ struct Surroundings {
     forgets: Cell<bool>,
     has_master: Cell<bool>,
     asked_master: Cell<u32>,
+    /// The master says that nobody has memory; but not, on request, what others have left.
+    exhausted: Cell<bool>,
+    hides_leftovers: Cell<bool>,
 }
 
 impl Surroundings {
@@ -37,6 +40,8 @@ impl Surroundings {
             forgets: Cell::new(false),
             has_master: Cell::new(true),
             asked_master: Cell::new(0),
+            exhausted: Cell::new(false),
+            hides_leftovers: Cell::new(false),
         })
     }
 }
@@ -106,7 +111,9 @@ impl Environment for Surroundings {
         _: Duration,
     ) -> Result<MasterReply, RpcError> {
         self.asked_master.set(self.asked_master.get() + 1);
-        match self.has_master.get() {
+        let takes = matches!(request, MasterRequest::TakeLeftover { .. });
+        match self.has_master.get() && !(takes && self.hides_leftovers.get()) {
+            true if self.exhausted.get() && !takes => Ok(MasterReply::Exhausted),
             true if matches!(request, MasterRequest::MoreRoom { .. }) => {
                 Ok(MasterReply::Refused { reason: "there is no room".into() })
             }
@@ -348,4 +355,27 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     assert_eq!(at_once(source.grant(class, false, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId::NOBODY, "who looks for memory gives it back once more");
     assert_eq!(at_once(source.settle(&view())), Some(Vec::new()));
+}
+
+/// It would be refused at once, beside what others have left for it.
+#[test]
+fn a_session_that_did_not_hear_of_leftovers_does_not_take_memory_for_exhausted() {
+    let env = Surroundings::new();
+    let source = source_of(7, &env);
+    let class = SizeClass::from_code(1).unwrap();
+    env.owner.set(ClientId(8));
+    let is_exhausted = || {
+        assert_eq!(at_once(source.grant(class, false, &view())), Err(Error::OutOfMemory));
+        source.is_exhausted()
+    };
+    assert!(!is_exhausted(), "others may have some soon");
+    env.exhausted.set(true);
+    assert!(is_exhausted());
+    env.hides_leftovers.set(true);
+    assert!(!is_exhausted());
+    env.hides_leftovers.set(false);
+    assert!(is_exhausted());
+    source.missed.set(true);
+    env.has_master.set(true);
+    assert!(is_exhausted(), "it has looked for what it missed");
 }
