@@ -381,6 +381,8 @@ Found0012(r, had, w) ==
     [] had = "competed" /\ w = r.old -> Retry(r)
     [] had = "competed" /\ w.id = r.own.id ->
          IF w.st = "live" \/ r.op = "DELETE" THEN Answer(r, Done) ELSE Retry(r)
+    \* Its winner may have been read beside the primary before it began.
+    [] Barring /\ "stopped losers start again" \notin Removed -> Retry(r)
     [] OTHER -> LoserEnds(r)
 
 MayLook(c) ==

@@ -31,6 +31,17 @@ pub(crate) struct Attachments {
     out: Cell<bool>,
 }
 
+/// How long a memory node may owe an answer: longer than the cluster waits for it, so that mostly a newer view
+/// comes first. Not so short that one which is only slow loses the session.
+fn silence(lease: Duration) -> Duration {
+    const SHORTEST: Duration = Duration::from_millis(500);
+    const LONGEST: Duration = Duration::from_secs(5);
+    match lease {
+        Duration::ZERO => LONGEST,
+        lease => lease.saturating_mul(2).clamp(SHORTEST, LONGEST),
+    }
+}
+
 fn key(member: &Member) -> (MnId, u64) {
     (member.node, member.identity)
 }
@@ -39,6 +50,7 @@ impl Attachments {
     /// Attaches to all members of a view.
     pub fn new(kind: FabricKind, gate: Arc<Gate>, view: &View) -> Result<Attachments, AttachError> {
         let fabric = Rc::new(attach_all(kind, gate.client(), &view.members)?);
+        fabric.set_silence(silence(gate.longest_lease()));
         Ok(Attachments {
             fabric,
             gate,

@@ -217,7 +217,15 @@ fn view(number: u64) -> View {
 fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
     let expelled = expelled.iter().copied().map(ClientId).collect();
     let (view, epochs) = (view.into().map(ViewUpdate::from), Epochs::default());
-    Ok(MasterReply::Renewed { view, expelled, epochs, mark: 0, short: 0, lease_ms: 1_000 })
+    Ok(MasterReply::Renewed {
+        view,
+        expelled,
+        epochs,
+        mark: 0,
+        short: 0,
+        lease_ms: 1_000,
+        behind_ms: 0,
+    })
 }
 
 fn acting(oldest: u64) -> Acting {
@@ -319,9 +327,15 @@ fn what_a_session_has_no_use_for_is_handed_on_at_once() {
 /// The answer of a master that calls for memory.
 fn called(short: u64) -> Result<MasterReply, RpcError> {
     match renewed(None, &[]) {
-        Ok(MasterReply::Renewed { view, expelled, epochs, mark, .. }) => {
-            Ok(MasterReply::Renewed { view, expelled, epochs, mark, short, lease_ms: 1_000 })
-        }
+        Ok(MasterReply::Renewed { view, expelled, epochs, mark, .. }) => Ok(MasterReply::Renewed {
+            view,
+            expelled,
+            epochs,
+            mark,
+            short,
+            lease_ms: 1_000,
+            behind_ms: 0,
+        }),
         other => panic!("{other:?}"),
     }
 }
@@ -603,6 +617,7 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
             mark: 0,
             short: 0,
             lease_ms: 1_000,
+            behind_ms: 0,
         })
     };
     let mut rig = Rig::new();

@@ -7,7 +7,7 @@ use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
 use serde::{Deserialize, Serialize};
 
-use crate::node::BlockId;
+use crate::node::{Bars, BlockId};
 
 /// A block that a client has left, for others to go on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +54,15 @@ pub struct Pulse {
     pub damage: Damage,
     /// Whether it may soon free memory, or have some to hand on, by what it does now.
     pub stirs: bool,
+}
+
+/// Names an answer of a master to a memory node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// Which master: random, another one for each time that one begins.
+    pub by: u64,
+    /// When it answered, in milliseconds of its own clock.
+    pub at_ms: u64,
 }
 
 /// A request to the master. With it comes the cluster that the asker belongs to
@@ -182,11 +191,15 @@ pub enum MasterRequest {
         /// It stays after all, with what it still holds.
         cancel: bool,
     },
-    /// A memory node is there. The answer waits until it is time to say so again. Answer: `Done`,
-    /// `Expelled`, `Drained`, or `Unknown`.
+    /// A memory node is there. The answer waits until it is time to say so again, but the first one of a
+    /// master comes at once. Answer: `Noted`, `Expelled`, `Drained`, or `Unknown`.
     Alive {
         /// The node's identity.
         identity: u64,
+        /// The last answer that it has received.
+        heard: Option<Note>,
+        /// What it bars, now that it has received that.
+        bars: Bars,
     },
     /// The view, if it is newer. Answer: `View` or `NotReady`.
     GetView {
@@ -217,6 +230,8 @@ pub enum MasterReply {
         epoch: u64,
         /// The lease, in milliseconds: so long the session counts as heard from this request on.
         lease_ms: u64,
+        /// See [`MasterReply::Renewed`].
+        behind_ms: u64,
     },
     /// To `TakeLeftover`: a block that is now the session's, if there is one of this class.
     Leftover {
@@ -243,6 +258,17 @@ pub enum MasterReply {
         short: u64,
         /// The lease, in milliseconds: so long the sessions count as heard from this question on, except
         /// for those that are shut out.
+        lease_ms: u64,
+        /// So many milliseconds before the question the lease began: the last time that more than half of the
+        /// memory nodes are known to have heard this master, and bar nobody. 0 if that was not before
+        /// the question; `u64::MAX` if it never was, then nobody counts as heard.
+        behind_ms: u64,
+    },
+    /// To `Alive`: the master takes note.
+    Noted {
+        /// To be told with the next one.
+        note: Note,
+        /// The lease, in milliseconds.
         lease_ms: u64,
     },
     /// To `Alive`: the cluster goes on without this node. It may join again, empty, under another

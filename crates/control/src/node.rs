@@ -4,7 +4,7 @@
 //! hands out blocks of its primary regions, records the owners of blocks, and fences clients.
 //! Every request but `Alloc` may be repeated after a lost answer and then has the same effect once.
 
-use fusee_core::verbs::{ClientId, ClusterId};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use serde::{Deserialize, Serialize};
 
 /// A part of the pool that the master reserves.
@@ -31,6 +31,25 @@ pub struct BlockId {
     pub region: u32,
     /// Block number within the region.
     pub block: u32,
+}
+
+/// That a member bars another one: sessions that do not hear a master count on it no more. See
+/// `docs/decisions/0030-reads-without-a-master.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Bar {
+    /// Who is barred.
+    pub node: MnId,
+    /// The number of the newest view by which somebody asked for it.
+    pub view: u64,
+}
+
+/// All that a member bars.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bars {
+    /// Grows with every change, so that of two answers the later one is known.
+    pub changes: u64,
+    /// At most [`MAX_BARS`](fusee_core::layout::MAX_BARS).
+    pub bars: Vec<Bar>,
 }
 
 /// Regions that one ALLOC may name as frozen.
@@ -169,12 +188,32 @@ pub enum NodeRequest {
     /// How full are you? Answer: `Usage`.
     Usage,
     /// The node stands at a view from now on: the header of its pool shows the number when the answer
-    /// comes. One that stands at a later view already stays there. Answer: `Done`.
+    /// comes. One that stands at a later view already stays there. From now on it bars nobody for who acts
+    /// by an earlier view. Answer: `Bars`.
     StandAt {
         /// The cluster whose view it is; the node serves no other one.
         cluster: ClusterId,
         /// The number of the view, which the master has stored.
         view: u64,
+    },
+    /// A session that no master has heard for a lease gets no answer from a member: the node bars it, which
+    /// its pool's header shows when the answer comes. Answer: `Barred`; or `Refused`, if it stands at a
+    /// later view, has shut the session out, or hears a master itself.
+    Bar {
+        /// The session.
+        client: ClientId,
+        /// Who does not answer it.
+        node: MnId,
+        /// The number of the view by which it acts.
+        view: u64,
+    },
+    /// A change is through that has settled what may have been read beside these: the node bars them no more,
+    /// unless somebody has asked for it by a later view since. Answer: `Bars`, those that are left.
+    Unbar {
+        /// The cluster; the node serves no other one.
+        cluster: ClusterId,
+        /// What was settled.
+        bars: Vec<Bar>,
     },
 }
 
@@ -269,6 +308,14 @@ pub enum NodeReply {
     Blocks(Vec<(BlockId, ClientId)>),
     /// To `Usage`.
     Usage(Usage),
+    /// To `Bar`: it is barred.
+    Barred {
+        /// The longest lease that a master has ever told this node, in milliseconds: so long sessions may
+        /// still count as heard by it. 0 if none has.
+        lease_ms: u64,
+    },
+    /// To `StandAt` and `Unbar`.
+    Bars(Bars),
     /// It is so.
     Done,
     /// It cannot be.
@@ -310,6 +357,15 @@ pub enum NodeRefusal {
     /// The session had given this request up before it asked for something that was answered.
     #[error("the request came too late: its session does not wait for it any more")]
     Late,
+    /// The node stands at a later view than the asker.
+    #[error("the node stands at view {view}, a later one")]
+    LaterView {
+        /// The number of its view.
+        view: u64,
+    },
+    /// A master was heard less than a lease ago: it looks after who is silent.
+    #[error("the node hears a master")]
+    HearsMaster,
     /// The node lends its memory to another cluster.
     #[error("this memory node belongs to another cluster ({cluster}); restart it to empty it")]
     OtherCluster {

@@ -36,8 +36,15 @@ fn the_views_of_a_split_are_short_messages() {
     let told = |view: &View, from: Option<&View>| {
         let view = Some(ViewUpdate::to(view, from));
         let (expelled, epochs) = (Vec::new(), Epochs::default());
-        let reply =
-            MasterReply::Renewed { view, expelled, epochs, mark: 0, short: 0, lease_ms: 1_000 };
+        let reply = MasterReply::Renewed {
+            view,
+            expelled,
+            epochs,
+            mark: 0,
+            short: 0,
+            lease_ms: 1_000,
+            behind_ms: 0,
+        };
         postcard::to_stdvec(&reply).unwrap().len()
     };
     let (mut old, mut whole, mut differences) = (from.clone(), Vec::new(), Vec::new());

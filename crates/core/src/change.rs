@@ -80,6 +80,8 @@ pub struct Change {
     pub stage: Stage,
     /// Regions have lost replicas, and somebody may still read there: no new objects yet.
     pub data_lost: bool,
+    /// So many members were lost since the last view that was stable or switched: some may have barred others.
+    pub lost: u16,
     /// The index subtables in its scope, by number, in order.
     pub subtables: Vec<SubtableChange>,
     /// The regions in its scope, by number, in order.
@@ -95,6 +97,7 @@ impl Change {
         Change {
             stage: Stage::Frozen,
             data_lost: false,
+            lost: 0,
             subtables: Vec::new(),
             regions: Vec::new(),
             new_regions: 0,
@@ -276,8 +279,13 @@ impl View {
         let before = self.change.clone().unwrap_or(Change::begun());
         let mut view = self.next(None);
         view.members.retain(|member| !lost.contains(&member.node));
-        let mut change =
-            Change { data_lost: true, regions: before.regions.clone(), ..Change::begun() };
+        let gone = (self.members.len() - view.members.len()) as u16;
+        let mut change = Change {
+            data_lost: true,
+            lost: before.lost.saturating_add(gone),
+            regions: before.regions.clone(),
+            ..Change::begun()
+        };
         for (number, subtable) in (0u32..).zip(&mut view.subtables) {
             let known = before.of_subtable(number).cloned();
             let lost_one = subtable.places.iter().any(is_lost);
@@ -402,6 +410,21 @@ impl View {
         self.next(Some(Change { subtables, regions, ..Change::begun() }))
     }
 
+    /// The view in which a change that is frozen has more subtables in its scope, whose replicas are going to be
+    /// made equal. In order, none of them in the scope yet.
+    ///
+    /// # Panics
+    /// If no change is frozen.
+    pub fn also_settling(&self, subtables: &[u32]) -> View {
+        let mut change = self.change.clone().expect("a change is under way");
+        assert_eq!(change.stage, Stage::Frozen, "the scope is fixed");
+        let known = |subtable: &u32| change.subtables.iter().any(|s| s.subtable == *subtable);
+        debug_assert!(!subtables.iter().any(known), "each of them once");
+        change.subtables.extend(subtables.iter().map(|subtable| SubtableChange::of(*subtable)));
+        change.subtables.sort_by_key(|s| s.subtable);
+        self.next(Some(change))
+    }
+
     /// The view that has new regions, of which nobody hands out blocks yet; with their places.
     ///
     /// # Panics
@@ -477,6 +500,7 @@ impl View {
                     switch_places(&mut region.places, joining.take(), *leaving);
                 }
                 change.regions.retain(|region| region.leaving.is_some());
+                change.lost = 0;
                 change.stage = Stage::Switched;
                 view.change = Some(change);
                 view

@@ -172,6 +172,11 @@ pub trait Host {
     /// now that the session has not acknowledged.
     fn is_heard(&self) -> bool;
 
+    /// For a session that is not heard, and gets no answer from a member of a view that is stable: has the others bar
+    /// it, as far as that is due. Those who do, if they are more than half of all members and a lease has
+    /// been over since they were: whoever may have counted as heard until then does not any more.
+    fn bar(&self, node: MnId, view: &Arc<View>) -> impl Future<Output = Option<Vec<MnId>>>;
+
     /// A memory node did not answer: somebody should look after it.
     fn report_unreachable(&self, node: MnId);
 }

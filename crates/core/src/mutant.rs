@@ -283,6 +283,26 @@ mutants! {
     /// A write answers that the key exists, or does not, without asking.
     WritesAnswerUnheard,
 
+    // Reads beside a barred primary.
+    /// A primary counts as barred although no more than half of the members bar it.
+    BarsOnHalf,
+    /// Backups are read as soon as the primary is barred: others still count as heard, and read the primary.
+    BarsDoNotWait,
+    /// A master that hardly anybody hears grants leases.
+    LeasesWithoutContact,
+    /// A member that bars a primary vouches for what that has shown.
+    BarredIsVouchedFor,
+    /// The loser of an UPDATE is done although its winner may have been read before it began.
+    LosersDoNotAsk,
+    /// The same of a loser that was stopped by a change.
+    StoppedLoserEnds,
+    /// Bars are taken back when a member hears of the change that is to settle what was read.
+    BarsFallEarly,
+    /// Who reads beside a primary does not ask whether a later view is there, of which its backups know nothing.
+    BesideAsksNobody,
+    /// While a change is settled more than half of those that are left are enough to vouch.
+    LostBarsForgotten,
+
     // Whoever calls recovery.
     /// A master does not shut out the repairs that an earlier one had begun: their verbs execute
     /// among its own.

@@ -161,6 +161,15 @@ impl AnyFabric {
         }
     }
 
+    /// How long a memory node may owe an answer, where that shows by silence only, until it counts as lost.
+    pub fn set_silence(&self, silence: Duration) {
+        match self {
+            AnyFabric::Shm(..) => {}
+            AnyFabric::Tcp(tcp) => tcp.set_silence(silence),
+            AnyFabric::Verbs(verbs) => verbs.set_silence(silence),
+        }
+    }
+
     /// What network cards were handed for this session; `None` of other fabrics than verbs.
     pub fn card_counts(&self) -> Option<CardCounts> {
         match self {

@@ -1,6 +1,8 @@
 //! Failures through the master's eyes: sessions and memory nodes that go, views in stages, clients
 //! that are recovered, replicas that come back; with a master that crashes anywhere in between.
 
+#[path = "changes/bars.rs"]
+mod bars;
 #[path = "changes/elastic.rs"]
 mod elastic;
 #[path = "changes/epochs.rs"]
@@ -16,7 +18,7 @@ mod standing;
 mod world;
 
 use fusee_control::master::{Epochs, Leftover, MasterReply, MasterRequest, MemberState, Pulse};
-use fusee_control::node::{BlockId, NodeReply, NodeRequest};
+use fusee_control::node::{Bars, BlockId, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
 use fusee_core::host::Damage;
 use fusee_core::layout::{Address, SizeClass, Slot};
@@ -314,15 +316,15 @@ fn an_answer_waits_for_news_or_for_a_quarter_of_a_lease() {
     world.pass(LEASE_MS / 4 - 50);
     assert_eq!(world.replies.get(&waits), None);
     world.pass(50);
-    let late = renewed(vec![]);
+    let late = renewed(vec![], 0);
     assert_eq!(world.replies.remove(&waits), Some(late));
 
     let waits = world.send(9, renew(client, first, first));
     world.ask(MasterRequest::Abandon { client });
-    let expelled = renewed(vec![client]);
+    let expelled = renewed(vec![client], 201);
     assert_eq!(world.replies.remove(&waits), Some(expelled));
     let strange = world.send(9, renew(ClientId(4000), first, first));
-    let expelled = renewed(vec![ClientId(4000)]);
+    let expelled = renewed(vec![ClientId(4000)], 201);
     assert_eq!(world.replies.remove(&strange), Some(expelled));
 }
 
@@ -375,7 +377,7 @@ fn a_closed_connection_is_a_suspicion_that_another_connection_refutes() {
         world.feed(Event::ConnectionClosed { connection });
     }
     world.send(77, renew(refutes, 1, 1));
-    world.send(78, MasterRequest::Alive { identity: 100 });
+    world.send(78, alive(100));
     world.sessions.iter_mut().for_each(|session| session.renews = false);
     world.now_ms += 9;
     world.feed(Event::Tick);
@@ -595,8 +597,8 @@ fn memory_nodes_are_lost_one_after_the_other_in_any_stage() {
     }
 }
 
-/// An answer to a [`MasterRequest::Renew`] without news.
-fn renewed(expelled: Vec<ClientId>) -> MasterReply {
+/// An answer to a [`MasterRequest::Renew`] without news; memory nodes were heard so long before the question.
+fn renewed(expelled: Vec<ClientId>, behind_ms: u64) -> MasterReply {
     MasterReply::Renewed {
         view: None,
         expelled,
@@ -604,5 +606,11 @@ fn renewed(expelled: Vec<ClientId>) -> MasterReply {
         mark: 0,
         short: 0,
         lease_ms: 1_000,
+        behind_ms,
     }
+}
+
+/// A sign of life of a node that has heard nothing yet.
+fn alive(identity: u64) -> MasterRequest {
+    MasterRequest::Alive { identity, heard: None, bars: Bars::default() }
 }

@@ -350,6 +350,7 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
     wait_until("the recovery", || {
         let renewed = client.call_blocking(renew.clone());
         let epochs = Epochs::default();
+        let Ok(MasterReply::Renewed { behind_ms, .. }) = renewed else { panic!("{renewed:?}") };
         let nothing = MasterReply::Renewed {
             view: None,
             expelled: vec![],
@@ -357,6 +358,7 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
             mark: 0,
             short: 0,
             lease_ms: 3_000,
+            behind_ms,
         };
         assert_eq!(renewed, Ok(nothing));
         status(&client).recoveries == 1

@@ -15,7 +15,8 @@
 //! * A block has one owner at a time. The table here is the authority. The pool holds a copy,
 //!   4 bytes a block at the start of the region, for recovery by one-sided READs; since clients
 //!   can write the pool, nothing is ever read back from it.
-//! * The header of the pool says whose the node is, and at which view it stands; nobody else writes it.
+//! * The header of the pool says whose the node is, at which view it stands, and whom it bars (`bars`);
+//!   nobody else writes it.
 //! * A fenced client gets no block any more.
 //! * What a session had given up before it asked for something that was answered has no effect (`turns`).
 //! * A member of a cluster obeys nobody of another one, and leaves its own only if a master of it says
@@ -25,17 +26,20 @@
 //!
 //! Offsets and sizes are bytes; an offset counts from the start of the pool.
 
+mod bars;
 mod region;
 mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_control::master::MasterReply;
+use bars::Barring;
+use fusee_control::master::{MasterReply, Note};
 use fusee_control::node::{
     BlockId, Description, Extent, MAX_CLIENTS, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply,
     NodeRequest, Usage, extent_align_bytes,
 };
 use fusee_core::layout::{HeaderWord, LAYOUT_WORD, first_extent};
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::Geometry;
 use region::Region;
@@ -94,8 +98,8 @@ struct Subtable {
 /// What follows from a master's answer to `Alive`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The master takes note.
-    Noted,
+    /// The master takes note: what to repeat to it, and its lease, in milliseconds.
+    Noted(Note, u64),
     /// The master takes no note, and the node goes on asking.
     Nothing,
     /// The master does not know the node, which holds nothing: it joins again.
@@ -114,7 +118,7 @@ impl Heard {
     /// gives none of these answers.
     pub fn of(reply: &MasterReply, cluster: Option<ClusterId>) -> Heard {
         match reply {
-            MasterReply::Done => Heard::Noted,
+            MasterReply::Noted { note, lease_ms } => Heard::Noted(*note, *lease_ms),
             MasterReply::Expelled => Heard::Expelled,
             MasterReply::Drained => Heard::Drained,
             MasterReply::Unknown if cluster.is_none() => Heard::JoinAgain,
@@ -149,6 +153,7 @@ pub struct Node {
     turn: usize,
     fenced: BTreeSet<ClientId>,
     turns: Turns,
+    barring: Barring,
 }
 
 impl Node {
@@ -171,6 +176,7 @@ impl Node {
             turn: 0,
             fenced: BTreeSet::new(),
             turns: Turns::default(),
+            barring: Barring::default(),
         }
     }
 
@@ -233,22 +239,28 @@ impl Node {
             NodeRequest::BlocksOf { clients } => self.blocks_of(clients),
             NodeRequest::Fence { clients } => self.fence(&clients, &mut effects),
             NodeRequest::Usage => Ok(NodeReply::Usage(self.usage())),
-            NodeRequest::StandAt { cluster, view } => self
-                .check_cluster(cluster)
-                .map(|()| effects.extend(self.stand_at(view)))
-                .map(|()| NodeReply::Done),
+            NodeRequest::StandAt { cluster, view } => {
+                self.check_cluster(cluster).map(|()| self.stand_at(view, &mut effects))
+            }
+            NodeRequest::Bar { client, node, view } => self.bar(client, node, view, &mut effects),
+            NodeRequest::Unbar { cluster, bars } => {
+                self.check_cluster(cluster).map(|()| self.unbar(&bars, &mut effects))
+            }
         };
         Step { effects, reply: answer.unwrap_or_else(NodeReply::Refused) }
     }
 
     /// The node stands at a view from now on, if it does not stand at it or at a later one already. The
     /// number is to be in the pool before anybody is told of it.
-    fn stand_at(&mut self, view: u64) -> Option<Effect> {
-        let is_newer = view > self.stands_at;
-        is_newer.then(|| {
+    fn stand_at(&mut self, view: u64, effects: &mut Vec<Effect>) -> NodeReply {
+        if view > self.stands_at {
             self.stands_at = view;
-            Effect::WriteHeader { word: HeaderWord::View, value: view }
-        })
+            effects.push(Effect::WriteHeader { word: HeaderWord::View, value: view });
+            if removed(Mutant::BarsFallEarly) {
+                self.forget_bars(effects);
+            }
+        }
+        NodeReply::Bars(self.bars())
     }
 
     fn check_cluster(&self, cluster: ClusterId) -> Result<(), NodeRefusal> {

@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::master::{MasterReply, MasterRequest, Note};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
 use fusee_control::rpc::{
     self, Caller, MasterClient, NodeClient, NodeService, RpcError, Runtime, Server,
@@ -83,6 +83,7 @@ pub enum StartError {
 struct Shared {
     node: Mutex<Node>,
     fabrics: NodeFabrics,
+    begun: Instant,
 }
 
 /// Why the cluster goes on without a node.
@@ -303,7 +304,7 @@ fn share(
     let shm = fabrics.shm_path().map(|path| path.to_string_lossy().into_owned());
     let description = Description { identity, pool_bytes, tcp, shm, verbs };
     let node = Mutex::new(Node::new(description.clone()));
-    (Arc::new(Shared { node, fabrics }), description)
+    (Arc::new(Shared { node, fabrics, begun: Instant::now() }), description)
 }
 
 fn join_request(description: &Description, control: &str) -> MasterRequest {
@@ -320,6 +321,7 @@ fn join_request(description: &Description, control: &str) -> MasterRequest {
 /// Decides about a request and carries it out.
 async fn handle(shared: Arc<Shared>, caller: Caller, request: NodeRequest) -> NodeReply {
     let mut node = shared.node.lock().await;
+    node.pass(shared.now_ms());
     let step = node.asked(caller.cluster, request);
     let mut fences = Vec::new();
     for effect in step.effects {
@@ -380,6 +382,17 @@ impl Complaint {
 }
 
 impl Shared {
+    fn now_ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
+    }
+
+    /// A master has answered.
+    async fn hear(&self, note: Note, lease_ms: u64) {
+        let mut node = self.node.lock().await;
+        node.pass(self.now_ms());
+        node.hear(note, lease_ms);
+    }
+
     /// The cluster that the node is a member of, which is told to the master from now on.
     async fn tell_cluster(&self, master: &MasterClient) -> Option<ClusterId> {
         let cluster = self.node.lock().await.cluster();
@@ -426,13 +439,17 @@ async fn stay(master: &MasterClient, shared: &Shared, identity: u64) -> Option<D
     loop {
         let asked = tokio::time::Instant::now();
         shared.tell_cluster(master).await;
-        let answer = master.call(MasterRequest::Alive { identity }).await;
+        let (heard, bars) = shared.node.lock().await.heard();
+        let answer = master.call(MasterRequest::Alive { identity, heard, bars }).await;
         // As it is now: it may have become a member while the question was on its way.
         let cluster = shared.tell_cluster(master).await;
         let holds_of = shared.node.lock().await.holds_of();
         pause = match answer {
             Ok(reply) => match Heard::of(&reply, holds_of) {
-                Heard::Noted => FIRST_STAY_PAUSE,
+                Heard::Noted(note, lease_ms) => {
+                    shared.hear(note, lease_ms).await;
+                    FIRST_STAY_PAUSE
+                }
                 Heard::Expelled => {
                     tracing::warn!("the cluster goes on without this node");
                     return Some(Dismissal::Expelled);

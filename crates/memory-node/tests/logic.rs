@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_control::master::MasterReply;
+use fusee_control::master::{MasterReply, Note};
 use fusee_control::node::{
-    BlockId, BlockRequest, Description, Extent, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest,
-    extent_align_bytes,
+    Bars, BlockId, BlockRequest, Description, Extent, MAX_CLIENTS, NodeRefusal, NodeReply,
+    NodeRequest, extent_align_bytes,
 };
 use fusee_core::layout::{HeaderWord, POOL_HEADER_BYTES, first_extent};
 use fusee_core::verbs::{ClientId, ClusterId};
@@ -316,7 +316,7 @@ fn the_view_that_a_node_stands_at_grows_and_outlives_everything() {
     assert!(matches!(early, NodeRefusal::BadRequest { .. }), "it serves nobody: {early:?}");
     let mut node = node(POOL);
     let shows = |view| vec![Effect::WriteHeader { word: HeaderWord::View, value: view }];
-    let done = |effects| Step { effects, reply: NodeReply::Done };
+    let done = |effects| Step { effects, reply: NodeReply::Bars(Bars::default()) };
     assert_eq!(node.handle(stand_at(0)), done(vec![]), "0 stands for none");
     assert_eq!(node.handle(stand_at(3)), done(shows(3)));
     assert_eq!(node.handle(stand_at(3)), done(vec![]));
@@ -618,8 +618,10 @@ fn a_member_tells_foreigners_no_more_than_who_it_is() {
 #[test]
 fn a_member_leaves_only_at_the_word_of_a_master_that_knows_it() {
     let other = MasterReply::WrongCluster { cluster: Some(OTHER) };
+    let note = Note { by: 1, at_ms: 2 };
+    let noted = Heard::Noted(note, 1_000);
     for (reply, member, newcomer) in [
-        (MasterReply::Done, Heard::Noted, Heard::Noted),
+        (MasterReply::Noted { note, lease_ms: 1_000 }, noted, noted),
         (MasterReply::Expelled, Heard::Expelled, Heard::Expelled),
         (MasterReply::Drained, Heard::Drained, Heard::Drained),
         (MasterReply::Unknown, Heard::Forgotten, Heard::JoinAgain),

@@ -19,6 +19,7 @@ pub(crate) async fn run(run: &Run) {
         Fault::Stop,
         Fault::Partition,
         Fault::CommonPartition,
+        Fault::Silence,
         Fault::MasterRestart,
         Fault::RecoveryCrash,
         Fault::Join,
@@ -45,6 +46,7 @@ pub(crate) async fn run(run: &Run) {
             Fault::Stop => stop(run),
             Fault::Partition => partition(run),
             Fault::CommonPartition => cut_together(run),
+            Fault::Silence => fall_silent(run),
             Fault::MasterRestart => restart_master(run),
             Fault::Join => join(run),
             Fault::Drain => drain(run),
@@ -107,12 +109,25 @@ fn hold_a_link(run: &Run) {
 /// Somebody starts a master over an empty store, or over that of another cluster, where the cluster's own one
 /// was. That one comes back.
 fn usurp(run: &Run) {
+    let lease = run.shape.lease().as_nanos() as u64;
+    let time = run.fault_rng.below_u64(3 * lease);
     let other = run.fault_rng.pick(&[None, Some(OTHER_CLUSTER)]);
-    if run.cluster.usurp_master(other) {
-        let lease = run.shape.lease().as_nanos() as u64;
-        let (cluster, time) = (run.cluster.clone(), run.fault_rng.below_u64(3 * lease));
+    if may_go_away(run) && run.cluster.usurp_master(other) {
+        goes_away(run, time);
+        let cluster = run.cluster.clone();
         run.later(time, move || cluster.reinstate_master());
     }
+}
+
+/// Whether the master may be taken away for long again.
+fn may_go_away(run: &Run) -> bool {
+    run.sim.now() >= run.master_is_away.get().1
+}
+
+/// The master is away for so long.
+fn goes_away(run: &Run, time: Nanos) {
+    let (lease, back) = (run.shape.lease().as_nanos() as u64, run.sim.now() + time);
+    run.master_is_away.set((back, back + run.fault_rng.below_u64(8 * lease)));
 }
 
 /// Seldom, and never the last replica of anything. Another one comes later, empty.
@@ -271,6 +286,41 @@ fn cut_together(run: &Run) {
     }
 }
 
+/// The master is gone for some leases. Meanwhile a primary crashes, or some clients do not reach it. By the clocks
+/// of some memory nodes the master has been gone for long: nothing rests on them.
+fn fall_silent(run: &Run) {
+    let Some(node) = some_primary(run) else { return };
+    let crashes = run.fault_rng.one_in(2);
+    let danger = if crashes { Danger::Lasting } else { Danger::UntilSettled };
+    let may = may_go_away(run) && run.cluster.master().is_running();
+    if !may || !run.cluster.endanger(node, danger) {
+        return;
+    }
+    count(&run.sim.counts().silences);
+    let lease = run.shape.lease().as_nanos() as u64;
+    let time = 2 * lease + run.fault_rng.below_u64(4 * lease);
+    goes_away(run, time);
+    run.cluster.restart_master(time);
+    run.later(time, || ());
+    for (other, _) in run.cluster.node_processes() {
+        if run.fault_rng.one_in(3) {
+            run.cluster.jump_clock(other, 1_000);
+        }
+    }
+    if crashes {
+        count(&run.sim.counts().node_crashes);
+        run.cluster.crash_node(node);
+        let (cluster, later) = (run.cluster.clone(), duration(run));
+        return run.later(time + later, move || cluster.start_node());
+    }
+    let clients: Vec<ClientId> = run.clients.borrow().values().copied().flatten().collect();
+    for client in clients {
+        if run.fault_rng.one_in(2) {
+            run.cluster.network().hold(client, node, time + run.fault_rng.below_u64(lease));
+        }
+    }
+}
+
 /// The node of a primary of the index.
 fn some_primary(run: &Run) -> Option<MnId> {
     let view = run.cluster.view();
@@ -281,6 +331,9 @@ fn some_primary(run: &Run) -> Option<MnId> {
 
 fn restart_master(run: &Run) {
     let master = run.cluster.master();
+    if run.sim.now() < run.master_is_away.get().0 {
+        return;
+    }
     if !master.is_running() {
         // It crashed later than the restart of that time had reckoned with.
         return run.cluster.restart_master(0);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fusee_client::ConnectError;
 use fusee_client::logic::{Gate, Keeper, LogicOptions, Opened, Session, SessionHost, Timing};
-use fusee_control::master::{Leftover, MasterReply, MasterRequest};
+use fusee_control::master::{Leftover, MasterReply, MasterRequest, Note};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
 use fusee_core::layout::first_extent;
@@ -24,7 +24,7 @@ use fusee_memory_node::logic::{Heard, Node};
 use tokio::sync::oneshot;
 
 use crate::check::entries::Entries;
-use crate::control::{Control, NoAnswer};
+use crate::control::{Control, Cut, NoAnswer};
 use crate::counts::count;
 use crate::danger::Dangers;
 use crate::engine::{Nanos, ProcessId, Sim};
@@ -198,6 +198,7 @@ impl Cluster {
             cluster.start_node();
         }
         sim.run_until(FORMING_EVENTS, || cluster.master().view().is_some());
+        cluster.first_signs_of_life();
         let hearing = cluster.clone();
         sim.on_crash(move |process| hearing.process_crashed(process));
         cluster
@@ -326,14 +327,35 @@ impl Cluster {
         }
     }
 
+    /// All nodes say twice that they are there: sessions count as heard from the beginning.
+    fn first_signs_of_life(&self) {
+        let nodes = self.0.nodes.borrow().clone();
+        for host in nodes.iter().chain(&nodes) {
+            let (again, of_reply) = (self.clone(), host.clone());
+            let reply = move |reply| {
+                if let MasterReply::Noted { note, lease_ms } = reply {
+                    of_reply.hear(&again, note, lease_ms);
+                }
+            };
+            let (heard, bars) = host.heard();
+            let alive = MasterRequest::Alive { identity: host.identity, heard, bars };
+            self.master().request(self, Some(host.process), alive, Box::new(reply));
+        }
+    }
+
     /// What a memory node does beside answering: it says that it is there. If the cluster goes on
     /// without it, it begins anew, empty.
     async fn stay(&self, host: &NodeHost) {
         let deadline = nanos(self.0.options.lease().hold_ms()) * 2;
         loop {
-            let alive = MasterRequest::Alive { identity: host.identity };
+            let (heard, bars) = host.heard();
+            let alive = MasterRequest::Alive { identity: host.identity, heard, bars };
             let answer = self.ask_master(host.process, alive, deadline).await;
             match answer.map(|reply| Heard::of(&reply, host.holds_of())) {
+                Ok(Heard::Noted(note, lease_ms)) => {
+                    host.hear(self, note, lease_ms);
+                    self.0.sim.sleep(1_000_000).await;
+                }
                 Ok(Heard::Expelled) if host.name.get().is_some() => {
                     self.replace_node(host);
                     return;
@@ -420,6 +442,34 @@ impl Cluster {
         if let Some(host) = self.host_of(node) {
             self.0.sim.crash(host.process);
             self.0.network.remove(node);
+        }
+    }
+
+    /// Whether any memory node bars this one.
+    pub(crate) fn is_barred(&self, node: MnId) -> bool {
+        let nodes = self.0.nodes.borrow();
+        let mut living = nodes.iter().filter(|host| !self.0.sim.is_crashed(host.process));
+        living.any(|host| host.heard().1.bars.iter().any(|bar| bar.node == node))
+    }
+
+    /// The clock of a memory node jumps ahead.
+    pub fn jump_clock(&self, node: MnId, ms: u64) {
+        if let Some(host) = self.host_of(node) {
+            host.jump(ms);
+        }
+    }
+
+    /// A memory node hears of a lease, from a master that nobody else hears.
+    pub fn tell_lease(&self, node: MnId, lease_ms: u64) {
+        if let Some(host) = self.host_of(node) {
+            host.hear(self, Note { by: 0, at_ms: 0 }, lease_ms);
+        }
+    }
+
+    /// From now on a memory node and the master do not reach each other.
+    pub fn cut_off_node(&self, node: MnId) {
+        if let Some(process) = self.process_of(node) {
+            self.0.control.cut_off(process, Some(Cut::Both));
         }
     }
 
@@ -586,6 +636,15 @@ impl Cluster {
         options: LogicOptions,
     ) -> Result<SimSession, ConnectError> {
         self.open_heard(process, options, true).await
+    }
+
+    /// As [`Cluster::open`], a session that has not been heard for a lease, by its own clock.
+    pub async fn open_unheard(
+        &self,
+        process: ProcessId,
+        options: LogicOptions,
+    ) -> Result<SimSession, ConnectError> {
+        self.open_heard(process, options, false).await
     }
 
     /// The same; a session that is not heard counts as such from the beginning.

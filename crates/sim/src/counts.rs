@@ -72,8 +72,12 @@ counts! {
     partitions,
     /// Times that a client and a memory node were cut off together.
     common_partitions,
+    /// Times that the master was gone, and a primary with it or for some clients.
+    silences,
     /// Questions of clients at which view a memory node stands.
     views_asked,
+    /// Times that a memory node barred another one, or said once more that it does.
+    bars,
     /// Control messages lost.
     lost_messages,
     /// Masters that crashed and were restarted from their store.

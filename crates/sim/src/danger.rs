@@ -25,6 +25,9 @@ use crate::engine::ProcessId;
 pub(crate) enum Danger {
     /// Until the master hears from the node.
     UntilHeard,
+    /// Until then, and until nobody bars the node: as long as somebody does no other replica may be lost, since
+    /// what has been read there alone would be lost with it.
+    UntilSettled,
     /// Until the view goes on without the node.
     Lasting,
 }
@@ -88,7 +91,12 @@ impl Cluster {
     pub(crate) fn heard(&self, process: ProcessId) {
         let Some(node) = self.node_of(process) else { return };
         let mut dangers = self.dangers().0.borrow_mut();
-        if dangers.get(&node) == Some(&Danger::UntilHeard) {
+        let is_over = match dangers.get(&node) {
+            Some(Danger::UntilHeard) => true,
+            Some(Danger::UntilSettled) => !self.is_barred(node),
+            Some(Danger::Lasting) | None => false,
+        };
+        if is_over {
             dangers.remove(&node);
         }
     }

@@ -150,6 +150,9 @@ pub(crate) struct Run {
     births: Cell<usize>,
     /// All clients have ended: nothing goes wrong any more.
     pub is_over: Cell<bool>,
+    /// Until when the cluster's own master is away for long, and until when it stays from then on: it needs
+    /// some leases to put anything right.
+    pub master_is_away: Cell<(Nanos, Nanos)>,
     /// Disturbances that have not ended.
     disturbances: Rc<Cell<usize>>,
     /// See [`RunOptions::stop`].
@@ -203,6 +206,7 @@ impl Run {
             op_rng: named("operations"),
             clients: RefCell::default(),
             is_over: Cell::new(false),
+            master_is_away: Cell::new((0, 0)),
             disturbances: Rc::default(),
             stop: options.stop,
             running: Cell::new(0),

@@ -31,6 +31,8 @@ pub enum Fault {
     Partition,
     /// The same for a client and a memory node together, for longer than a lease.
     CommonPartition,
+    /// The master is gone for some leases, and with it a memory node, or the links of clients to one.
+    Silence,
     /// Control messages are lost.
     LostMessage,
     /// Completions of verbs are lost; the verbs have executed.
@@ -53,7 +55,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 16] = [
+    pub const ALL: [Fault; 17] = [
         Fault::Delay,
         Fault::Tear,
         Fault::ClientCrash,
@@ -61,6 +63,7 @@ impl Fault {
         Fault::Stop,
         Fault::Partition,
         Fault::CommonPartition,
+        Fault::Silence,
         Fault::LostMessage,
         Fault::LostCompletion,
         Fault::MasterRestart,
@@ -82,6 +85,7 @@ impl Fault {
             Fault::Stop => "stop",
             Fault::Partition => "partition",
             Fault::CommonPartition => "common-partition",
+            Fault::Silence => "silence",
             Fault::LostMessage => "lost-message",
             Fault::LostCompletion => "lost-completion",
             Fault::MasterRestart => "master-restart",
@@ -125,7 +129,8 @@ pub enum Scenario {
     /// Objects are damaged, of which other replicas are left, while the index grows, memory nodes come
     /// and go, and clients crash.
     Damage,
-    /// Clients and memory nodes are cut off from the master together, while others go on without them.
+    /// Clients and memory nodes are cut off from the master together, while others go on without them; or
+    /// the master is gone, and primaries with it.
     Cuts,
     /// All of it.
     Storm,
@@ -184,7 +189,9 @@ impl Scenario {
             Scenario::Damage => {
                 "objects damaged on one replica, in an index that grows and a pool that moves"
             }
-            Scenario::Cuts => "clients and memory nodes that are cut off from the master together",
+            Scenario::Cuts => {
+                "clients and memory nodes cut off from the master together, or master and primary gone"
+            }
             Scenario::Storm => "every fault there is",
         }
     }
@@ -214,7 +221,7 @@ impl Scenario {
                 &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash, Join, Drain]
             }
             Scenario::Damage => &[Delay, Tear, ClientCrash, RecoveryCrash, Join, Drain, Damage],
-            Scenario::Cuts => &[Delay, Tear, CommonPartition, MasterRestart],
+            Scenario::Cuts => &[Delay, Tear, CommonPartition, Silence, MasterRestart],
             Scenario::Storm => &[
                 Delay,
                 Tear,
@@ -223,6 +230,7 @@ impl Scenario {
                 Stop,
                 Partition,
                 CommonPartition,
+                Silence,
                 LostMessage,
                 LostCompletion,
                 MasterRestart,
@@ -311,7 +319,10 @@ impl Shape {
         };
         let other_mix = if fights { mix([1, 0, 0, 1, 0, 0]) } else { first_mix };
         // Then nothing may have one replica only.
-        let losses = has(Fault::NodeCrash) || has(Fault::Damage) || has(Fault::CommonPartition);
+        let losses = has(Fault::NodeCrash)
+            || has(Fault::Damage)
+            || has(Fault::CommonPartition)
+            || has(Fault::Silence);
         let index_replicas = if losses { 2 + rng.below(4) } else { 1 + rng.below(5) } as u8;
         let data_replicas = if losses { 2 + rng.below(2) } else { 1 + rng.below(3) } as u8;
         let memory_nodes = index_replicas.max(data_replicas).max(rng.pick(&[2, 3, 5]));

@@ -7,8 +7,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::node::{Description, NodeReply, NodeRequest};
+use fusee_control::master::{MasterReply, MasterRequest, Note};
+use fusee_control::node::{Bars, Description, NodeReply, NodeRequest};
 use fusee_control::rpc::Caller;
 use fusee_core::change::Stage;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
@@ -32,6 +32,8 @@ pub(crate) struct NodeHost {
     pub pool_bytes: u64,
     pub name: Cell<Option<MnId>>,
     logic: RefCell<Node>,
+    /// So far its clock is ahead, in milliseconds.
+    ahead_ms: Cell<u64>,
 }
 
 impl NodeHost {
@@ -45,6 +47,7 @@ impl NodeHost {
             pool_bytes,
             name: Cell::new(None),
             logic: RefCell::new(Node::new(description)),
+            ahead_ms: Cell::new(0),
         }
     }
 
@@ -64,10 +67,38 @@ impl NodeHost {
         self.logic.borrow().holds_of()
     }
 
+    /// What it tells the master with every sign of life.
+    pub fn heard(&self) -> (Option<Note>, Bars) {
+        self.logic.borrow().heard()
+    }
+
+    /// A master has answered that.
+    pub fn hear(&self, cluster: &Cluster, note: Note, lease_ms: u64) {
+        let mut logic = self.logic.borrow_mut();
+        logic.pass(self.now_ms(cluster));
+        logic.hear(note, lease_ms);
+    }
+
+    fn now_ms(&self, cluster: &Cluster) -> u64 {
+        cluster.sim().clock_of(self.process).as_millis() as u64 + self.ahead_ms.get()
+    }
+
+    /// Its clock jumps ahead.
+    pub fn jump(&self, ms: u64) {
+        self.ahead_ms.set(self.ahead_ms.get() + ms);
+    }
+
     /// Decides about a request and carries the effects out.
     pub fn handle(&self, cluster: &Cluster, request: NodeRequest) -> NodeReply {
         cluster.sim().note(&[8, self.identity], || format!("{} asked: {request:?}", self.control));
-        let step = self.logic.borrow_mut().asked(Some(CLUSTER), request);
+        let step = {
+            let mut logic = self.logic.borrow_mut();
+            logic.pass(self.now_ms(cluster));
+            logic.asked(Some(CLUSTER), request)
+        };
+        if let NodeReply::Barred { .. } = step.reply {
+            count(&cluster.sim().counts().bars);
+        }
         cluster
             .sim()
             .note(&[9, self.identity], || format!("{} answers: {:?}", self.control, step.reply));

@@ -4,7 +4,7 @@
 
 mod support;
 
-use fusee_sim::{Outcome, RunOptions, Scenario, run};
+use fusee_sim::{Fault, Outcome, RunOptions, Scenario, run};
 
 /// Runs, unless `FUSEE_SIM_SEEDS` says another number.
 const SEEDS: u64 = 60;
@@ -14,8 +14,9 @@ fn count(outcome: &Outcome, name: &str) -> u64 {
     found.expect("it is counted").1
 }
 
-fn outcome(scenario: Scenario, seed: u64) -> Outcome {
-    let outcome = run(&RunOptions::new(scenario, seed));
+fn outcome(options: &RunOptions) -> Outcome {
+    let (scenario, seed) = (options.scenario, options.seed);
+    let outcome = run(options);
     if let Some(failure) = &outcome.failure {
         panic!("{} {seed}: {}: {:#?}", scenario.name(), failure.what, failure.history);
     }
@@ -25,21 +26,29 @@ fn outcome(scenario: Scenario, seed: u64) -> Outcome {
 #[test]
 fn who_is_cut_off_with_a_memory_node_reads_nothing_old() {
     let seeds = std::env::var("FUSEE_SIM_SEEDS").map_or(SEEDS, |n| n.parse().expect("a number"));
-    let (mut cut, mut asked) = (0, 0);
+    let (mut cut, mut asked, mut silences, mut bars) = (0, 0, 0, 0);
     for seed in 0..seeds {
-        let outcome = outcome(Scenario::Cuts, seed);
+        let outcome = outcome(&RunOptions::new(Scenario::Cuts, seed));
         cut += count(&outcome, "common_partitions");
         asked += count(&outcome, "views_asked");
+        silences += count(&outcome, "silences");
+        bars += count(&outcome, "bars");
     }
-    println!("{seeds} seeds: {cut} common partitions, {asked} questions to memory nodes");
+    println!(
+        "{seeds} seeds: {cut} common partitions, {asked} questions to memory nodes, {silences} times without \
+         a master and a primary, {bars} bars"
+    );
     assert!(cut > seeds / 2 && asked > seeds, "{cut} cuts, {asked} questions");
+    assert!(silences > seeds / 2 && bars > seeds / 4, "{silences} silences, {bars} bars");
 }
 
 #[test]
 fn who_is_heard_asks_nobody() {
-    for scenario in [Scenario::Mixed, Scenario::Crashes, Scenario::Losses] {
+    for scenario in [Scenario::Mixed, Scenario::Crashes, Scenario::Damage] {
         for seed in 0..5 {
-            let outcome = outcome(scenario, seed);
+            // A master that begins has to hear of more than half of the memory nodes first.
+            let without = [Fault::RecoveryCrash].into();
+            let outcome = outcome(&RunOptions { without, ..RunOptions::new(scenario, seed) });
             assert_eq!(count(&outcome, "views_asked"), 0, "{} {seed}", scenario.name());
         }
     }

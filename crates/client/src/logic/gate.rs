@@ -72,6 +72,8 @@ pub struct Gate {
     /// Until when the session counts as heard by the master, in nanoseconds of the clock of its
     /// surroundings; `u64::MAX`: always.
     heard_until_ns: AtomicU64,
+    /// The longest lease that a master has told, in nanoseconds.
+    lease_ns: AtomicU64,
     /// The number of the keeper's last question to the master.
     asked: AtomicU64,
     /// The session waits for the outcome of the question of this number: until what began before it
@@ -206,6 +208,7 @@ impl Gate {
             repaired: AtomicU64::new(0),
             expelled: AtomicBool::new(false),
             heard_until_ns: AtomicU64::new(u64::MAX),
+            lease_ns: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             awaits: AtomicU64::new(0),
             awaits_settled: AtomicU64::new(0),
@@ -222,6 +225,16 @@ impl Gate {
     pub fn heard_until(self, until: Duration) -> Gate {
         self.heard_until_ns.store(nanos(until), Relaxed);
         self
+    }
+
+    /// A master has told a lease.
+    pub fn tell_lease(&self, lease: Duration) {
+        self.lease_ns.fetch_max(nanos(lease), Relaxed);
+    }
+
+    /// To the session: the longest lease that a master has told.
+    pub fn longest_lease(&self) -> Duration {
+        Duration::from_nanos(self.lease_ns.load(Relaxed))
     }
 
     /// From the keeper: the master has heard of the session.

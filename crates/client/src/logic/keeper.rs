@@ -26,7 +26,8 @@
 //!   seldom, up to [`Timing::last_retry`]. Nothing ends on this side because time has passed.
 //!
 //! * A session counts as *heard* for nine tenths of a lease from the moment at which a question was asked that
-//!   names it, once it is answered ([`counted`]); the master waits a whole lease from the moment at which the
+//!   names it, once it is answered ([`counted`]), or from when the master had last heard of more than half of the
+//!   memory nodes, if that was before; the master waits a whole lease from the moment at which the
 //!   question came. So their clocks may differ by a tenth in their pace.
 //!
 //! It waits by sleeps, and reads a clock for leases only. A future of [`Keeper::keep`] may be dropped at any
@@ -87,9 +88,16 @@ impl Timing {
     }
 }
 
-/// How long a session counts as heard from a question on, of a lease of the master.
+/// How long a session counts as heard from the beginning of its lease on.
 pub fn counted(lease: Duration) -> Duration {
     lease - lease / 10
+}
+
+/// Until when a session counts as heard that asked at this time, if its lease began so many milliseconds
+/// before.
+pub fn heard_until(asked_at: Duration, lease_ms: u64, behind_ms: u64) -> Duration {
+    let until = asked_at.saturating_add(counted(Duration::from_millis(lease_ms)));
+    until.saturating_sub(Duration::from_millis(behind_ms))
 }
 
 /// What a keeper needs from outside.
@@ -409,10 +417,18 @@ impl Keeper {
         broken: &mut u64,
         called: &mut u64,
     ) -> Option<News> {
-        let (view, expelled, epochs, mark, lease_ms) = match reply {
-            Ok(MasterReply::Renewed { view, expelled, epochs, mark, short, lease_ms }) => {
+        let (view, expelled, epochs, mark, (lease_ms, behind_ms)) = match reply {
+            Ok(MasterReply::Renewed {
+                view,
+                expelled,
+                epochs,
+                mark,
+                short,
+                lease_ms,
+                behind_ms,
+            }) => {
                 *called = if short == 0 { *called } else { short };
-                (view, expelled, epochs, mark, lease_ms)
+                (view, expelled, epochs, mark, (lease_ms, behind_ms))
             }
             other => {
                 tracing::debug!(?other, "the master does not renew the sessions");
@@ -427,7 +443,10 @@ impl Keeper {
             gate.expel();
         }
         state.follow_lease(lease_ms);
-        let until = told.at.saturating_add(counted(Duration::from_millis(lease_ms)));
+        let until = heard_until(told.at, lease_ms, behind_ms);
+        for gate in state.open() {
+            gate.tell_lease(Duration::from_millis(lease_ms));
+        }
         for gate in state.open().filter(|gate| told.named.contains(&gate.client())) {
             gate.hear(until);
         }

@@ -6,6 +6,7 @@
 //! [`Fabric`](fusee_core::verbs::Fabric). The real ones are threads, timers and sockets; the
 //! simulator brings virtual ones and runs this same code.
 
+mod bars;
 mod blocks;
 mod cache;
 mod environment;

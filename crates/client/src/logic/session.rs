@@ -19,7 +19,7 @@ use fusee_core::{Error, Store};
 use super::blocks::BlockSource;
 use super::cache::{CacheStats, IndexCache};
 use super::gate::Gate;
-use super::keeper::counted;
+use super::keeper::heard_until;
 use super::{Environment, SessionHost};
 use crate::error::ConnectError;
 
@@ -47,15 +47,17 @@ pub struct Opened {
     pub epoch: u64,
     /// The lease, in milliseconds.
     pub lease_ms: u64,
+    /// So long before the question it began, in milliseconds.
+    pub behind_ms: u64,
 }
 
 impl Opened {
     /// Takes an answer.
     pub fn from(reply: MasterReply) -> Result<Opened, ConnectError> {
         match reply {
-            MasterReply::Opened { client, view, epoch, lease_ms } => {
+            MasterReply::Opened { client, view, epoch, lease_ms, behind_ms } => {
                 view.check()?;
-                Ok(Opened { client, view, epoch, lease_ms })
+                Ok(Opened { client, view, epoch, lease_ms, behind_ms })
             }
             MasterReply::NotReady { joined, expected } => {
                 Err(ConnectError::NotReady { joined, expected })
@@ -67,9 +69,9 @@ impl Opened {
 
     /// The gate of the session, for which the master was asked at this time.
     pub fn gate(self, asked_at: Duration) -> Gate {
-        let lease = Duration::from_millis(self.lease_ms);
         let gate = Gate::new(self.client, Arc::new(self.view), self.epoch);
-        gate.heard_until(asked_at.saturating_add(counted(lease)))
+        gate.tell_lease(Duration::from_millis(self.lease_ms));
+        gate.heard_until(heard_until(asked_at, self.lease_ms, self.behind_ms))
     }
 }
 

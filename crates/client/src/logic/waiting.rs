@@ -21,6 +21,7 @@ use fusee_core::view::View;
 use futures_util::future::{Either, select};
 
 use super::Environment;
+use super::bars::Bars;
 use super::blocks::BlockSource;
 use super::gate::Gate;
 
@@ -49,6 +50,7 @@ pub struct SessionHost<E> {
     env: Rc<E>,
     gate: Arc<Gate>,
     blocks: BlockSource<E>,
+    bars: Bars,
     /// Whether a phase is so short that spinning pays.
     spins: bool,
     /// Attempts after which an operation gives up.
@@ -74,6 +76,7 @@ impl<E: Environment> SessionHost<E> {
             env,
             gate,
             blocks,
+            bars: Bars::default(),
             spins,
             max_attempts: u32::try_from(sleeps).unwrap_or(u32::MAX / 2) + SPINS + YIELDS,
             op_timeout,
@@ -279,6 +282,14 @@ impl<E: Environment> Host for SessionHost<E> {
 
     async fn free_block(&self, block: Address, view: &Arc<View>) {
         self.blocks.free(block, view).await;
+    }
+
+    async fn bar(&self, node: MnId, view: &Arc<View>) -> Option<Vec<MnId>> {
+        if self.is_heard() || self.gate.is_expelled() {
+            return None;
+        }
+        let (client, lease) = (self.blocks.client(), self.gate.longest_lease());
+        self.bars.bar(&*self.env, client, node, view, lease).await
     }
 
     fn report_unreachable(&self, node: MnId) {

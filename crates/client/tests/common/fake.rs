@@ -135,6 +135,7 @@ async fn answer(
                             mark: 0,
                             short: 0,
                             lease_ms: 1_000,
+                            behind_ms: 0,
                         };
                     }
                 }
@@ -154,8 +155,9 @@ async fn answer(
                 lock().closed.push(*client);
             }
             match real.call(request).await.unwrap() {
-                MasterReply::Opened { client, view, epoch, lease_ms } => {
-                    MasterReply::Opened { client, view: lock().follow(view), epoch, lease_ms }
+                MasterReply::Opened { client, view, epoch, lease_ms, behind_ms } => {
+                    let view = lock().follow(view);
+                    MasterReply::Opened { client, view, epoch, lease_ms, behind_ms }
                 }
                 MasterReply::View(Some(view)) => MasterReply::View(Some(lock().follow(view))),
                 reply => reply,

@@ -19,8 +19,8 @@ use tokio::time::timeout;
 use super::HELLO_TIMEOUT;
 
 const MAGIC: &[u8; 5] = b"FUSEE";
-/// 2: with every request comes the cluster of who asks.
-const VERSION: u8 = 2;
+/// 3: memory nodes say what they have heard, and whom they bar.
+const VERSION: u8 = 3;
 const HELLO_BYTES: usize = 8;
 
 /// Who answers at a port.
@@ -134,6 +134,6 @@ mod tests {
         }
         assert!(decode(b"HTTP/1.1").unwrap_err().contains("does not speak"));
         assert!(decode(b"FUSEE\x09\x01\0").unwrap_err().contains("version 9"));
-        assert!(decode(b"FUSEE\x02\x09\0").unwrap_err().contains("unknown"));
+        assert!(decode(b"FUSEE\x03\x09\0").unwrap_err().contains("unknown"));
     }
 }

@@ -117,6 +117,8 @@ impl tarpc::RequestName for NodeRequest {
             NodeRequest::Fence { .. } => "Fence",
             NodeRequest::Usage => "Usage",
             NodeRequest::StandAt { .. } => "StandAt",
+            NodeRequest::Bar { .. } => "Bar",
+            NodeRequest::Unbar { .. } => "Unbar",
         }
     }
 }

@@ -25,7 +25,8 @@ pub use object::{
     HEADER_BYTES, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair, object_bytes,
 };
 pub use pool::{
-    HeaderWord, LAYOUT_VERSION, LAYOUT_WORD, POOL_HEADER_BYTES, PoolHeader, first_extent,
+    BARS_BYTES, HeaderWord, LAYOUT_VERSION, LAYOUT_WORD, MAX_BARRED_VIEW, MAX_BARS,
+    POOL_HEADER_BYTES, PoolHeader, bar_word, first_extent, has_bar,
 };
 pub use size_class::SizeClass;
 pub use slot::{Identity, MOVED_BYTES, Slot};

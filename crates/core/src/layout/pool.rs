@@ -1,8 +1,9 @@
-//! The header of a pool: what it is, whose it is, and at which view its memory node stands.
+//! The header of a pool: what it is, whose it is, at which view its memory node stands, and whom it bars.
 //!
 //! ```text
 //! pool     | header 4096 | unused, up to the first extent | extents |
-//! header   | magic 4, layout version 4 | cluster 8 | view 8 | zeros 4072 |
+//! header   | magic 4, layout version 4 | cluster 8 | view 8 | 8 bars, 8 each | zeros 4008 |
+//! bar      | number of a view, 48 bits | memory node, 16 bits |         0: none
 //! ```
 //!
 //! The header is the start of the pool and lies in no extent. The memory node alone writes it, one
@@ -13,11 +14,11 @@
 //! of what is lent: a pool that holds so many regions exactly still holds as many.
 
 use super::bytes::u32_at;
-use crate::verbs::ClusterId;
+use crate::verbs::{ClusterId, MnId};
 
 /// The version of all layouts of this module, and of the hellos that lead to them. It stands in
 /// every pool and in every hello: who knows another one goes no further.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 /// Bytes of a pool's header: a page, so that it can be mapped by itself.
 pub const POOL_HEADER_BYTES: u64 = 4096;
@@ -33,6 +34,27 @@ pub enum HeaderWord {
     Cluster,
     /// The number of the view that the node stands at; 0: none.
     View,
+    /// One of the [`MAX_BARS`] nodes that it bars ([`bar_word`]); 0: none.
+    Bar(u8),
+}
+
+/// So many others may be barred by a memory node.
+pub const MAX_BARS: usize = 8;
+/// Bytes of all bars in the header.
+pub const BARS_BYTES: usize = 8 * MAX_BARS;
+/// Views that somebody may be barred by have smaller numbers than this.
+pub const MAX_BARRED_VIEW: u64 = 1 << 48;
+
+/// The value of a [`HeaderWord::Bar`]: a node is barred for who acts by views up to this one, which is none
+/// but 0.
+pub const fn bar_word(node: MnId, view: u64) -> u64 {
+    ((node.0 as u64) << 48) | (view % MAX_BARRED_VIEW)
+}
+
+/// Whether a header's bars have this node among them.
+pub fn has_bar(bars: &[u8], node: MnId) -> bool {
+    let words = bars.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+    words.into_iter().any(|word| word != 0 && word >> 48 == u64::from(node.0))
 }
 
 impl HeaderWord {
@@ -42,6 +64,7 @@ impl HeaderWord {
             HeaderWord::Layout => 0,
             HeaderWord::Cluster => 8,
             HeaderWord::View => 16,
+            HeaderWord::Bar(at) => 24 + 8 * at as u64,
         }
     }
 }
@@ -87,7 +110,8 @@ const _: () = {
     assert!(HeaderWord::Cluster.offset() == HeaderWord::Layout.offset() + 8);
     assert!(HeaderWord::View.offset() == HeaderWord::Cluster.offset() + 8);
     assert!(HeaderWord::View.offset() + 8 == PoolHeader::BYTES as u64);
-    assert!(PoolHeader::BYTES as u64 <= POOL_HEADER_BYTES);
+    assert!(HeaderWord::Bar(0).offset() == PoolHeader::BYTES as u64);
+    assert!(HeaderWord::Bar(0).offset() + BARS_BYTES as u64 <= POOL_HEADER_BYTES);
     assert!(first_extent(0) >= POOL_HEADER_BYTES && first_extent(u64::MAX) >= POOL_HEADER_BYTES);
     assert!(LAYOUT_WORD != 0, "a fresh pool is no pool of this version yet");
 };
@@ -112,6 +136,17 @@ mod tests {
             other[at] ^= 1;
             assert_eq!(PoolHeader::decode(&other), None, "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_bar_names_a_node_and_none_is_none() {
+        let mut bars = [0; BARS_BYTES];
+        assert!(!has_bar(&bars, MnId(0)), "none of them is set");
+        bars[8..16].copy_from_slice(&bar_word(MnId(0), 7).to_le_bytes());
+        bars[56..].copy_from_slice(&bar_word(MnId(u16::MAX), 1).to_le_bytes());
+        let barred = [0, 1, u16::MAX].map(|node| has_bar(&bars, MnId(node)));
+        assert_eq!(barred, [true, false, true]);
+        assert_eq!(HeaderWord::Bar(7).offset(), 80);
     }
 
     #[test]

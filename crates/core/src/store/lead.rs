@@ -2,11 +2,12 @@
 //!
 //! Words come from memory that others write, hints from a cache: nothing about them is certain.
 
-use super::Hint;
 use super::silent::Silent;
+use super::{Hint, Op};
+use crate::host::Host;
 use crate::layout::{Address, SizeClass, Slot, UNIT_BYTES};
 use crate::race::Key;
-use crate::verbs::{Batch, MnId, Ticket};
+use crate::verbs::{Batch, Fabric, MnId, Ticket};
 use crate::view::{Place, View};
 
 /// Whether a word of the primary may refer to the key.
@@ -83,5 +84,14 @@ impl Lead {
     /// Posts the READ of the whole object.
     pub fn read_object(&self, batch: &mut Batch) -> Ticket {
         batch.read(self.object.node, self.object.offset, self.class.bytes() as u32)
+    }
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// Where a hint leads a reader; `None` if it cannot be right, or the slot is not read from its primary.
+    #[inline]
+    pub(super) fn lead(&self, hint: Hint, key: Key<'_>) -> Option<Lead> {
+        let lead = Lead::new(&self.view, &self.store.silent, hint, key)?;
+        (!self.reads_beside(hint.slot.subtable)).then_some(lead)
     }
 }

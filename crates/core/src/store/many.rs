@@ -18,7 +18,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::lead::{Lead, may_hold};
+use super::lead::may_hold;
 use super::search::Fetched;
 use super::{Hint, Op, Store};
 use crate::error::Error;
@@ -75,6 +75,8 @@ enum Went {
     NoRoom(Option<Hint>),
     /// Looking it up alone says what is wrong.
     Broken,
+    /// It is read beside its primary, alone.
+    Beside,
     /// Something has to be waited for.
     Waits,
 }
@@ -96,7 +98,7 @@ impl<'k> Left<'k> {
                 self.again.push(Open { hint: None, misses: open.misses + 1, ..open });
             }
             Went::Waits => self.waiting.push(open),
-            Went::Missed | Went::Broken | Went::Candidates { .. } => {
+            Went::Missed | Went::Broken | Went::Beside | Went::Candidates { .. } => {
                 self.alone.push(Open { hint: None, ..open });
             }
         }
@@ -170,7 +172,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         self.phase().await;
         // For the second phase as well: it counts from the beginning of the round.
-        if !removed(Mutant::ManyReadUnheard) && !self.is_vouched_for().await? {
+        let keys = asked.iter().map(|(open, _)| open.key);
+        if !removed(Mutant::ManyReadUnheard) && !self.are_vouched_for(keys).await? {
             left.again.extend(asked.into_iter().map(|(open, _)| open));
             return Ok(left);
         }
@@ -211,9 +214,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let mut asked = Vec::with_capacity(most);
         self.batch.clear();
         while let Some(next) = open.front().copied() {
-            let lead = next
-                .hint
-                .and_then(|hint| Lead::new(&self.view, &self.store.silent, hint, next.key));
+            let lead = next.hint.and_then(|hint| self.lead(hint, next.key));
             let lead = lead.ok_or_else(|| Buckets::of(next.key, &self.view));
             let bytes = match &lead {
                 Ok(lead) => SLOT_BYTES + lead.class.bytes(),
@@ -228,6 +229,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     let slot = lead.read_slot(&mut self.batch);
                     let object = lead.read_object(&mut self.batch);
                     Ask::Hinted { hint: lead.hint, slot, object }
+                }
+                Err(buckets) if self.reads_beside(buckets.subtable) => {
+                    left.add(next, Went::Beside);
+                    continue;
                 }
                 Err(buckets)
                     if self.view.is_headless(buckets.subtable)
@@ -257,7 +262,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let only = if let [hint] = hints { Some(*hint) } else { None };
             return Err(Went::NoRoom(only));
         }
-        let reads = hints.iter().map(|hint| self.read_whole(hint.slot, hint.word));
+        let reads = hints.iter().map(|hint| {
+            let shown_on = self.primary(hint.slot).node;
+            self.read_whole(shown_on, hint.word)
+        });
         reads.collect::<Option<Vec<Ticket>>>().ok_or(Went::Broken)
     }
 

@@ -19,6 +19,7 @@
 //! | INSERT, UPSERT of a new key | – | 4 | 3 |
 
 mod acting;
+mod beside;
 mod compare;
 mod damage;
 mod guess;
@@ -48,6 +49,7 @@ pub use many::SearchKey;
 pub use search::Searched;
 
 use acting::{Acts, Moments, ViewRef};
+use beside::Beside;
 use damage::SecondLook;
 use lead::{Lead, class_of, replica};
 use reclaim::Freed;
@@ -64,7 +66,7 @@ use crate::race::{Buckets, Key, MAX_CANDIDATES, Words};
 use crate::slab::Slabs;
 use crate::stats::{Cost, OpKind, Stats};
 use crate::verbs::{Batch, ClientId, Fabric, Failure, MnId, Ticket, VerbError};
-use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
+use crate::view::{Place, SlotRef, View};
 
 /// Where a key was last seen: its slot and the slot's word. What an index cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +134,8 @@ pub struct Store<F, H> {
     asks: Asks,
     /// Memory nodes that did not answer.
     silent: Silent,
+    /// Primaries that are barred, whose backups are read.
+    beside: Beside,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -156,6 +160,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             pool_was_empty: Cell::new(false),
             asks: Asks::default(),
             silent: Silent::default(),
+            beside: Beside::default(),
         }
     }
 
@@ -225,6 +230,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             made_room: false,
             pauses: 0,
             asks_before: self.asks.begun(),
+            beside: false,
         }
     }
 
@@ -259,6 +265,8 @@ struct Op<'s, F: Fabric, H: Host> {
     pauses: u32,
     /// Questions to the members that had begun before it.
     asks_before: u64,
+    /// Whether it has read slots beside their primary.
+    beside: bool,
 }
 
 /// What shows that an object is the key's. The slot leads to it at the moment when the slot is read; from
@@ -373,41 +381,17 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         buckets.words(&self.batch, tickets)
     }
 
-    /// One phase: all slots of the key as they are going to be settled, from all backups of a
-    /// subtable without a primary; `None` if that is not certain yet.
-    async fn fetch_settled(&mut self, buckets: &Buckets) -> Result<Option<Words>, Failure> {
-        self.batch.next_phase();
-        let view = self.view.clone();
-        let places = &view.subtables[buckets.subtable as usize].places;
-        let mut reads = ArrayVec::<[Ticket; 2], MAX_REPLICAS>::new();
-        for place in places {
-            reads.push(buckets.read(&mut self.batch, *place));
-        }
-        self.phase().await;
-        let mut replicas = ArrayVec::<Words, MAX_REPLICAS>::new();
-        for tickets in reads {
-            replicas.push(buckets.words(&self.batch, tickets)?);
-        }
-        Ok(Words::settled(&replicas))
-    }
-
     fn read_buckets(&mut self, buckets: &Buckets) -> [Ticket; 2] {
         let places = &self.view.subtables[buckets.subtable as usize].places;
         let place = places[if removed(Mutant::ReadsABackup) { places.len() - 1 } else { 0 }];
         buckets.read(&mut self.batch, place)
     }
 
-    /// Posts a READ of the object that a word refers to, which was read from this slot; `None` if it
+    /// Posts a READ of the object that a word refers to, which was read on this node; `None` if it
     /// refers to none.
-    fn read_whole(&mut self, slot: SlotRef, word: Slot) -> Option<Ticket> {
+    fn read_whole(&mut self, shown_on: MnId, word: Slot) -> Option<Ticket> {
         let class = class_of(&self.view, word)?;
-        let place = replica(
-            &self.view,
-            &self.store.silent,
-            word.address(),
-            class,
-            self.primary(slot).node,
-        )?;
+        let place = replica(&self.view, &self.store.silent, word.address(), class, shown_on)?;
         Some(self.batch.read(place.node, place.offset, class.bytes() as u32))
     }
 

@@ -5,8 +5,9 @@
 //! is read. A slot that changed is followed; if it no longer leads to the key, the buckets are
 //! read as without a hint.
 //!
-//! Only the primary is ever read, and with one index replica tentative slots are skipped, so a
-//! reader never sees a key twice while two INSERTs of it are sorting themselves out.
+//! Only the primary is ever read, if it is not lost nor barred ([`beside`](super::beside)), and with one index
+//! replica tentative slots are skipped, so a reader never sees a key twice while two INSERTs of it are sorting
+//! themselves out.
 
 use alloc::boxed::Box;
 
@@ -30,6 +31,8 @@ pub struct Searched<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     batch: Batch,
     found: Option<(Hint, Span)>,
+    /// It was read beside the primary: nobody knows whether the word is committed.
+    beside: bool,
 }
 
 impl<F: Fabric, H: Host> Searched<'_, F, H> {
@@ -38,9 +41,9 @@ impl<F: Fabric, H: Host> Searched<'_, F, H> {
         self.found.map(|(_, span)| self.batch.bytes(span))
     }
 
-    /// Where the key is, for the index cache.
+    /// Where the key is, for the index cache, if that is certain.
     pub fn hint(&self) -> Option<Hint> {
-        self.found.map(|(hint, _)| hint)
+        self.found.map(|(hint, _)| hint).filter(|_| !self.beside)
     }
 }
 
@@ -82,10 +85,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut op = self.operation();
         op.cost = cost;
         let result = op.search(key, hint).await;
-        let batch = core::mem::take(&mut op.batch);
+        let (batch, beside) = (core::mem::take(&mut op.batch), op.beside);
         self.stats.borrow_mut().add(OpKind::Search, &op.cost);
         match result {
-            Ok(found) => Ok(Searched { store: self, batch, found }),
+            Ok(found) => Ok(Searched { store: self, batch, found, beside }),
             Err(error) => {
                 self.recycle(batch);
                 Err(error)
@@ -111,7 +114,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let found = found.and_then(|span| if self.is_heard() { Ok(span) } else { Err(Some(hint)) });
         self.end(moment);
         match found {
-            Ok(span) => Ok(Searched { store: self, batch, found: Some((hint, span)) }),
+            Ok(span) => {
+                Ok(Searched { store: self, batch, found: Some((hint, span)), beside: false })
+            }
             Err(next) => {
                 self.recycle(batch);
                 Err(next)
@@ -181,7 +186,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     self.read_elsewhere(key, node, silent, error).await?;
                 }
                 Ok(found) => {
-                    if self.is_vouched_for().await? {
+                    let counts = match self.beside {
+                        true => self.is_vouched_for_beside().await?,
+                        false => self.is_vouched_for(key).await?,
+                    };
+                    if counts {
                         return Ok(found);
                     }
                 }
@@ -196,8 +205,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         hint: Option<Hint>,
     ) -> Result<Option<(Hint, Span)>, Error> {
         self.batch.clear();
-        if let Some(lead) =
-            hint.and_then(|hint| Lead::new(&self.view, &self.store.silent, hint, key))
+        self.beside = false;
+        if let Some(lead) = hint.and_then(|hint| self.lead(hint, key))
             && let Some(found) = self.search_by_hint(key, lead).await?
         {
             return Ok(Some(found));
@@ -207,12 +216,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     async fn search_by_index(&mut self, key: Key<'_>) -> Result<Option<(Hint, Span)>, Error> {
-        let buckets = Buckets::of(key, &self.view);
         loop {
+            // What is waited for may split the subtable.
+            let buckets = Buckets::of(key, &self.view);
             self.batch.clear();
-            let words = match self.view.is_headless(buckets.subtable) {
+            self.beside = self.reads_beside(buckets.subtable);
+            let first = usize::from(self.beside);
+            let words = match self.beside || self.view.is_headless(buckets.subtable) {
                 false => self.fetch_words(&buckets).await,
-                true => match self.fetch_settled(&buckets).await {
+                true => match self.fetch_agreed(&buckets, first).await {
                     Ok(Some(words)) => Ok(words),
                     Ok(None) => {
                         self.wait_for_change().await?;
@@ -223,12 +235,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 },
             };
             let words = words.map_err(|f| self.failed(f))?;
+            let shown_on = self.view.subtables[buckets.subtable as usize].places[first].node;
             self.batch.next_phase();
             let mut reads = Candidates::new();
             let mut broken = None;
             let shown = removed(Mutant::ReadersSeeTentative);
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {
-                match self.read_whole(slot, word) {
+                match self.read_whole(shown_on, word) {
                     Some(ticket) => {
                         reads.push((Hint { slot, word, seen: self.seen() }, ticket));
                     }
@@ -246,7 +259,6 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Fetched::Stale => unproved.push(hint),
                 }
             }
-            let shown_on = self.view.subtables[buckets.subtable as usize].places[0].node;
             let mut stale = false;
             for hint in unproved {
                 match self.look_again(hint, shown_on, key).await {
@@ -288,7 +300,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return Ok(None);
         }
         self.batch.next_phase();
-        let Some(object) = self.read_whole(hint.slot, word) else { return Ok(None) };
+        let shown_on = lead.slot.node;
+        let Some(object) = self.read_whole(shown_on, word) else { return Ok(None) };
         self.phase().await;
         Ok(match self.fetched(object, word, key)? {
             Fetched::Value(span) => Some((Hint { slot: hint.slot, word, seen: self.seen() }, span)),

@@ -1,8 +1,9 @@
 //! Memory nodes that did not answer this session: objects are read from other replicas.
 //!
 //! A replica is as good as another, so a READ of an object need not wait until the view has changed, nor
-//! does it need a master. A slot is only read from its primary: that is waited for, as ever
-//! ([`Op::read_without`]).
+//! does it need a master. A slot is only read from its primary: that is waited for
+//! ([`Op::read_without`]), or if no master is there either, it is read from the backups
+//! ([`Op::wait_for_backups`]).
 //!
 //! A node is silent from a verb that it did not answer until one that it did. It is asked less, not never:
 //! the slots that it leads are read there, and objects that have no other replica.
@@ -74,8 +75,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         error: Error,
     ) -> Result<(), Error> {
         let subtable = Buckets::of(key, &self.view).subtable;
-        let shows_slots = self.view.subtables[subtable as usize].places[0].node == node
-            || self.view.is_headless(subtable);
+        let primary = self.view.subtables[subtable as usize].places[0].node;
+        let is_calm = self.view.change.is_none() && !self.acts.posted;
+        if primary == node && is_calm && !self.beside {
+            return self.wait_for_backups(key, node, error).await;
+        }
+        let shows_slots = primary == node || self.view.is_headless(subtable);
         if shows_slots || self.acts.posted || self.store.silent.times() == times {
             return self.read_without(node, error).await;
         }

@@ -13,7 +13,7 @@
 //! | posted its commit | – | is done: its word stood on all backups, hence was chosen |
 //! | competed, or confirmed | its own word | is done |
 //! | | its identity, withdrawn; or the old word | starts again |
-//! | | another word | is a loser: of an occupied slot it has replaced what the winner replaced |
+//! | | another word | is a loser, and starts again: others may have read the winner's before it began (`beside`) |
 //! | guessed, and nothing has proved the guess | its own word | is done |
 //! | | any other word | starts again: its round may have been over before it began |
 
@@ -235,8 +235,12 @@ fn fate(opcode: Opcode, round: &Round, is_guess: bool, word: Slot) -> Attempt {
         return if withdrawn { Attempt::Again } else { Attempt::Done(live(round, word)) };
     }
     let replaces = matches!(opcode, Opcode::Update | Opcode::Upsert) && !round.old.is_free();
-    let unproved = is_guess && !removed(Mutant::StoppedGuessLoses);
-    if word != round.old && replaces && !unproved { Attempt::Done(None) } else { Attempt::Again }
+    // Without either it took effect just before the winner.
+    let ends = match is_guess {
+        true => removed(Mutant::StoppedGuessLoses),
+        false => removed(Mutant::StoppedLoserEnds),
+    };
+    if word != round.old && replaces && ends { Attempt::Done(None) } else { Attempt::Again }
 }
 
 #[cfg(test)]
@@ -263,8 +267,8 @@ mod tests {
             assert!(!is_done(opcode, word(9), own, word(9)), "the old word");
             assert!(!is_done(opcode, free, own, other), "an INSERT whose slot another one took");
         }
-        assert!(is_done(Opcode::Update, word(9), own, other), "just before the winner");
-        assert!(is_done(Opcode::Upsert, word(9), own, free), "just before a DELETE");
+        assert!(!is_done(Opcode::Update, word(9), own, other), "others may have read it before");
+        assert!(!is_done(Opcode::Upsert, word(9), own, free), "nor just before a DELETE");
         let marker = own.aborted();
         assert!(is_done(Opcode::Delete, word(9), marker, marker));
         assert!(!is_done(Opcode::Delete, word(9), marker, other), "the key lives");

@@ -14,8 +14,9 @@
 //! none succeeded: the next attempt writes a new one, so that every word it puts into a slot is new.
 //!
 //! Who loses a round on an *occupied* slot lost it to a write of the same key. A loser's UPDATE
-//! took effect just before the winner's write: success. A loser's DELETE must not claim that the
-//! key is gone when the winner wrote a new value: it starts again.
+//! took effect just before the winner's write: success, unless others may have read that before it began
+//! (`beside`): who is not heard asks. A loser's DELETE must not claim that the key is gone when the winner
+//! wrote a new value: it starts again.
 
 use alloc::boxed::Box;
 use core::mem;
@@ -226,7 +227,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 // It rests on what was READ alone.
                 Err(error @ (Error::AlreadyExists | Error::NotFound)) => {
                     let is_known = removed(Mutant::WritesAnswerUnheard);
-                    if is_known || self.is_vouched_for().await? {
+                    if is_known || self.is_vouched_for(intent.key).await? {
                         return Err(error);
                     }
                     Attempt::Again
@@ -553,7 +554,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 if !removed(Mutant::LoserFreesAtOnce) {
                     self.free_lost(round.own, end);
                 }
-                Ok(lost(intent))
+                // The winner may have been read beside the primary before this operation began.
+                let counts = self.store.is_heard()
+                    || removed(Mutant::LosersDoNotAsk)
+                    || self.is_vouched_for_now(intent.key).await;
+                Ok(if counts { lost(intent) } else { Attempt::Again })
             }
         }
     }

@@ -8,7 +8,7 @@
 //!
 //! A node that owes a reply and sends nothing for [`TcpOptions::silence`] counts as lost.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
@@ -61,6 +61,7 @@ struct Inner {
 pub struct TcpFabric {
     client: ClientId,
     options: TcpOptions,
+    silence: Cell<Duration>,
     alarm: Arc<Alarm>,
     inner: RefCell<Inner>,
     spin: RefCell<Spin>,
@@ -78,7 +79,8 @@ impl TcpFabric {
             slots: Slots::default(),
         };
         let (inner, spin) = (RefCell::new(inner), RefCell::new(Spin::new(options.spin)));
-        Ok(TcpFabric { client, options, alarm, inner, spin })
+        let silence = Cell::new(options.silence);
+        Ok(TcpFabric { client, options, silence, alarm, inner, spin })
     }
 
     /// Attaches to the memory node that listens at `address` (host and port). A node attached
@@ -131,6 +133,11 @@ impl TcpFabric {
         nodes.into_iter().for_each(|node| self.detach(node));
     }
 
+    /// From now on so much silence is enough: see [`TcpOptions::silence`].
+    pub fn set_silence(&self, silence: Duration) {
+        self.silence.set(silence);
+    }
+
     /// Wakes a thread that sleeps in [`TcpFabric::turn`], from any thread.
     pub fn waker(&self) -> Waker {
         self.alarm.waker()
@@ -143,11 +150,11 @@ impl TcpFabric {
         inner.flush();
         if max_wait == NO_WAIT || !inner.spin(&mut self.spin.borrow_mut(), &self.alarm) {
             let sleep = inner.slots.complete() == 0 && max_wait != NO_WAIT && self.alarm.set();
-            let wait = if sleep { inner.wait(max_wait, self.options.silence) } else { NO_WAIT };
+            let wait = if sleep { inner.wait(max_wait, self.silence.get()) } else { NO_WAIT };
             inner.poll(wait);
             inner.receive();
         }
-        inner.lose_silent(self.options.silence);
+        inner.lose_silent(self.silence.get());
         drop(inner);
         self.alarm.stop();
         self.wake_all();

@@ -9,7 +9,7 @@
 //! [`VerbsOptions::silence`]: a card or its driver that hangs. Whatever is in flight then fails, and the queue
 //! pair is destroyed, so that none of it executes later; nothing is posted there again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 use std::task::Waker;
@@ -72,6 +72,7 @@ struct Inner {
 pub struct VerbsFabric {
     client: ClientId,
     options: VerbsOptions,
+    silence: Cell<Duration>,
     alarm: Arc<Alarm>,
     inner: RefCell<Inner>,
     spin: RefCell<Spin>,
@@ -91,7 +92,8 @@ impl VerbsFabric {
             counted: CardCounts::default(),
         };
         let (inner, spin) = (RefCell::new(inner), RefCell::new(Spin::new(options.spin)));
-        Ok(VerbsFabric { client, options, alarm, inner, spin })
+        let silence = Cell::new(options.silence);
+        Ok(VerbsFabric { client, options, silence, alarm, inner, spin })
     }
 
     /// Attaches to the memory node that says hello at `address` (host and port). A node attached before
@@ -133,6 +135,11 @@ impl VerbsFabric {
         nodes.into_iter().for_each(|node| self.detach(node));
     }
 
+    /// From now on so much silence is enough: see [`VerbsOptions::silence`].
+    pub fn set_silence(&self, silence: Duration) {
+        self.silence.set(silence);
+    }
+
     /// Wakes a thread that sleeps in [`VerbsFabric::turn`], from any thread.
     pub fn waker(&self) -> Waker {
         self.alarm.waker()
@@ -154,13 +161,13 @@ impl VerbsFabric {
         inner.turns = inner.turns.wrapping_add(1);
         if inner.turns.is_multiple_of(CARE_TURNS) {
             inner.wait(NO_WAIT);
-            inner.lose_silent(self.options.silence);
+            inner.lose_silent(self.silence.get());
         }
         let has_time = inner.slots.complete() == 0 && max_wait != NO_WAIT;
         if has_time && !inner.spin(&mut self.spin.borrow_mut(), &self.alarm) {
             // What completes from the arming on makes an event; what was there before is looked for.
             let sleep = self.alarm.set() && inner.arm();
-            let silence = self.options.silence;
+            let silence = self.silence.get();
             let wait = if sleep { inner.bounded(max_wait, silence) } else { NO_WAIT };
             inner.wait(wait);
             inner.look();

@@ -23,5 +23,6 @@ mod pause;
 mod porcupine;
 mod refill;
 mod rot;
+mod silence;
 mod soak;
 mod writer;

@@ -60,7 +60,9 @@ impl Master {
             self.admitting.under_way = None;
         }
         // One change of the members after the other, each shown by all.
-        let may_begin = self.admitting.not_before_ms <= now_ms && self.standing.is_settled();
+        let may_begin = self.admitting.not_before_ms <= now_ms
+            && self.standing.is_settled()
+            && !self.has_bars();
         let Some(view) = self.view().filter(|_| may_begin) else {
             return false;
         };

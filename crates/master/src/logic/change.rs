@@ -5,7 +5,7 @@
 //! | view | what is waited for | then |
 //! |---|---|---|
 //! | any stage | – | a member is lost: *frozen*, without it |
-//! | frozen | all open sessions act by it, all given-up ones are fenced, no job runs; if it loses a member, see `standing` | transforming |
+//! | frozen | all open sessions act by it, all given-up ones are fenced, no job runs; if it loses a member, see `standing`; if any is barred, see `barred` | transforming |
 //! | transforming | the job that makes the replicas equal | switched |
 //! | switched | as for frozen, and nobody has to look what became of a write; after a split or a move, the job that clears what has moved | stable |
 //! | stable | given-up sessions are recovered, some at a time | full subtables are split, regions, members and replicas are added, replicas move |
@@ -105,7 +105,9 @@ impl Master {
                     && (self.all_follow() || removed(Mutant::ChangeDoesNotWait))
                     && self.may_take_effect(now_ms) =>
             {
-                self.advance(now_ms, out);
+                if !(self.bars_are_told() && self.widen_scope(now_ms, out)) {
+                    self.advance(now_ms, out);
+                }
                 true
             }
             Some(Stage::Switched) if self.all_follow() || removed(Mutant::SwitchDoesNotWait) => {
@@ -123,6 +125,7 @@ impl Master {
                 false
             }
             Some(Stage::Frozen | Stage::Switched) => false,
+            None if self.mind_bars(now_ms, out) => false,
             None => {
                 let splits = self.split(now_ms, out);
                 let grows = self.add_regions(now_ms, out) || splits;
@@ -151,6 +154,10 @@ impl Master {
 
     fn advance(&mut self, now_ms: u64, out: &mut Actions) {
         let leaves_frozen = self.stage() == Some(Stage::Frozen);
+        if leaves_frozen {
+            let is_told = self.settles_bars() || self.loses_a_member();
+            self.scope_is_fixed(self.standing.number(), is_told);
+        }
         let writes = if leaves_frozen { self.standing.settle() } else { Vec::new() };
         let Some(view) = self.view().map(View::advanced) else { return };
         let stage = match view.change.as_ref().map(|change| change.stage) {
@@ -274,6 +281,7 @@ impl Master {
             view.number,
             names.join(", ")
         );
+        self.settling_is_overtaken();
         self.growth.abandon();
         self.splitting.abandon();
         self.adding.abandon();

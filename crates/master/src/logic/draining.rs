@@ -131,7 +131,8 @@ impl Master {
 
     /// Goes on without a member that is drained and empty; whether there was one.
     pub(super) fn finish_drain(&mut self, now_ms: u64, out: &mut Actions) -> bool {
-        let may_leave = |view: &&View| view.change.is_none() && self.standing.is_settled();
+        let may_leave =
+            |view: &&View| view.change.is_none() && self.standing.is_settled() && !self.has_bars();
         let Some(view) = self.view().filter(may_leave) else { return false };
         let empty = |node: &&MnId| view.member(**node).is_some() && !view.uses(**node);
         let Some(node) = self.draining.iter().find(empty).copied() else { return false };

@@ -171,5 +171,6 @@ impl Master {
 
 fn shut_out(expelled: Vec<ClientId>, epochs: Epochs, lease: Lease) -> MasterReply {
     let lease_ms = lease.lease_ms;
-    MasterReply::Renewed { view: None, expelled, epochs, mark: 0, short: 0, lease_ms }
+    let (view, behind_ms) = (None, u64::MAX);
+    MasterReply::Renewed { view, expelled, epochs, mark: 0, short: 0, lease_ms, behind_ms }
 }

@@ -22,6 +22,8 @@
 //! * What is given up is shut out at all members (`fencing`) before anything follows from it.
 //! * The view goes through its stages (`change`), jobs are started, clients are recovered.
 //! * Members show the number of the view before one without a member takes effect (`standing`).
+//! * Leases rest on contact with more than half of the members (`contact`).
+//! * What may have been read without a master is settled (`barred`).
 //! * Missing replicas are added where there is room (`growth`).
 //! * Then replicas move until all members have their shares (`balance`), and those that are drained
 //!   nothing (`draining`).
@@ -39,7 +41,9 @@
 mod adding;
 mod admitting;
 pub(crate) mod balance;
+mod barred;
 mod change;
+mod contact;
 mod draining;
 mod epochs;
 mod fencing;
@@ -73,7 +77,9 @@ use crate::sessions::Sessions;
 use crate::settings::Settings;
 use adding::Adding;
 use admitting::Admitting;
+use barred::Settling;
 use change::Repair;
+use contact::Contact;
 use epochs::Epoch;
 use fencing::Fences;
 use format::Attempt;
@@ -233,6 +239,8 @@ pub struct Master {
     presences: Presences,
     fences: Fences,
     standing: Standing,
+    contact: Contact,
+    settling: Settling,
     repair: Repair,
     growth: Growth,
     splitting: Splitting,
@@ -258,6 +266,8 @@ enum Purpose {
     Fence(Vec<ClientId>),
     /// To stand at the view of this number.
     Stand(u64),
+    /// To take bars back.
+    Unbar,
     Grow,
     Split,
     AddRegions,
@@ -291,6 +301,8 @@ impl Master {
             presences: Presences::default(),
             fences: Fences::default(),
             standing: Standing::default(),
+            contact: Contact::new(random),
+            settling: Settling::default(),
             repair: Repair::default(),
             growth: Growth::default(),
             splitting: Splitting::default(),
@@ -391,6 +403,7 @@ impl Master {
         self.proceed(now_ms, &mut actions);
         self.keep_whole(now_ms, is_tick, &mut actions);
         self.next_epoch(now_ms, &mut actions);
+        self.follow_contact(now_ms);
         self.answer_waiting(now_ms, &mut actions);
         actions
     }
@@ -409,7 +422,8 @@ impl Master {
             Purpose::Format => self.format_answered(now_ms, node, result, out),
             Purpose::Probe => self.probed(node, result, out),
             Purpose::Fence(clients) => self.fence_answered(now_ms, node, &clients, &result, out),
-            Purpose::Stand(number) => self.stood(now_ms, node, number, &result, out),
+            Purpose::Stand(number) => self.stood(now_ms, node, number, result, out),
+            Purpose::Unbar => self.unbarred(now_ms, node, result, out),
             Purpose::Grow => self.grow_answered(now_ms, token, result, out),
             Purpose::Split => self.split_answered(now_ms, node, token, result, out),
             Purpose::Admit => self.admit_answered(now_ms, token, result, out),

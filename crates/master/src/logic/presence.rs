@@ -14,8 +14,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_control::master::{Epochs, MasterReply, Pulse};
-use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::master::{Epochs, MasterReply, Note, Pulse};
+use fusee_control::node::{Bars, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
 use fusee_core::verbs::{ClientId, MnId};
 
@@ -25,8 +25,10 @@ use super::{Action, Actions, Level, Master, Phase, Purpose};
 use crate::sessions::Session;
 use crate::settings::Lease;
 
-/// How long a member that is suspected has to answer a question, in milliseconds.
-const PROBE_MS: u64 = 500;
+/// How long a member that is suspected has to answer a question at most, in milliseconds, and at least;
+/// else half a lease.
+const MAX_PROBE_MS: u64 = 500;
+const MIN_PROBE_MS: u64 = 20;
 /// The connection that never closes.
 const LOCAL: u64 = 0;
 
@@ -58,6 +60,7 @@ pub(super) enum Asker {
         reclaims: bool,
         mark: u64,
         heeded: u64,
+        asked_ms: u64,
     },
     Node {
         identity: u64,
@@ -116,6 +119,12 @@ impl Presences {
         }
     }
 
+    /// Whether a node is inside of this process.
+    pub fn is_local(&self, node: MnId) -> bool {
+        let connection = self.nodes.get(&node).and_then(|presence| presence.connection);
+        connection == Some(LOCAL)
+    }
+
     /// Those whose answers are held back, who get them otherwise.
     pub fn take_waiting(&mut self) -> Vec<(u64, Asker)> {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
@@ -150,18 +159,29 @@ impl Master {
         now_ms: u64,
         connection: u64,
         token: u64,
-        identity: u64,
+        (identity, heard, bars): (u64, Option<Note>, Bars),
     ) -> Option<MasterReply> {
         let found = self.members.values().find(|member| member.identity == identity);
         let Some(node) = found.map(|member| member.node) else {
             return Some(self.farewell(identity));
         };
-        let heard = Presence { heard_ms: now_ms, connection: Some(connection), gone_at_ms: None };
-        self.presences.nodes.insert(node, heard);
+        let presence =
+            Presence { heard_ms: now_ms, connection: Some(connection), gone_at_ms: None };
+        self.presences.nodes.insert(node, presence);
         self.is_there(node);
         self.arrived(now_ms, node);
+        let is_first = !self.contact.knows(heard);
+        self.contact.alive(node, heard, &bars);
+        if is_first {
+            return Some(self.noted(now_ms));
+        }
         self.wait(now_ms, token, Asker::Node { identity });
         None
+    }
+
+    fn noted(&self, now_ms: u64) -> MasterReply {
+        let (note, lease_ms) = (self.contact.note(now_ms), self.settings.lease.lease_ms);
+        MasterReply::Noted { note, lease_ms }
     }
 
     /// What a node hears that is no member any more; or that this master does not know, which is no
@@ -207,16 +227,22 @@ impl Master {
             }
         }
         for asking in waiting {
-            match self.reply_to(&asking.asker, epochs, asking.until_ms <= now_ms) {
+            match self.reply_to(now_ms, &asking.asker, epochs, asking.until_ms <= now_ms) {
                 Some(reply) => out.push(Action::Reply { token: asking.token, reply }),
                 None => self.presences.waiting.push(asking),
             }
         }
     }
 
-    fn reply_to(&self, asker: &Asker, epochs: Epochs, is_late: bool) -> Option<MasterReply> {
+    fn reply_to(
+        &self,
+        now_ms: u64,
+        asker: &Asker,
+        epochs: Epochs,
+        is_late: bool,
+    ) -> Option<MasterReply> {
         match asker {
-            Asker::Sessions { clients, newer_than, known, reclaims, mark, heeded } => {
+            Asker::Sessions { clients, newer_than, known, reclaims, mark, heeded, asked_ms } => {
                 let gone = clients.iter().filter(|client| !self.sessions.is_open(**client));
                 let expelled: Vec<ClientId> = gone.copied().collect();
                 let newer = self.view().filter(|view| view.number > *newer_than);
@@ -230,14 +256,23 @@ impl Master {
                     || (*reclaims && later);
                 let mark = *mark;
                 let lease_ms = self.settings.lease.lease_ms;
-                let reply = MasterReply::Renewed { view, expelled, epochs, mark, short, lease_ms };
+                let behind_ms = self.behind_ms(*asked_ms);
+                let reply = MasterReply::Renewed {
+                    view,
+                    expelled,
+                    epochs,
+                    mark,
+                    short,
+                    lease_ms,
+                    behind_ms,
+                };
                 (told || is_late).then_some(reply)
             }
             Asker::Node { identity } => {
                 if self.members.values().all(|member| member.identity != *identity) {
                     return Some(self.farewell(*identity));
                 }
-                is_late.then_some(MasterReply::Done)
+                is_late.then(|| self.noted(now_ms))
             }
         }
     }
@@ -336,7 +371,8 @@ impl Master {
     /// Somebody does not reach a member: it is asked whether it is there.
     pub(super) fn probe(&mut self, now_ms: u64, node: MnId, out: &mut Actions) {
         if self.in_view(node) && !self.presences.probes.contains_key(&node) {
-            self.presences.probes.insert(node, now_ms + PROBE_MS);
+            let patience_ms = (self.settings.lease.lease_ms / 2).clamp(MIN_PROBE_MS, MAX_PROBE_MS);
+            self.presences.probes.insert(node, now_ms.saturating_add(patience_ms));
             self.call(node, NodeRequest::Describe, Purpose::Probe, out);
         }
     }

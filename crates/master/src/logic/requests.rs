@@ -54,7 +54,15 @@ impl Master {
                 self.shortage.heard(&clients, heeded, stirs);
                 let mark = self.epochs.newest(out);
                 self.epochs.wanted |= reclaims;
-                let asker = Asker::Sessions { clients, newer_than, known, reclaims, mark, heeded };
+                let asker = Asker::Sessions {
+                    clients,
+                    newer_than,
+                    known,
+                    reclaims,
+                    mark,
+                    heeded,
+                    asked_ms: now_ms,
+                };
                 self.wait(now_ms, token, asker);
                 return None;
             }
@@ -73,8 +81,8 @@ impl Master {
                 self.probe(now_ms, node, out);
                 MasterReply::Done
             }
-            MasterRequest::Alive { identity } => {
-                return self.alive(now_ms, connection, token, identity);
+            MasterRequest::Alive { identity, heard, bars } => {
+                return self.alive(now_ms, connection, token, (identity, heard, bars));
             }
             MasterRequest::GetView { newer_than } => match &self.phase {
                 Phase::Formed(view) => {
@@ -113,7 +121,8 @@ impl Master {
             return refused("all client ids have been used; format the cluster anew");
         };
         out.push(Action::Persist(writes));
-        MasterReply::Opened { client, view, epoch, lease_ms: self.settings.lease.lease_ms }
+        let (lease_ms, behind_ms) = (self.settings.lease.lease_ms, self.behind_ms(now_ms));
+        MasterReply::Opened { client, view, epoch, lease_ms, behind_ms }
     }
 
     /// No block of a region that is being copied: its owner is recorded on replicas that a copy of

@@ -67,6 +67,16 @@ impl Standing {
         if is_settled { Vec::new() } else { vec![Write::Remove(FORMER_KEY.into())] }
     }
 
+    /// The members of earlier views that somebody may still act by.
+    pub fn former(&self) -> &[Vec<MnId>] {
+        &self.former
+    }
+
+    /// The number that all members have to show.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Whether nobody reads by a view with other members.
     pub fn is_settled(&self) -> bool {
         self.former.is_empty()
@@ -79,8 +89,12 @@ impl Standing {
         }
     }
 
-    fn is_shown_by_all(&self) -> bool {
-        self.members.values().all(|shown| shown.number >= self.number)
+    pub fn is_shown_by_all(&self) -> bool {
+        self.is_shown_by_all_but(|_| false)
+    }
+
+    fn is_shown_by_all_but(&self, left_out: impl Fn(MnId) -> bool) -> bool {
+        self.members.iter().all(|(node, shown)| shown.number >= self.number || left_out(*node))
     }
 
     /// Whether the members are half, at least, of those of each earlier view.
@@ -132,13 +146,14 @@ impl Master {
         now_ms: u64,
         node: MnId,
         number: u64,
-        result: &Result<NodeReply, String>,
+        result: Result<NodeReply, String>,
         out: &mut Actions,
     ) {
         let Some(shown) = self.standing.members.get_mut(&node) else { return };
-        if let Ok(NodeReply::Done) = result {
+        if let Ok(NodeReply::Bars(bars)) = result {
             shown.number = shown.number.max(number);
             shown.again_ms = now_ms;
+            self.contact.bars(node, bars);
         } else {
             shown.again_ms = now_ms + PAUSE_MS;
             self.probe(now_ms, node, out);
@@ -146,15 +161,21 @@ impl Master {
     }
 
     /// Whether the change under way has lost a member, and has not taken effect.
-    fn loses_a_member(&self) -> bool {
+    pub(super) fn loses_a_member(&self) -> bool {
         let change = self.view().and_then(|view| view.change.as_ref());
         change.is_some_and(|change| change.data_lost && change.stage == Stage::Frozen)
+    }
+
+    /// Whether all members show the number but those that are gone and cannot be done without. Enough for a change that
+    /// loses nobody: whoever has read by an earlier view what they bar follows it by now, or is fenced.
+    pub(super) fn is_shown_by_all_there(&self) -> bool {
+        self.standing.is_shown_by_all_but(|node| self.presences.losing.contains(&node))
     }
 
     /// Whether nobody reads by an earlier view any more where the cluster goes on without a member.
     pub(super) fn may_take_effect(&self, now_ms: u64) -> bool {
         if !self.loses_a_member() {
-            return true;
+            return !self.settles_bars() || self.is_shown_by_all_there();
         }
         let waited = self.lease_is_over(now_ms, self.history.since_ms());
         self.standing.is_shown_by_all()

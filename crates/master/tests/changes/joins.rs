@@ -9,6 +9,7 @@ use fusee_core::verbs::MnId;
 use fusee_master::logic::{Action, Event};
 use fusee_master::record::Record;
 
+use super::alive;
 use super::world::{LEASE_MS, World, settings};
 
 fn join(identity: u64, control: String) -> MasterRequest {
@@ -85,7 +86,7 @@ fn a_joiner_that_speaks_makes_no_room() {
     // It is known, and cannot be admitted: nothing answers at its address.
     let name = name_of(ask(&mut world, join(999, "speaks:1".into())));
     let caller = Caller { connection: 77, ..Caller::default() };
-    world.send_of(caller, MasterRequest::Alive { identity: 999 });
+    world.send_of(caller, alive(999));
     for round in 0..3_000u64 {
         name_of(ask(&mut world, join(1_000 + round, format!("stranger{round}:1"))));
     }
@@ -136,7 +137,7 @@ fn what_comes_late_under_a_name_counts_for_nobody() {
         }
     }
     assert_eq!(world.view(), view, "nobody has become a member");
-    let late = ask(&mut world, MasterRequest::Alive { identity: 1_000 });
+    let late = ask(&mut world, alive(1_000));
     assert_eq!(late, Some(MasterReply::Unknown));
 }
 

@@ -452,7 +452,10 @@ impl World {
                 return;
             }
             let request = match node.joined {
-                true => MasterRequest::Alive { identity: node.identity },
+                true => {
+                    let (heard, bars) = node.logic.heard();
+                    MasterRequest::Alive { identity: node.identity, heard, bars }
+                }
                 false => join(node),
             };
             let connection = NODE_CONNECTIONS + at as u64;
@@ -475,7 +478,7 @@ impl World {
                 Heard::Drained => (node.expelled, node.drained) = (true, true),
                 Heard::JoinAgain => node.joined = false,
                 Heard::Forgotten => node.strangers += 1,
-                Heard::Noted => {}
+                Heard::Noted(note, lease_ms) => node.logic.hear(note, lease_ms),
                 Heard::Nothing => panic!("unexpected {reply:?}"),
             },
             None if node.joined && self.crashes == crashes => node.asking = Some(token),

@@ -75,6 +75,10 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
         ReadsUnheard | HalfVouches | OldAskVouches | SilentNodesVouch | ManyReadUnheard
         | WritesAnswerUnheard => &scenarios::UNHEARD,
+        BarsOnHalf | BarsDoNotWait | LeasesWithoutContact | BarredIsVouchedFor | LosersDoNotAsk
+        | StoppedLoserEnds | BarsFallEarly | BesideAsksNobody | LostBarsForgotten => {
+            &scenarios::BARS
+        }
         GuessCasesBeforeItWrites
         | RecoveryWalksOneReplica
         | RecoveryDoesNotComplete

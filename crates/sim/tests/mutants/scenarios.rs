@@ -7,8 +7,8 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    changes, failures, guesses, in_doubt, late_repairs, reuse, scenarios, scripted, scrub, steered,
-    steered_changes, steered_recovery, steered_reuse, unheard,
+    bars, changes, failures, guesses, in_doubt, late_repairs, reuse, scenarios, scripted, scrub,
+    steered, steered_changes, steered_recovery, steered_reuse, unheard,
 };
 
 /// A family of runs, one per seed.
@@ -162,8 +162,11 @@ pub const UNHEARD: Scenario = named("unheard", |seed| {
     unheard::unheard(seed);
 });
 
+pub const BARS: Scenario = named("bars", bars::bars);
+
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 45] = [
+pub const STEPWISE: [&Scenario; 46] = [
+    &BARS,
     &LOST_WORD,
     &LEFT_MARKS,
     &SEEN_ELSEWHERE,

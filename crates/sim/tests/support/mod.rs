@@ -11,6 +11,7 @@
 //! checks that at every change of a primary's slot.
 #![allow(dead_code, reason = "every test takes what it needs")]
 
+pub mod bars;
 pub mod changes;
 pub mod crash;
 pub mod failures;

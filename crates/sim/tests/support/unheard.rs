@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fusee_client::logic::LogicOptions;
-use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::node::{Bars, NodeReply, NodeRequest};
 use fusee_core::error::Error;
 use fusee_core::race::Key;
 use fusee_core::stats::OpKind;
@@ -60,7 +60,7 @@ fn fewer_and_fewer_vouch(seed: u64, members: u16) {
         let said = answers(&cluster, &client);
         assert_eq!(said, [expected; 4], "{later} of {members} stand at a later view");
         let stand = NodeRequest::StandAt { cluster: view.cluster, view: view.number + 1 };
-        assert_eq!(cluster.peek_node(member.node, stand), Some(NodeReply::Done));
+        assert_eq!(cluster.peek_node(member.node, stand), Some(NodeReply::Bars(Bars::default())));
     }
 }
 

@@ -330,6 +330,7 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
     let change = Change {
         stage: Stage::Frozen,
         data_lost: false,
+        lost: 0,
         subtables: Vec::new(),
         regions: vec![RegionChange { region: 0, joining: None, leaving: None, renewed: false }],
         new_regions: 0,

@@ -212,6 +212,10 @@ impl Host for Scripted {
         true
     }
 
+    async fn bar(&self, _: MnId, _: &Arc<View>) -> Option<Vec<MnId>> {
+        None
+    }
+
     fn report_unreachable(&self, _: MnId) {}
 }
 

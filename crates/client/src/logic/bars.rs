@@ -1,0 +1,162 @@
+//! Primaries that this session has the other members bar.
+//!
+//! Where neither the master nor a primary answers, the session asks all other members to bar the primary. When more
+//! than half of all members do, no lease is granted any more, and it waits for a lease, by its own clock: the
+//! longest that it, or any of those members, has ever been told. Whoever may have counted as heard does not any more
+//! then, and backups may be read (`fusee_core::host::Host::bar`).
+//!
+//! All of that is for one view. One operation asks at a time, the others look what came of it.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_core::mutant::{Mutant, removed};
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::View;
+use futures_util::future::join_all;
+
+use super::Environment;
+
+/// How long an answer may take.
+const LONGEST_PATIENCE: Duration = Duration::from_millis(250);
+const SHORTEST_PATIENCE: Duration = Duration::from_millis(1);
+
+/// What a session has asked for.
+#[derive(Debug, Default)]
+pub(super) struct Bars {
+    state: RefCell<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The number of the view.
+    view: u64,
+    primaries: Vec<Primary>,
+}
+
+/// A primary that is to be barred.
+#[derive(Debug)]
+struct Primary {
+    node: MnId,
+    /// Who bars it.
+    by: Vec<MnId>,
+    /// The longest lease that these know of.
+    lease: Duration,
+    /// Somebody asks now.
+    is_asked: bool,
+    /// When to ask the others again.
+    again: Duration,
+    /// Since when more than half of all members have barred it.
+    since: Option<Duration>,
+}
+
+impl State {
+    fn of(&mut self, node: MnId, view: u64) -> &mut Primary {
+        if self.view != view {
+            *self = State { view, primaries: Vec::new() };
+        }
+        let known = self.primaries.iter().position(|primary| primary.node == node);
+        let at = known.unwrap_or_else(|| {
+            self.primaries.push(Primary {
+                node,
+                by: Vec::new(),
+                lease: Duration::ZERO,
+                is_asked: false,
+                again: Duration::ZERO,
+                since: None,
+            });
+            self.primaries.len() - 1
+        });
+        &mut self.primaries[at]
+    }
+}
+
+/// Somebody asks; also if that is given up half-way, it ends.
+struct Asking<'b> {
+    bars: &'b Bars,
+    node: MnId,
+    view: u64,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.bars.is_of_later(self.view) {
+            self.bars.state.borrow_mut().of(self.node, self.view).is_asked = false;
+        }
+    }
+}
+
+impl Bars {
+    /// Whether somebody has asked by a later view than this one.
+    fn is_of_later(&self, view: u64) -> bool {
+        self.state.borrow().view > view
+    }
+
+    /// Asks whoever does not bar it yet, if that is due; see `Host::bar`. `lease`: the longest that the session has
+    /// been told.
+    pub async fn bar(
+        &self,
+        env: &impl Environment,
+        client: ClientId,
+        node: MnId,
+        view: &Arc<View>,
+        lease: Duration,
+    ) -> Option<Vec<MnId>> {
+        if self.is_of_later(view.number) {
+            return None;
+        }
+        let others = view.members.iter().map(|member| member.node).filter(|other| *other != node);
+        let asked: Vec<MnId> = {
+            let mut state = self.state.borrow_mut();
+            let primary = state.of(node, view.number);
+            let is_due = !primary.is_asked && primary.again <= env.now();
+            let asked = others.filter(|other| is_due && !primary.by.contains(other));
+            let asked: Vec<MnId> = asked.collect();
+            primary.is_asked |= !asked.is_empty();
+            asked
+        };
+        if !asked.is_empty() {
+            let asking = Asking { bars: self, node, view: view.number };
+            let patience = (lease / 4).clamp(SHORTEST_PATIENCE, LONGEST_PATIENCE);
+            let request = NodeRequest::Bar { client, node, view: view.number };
+            let answers = asked.iter().map(|other| env.ask_node(*other, request.clone(), patience));
+            let answers = join_all(answers).await;
+            let mut state = self.state.borrow_mut();
+            let primary = state.of(node, view.number);
+            for (other, answer) in asked.into_iter().zip(answers) {
+                match answer {
+                    Ok(NodeReply::Barred { lease_ms }) => {
+                        primary.lease = primary.lease.max(Duration::from_millis(lease_ms));
+                        if !primary.by.contains(&other) {
+                            primary.by.push(other);
+                        }
+                    }
+                    other => tracing::debug!(?other, %node, "it is not barred"),
+                }
+            }
+            // Those that are left matter to few keys then.
+            let is_barred = 2 * primary.by.len() > view.members.len();
+            primary.again = env.now() + if is_barred { lease / 2 } else { patience / 4 };
+            drop(state);
+            drop(asking);
+        }
+        let mut state = self.state.borrow_mut();
+        let primary = state.of(node, view.number);
+        let is_barred = 2 * primary.by.len() > view.members.len()
+            || (!primary.by.is_empty() && removed(Mutant::BarsOnHalf));
+        if !is_barred {
+            return None;
+        }
+        let now = env.now();
+        let since = *primary.since.get_or_insert_with(|| {
+            tracing::warn!(%node, "neither it nor the master answers: its backups are read after a lease");
+            now
+        });
+        // A tenth more, as the clock may be read a little late.
+        let lease = primary.lease.max(lease);
+        let is_over = now.saturating_sub(since) >= lease.saturating_add(lease / 10);
+        (is_over || removed(Mutant::BarsDoNotWait)).then(|| primary.by.clone())
+    }
+}

@@ -1,0 +1,146 @@
+//! Reads beside a primary that does not answer, when the master is silent.
+//!
+//! ```text
+//! bar    the other members are asked to bar the primary; a lease is waited for     (no verbs)
+//! look   READ both buckets from all backups, which must all answer and agree       (1 phase)
+//! ```
+//!
+//! A slot is read from its primary. Its backups show a word before it is committed: who is only cut off from
+//! the primary could read there what others do not see yet. So more than half of all members, and all backups that
+//! are read, *bar* the primary first: from then on no lease is granted, and nobody vouches for what it
+//! shows. When all leases are over nobody counts on it any more, and the word of a slot is what all of its backups
+//! agree on (`docs/decisions/0030-reads-without-a-master.md`, which has the argument).
+//!
+//! That holds for one view: an operation that acts by it holds up the change that settles what was read. Where the
+//! backups do not agree, or one of them does not answer, the operation waits.
+//!
+//! What was read so is no hint: it is not known to be committed.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+
+use arrayvec::ArrayVec;
+
+use super::{Op, Store};
+use crate::error::Error;
+use crate::host::Host;
+use crate::race::{Buckets, Key, Words};
+use crate::verbs::{Fabric, Failure, MnId, Ticket};
+use crate::view::{MAX_REPLICAS, Place, View};
+
+/// The primaries beside which a session reads.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    /// The number of the view by which it does; 0 if it does not. Mostly it does not: this is looked at
+    /// for every object that is read.
+    view: Cell<u64>,
+    /// Each with all that bar it.
+    barred: RefCell<Vec<(MnId, Vec<MnId>)>>,
+}
+
+impl Beside {
+    /// Whether a slot at these places is read beside its primary.
+    #[inline]
+    fn has(&self, places: &[Place], view: u64) -> bool {
+        self.view.get() == view && self.has_all(places)
+    }
+
+    #[cold]
+    fn has_all(&self, places: &[Place]) -> bool {
+        let (primary, backups) = places.split_first().expect("a subtable has at least one place");
+        let barred = self.barred.borrow();
+        let found = barred.iter().find(|(node, _)| *node == primary.node);
+        let all = |by: &Vec<MnId>| backups.iter().all(|backup| by.contains(&backup.node));
+        !backups.is_empty() && found.is_some_and(|(_, by)| all(by))
+    }
+
+    fn open(&self, node: MnId, by: Vec<MnId>, view: u64) {
+        let mut barred = self.barred.borrow_mut();
+        if self.view.replace(view) != view {
+            barred.clear();
+        }
+        barred.retain(|(known, _)| *known != node);
+        barred.push((node, by));
+    }
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Whether a session that is not heard reads a subtable beside its primary by this view, from now on if not
+    /// before. If not, everything is under way to it that is due.
+    pub(super) async fn may_read_beside(&self, subtable: u32, view: &Arc<View>) -> bool {
+        let places = &view.subtables[subtable as usize].places;
+        if self.beside.has(places, view.number) {
+            return true;
+        }
+        if self.is_heard() || view.change.is_some() || places.len() == 1 {
+            return false;
+        }
+        let Some(by) = self.host.bar(places[0].node, view).await else { return false };
+        self.beside.open(places[0].node, by, view.number);
+        self.beside.has(places, view.number)
+    }
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// Whether the slots of a subtable are read from its backups, by the view that the operation acts by,
+    /// although that has a primary.
+    #[inline]
+    pub(super) fn reads_beside(&self, subtable: u32) -> bool {
+        if self.store.beside.view.get() != self.view.number {
+            return false;
+        }
+        self.store.beside.has(&self.view.subtables[subtable as usize].places, self.view.number)
+    }
+
+    /// The primary of the key's subtable did not answer, by a view that is stable. Returns if the next
+    /// attempt reads beside it, or by a view that does without it.
+    pub(super) async fn wait_for_backups(
+        &mut self,
+        key: Key<'_>,
+        primary: MnId,
+        error: Error,
+    ) -> Result<(), Error> {
+        // A READ that is still on its way harms nobody.
+        self.acts.pause();
+        self.in_doubt.clear();
+        self.store.host.report_unreachable(primary);
+        loop {
+            let view = self.store.newest_view();
+            if view.member(primary).is_none() {
+                return Ok(());
+            }
+            let subtable = Buckets::of(key, &view).subtable;
+            // On the heap: it is rare, and the futures of operations stay small.
+            if Box::pin(self.store.may_read_beside(subtable, &view)).await {
+                return Ok(());
+            }
+            if self.pause().await.is_err() {
+                return Err(error);
+            }
+        }
+    }
+
+    /// One phase: all slots of the key as these replicas are going to be settled; `None` if that is not
+    /// certain.
+    pub(super) async fn fetch_agreed(
+        &mut self,
+        buckets: &Buckets,
+        first: usize,
+    ) -> Result<Option<Words>, Failure> {
+        self.batch.next_phase();
+        let view = self.view.clone();
+        let places = &view.subtables[buckets.subtable as usize].places[first..];
+        let mut reads = ArrayVec::<[Ticket; 2], MAX_REPLICAS>::new();
+        for place in places {
+            reads.push(buckets.read(&mut self.batch, *place));
+        }
+        self.phase().await;
+        let mut replicas = ArrayVec::<Words, MAX_REPLICAS>::new();
+        for tickets in reads {
+            replicas.push(buckets.words(&self.batch, tickets)?);
+        }
+        Ok(Words::settled(&replicas))
+    }
+}

@@ -1,0 +1,119 @@
+//! Reads when the master is gone, and memory nodes with it: docs/decisions/0030.
+//!
+//! A client that was there before goes on reading whatever more than half of the memory nodes vouch for, or of
+//! which more than half bar the primary, and all backups agree on.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fusee_client::{Client, FabricChoice, FabricKind, Options};
+
+use super::cluster::{Cluster, Shape};
+
+const KEYS: u32 = 200;
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key {n}").into_bytes()
+}
+
+fn value(n: u32) -> Vec<u8> {
+    format!("value of {n}").repeat(20).into_bytes()
+}
+
+fn client(cluster: &Cluster) -> Client {
+    let options = Options { fabric: FabricChoice::Only(FabricKind::Tcp), ..Options::default() };
+    Client::connect_with(cluster.address(), options).unwrap()
+}
+
+fn put_all(client: &Client) {
+    (0..KEYS).for_each(|n| client.put(&key(n), &value(n)).unwrap());
+}
+
+/// Reads everything, one by one and together. How long the longest took.
+fn read_all(client: &Client) -> Duration {
+    let mut longest = Duration::ZERO;
+    for n in 0..KEYS {
+        let begun = Instant::now();
+        assert_eq!(client.get(&key(n)).unwrap(), Some(value(n)), "key {n}");
+        longest = longest.max(begun.elapsed());
+    }
+    assert_eq!(client.get(b"absent").unwrap(), None);
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
+    let found = client.get_many(&keys).unwrap();
+    assert!(found.into_iter().zip(0..).all(|(found, n)| found == Some(value(n))));
+    longest
+}
+
+/// The master is killed, then each of the three memory nodes in turn, in a cluster of its own: some keys have
+/// their primary there.
+#[test]
+fn without_master_and_primary_every_get_answers_over_tcp() {
+    for victim in 0..3 {
+        let mut cluster = Cluster::of(Shape { index_replicas: 2, ..Shape::default() });
+        let client = client(&cluster);
+        put_all(&client);
+        cluster.kill_master();
+        cluster.nodes[victim].kill();
+        let longest = read_all(&client);
+        println!("node {victim} and the master gone: the longest get took {longest:?}");
+        // It comes back, settles, and goes on without the node; so do writes.
+        cluster.restart_master();
+        cluster.until_stable(2, false);
+        client.put(&key(0), b"another").unwrap();
+        assert_eq!(client.get(&key(0)).unwrap(), Some(b"another".to_vec()));
+        cluster.start_node();
+        cluster.until_stable(3, true);
+        assert_eq!(client.get(&key(1)).unwrap(), Some(value(1)));
+    }
+}
+
+/// The same with a stop in place of a kill: the node is silent, and comes back when all is read.
+#[test]
+fn a_primary_that_is_silent_and_comes_back_is_settled() {
+    let mut cluster = Cluster::of(Shape { index_replicas: 2, ..Shape::default() });
+    let client = client(&cluster);
+    put_all(&client);
+    cluster.kill_master();
+    cluster.nodes[0].signal("STOP");
+    let longest = read_all(&client);
+    println!("silent, and no master: the longest get took {longest:?}");
+    cluster.nodes[0].signal("CONT");
+    cluster.restart_master();
+    cluster.until("it is settled", |status| {
+        status.view.as_ref().is_some_and(|view| view.change.is_none() && view.number > 1)
+    });
+    // Its session has given up the way there: one call may say so, and the next has another session.
+    for n in 0..KEYS {
+        match client.get(&key(n)) {
+            Ok(found) => assert_eq!(found, Some(value(n)), "key {n}"),
+            Err(error) => {
+                println!("{error}");
+                break;
+            }
+        }
+    }
+    read_all(&client);
+    client.put(&key(0), b"another").unwrap();
+    assert_eq!(client.get(&key(0)).unwrap(), Some(b"another".to_vec()));
+}
+
+/// A lease of a tenth of a second: nobody loses a session who only reads and writes; a silent node stops reads no
+/// longer than a few leases, as the machine is busy.
+#[test]
+fn short_leases_can_be_used() {
+    let mut cluster = Cluster::of(Shape { lease_ms: 100, ..Shape::default() });
+    let client = client(&cluster);
+    put_all(&client);
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        read_all(&client);
+    }
+    cluster.nodes[0].signal("STOP");
+    let longest = read_all(&client);
+    println!("a silent node: the longest get took {longest:?}");
+    assert!(longest < Duration::from_secs(2), "{longest:?}");
+    cluster.nodes[0].signal("CONT");
+    sleep(Duration::from_millis(300));
+    read_all(&client);
+    cluster.end_load();
+}

@@ -1,0 +1,191 @@
+//! Settling what may have been read beside barred primaries.
+//!
+//! Where no master is heard members *bar* a silent primary, and sessions read what the backups of its slots agree
+//! on (`docs/decisions/0030-reads-without-a-master.md`). The master that comes back settles that, before anybody
+//! counts on the primary again:
+//!
+//! * It makes a change with all subtables in the scope that the barred member leads, which loses nobody; or
+//!   one without the member, if that is lost.
+//! * Members stand at the number of that change, and say then whom they bar. From then on they bar nobody for
+//!   who acts by an earlier view. So before the change leaves *frozen* the scope is widened by what has become known.
+//! * When the change is through, and not before, members are told to take back the bars that it has settled:
+//!   those by views before its own.
+//!
+//! Which bars are settled is not stored: a master that restarts in between settles them once more.
+//! As long as there are bars no member is added, nor leaves.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fusee_control::node::{Bar, NodeReply, NodeRequest};
+use fusee_core::change::Stage;
+use fusee_core::verbs::MnId;
+use fusee_core::view::View;
+
+use super::{Action, Actions, Level, Master, Purpose};
+
+/// How long to wait after a failure.
+const PAUSE_MS: u64 = 100;
+
+/// What is being settled, and what was.
+#[derive(Debug, Default)]
+pub(super) struct Settling {
+    /// The change that is frozen was made to settle bars.
+    is_frozen: bool,
+    /// Bars of these by views before this one are settled when the change is through.
+    settled: Option<(u64, BTreeSet<MnId>)>,
+    /// When a member is told again to take bars back, unless an answer comes.
+    again_ms: BTreeMap<MnId, u64>,
+}
+
+impl Master {
+    /// All bars that members of the view have told.
+    fn bars(&self) -> impl Iterator<Item = (MnId, Bar)> + '_ {
+        let members = self.view().into_iter().flat_map(|view| &view.members);
+        members.flat_map(|member| {
+            let bars = self.contact.barred_by(member.node);
+            bars.iter().map(|bar| (member.node, *bar))
+        })
+    }
+
+    /// Whether any member bars anybody, as far as it is known.
+    pub(super) fn has_bars(&self) -> bool {
+        self.bars().next().is_some()
+    }
+
+    /// Whether a bar counts no more, once the view is stable.
+    fn is_settled(&self, bar: &Bar) -> bool {
+        let by_change = |(before, barred): &(u64, BTreeSet<MnId>)| {
+            bar.view < *before && barred.contains(&bar.node)
+        };
+        let is_by_no_view = self.view().is_none_or(|view| view.number < bar.view);
+        is_by_no_view
+            || !self.in_view(bar.node)
+            || self.settling.settled.as_ref().is_some_and(by_change)
+    }
+
+    /// Those who are barred and members.
+    fn barred(&self) -> BTreeSet<MnId> {
+        self.bars().map(|(_, bar)| bar.node).filter(|node| self.in_view(*node)).collect()
+    }
+
+    /// Whether the change that is frozen waits until all members show its number, for the sake of bars.
+    pub(super) fn settles_bars(&self) -> bool {
+        self.settling.is_frozen
+    }
+
+    /// A change is frozen for another reason.
+    pub(super) fn settling_is_overtaken(&mut self) {
+        self.settling.is_frozen = false;
+    }
+
+    /// A change leaves *frozen*; whether all members show its number.
+    pub(super) fn scope_is_fixed(&mut self, before: u64, is_shown: bool) {
+        self.settling.is_frozen = false;
+        self.settling.settled = is_shown.then(|| (before, self.barred()));
+    }
+
+    /// Before a change leaves *frozen* whose number all members show: takes the subtables of all that are barred
+    /// into the scope. Whether any was missing.
+    pub(super) fn widen_scope(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+        let Some(view) = self.view() else { return false };
+        let in_scope = |subtable: &u32| view.stage_of(*subtable).is_some();
+        let mut missing = led_by(view, &self.barred());
+        missing.retain(|subtable| !in_scope(subtable));
+        if missing.is_empty() {
+            return false;
+        }
+        let next = view.also_settling(&missing);
+        let text = format!(
+            "view {}: frozen, with {} subtables more whose primaries are barred",
+            next.number,
+            missing.len()
+        );
+        self.set_view(now_ms, next, Vec::new(), text, out);
+        true
+    }
+
+    /// In a stable view: takes bars back that are settled, and settles the others. Whether that keeps
+    /// everything else waiting.
+    pub(super) fn mind_bars(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+        let mut settled: BTreeMap<MnId, Vec<Bar>> = BTreeMap::new();
+        for (node, bar) in self.bars().filter(|(_, bar)| self.is_settled(bar)) {
+            // One that cannot be done without is not waited for.
+            if !self.presences.losing.contains(&node) {
+                settled.entry(node).or_default().push(bar);
+            }
+        }
+        let Some(cluster) = self.view().map(|view| view.cluster) else { return false };
+        for (node, bars) in &settled {
+            let again_ms = self.settling.again_ms.entry(*node).or_default();
+            if *again_ms <= now_ms {
+                // Should no answer come at all.
+                *again_ms = now_ms.saturating_add(self.settings.lease.lease_ms);
+                let request = NodeRequest::Unbar { cluster, bars: bars.clone() };
+                self.call(*node, request, Purpose::Unbar, out);
+            }
+        }
+        self.settle_bars(now_ms, out) || !settled.is_empty()
+    }
+
+    fn settle_bars(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+        let open = self.bars().filter(|(_, bar)| !self.is_settled(bar)).map(|(_, bar)| bar.node);
+        // Who has not been heard may be lost, which comes to the same.
+        let may_be_waited_for = |node: &MnId| {
+            let is_local = self.presences.is_local(*node);
+            (is_local || self.contact.is_heard(*node)) && !self.presences.losing.contains(node)
+        };
+        let barred: BTreeSet<MnId> = open.filter(may_be_waited_for).collect();
+        let Some(view) = self.view().filter(|_| !barred.is_empty()) else { return false };
+        let next = view.settling(&led_by(view, &barred), &[]);
+        let names: Vec<String> = barred.iter().map(MnId::to_string).collect();
+        let text = format!(
+            "view {}: frozen; what may have been read beside {} without a master is settled",
+            next.number,
+            names.join(", ")
+        );
+        let writes = vec![self.members_change(next.number)];
+        self.settling.is_frozen = true;
+        self.set_view(now_ms, next, writes, text, out);
+        true
+    }
+
+    /// A member has taken bars back, or did not answer.
+    pub(super) fn unbarred(
+        &mut self,
+        now_ms: u64,
+        node: MnId,
+        result: Result<NodeReply, String>,
+        out: &mut Actions,
+    ) {
+        let again_ms = match result {
+            Ok(NodeReply::Bars(bars)) => {
+                self.contact.bars(node, bars);
+                now_ms
+            }
+            other => {
+                out.push(Action::Log(Level::Info, format!("{node} keeps its bars: {other:?}")));
+                self.probe(now_ms, node, out);
+                now_ms + PAUSE_MS
+            }
+        };
+        self.settling.again_ms.insert(node, again_ms);
+    }
+
+    /// The stage of the change under way is *frozen*, and all members have said at its number whom they bar.
+    pub(super) fn bars_are_told(&self) -> bool {
+        let is_told = match self.loses_a_member() {
+            true => self.standing.is_shown_by_all(),
+            false => self.is_shown_by_all_there(),
+        };
+        self.stage() == Some(Stage::Frozen) && is_told
+    }
+}
+
+/// The subtables whose primaries these nodes are, in order.
+fn led_by(view: &View, nodes: &BTreeSet<MnId>) -> Vec<u32> {
+    let subtables = (0u32..).zip(&view.subtables);
+    let led = subtables.filter(|(number, subtable)| {
+        !view.is_headless(*number) && nodes.contains(&subtable.places[0].node)
+    });
+    led.map(|(number, _)| number).collect()
+}

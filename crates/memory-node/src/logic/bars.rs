@@ -1,0 +1,118 @@
+//! Whom this node bars, and what it has heard of masters.
+//!
+//! A session that no master has heard for a lease, and which gets no answer from a member, asks the others to
+//! *bar* it. When more than half of all members do, nobody counts on it any more who does not hear a
+//! master, and no master grants a lease: so somebody may read what the backups of its slots agree on
+//! (`docs/decisions/0030-reads-without-a-master.md`).
+//!
+//! * A bar is in the pool's header before anybody is told of it.
+//! * It stands until a change of the view is through that has settled what may have been read.
+//! * A node that stands at a view bars nobody for who acts by an earlier one: so the master hears of every bar
+//!   from the answer to [`StandAt`](fusee_control::node::NodeRequest::StandAt), or later ones are for later
+//!   views.
+//!
+//! That a node which hears a master bars nobody is a courtesy: who is cut off alone disturbs nobody. Nothing
+//! rests on it, nor on this node's clock.
+
+use fusee_control::master::Note;
+use fusee_control::node::{Bar, Bars, NodeRefusal, NodeReply};
+use fusee_core::layout::{HeaderWord, MAX_BARRED_VIEW, MAX_BARS, bar_word};
+use fusee_core::verbs::{ClientId, MnId};
+
+use super::{Answer, Effect, Node, bad};
+
+/// What a node bars, and what it has heard.
+#[derive(Debug, Default)]
+pub(super) struct Barring {
+    bars: [Option<Bar>; MAX_BARS],
+    changes: u64,
+    now_ms: u64,
+    /// The last answer of a master, and when it came.
+    heard: Option<(Note, u64)>,
+    lease_ms: u64,
+    longest_lease_ms: u64,
+}
+
+impl Node {
+    /// The time, which grows; where it starts does not matter.
+    pub fn pass(&mut self, now_ms: u64) {
+        self.barring.now_ms = now_ms;
+    }
+
+    /// A master has answered; with its lease, in milliseconds.
+    pub fn hear(&mut self, note: Note, lease_ms: u64) {
+        let barring = &mut self.barring;
+        barring.heard = Some((note, barring.now_ms));
+        barring.lease_ms = lease_ms;
+        barring.longest_lease_ms = barring.longest_lease_ms.max(lease_ms);
+    }
+
+    /// What to tell the master: its last answer, and what is barred now.
+    pub fn heard(&self) -> (Option<Note>, Bars) {
+        (self.barring.heard.map(|(note, _)| note), self.bars())
+    }
+
+    pub(super) fn bars(&self) -> Bars {
+        let bars = self.barring.bars.iter().flatten().copied().collect();
+        Bars { changes: self.barring.changes, bars }
+    }
+
+    fn hears_master(&self) -> bool {
+        let Barring { now_ms, heard, lease_ms, .. } = self.barring;
+        heard.is_some_and(|(_, at_ms)| now_ms.saturating_sub(at_ms) <= lease_ms)
+    }
+
+    fn set_bar(&mut self, at: usize, bar: Option<Bar>, effects: &mut Vec<Effect>) {
+        self.barring.bars[at] = bar;
+        self.barring.changes += 1;
+        let value = bar.map_or(0, |bar| bar_word(bar.node, bar.view));
+        effects.push(Effect::WriteHeader { word: HeaderWord::Bar(at as u8), value });
+    }
+
+    pub(super) fn bar(
+        &mut self,
+        client: ClientId,
+        node: MnId,
+        view: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
+        if self.fenced.contains(&client) {
+            return Err(NodeRefusal::Fenced { client });
+        }
+        if self.bound.is_none() || !(1..MAX_BARRED_VIEW).contains(&view) {
+            return Err(bad("nobody acts by that view here"));
+        }
+        if view < self.stands_at {
+            return Err(NodeRefusal::LaterView { view: self.stands_at });
+        }
+        let bars = &self.barring.bars;
+        let is_for = |bar: &Option<Bar>| bar.is_some_and(|bar| bar.node == node);
+        let known = bars.iter().position(is_for);
+        match known.map(|at| (at, bars[at].map_or(0, |bar| bar.view))) {
+            Some((_, known)) if known >= view => {}
+            _ if self.hears_master() => return Err(NodeRefusal::HearsMaster),
+            // What was asked for by a later view is not settled with what was asked for before.
+            Some((at, _)) => self.set_bar(at, Some(Bar { node, view }), effects),
+            None => {
+                let free = bars.iter().position(Option::is_none);
+                let at = free.ok_or_else(|| bad("too many are barred"))?;
+                self.set_bar(at, Some(Bar { node, view }), effects);
+            }
+        }
+        Ok(NodeReply::Barred { lease_ms: self.barring.longest_lease_ms })
+    }
+
+    pub(super) fn unbar(&mut self, settled: &[Bar], effects: &mut Vec<Effect>) -> NodeReply {
+        for at in 0..MAX_BARS {
+            if self.barring.bars[at].is_some_and(|bar| settled.contains(&bar)) {
+                self.set_bar(at, None, effects);
+            }
+        }
+        NodeReply::Bars(self.bars())
+    }
+
+    pub(super) fn forget_bars(&mut self, effects: &mut Vec<Effect>) {
+        let all = self.bars().bars;
+        self.unbar(&all, effects);
+    }
+}

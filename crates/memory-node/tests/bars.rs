@@ -1,0 +1,78 @@
+//! Whom a memory node bars, for whom, and for how long.
+
+use fusee_control::master::Note;
+use fusee_control::node::{Bar, Description, NodeRefusal, NodeReply, NodeRequest};
+use fusee_core::layout::{HeaderWord, MAX_BARS, bar_word};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
+use fusee_memory_node::logic::{Effect, Node, Step};
+
+const CLUSTER: ClusterId = ClusterId::from_word(77).unwrap();
+
+/// A member of a cluster.
+fn node() -> Node {
+    let pool_bytes = 1 << 20;
+    let mut node =
+        Node::new(Description { identity: 5, pool_bytes, tcp: None, shm: None, verbs: None });
+    node.handle(NodeRequest::Format { cluster: CLUSTER, attempt: 1 });
+    node
+}
+
+fn refusal(step: Step) -> NodeRefusal {
+    match step {
+        Step { reply: NodeReply::Refused(refusal), effects } => {
+            assert_eq!(effects, [], "a refused request has no effect");
+            refusal
+        }
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
+#[test]
+fn a_node_bars_for_who_hears_no_master_and_shows_it() {
+    let mut node = node();
+    let client = ClientId(7);
+    let bar = |of, view| NodeRequest::Bar { client, node: MnId(of), view };
+    let (at, barred) = (|i, value| Effect::WriteHeader { word: HeaderWord::Bar(i), value }, 3_000);
+    node.hear(Note { by: 1, at_ms: 1 }, barred);
+    node.hear(Note { by: 1, at_ms: 2 }, 1_000);
+    node.pass(1_000);
+    assert_eq!(refusal(node.handle(bar(4, 5))), NodeRefusal::HearsMaster);
+    node.pass(1_001);
+    let done = NodeReply::Barred { lease_ms: barred };
+    let step = node.handle(bar(4, 5));
+    let effects = vec![at(0, bar_word(MnId(4), 5))];
+    assert_eq!(step, Step { effects, reply: done.clone() }, "the longest lease of all");
+    assert_eq!(node.handle(bar(4, 3)), Step { effects: vec![], reply: done.clone() });
+    node.hear(Note { by: 1, at_ms: 3 }, 1_000);
+    assert_eq!(node.handle(bar(4, 5)).reply, done, "it is barred already");
+    assert_eq!(refusal(node.handle(bar(9, 5))), NodeRefusal::HearsMaster);
+
+    // By a later view it is another matter: what settled the first leaves it.
+    assert_eq!(refusal(node.handle(bar(4, 6))), NodeRefusal::HearsMaster);
+    node.pass(2_002);
+    let step = node.handle(bar(4, 6));
+    assert_eq!(step.effects, [at(0, bar_word(MnId(4), 6))]);
+    let unbar =
+        |view| NodeRequest::Unbar { cluster: CLUSTER, bars: vec![Bar { node: MnId(4), view }] };
+    let told = |reply| match reply {
+        NodeReply::Bars(bars) => (bars.changes, bars.bars.len()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(told(node.handle(unbar(5)).reply), (2, 1));
+    let stand = NodeRequest::StandAt { cluster: CLUSTER, view: 7 };
+    assert_eq!(told(node.handle(stand).reply), (2, 1), "bars stand until all is settled");
+    assert_eq!(refusal(node.handle(bar(4, 6))), NodeRefusal::LaterView { view: 7 });
+    let step = node.handle(unbar(6));
+    assert_eq!((step.effects, told(step.reply)), (vec![at(0, 0)], (3, 0)));
+    assert_eq!(node.heard().0, Some(Note { by: 1, at_ms: 3 }));
+
+    node.pass(10_000);
+    node.handle(NodeRequest::Fence { clients: vec![client] });
+    assert_eq!(refusal(node.handle(bar(4, 8))), NodeRefusal::Fenced { client });
+    let other = |of| NodeRequest::Bar { client: ClientId(8), node: MnId(of), view: 8 };
+    for of in 0..MAX_BARS as u16 {
+        assert!(matches!(node.handle(other(of)).reply, NodeReply::Barred { .. }));
+    }
+    let refused = refusal(node.handle(other(90)));
+    assert!(matches!(refused, NodeRefusal::BadRequest { .. }), "so many are enough: {refused:?}");
+}

@@ -1,0 +1,20 @@
+//! Reads without a master, when a primary is silent: beside it, where more than half of the members bar it.
+
+mod support;
+
+use support::bars;
+
+#[test]
+fn without_master_and_primary_everything_is_read() {
+    (0..20).for_each(bars::everything_is_read);
+}
+
+#[test]
+fn the_master_settles_what_was_read_and_bars_are_taken_back() {
+    (0..20).for_each(bars::the_master_settles);
+}
+
+#[test]
+fn nobody_reads_anything_older_afterwards() {
+    (0..110).for_each(bars::bars);
+}

@@ -1,0 +1,433 @@
+//! Reads beside a primary, when the master is silent: what is read there, and that nobody reads anything
+//! older afterwards.
+//!
+//! Mostly an UPDATE is half-way: its word stands on the backup, and has not come to the primary. *R* does not reach
+//! the primary, *C* does.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use fusee_client::logic::{Keeper, LogicOptions};
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_core::error::Error;
+use fusee_core::race::Key;
+use fusee_core::store::SearchKey;
+use fusee_core::verbs::MnId;
+use fusee_core::view::Place;
+use fusee_sim::{Cluster, ClusterOptions, NetworkOptions, Sim, SimSession};
+use futures_util::future::join;
+
+const LEASE_MS: u64 = 20;
+const MS: u64 = 1_000_000;
+/// Days, in nanoseconds.
+const FOR_GOOD: u64 = 1 << 50;
+const OLD: &[u8] = b"old";
+const NEW: &[u8] = b"new";
+const THIRD: &[u8] = b"third";
+
+type Found = Result<Option<Vec<u8>>, Error>;
+
+/// A cluster with one subtable, in which a key has the old value.
+struct Scene<'c> {
+    cluster: &'c Cluster,
+    /// Where its slot is: the primary, and the backup.
+    slot: [Place; 2],
+    writer: SimSession,
+}
+
+async fn open(cluster: &Cluster) -> SimSession {
+    let process = cluster.client_process();
+    let session = cluster.open(process, cluster.options().session).await;
+    session.expect("the master opens sessions")
+}
+
+/// One that the master has never heard.
+async fn open_unheard(cluster: &Cluster) -> SimSession {
+    let process = cluster.client_process();
+    let session = cluster.open_unheard(process, cluster.options().session).await;
+    session.expect("the master opens sessions")
+}
+
+/// One that renews its lease.
+async fn open_kept(cluster: &Cluster) -> (SimSession, Rc<Keeper>) {
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, Duration::from_millis(LEASE_MS));
+    let session = cluster.open(process, cluster.options().session).await;
+    let session = session.expect("the master opens sessions");
+    keeper.open(session.gate().clone());
+    (session, keeper)
+}
+
+/// It has a block for what it is going to write: without a master it may get none.
+async fn get_room(session: &SimSession) {
+    session.store().insert(b"other", THIRD).await.unwrap();
+}
+
+async fn read(session: &SimSession) -> Found {
+    let found = session.store().search(b"key", None).await;
+    found.map(|found| found.value().map(<[u8]>::to_vec))
+}
+
+fn is(found: &Found, value: &[u8]) -> bool {
+    matches!(found, Ok(Some(found)) if found == value)
+}
+
+impl<'c> Scene<'c> {
+    async fn new(cluster: &'c Cluster) -> Scene<'c> {
+        let writer = open(cluster).await;
+        writer.store().insert(b"key", OLD).await.unwrap();
+        let hint = writer.store().search(b"key", None).await.unwrap().hint().unwrap();
+        let places: Vec<Place> = cluster.view().slot_places(hint.slot).collect();
+        Scene { cluster, slot: [places[0], places[1]], writer }
+    }
+
+    fn primary(&self) -> MnId {
+        self.slot[0].node
+    }
+
+    fn others(&self) -> Vec<MnId> {
+        let members = self.cluster.view().members.clone();
+        members.iter().map(|member| member.node).filter(|node| *node != self.primary()).collect()
+    }
+
+    /// A session does not reach the primary any more.
+    fn cut(&self, session: &SimSession) {
+        self.cluster.network().hold(session.id(), self.primary(), FOR_GOOD);
+    }
+
+    /// The master is gone, and all leases are over, also by the clocks of memory nodes.
+    async fn lose_master(&self) {
+        self.cluster.restart_master(FOR_GOOD);
+        self.cluster.sim().sleep(2 * LEASE_MS * MS).await;
+    }
+
+    /// The writer begins to write the new value, and `then` happens when that stands on the backup only.
+    async fn half_way<T>(&self, then: impl AsyncFnOnce() -> T) -> T {
+        let network = self.cluster.network();
+        let options = network.options();
+        // Its commit waits for as long as it takes.
+        network.set_options(NetworkOptions { verb_timeout_ns: FOR_GOOD, ..options });
+        let writing = self.writer.store().update(b"key", NEW, None);
+        let writing = async {
+            let written = writing.await;
+            assert!(!matches!(written, Err(Error::NotFound)), "{written:?}");
+        };
+        let rest = async {
+            let word = |at: usize| network.word_at(self.slot[at]);
+            while word(0) == word(1) {
+                self.cluster.sim().sleep(50).await;
+            }
+            self.cut(&self.writer);
+            self.cluster.sim().sleep(MS).await;
+            assert_ne!(word(0), word(1), "it is half-way");
+            network.set_options(options);
+            then().await
+        };
+        let mut writing = Box::pin(writing);
+        match futures_util::future::select(&mut writing, Box::pin(rest)).await {
+            futures_util::future::Either::Left(((), rest)) => rest.await,
+            futures_util::future::Either::Right((done, _)) => done,
+        }
+    }
+}
+
+fn with_cluster(seed: u64, memory_nodes: u16, scene: impl AsyncFnOnce(&Cluster)) {
+    // Of five, two may be lost.
+    with_replicas(seed, memory_nodes, if memory_nodes > 3 { 3 } else { 2 }, scene);
+}
+
+fn with_replicas(
+    seed: u64,
+    memory_nodes: u16,
+    data_replicas: u8,
+    scene: impl AsyncFnOnce(&Cluster),
+) {
+    let sim = Sim::new(seed);
+    let defaults = ClusterOptions::default();
+    let session = LogicOptions { op_timeout: Duration::from_millis(300), ..defaults.session };
+    let lease_ms = Some(LEASE_MS);
+    let options = ClusterOptions {
+        memory_nodes,
+        index_replicas: 2,
+        data_replicas,
+        session,
+        lease_ms,
+        ..defaults
+    };
+    let cluster = Cluster::new(&sim, &options);
+    let process = cluster.client_process();
+    cluster.block_on(process, scene(&cluster));
+}
+
+/// Master and primary are gone: everything is read, by who was heard and by who was not, one by one and
+/// together; and nothing of it becomes a hint.
+pub fn everything_is_read(seed: u64) {
+    with_cluster(seed, 3, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let keys: Vec<[u8; 1]> = (0..8).map(|key| [key]).collect();
+        for key in &keys {
+            scene.writer.store().insert(key, &[key[0]; 300]).await.unwrap();
+        }
+        let readers = [open(cluster).await, open_unheard(cluster).await];
+        cluster.restart_master(FOR_GOOD);
+        cluster.crash_node(scene.primary());
+        for reader in &readers {
+            for key in &keys {
+                let found = reader.store().search(key, None).await.unwrap();
+                assert_eq!(found.value(), Some(&[key[0]; 300][..]));
+                assert_eq!(found.hint(), None, "nobody knows whether it is committed");
+            }
+            let asked = keys.iter().map(|key| SearchKey { key: Key::new(key), hint: None });
+            let asked: Vec<_> = asked.collect();
+            let mut found = 0;
+            let many = reader.store().search_many(&asked, |_, value, hint| {
+                assert_eq!(hint, None);
+                found += usize::from(value.is_some());
+            });
+            many.await.unwrap();
+            assert_eq!(found, keys.len());
+            let absent = reader.store().search(b"absent", None).await.unwrap();
+            assert_eq!(absent.value(), None);
+        }
+    });
+}
+
+/// One of two memory nodes is no majority.
+pub fn two_nodes_are_too_few(seed: u64) {
+    with_cluster(seed, 2, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let reader = open_unheard(cluster).await;
+        scene.lose_master().await;
+        cluster.crash_node(scene.primary());
+        assert!(read(&reader).await.is_err());
+    });
+}
+
+/// Who reaches the primary, and is not heard, reads nothing older there.
+fn who_asks_sees_bars(seed: u64) {
+    with_cluster(seed, 3, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let (r, c) = (open_unheard(cluster).await, open_unheard(cluster).await);
+        scene.lose_master().await;
+        scene
+            .half_way(async || {
+                scene.cut(&r);
+                assert!(is(&read(&r).await, NEW));
+                let found = read(&c).await;
+                assert!(is(&found, NEW), "{found:?} after the new value");
+            })
+            .await;
+    });
+}
+
+/// One member that does not bar it is enough, of two others.
+fn half_is_not_enough(seed: u64) {
+    with_cluster(seed, 3, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let (r, c) = (open_unheard(cluster).await, open_unheard(cluster).await);
+        scene.lose_master().await;
+        let backup = scene.slot[1].node;
+        let third = scene.others().into_iter().find(|node| *node != backup).unwrap();
+        cluster.tell_lease(third, 1 << 30);
+        scene
+            .half_way(async || {
+                scene.cut(&r);
+                let first = read(&r).await;
+                let found = read(&c).await;
+                assert!(first.is_err() || !is(&found, OLD), "{found:?} after {first:?}");
+            })
+            .await;
+    });
+}
+
+/// Memory nodes' clocks are anybody's: the lease of somebody else is waited for by the session's own.
+fn bars_wait_for_leases(seed: u64) {
+    with_cluster(seed, 3, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let r = open_unheard(cluster).await;
+        scene
+            .half_way(async || {
+                let (c, _keeper) = open_kept(cluster).await;
+                cluster.restart_master(FOR_GOOD);
+                scene.others().into_iter().for_each(|node| cluster.jump_clock(node, 1 << 20));
+                scene.cut(&r);
+                assert!(is(&read(&r).await, NEW));
+                let found = read(&c).await;
+                assert!(!is(&found, OLD), "{found:?} after the new value");
+            })
+            .await;
+    });
+}
+
+/// A master that more than half of the members do not hear grants no lease.
+fn leases_rest_on_a_majority(seed: u64) {
+    with_cluster(seed, 3, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let process = cluster.client_process();
+        let keeper = cluster.keeper(process, Duration::from_millis(LEASE_MS));
+        let c = cluster.open(process, cluster.options().session).await.unwrap();
+        keeper.open(c.gate().clone());
+        cluster.sim().sleep(LEASE_MS * MS).await;
+        assert!(c.gate().is_heard(cluster.sim().clock_of(process)));
+        scene.others().into_iter().for_each(|node| cluster.cut_off_node(node));
+        for _ in 0..4 {
+            cluster.sim().sleep(LEASE_MS * MS).await;
+        }
+        assert!(!c.gate().is_heard(cluster.sim().clock_of(process)), "by whom?");
+    });
+}
+
+/// The loser of an UPDATE whose winner was read before it began is not done.
+fn losers_ask(seed: u64) {
+    with_cluster(seed, 3, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let (r, c) = (open_unheard(cluster).await, open_unheard(cluster).await);
+        get_room(&c).await;
+        scene.lose_master().await;
+        scene
+            .half_way(async || {
+                scene.cut(&r);
+                assert!(is(&read(&r).await, NEW));
+                let release = async {
+                    cluster.sim().sleep(5 * MS).await;
+                    cluster.network().release(scene.writer.id(), scene.primary());
+                };
+                let (done, ()) = join(c.store().update(b"key", THIRD, None), release).await;
+                let found = read(&r).await;
+                assert!(is(&found, THIRD), "{found:?} after {done:?}");
+                assert!(done.is_ok(), "{done:?}");
+            })
+            .await;
+    });
+}
+
+/// The same where the master comes back, and a change stops the loser: it settles what was read, and then bars
+/// are taken back.
+pub fn the_master_settles(seed: u64) {
+    with_cluster(seed, 3, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let (c, _keeper) = open_kept(cluster).await;
+        get_room(&c).await;
+        let r = open_unheard(cluster).await;
+        scene.lose_master().await;
+        scene
+            .half_way(async || {
+                scene.cut(&r);
+                assert!(is(&read(&r).await, NEW));
+                let back = async {
+                    cluster.sim().sleep(5 * MS).await;
+                    cluster.restart_master(0);
+                };
+                let (done, ()) = join(c.store().update(b"key", THIRD, None), back).await;
+                let last = if done.is_ok() { THIRD } else { NEW };
+                for _ in 0..20 {
+                    cluster.sim().sleep(LEASE_MS * MS).await;
+                }
+                let reader = open(cluster).await;
+                let found = read(&reader).await;
+                assert!(is(&found, last), "{found:?} after {done:?}");
+                assert!(done.is_ok(), "{done:?}");
+                for node in cluster.view().members.iter().map(|member| member.node) {
+                    let stand = NodeRequest::StandAt { cluster: cluster.view().cluster, view: 0 };
+                    let Some(NodeReply::Bars(told)) = cluster.peek_node(node, stand) else {
+                        panic!("{node} does not say whom it bars");
+                    };
+                    assert_eq!(told.bars, [], "{node}");
+                }
+            })
+            .await;
+    });
+}
+
+/// A member that has heard of the change which is to settle what was read still bars the primary.
+fn bars_stand_until_all_is_settled(seed: u64) {
+    with_cluster(seed, 3, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let (r, c) = (open_unheard(cluster).await, open_unheard(cluster).await);
+        scene.lose_master().await;
+        scene
+            .half_way(async || {
+                scene.cut(&r);
+                assert!(is(&read(&r).await, NEW));
+                let next = cluster.view().settling(&[0], &[]);
+                for member in &next.members {
+                    let stand = NodeRequest::StandAt { cluster: next.cluster, view: next.number };
+                    cluster.peek_node(member.node, stand);
+                }
+                c.gate().publish(&next.into());
+                let found = read(&c).await;
+                assert!(found.is_err(), "{found:?} after the new value");
+            })
+            .await;
+    });
+}
+
+/// The only backup is lost for the cluster, and reachable for who reads beside its primary: nobody has shut that out
+/// there.
+fn the_only_backup_is_lost(seed: u64) {
+    // Each node has the objects that its slots lead to.
+    with_replicas(seed, 3, 3, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let r = open_unheard(cluster).await;
+        scene.lose_master().await;
+        scene.cut(&r);
+        assert!(is(&read(&r).await, OLD));
+        let backup = scene.slot[1].node;
+        let third = scene.others().into_iter().find(|node| *node != backup).unwrap();
+        cluster.network().hold(r.id(), third, FOR_GOOD);
+        cluster.cut_off_node(backup);
+        cluster.restart_master(0);
+        let is_lost = || {
+            let view = cluster.view();
+            view.member(backup).is_none() && view.change.is_none()
+        };
+        while !is_lost() {
+            cluster.sim().sleep(MS).await;
+        }
+        let (c, _keeper) = open_kept(cluster).await;
+        c.store().update(b"key", NEW, None).await.unwrap();
+        assert!(is(&read(&c).await, NEW));
+        let found = read(&r).await;
+        assert!(!is(&found, OLD), "{found:?} after the new value");
+    });
+}
+
+/// Two of three that bar it are lost: two of the three that are left do not.
+fn lost_members_have_barred(seed: u64) {
+    with_cluster(seed, 5, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let (r, c) = (open_unheard(cluster).await, open_unheard(cluster).await);
+        scene.lose_master().await;
+        let backup = scene.slot[1].node;
+        let rest: Vec<MnId> = scene.others().into_iter().filter(|node| *node != backup).collect();
+        cluster.tell_lease(rest[0], 1 << 30);
+        scene
+            .half_way(async || {
+                scene.cut(&r);
+                assert!(is(&read(&r).await, NEW));
+                let next = cluster.view().without(&rest[1..]).unwrap();
+                c.gate().publish(&next.into());
+                let found = read(&c).await;
+                assert!(!is(&found, OLD), "{found:?} after the new value");
+            })
+            .await;
+    });
+}
+
+/// One of all, by the seed.
+pub fn bars(seed: u64) {
+    let scenes = [
+        who_asks_sees_bars,
+        half_is_not_enough,
+        bars_wait_for_leases,
+        leases_rest_on_a_majority,
+        losers_ask,
+        the_master_settles,
+        bars_stand_until_all_is_settled,
+        everything_is_read,
+        two_nodes_are_too_few,
+        the_only_backup_is_lost,
+        lost_members_have_barred,
+    ];
+    scenes[seed as usize % scenes.len()](seed);
+}
