@@ -5,6 +5,8 @@
 //! Records are postcard bytes (variable-length integers, stable across versions of this program
 //! as long as the format number of the store stays the same).
 
+use std::collections::BTreeSet;
+
 use fusee_control::master::Leftover;
 use fusee_control::node::BlockId;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
@@ -56,6 +58,14 @@ pub enum Record {
     /// The members of earlier views by which somebody may still read
     /// ([`standing`](crate::logic)).
     Former(Vec<Vec<MnId>>),
+    /// What members bar of these by earlier views than this one is settled when the change under way is through
+    /// ([`barred`](crate::logic)).
+    Settled {
+        /// The number of the view.
+        before: u64,
+        /// Who was barred.
+        barred: BTreeSet<MnId>,
+    },
     /// A cluster that was given up. Its memory nodes are told, whenever they come.
     Destroyed(ClusterId),
     /// Names below the first one never given that belong to nobody, and never belonged to a member; the one that
@@ -90,6 +100,7 @@ impl Record {
             Record::Draining(node) => draining_key(*node),
             Record::Drained(Member { node, .. }) => drained_key(*node),
             Record::Former(_) => FORMER_KEY.into(),
+            Record::Settled { .. } => SETTLED_KEY.into(),
             Record::FreeNames(_) => "free-names".into(),
             Record::Destroyed(cluster) => format!("{DESTROYED}{cluster}"),
         }
@@ -115,6 +126,9 @@ pub const DESTROYED: &str = "destroyed/";
 
 /// The key of [`Record::Former`].
 pub const FORMER_KEY: &str = "former";
+
+/// The key of [`Record::Settled`].
+pub const SETTLED_KEY: &str = "settled";
 
 /// The key of [`Record::Member`].
 pub fn member_key(node: MnId) -> String {

@@ -11,7 +11,8 @@
 //! * When the change is through, and not before, members are told to take back the bars that it has settled:
 //!   those by views before its own.
 //!
-//! Which bars are settled is not stored: a master that restarts in between settles them once more.
+//! Which bars a change settles is stored with the step by which it leaves *frozen*: a master that is restarted often would
+//! settle them again and again.
 //! As long as there are bars no member is added, nor leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 
 use super::{Action, Actions, Level, Master, Purpose};
+use crate::record::{Record, SETTLED_KEY, Write};
 
 /// How long to wait after a failure.
 const PAUSE_MS: u64 = 100;
@@ -29,12 +31,24 @@ const PAUSE_MS: u64 = 100;
 /// What is being settled, and what was.
 #[derive(Debug, Default)]
 pub(super) struct Settling {
-    /// The change that is frozen was made to settle bars.
+    /// The change that is frozen was made to settle bars, or may have been.
     is_frozen: bool,
     /// Bars of these by views before this one are settled when the change is through.
     settled: Option<(u64, BTreeSet<MnId>)>,
     /// When a member is told again to take bars back, unless an answer comes.
     again_ms: BTreeMap<MnId, u64>,
+}
+
+impl Settling {
+    /// From the store.
+    pub fn restore(&mut self, before: u64, barred: BTreeSet<MnId>) {
+        self.settled = Some((before, barred));
+    }
+
+    /// From the store: whether a change is frozen. Nobody knows for what it was made.
+    pub fn restore_frozen(&mut self, is_frozen: bool) {
+        self.is_frozen = is_frozen;
+    }
 }
 
 impl Master {
@@ -78,10 +92,20 @@ impl Master {
         self.settling.is_frozen = false;
     }
 
-    /// A change leaves *frozen*; whether all members show its number.
-    pub(super) fn scope_is_fixed(&mut self, before: u64, is_shown: bool) {
+    /// A change leaves *frozen*; whether all members show its number. To be written with that.
+    pub(super) fn scope_is_fixed(&mut self, before: u64, is_shown: bool) -> Option<Write> {
         self.settling.is_frozen = false;
-        self.settling.settled = is_shown.then(|| (before, self.barred()));
+        let barred = if is_shown { self.barred() } else { BTreeSet::new() };
+        let settled = (!barred.is_empty()).then_some((before, barred));
+        let write = match (&settled, &self.settling.settled) {
+            (Some((before, barred)), _) => {
+                Some(Write::Put(Record::Settled { before: *before, barred: barred.clone() }))
+            }
+            (None, Some(_)) => Some(Write::Remove(SETTLED_KEY.into())),
+            (None, None) => None,
+        };
+        self.settling.settled = settled;
+        write
     }
 
     /// Before a change leaves *frozen* whose number all members show: takes the subtables of all that are barred

@@ -154,11 +154,12 @@ impl Master {
 
     fn advance(&mut self, now_ms: u64, out: &mut Actions) {
         let leaves_frozen = self.stage() == Some(Stage::Frozen);
+        let mut writes = Vec::new();
         if leaves_frozen {
             let is_told = self.settles_bars() || self.loses_a_member();
-            self.scope_is_fixed(self.standing.number(), is_told);
+            writes.extend(self.scope_is_fixed(self.standing.number(), is_told));
+            writes.append(&mut self.standing.settle());
         }
-        let writes = if leaves_frozen { self.standing.settle() } else { Vec::new() };
         let Some(view) = self.view().map(View::advanced) else { return };
         let stage = match view.change.as_ref().map(|change| change.stage) {
             Some(Stage::Frozen) => "frozen",

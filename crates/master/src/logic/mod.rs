@@ -68,6 +68,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::Caller;
+use fusee_core::change::Stage;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Member, View, ViewError};
 
@@ -350,9 +351,12 @@ impl Master {
             Record::Leftover(leftover) => self.sessions.restore_leftover(leftover),
             Record::Destroyed(cluster) => drop(self.destroyed.insert(cluster)),
             Record::Former(former) => self.standing.restore_former(former),
+            Record::Settled { before, barred } => self.settling.restore(before, barred),
             Record::View(view) => {
                 view.check()?;
                 self.standing.restore_number(view.number);
+                let stage = view.change.as_ref().map(|change| change.stage);
+                self.settling.restore_frozen(stage == Some(Stage::Frozen));
                 self.phase = Phase::Formed(view);
             }
         }

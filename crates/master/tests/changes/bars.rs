@@ -74,7 +74,7 @@ fn a_master_that_restarts_anywhere_settles_bars_all_the_same() {
         bar(&world, at, barred, view.number);
         world.crash_after.set(Some(world.ticks.get() + ticks));
         world.until("all is settled", |world| !is_barred(world, at));
-        assert!(world.view().number >= view.number + 4, "{:#?}", world.log);
+        assert_eq!(world.view().number, view.number + 4, "{ticks}: once; {:#?}", world.log);
     }
 }
 
@@ -127,10 +127,11 @@ fn nobody_is_admitted_while_there_are_bars() {
 fn leases_rest_on_contact_with_more_than_half_of_the_members() {
     let mut world = World::formed(settings(3, 2, 2));
     world.pass(LEASE_MS);
-    assert!(behind_ms(&mut world) <= LEASE_MS / 4 + 50);
+    let behind = behind_ms(&mut world);
+    assert!(behind <= LEASE_MS / 4 + 100, "{behind}");
     // A master that has just begun to lead has none.
     world.restart_master();
     assert_eq!(behind_ms(&mut world), u64::MAX);
     world.pass(LEASE_MS);
-    assert!(behind_ms(&mut world) <= LEASE_MS / 4 + 50);
+    assert!(behind_ms(&mut world) <= LEASE_MS / 4 + 100);
 }
