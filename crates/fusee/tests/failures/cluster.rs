@@ -145,7 +145,7 @@ pub struct Cluster {
     asking: MasterClient,
     _runtime: Runtime,
     pub rng: RefCell<SmallRng>,
-    shape: Shape,
+    pub shape: Shape,
     pub master_at: Option<Place>,
     /// Where memory nodes may be.
     node_places: Vec<Place>,
@@ -353,11 +353,17 @@ impl Cluster {
     pub fn readers(&mut self) -> (Writers, Place) {
         let place = self.reader_place();
         let others_at = self.client_at.replace(place);
+        let readers = self.readers_here();
+        self.client_at = others_at;
+        (readers, place)
+    }
+
+    /// The same, where the other clients are.
+    pub fn readers_here(&mut self) -> Writers {
         let keys = (self.keys.end - self.keys.start) as u32;
         let readers = self.task(keys, READ_PAUSE_US, Mode::Read);
-        self.client_at = others_at;
         eventually("all are read", || readers.progress() > 20);
-        (readers, place)
+        readers
     }
 
     fn task(&mut self, writers: u32, pause_us: u64, mode: Mode) -> Writers {

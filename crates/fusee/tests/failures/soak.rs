@@ -1,8 +1,9 @@
 //! A soak, to be run by hand: one cluster, and every kind of fault in turn, for hours if wanted.
 //!
 //! ```text
-//! FUSEE_SOAK_MINUTES=60 FUSEE_SOAK_FABRIC=tcp cargo test --release -p fusee --test failures -- \
-//!     --ignored --exact --nocapture soak::soak
+//! tests/soak tcp 60
+//! tests/soak shm 60
+//! tests/rdma/soak 60
 //! ```
 //!
 //! The cluster lives for the whole soak; clients live for a *chapter* of half a minute or so, which
@@ -65,6 +66,7 @@ enum Fault {
     MasterKilled,
     MasterStopped,
     MasterAndNodeKilled,
+    MasterAndNodeGone,
     EverythingKilledInTurn,
     NodeCutOff,
     NodeNotHeard,
@@ -75,7 +77,7 @@ enum Fault {
 }
 
 impl Fault {
-    const ALL: [Fault; 16] = [
+    const ALL: [Fault; 17] = [
         Fault::ClientKilled,
         Fault::ClientStoppedShortly,
         Fault::ClientStoppedForGood,
@@ -85,6 +87,7 @@ impl Fault {
         Fault::MasterKilled,
         Fault::MasterStopped,
         Fault::MasterAndNodeKilled,
+        Fault::MasterAndNodeGone,
         Fault::EverythingKilledInTurn,
         Fault::NodeCutOff,
         Fault::NodeNotHeard,
@@ -110,6 +113,7 @@ impl Fault {
             Fault::MasterKilled => "the master is killed",
             Fault::MasterStopped => "the master stops",
             Fault::MasterAndNodeKilled => "master and memory node are killed",
+            Fault::MasterAndNodeGone => "master killed and memory node stopped, for three leases",
             Fault::EverythingKilledInTurn => "all servers are killed, one after the other",
             Fault::NodeCutOff => "a memory node is cut off from everybody",
             Fault::NodeNotHeard => "a memory node hears the master, which does not hear it",
@@ -195,6 +199,21 @@ impl Fault {
                 cluster.until_stable(2, false);
                 cluster.start_node();
                 cluster.until_stable(3, true);
+            }
+            // Long enough for reads beside the primaries, by readers that wait for no write.
+            Fault::MasterAndNodeGone => {
+                let mut reader = cluster.readers_here();
+                cluster.kill_master();
+                let at = cluster.choose(3);
+                cluster.nodes[at].signal("STOP");
+                let lease_ms = u64::from(cluster.shape.lease_ms);
+                cluster.pause(3 * lease_ms..4 * lease_ms);
+                cluster.nodes[at].signal("CONT");
+                cluster.restart_master();
+                cluster.until_stable(3, true);
+                reader.kill();
+                cluster.dead.push(reader);
+                cluster.until("it is recovered", |status| status.given_up_sessions == 0);
             }
             Fault::NodeCutOff => {
                 let (node, others) = choose_place(cluster);
@@ -359,7 +378,9 @@ struct Findings {
     operations: u64,
     overlapping: u64,
     pending: u64,
-    judged_twice: u64,
+    /// Chapters, and operations of them, that porcupine has judged as well; and chapters that it gave up.
+    judged_twice: (u64, u64),
+    undecided: u64,
     costs: BTreeMap<Fault, Vec<Cost>>,
     /// What living clients complained of.
     complaints: Vec<String>,
@@ -374,9 +395,13 @@ impl Findings {
         let found = all.iter().copied().collect::<History>().check();
         assert!(found.is_clean(), "{:#?}", found.refutation);
         match porcupine::judge(&all) {
-            Some(Verdict::Linearizable) => self.judged_twice += found.operations,
+            Some(Verdict::Linearizable) => {
+                self.judged_twice.0 += 1;
+                self.judged_twice.1 += found.operations;
+            }
             Some(Verdict::NotLinearizable) => panic!("porcupine finds no order"),
-            Some(Verdict::Undecided) | None => {}
+            Some(Verdict::Undecided) => self.undecided += 1,
+            None => {}
         }
         self.chapters += 1;
         self.operations += found.operations;
@@ -394,14 +419,16 @@ impl Findings {
 
     fn print(&self, fabric: &str, begun: Instant) {
         println!(
-            "\n{fabric}: {:.0} minutes, {} chapters, {} operations ({} overlapping, {} pending), \
-             {} of them judged by porcupine as well, 0 violations; {} errors of living clients",
+            "\n{fabric}: {:.0} minutes, {} chapters, {} operations ({} overlapping, {} pending), 0 violations; \
+             porcupine has judged {} chapters of {} operations as well, and given {} up; {} errors of living clients",
             begun.elapsed().as_secs_f64() / 60.0,
             self.chapters,
             self.operations,
             self.overlapping,
             self.pending,
-            self.judged_twice,
+            self.judged_twice.0,
+            self.judged_twice.1,
+            self.undecided,
             self.complaints.len()
         );
         println!(
