@@ -12,6 +12,7 @@ use fusee_core::verbs::ClusterId;
 use crate::connect::{self, DEFAULT_MASTER};
 use crate::drain::{TIMEOUT, ask_status};
 use crate::failure::Failure;
+use crate::quantity::counted;
 use crate::{flags, output};
 
 /// What to destroy.
@@ -84,15 +85,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// What would be lost.
 fn losses(cluster: ClusterId, status: &Status) -> String {
     let view = status.view.as_ref();
-    let count = |of: fn(&View) -> usize| view.map_or(0, of);
+    let count = |of: fn(&View) -> usize, what| counted(view.map_or(0, of) as u64, what);
     let there = status.members.iter().filter(|member| member.state == MemberState::InView).count();
     format!(
-        "cluster {cluster}: {} index subtables and {} regions on {} memory nodes, {there} of them not \
-         lost; {} sessions open\n",
-        count(|view| view.subtables.len()),
-        count(|view| view.regions.len()),
-        count(|view| view.members.len()),
-        status.open_sessions
+        "cluster {cluster}: {} and {} on {}, {there} of them not lost; {} open\n",
+        count(|view| view.subtables.len(), "index subtable"),
+        count(|view| view.regions.len(), "region"),
+        count(|view| view.members.len(), "memory node"),
+        counted(status.open_sessions as u64, "session")
     )
 }
 

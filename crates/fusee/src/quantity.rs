@@ -1,4 +1,4 @@
-//! Numbers of bytes as people write them: `512`, `64KiB`, `1.5GiB`, `2GB`.
+//! Numbers as people write them, and of bytes: `512`, `64KiB`, `1.5GiB`, `2GB`.
 //!
 //! `K`, `M`, `G`, `T` and their `Ki…` forms count in powers of 1024, as is usual for memory;
 //! `KB`, `MB`, `GB`, `TB` count in powers of 1000. Case does not matter.
@@ -7,6 +7,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
+
+/// So many of something.
+pub fn counted(count: impl Into<u64>, what: &str) -> String {
+    let count = count.into();
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

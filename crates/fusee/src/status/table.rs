@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::report::{NodeReport, ReconfigurationReport, Report};
-use crate::quantity::Bytes;
+use crate::quantity::{Bytes, counted};
 
 /// Changes of the view that are shown; all that the master knows are in the JSON.
 const SHOWN: usize = 5;
@@ -90,11 +90,6 @@ fn state(report: &Report) -> String {
     }
 }
 
-/// So many of something.
-fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
 fn nodes(text: &mut String, report: &Report) {
     let nodes: &[NodeReport] = &report.memory_nodes;
     let _ = writeln!(
@@ -159,14 +154,15 @@ fn history(text: &mut String, report: &Report) {
         let median = totals.get(totals.len() / 2).copied().unwrap_or_default();
         let _ = writeln!(
             text,
-            "\n{} clients recovered, median of the last {}: {median:.2} ms (see --recoveries)",
-            report.recoveries,
+            "\n{} recovered, median of the last {}: {median:.2} ms (see --recoveries)",
+            counted(report.recoveries, "client"),
             totals.len()
         );
     }
     let past = &report.last_reconfigurations;
     if !past.is_empty() {
-        let _ = writeln!(text, "\n{} changes of the view, the last ones:", report.reconfigurations);
+        let changes = counted(report.reconfigurations, "change");
+        let _ = writeln!(text, "\n{changes} of the view, the last ones:");
     }
     for change in &past[past.len().saturating_sub(SHOWN)..] {
         let _ = writeln!(text, "  {}", reconfiguration(change));

@@ -97,13 +97,13 @@ impl Master {
             match reach(address) {
                 Reach::Nowhere => {
                     return Err(format!(
-                        "{address} leads nowhere; listen at an address of the network, or set advertise"
+                        "{address} leads nowhere; listen at an address of the network, or set --advertise"
                     ));
                 }
                 Reach::OneMachine if elsewhere => {
                     return Err(format!(
                         "this node announces {address}, which leads to it on its own machine only; listen \
-                         at an address of the network, or set advertise"
+                         at an address of the network, or set --advertise"
                     ));
                 }
                 _ => {}
@@ -117,7 +117,7 @@ impl Master {
         {
             return Err(format!(
                 "this node announces {}, which leads to it on its own machine only, and {} is at {}; \
-                 listen at an address of the network, or set advertise",
+                 listen at an address of the network, or set --advertise",
                 new.control, other.node, other.control
             ));
         }

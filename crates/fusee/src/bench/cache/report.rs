@@ -12,6 +12,7 @@ use super::super::plot::{Chart, Horizontal, Line, Panel};
 use super::super::report::{ClusterReport, OperationReport, PhaseReport, Verdict};
 use super::super::spread::Spread;
 use super::{Setting, Threshold};
+use crate::quantity::counted;
 
 /// What was asked for.
 #[derive(Serialize)]
@@ -254,8 +255,10 @@ impl Report {
         panels.push(panel("bytes per operation", &|row| row.counts.bytes_mean, None));
         panels.push(panel("wasted reads", &|row| row.counts.wasted_reads_mean, None));
         let title = format!(
-            "Index cache: {} sessions on {} keys of {} bytes",
-            self.settings.threads, self.settings.keys, self.settings.pair_bytes
+            "Index cache: {} on {} keys of {} bytes",
+            counted(self.settings.threads, "session"),
+            self.settings.keys,
+            self.settings.pair_bytes
         );
         Chart {
             title,

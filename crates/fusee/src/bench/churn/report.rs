@@ -10,7 +10,7 @@ use super::updates::Updates;
 use crate::bench::machine::Machine;
 use crate::bench::report::{ClusterReport, Verdict};
 use crate::bench::series::{Latency, thinned};
-use crate::quantity::Bytes;
+use crate::quantity::{Bytes, counted};
 
 /// Rows of a table for people.
 const ROWS: usize = 24;
@@ -75,9 +75,9 @@ impl Report {
     pub fn table(&self) -> String {
         let Memory { region_bytes, block_bytes, data_bytes, object_bytes, .. } = self.memory;
         let mut text = format!(
-            "churn: {} sessions, pairs of {} bytes, {object_bytes} with all that belongs to them\n\n{}\
+            "churn: {}, pairs of {} bytes, {object_bytes} with all that belongs to them\n\n{}\
              memory      {} for one replica, in regions of {} and blocks of {}\n",
-            self.settings.sessions,
+            counted(self.settings.sessions, "session"),
             self.settings.pair_bytes,
             self.cluster.line(&self.fabric, &self.machine),
             Bytes(data_bytes),

@@ -16,6 +16,7 @@ use super::report::{Drained, Event, Interval, Joined, PhaseRow};
 use crate::bench::progress::bar;
 use crate::bench::series::{Meter, Sample, take_all};
 use crate::failure::Failure;
+use crate::quantity::counted;
 use crate::up::Servers;
 
 /// How often to look at the clock.
@@ -35,7 +36,7 @@ pub enum Step {
 impl Step {
     fn text(self) -> String {
         match self {
-            Step::Sessions(n) => format!("{n} sessions"),
+            Step::Sessions(n) => counted(n, "session"),
             Step::Join => "a memory node joins".into(),
             Step::Drain => "a memory node is drained".into(),
         }

@@ -8,6 +8,7 @@ use super::gaps::Pauses;
 use crate::bench::check::CheckReport;
 use crate::bench::machine::Machine;
 use crate::bench::report::{ClusterReport, Errors};
+use crate::quantity::counted;
 
 /// What was asked for.
 #[derive(Debug, Serialize)]
@@ -79,13 +80,13 @@ impl Report {
         let spare = if settings.spare { " and a spare" } else { "" };
         let mut text = format!(
             "kill -9 of {} in a cluster of {} memory nodes{spare}, under YCSB A:\n\
-             {} keys, pairs of {} bytes, {} sessions, {} operations a second\n\n{}\
+             {} keys, pairs of {} bytes, {}, {} operations a second\n\n{}\
              operations  {} before the kill, {} after it\n",
             self.victim,
             self.cluster.memory_nodes,
             settings.keys,
             settings.pair_bytes,
-            settings.threads,
+            counted(settings.threads, "session"),
             settings.rate,
             self.cluster.line(&self.fabric, &self.machine),
             self.operations_before,
@@ -104,8 +105,9 @@ impl Report {
         self.view(&mut text);
         let _ = writeln!(
             text,
-            "errors      {}, {} sessions opened again",
-            self.errors.total, self.sessions_again
+            "errors      {}, {} opened again",
+            self.errors.total,
+            counted(self.sessions_again, "session")
         );
         for (kind, count) in &self.errors.by_kind {
             let _ = writeln!(text, "            {count} x {kind}");

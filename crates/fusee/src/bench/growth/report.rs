@@ -99,7 +99,7 @@ impl Report {
         let settings = &self.settings;
         let mut text = format!(
             "growth of an index from {} subtables of {} slots, {} in a bucket: {} keys, pairs of {} \
-             bytes,\n{} sessions insert, {} read and {} update {} times a second together\n\n{}",
+             bytes,\nsessions: {} to insert, {} to read and {} to update {} times a second together\n\n{}",
             self.subtables_at_start,
             self.subtable_slots,
             self.slots_per_bucket,

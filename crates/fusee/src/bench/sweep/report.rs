@@ -12,6 +12,7 @@ use crate::bench::plot::{Chart, Horizontal, Line, Panel};
 use crate::bench::report::{ClusterReport, Verdict};
 use crate::bench::spread::Spread;
 use crate::bench::zipf::Distribution;
+use crate::quantity::counted;
 
 /// What was asked for.
 #[derive(Debug, Serialize)]
@@ -97,9 +98,9 @@ impl Report {
         let fixed = [
             (Axis::Keys, format!("{keys} keys")),
             (Axis::ValueBytes, format!("pairs of {pair_bytes} bytes")),
-            (Axis::Sessions, format!("{sessions} sessions")),
+            (Axis::Sessions, counted(sessions, "session")),
             (Axis::IndexReplicas, format!("{} index", replicas.0)),
-            (Axis::DataReplicas, format!("{} data replicas", replicas.1)),
+            (Axis::DataReplicas, counted(replicas.1 as u64, "data replica")),
         ];
         let fixed = fixed.into_iter().filter(|(axis, _)| *axis != self.varied);
         let mut fixed: Vec<String> = fixed.map(|(_, text)| text).collect();
