@@ -22,7 +22,11 @@
 //!   node's NIC goes on (RDMA, shared memory) or stops as well (software NIC): both are drawn.
 //! * *Lost completions.* The verbs have executed, the client takes the node for unreachable, and its
 //!   queue pair is of no use any more.
-//! * *Lost control messages*, and *partitions* that cut a client off from the master.
+//! * *Lost control messages*, and *partitions* that cut a client off from the master, or a client and a memory
+//!   node together; no more than half of the memory nodes at a time.
+//! * *Silence*: the master is gone for some leases, and with it a primary, or the links of some clients to one.
+//! * *Clocks* differ in their pace by a tenth; those of memory nodes jump ahead.
+//! * *Members that come and go*: memory nodes join, and are drained.
 //! * *Late verbs.* What a living client has given up executes when it gets through, unless it is fenced.
 //! * *Master crash*, between any two actions; it restarts from what it persisted.
 //! * *Foreign masters*, of no cluster or of another one, in the place of the cluster's own for a while.
@@ -33,7 +37,8 @@
 //! batches do not overtake each other, no completion is lost, and what a client has posted dies with
 //! it, between any two verbs, or within one: `immediate.rs`. In half of these clusters a fence kills.
 //!
-//! What does not happen: slots that change by themselves, verbs that execute twice, words of eight
+//! What does not happen: slots and bitmaps that change by themselves (a writer may be misled by a damaged slot until
+//! it is settled, so there is no order to check; `tests/scrub.rs` damages all of their bits), verbs that execute twice, words of eight
 //! bytes that tear, forged messages (hostile bytes have tests of their own), the loss of the last
 //! replica, a store of the master that forgets.
 //!
