@@ -104,7 +104,8 @@ impl Bars {
         view: &Arc<View>,
         lease: Duration,
     ) -> Option<Vec<MnId>> {
-        if self.is_of_later(view.number) {
+        // Beside one of two there is no majority: a bar would only keep others from reading there.
+        if self.is_of_later(view.number) || view.members.len() < 3 {
             return None;
         }
         let others = view.members.iter().map(|member| member.node).filter(|other| *other != node);
@@ -123,6 +124,9 @@ impl Bars {
             let request = NodeRequest::Bar { client, node, view: view.number };
             let answers = asked.iter().map(|other| env.ask_node(*other, request.clone(), patience));
             let answers = join_all(answers).await;
+            if self.is_of_later(view.number) {
+                return None;
+            }
             let mut state = self.state.borrow_mut();
             let primary = state.of(node, view.number);
             for (other, answer) in asked.into_iter().zip(answers) {

@@ -108,10 +108,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.store.host.report_unreachable(primary);
         loop {
             let view = self.store.newest_view();
-            if view.member(primary).is_none() {
+            let subtable = Buckets::of(key, &view).subtable;
+            // Somebody else may lead it by now, who has not been asked.
+            if view.subtables[subtable as usize].places[0].node != primary {
                 return Ok(());
             }
-            let subtable = Buckets::of(key, &view).subtable;
             // On the heap: it is rare, and the futures of operations stay small.
             if Box::pin(self.store.may_read_beside(subtable, &view)).await {
                 return Ok(());

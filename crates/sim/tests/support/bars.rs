@@ -201,6 +201,15 @@ pub fn two_nodes_are_too_few(seed: u64) {
         cluster.crash_node(scene.primary());
         assert!(read(&reader).await.is_err());
     });
+    // Nor does who tries it keep others from reading there.
+    with_cluster(seed, 2, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let (r, c) = (open_unheard(cluster).await, open_unheard(cluster).await);
+        scene.lose_master().await;
+        scene.cut(&r);
+        assert!(read(&r).await.is_err());
+        assert!(is(&read(&c).await, OLD));
+    });
 }
 
 /// Who reaches the primary, and is not heard, reads nothing older there.
