@@ -8,7 +8,7 @@ use fusee_core::layout::{BLOCK_HEADER_BYTES, Slot};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, SlotRef};
 
-use support::scrub::{KEYS, free_words, held, key, settles};
+use support::scrub::{KEYS, free_words, held, key, settles, settles_beside_writes};
 
 #[test]
 fn replicas_that_nobody_reads_are_written_anew() {
@@ -34,6 +34,14 @@ fn replicas_that_nobody_reads_are_written_anew() {
 fn slots_that_differ_are_settled_on_the_word_that_leads_to_something() {
     settles(1, 2, 0..64);
     settles(1, 3, (0..64).step_by(7));
+}
+
+#[test]
+fn slots_are_settled_beside_others_that_are_written() {
+    for (seed, replicas) in [(1, 2), (2, 3)] {
+        let written = settles_beside_writes(seed, replicas, (0..64).step_by(5));
+        assert!(written > 500, "{written} writes");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A cluster in virtual time whose master looks for damage, and memory that is damaged while nobody uses it.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use fusee_core::layout::Slot;
 use fusee_core::store::Hint;
 use fusee_core::view::{Geometry, Place, SlotRef};
 use fusee_sim::{Cluster, ClusterOptions, Sim, SimSession};
+use futures_util::future::join;
 
 /// Within so many milliseconds the master has looked everywhere, twice.
 const PATIENCE_MS: u64 = 2_000;
@@ -125,4 +127,46 @@ pub fn settles(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) {
         }
         held.all_are_there().await;
     });
+}
+
+/// The same, on backups, while other slots of the subtable are written all the time; each write is found. (A writer may take a
+/// damaged slot of a primary for a free one.) Returns how many writes there were.
+pub fn settles_beside_writes(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) -> usize {
+    let written = Cell::new(0);
+    held(seed, replicas, async |held| {
+        held.cluster.never_watch();
+        let is_over = Cell::new(false);
+        let writing = async {
+            for n in 0.. {
+                let (key, value) = (format!("other {}", n % 5), format!("value {n}"));
+                if is_over.get() && n % 5 == 0 {
+                    return;
+                }
+                let found = held.store.get(key.as_bytes()).await.unwrap();
+                assert_eq!(found.is_some(), n >= 5 && n % 7 != 5, "{key}, in step {n}");
+                held.store.put(key.as_bytes(), value.as_bytes()).await.unwrap();
+                let found = held.store.get(key.as_bytes()).await.unwrap();
+                assert_eq!(found.as_deref(), Some(value.as_bytes()), "{key}, in step {n}");
+                if n % 7 == 0 {
+                    held.store.delete(key.as_bytes()).await.unwrap();
+                }
+                written.set(n);
+            }
+        };
+        let damaging = async {
+            for bit in bits {
+                let hint = held.hints[bit % KEYS];
+                for at in held.places(hint.slot).into_iter().skip(1) {
+                    held.cluster.network().flip(at, 1 << bit);
+                    let good = |word: &Slot| *word == hint.word;
+                    let what = format!("bit {bit} of {at:?} is as it was");
+                    held.until(&what, || held.words(hint.slot).iter().all(good)).await;
+                }
+            }
+            is_over.set(true);
+        };
+        join(writing, damaging).await;
+        held.all_are_there().await;
+    });
+    written.get()
 }

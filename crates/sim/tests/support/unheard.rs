@@ -12,10 +12,10 @@ use fusee_core::store::SearchKey;
 use fusee_core::view::Region;
 use fusee_sim::{Client, Cluster, ClusterOptions, Sim};
 
-fn cluster(sim: &Sim, memory_nodes: u16) -> Cluster {
+fn cluster(sim: &Sim, memory_nodes: u16, index_replicas: u8) -> Cluster {
     let defaults = ClusterOptions::default();
     let session = LogicOptions { op_timeout: Duration::from_millis(10), ..defaults.session };
-    let options = ClusterOptions { memory_nodes, index_replicas: 2, session, ..defaults };
+    let options = ClusterOptions { memory_nodes, index_replicas, session, ..defaults };
     Cluster::new(sim, &options)
 }
 
@@ -47,9 +47,9 @@ fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 4] {
 }
 
 /// One memory node after the other stands at a later view.
-fn fewer_and_fewer_vouch(seed: u64, members: u16) {
+fn fewer_and_fewer_vouch(seed: u64, members: u16, index_replicas: u8) {
     let sim = Sim::new(seed);
-    let cluster = cluster(&sim, members);
+    let cluster = cluster(&sim, members, index_replicas);
     let writer = cluster.client();
     cluster.block_on(writer.process, writer.insert(b"key", b"value")).unwrap();
     let client = cluster.unheard_client();
@@ -67,7 +67,7 @@ fn fewer_and_fewer_vouch(seed: u64, members: u16) {
 /// Of five memory nodes only the primary of the index is left.
 fn silent_nodes_do_not_vouch(seed: u64) {
     let sim = Sim::new(seed);
-    let cluster = cluster(&sim, 5);
+    let cluster = cluster(&sim, 5, 2);
     let client = cluster.unheard_client();
     let search = async |key: &'static [u8]| {
         let found = client.search(key, None).await;
@@ -100,7 +100,7 @@ const FOR_GOOD: u64 = 1 << 50;
 /// shows their slot: any would do for those.
 pub fn objects_are_read_from_the_replicas_that_are_left(seed: u64) -> usize {
     let sim = Sim::new(seed);
-    let cluster = cluster(&sim, 3);
+    let cluster = cluster(&sim, 3, 2);
     let (heard, unheard) = (cluster.client(), cluster.unheard_client());
     let view = cluster.view().clone();
     let mut places = Vec::new();
@@ -142,6 +142,8 @@ pub fn objects_are_read_from_the_replicas_that_are_left(seed: u64) -> usize {
 
 /// All of it, with as many memory nodes as there may be.
 pub fn unheard(seed: u64) {
-    (2..=5).for_each(|members| fewer_and_fewer_vouch(seed, members));
+    for index_replicas in [1, 2] {
+        (2..=5).for_each(|members| fewer_and_fewer_vouch(seed, members, index_replicas));
+    }
     silent_nodes_do_not_vouch(seed);
 }
