@@ -6,7 +6,9 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fusee_client::{Client, FabricChoice, FabricKind, Options};
+use fusee_client::{Client, Error, FabricChoice, FabricKind, Options};
+use fusee_core::view::{Place, View};
+use futures_util::future::join_all;
 
 use super::cluster::{Cluster, Shape};
 
@@ -65,6 +67,57 @@ fn without_master_and_primary_every_get_answers_over_tcp() {
         cluster.until_stable(3, true);
         assert_eq!(client.get(&key(1)).unwrap(), Some(value(1)));
     }
+}
+
+/// Of five memory nodes two are gone, and the master: what has its primary, or all of its backups, is read. What has
+/// lost the primary and a backup is not, and comes back with the master.
+#[test]
+fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
+    let shape = Shape { nodes: 5, index_replicas: 3, data_replicas: 3, ..Shape::default() };
+    let mut cluster = Cluster::of(shape);
+    let options = Options {
+        fabric: FabricChoice::Only(FabricKind::Tcp),
+        op_timeout: Duration::from_secs(6),
+        ..Options::default()
+    };
+    let client = Client::connect_with(cluster.address(), options).unwrap();
+    put_all(&client);
+    let session = client.session().unwrap();
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
+    let read = || session.block_on(join_all(keys.iter().map(|key| session.get(key))));
+    assert!(read().into_iter().all(|found| found.is_ok()));
+    let view: View = cluster.until("a view", |status| status.view.is_some()).view.unwrap();
+    cluster.kill_master();
+    let gone = [0, 1].map(|at| view.members[at].node);
+    let controls = [0, 1].map(|at| view.members[at].control.clone());
+    cluster.nodes.retain_mut(|node| {
+        let is_gone = controls.contains(&node.control());
+        if is_gone {
+            node.kill();
+        }
+        !is_gone
+    });
+    let is_lost = |place: &Place| gone.contains(&place.node);
+    let is_readable = |places: &[Place]| !is_lost(&places[0]) || !places[1..].iter().any(is_lost);
+    let readable = view.subtables.iter().filter(|table| is_readable(&table.places)).count();
+    let (mut found, mut waited) = (0, 0);
+    for (n, answer) in (0..).zip(read()) {
+        match answer {
+            Ok(answer) => {
+                assert_eq!(answer, Some(value(n)), "key {n}");
+                found += 1;
+            }
+            Err(Error::Unreachable { .. } | Error::GaveUp { .. }) => waited += 1,
+            Err(other) => panic!("key {n}: {other}"),
+        }
+    }
+    let all = view.subtables.len();
+    println!("{found} keys found, {waited} not; of {all} subtables {readable} can be read");
+    assert_eq!((found > 0, waited > 0), (readable > 0, readable < all));
+    drop(session);
+    cluster.restart_master();
+    cluster.until_stable(3, false);
+    read_all(&Client::connect(cluster.address()).unwrap());
 }
 
 /// The same with a stop in place of a kill: the node is silent, and comes back when all is read.
