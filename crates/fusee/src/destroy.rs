@@ -92,7 +92,7 @@ fn losses(cluster: ClusterId, status: &Status) -> String {
         count(|view| view.subtables.len(), "index subtable"),
         count(|view| view.regions.len(), "region"),
         count(|view| view.members.len(), "memory node"),
-        counted(status.open_sessions as u64, "session")
+        counted(status.open_sessions, "session")
     )
 }
 
