@@ -76,7 +76,6 @@ mod stepper;
 mod trace;
 mod workload;
 
-pub use check::linearizability;
 pub use cluster::{Client, Cluster, ClusterOptions, SimStore};
 pub use counts::Counts;
 pub use engine::{Nanos, ProcessId, Sim};

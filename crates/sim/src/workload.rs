@@ -16,9 +16,9 @@ use fusee_core::stats::OpKind;
 use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
 
-use crate::check::linearizability::{Answer, Call, Findings, History, Operation, Record, Value};
 use crate::environment::SimSession;
 use crate::rng::Rng;
+use fusee_linearizability::{Answer, Call, Findings, History, Operation, Record, Value};
 
 /// Keys, and what was done to them.
 pub struct Workload {

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use fusee_sim::linearizability::{History, Refutation};
+use fusee_linearizability::{History, Refutation};
 use serde::Serialize;
 
 use super::record::{Entry, Packed, name_of};
@@ -94,7 +94,7 @@ impl CheckReport {
 
 #[cfg(test)]
 mod tests {
-    use fusee_sim::linearizability::{Answer, Call};
+    use fusee_linearizability::{Answer, Call};
 
     use super::super::record::{End, value_of};
     use super::*;

@@ -11,7 +11,7 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fusee_client::{CacheStats, Client, Error, KindStats, OpKind, Session, Stats};
-use fusee_sim::linearizability::{Answer, Call};
+use fusee_linearizability::{Answer, Call};
 use futures_util::future::join_all;
 
 use super::clock::monotonic_ns;

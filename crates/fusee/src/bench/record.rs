@@ -9,7 +9,7 @@
 //! A value is known by who wrote it and by the number of the write among the writer's (see
 //! [`super::value`]): 24 and 40 bits. Times are nanoseconds of a clock that all processes share.
 
-use fusee_sim::linearizability::{Answer, Call, Operation, Record, Value};
+use fusee_linearizability::{Answer, Call, Operation, Record, Value};
 
 use super::clock::SHARED_SLACK_NS;
 use super::value::Origin;

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 
 use fusee_client::{Error, FabricKind, OpKind, Session};
-use fusee_sim::linearizability::{Answer, Call};
+use fusee_linearizability::{Answer, Call};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 

@@ -19,7 +19,7 @@ use fusee_client::Status;
 use fusee_control::master::{MasterReply, MasterRequest, Recovery};
 use fusee_control::rpc::{MasterClient, Runtime};
 use fusee_core::verbs::{ClusterId, MnId};
-use fusee_sim::linearizability::History;
+use fusee_linearizability::History;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;

@@ -13,7 +13,7 @@ use std::io::Write;
 use std::path::Path;
 
 use fusee_client::{Error, Outcome};
-use fusee_sim::linearizability::{Answer, Call, Operation, Record};
+use fusee_linearizability::{Answer, Call, Operation, Record};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Bytes of a note.

@@ -1,7 +1,7 @@
 //! `SIGSTOP`, then `SIGCONT`: whoever was taken for dead, after a lease, cannot change anything any
 //! more; whoever was not goes on as if nothing had been.
 
-use fusee_sim::linearizability::Answer;
+use fusee_linearizability::Answer;
 
 use super::cluster::Cluster;
 use super::writer::{self, Mode};

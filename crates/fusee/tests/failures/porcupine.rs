@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use fusee_sim::linearizability::{Answer, Call, History, Operation, Record};
+use fusee_linearizability::{Answer, Call, History, Operation, Record};
 
 use super::cluster::Cluster;
 use super::common::{Scratch, eventually};

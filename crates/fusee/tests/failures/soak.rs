@@ -29,7 +29,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, Options};
-use fusee_sim::linearizability::{Answer, Call, History, Record};
+use fusee_linearizability::{Answer, Call, History, Record};
 
 use super::cluster::{Cluster, Shape};
 use super::common::eventually;

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, Error, Options};
-use fusee_sim::linearizability::{Call, Record};
+use fusee_linearizability::{Call, Record};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};

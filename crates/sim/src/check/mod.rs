@@ -2,7 +2,6 @@
 //! them knows which faults were injected.
 
 pub(crate) mod entries;
-pub mod linearizability;
 mod rest;
 pub(crate) mod reuse;
 

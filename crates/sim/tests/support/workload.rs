@@ -17,7 +17,7 @@ use fusee_core::stats::OpKind;
 use fusee_core::store::{Hint, SearchKey};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
-use fusee_sim::linearizability::{Answer, Call, Operation, Value, check};
+use fusee_linearizability::{Answer, Call, Operation, Value, check};
 use fusee_sim::{Client, Rng, SimStore};
 
 /// Keys, where they were seen, and what was done to them.

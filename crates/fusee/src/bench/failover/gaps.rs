@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::load::Trace;
 use crate::bench::record::{End, Entry};
-use fusee_sim::linearizability::{Answer, Call};
+use fusee_linearizability::{Answer, Call};
 
 /// The longest pauses of a period, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -17,7 +17,7 @@ use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, MnId};
-use fusee_sim::linearizability::{Answer, Call};
+use fusee_linearizability::{Answer, Call};
 
 use super::check::check;
 use super::clock::{Clock, monotonic_ns};

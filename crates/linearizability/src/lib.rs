@@ -9,6 +9,7 @@
 //! algorithm, `explain` makes a verdict readable. The check is exact: it finds every violation,
 //! and nothing else. It takes about a microsecond an operation while few operations on a key
 //! overlap, whatever the number of operations that never returned.
+#![forbid(unsafe_code)]
 
 mod bits;
 mod explain;

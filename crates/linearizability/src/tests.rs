@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use super::*;
-use crate::Rng;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
 /// `(call, invoked, returned, answer)`.
 fn history(operations: &[(Call, u64, u64, Answer)]) -> Vec<Operation> {
@@ -131,9 +132,9 @@ fn brute_force(left: &[Operation], key: Option<Value>) -> bool {
     })
 }
 
-fn random_call(rng: &Rng, values: usize) -> Call {
-    let value = rng.below(values) as u64;
-    match rng.below(6) {
+fn random_call(rng: &mut StdRng, values: usize) -> Call {
+    let value = rng.random_range(0..values) as u64;
+    match rng.random_range(0..6) {
         0 => Call::Insert(value),
         1 => Call::Update(value),
         2 => Call::Upsert(value),
@@ -142,38 +143,38 @@ fn random_call(rng: &Rng, values: usize) -> Call {
     }
 }
 
-fn any_key(rng: &Rng) -> Option<Value> {
-    [None, Some(0), Some(1), Some(2)][rng.below(4)]
+fn any_key(rng: &mut StdRng) -> Option<Value> {
+    [None, Some(0), Some(1), Some(2)][rng.random_range(0..4)]
 }
 
 /// Up to 6 operations with few values, some without an answer. Half of the histories are
 /// linearizable by construction and then get, half of them, one other answer.
-fn random_history(rng: &Rng) -> Vec<Operation> {
-    let mut operations: Vec<(u64, Operation)> = (0..1 + rng.below(6))
+fn random_history(rng: &mut StdRng) -> Vec<Operation> {
+    let mut operations: Vec<(u64, Operation)> = (0..1 + rng.random_range(0..6))
         .map(|_| {
-            let invoked = rng.below(12) as u64;
-            let instant = invoked + rng.below(4) as u64;
-            let returned = Some((instant + rng.below(4) as u64, Answer::Done));
+            let invoked = rng.random_range(0..12) as u64;
+            let instant = invoked + rng.random_range(0..4) as u64;
+            let returned = Some((instant + rng.random_range(0..4) as u64, Answer::Done));
             (instant, Operation { call: random_call(rng, 3), invoked, returned })
         })
         .collect();
     operations.sort_by_key(|(instant, _)| *instant);
     let mut key = None;
-    let random = rng.below(2) == 0;
+    let random = rng.random_range(0..2) == 0;
     for (_, operation) in &mut operations {
         let mut answer = execute(operation.call, &mut key);
         if random {
             answer = execute(operation.call, &mut any_key(rng));
         }
         operation.returned = operation.returned.map(|(time, _)| (time, answer));
-        if rng.below(6) == 0 {
+        if rng.random_range(0..6) == 0 {
             operation.returned = None;
         }
     }
     let mut operations: Vec<Operation> = operations.into_iter().map(|(_, o)| o).collect();
-    let i = rng.below(operations.len());
+    let i = rng.random_range(0..operations.len());
     let Operation { call, returned, .. } = &mut operations[i];
-    if rng.below(2) == 0
+    if rng.random_range(0..2) == 0
         && let Some((_, answer)) = returned
     {
         *answer = execute(*call, &mut any_key(rng));
@@ -183,10 +184,10 @@ fn random_history(rng: &Rng) -> Vec<Operation> {
 
 #[test]
 fn the_verdict_is_that_of_trying_every_order() {
-    let rng = Rng::new(1);
+    let mut rng = StdRng::seed_from_u64(1);
     let (mut good, mut bad, mut good_with_pending, mut bad_with_pending) = (0, 0, 0, 0);
     for _ in 0..60_000 {
-        let history = random_history(&rng);
+        let history = random_history(&mut rng);
         let expected = brute_force(&history, None);
         assert_eq!(check(&history).is_ok(), expected, "{history:#?}");
         match (expected, history.iter().any(|o| o.returned.is_none())) {
@@ -201,14 +202,14 @@ fn the_verdict_is_that_of_trying_every_order() {
 }
 
 /// `clients` that always have an operation open, with instants, so that it is linearizable.
-fn long_history(rng: &Rng, clients: usize, operations: u64, reads: usize) -> Vec<Operation> {
+fn long_history(rng: &mut StdRng, clients: usize, operations: u64, reads: usize) -> Vec<Operation> {
     let mut key = None;
     let mut open: Vec<Option<(Operation, Option<Answer>)>> = vec![None; clients];
     let (mut history, mut now, mut value) = (Vec::new(), 0, 0);
     while (history.len() as u64) < operations {
         now += 1;
         value += 1;
-        let client = &mut open[rng.below(clients)];
+        let client = &mut open[rng.random_range(0..clients)];
         match client {
             None => {
                 let write = [
@@ -217,8 +218,8 @@ fn long_history(rng: &Rng, clients: usize, operations: u64, reads: usize) -> Vec
                     Call::Upsert(value),
                     Call::Upsert(value),
                     Call::Delete,
-                ][rng.below(5)];
-                let call = if rng.below(100) < reads { Call::Search } else { write };
+                ][rng.random_range(0..5)];
+                let call = if rng.random_range(0..100) < reads { Call::Search } else { write };
                 *client = Some((Operation { call, invoked: now, returned: None }, None));
             }
             Some((operation, answer @ None)) => *answer = Some(execute(operation.call, &mut key)),
@@ -238,8 +239,8 @@ fn long_history(rng: &Rng, clients: usize, operations: u64, reads: usize) -> Vec
 #[test]
 fn long_histories_of_many_clients_are_checked() {
     for reads in [0, 10, 50, 90] {
-        let rng = Rng::new(reads as u64);
-        let mut history = long_history(&rng, 16, 3_000, reads);
+        let mut rng = StdRng::seed_from_u64(reads as u64);
+        let mut history = long_history(&mut rng, 16, 3_000, reads);
         assert_eq!(check(&history), Ok(()), "{reads} % reads");
         let of_old = |o: &&Operation| matches!(o.returned, Some((_, Answer::Found(_))));
         let Some(old) = history.iter().find(of_old).and_then(|o| o.returned) else {
@@ -293,15 +294,16 @@ struct Shape {
 }
 
 /// Linearizable, and then with one other answer, half of the time each.
-fn shaped_history(rng: &Rng, shape: &Shape) -> Vec<Operation> {
-    let mut operations: Vec<(u64, Operation)> = (0..2 + rng.below(shape.operations - 1))
+fn shaped_history(rng: &mut StdRng, shape: &Shape) -> Vec<Operation> {
+    let mut operations: Vec<(u64, Operation)> = (0..2 + rng.random_range(0..shape.operations - 1))
         .map(|i| {
-            let invoked = rng.below(2 * shape.operations) as u64;
-            let instant = invoked + rng.below(shape.duration) as u64;
-            let returned = Some((instant + rng.below(shape.duration) as u64, Answer::Done));
-            let value = shape.values.map_or(i, |values| rng.below(values)) as u64;
-            let call = match rng.below(5) {
-                _ if rng.below(100) < shape.reads => Call::Search,
+            let invoked = rng.random_range(0..2 * shape.operations) as u64;
+            let instant = invoked + rng.random_range(0..shape.duration) as u64;
+            let returned =
+                Some((instant + rng.random_range(0..shape.duration) as u64, Answer::Done));
+            let value = shape.values.map_or(i, |values| rng.random_range(0..values)) as u64;
+            let call = match rng.random_range(0..5) {
+                _ if rng.random_range(0..100) < shape.reads => Call::Search,
                 0 => Call::Insert(value),
                 1 | 2 => Call::Update(value),
                 3 => Call::Upsert(value),
@@ -315,8 +317,8 @@ fn shaped_history(rng: &Rng, shape: &Shape) -> Vec<Operation> {
     let mut values = vec![None];
     for (_, operation) in &mut operations {
         // Without an answer, and with or without an effect.
-        let pending = rng.below(100) < shape.pending;
-        if pending && rng.below(2) == 0 {
+        let pending = rng.random_range(0..100) < shape.pending;
+        if pending && rng.random_range(0..2) == 0 {
             operation.returned = None;
             continue;
         }
@@ -328,12 +330,12 @@ fn shaped_history(rng: &Rng, shape: &Shape) -> Vec<Operation> {
         }
     }
     let mut operations: Vec<Operation> = operations.into_iter().map(|(_, o)| o).collect();
-    let i = rng.below(operations.len());
+    let i = rng.random_range(0..operations.len());
     let Operation { call, returned, .. } = &mut operations[i];
-    if rng.below(2) == 0
+    if rng.random_range(0..2) == 0
         && let Some((_, answer)) = returned
     {
-        *answer = execute(*call, &mut values[rng.below(values.len())].clone());
+        *answer = execute(*call, &mut values[rng.random_range(0..values.len())].clone());
     }
     operations
 }
@@ -350,10 +352,10 @@ fn the_verdict_is_right_for_many_pending_operations_and_for_values_of_their_own(
         Shape { duration: 30, ..shape(None, 40, 30) },
     ];
     for (number, shape) in shapes.iter().enumerate() {
-        let rng = Rng::new(number as u64);
+        let mut rng = StdRng::seed_from_u64(number as u64);
         let mut counts = [0, 0];
         for _ in 0..6_000 {
-            let history = shaped_history(&rng, shape);
+            let history = shaped_history(&mut rng, shape);
             let expected = any_order(&history, 0, None, &mut HashSet::new());
             let found = search::search(&history, usize::MAX).verdict;
             assert_eq!(found == search::Verdict::Explained, expected, "{history:#?}");
@@ -380,8 +382,8 @@ fn the_verdict_is_right_for_many_pending_operations_and_for_values_of_their_own(
 #[test]
 fn what_crashed_clients_leave_behind_costs_nothing() {
     for crashed in [20, 200, 2_000] {
-        let rng = Rng::new(crashed);
-        let mut history = long_history(&rng, 8, 20_000, 50);
+        let mut rng = StdRng::seed_from_u64(crashed);
+        let mut history = long_history(&mut rng, 8, 20_000, 50);
         let end = history.iter().map(|o| o.invoked).max().expect("not empty");
         for i in 0..crashed {
             let value = 1_000_000 + i;
@@ -392,7 +394,10 @@ fn what_crashed_clients_leave_behind_costs_nothing() {
                 Call::Delete,
                 Call::Search,
             ];
-            history.push(pending(calls[rng.below(5)], rng.below(end as usize) as u64));
+            history.push(pending(
+                calls[rng.random_range(0..5)],
+                rng.random_range(0..end as usize) as u64,
+            ));
         }
         // Two of them took effect after the end, one after the other.
         history.push(pending(Call::Upsert(2_000_000), 1));
@@ -479,9 +484,9 @@ fn a_history_is_checked_key_by_key() {
 #[test]
 fn an_explanation_is_short_and_readable() {
     for reads in [20, 80] {
-        let rng = Rng::new(reads as u64);
+        let mut rng = StdRng::seed_from_u64(reads as u64);
         let clients = 8;
-        let mut records: Vec<Record> = long_history(&rng, clients, 4_000, reads)
+        let mut records: Vec<Record> = long_history(&mut rng, clients, 4_000, reads)
             .into_iter()
             .map(|operation| record(3, 5, operation))
             .collect();
@@ -533,7 +538,7 @@ fn an_explanation_does_not_blame_others() {
 
 /// Operations of 32 clients on keys with Zipfian popularity, linearizable by construction. Now and
 /// then a client crashes on the way and leaves its operation without an answer.
-fn zipfian_history(rng: &Rng, operations: usize, keys: usize, reads: usize) -> History {
+fn zipfian_history(rng: &mut StdRng, operations: usize, keys: usize, reads: usize) -> History {
     let mut sum = 0.0;
     let weights = (1..=keys).map(|i| 1.0 / (i as f64).powf(0.99));
     let weights: Vec<f64> = weights
@@ -549,11 +554,11 @@ fn zipfian_history(rng: &Rng, operations: usize, keys: usize, reads: usize) -> H
     while all.len() < operations {
         now += 1;
         value += 1;
-        let client = rng.below(open.len());
+        let client = rng.random_range(0..open.len());
         let slot = &mut open[client];
         match slot {
             None => {
-                let at = rng.below(1 << 30) as f64 / (1 << 30) as f64 * sum;
+                let at = rng.random_range(0..1 << 30) as f64 / (1 << 30) as f64 * sum;
                 let key = weights.partition_point(|w| *w < at).min(keys - 1);
                 let writes = [
                     Call::Insert(value),
@@ -562,12 +567,12 @@ fn zipfian_history(rng: &Rng, operations: usize, keys: usize, reads: usize) -> H
                     Call::Upsert(value),
                     Call::Delete,
                 ];
-                let write = writes[rng.below(5)];
-                let call = if rng.below(100) < reads { Call::Search } else { write };
+                let write = writes[rng.random_range(0..5)];
+                let call = if rng.random_range(0..100) < reads { Call::Search } else { write };
                 let operation = Operation { call, invoked: now, returned: None };
                 *slot = Some((record(client as u32, key as u64, operation), None));
             }
-            Some((record, _)) if rng.below(5_000) == 0 => {
+            Some((record, _)) if rng.random_range(0..5_000) == 0 => {
                 all.push(*record);
                 *slot = None;
             }
@@ -586,7 +591,7 @@ fn zipfian_history(rng: &Rng, operations: usize, keys: usize, reads: usize) -> H
 }
 
 fn time_a_check(operations: usize, keys: usize, reads: usize) {
-    let mut all = zipfian_history(&Rng::new(1), operations, keys, reads);
+    let mut all = zipfian_history(&mut StdRng::seed_from_u64(1), operations, keys, reads);
     let start = Instant::now();
     let findings = all.check();
     println!("{keys} keys, {reads} % reads: {:?}, {findings:?}", start.elapsed());
