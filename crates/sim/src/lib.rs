@@ -37,10 +37,10 @@
 //! batches do not overtake each other, no completion is lost, and what a client has posted dies with
 //! it, between any two verbs, or within one: `immediate.rs`. In half of these clusters a fence kills.
 //!
-//! What does not happen: slots and bitmaps that change by themselves (a writer may be misled by a damaged slot until
-//! it is settled, so there is no order to check; `tests/scrub.rs` damages all of their bits), verbs that execute twice, words of eight
-//! bytes that tear, forged messages (hostile bytes have tests of their own), the loss of the last
-//! replica, a store of the master that forgets.
+//! What does not happen: slots and bitmaps that change by themselves (a writer may be misled by a damaged slot
+//! until it is settled, so there is no order to check; `tests/scrub.rs` damages all of their bits), verbs that
+//! execute twice, words of eight bytes that tear, forged messages (hostile bytes have tests of their own), the
+//! loss of the last replica, a store of the master that forgets.
 //!
 //! # Where to look
 //!
