@@ -18,7 +18,7 @@
 //! |---|---|---|---|
 //! | frozen | wait | from the primary; wait if it was lost | elsewhere |
 //! | transforming | wait | from the primary; if it was lost from all backups ([`settled`]) | elsewhere |
-//! | switched | wait; those that were stopped look what became of them | from the new primary | anywhere but where a replica leaves |
+//! | switched | wait; stopped ones look what became of them | from the new primary | not where a replica leaves |
 //!
 //! Everything outside of the scope goes on, and so do reads of data, from any replica that is
 //! left. Only when regions have lost replicas do all writes wait while the change is frozen: a new

@@ -6,10 +6,16 @@
 //!
 //! | what it finds | what that proves | what is done |
 //! |---|---|---|
-//! | a replica that is not what its slot says, while the slot stays as it is | it is damaged, by the argument of [`store`](crate::store), *damage* | written anew from one that is whole |
+//! | a replica that is not what its slot says, and the slot stays | it is damaged (1) | written anew from a whole one |
 //! | an object of which none is whole | the pair is lost, or its slot is damaged on all replicas | told |
-//! | a free bit that is set, while the primary's slot refers to the object before and after | the bitmap is damaged: who sets the bit has replaced the word before | told: the region gets a bitmap anew ([`RegionChange::renewed`](crate::change::RegionChange::renewed)) |
-//! | slots that differ | nothing yet: somebody may be writing | told: who finds the same words much later has the subtable settled |
+//! | a free bit that is set, of an object in use (2) | the bitmap is damaged | told: the region gets a new bitmap (3) |
+//! | slots that differ | nothing yet: a write may be under way | told (4) |
+//!
+//! 1. By the argument of [`store`](crate::store), *damage*.
+//! 2. The primary's slot refers to the object before and after. A session that sets the bit has
+//!    replaced the word before.
+//! 3. [`RegionChange::renewed`](crate::change::RegionChange::renewed).
+//! 4. A look that finds the same words much later has the subtable settled.
 //!
 //! *Settling what differs is always right*, damaged or not: it is what every change does, while nobody writes
 //! there ([`repair`](crate::repair)). Where the replicas of a slot differ, words that lead to nothing are

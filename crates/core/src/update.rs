@@ -7,7 +7,7 @@
 //! | part | how it is told |
 //! |---|---|
 //! | regions, subtables | those that are new or not what they were, by number, ascending; none ever goes |
-//! | directory | its depth: every doubling writes each entry twice; then runs of entries that lead to one subtable and did not before |
+//! | directory | its depth, as every doubling writes each entry twice; then runs of entries that lead elsewhere than before |
 //! | members | all of them, if any has changed |
 //! | change | as it is |
 //!

@@ -1,11 +1,12 @@
 //! Runs the conformance suite on every fabric, in one process and across processes.
 //!
 //! The rigs: shared memory with nodes in this process; TCP over loopback; clients of both at the
-//! same nodes; and both again with each node in a process of its own, which `kill` kills for
-//! good. Where there is an RDMA device, verbs both ways; without one that is said, and with
+//! same nodes; and both again with each node in a process of its own, which `kill` kills for good.
+//! Where there is an RDMA device, verbs both ways; without one that is said, and with
 //! `FUSEE_RDMA_REQUIRED=1` it is a failure (`tests/rdma/run` has devices). Clients that are fenced
-//! by killing them are children, too. Children are this binary, started with [`ROLE`] set; they take commands on their standard input and answer on their
-//! standard output, so that they end when we do.
+//! by killing them are children, too. Children are this binary, started with [`ROLE`] set; they
+//! take commands on their standard input and answer on their standard output, so that they end when
+//! we do.
 //!
 //! This test has a `main` of its own because of these children. Arguments are parts of names, as
 //! for the usual harness: `cargo test --test conformance -- tcp/bounds`.

@@ -1,10 +1,10 @@
 //! From settings and memory nodes to the first view.
 //!
-//! The index is placed first, then few regions: about one for each node to lead. More are added when
-//! clients need them (`logic::adding`). Where there is room for it, so much is left that the index
-//! can double. Each node is asked for its regions before its subtables, one after the other: regions are powers of two and
-//! leave no holes, so the plan can count exactly what the node's allocator, which aligns by
-//! [`extent_align_bytes`], will give. Nothing here remembers anything.
+//! The index is placed first, then few regions: about one for each node to lead. More are added
+//! when clients need them (`logic::adding`). Where there is room for it, so much is left that the
+//! index can double. Each node is asked for its regions before its subtables, one after the other:
+//! regions are powers of two and leave no holes, so the plan can count exactly what the node's
+//! allocator, which aligns by [`extent_align_bytes`], will give. Nothing here remembers anything.
 
 use std::collections::HashMap;
 

@@ -426,7 +426,10 @@ fn a_change_waits_until_all_nodes_have_shut_out_who_was_given_up() {
     world.nodes.borrow_mut()[2].withholds_fences = true;
     world.kill(1);
     let is_given_up = |world: &World| {
-        let is_it = |record: &Record| matches!(record, Record::Session { client, given_up: true, .. } if *client == dead);
+        let is_it = |record: &Record| match record {
+            Record::Session { client, given_up, .. } => *given_up && *client == dead,
+            _ => false,
+        };
         world.disk.values().any(is_it)
     };
     world.until("it is given up", |world| is_given_up(world));

@@ -1,7 +1,8 @@
 //! `fusee-perf counts`: instructions of one operation.
 //!
-//! Runs itself under valgrind's callgrind, which counts only what is done inside [`measured`]. The count does not depend on what else the machine does; it does on the compiler, on the
-//! processor (as far as valgrind knows its instructions), and by a few per cent on the memory's layout.
+//! Runs itself under valgrind's callgrind, which counts only what is done inside [`measured`]. The
+//! count does not depend on what else the machine does; it does on the compiler, on the processor
+//! (as far as valgrind knows its instructions), and by a few per cent on the memory's layout.
 
 use std::process::Command;
 

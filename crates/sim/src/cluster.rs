@@ -279,7 +279,8 @@ impl Cluster {
         self.stop_watching();
     }
 
-    /// Until the next view, neither entries nor what is used again are checked: for tests that write what no client would.
+    /// Until the next view, neither entries nor what is used again are checked: for tests that
+    /// write what no client would.
     pub fn stop_watching(&self) {
         self.0.network.watch(Entries::default());
         self.0.network.reuse().follow(None);

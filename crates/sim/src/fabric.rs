@@ -5,8 +5,9 @@
 //! know nothing of each other, nor of other batches of the same client.
 //!
 //! That is a NIC's way, and that of a memory node which serves TCP. What network cards do besides,
-//! [`NetworkOptions::cards`](crate::NetworkOptions::cards) says. On an [immediate](crate::NetworkOptions::immediate) network the client's
-//! processor executes the verbs: [`immediate`](crate::immediate).
+//! [`NetworkOptions::cards`](crate::NetworkOptions::cards) says. On an
+//! [immediate](crate::NetworkOptions::immediate) network the client's processor executes the verbs:
+//! [`immediate`](crate::immediate).
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

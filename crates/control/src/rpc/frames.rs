@@ -2,8 +2,8 @@
 //!
 //! A frame is received in pieces, and memory is taken for bytes that have come, not for those that
 //! its length announces: four bytes from anybody must not cost 16 MiB. What a server holds of
-//! frames that have not come whole is counted, and so are those that have ([`Guest`]). The memory of a long frame goes back
-//! with the frame; a connection keeps a few KiB.
+//! frames that have not come whole is counted, and so are those that have ([`Guest`]). The memory
+//! of a long frame goes back with the frame; a connection keeps a few KiB.
 
 use std::io;
 use std::marker::PhantomData;

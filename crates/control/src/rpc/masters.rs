@@ -9,10 +9,11 @@
 //! A master of another cluster, or of none, is passed over like one that cannot be reached
 //! ([`RpcError::WrongCluster`]).
 //!
-//! *What is repeated.* Only what cannot have had an effect: a request to a master that could not
-//! be reached, that stands by, or that leads another cluster. While there is at least one stand-by, somebody is about to
-//! lead, so the call goes round the list until its deadline; its caller sees a slow call, or
-//! [`RpcError::NoLeader`]. Where nobody can be reached at all, that is said after one round.
+//! *What is repeated.* Only what cannot have had an effect: a request to a master that could not be
+//! reached, that stands by, or that leads another cluster. While there is at least one stand-by,
+//! somebody is about to lead, so the call goes round the list until its deadline; its caller sees a
+//! slow call, or [`RpcError::NoLeader`]. Where nobody can be reached at all, that is said after one
+//! round.
 //!
 //! *What is not.* A request that got no answer, or whose connection broke, may have been carried
 //! out: the caller decides. A `Close` that two masters carry out would hand one rest of a block

@@ -86,8 +86,8 @@ where
     serve_connections::<S, _, _, _>(runtime, listener, handler, |_| ())
 }
 
-/// As [`serve`], for who wants to know the ends of connections, too: `closed` is called with the number when the connection has ended, after the handler was
-/// called for the last time.
+/// As [`serve`], for who wants to know the ends of connections, too: `closed` is called with the
+/// number when the connection has ended, after the handler was called for the last time.
 pub fn serve_connections<S, H, F, C>(
     runtime: &Runtime,
     listener: StdListener,

@@ -4,9 +4,10 @@
 //! So fencing is a message to the loop: it records the client, destroys its queue pairs, and says so when
 //! the last one has gone; a hello that comes later is refused.
 //!
-//! A queue pair reaches what its protection domain has registered, which is the pool, and only with the
-//! pool's keys: one for what is lent, and one for the header, which allows READs only. The card refuses everything else, and the connection of who tries it with it. Whatever a
-//! client sends to this loop, the node lives on.
+//! A queue pair reaches what its protection domain has registered, which is the pool, and only with
+//! the pool's keys: one for what is lent, and one for the header, which allows READs only. The card
+//! refuses everything else, and the connection of who tries it with it. Whatever a client sends to
+//! this loop, the node lives on.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Read, Write};

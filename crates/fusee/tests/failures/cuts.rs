@@ -1,10 +1,10 @@
 //! Clients and memory nodes that the network cuts off, one way or both, beside slow and lossy links: each process
 //! is in a namespace of its own ([`super::net`]).
 //!
-//! *The double cut-off.* A client and a memory node are both cut off from the master, and reach each other. The cluster
-//! goes on without the node, and others write; the client must not read there what was true before
-//! (docs/decisions/0029). A client that only reads is cut off, since its writes would end for other reasons; the histories of
-//! all are judged together.
+//! *The double cut-off.* A client and a memory node are both cut off from the master, and reach
+//! each other. The cluster goes on without the node, and others write; the client must not read
+//! there what was true before (docs/decisions/0029). A client that only reads is cut off, since its
+//! writes would end for other reasons; the histories of all are judged together.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -149,8 +149,8 @@ fn who_is_cut_off_with_the_only_replica_reads_nothing_old() {
     finish(cluster, reader, true);
 }
 
-/// Short cuts, one way each, beside packets that are lost, and a master and clients far away. What a client hears of it is
-/// a delay, or an error that says so.
+/// Short cuts, one way each, beside packets that are lost, and a master and clients far away. What
+/// a client hears of it is a delay, or an error that says so.
 #[test]
 fn slow_and_lossy_links_break_nothing() {
     if !is_inside("cuts::slow_and_lossy_links_break_nothing") {

@@ -17,8 +17,8 @@
 //! kinds to be provoked, separated by commas; `FUSEE_SOAK_LEASE_MS` is the lease (1000; over shared memory 2000), and
 //! `FUSEE_SOAK_PAUSE_US` the time between two operations of a writer (500).
 //!
-//! Over RDMA: `tests/rdma/soak`, whose machine has two hosts, `FUSEE_SOAK_HOSTS=10.0.0.1,10.0.0.2`: where the master and
-//! where the memory nodes listen.
+//! Over RDMA: `tests/rdma/soak`, whose machine has two hosts, `FUSEE_SOAK_HOSTS=10.0.0.1,10.0.0.2`:
+//! where the master and where the memory nodes listen.
 //!
 //! Where networks of namespaces are to be had ([`super::net`]) each process is in one of its own, and the master's
 //! store on a small file system of its own. Elsewhere what needs them is left out, and that is said.
@@ -432,7 +432,9 @@ impl Findings {
             self.complaints.len()
         );
         println!(
-            "\n| fault | times | no acknowledged write, ms: median, longest | slowest operation, ms: median, longest | whole again, ms: median, longest |\n|---|---|---|---|---|"
+            "\n| fault | times | no acknowledged write, ms: median, longest \
+             | slowest operation, ms: median, longest | whole again, ms: median, longest |\n\
+             |---|---|---|---|---|"
         );
         for (fault, costs) in &self.costs {
             let cell = |of: fn(&Cost) -> f64| {

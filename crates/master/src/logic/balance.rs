@@ -1,5 +1,5 @@
-//! What moves from one member to another, and what lies where at first: all that lies on members that are drained, and then the
-//! shares that members have too much for those that have too little.
+//! What moves from one member to another, and what lies where at first: all that lies on members
+//! that are drained, and then the shares that members have too much for those that have too little.
 //!
 //! A member's *load* is the number of its replicas over the size of its pool, for subtables and for
 //! regions apart. A replica moves where that makes the sum of the squares smaller, so it ends, and

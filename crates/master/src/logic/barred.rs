@@ -11,9 +11,9 @@
 //! * When the change is through, and not before, members are told to take back the bars that it has settled:
 //!   those by views before its own.
 //!
-//! Which bars a change settles is stored with the step by which it leaves *frozen*: a master that is restarted often would
-//! settle them again and again.
-//! As long as there are bars no member is added, nor leaves.
+//! Which bars a change settles is stored with the step by which it leaves *frozen*: a master that
+//! is restarted often would settle them again and again. As long as there are bars no member is
+//! added, nor leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
 

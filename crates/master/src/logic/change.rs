@@ -5,10 +5,14 @@
 //! | view | what is waited for | then |
 //! |---|---|---|
 //! | any stage | – | a member is lost: *frozen*, without it |
-//! | frozen | all open sessions act by it, all given-up ones are fenced, no job runs; if it loses a member, see `standing`; if any is barred, see `barred` | transforming |
+//! | frozen | all open sessions act by it, all given-up ones are fenced, no job runs (1) | transforming |
 //! | transforming | the job that makes the replicas equal | switched |
-//! | switched | as for frozen, and nobody has to look what became of a write; after a split or a move, the job that clears what has moved | stable |
-//! | stable | given-up sessions are recovered, some at a time | full subtables are split, regions, members and replicas are added, replicas move |
+//! | switched | as for frozen, and no write is left to look for; the job that clears what has moved (2) | stable |
+//! | stable | given-up sessions are recovered, some at a time | what is wanted next (3) |
+//!
+//! 1. If it loses a member, see `standing`; if any is barred, see `barred`.
+//! 2. After a split or a move.
+//! 3. Full subtables are split; regions, members and replicas are added; replicas move.
 //!
 //! Jobs run one at a time, each under the session of the *repairer*. When one fails, its verbs may
 //! still be on their way: then the repairer is retired, that is fenced like a client that is given

@@ -1,8 +1,9 @@
 //! How the master gets from a wish for a cluster, and memory nodes that joined, to the first view.
 //!
-//! A master over an empty store does nothing but wait for that wish ([`Form`](fusee_control::master::MasterRequest::Form)): it may have
-//! been started over the wrong store, and the memory nodes that it would take in may be those of a
-//! cluster that is alive. See `identity`.
+//! A master over an empty store does nothing but wait for that wish
+//! ([`Form`](fusee_control::master::MasterRequest::Form)): it may have been started over the wrong
+//! store, and the memory nodes that it would take in may be those of a cluster that is alive. See
+//! `identity`.
 //!
 //! Once enough nodes are present, the first of them (by name) are planned for and asked for
 //! memory. Whatever goes wrong ends the attempt with a text for people, which is also what

@@ -1,10 +1,11 @@
 //! At the moment of reuse: no operation runs that could know what was there before.
 //!
-//! An object may be written over when every operation and every job of the master has ended that had
-//! begun before the last slot gave its word up, on any replica: these are all that can know it. A
-//! block that was overwritten by zeros may be used again when all have ended that had begun before
-//! that, unless nothing was written there since there were zeros: nobody can know anything of it. Nobody has to guess when the product thinks that an object is free: the words in the index
-//! say it, and the WRITEs to objects say when one is used again.
+//! An object may be written over when every operation and every job of the master has ended that
+//! had begun before the last slot gave its word up, on any replica: these are all that can know it.
+//! A block that was overwritten by zeros may be used again when all have ended that had begun
+//! before that, unless nothing was written there since there were zeros: nobody can know anything
+//! of it. Nobody has to guess when the product thinks that an object is free: the words in the
+//! index say it, and the WRITEs to objects say when one is used again.
 //!
 //! A session that is dead runs until it is recovered. A job that failed counts as ended here, though its
 //! verbs may still be under way: that is looser than what is promised.

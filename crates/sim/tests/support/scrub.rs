@@ -129,8 +129,9 @@ pub fn settles(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) {
     });
 }
 
-/// The same, on backups, while other slots of the subtable are written all the time; each write is found. (A writer may take a
-/// damaged slot of a primary for a free one.) Returns how many writes there were.
+/// The same, on backups, while other slots of the subtable are written all the time; each write is
+/// found. (A writer may take a damaged slot of a primary for a free one.) Returns how many writes
+/// there were.
 pub fn settles_beside_writes(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) -> usize {
     let written = Cell::new(0);
     held(seed, replicas, async |held| {
