@@ -7,7 +7,7 @@
 //! | part | how it is told |
 //! |---|---|
 //! | regions, subtables | those that are new or not what they were, by number, ascending; none ever goes |
-//! | directory | its depth, as every doubling writes each entry twice; then runs of entries that lead elsewhere than before |
+//! | directory | its depth: a doubling writes each entry twice; then runs of entries that lead elsewhere |
 //! | members | all of them, if any has changed |
 //! | change | as it is |
 //!
