@@ -4,8 +4,8 @@
 //! Documentation has 100, and 160 where Markdown cannot break: table rows, code blocks, and lines
 //! that are one link or one piece of code. Columns are characters, not bytes.
 //!
-//! Works in any checkout, with git or without it. Build directories and what begins with `.git`
-//! are skipped.
+//! Works in any checkout, with git or without it. Build directories and hidden ones are
+//! skipped.
 
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
         let entry = entry.expect("the directory can be read");
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
         if entry.file_type().expect("it is there").is_dir() {
-            if name != "target" && !name.starts_with(".git") {
+            if name != "target" && !name.starts_with('.') {
                 collect(&path, files);
             }
         } else if name.ends_with(".md") || name.ends_with(".rs") {
