@@ -20,6 +20,13 @@ fn a_block_granted_again_while_it_is_given_back_is_not_lost() {
     holds(Scenario::Mixed, 7_782_417, None, None);
 }
 
+/// A block was found in the tables by one request while another one was being granted it.
+#[test]
+fn a_block_is_granted_to_one_request() {
+    holds(Scenario::Elastic, 70_060_316, Some(697), None);
+    holds(Scenario::Elastic, 70_060_316, None, None);
+}
+
 /// A fault struck when all clients had ended, while the last reads and checks were under way.
 #[test]
 fn nothing_goes_wrong_any_more_when_a_run_is_judged() {

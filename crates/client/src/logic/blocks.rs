@@ -290,8 +290,9 @@ impl<E: Environment> BlockSource<E> {
             return None;
         }
         self.missed.set(false);
-        self.give_back_again(view).await;
+        // From here on, before anything is awaited: whoever begins later may be granted what is found.
         let asked = self.asked.get();
+        self.give_back_again(view).await;
         let mut found = None;
         for member in &view.members {
             let asked = self.ask(member.node, BlockRequest::Blocks).await;

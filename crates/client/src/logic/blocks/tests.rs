@@ -16,7 +16,7 @@ struct Surroundings {
     /// It does not even refuse to answer.
     hangs: Cell<bool>,
     owner: Cell<ClientId>,
-    /// Node 0 allocates, and its answer never comes.
+    /// Node 0 allocates, and its answer is under way until this is over.
     mute: Cell<bool>,
     /// Node 0 takes a block back, and its answer is under way until this is over.
     slow: Cell<bool>,
@@ -75,9 +75,7 @@ impl Environment for Surroundings {
                     return Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock));
                 }
                 self.owner.set(client);
-                if self.mute.get() {
-                    std::future::pending().await
-                }
+                poll_fn(|_| if self.mute.get() { Poll::Pending } else { Poll::Ready(()) }).await;
                 Ok(NodeReply::Allocated { block: BlockId { region: 0, block: 0 } })
             }
             NodeRequest::Alloc { .. } => Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)),
@@ -317,6 +315,35 @@ fn a_block_granted_again_while_it_is_given_back_is_not_forgotten() {
 #[test]
 fn nor_if_it_was_looked_for_meanwhile() {
     is_found_after_its_return(true);
+}
+
+/// A request that looks for missed blocks gives one back once more, and waits for that. Another request begins
+/// meanwhile, and is granted the block. Its answer is under way while the first one finds the block.
+#[test]
+fn a_block_is_not_found_while_it_is_being_granted_to_another_request() {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    let source = source_of(7, &env);
+    let class = SizeClass::from_code(1).unwrap();
+    let view = view();
+    let block = at_once(source.grant(class, false, &view)).unwrap().address;
+    env.forgets.set(true);
+    at_once(source.free(block, &view));
+    env.forgets.set(false);
+    env.owner.set(ClientId(9));
+    env.slow.set(true);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut first = pin!(source.grant(class, false, &view));
+    assert!(first.as_mut().poll(&mut context).is_pending(), "it gives the block back once more");
+    env.mute.set(true);
+    let mut second = pin!(source.grant(class, false, &view));
+    assert!(second.as_mut().poll(&mut context).is_pending(), "the block is granted");
+    env.slow.set(false);
+    let found = first.as_mut().poll(&mut context);
+    assert_eq!(found, Poll::Ready(Err(Error::OutOfMemory)));
+    env.mute.set(false);
+    let Poll::Ready(Ok(granted)) = second.as_mut().poll(&mut context) else { panic!("it answers") };
+    assert_eq!(granted.address, block);
 }
 
 #[test]
