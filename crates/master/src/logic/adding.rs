@@ -42,8 +42,9 @@ use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Place, View};
 
+use super::context::{Ctx, Purpose};
 use super::reserving::{Heard, Item, PAUSE_MS, Reserving};
-use super::{Action, Actions, Level, Master, Purpose, refused};
+use super::{State, refused};
 use crate::placement::{Room, roomiest};
 use crate::plan::padded;
 use crate::settings::MAX_REGIONS;
@@ -69,39 +70,39 @@ impl Adding {
     }
 }
 
-impl Master {
+impl State {
     /// A client found no free block, by the view of this number, and has waited for a call
     /// ([`shortage`](super::shortage)).
     pub(super) fn region_wanted(
         &mut self,
-        now_ms: u64,
+        ctx: &Ctx<'_>,
         client: ClientId,
         number: u64,
         call: u64,
     ) -> MasterReply {
-        let Some(view) = self.view() else { return self.not_ready() };
+        let Some(view) = self.view() else { return self.not_ready(ctx) };
         // A change comes to its end by newer views.
         if view.number > number || view.change.is_some() || self.adding.under_way.is_some() {
             return MasterReply::Done;
         }
-        if self.owes_replicas() {
+        if self.owes_replicas(ctx) {
             // Whatever is being restored ends by a newer view.
-            if self.choose().is_some() {
+            if self.choose(ctx).is_some() {
                 return MasterReply::Done;
             }
             let reason = "replicas are missing, and come first; start another memory node";
-            return self.called_or_refused(now_ms, call, reason);
+            return self.called_or_refused(ctx, call, reason);
         }
-        if self.choose_members(1).is_empty() {
+        if self.choose_members(ctx, 1).is_empty() {
             let reason = "no memory node has room for another region; start another memory node";
-            return self.called_or_refused(now_ms, call, reason);
+            return self.called_or_refused(ctx, call, reason);
         }
         self.adding.askers.insert(client);
         MasterReply::Done
     }
 
-    fn called_or_refused(&mut self, now_ms: u64, call: u64, reason: &str) -> MasterReply {
-        match self.call_for_memory(now_ms, call) {
+    fn called_or_refused(&mut self, ctx: &Ctx<'_>, call: u64, reason: &str) -> MasterReply {
+        match self.call_for_memory(ctx, call) {
             Ok(call) => MasterReply::Called { call },
             Err(true) => MasterReply::Exhausted,
             Err(false) => refused(reason),
@@ -109,38 +110,38 @@ impl Master {
     }
 
     /// Starts to add regions, if they are wanted; whether that is under way.
-    pub(super) fn add_regions(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+    pub(super) fn add_regions(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
         let (number, first) = (view.number, view.regions.len() as u32);
         let blocks = u64::from(view.geometry.blocks_per_region());
         if let Some(reserving) = &self.adding.under_way {
-            if reserving.goes_on(now_ms, number) {
+            if reserving.goes_on(ctx.now_ms, number) {
                 return true;
             }
             self.adding.under_way = None;
         }
-        if self.adding.askers.is_empty() || self.adding.not_before_ms > now_ms {
+        if self.adding.askers.is_empty() || self.adding.not_before_ms > ctx.now_ms {
             return false;
         }
         let askers = std::mem::take(&mut self.adding.askers).len() as u64;
-        if self.owes_replicas() {
+        if self.owes_replicas(ctx) {
             return false;
         }
         let wanted = askers.div_ceil(blocks).max(u64::from(first).div_ceil(GROWTH)).min(TOGETHER);
-        let chosen = (first..).zip(self.choose_members(wanted));
+        let chosen = (first..).zip(self.choose_members(ctx, wanted));
         let item = |(region, nodes)| {
             let primary = removed(Mutant::NewRegionLedAtOnce);
             Item::new(Extent::Region { region, primary }, nodes)
         };
         let items: Vec<Item> = chosen.map(item).collect();
-        self.adding.under_way = self.reserve(now_ms, items, &Purpose::AddRegions, out);
+        self.adding.under_way = self.reserve(ctx, items, &Purpose::AddRegions);
         self.adding.under_way.is_some()
     }
 
     /// The members for up to so many new regions, the primary of each first.
-    fn choose_members(&self, most: u64) -> Vec<Vec<MnId>> {
+    fn choose_members(&self, ctx: &Ctx<'_>, most: u64) -> Vec<Vec<MnId>> {
         let Some(view) = self.view() else { return Vec::new() };
-        let Some(replicas) = self.replicas_of_new_regions(view) else { return Vec::new() };
+        let Some(replicas) = self.replicas_of_new_regions(ctx, view) else { return Vec::new() };
         let possible = MAX_REGIONS.min(MOVED_BYTES / view.geometry.region_bytes);
         let most = most.min(possible.saturating_sub(view.regions.len() as u64));
         let mut rooms = self.region_rooms(view);
@@ -158,10 +159,10 @@ impl Master {
 
     /// As many as there should be. With fewer members than that, what is possible: they get the
     /// rest as soon as there are more.
-    fn replicas_of_new_regions(&self, view: &View) -> Option<usize> {
+    fn replicas_of_new_regions(&self, ctx: &Ctx<'_>, view: &View) -> Option<usize> {
         let members = view.members.iter().map(|member| member.node);
         let members = members.filter(|node| self.is_usable(*node)).count();
-        let replicas = usize::from(self.settings.data_replicas).min(members);
+        let replicas = usize::from(ctx.settings.data_replicas).min(members);
         (replicas > 0).then_some(replicas)
     }
 
@@ -178,11 +179,10 @@ impl Master {
 
     pub(super) fn add_answered(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         node: MnId,
         token: u64,
         result: Result<NodeReply, String>,
-        out: &mut Actions,
     ) {
         let Some(reserving) = &mut self.adding.under_way else { return };
         let heard = reserving.answer(node, token, result);
@@ -193,26 +193,26 @@ impl Master {
             Heard::Waits | Heard::Full => {}
             Heard::Complete { .. } => {
                 if let Some(reserving) = self.adding.under_way.take() {
-                    self.take_regions_in(now_ms, &reserving, out);
+                    self.take_regions_in(ctx, &reserving);
                 }
             }
             Heard::Problem(problem) => {
                 self.adding.under_way = None;
-                self.adding.not_before_ms = now_ms + PAUSE_MS;
+                self.adding.not_before_ms = ctx.now_ms + PAUSE_MS;
                 let text = format!("no region is added yet: {problem}");
-                out.push(Action::Log(Level::Warn, text));
-                self.probe(now_ms, node, out);
+                ctx.warn(text);
+                self.probe(ctx, node);
             }
         }
     }
 
     /// The room is there: the view says so.
-    fn take_regions_in(&mut self, now_ms: u64, reserving: &Reserving, out: &mut Actions) {
+    fn take_regions_in(&mut self, ctx: &mut Ctx<'_>, reserving: &Reserving) {
         let Some(view) = self.view() else { return };
         if view.number != reserving.view || view.change.is_some() {
             return;
         }
-        let Some(replicas) = self.replicas_of_new_regions(view) else { return };
+        let Some(replicas) = self.replicas_of_new_regions(ctx, view) else { return };
         // After one that is too poor none follows: their numbers would not be right any more.
         let places = reserving.items.iter().map(Item::places);
         let places: Vec<Vec<Place>> =
@@ -224,8 +224,8 @@ impl Master {
         if let Err(error) = next.check() {
             // The offsets come from elsewhere.
             let text = format!("memory nodes gave room for regions that is none: {error}");
-            out.push(Action::Log(Level::Warn, text));
-            self.adding.not_before_ms = now_ms + PAUSE_MS;
+            ctx.warn(text);
+            self.adding.not_before_ms = ctx.now_ms + PAUSE_MS;
             return;
         }
         let text = format!(
@@ -234,7 +234,7 @@ impl Master {
             places.len(),
             next.regions.len()
         );
-        self.set_view(now_ms, next, Vec::new(), text, out);
+        self.set_view(ctx, next, Vec::new(), text);
     }
 }
 

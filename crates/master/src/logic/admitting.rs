@@ -13,8 +13,9 @@ use std::collections::BTreeSet;
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::verbs::MnId;
 
+use super::State;
+use super::context::{Ctx, Purpose};
 use super::reserving::PAUSE_MS;
-use super::{Action, Actions, Level, Master, Purpose};
 
 /// How long to wait for an answer, should none come at all.
 const PATIENCE_MS: u64 = 2_000;
@@ -49,18 +50,18 @@ impl Admitting {
     }
 }
 
-impl Master {
+impl State {
     /// Starts to make a member of a node that waits, if there is one; whether that is under way.
-    pub(super) fn admit(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+    pub(super) fn admit(&mut self, ctx: &mut Ctx<'_>) -> bool {
         if let Some(candidate) = &self.admitting.under_way {
             let is_there = self.members.get(&candidate.node).map(|member| member.identity);
-            if candidate.until_ms > now_ms && is_there == Some(candidate.identity) {
+            if candidate.until_ms > ctx.now_ms && is_there == Some(candidate.identity) {
                 return true;
             }
             self.admitting.under_way = None;
         }
         // One change of the members after the other, each shown by all.
-        let may_begin = self.admitting.not_before_ms <= now_ms
+        let may_begin = self.admitting.not_before_ms <= ctx.now_ms
             && self.standing.is_settled()
             && !self.has_bars();
         let Some(view) = self.view().filter(|_| may_begin) else {
@@ -73,18 +74,17 @@ impl Master {
             return false;
         };
         let request = NodeRequest::Format { cluster: view.cluster, attempt: self.last_attempt };
-        let token = self.call(node, request, Purpose::Admit, out);
-        let until_ms = now_ms + PATIENCE_MS;
+        let token = ctx.call(&self.members, node, request, Purpose::Admit);
+        let until_ms = ctx.now_ms + PATIENCE_MS;
         self.admitting.under_way = Some(Candidate { node, identity, token, until_ms });
         true
     }
 
     pub(super) fn admit_answered(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         token: u64,
         result: Result<NodeReply, String>,
-        out: &mut Actions,
     ) {
         let candidate = &mut self.admitting.under_way;
         let Some(Candidate { node, identity, .. }) =
@@ -95,13 +95,13 @@ impl Master {
         let problem = match result {
             Ok(NodeReply::Done) => {
                 // Who answers last has answered everything.
-                let token = self.call(node, NodeRequest::Describe, Purpose::Admit, out);
-                let until_ms = now_ms + PATIENCE_MS;
+                let token = ctx.call(&self.members, node, NodeRequest::Describe, Purpose::Admit);
+                let until_ms = ctx.now_ms + PATIENCE_MS;
                 self.admitting.under_way = Some(Candidate { node, identity, token, until_ms });
                 return;
             }
             Ok(NodeReply::Description(found)) if found.identity == identity => {
-                return self.take_member_in(now_ms, node, out);
+                return self.take_member_in(ctx, node);
             }
             Ok(NodeReply::Refused(refusal)) => {
                 self.admitting.unfit.insert(node);
@@ -110,12 +110,12 @@ impl Master {
             Ok(other) => format!("it answered by {other:?}"),
             Err(cause) => cause,
         };
-        self.admitting.not_before_ms = now_ms + PAUSE_MS;
+        self.admitting.not_before_ms = ctx.now_ms + PAUSE_MS;
         let text = format!("{node} does not become a member: {problem}");
-        out.push(Action::Log(Level::Warn, text));
+        ctx.warn(text);
     }
 
-    fn take_member_in(&mut self, now_ms: u64, node: MnId, out: &mut Actions) {
+    fn take_member_in(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
         let (Some(view), Some(member)) = (self.view(), self.members.get(&node)) else { return };
         if view.change.is_some() || view.member(node).is_some() {
             // The view may be stable again soon.
@@ -125,6 +125,6 @@ impl Master {
         let text = format!("view {}: {node} is a member", next.number);
         let writes = vec![self.members_change(next.number)];
         self.growth.look_again();
-        self.set_view(now_ms, next, writes, text, out);
+        self.set_view(ctx, next, writes, text);
     }
 }

@@ -22,7 +22,8 @@ use fusee_core::change::Stage;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 
-use super::{Action, Actions, Level, Master, Purpose};
+use super::State;
+use super::context::{Ctx, Purpose};
 use crate::record::{Record, SETTLED_KEY, Write};
 
 /// How long to wait after a failure.
@@ -51,7 +52,7 @@ impl Settling {
     }
 }
 
-impl Master {
+impl State {
     /// All bars that members of the view have told.
     fn bars(&self) -> impl Iterator<Item = (MnId, Bar)> + '_ {
         let members = self.view().into_iter().flat_map(|view| &view.members);
@@ -110,7 +111,7 @@ impl Master {
 
     /// Before a change leaves *frozen* whose number all members show: takes the subtables of all that are barred
     /// into the scope. Whether any was missing.
-    pub(super) fn widen_scope(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+    pub(super) fn widen_scope(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
         let in_scope = |subtable: &u32| view.stage_of(*subtable).is_some();
         let mut missing = led_by(view, &self.barred());
@@ -124,13 +125,13 @@ impl Master {
             next.number,
             missing.len()
         );
-        self.set_view(now_ms, next, Vec::new(), text, out);
+        self.set_view(ctx, next, Vec::new(), text);
         true
     }
 
     /// In a stable view: takes bars back that are settled, and settles the others. Whether that keeps
     /// everything else waiting.
-    pub(super) fn mind_bars(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+    pub(super) fn mind_bars(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut settled: BTreeMap<MnId, Vec<Bar>> = BTreeMap::new();
         for (node, bar) in self.bars().filter(|(_, bar)| self.is_settled(bar)) {
             // One that cannot be done without is not waited for.
@@ -141,17 +142,17 @@ impl Master {
         let Some(cluster) = self.view().map(|view| view.cluster) else { return false };
         for (node, bars) in &settled {
             let again_ms = self.settling.again_ms.entry(*node).or_default();
-            if *again_ms <= now_ms {
+            if *again_ms <= ctx.now_ms {
                 // Should no answer come at all.
-                *again_ms = now_ms.saturating_add(self.settings.lease.lease_ms);
+                *again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let request = NodeRequest::Unbar { cluster, bars: bars.clone() };
-                self.call(*node, request, Purpose::Unbar, out);
+                ctx.call(&self.members, *node, request, Purpose::Unbar);
             }
         }
-        self.settle_bars(now_ms, out) || !settled.is_empty()
+        self.settle_bars(ctx) || !settled.is_empty()
     }
 
-    fn settle_bars(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+    fn settle_bars(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let open = self.bars().filter(|(_, bar)| !self.is_settled(bar)).map(|(_, bar)| bar.node);
         // Who has not been heard may be lost, which comes to the same.
         let may_be_waited_for = |node: &MnId| {
@@ -169,27 +170,26 @@ impl Master {
         );
         let writes = vec![self.members_change(next.number)];
         self.settling.is_frozen = true;
-        self.set_view(now_ms, next, writes, text, out);
+        self.set_view(ctx, next, writes, text);
         true
     }
 
     /// A member has taken bars back, or did not answer.
     pub(super) fn unbarred(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         node: MnId,
         result: Result<NodeReply, String>,
-        out: &mut Actions,
     ) {
         let again_ms = match result {
             Ok(NodeReply::Bars(bars)) => {
                 self.contact.bars(node, bars);
-                now_ms
+                ctx.now_ms
             }
             other => {
-                out.push(Action::Log(Level::Info, format!("{node} keeps its bars: {other:?}")));
-                self.probe(now_ms, node, out);
-                now_ms + PAUSE_MS
+                ctx.info(format!("{node} keeps its bars: {other:?}"));
+                self.probe(ctx, node);
+                ctx.now_ms + PAUSE_MS
             }
         };
         self.settling.again_ms.insert(node, again_ms);

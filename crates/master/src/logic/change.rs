@@ -29,7 +29,8 @@ use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Place, View};
 
-use super::{Action, Actions, Level, Master, Phase};
+use super::context::Ctx;
+use super::{Action, Level, Phase, State};
 use crate::jobs::{Job, JobError, JobReport, Recovered};
 use crate::record::{Record, Write, draining_key, member_key};
 
@@ -70,7 +71,7 @@ struct Running {
     epoch: u64,
 }
 
-impl Master {
+impl State {
     /// A repair session does not go on; it may be an earlier master's.
     pub(super) fn retire(&mut self, repairer: ClientId) {
         if removed(Mutant::EarlierRepairerGoesOn) {
@@ -88,61 +89,61 @@ impl Master {
     }
 
     /// Does what is due in a formed cluster.
-    pub(super) fn keep_whole(&mut self, now_ms: u64, is_tick: bool, out: &mut Actions) {
+    pub(super) fn keep_whole(&mut self, ctx: &mut Ctx<'_>, is_tick: bool) {
         if self.view().is_none() {
             return;
         }
         if is_tick {
-            self.expire(now_ms, out);
+            self.expire(ctx);
         }
-        self.go_on_without(now_ms, out);
-        self.fence_all(now_ms, out);
-        self.stand_all(now_ms, out);
-        while self.step(now_ms, out) {}
+        self.go_on_without(ctx);
+        self.fence_all(ctx);
+        self.stand_all(ctx);
+        while self.step(ctx) {}
     }
 
     /// Takes a step if one is due; whether another may follow at once.
-    fn step(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+    fn step(&mut self, ctx: &mut Ctx<'_>) -> bool {
         match self.stage() {
             Some(Stage::Frozen)
                 if self.repair.running.is_none()
                     && (self.all_follow() || removed(Mutant::ChangeDoesNotWait))
-                    && self.may_take_effect(now_ms) =>
+                    && self.may_take_effect(ctx) =>
             {
-                if !(self.bars_are_told() && self.widen_scope(now_ms, out)) {
-                    self.advance(now_ms, out);
+                if !(self.bars_are_told() && self.widen_scope(ctx)) {
+                    self.advance(ctx);
                 }
                 true
             }
             Some(Stage::Switched) if self.all_follow() || removed(Mutant::SwitchDoesNotWait) => {
                 if self.view().is_some_and(View::is_to_be_cleared) {
-                    self.start_job(now_ms, Job::Clear, out);
+                    self.start_job(ctx, Job::Clear);
                     return false;
                 }
-                self.advance(now_ms, out);
+                self.advance(ctx);
                 true
             }
             Some(Stage::Transforming) => {
                 // All who were given up before this stage are fenced, even if this master has yet to hear it.
                 let dead = self.sessions.given_up().collect();
-                self.start_job(now_ms, Job::Transform { dead }, out);
+                self.start_job(ctx, Job::Transform { dead });
                 false
             }
             Some(Stage::Frozen | Stage::Switched) => false,
-            None if self.mind_bars(now_ms, out) => false,
+            None if self.mind_bars(ctx) => false,
             None => {
-                let splits = self.split(now_ms, out);
-                let grows = self.add_regions(now_ms, out) || splits;
+                let splits = self.split(ctx);
+                let grows = self.add_regions(ctx) || splits;
                 if self.sessions.given_up().next().is_none() {
-                    if !grows && !self.admit(now_ms, out) {
-                        self.grow(now_ms, out);
-                        self.scrub(now_ms, out);
+                    if !grows && !self.admit(ctx) {
+                        self.grow(ctx);
+                        self.scrub(ctx);
                     }
-                } else if self.may_start(now_ms) {
+                } else if self.may_start(ctx) {
                     let fenced = self.sessions.given_up().filter(|client| self.is_fenced(*client));
                     let clients: Vec<ClientId> = fenced.take(TOGETHER).collect();
                     if !clients.is_empty() {
-                        self.start_job(now_ms, Job::Recover { clients }, out);
+                        self.start_job(ctx, Job::Recover { clients });
                     }
                 }
                 false
@@ -156,7 +157,7 @@ impl Master {
             && self.sessions.given_up().all(|client| self.is_fenced(client))
     }
 
-    fn advance(&mut self, now_ms: u64, out: &mut Actions) {
+    fn advance(&mut self, ctx: &mut Ctx<'_>) {
         let leaves_frozen = self.stage() == Some(Stage::Frozen);
         let mut writes = Vec::new();
         if leaves_frozen {
@@ -172,7 +173,7 @@ impl Master {
             None => "stable",
         };
         let text = format!("view {}: {stage}", view.number);
-        self.set_view(now_ms, view, writes, text, out);
+        self.set_view(ctx, view, writes, text);
     }
 
     /// The stage of the change that is under way.
@@ -183,18 +184,17 @@ impl Master {
     /// A new view is in force, once it is stored.
     pub(super) fn set_view(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         view: View,
         mut writes: Vec<Write>,
         text: String,
-        out: &mut Actions,
     ) {
         view.check().expect("a view that follows from a good one is good");
         writes.push(Write::Put(Record::View(view.clone())));
-        out.push(Action::Persist(writes));
-        out.push(Action::Log(Level::Info, text));
+        ctx.persist(writes);
+        ctx.info(text);
         if let Phase::Formed(old) = &self.phase {
-            self.history.view_changes(now_ms, old, &view);
+            self.history.view_changes(ctx.now_ms, old, &view);
         }
         if let Phase::Formed(old) = std::mem::replace(&mut self.phase, Phase::Formed(view)) {
             self.told.replaced(old);
@@ -202,7 +202,7 @@ impl Master {
     }
 
     /// Makes the view without the members that are gone, as far as something is left without them.
-    fn go_on_without(&mut self, now_ms: u64, out: &mut Actions) {
+    fn go_on_without(&mut self, ctx: &mut Ctx<'_>) {
         let losing = self.presences.losing.clone();
         let Some(view) = self.view() else { return };
         if losing.is_empty() {
@@ -230,7 +230,7 @@ impl Master {
             }
         }
         if let Some(view) = without {
-            self.lose(now_ms, &lost, view, out);
+            self.lose(ctx, &lost, view);
         }
         self.repair.hopeless = problem.as_ref().map(|_| {
             let number = self.view().map_or(number, |view| view.number);
@@ -239,7 +239,7 @@ impl Master {
         if let Some((node, nothing)) = problem {
             let problem =
                 format!("{node} is lost, and without it {nothing}. {}", self.what_is_gone());
-            out.push(Action::Log(Level::Warn, problem.clone()));
+            ctx.warn(problem.clone());
             self.problem = Some(problem);
         }
     }
@@ -264,7 +264,7 @@ impl Master {
         )
     }
 
-    fn lose(&mut self, now_ms: u64, lost: &[MnId], view: View, out: &mut Actions) {
+    fn lose(&mut self, ctx: &mut Ctx<'_>, lost: &[MnId], view: View) {
         let mut writes = Vec::new();
         for node in lost {
             self.presences.forget(*node);
@@ -290,35 +290,35 @@ impl Master {
         self.growth.abandon();
         self.splitting.abandon();
         self.adding.abandon();
-        self.history.lost(now_ms, lost);
-        self.set_view(now_ms, view, writes, text, out);
+        self.history.lost(ctx.now_ms, lost);
+        self.set_view(ctx, view, writes, text);
     }
 
-    fn may_start(&self, now_ms: u64) -> bool {
+    fn may_start(&self, ctx: &Ctx<'_>) -> bool {
         let Repair { running, not_before_ms, retired, .. } = &self.repair;
-        running.is_none() && *not_before_ms <= now_ms && retired.is_empty()
+        running.is_none() && *not_before_ms <= ctx.now_ms && retired.is_empty()
     }
 
-    pub(super) fn start_job(&mut self, now_ms: u64, job: Job, out: &mut Actions) {
-        if !self.may_start(now_ms) {
+    pub(super) fn start_job(&mut self, ctx: &mut Ctx<'_>, job: Job) {
+        if !self.may_start(ctx) {
             return;
         }
-        let Some(client) = self.repairer(out) else { return };
+        let Some(client) = self.repairer(ctx) else { return };
         let Some(view) = self.view().cloned().map(Box::new) else { return };
         let token = self.repair.next_token;
         self.repair.next_token += 1;
-        let epoch = self.epochs.newest(out);
+        let epoch = self.epochs.newest(ctx);
         self.repair.running = Some(Running { token, view: view.number, epoch });
-        out.push(Action::Job { token, client, view, job });
+        ctx.push(Action::Job { token, client, view, job });
     }
 
     /// The session of the next job.
-    fn repairer(&mut self, out: &mut Actions) -> Option<ClientId> {
+    fn repairer(&mut self, ctx: &mut Ctx<'_>) -> Option<ClientId> {
         if self.repair.current.is_none() {
             let mut writes = Vec::new();
             let client = self.sessions.new_id(&mut writes)?;
             writes.push(Write::Put(Record::Repairer(client)));
-            out.push(Action::Persist(writes));
+            ctx.persist(writes);
             self.repair.current = Some(client);
         }
         self.repair.current
@@ -326,10 +326,9 @@ impl Master {
 
     pub(super) fn job_done(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         token: u64,
         result: Result<JobReport, JobError>,
-        out: &mut Actions,
     ) {
         let Some(running) = self.repair.running.take_if(|running| running.token == token) else {
             return;
@@ -337,12 +336,12 @@ impl Master {
         match result {
             Ok(report) => {
                 self.repair.failures = 0;
-                self.job_succeeded(now_ms, running.view, report, out);
+                self.job_succeeded(ctx, running.view, report);
             }
             Err(error) => {
                 let pause = (PAUSE_MS << self.repair.failures.min(8)).min(MAX_PAUSE_MS);
                 self.repair.failures += 1;
-                self.repair.not_before_ms = now_ms + pause;
+                self.repair.not_before_ms = ctx.now_ms + pause;
                 if let Some(repairer) = self.repair.current.take_if(|_| error.may_linger) {
                     if self.repair.retired.is_empty() {
                         self.repair.retired_in = running.epoch;
@@ -350,28 +349,28 @@ impl Master {
                     self.retire(repairer);
                 }
                 let text = format!("a repair stopped, and is tried again: {error}");
-                out.push(Action::Log(Level::Warn, text));
+                ctx.warn(text);
                 if let Some(node) = error.node {
-                    self.probe(now_ms, node, out);
+                    self.probe(ctx, node);
                 }
             }
         }
     }
 
-    fn job_succeeded(&mut self, now_ms: u64, by: u64, report: JobReport, out: &mut Actions) {
+    fn job_succeeded(&mut self, ctx: &mut Ctx<'_>, by: u64, report: JobReport) {
         match report {
             JobReport::Scrubbed { subtable, first, looked } => {
-                self.has_looked(now_ms, (by, subtable, first), looked, out);
+                self.has_looked(ctx, (by, subtable, first), looked);
             }
             JobReport::Cleared { slots_changed } => {
                 if self.view().is_some_and(|view| view.number == by) {
                     if slots_changed > 0 {
                         let text = format!("{slots_changed} moved entries are cleared");
-                        out.push(Action::Log(Level::Info, text));
+                        ctx.info(text);
                     }
                     // There may be room again where there was none.
                     self.growth.look_again();
-                    self.advance(now_ms, out);
+                    self.advance(ctx);
                 }
             }
             JobReport::Transformed { slots_changed, bytes_copied, damaged } => {
@@ -381,25 +380,25 @@ impl Master {
                         "{damaged} objects are damaged where they were copied from; the copies are of \
                          other replicas"
                     );
-                    out.push(Action::Log(Level::Warn, text));
+                    ctx.warn(text);
                 }
                 if self.view().is_some_and(|view| view.number == by) {
                     let text = format!(
                         "replicas are equal: {slots_changed} slots changed, {bytes_copied} bytes \
                          copied"
                     );
-                    out.push(Action::Log(Level::Info, text));
-                    self.advance(now_ms, out);
+                    ctx.info(text);
+                    self.advance(ctx);
                 }
             }
-            JobReport::Recovered(recovered) => self.clients_recovered(recovered, out),
+            JobReport::Recovered(recovered) => self.clients_recovered(ctx, recovered),
         }
     }
 
-    fn clients_recovered(&mut self, all: Vec<Recovered>, out: &mut Actions) {
+    fn clients_recovered(&mut self, ctx: &mut Ctx<'_>, all: Vec<Recovered>) {
         let Phase::Formed(view) = &self.phase else { return };
         let mut writes = Vec::new();
-        let mut logs = Vec::new();
+        let mut texts = Vec::new();
         for Recovered { recovery, owned, leftovers } in all {
             let client = recovery.client;
             let writes_before = writes.len();
@@ -412,16 +411,16 @@ impl Master {
                 "{client} is recovered: {} blocks, {} writes completed, {} withdrawn",
                 recovery.blocks, recovery.committed, recovery.aborted
             );
-            logs.push(Action::Log(Level::Info, text));
+            texts.push((Level::Info, text));
             if recovery.strange > 0 {
                 let text = format!("{client} left {} things no client leaves", recovery.strange);
-                logs.push(Action::Log(Level::Warn, text));
+                texts.push((Level::Warn, text));
             }
             self.history.recovered(recovery);
         }
-        if !writes.is_empty() {
-            out.push(Action::Persist(writes));
-            out.append(&mut logs);
+        ctx.persist(writes);
+        for (level, text) in texts {
+            ctx.push(Action::Log(level, text));
         }
     }
 }

@@ -27,7 +27,8 @@ use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 
-use super::Master;
+use super::State;
+use super::context::Ctx;
 
 /// What is known of members.
 #[derive(Debug, Default)]
@@ -102,7 +103,7 @@ impl Contact {
     }
 }
 
-impl Master {
+impl State {
     /// How long before a question that came then the lease of who asks begins, in milliseconds;
     /// `u64::MAX` if there is none.
     pub(super) fn behind_ms(&self, asked_ms: u64) -> u64 {
@@ -115,7 +116,7 @@ impl Master {
     }
 
     /// Looks how late contact is.
-    pub(super) fn follow_contact(&mut self, now_ms: u64) {
+    pub(super) fn follow_contact(&mut self, ctx: &Ctx<'_>) {
         let Some(view) = self.view() else { return };
         let names = |view: &View| view.members.iter().map(|member| member.node).collect();
         let members: Vec<MnId> = names(view);
@@ -130,12 +131,12 @@ impl Master {
             return;
         }
         let answered = |node: MnId| match is_local(node) {
-            true => Some(now_ms),
+            true => Some(ctx.now_ms),
             false => self.contact.members.get(&node).and_then(|said| said.answered_ms),
         };
         // Where there is no majority beside one of them nobody is ever barred.
         let of = |set: &Vec<MnId>| match set.len() {
-            ..=2 => Some(now_ms),
+            ..=2 => Some(ctx.now_ms),
             _ => self.contact.of(set, answered),
         };
         let latest = sets.iter().map(of).min().flatten();

@@ -20,16 +20,17 @@ use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, View};
 
 use super::balance::{Kind, Moves};
-use super::{Action, Actions, Level, Master, refused};
+use super::context::Ctx;
+use super::{State, refused};
 use crate::placement::{Room, roomiest};
 use crate::plan::padded;
 use crate::record::{Record, Write, draining_key, member_key};
 
-impl Master {
+impl State {
     /// A node is to leave, or to stay after all.
-    pub(super) fn drain(&mut self, node: MnId, cancel: bool, out: &mut Actions) -> MasterReply {
+    pub(super) fn drain(&mut self, ctx: &mut Ctx<'_>, node: MnId, cancel: bool) -> MasterReply {
         if self.view().is_none() {
-            return self.not_ready();
+            return self.not_ready(ctx);
         }
         if self.drained.contains_key(&node) {
             return match cancel {
@@ -45,20 +46,17 @@ impl Master {
             (true, false) => return refused(format!("{node} is not being drained")),
             (true, true) => {
                 self.draining.remove(&node);
-                out.push(Action::Persist(vec![Write::Remove(draining_key(node))]));
-                out.push(Action::Log(Level::Info, format!("{node} stays after all")));
+                ctx.persist(vec![Write::Remove(draining_key(node))]);
+                ctx.info(format!("{node} stays after all"));
             }
             (false, true) => {}
             (false, false) => {
-                if let Err(reason) = self.check_drain(node) {
+                if let Err(reason) = self.check_drain(ctx, node) {
                     return refused(reason);
                 }
                 self.draining.insert(node);
-                out.push(Action::Persist(vec![Write::Put(Record::Draining(node))]));
-                out.push(Action::Log(
-                    Level::Info,
-                    format!("{node} is to leave, what it holds moves to others"),
-                ));
+                ctx.persist(vec![Write::Put(Record::Draining(node))]);
+                ctx.info(format!("{node} is to leave, what it holds moves to others"));
             }
         }
         self.growth.look_again();
@@ -66,13 +64,13 @@ impl Master {
     }
 
     /// Whether the others can take over what a member holds.
-    fn check_drain(&self, node: MnId) -> Result<(), String> {
+    fn check_drain(&self, ctx: &Ctx<'_>, node: MnId) -> Result<(), String> {
         let Some(view) = self.view() else { return Ok(()) };
         let usable = view.members.iter().filter(|m| m.node != node && self.is_usable(m.node));
         let left = usable.count();
         let factors = [
-            ("index_replicas", self.settings.index_replicas),
-            ("data_replicas", self.settings.data_replicas),
+            ("index_replicas", ctx.settings.index_replicas),
+            ("data_replicas", ctx.settings.data_replicas),
         ];
         if let Some((setting, replicas)) = factors.iter().find(|(_, r)| usize::from(*r) > left) {
             return Err(format!(
@@ -130,7 +128,7 @@ impl Master {
     }
 
     /// Goes on without a member that is drained and empty; whether there was one.
-    pub(super) fn finish_drain(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+    pub(super) fn finish_drain(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let may_leave =
             |view: &&View| view.change.is_none() && self.standing.is_settled() && !self.has_bars();
         let Some(view) = self.view().filter(may_leave) else { return false };
@@ -149,7 +147,7 @@ impl Master {
         self.present.remove(&node);
         self.presences.forget(node);
         let text = format!("view {}: without {node}, which is drained", next.number);
-        self.set_view(now_ms, next, writes, text, out);
+        self.set_view(ctx, next, writes, text);
         true
     }
 }

@@ -15,7 +15,8 @@
 
 use fusee_control::master::Epochs;
 
-use super::{Action, Actions, Master};
+use super::State;
+use super::context::Ctx;
 use crate::record::{Record, Write};
 
 /// Epochs per write to the store.
@@ -39,16 +40,16 @@ impl Epoch {
     }
 
     /// The newest epoch, which may be told.
-    pub fn newest(&mut self, out: &mut Actions) -> u64 {
+    pub fn newest(&mut self, ctx: &mut Ctx<'_>) -> u64 {
         if self.newest == self.end {
             self.end += EPOCHS_PER_RECORD;
-            out.push(Action::Persist(vec![Write::Put(Record::Epochs { end: self.end })]));
+            ctx.persist(vec![Write::Put(Record::Epochs { end: self.end })]);
         }
         self.newest
     }
 }
 
-impl Master {
+impl State {
     /// The epochs, as sessions are told.
     pub(super) fn epochs(&self) -> Epochs {
         let newest = self.epochs.newest;
@@ -58,17 +59,17 @@ impl Master {
     }
 
     /// Begins another epoch, if one is wanted and all act in the newest.
-    pub(super) fn next_epoch(&mut self, now_ms: u64, out: &mut Actions) {
+    pub(super) fn next_epoch(&mut self, ctx: &mut Ctx<'_>) {
         if !self.epochs.wanted
             || self.view().is_none()
-            || now_ms < self.epochs.begun_ms + self.settings.lease.epoch_ms()
+            || ctx.now_ms < self.epochs.begun_ms + ctx.settings.lease.epoch_ms()
             || self.epochs().passed < self.epochs.newest
         {
             return;
         }
         self.epochs.wanted = false;
-        self.epochs.begun_ms = now_ms;
+        self.epochs.begun_ms = ctx.now_ms;
         self.epochs.newest += 1;
-        self.epochs.newest(out);
+        self.epochs.newest(ctx);
     }
 }

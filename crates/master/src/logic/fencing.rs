@@ -12,7 +12,8 @@ use fusee_control::node::{MAX_CLIENTS, NodeReply, NodeRequest};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
 
-use super::{Action, Actions, Master, Purpose};
+use super::State;
+use super::context::{Ctx, Purpose};
 use crate::record::{Write, repairer_key};
 
 /// How long to wait after a failure.
@@ -67,7 +68,7 @@ impl Fences {
     }
 }
 
-impl Master {
+impl State {
     /// Whether no verb of a client that is to be shut out executes at any member any more.
     pub(super) fn is_fenced(&self, client: ClientId) -> bool {
         if removed(Mutant::RecoveryBeforeTheFence) {
@@ -82,33 +83,33 @@ impl Master {
     }
 
     /// Tells members whom to shut out.
-    pub(super) fn fence_all(&mut self, now_ms: u64, out: &mut Actions) {
+    pub(super) fn fence_all(&mut self, ctx: &mut Ctx<'_>) {
         let Some(view) = self.view() else { return };
         let members: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
         self.fences.follow(&members);
         for node in members {
             let Some(told) = self.fences.members.get_mut(&node) else { continue };
-            let due = !told.left.is_empty() && told.again_ms <= now_ms;
+            let due = !told.left.is_empty() && told.again_ms <= ctx.now_ms;
             if due && !removed(Mutant::RecoveryBeforeTheFence) {
                 // Should no answer come at all.
-                told.again_ms = now_ms + self.settings.lease.lease_ms;
+                told.again_ms = ctx.now_ms + ctx.settings.lease.lease_ms;
                 let clients: Vec<ClientId> = told.left.iter().copied().take(MAX_CLIENTS).collect();
                 let request = NodeRequest::Fence { clients: clients.clone() };
-                self.call(node, request, Purpose::Fence(clients), out);
+                ctx.call(&self.members, node, request, Purpose::Fence(clients));
             }
         }
-        self.forget_repairers(out);
+        self.forget_repairers(ctx);
     }
 
     /// Repair sessions leave nothing behind: once they are shut out they are over.
-    fn forget_repairers(&mut self, out: &mut Actions) {
+    fn forget_repairers(&mut self, ctx: &mut Ctx<'_>) {
         let over: Vec<ClientId> =
             self.repair.retired.iter().copied().filter(|client| self.is_fenced(*client)).collect();
         if over.is_empty() {
             return;
         }
         let removed = over.iter().map(|client| Write::Remove(repairer_key(*client)));
-        out.push(Action::Persist(removed.collect()));
+        ctx.persist(removed.collect());
         for client in over {
             self.repair.retired.remove(&client);
             self.fences.forget_client(client);
@@ -117,11 +118,10 @@ impl Master {
 
     pub(super) fn fence_answered(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         node: MnId,
         clients: &[ClientId],
         result: &Result<NodeReply, String>,
-        out: &mut Actions,
     ) {
         // Who is not there any more is over, or the node is lost.
         let Some(told) = self.fences.members.get_mut(&node) else { return };
@@ -129,10 +129,10 @@ impl Master {
             for client in clients {
                 told.left.remove(client);
             }
-            told.again_ms = now_ms;
+            told.again_ms = ctx.now_ms;
         } else {
-            told.again_ms = now_ms + PAUSE_MS;
-            self.probe(now_ms, node, out);
+            told.again_ms = ctx.now_ms + PAUSE_MS;
+            self.probe(ctx, node);
         }
     }
 }

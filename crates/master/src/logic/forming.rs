@@ -13,14 +13,15 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Member, View};
 
+use super::context::{Ctx, Purpose};
 use super::format::{Attempt, Outcome};
-use super::{Action, Actions, Level, Master, Phase, Purpose, RETRY_MS};
+use super::{Phase, RETRY_MS, State};
 use crate::plan::Plan;
 use crate::record::{Record, Write};
 
-impl Master {
+impl State {
     /// Does what is due: repeats calls, looks for absent nodes, starts to form the cluster.
-    pub(super) fn proceed(&mut self, now_ms: u64, out: &mut Actions) {
+    pub(super) fn proceed(&mut self, ctx: &mut Ctx<'_>) {
         let Phase::Forming { attempt, try_at_ms, look_at_ms } = &mut self.phase else { return };
         // Nobody has asked for one.
         if self.cluster.is_none() {
@@ -28,93 +29,92 @@ impl Master {
         }
         let mut calls = Vec::new();
         if let Some(attempt) = attempt {
-            let repeats = attempt.repeats(now_ms).into_iter();
+            let repeats = attempt.repeats(ctx.now_ms).into_iter();
             calls.extend(repeats.map(|(node, request)| (node, request, Purpose::Format)));
         }
-        let start = attempt.is_none() && *try_at_ms <= now_ms;
-        if *look_at_ms <= now_ms {
-            *look_at_ms = now_ms + RETRY_MS;
+        let start = attempt.is_none() && *try_at_ms <= ctx.now_ms;
+        if *look_at_ms <= ctx.now_ms {
+            *look_at_ms = ctx.now_ms + RETRY_MS;
             let absent = self.members.keys().filter(|node| !self.present.contains(node));
             calls.extend(absent.map(|node| (*node, NodeRequest::Describe, Purpose::Look)));
         }
         for (node, request, purpose) in calls {
-            self.call(node, request, purpose, out);
+            ctx.call(&self.members, node, request, purpose);
         }
-        if start && self.present.len() >= self.settings.memory_nodes as usize {
-            self.start_attempt(out);
+        if start && self.present.len() >= ctx.settings.memory_nodes as usize {
+            self.start_attempt(ctx);
         }
     }
 
-    fn start_attempt(&mut self, out: &mut Actions) {
-        let chosen = self.present.iter().take(self.settings.memory_nodes as usize);
+    fn start_attempt(&mut self, ctx: &mut Ctx<'_>) {
+        let chosen = self.present.iter().take(ctx.settings.memory_nodes as usize);
         let chosen: Vec<Member> = chosen.map(|node| self.members[node].clone()).collect();
-        let plan = match Plan::new(&self.settings, chosen) {
+        let plan = match Plan::new(&ctx.settings, chosen) {
             Ok(plan) => plan,
             // No pause helps; another node may.
-            Err(error) => return self.hold(u64::MAX, error.to_string(), out),
+            Err(error) => return self.hold(ctx, u64::MAX, error.to_string()),
         };
         let Some(cluster) = self.cluster else { return };
         self.last_attempt += 1;
-        out.push(Action::Persist(vec![Write::Put(Record::Attempt(self.last_attempt))]));
+        ctx.persist(vec![Write::Put(Record::Attempt(self.last_attempt))]);
         let text = format!("forming the cluster of {} memory nodes", plan.members().len());
-        out.push(Action::Log(Level::Info, text));
+        ctx.info(text);
         let begun = Attempt::new(plan, cluster, self.last_attempt);
         let calls = begun.first_calls();
         if let Phase::Forming { attempt, .. } = &mut self.phase {
             *attempt = Some(begun);
         }
         for (node, request) in calls {
-            self.call(node, request, Purpose::Format, out);
+            ctx.call(&self.members, node, request, Purpose::Format);
         }
     }
 
     /// Ends the attempt, if one runs, until `try_at_ms` or another node joins.
-    fn hold(&mut self, try_at_ms: u64, problem: String, out: &mut Actions) {
-        self.report(problem, out);
-        self.abandon_attempt(try_at_ms);
+    fn hold(&mut self, ctx: &mut Ctx<'_>, try_at_ms: u64, problem: String) {
+        self.report(ctx, problem);
+        self.abandon_attempt(ctx, try_at_ms);
     }
 
     /// Says what the matter is, once.
-    fn report(&mut self, problem: String, out: &mut Actions) {
+    fn report(&mut self, ctx: &mut Ctx<'_>, problem: String) {
         if self.problem.as_ref() != Some(&problem) {
-            out.push(Action::Log(Level::Warn, format!("cannot form the cluster: {problem}")));
+            ctx.warn(format!("cannot form the cluster: {problem}"));
             self.problem = Some(problem);
         }
     }
 
     pub(super) fn format_answered(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         node: MnId,
         result: Result<NodeReply, String>,
-        out: &mut Actions,
     ) {
         let Phase::Forming { attempt: Some(attempt), .. } = &mut self.phase else { return };
-        match attempt.answer(now_ms, node, result) {
+        match attempt.answer(ctx.now_ms, node, result) {
             Outcome::Call(request) => {
-                self.call(node, request, Purpose::Format, out);
+                ctx.call(&self.members, node, request, Purpose::Format);
             }
             Outcome::Wait => {}
-            Outcome::Repeat(problem) => self.report(problem, out),
+            Outcome::Repeat(problem) => self.report(ctx, problem),
             Outcome::Abort(problem) => {
                 // If it is another process now, its join or the next look will tell.
                 self.present.remove(&node);
-                self.hold(now_ms + RETRY_MS, problem, out);
+                self.hold(ctx, ctx.now_ms + RETRY_MS, problem);
             }
-            Outcome::Formed(view) => self.formed(now_ms, *view, out),
+            Outcome::Formed(view) => self.formed(ctx, *view),
         }
     }
 
     /// An absent node answered a look, or did not.
-    pub(super) fn looked(&mut self, now_ms: u64, node: MnId, result: Result<NodeReply, String>) {
+    pub(super) fn looked(&mut self, ctx: &Ctx<'_>, node: MnId, result: Result<NodeReply, String>) {
         if let (Some(member), Ok(NodeReply::Description(found))) = (self.members.get(&node), result)
             && member.identity == found.identity
         {
-            self.arrived(now_ms, node);
+            self.arrived(ctx, node);
         }
     }
 
-    fn formed(&mut self, now_ms: u64, view: View, out: &mut Actions) {
+    fn formed(&mut self, ctx: &mut Ctx<'_>, view: View) {
         let text = format!(
             "the cluster is formed: {} memory nodes, {} regions, {} index subtables",
             view.members.len(),
@@ -122,11 +122,11 @@ impl Master {
             view.subtables.len()
         );
         // From this record on, nothing is ever released again.
-        out.push(Action::Persist(vec![Write::Put(Record::View(view.clone()))]));
-        out.push(Action::Log(Level::Info, text));
+        ctx.persist(vec![Write::Put(Record::View(view.clone()))]);
+        ctx.info(text);
         self.problem = None;
         self.standing.restore_number(view.number);
         self.phase = Phase::Formed(view);
-        self.history.view_since(now_ms);
+        self.history.view_since(ctx.now_ms);
     }
 }

@@ -19,7 +19,8 @@ use fusee_core::change::Gain;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, View};
 
-use super::{Action, Actions, Level, Master, Purpose, reserving};
+use super::context::{Ctx, Purpose};
+use super::{State, reserving};
 use crate::placement::{Room, another};
 use crate::plan::{REGIONS, SUBTABLES, padded};
 
@@ -80,93 +81,101 @@ impl Growth {
     }
 }
 
-impl Master {
+impl State {
     /// Subtables and regions that have fewer replicas than they should.
-    pub(super) fn missing_replicas(&self) -> u64 {
+    pub(super) fn missing_replicas(&self, ctx: &Ctx<'_>) -> u64 {
         let Some(view) = self.view() else { return 0 };
-        (self.poor_subtables(view).count() + self.poor_regions(view).count()) as u64
+        (self.poor_subtables(ctx, view).count() + self.poor_regions(ctx, view).count()) as u64
     }
 
     /// Whether some have fewer than there are members for. What room there is belongs to them.
-    pub(super) fn owes_replicas(&self) -> bool {
+    pub(super) fn owes_replicas(&self, ctx: &Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
         let usable = view.members.iter().filter(|member| self.is_usable(member.node)).count();
         let owes = |(_, places): (u32, &[Place])| places.len() < usable;
-        self.poor_subtables(view).any(owes) || self.poor_regions(view).any(owes)
+        self.poor_subtables(ctx, view).any(owes) || self.poor_regions(ctx, view).any(owes)
     }
 
-    fn poor_subtables<'a>(&self, view: &'a View) -> impl Iterator<Item = (u32, &'a [Place])> {
+    fn poor_subtables<'a>(
+        &self,
+        ctx: &Ctx<'_>,
+        view: &'a View,
+    ) -> impl Iterator<Item = (u32, &'a [Place])> {
         let all = (0u32..).zip(&view.subtables).map(|(number, s)| (number, &s.places[..]));
-        let enough = usize::from(self.settings.index_replicas);
+        let enough = usize::from(ctx.settings.index_replicas);
         all.filter(move |(_, places)| places.len() < enough)
     }
 
-    fn poor_regions<'a>(&self, view: &'a View) -> impl Iterator<Item = (u32, &'a [Place])> {
+    fn poor_regions<'a>(
+        &self,
+        ctx: &Ctx<'_>,
+        view: &'a View,
+    ) -> impl Iterator<Item = (u32, &'a [Place])> {
         let all = (0u32..).zip(&view.regions).map(|(number, r)| (number, &r.places[..]));
-        let enough = usize::from(self.settings.data_replicas);
+        let enough = usize::from(ctx.settings.data_replicas);
         all.filter(move |(_, places)| places.len() < enough)
     }
 
     /// Starts to add replicas, if some are missing and there is room.
-    pub(super) fn grow(&mut self, now_ms: u64, out: &mut Actions) {
+    pub(super) fn grow(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(growing) = &self.growth.under_way {
             let is_there = self.members.get(&growing.node).map(|member| member.identity);
-            if growing.until_ms > now_ms && is_there == Some(growing.identity) {
+            if growing.until_ms > ctx.now_ms && is_there == Some(growing.identity) {
                 return;
             }
             self.growth.under_way = None;
         }
         let number = self.view().map(|view| view.number);
-        if self.growth.not_before_ms > now_ms
+        if self.growth.not_before_ms > ctx.now_ms
             || self.growth.at_rest == number
             || !self.presences.losing.is_empty()
         {
             return;
         }
-        let missing = self.missing_replicas();
+        let missing = self.missing_replicas(ctx);
         if missing == 0 {
-            self.history.whole(now_ms);
-            self.even_out(now_ms, out);
-        } else if let Some((node, extents)) = self.choose() {
+            self.history.whole(ctx.now_ms);
+            self.even_out(ctx);
+        } else if let Some((node, extents)) = self.choose(ctx) {
             let gains = extents.into_iter().map(|extent| (extent, None)).collect();
-            self.begin(now_ms, node, gains, out);
+            self.begin(ctx, node, gains);
         } else if self.next_moves().is_some() {
             // Where members are unevenly full that makes room.
-            self.even_out(now_ms, out);
+            self.even_out(ctx);
         } else {
             let text = format!(
                 "{missing} subtables and regions have too few replicas, and no memory node has \
                  room for more; start another memory node"
             );
-            self.rest(Some(text), out);
+            self.rest(ctx, Some(text));
         }
     }
 
     /// Nothing is missing: moves what lies in the wrong place.
-    fn even_out(&mut self, now_ms: u64, out: &mut Actions) {
+    fn even_out(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(moves) = self.next_moves() {
-            if self.growth.next_move_ms <= now_ms {
+            if self.growth.next_move_ms <= ctx.now_ms {
                 let gains = moves.extents.into_iter();
                 let gains = gains.map(|(extent, leaving)| (extent, Some(leaving))).collect();
-                self.begin(now_ms, moves.to, gains, out);
+                self.begin(ctx, moves.to, gains);
             }
-        } else if !self.finish_drain(now_ms, out) {
+        } else if !self.finish_drain(ctx) {
             let stuck: Vec<String> = self.draining.iter().map(MnId::to_string).collect();
             let text = format!(
                 "{} cannot be emptied: no other memory node has room; start another one, or take \
                  the drain back",
                 stuck.join(", ")
             );
-            self.rest((!stuck.is_empty()).then_some(text), out);
+            self.rest(ctx, (!stuck.is_empty()).then_some(text));
         }
     }
 
     /// There is nothing to be done in this view, or nothing can be.
-    fn rest(&mut self, problem: Option<String>, out: &mut Actions) {
+    fn rest(&mut self, ctx: &mut Ctx<'_>, problem: Option<String>) {
         match problem {
             Some(text) => {
                 if self.problem.as_ref() != Some(&text) {
-                    out.push(Action::Log(Level::Warn, text.clone()));
+                    ctx.warn(text.clone());
                     self.problem = Some(text);
                 }
                 self.growth.told = true;
@@ -183,12 +192,12 @@ impl Master {
     }
 
     /// What to add next, and on which node.
-    pub(super) fn choose(&self) -> Option<(MnId, Vec<Extent>)> {
+    pub(super) fn choose(&self, ctx: &Ctx<'_>) -> Option<(MnId, Vec<Extent>)> {
         let view = self.view()?;
         let subtable = padded(view.geometry.subtable_bytes());
         let mut rooms = self.rooms(view, false, subtable);
         let mut chosen: Option<(MnId, Vec<Extent>)> = None;
-        for (number, places) in self.poor_subtables(view) {
+        for (number, places) in self.poor_subtables(ctx, view) {
             let Some(node) = another(SUBTABLES, &rooms, number.into(), &names(places)) else {
                 continue;
             };
@@ -203,7 +212,7 @@ impl Master {
             return chosen;
         }
         let rooms = self.rooms(view, true, padded(view.geometry.region_bytes));
-        self.poor_regions(view).find_map(|(region, places)| {
+        self.poor_regions(ctx, view).find_map(|(region, places)| {
             let node = another(REGIONS, &rooms, region.into(), &names(places))?;
             Some((node, vec![Extent::Region { region, primary: false }]))
         })
@@ -229,13 +238,7 @@ impl Master {
         room.collect()
     }
 
-    fn begin(
-        &mut self,
-        now_ms: u64,
-        node: MnId,
-        gains: Vec<(Extent, Option<Place>)>,
-        out: &mut Actions,
-    ) {
+    fn begin(&mut self, ctx: &mut Ctx<'_>, node: MnId, gains: Vec<(Extent, Option<Place>)>) {
         let (Some(view), Some(member)) = (self.view(), self.members.get(&node)) else { return };
         let attempt = self.last_attempt;
         let requests = gains.iter().map(|(extent, _)| reserving::request(view, attempt, *extent));
@@ -254,27 +257,26 @@ impl Master {
             until_ms: 0,
         };
         let text = format!("{node} gets replicas of {} extents", gains.len());
-        out.push(Action::Log(Level::Info, text));
+        ctx.info(text);
         self.growth.under_way = Some(growing);
-        self.ask_for_room(now_ms, out);
+        self.ask_for_room(ctx);
     }
 
-    fn ask_for_room(&mut self, now_ms: u64, out: &mut Actions) {
+    fn ask_for_room(&mut self, ctx: &mut Ctx<'_>) {
         let Some(growing) = &self.growth.under_way else { return };
         let (node, request) = (growing.node, growing.requests[growing.done].clone());
-        let token = self.call(node, request, Purpose::Grow, out);
+        let token = ctx.call(&self.members, node, request, Purpose::Grow);
         if let Some(growing) = &mut self.growth.under_way {
             growing.token = token;
-            growing.until_ms = now_ms + PATIENCE_MS;
+            growing.until_ms = ctx.now_ms + PATIENCE_MS;
         }
     }
 
     pub(super) fn grow_answered(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         token: u64,
         result: Result<NodeReply, String>,
-        out: &mut Actions,
     ) {
         let Some(growing) = &mut self.growth.under_way else { return };
         if growing.token != Some(token) {
@@ -303,7 +305,7 @@ impl Master {
                 if !matches!(refusal, NodeRefusal::PoolFull { .. }) {
                     self.growth.full.insert((node, !region));
                     let text = format!("{node} gets no replica: {refusal}");
-                    out.push(Action::Log(Level::Warn, text));
+                    ctx.warn(text);
                 }
                 if growing.places.is_empty() {
                     self.growth.under_way = None;
@@ -318,20 +320,20 @@ impl Master {
         };
         if let Some(problem) = problem {
             self.growth.under_way = None;
-            self.growth.not_before_ms = now_ms + PAUSE_MS;
-            out.push(Action::Log(Level::Warn, format!("no replica is added: {problem}")));
-            return self.probe(now_ms, node, out);
+            self.growth.not_before_ms = ctx.now_ms + PAUSE_MS;
+            ctx.warn(format!("no replica is added: {problem}"));
+            return self.probe(ctx, node);
         }
         growing.done += 1;
         if growing.done < growing.requests.len() {
-            return self.ask_for_room(now_ms, out);
+            return self.ask_for_room(ctx);
         }
         let Some(growing) = self.growth.under_way.take() else { return };
-        self.add_replicas(now_ms, &growing, out);
+        self.add_replicas(ctx, &growing);
     }
 
     /// The room is there: the view says so.
-    fn add_replicas(&mut self, now_ms: u64, growing: &Growing, out: &mut Actions) {
+    fn add_replicas(&mut self, ctx: &mut Ctx<'_>, growing: &Growing) {
         let Some(view) = self.view() else { return };
         if view.number != growing.view || view.change.is_some() {
             return;
@@ -351,7 +353,7 @@ impl Master {
         if let Err(error) = next.check() {
             // The offsets come from elsewhere.
             let text = format!("{} gave room that is none: {error}", member.node);
-            out.push(Action::Log(Level::Warn, text));
+            ctx.warn(text);
             self.growth.full.extend([(growing.node, false), (growing.node, true)]);
             return;
         }
@@ -362,9 +364,9 @@ impl Master {
             regions.len(),
             member.node
         );
-        let pause_ms = moved_bytes.saturating_mul(1_000) / self.settings.move_bytes_per_s;
-        self.growth.next_move_ms = self.growth.next_move_ms.max(now_ms + pause_ms);
-        self.set_view(now_ms, next, Vec::new(), text, out);
+        let pause_ms = moved_bytes.saturating_mul(1_000) / ctx.settings.move_bytes_per_s;
+        self.growth.next_move_ms = self.growth.next_move_ms.max(ctx.now_ms + pause_ms);
+        self.set_view(ctx, next, Vec::new(), text);
     }
 }
 

@@ -17,37 +17,38 @@ use fusee_control::master::{Epochs, MasterReply, MasterRequest};
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
 
+use super::context::Ctx;
 use super::presence::Asker;
-use super::{Action, Actions, Level, Master, refused};
+use super::{Action, State, refused};
 use crate::record::{CLUSTER_KEY, Record, VIEW_KEY, Write};
 use crate::settings::Lease;
 
 /// Clusters whose members are mentioned in the log, each once.
 const MAX_STRANGERS: usize = 16;
 
-impl Master {
+impl State {
     /// The answer to a request that ends here: to form a cluster, or of somebody who has no business with
     /// this one.
     pub(super) fn identify(
         &mut self,
+        ctx: &mut Ctx<'_>,
         asker: Option<ClusterId>,
         request: &MasterRequest,
-        out: &mut Actions,
     ) -> Option<MasterReply> {
         if let MasterRequest::Form { cluster } = request {
-            return Some(self.form(*cluster, out));
+            return Some(self.form(ctx, *cluster));
         }
         let own = self.cluster;
         if let MasterRequest::Destroy { cluster, with_living_data } = request {
-            return Some(self.destroy(*cluster, *with_living_data, out));
+            return Some(self.destroy(ctx, *cluster, *with_living_data));
         }
         if let Some(asker) = asker
             && Some(asker) != own
         {
-            if let Some(reply) = self.epilogue(asker, request) {
+            if let Some(reply) = self.epilogue(ctx, asker, request) {
                 return Some(reply);
             }
-            self.note_stranger(asker, out);
+            self.note_stranger(ctx, asker);
             return Some(MasterReply::WrongCluster { cluster: own });
         }
         // People may look at it.
@@ -57,19 +58,19 @@ impl Master {
         None
     }
 
-    fn form(&mut self, cluster: ClusterId, out: &mut Actions) -> MasterReply {
+    fn form(&mut self, ctx: &mut Ctx<'_>, cluster: ClusterId) -> MasterReply {
         match self.cluster {
             None if self.destroyed.contains(&cluster) => refused(format!(
                 "cluster {cluster} was destroyed, and its number is not used again; nothing was changed"
             )),
             None => {
                 self.cluster = Some(cluster);
-                out.push(Action::Persist(vec![Write::Put(Record::Cluster(cluster))]));
+                ctx.persist(vec![Write::Put(Record::Cluster(cluster))]);
                 let text = format!(
                     "cluster {cluster} is to be formed, as soon as {} memory nodes have joined",
-                    self.settings.memory_nodes
+                    ctx.settings.memory_nodes
                 );
-                out.push(Action::Log(Level::Info, text));
+                ctx.info(text);
                 MasterReply::Done
             }
             Some(own) if own == cluster => MasterReply::Done,
@@ -81,9 +82,9 @@ impl Master {
 
     fn destroy(
         &mut self,
+        ctx: &mut Ctx<'_>,
         cluster: ClusterId,
         with_living_data: bool,
-        out: &mut Actions,
     ) -> MasterReply {
         if self.cluster != Some(cluster) {
             return match self.destroyed.contains(&cluster) {
@@ -101,35 +102,35 @@ impl Master {
         let gone = [Write::Remove(VIEW_KEY.into()), Write::Remove(CLUSTER_KEY.into())];
         let mut writes = Vec::from(gone);
         writes.push(Write::Put(Record::Destroyed(cluster)));
-        out.push(Action::Persist(writes));
-        out.push(Action::Clear);
-        out.push(Action::Log(
-            Level::Warn,
-            format!("cluster {cluster} is destroyed, as somebody asked"),
-        ));
+        ctx.persist(writes);
+        ctx.push(Action::Clear);
+        ctx.warn(format!("cluster {cluster} is destroyed, as somebody asked"));
         let waiting = self.presences.take_waiting();
         let destroyed = std::mem::take(&mut self.destroyed);
-        let anew = Master::restore(self.settings.clone(), self.next_call, Vec::new());
-        let anew = anew.expect("there is nothing to be wrong");
-        let next_call = self.next_call;
-        let repair = self.repair.anew();
         // Answers to calls and jobs of the old cluster may still come: their names are not used again.
-        *self = Master { destroyed, next_call, repair, ..anew };
+        let repair = self.repair.anew();
+        *self = State { destroyed, repair, ..State::new(ctx.calls.next_token()) };
+        ctx.calls.cancel_all();
         self.destroyed.insert(cluster);
         for (token, asker) in waiting {
             let reply = match asker {
                 Asker::Node { .. } => MasterReply::Expelled,
                 Asker::Sessions { clients, known, .. } => {
-                    shut_out(clients, known, self.settings.lease)
+                    shut_out(clients, known, ctx.settings.lease)
                 }
             };
-            out.push(Action::Reply { token, reply });
+            ctx.push(Action::Reply { token, reply });
         }
         MasterReply::Done
     }
 
     /// The last that members and sessions hear of a cluster that was destroyed here.
-    fn epilogue(&self, asker: ClusterId, request: &MasterRequest) -> Option<MasterReply> {
+    fn epilogue(
+        &self,
+        ctx: &Ctx<'_>,
+        asker: ClusterId,
+        request: &MasterRequest,
+    ) -> Option<MasterReply> {
         if !self.destroyed.contains(&asker) {
             return None;
         }
@@ -137,7 +138,7 @@ impl Master {
             MasterRequest::Alive { .. } => Some(MasterReply::Expelled),
             MasterRequest::Renew { sessions, known, .. } => {
                 let all = sessions.iter().map(|pulse| pulse.client).collect();
-                Some(shut_out(all, *known, self.settings.lease))
+                Some(shut_out(all, *known, ctx.settings.lease))
             }
             _ => None,
         }
@@ -154,7 +155,7 @@ impl Master {
         present.filter(move |node| self.view().is_some_and(|view| holds(view, *node)))
     }
 
-    fn note_stranger(&mut self, stranger: ClusterId, out: &mut Actions) {
+    fn note_stranger(&mut self, ctx: &mut Ctx<'_>, stranger: ClusterId) {
         if self.strangers.len() >= MAX_STRANGERS || !self.strangers.insert(stranger) {
             return;
         }
@@ -165,7 +166,7 @@ impl Master {
              what they hold and wait for their master: if it should be this one, stop it, and start it on \
              the store of cluster {stranger} (data_dir, or store)"
         );
-        out.push(Action::Log(Level::Warn, text));
+        ctx.warn(text);
     }
 }
 

@@ -6,22 +6,17 @@ use fusee_control::master::MasterReply;
 use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
 
-use super::{Action, Actions, Level, Master, Phase, Purpose, refused};
+use super::context::{Ctx, Purpose};
+use super::{Phase, State, refused};
 use crate::record::{Record, Write, drained_key, lost_key, member_key};
 use crate::settings::MAX_MEMORY_NODES;
 
 /// The longest address that a node may give.
 const MAX_ADDRESS_BYTES: usize = 512;
 
-impl Master {
+impl State {
     /// `elsewhere`: the node is on another machine than this master, as far as that is known.
-    pub(super) fn join(
-        &mut self,
-        now_ms: u64,
-        new: Member,
-        elsewhere: bool,
-        out: &mut Actions,
-    ) -> MasterReply {
+    pub(super) fn join(&mut self, ctx: &mut Ctx<'_>, new: Member, elsewhere: bool) -> MasterReply {
         if let Err(what) = check_member(&new) {
             return refused(what);
         }
@@ -33,7 +28,7 @@ impl Master {
             return refused(what);
         }
         if let Some(known) = known.cloned() {
-            return self.join_again(now_ms, &known, new, out);
+            return self.join_again(ctx, &known, new);
         }
         if self.lost.values().any(|lost| lost.identity == new.identity) {
             return refused("the cluster goes on without this node; restart it to join empty");
@@ -54,16 +49,16 @@ impl Master {
         let new = Member { node, ..new };
         writes.push(Write::Put(Record::Member(new.clone())));
         if let Some(old) = old {
-            out.push(Action::Log(Level::Info, format!("{node} takes the place of {old}")));
-            self.forget_candidate(old, &mut writes);
-            self.abandon_attempt_of(now_ms, old);
+            ctx.info(format!("{node} takes the place of {old}"));
+            self.forget_candidate(ctx, old, &mut writes);
+            self.abandon_attempt_of(ctx, old);
         }
-        self.its_place_is_taken(now_ms, &new, &mut writes, out);
-        out.push(Action::Persist(writes));
+        self.its_place_is_taken(ctx, &new, &mut writes);
+        ctx.persist(writes);
         let text = format!("{node} joined from {}", new.control);
-        out.push(Action::Log(Level::Info, text));
+        ctx.info(text);
         self.members.insert(node, new);
-        self.arrived(now_ms, node);
+        self.arrived(ctx, node);
         MasterReply::Joined { node }
     }
 
@@ -78,14 +73,19 @@ impl Master {
 
     /// Forgets a node that no view has ever had. Nothing is on it and nobody knows it: should it come back, it
     /// joins anew. Its name comes back.
-    pub(super) fn forget_candidate(&mut self, node: MnId, writes: &mut Vec<Write>) {
+    pub(super) fn forget_candidate(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        node: MnId,
+        writes: &mut Vec<Write>,
+    ) {
         debug_assert!(!self.in_view(node), "a member is lost or drained, never forgotten");
         self.members.remove(&node);
         self.present.remove(&node);
         self.presences.forget(node);
         self.admitting.forget(node);
         // What it still answers is not for whoever has the name next.
-        self.calls.retain(|_, (called, _)| *called != node);
+        ctx.calls.cancel_node(node);
         writes.push(Write::Remove(member_key(node)));
         self.names.give_back(node, writes);
     }
@@ -138,13 +138,7 @@ impl Master {
     }
 
     /// Another process had this address: it is gone, or somebody announces what is not its own.
-    fn its_place_is_taken(
-        &mut self,
-        now_ms: u64,
-        new: &Member,
-        writes: &mut Vec<Write>,
-        out: &mut Actions,
-    ) {
+    fn its_place_is_taken(&mut self, ctx: &mut Ctx<'_>, new: &Member, writes: &mut Vec<Write>) {
         let here = |member: &&Member| member.control == new.control;
         if let Some(old) = self.lost.values().find(here).map(|member| member.node) {
             self.lost.remove(&old);
@@ -157,17 +151,11 @@ impl Master {
         let old = self.view().and_then(|view| view.members.iter().find(here)).map(|m| m.node);
         if let Some(old) = old {
             // Who answers there says which.
-            self.probe(now_ms, old, out);
+            self.probe(ctx, old);
         }
     }
 
-    fn join_again(
-        &mut self,
-        now_ms: u64,
-        known: &Member,
-        new: Member,
-        out: &mut Actions,
-    ) -> MasterReply {
+    fn join_again(&mut self, ctx: &mut Ctx<'_>, known: &Member, new: Member) -> MasterReply {
         let node = known.node;
         let new = Member { node, ..new };
         if *known != new {
@@ -177,39 +165,39 @@ impl Master {
                     known.control
                 ));
             }
-            out.push(Action::Persist(vec![Write::Put(Record::Member(new.clone()))]));
+            ctx.persist(vec![Write::Put(Record::Member(new.clone()))]);
             self.members.insert(node, new);
-            self.abandon_attempt_of(now_ms, node);
+            self.abandon_attempt_of(ctx, node);
         }
-        self.arrived(now_ms, node);
+        self.arrived(ctx, node);
         MasterReply::Joined { node }
     }
 
-    pub(super) fn arrived(&mut self, now_ms: u64, node: MnId) {
+    pub(super) fn arrived(&mut self, ctx: &Ctx<'_>, node: MnId) {
         if !self.present.insert(node) {
             return;
         }
         // What was impossible may be possible with this one.
         match &mut self.phase {
-            Phase::Forming { try_at_ms, .. } => *try_at_ms = now_ms,
+            Phase::Forming { try_at_ms, .. } => *try_at_ms = ctx.now_ms,
             Phase::Formed(_) => self.growth.look_again(),
         }
     }
 
-    fn abandon_attempt_of(&mut self, now_ms: u64, node: MnId) {
+    fn abandon_attempt_of(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
         if let Phase::Forming { attempt, .. } = &self.phase
             && attempt.as_ref().is_some_and(|attempt| attempt.includes(node))
         {
-            self.abandon_attempt(now_ms);
+            self.abandon_attempt(ctx, ctx.now_ms);
         }
     }
 
-    pub(super) fn abandon_attempt(&mut self, try_again_ms: u64) {
+    pub(super) fn abandon_attempt(&mut self, ctx: &mut Ctx<'_>, try_again_ms: u64) {
         if let Phase::Forming { attempt, try_at_ms, .. } = &mut self.phase {
             *attempt = None;
             *try_at_ms = try_again_ms;
         }
-        self.calls.retain(|_, (_, purpose)| *purpose != Purpose::Format);
+        ctx.calls.cancel(&Purpose::Format);
     }
 }
 

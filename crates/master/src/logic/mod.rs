@@ -44,6 +44,7 @@ pub(crate) mod balance;
 mod barred;
 mod change;
 mod contact;
+mod context;
 mod draining;
 mod epochs;
 mod fencing;
@@ -81,6 +82,7 @@ use admitting::Admitting;
 use barred::Settling;
 use change::Repair;
 use contact::Contact;
+use context::{Calls, Ctx, Purpose};
 use epochs::Epoch;
 use fencing::Fences;
 use format::Attempt;
@@ -213,10 +215,17 @@ enum Phase {
     Formed(View),
 }
 
-/// The state of the master.
+/// The master: its settings, the calls that it has made, and its [`State`].
 #[derive(Debug)]
 pub struct Master {
     settings: Settings,
+    calls: Calls,
+    state: State,
+}
+
+/// What the master knows.
+#[derive(Debug)]
+struct State {
     /// `None` until somebody asks for one.
     cluster: Option<ClusterId>,
     /// Those that were given up here.
@@ -252,30 +261,7 @@ pub struct Master {
     history: History,
     epochs: Epoch,
     told: Told,
-    /// Calls under way; a call that belongs to an attempt is forgotten with it.
-    calls: BTreeMap<u64, (MnId, Purpose)>,
-    next_call: u64,
 }
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// Is it still there?
-    Look,
-    Format,
-    /// As `Look`, of a member that does not answer somebody.
-    Probe,
-    Fence(Vec<ClientId>),
-    /// To stand at the view of this number.
-    Stand(u64),
-    /// To take bars back.
-    Unbar,
-    Grow,
-    Split,
-    AddRegions,
-    Admit,
-}
-
-type Actions = Vec<Action>;
 
 impl Master {
     /// A master that goes on from a store's records. `random` is a random number.
@@ -284,8 +270,33 @@ impl Master {
         random: u64,
         records: Vec<Record>,
     ) -> Result<Master, RestoreError> {
-        let mut master = Master {
-            settings,
+        let state = State::restore(random, records)?;
+        Ok(Master { settings, calls: Calls::default(), state })
+    }
+
+    /// The cluster that it leads; `None` until one is to be formed.
+    pub fn cluster(&self) -> Option<ClusterId> {
+        self.state.cluster
+    }
+
+    /// The view in force.
+    pub fn view(&self) -> Option<&View> {
+        self.state.view()
+    }
+
+    /// Decides about an event. `now_ms` grows; where it starts does not matter.
+    pub fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Action> {
+        let Master { settings, calls, state } = self;
+        let mut ctx = Ctx::new(now_ms, settings, calls);
+        state.handle(&mut ctx, event);
+        ctx.into_actions()
+    }
+}
+
+impl State {
+    /// Of a master over an empty store.
+    fn new(random: u64) -> State {
+        State {
             cluster: None,
             destroyed: BTreeSet::new(),
             strangers: BTreeSet::new(),
@@ -314,19 +325,21 @@ impl Master {
             history: History::default(),
             epochs: Epoch::default(),
             told: Told::default(),
-            calls: BTreeMap::new(),
-            next_call: 0,
-        };
+        }
+    }
+
+    fn restore(random: u64, records: Vec<Record>) -> Result<State, RestoreError> {
+        let mut state = State::new(random);
         // Without a cluster the rest is what was left when one was destroyed.
         let is_formed = records.iter().any(|record| matches!(record, Record::Cluster(_)));
         let counts = |record: &Record| is_formed || matches!(record, Record::Destroyed(_));
         for record in records.into_iter().filter(counts) {
-            master.recall(record)?;
+            state.recall(record)?;
         }
-        if master.view().is_some_and(|view| master.cluster != Some(view.cluster)) {
+        if state.view().is_some_and(|view| state.cluster != Some(view.cluster)) {
             return Err(RestoreError::Cluster);
         }
-        Ok(master)
+        Ok(state)
     }
 
     fn recall(&mut self, record: Record) -> Result<(), RestoreError> {
@@ -363,91 +376,62 @@ impl Master {
         Ok(())
     }
 
-    /// The cluster that it leads; `None` until one is to be formed.
-    pub fn cluster(&self) -> Option<ClusterId> {
-        self.cluster
-    }
-
     /// The view in force.
-    pub fn view(&self) -> Option<&View> {
+    fn view(&self) -> Option<&View> {
         match &self.phase {
             Phase::Formed(view) => Some(view),
             Phase::Forming { .. } => None,
         }
     }
 
-    /// Decides about an event. `now_ms` grows; where it starts does not matter.
-    pub fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Action> {
-        let mut actions = Vec::new();
+    fn handle(&mut self, ctx: &mut Ctx<'_>, event: Event) {
         let is_tick = matches!(event, Event::Tick);
-        self.presences.pass(now_ms, self.settings.lease);
+        self.presences.pass(ctx.now_ms, ctx.settings.lease);
         match event {
             Event::Request { token, caller, request } => {
                 let reply = self
-                    .identify(caller.cluster, &request, &mut actions)
-                    .or_else(|| self.answer(now_ms, caller, token, request, &mut actions));
+                    .identify(ctx, caller.cluster, &request)
+                    .or_else(|| self.answer(ctx, caller, token, request));
                 if let Some(reply) = reply {
-                    actions.push(Action::Reply { token, reply });
+                    ctx.push(Action::Reply { token, reply });
                 }
             }
-            Event::ConnectionClosed { connection } => self.connection_closed(now_ms, connection),
+            Event::ConnectionClosed { connection } => self.connection_closed(ctx, connection),
             Event::NodeAnswer { node, token, result } => {
-                // Answers to calls of an attempt that was given up find no entry.
-                if let Some((called, purpose)) = self.calls.remove(&token)
-                    && called == node
-                {
-                    self.node_answered(now_ms, node, token, purpose, result, &mut actions);
+                if let Some(purpose) = ctx.calls.answered(node, token) {
+                    self.node_answered(ctx, node, token, purpose, result);
                 }
             }
-            Event::JobDone { token, result } => {
-                self.job_done(now_ms, token, result, &mut actions);
-            }
+            Event::JobDone { token, result } => self.job_done(ctx, token, result),
             Event::Tick => {}
         }
-        self.proceed(now_ms, &mut actions);
-        self.keep_whole(now_ms, is_tick, &mut actions);
-        self.next_epoch(now_ms, &mut actions);
-        self.follow_contact(now_ms);
-        self.answer_waiting(now_ms, &mut actions);
-        actions
+        self.proceed(ctx);
+        self.keep_whole(ctx, is_tick);
+        self.next_epoch(ctx);
+        self.follow_contact(ctx);
+        self.answer_waiting(ctx);
     }
 
     fn node_answered(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         node: MnId,
         token: u64,
         purpose: Purpose,
         result: Result<NodeReply, String>,
-        out: &mut Actions,
     ) {
         match purpose {
-            Purpose::Look => self.looked(now_ms, node, result),
-            Purpose::Format => self.format_answered(now_ms, node, result, out),
-            Purpose::Probe => self.probed(node, result, out),
-            Purpose::Fence(clients) => self.fence_answered(now_ms, node, &clients, &result, out),
-            Purpose::Stand(number) => self.stood(now_ms, node, number, result, out),
-            Purpose::Unbar => self.unbarred(now_ms, node, result, out),
-            Purpose::Grow => self.grow_answered(now_ms, token, result, out),
-            Purpose::Split => self.split_answered(now_ms, node, token, result, out),
-            Purpose::Admit => self.admit_answered(now_ms, token, result, out),
-            Purpose::AddRegions => self.add_answered(now_ms, node, token, result, out),
+            Purpose::Look => self.looked(ctx, node, result),
+            Purpose::Format => self.format_answered(ctx, node, result),
+            Purpose::Probe => self.probed(ctx, node, result),
+            Purpose::Fence(clients) => self.fence_answered(ctx, node, &clients, &result),
+            Purpose::Stand(number) => self.stood(ctx, node, number, result),
+            Purpose::Unbar => self.unbarred(ctx, node, result),
+            Purpose::Grow => self.grow_answered(ctx, token, result),
+            Purpose::Split => self.split_answered(ctx, node, token, result),
+            Purpose::Admit => self.admit_answered(ctx, token, result),
+            Purpose::AddRegions => self.add_answered(ctx, node, token, result),
         }
-    }
-
-    fn call(
-        &mut self,
-        node: MnId,
-        request: NodeRequest,
-        purpose: Purpose,
-        out: &mut Actions,
-    ) -> Option<u64> {
-        let control = self.members.get(&node)?.control.clone();
-        let token = self.next_call;
-        self.next_call += 1;
-        self.calls.insert(token, (node, purpose));
-        out.push(Action::Call { node, control, token, request });
-        Some(token)
     }
 
     fn in_view(&self, node: MnId) -> bool {

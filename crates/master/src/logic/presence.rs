@@ -21,7 +21,8 @@ use fusee_core::verbs::{ClientId, MnId};
 
 use fusee_core::view::Member;
 
-use super::{Action, Actions, Level, Master, Phase, Purpose};
+use super::context::{Ctx, Purpose};
+use super::{Action, Phase, State};
 use crate::sessions::Session;
 use crate::settings::Lease;
 
@@ -144,19 +145,19 @@ impl Presences {
     }
 }
 
-impl Master {
+impl State {
     /// A memory node has joined. Over an ordinary connection that binds it to nothing: it may use
     /// another one from now on.
-    pub(super) fn node_joined(&mut self, now_ms: u64, node: MnId, connection: u64) {
+    pub(super) fn node_joined(&mut self, ctx: &Ctx<'_>, node: MnId, connection: u64) {
         let connection = (connection == LOCAL).then_some(LOCAL);
-        let heard = Presence { heard_ms: now_ms, connection, gone_at_ms: None };
+        let heard = Presence { heard_ms: ctx.now_ms, connection, gone_at_ms: None };
         self.presences.nodes.insert(node, heard);
     }
 
     /// A memory node says that it is there.
     pub(super) fn alive(
         &mut self,
-        now_ms: u64,
+        ctx: &Ctx<'_>,
         connection: u64,
         token: u64,
         (identity, heard, bars): (u64, Option<Note>, Bars),
@@ -166,21 +167,21 @@ impl Master {
             return Some(self.farewell(identity));
         };
         let presence =
-            Presence { heard_ms: now_ms, connection: Some(connection), gone_at_ms: None };
+            Presence { heard_ms: ctx.now_ms, connection: Some(connection), gone_at_ms: None };
         self.presences.nodes.insert(node, presence);
         self.is_there(node);
-        self.arrived(now_ms, node);
+        self.arrived(ctx, node);
         let is_first = !self.contact.knows(heard);
         self.contact.alive(node, heard, &bars);
         if is_first {
-            return Some(self.noted(now_ms));
+            return Some(self.noted(ctx));
         }
-        self.wait(now_ms, token, Asker::Node { identity });
+        self.wait(ctx, token, Asker::Node { identity });
         None
     }
 
-    fn noted(&self, now_ms: u64) -> MasterReply {
-        let (note, lease_ms) = (self.contact.note(now_ms), self.settings.lease.lease_ms);
+    fn noted(&self, ctx: &Ctx<'_>) -> MasterReply {
+        let (note, lease_ms) = (self.contact.note(ctx.now_ms), ctx.settings.lease.lease_ms);
         MasterReply::Noted { note, lease_ms }
     }
 
@@ -200,23 +201,23 @@ impl Master {
     /// Sessions say that they are there. Returns their names.
     pub(super) fn renew(
         &mut self,
-        now_ms: u64,
+        ctx: &Ctx<'_>,
         connection: u64,
         pulses: &[Pulse],
     ) -> Vec<ClientId> {
         for pulse in pulses {
-            self.sessions.pulse(now_ms, connection, pulse);
+            self.sessions.pulse(ctx.now_ms, connection, pulse);
         }
         pulses.iter().map(|pulse| pulse.client).collect()
     }
 
-    pub(super) fn wait(&mut self, now_ms: u64, token: u64, asker: Asker) {
-        let until_ms = now_ms + self.settings.lease.hold_ms();
+    pub(super) fn wait(&mut self, ctx: &Ctx<'_>, token: u64, asker: Asker) {
+        let until_ms = ctx.now_ms + ctx.settings.lease.hold_ms();
         self.presences.waiting.push(Waiting { token, until_ms, asker });
     }
 
     /// Answers who waits for something that has happened, or has waited long enough.
-    pub(super) fn answer_waiting(&mut self, now_ms: u64, out: &mut Actions) {
+    pub(super) fn answer_waiting(&mut self, ctx: &mut Ctx<'_>) {
         let waiting = std::mem::take(&mut self.presences.waiting);
         let epochs = self.epochs();
         for asking in &waiting {
@@ -227,8 +228,8 @@ impl Master {
             }
         }
         for asking in waiting {
-            match self.reply_to(now_ms, &asking.asker, epochs, asking.until_ms <= now_ms) {
-                Some(reply) => out.push(Action::Reply { token: asking.token, reply }),
+            match self.reply_to(ctx, &asking.asker, epochs, asking.until_ms <= ctx.now_ms) {
+                Some(reply) => ctx.push(Action::Reply { token: asking.token, reply }),
                 None => self.presences.waiting.push(asking),
             }
         }
@@ -236,7 +237,7 @@ impl Master {
 
     fn reply_to(
         &self,
-        now_ms: u64,
+        ctx: &Ctx<'_>,
         asker: &Asker,
         epochs: Epochs,
         is_late: bool,
@@ -255,7 +256,7 @@ impl Master {
                     || short != 0
                     || (*reclaims && later);
                 let mark = *mark;
-                let lease_ms = self.settings.lease.lease_ms;
+                let lease_ms = ctx.settings.lease.lease_ms;
                 let behind_ms = self.behind_ms(*asked_ms);
                 let reply = MasterReply::Renewed {
                     view,
@@ -272,16 +273,16 @@ impl Master {
                 if self.members.values().all(|member| member.identity != *identity) {
                     return Some(self.farewell(*identity));
                 }
-                is_late.then(|| self.noted(now_ms))
+                is_late.then(|| self.noted(ctx))
             }
         }
     }
 
-    pub(super) fn connection_closed(&mut self, now_ms: u64, connection: u64) {
+    pub(super) fn connection_closed(&mut self, ctx: &Ctx<'_>, connection: u64) {
         if connection == LOCAL {
             return;
         }
-        let gone_at_ms = now_ms.saturating_add(self.settings.lease.grace_ms);
+        let gone_at_ms = ctx.now_ms.saturating_add(ctx.settings.lease.grace_ms);
         self.sessions.connection_closed(connection, gone_at_ms);
         let nodes = self.presences.nodes.values_mut();
         for node in nodes.filter(|node| node.connection == Some(connection)) {
@@ -290,40 +291,39 @@ impl Master {
     }
 
     /// Gives up the sessions that are gone, and notes the members that are.
-    pub(super) fn expire(&mut self, now_ms: u64, out: &mut Actions) {
-        let lease = self.settings.lease;
+    pub(super) fn expire(&mut self, ctx: &mut Ctx<'_>) {
+        let lease = ctx.settings.lease;
         let gone = self.sessions.open_sessions().filter_map(|(client, session)| {
             let Session { heard_ms, gone_at_ms, .. } = *session;
-            Some((client, self.presences.gone(now_ms, heard_ms, gone_at_ms, lease)?))
+            Some((client, self.presences.gone(ctx.now_ms, heard_ms, gone_at_ms, lease)?))
         });
         let gone: Vec<(ClientId, &str)> = gone.collect();
-        self.give_up(&gone, out);
-        if self.presences.is_over(now_ms, self.history.since_ms(), lease) {
+        self.give_up(ctx, &gone);
+        if self.presences.is_over(ctx.now_ms, self.history.since_ms(), lease) {
             let late = self.laggards().map(|client| (client, "it does not leave old views behind"));
             let late: Vec<(ClientId, &str)> = late.collect();
-            self.give_up(&late, out);
+            self.give_up(ctx, &late);
         }
-        let late = self.presences.probes.iter().filter(|(_, until)| **until <= now_ms);
+        let late = self.presences.probes.iter().filter(|(_, until)| **until <= ctx.now_ms);
         let late: Vec<MnId> = late.map(|(node, _)| *node).collect();
         for node in late {
             self.presences.probes.remove(&node);
-            self.suspect(node, "it does not answer", out);
+            self.suspect(ctx, node, "it does not answer");
         }
-        let gone = self
-            .members
-            .keys()
-            .filter_map(|node| Some((*node, self.presences.node_is_gone(now_ms, *node, lease)?)));
+        let gone = self.members.keys().filter_map(|node| {
+            Some((*node, self.presences.node_is_gone(ctx.now_ms, *node, lease)?))
+        });
         let gone: Vec<(MnId, &str)> = gone.collect();
         for (node, why) in gone {
             self.present.remove(&node);
             if self.view().is_some() && !self.in_view(node) {
                 let mut writes = Vec::new();
-                self.forget_candidate(node, &mut writes);
-                out.push(Action::Persist(writes));
+                self.forget_candidate(ctx, node, &mut writes);
+                ctx.persist(writes);
                 let text = format!("{node} is forgotten, it was no member yet: {why}");
-                out.push(Action::Log(Level::Warn, text));
+                ctx.warn(text);
             } else {
-                self.suspect(node, why, out);
+                self.suspect(ctx, node, why);
             }
         }
     }
@@ -342,47 +342,45 @@ impl Master {
     }
 
     /// Whether a lease has passed since a moment, for all that this master knows.
-    pub(super) fn lease_is_over(&self, now_ms: u64, since_ms: u64) -> bool {
-        self.presences.is_over(now_ms, since_ms, self.settings.lease)
+    pub(super) fn lease_is_over(&self, ctx: &Ctx<'_>, since_ms: u64) -> bool {
+        self.presences.is_over(ctx.now_ms, since_ms, ctx.settings.lease)
     }
 
     /// Whether the sessions that are given up can tell by their own clocks that nobody hears them: one
     /// whose connection broke may have been heard a moment before.
-    pub(super) fn given_up_leases_are_over(&self, now_ms: u64) -> bool {
-        self.sessions.given_up_heard_ms().all(|heard_ms| self.lease_is_over(now_ms, heard_ms))
+    pub(super) fn given_up_leases_are_over(&self, ctx: &Ctx<'_>) -> bool {
+        self.sessions.given_up_heard_ms().all(|heard_ms| self.lease_is_over(ctx, heard_ms))
     }
 
     /// Shuts sessions out, each for its reason. They are fenced from now on.
-    pub(super) fn give_up(&mut self, clients: &[(ClientId, &str)], out: &mut Actions) {
+    pub(super) fn give_up(&mut self, ctx: &mut Ctx<'_>, clients: &[(ClientId, &str)]) {
         let mut writes = Vec::new();
         for (client, _) in clients {
             if self.sessions.give_up(*client, &mut writes) {
                 self.fences.add(*client);
             }
         }
-        if !writes.is_empty() {
-            out.push(Action::Persist(writes));
-        }
+        ctx.persist(writes);
         for (client, why) in clients {
-            out.push(Action::Log(Level::Warn, format!("{client} is given up: {why}")));
+            ctx.warn(format!("{client} is given up: {why}"));
         }
     }
 
     /// Somebody does not reach a member: it is asked whether it is there.
-    pub(super) fn probe(&mut self, now_ms: u64, node: MnId, out: &mut Actions) {
+    pub(super) fn probe(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
         if self.in_view(node) && !self.presences.probes.contains_key(&node) {
-            let patience_ms = (self.settings.lease.lease_ms / 2).clamp(MIN_PROBE_MS, MAX_PROBE_MS);
-            self.presences.probes.insert(node, now_ms.saturating_add(patience_ms));
-            self.call(node, NodeRequest::Describe, Purpose::Probe, out);
+            let patience_ms = (ctx.settings.lease.lease_ms / 2).clamp(MIN_PROBE_MS, MAX_PROBE_MS);
+            self.presences.probes.insert(node, ctx.now_ms.saturating_add(patience_ms));
+            ctx.call(&self.members, node, NodeRequest::Describe, Purpose::Probe);
         }
     }
 
     /// A member answered the question whether it is there, or did not.
     pub(super) fn probed(
         &mut self,
+        ctx: &mut Ctx<'_>,
         node: MnId,
         result: Result<NodeReply, String>,
-        out: &mut Actions,
     ) {
         self.presences.probes.remove(&node);
         let identity = self.members.get(&node).map(|member| member.identity);
@@ -390,15 +388,15 @@ impl Master {
             Ok(NodeReply::Description(found)) if Some(found.identity) == identity => {
                 self.is_there(node);
             }
-            Ok(_) => self.suspect(node, "another process is in its place", out),
-            Err(cause) => self.suspect(node, &cause, out),
+            Ok(_) => self.suspect(ctx, node, "another process is in its place"),
+            Err(cause) => self.suspect(ctx, node, &cause),
         }
     }
 
     /// A member is gone, as far as the cluster is concerned.
-    pub(super) fn suspect(&mut self, node: MnId, why: &str, out: &mut Actions) {
+    pub(super) fn suspect(&mut self, ctx: &mut Ctx<'_>, node: MnId, why: &str) {
         if self.in_view(node) && self.presences.losing.insert(node) {
-            out.push(Action::Log(Level::Warn, format!("{node} is lost: {why}")));
+            ctx.warn(format!("{node} is lost: {why}"));
         }
     }
 

@@ -8,18 +8,18 @@ use fusee_core::layout::{BlockShape, SizeClass};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::Member;
 
+use super::context::Ctx;
 use super::presence::Asker;
-use super::{Action, Actions, Level, Master, Phase, refused};
+use super::{Phase, State, refused};
 
-impl Master {
+impl State {
     /// The answer to a request; `None` if it comes later.
     pub(super) fn answer(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         caller: Caller,
         token: u64,
         request: MasterRequest,
-        out: &mut Actions,
     ) -> Option<MasterReply> {
         let connection = caller.connection;
         Some(match request {
@@ -30,29 +30,29 @@ impl Master {
                 // Its name follows.
                 let node = MnId(u16::MAX);
                 let new = Member { node, identity, control, tcp, shm, verbs, pool_bytes };
-                let reply = self.join(now_ms, new, caller.elsewhere, out);
+                let reply = self.join(ctx, new, caller.elsewhere);
                 if let MasterReply::Joined { node } = reply {
-                    self.node_joined(now_ms, node, connection);
+                    self.node_joined(ctx, node, connection);
                 }
                 reply
             }
-            MasterRequest::Open => self.open(now_ms, connection, out),
+            MasterRequest::Open => self.open(ctx, connection),
             MasterRequest::TakeLeftover { client, turn, adopted, class, full, view } => {
                 self.sessions.has_adopted(client, &adopted);
-                self.take_leftover(now_ms, (client, turn), (class, full), view, out)
+                self.take_leftover(ctx, (client, turn), (class, full), view)
             }
             MasterRequest::HandOn { client, serial, leftovers, used } => {
-                self.hand_on(now_ms, (client, serial), (&leftovers, &used), out)
+                self.hand_on(ctx, (client, serial), (&leftovers, &used))
             }
-            MasterRequest::Close { client, leftovers } => self.close(client, &leftovers, out),
+            MasterRequest::Close { client, leftovers } => self.close(ctx, client, &leftovers),
             MasterRequest::Renew { sessions, newer_than, known, reclaims, heeded } => {
                 if self.view().is_none() {
-                    return Some(self.not_ready());
+                    return Some(self.not_ready(ctx));
                 }
-                let clients = self.renew(now_ms, connection, &sessions);
+                let clients = self.renew(ctx, connection, &sessions);
                 let stirs = sessions.iter().any(|pulse| pulse.stirs);
                 self.shortage.heard(&clients, heeded, stirs);
-                let mark = self.epochs.newest(out);
+                let mark = self.epochs.newest(ctx);
                 self.epochs.wanted |= reclaims;
                 let asker = Asker::Sessions {
                     clients,
@@ -61,67 +61,67 @@ impl Master {
                     reclaims,
                     mark,
                     heeded,
-                    asked_ms: now_ms,
+                    asked_ms: ctx.now_ms,
                 };
-                self.wait(now_ms, token, asker);
+                self.wait(ctx, token, asker);
                 return None;
             }
             MasterRequest::Abandon { client } => {
                 if self.sessions.is_open(client) {
-                    self.give_up(&[(client, "it ended half-way in an operation")], out);
+                    self.give_up(ctx, &[(client, "it ended half-way in an operation")]);
                 }
                 MasterReply::Done
             }
-            MasterRequest::Split { subtable, view } => self.split_wanted(subtable, view),
-            MasterRequest::Drain { node, cancel } => self.drain(node, cancel, out),
+            MasterRequest::Split { subtable, view } => self.split_wanted(ctx, subtable, view),
+            MasterRequest::Drain { node, cancel } => self.drain(ctx, node, cancel),
             MasterRequest::MoreRoom { client, view, call } => {
-                self.region_wanted(now_ms, client, view, call)
+                self.region_wanted(ctx, client, view, call)
             }
             MasterRequest::Unreachable { node } => {
-                self.probe(now_ms, node, out);
+                self.probe(ctx, node);
                 MasterReply::Done
             }
             MasterRequest::Alive { identity, heard, bars } => {
-                return self.alive(now_ms, connection, token, (identity, heard, bars));
+                return self.alive(ctx, connection, token, (identity, heard, bars));
             }
             MasterRequest::GetView { newer_than } => match &self.phase {
                 Phase::Formed(view) => {
                     let newer = view.number > newer_than;
                     MasterReply::View(newer.then(|| view.clone()))
                 }
-                Phase::Forming { .. } => self.not_ready(),
+                Phase::Forming { .. } => self.not_ready(ctx),
             },
-            MasterRequest::Status => MasterReply::Status(self.status(now_ms)),
+            MasterRequest::Status => MasterReply::Status(self.status(ctx)),
             MasterRequest::Owners => match &self.phase {
                 Phase::Formed(_) => MasterReply::Owners(self.owners()),
-                Phase::Forming { .. } => self.not_ready(),
+                Phase::Forming { .. } => self.not_ready(ctx),
             },
         })
     }
 
     /// Not formed: because that takes time, or because it cannot be with the nodes that came.
-    pub(super) fn not_ready(&self) -> MasterReply {
+    pub(super) fn not_ready(&self, ctx: &Ctx<'_>) -> MasterReply {
         if let (Phase::Forming { try_at_ms: u64::MAX, .. }, Some(problem)) =
             (&self.phase, &self.problem)
         {
             return refused(problem.clone());
         }
         let joined = self.present.len() as u32;
-        MasterReply::NotReady { joined, expected: self.settings.memory_nodes }
+        MasterReply::NotReady { joined, expected: ctx.settings.memory_nodes }
     }
 
-    fn open(&mut self, now_ms: u64, connection: u64, out: &mut Actions) -> MasterReply {
-        let Phase::Formed(view) = &self.phase else { return self.not_ready() };
+    fn open(&mut self, ctx: &mut Ctx<'_>, connection: u64) -> MasterReply {
+        let Phase::Formed(view) = &self.phase else { return self.not_ready(ctx) };
         let view = view.clone();
-        let epoch = self.epochs.newest(out);
+        let epoch = self.epochs.newest(ctx);
         let mut writes = Vec::new();
         let since = (view.number, epoch);
-        let opened = self.sessions.open(now_ms, connection, since, &mut writes);
+        let opened = self.sessions.open(ctx.now_ms, connection, since, &mut writes);
         let Some(client) = opened else {
             return refused("all client ids have been used; format the cluster anew");
         };
-        out.push(Action::Persist(writes));
-        let (lease_ms, behind_ms) = (self.settings.lease.lease_ms, self.behind_ms(now_ms));
+        ctx.persist(writes);
+        let (lease_ms, behind_ms) = (ctx.settings.lease.lease_ms, self.behind_ms(ctx.now_ms));
         MasterReply::Opened { client, view, epoch, lease_ms, behind_ms }
     }
 
@@ -132,13 +132,12 @@ impl Master {
     /// replica is added.)
     fn take_leftover(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         asker: (ClientId, u64),
         (class, full): (Option<SizeClass>, bool),
         by: u64,
-        out: &mut Actions,
     ) -> MasterReply {
-        let Phase::Formed(view) = &self.phase else { return self.not_ready() };
+        let Phase::Formed(view) = &self.phase else { return self.not_ready(ctx) };
         if by != view.number {
             return MasterReply::Leftover { leftover: None, owner_lives: false };
         }
@@ -153,7 +152,7 @@ impl Master {
         let has_room = |leftover: &Leftover| has_room(leftover) == class.is_some();
         let first = |leftover: &Leftover| may_use(leftover) && has_room(leftover);
         let sessions = &mut self.sessions;
-        sessions.forget_used(now_ms);
+        sessions.forget_used(ctx.now_ms);
         let mut leftover = sessions.take_leftover(asker, class, first, &mut writes);
         if leftover.is_none() && full {
             // What is not marked is found only when memory is short.
@@ -161,37 +160,33 @@ impl Master {
             let may_use = |leftover: &Leftover| may_use(leftover) && is_marked(leftover);
             leftover = sessions.take_leftover(asker, class, may_use, &mut writes);
         }
-        if !writes.is_empty() {
-            out.push(Action::Persist(writes));
-        }
+        ctx.persist(writes);
         let owner_lives = leftover.is_some_and(|left| self.sessions.is_open(left.owner));
         MasterReply::Leftover { leftover, owner_lives }
     }
 
     fn close(
         &mut self,
+        ctx: &mut Ctx<'_>,
         client: ClientId,
         leftovers: &[Leftover],
-        out: &mut Actions,
     ) -> MasterReply {
         let Phase::Formed(view) = &self.phase else {
             return refused("no session has been opened yet");
         };
         let mut writes = Vec::new();
         let closed = self.sessions.close(client, leftovers, view, &mut writes);
-        if !writes.is_empty() {
-            out.push(Action::Persist(writes));
-        }
+        ctx.persist(writes);
         match closed {
             Ok(()) => MasterReply::Done,
             Err(reason) => {
-                out.push(Action::Log(Level::Warn, format!("end of {client}: {reason}")));
+                ctx.warn(format!("end of {client}: {reason}"));
                 refused(reason)
             }
         }
     }
 
-    fn status(&self, now_ms: u64) -> Status {
+    fn status(&self, ctx: &Ctx<'_>) -> Status {
         let view = self.view();
         let replicas = |places: Option<usize>, setting| places.map_or(setting, |n| n as u8);
         let index = view.and_then(|view| view.subtables.iter().map(|s| s.places.len()).min());
@@ -216,17 +211,17 @@ impl Master {
         };
         Status {
             cluster: self.cluster,
-            expected_memory_nodes: self.settings.memory_nodes,
+            expected_memory_nodes: ctx.settings.memory_nodes,
             members,
-            index_replicas: replicas(index, self.settings.index_replicas),
-            data_replicas: replicas(data, self.settings.data_replicas),
-            missing_replicas: self.missing_replicas(),
+            index_replicas: replicas(index, ctx.settings.index_replicas),
+            data_replicas: replicas(data, ctx.settings.data_replicas),
+            missing_replicas: self.missing_replicas(ctx),
             rebalancing: self.next_moves().is_some() || self.is_moving(),
             open_sessions: self.sessions.open_sessions().count() as u64,
             given_up_sessions: self.sessions.given_up().count() as u64,
             sessions_opened: self.sessions.opened_count(),
             view: view.cloned(),
-            view_age_ms: now_ms.saturating_sub(self.history.since_ms()),
+            view_age_ms: ctx.now_ms.saturating_sub(self.history.since_ms()),
             recoveries,
             last_recoveries,
             reconfigurations,

@@ -11,7 +11,8 @@ use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, View};
 
-use super::{Actions, Master, Purpose};
+use super::State;
+use super::context::{Ctx, Purpose};
 
 /// How long to wait after a node did not do what it was asked for.
 pub(super) const PAUSE_MS: u64 = 1_000;
@@ -106,14 +107,13 @@ pub(super) fn request(view: &View, attempt: u64, extent: Extent) -> NodeRequest 
     NodeRequest::Reserve { cluster, attempt, view, extent, bytes, block_bytes }
 }
 
-impl Master {
+impl State {
     /// Asks for the room of all these; `None` if there is nobody to ask.
     pub(super) fn reserve(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         items: Vec<Item>,
         purpose: &Purpose,
-        out: &mut Actions,
     ) -> Option<Reserving> {
         let view = self.view()?;
         let (number, attempt) = (view.number, self.last_attempt);
@@ -124,11 +124,12 @@ impl Master {
         let asks: Vec<(usize, MnId, NodeRequest)> = asks.collect();
         let mut calls = BTreeMap::new();
         for (at, node, request) in asks {
-            if let Some(token) = self.call(node, request, purpose.clone(), out) {
+            if let Some(token) = ctx.call(&self.members, node, request, purpose.clone()) {
                 calls.insert(token, at);
             }
         }
-        let reserving = Reserving { view: number, items, calls, until_ms: now_ms + PATIENCE_MS };
+        let reserving =
+            Reserving { view: number, items, calls, until_ms: ctx.now_ms + PATIENCE_MS };
         (!reserving.calls.is_empty()).then_some(reserving)
     }
 }

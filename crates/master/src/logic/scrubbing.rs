@@ -19,7 +19,8 @@ use fusee_control::master::Scrub;
 use fusee_core::host::Damage;
 use fusee_core::scrub::{Differing, Looked};
 
-use super::{Action, Actions, Level, Master};
+use super::State;
+use super::context::Ctx;
 use crate::jobs::Job;
 
 /// After so many leases a slot is looked at again: whoever was writing is done, or given up.
@@ -47,45 +48,45 @@ pub(super) struct Scrubbing {
     so_far: Scrub,
 }
 
-impl Master {
+impl State {
     /// What scrubbing came to, for people.
     pub(super) fn scrubbed(&self) -> Scrub {
         self.scrubbing.so_far
     }
 
     /// Looks on, or does something about what was found.
-    pub(super) fn scrub(&mut self, now_ms: u64, out: &mut Actions) {
+    pub(super) fn scrub(&mut self, ctx: &mut Ctx<'_>) {
         let Some(view) = self.view() else { return };
-        let rate = self.settings.scrub_bytes_per_s;
+        let rate = ctx.settings.scrub_bytes_per_s;
         if rate == 0 || view.change.is_some() || view.subtables.is_empty() {
             return;
         }
-        if self.settle_what_disagrees(now_ms, out) {
+        if self.settle_what_disagrees(ctx) {
             return;
         }
         let bytes = (rate / 2).clamp(MIN_JOB_BYTES, MAX_JOB_BYTES);
-        let patience_ms = self.patience_ms();
+        let patience_ms = self.patience_ms(ctx);
         let due = |(_, (_, seen_ms)): &(&(u32, u64), &(Vec<u64>, u64))| {
-            seen_ms.saturating_add(patience_ms) <= now_ms
+            seen_ms.saturating_add(patience_ms) <= ctx.now_ms
         };
         let due = self.scrubbing.suspects.iter().find(due).map(|(at, _)| *at);
         let job = match due {
             Some((subtable, first)) => Job::Scrub { subtable, first, count: 1, bytes },
-            None if self.scrubbing.not_before_ms > now_ms => return,
+            None if self.scrubbing.not_before_ms > ctx.now_ms => return,
             None => {
                 let Scrubbing { subtable, slot: first, .. } = self.scrubbing;
                 Job::Scrub { subtable, first, count: u64::MAX, bytes }
             }
         };
-        self.start_job(now_ms, job, out);
+        self.start_job(ctx, job);
     }
 
-    fn patience_ms(&self) -> u64 {
-        self.settings.lease.lease_ms.saturating_mul(PATIENCE_LEASES)
+    fn patience_ms(&self, ctx: &Ctx<'_>) -> u64 {
+        ctx.settings.lease.lease_ms.saturating_mul(PATIENCE_LEASES)
     }
 
     /// Whether a change of the view has begun.
-    fn settle_what_disagrees(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+    fn settle_what_disagrees(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
         let (subtables, regions) = (view.subtables.len() as u32, view.regions.len() as u32);
         let found = &self.scrubbing;
@@ -108,17 +109,16 @@ impl Master {
         self.scrubbing.marked.retain(|region| !marked.contains(region));
         self.scrubbing.so_far.settled_subtables += unequal.len() as u64;
         self.scrubbing.so_far.renewed_regions += marked.len() as u64;
-        self.set_view(now_ms, next, Vec::new(), text, out);
+        self.set_view(ctx, next, Vec::new(), text);
         true
     }
 
     /// A job has looked at a subtable, from this slot on, by the view of this number.
     pub(super) fn has_looked(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         (by, subtable, first): (u64, u32, u64),
         looked: Looked,
-        out: &mut Actions,
     ) {
         let Looked { next, bytes, damage, lost, differing, marked } = looked;
         self.sessions.add_damage(damage);
@@ -129,7 +129,7 @@ impl Master {
             let Damage { found, repaired } = damage;
             let text =
                 format!("{found} replicas of objects are damaged, {repaired} of them repaired");
-            out.push(Action::Log(Level::Warn, text));
+            ctx.warn(text);
         }
         for slot in lost {
             self.scrubbing.lost += 1;
@@ -137,14 +137,14 @@ impl Master {
                 "slot {slot} of index subtable {subtable} leads to an object that is damaged on all of its \
                  replicas: the pair is lost, until somebody writes that key again"
             );
-            out.push(Action::Log(Level::Warn, text));
+            ctx.warn(text);
         }
         for region in marked {
             let text = format!("a free bitmap of region {region} marks an object that is in use");
-            out.push(Action::Log(Level::Warn, text));
+            ctx.warn(text);
             self.scrubbing.marked.insert(region);
         }
-        let patience_ms = self.patience_ms();
+        let patience_ms = self.patience_ms(ctx);
         let found = &mut self.scrubbing;
         // Whatever was seen there before has changed, or comes again.
         let within = (subtable, first)..(subtable, next);
@@ -157,27 +157,27 @@ impl Master {
             let at = (subtable, slot);
             match before.remove(&at).filter(|(shown, _)| *shown == words) {
                 Some((_, seen_ms))
-                    if seen_ms.saturating_add(patience_ms) <= now_ms && is_current =>
+                    if seen_ms.saturating_add(patience_ms) <= ctx.now_ms && is_current =>
                 {
                     let text = format!(
                         "the replicas of slot {slot} of index subtable {subtable} differ, and nobody is \
                          writing there"
                     );
-                    out.push(Action::Log(Level::Warn, text));
+                    ctx.warn(text);
                     found.unequal.insert(subtable);
                 }
                 Some(seen) => drop(found.suspects.insert(at, seen)),
                 None if found.suspects.len() < MAX_SUSPECTS => {
-                    found.suspects.insert(at, (words, now_ms));
+                    found.suspects.insert(at, (words, ctx.now_ms));
                 }
                 None => {}
             }
         }
-        let rate = self.settings.scrub_bytes_per_s.max(1);
+        let rate = ctx.settings.scrub_bytes_per_s.max(1);
         let found = &mut self.scrubbing;
         // A job that reads little costs as well.
         let due = bytes.max(MIN_JOB_BYTES).saturating_mul(1_000);
-        found.not_before_ms = now_ms + due / rate;
+        found.not_before_ms = ctx.now_ms + due / rate;
         found.so_far.bytes += bytes;
         if (found.subtable, found.slot) == (subtable, first) {
             (found.subtable, found.slot) = match next < slots {

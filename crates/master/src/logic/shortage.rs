@@ -24,7 +24,8 @@ use fusee_control::master::{Leftover, MasterReply};
 use fusee_control::node::BlockId;
 use fusee_core::verbs::ClientId;
 
-use super::{Action, Actions, Level, Master, Phase, refused};
+use super::context::Ctx;
+use super::{Phase, State, refused};
 use crate::sessions::Sessions;
 
 /// How long nobody is called upon again.
@@ -121,55 +122,52 @@ impl Shortage {
     }
 }
 
-impl Master {
+impl State {
     /// A session is short of memory, and has waited for this call, if it is not 0. The call that it is
     /// to wait for; an error if that is over: whether it was in vain.
-    pub(super) fn call_for_memory(&mut self, now_ms: u64, waited_for: u64) -> Result<u64, bool> {
+    pub(super) fn call_for_memory(&mut self, ctx: &Ctx<'_>, waited_for: u64) -> Result<u64, bool> {
         let (shortage, sessions) = (&mut self.shortage, &self.sessions);
         shortage.called.retain(|client| sessions.is_open(*client));
-        shortage.end_in_time(now_ms, sessions);
-        if shortage.is_over(now_ms, waited_for) {
-            let is_recent = now_ms < shortage.not_before_ms + IN_VAIN_FOR_MS;
+        shortage.end_in_time(ctx.now_ms, sessions);
+        if shortage.is_over(ctx.now_ms, waited_for) {
+            let is_recent = ctx.now_ms < shortage.not_before_ms + IN_VAIN_FOR_MS;
             return Err(is_recent && waited_for <= shortage.in_vain);
         }
         if shortage.is_running {
             let is_known = waited_for == shortage.last;
             return Ok(if is_known { waited_for } else { shortage.last + 1 });
         }
-        if now_ms < shortage.not_before_ms {
+        if ctx.now_ms < shortage.not_before_ms {
             return Ok(shortage.last + 1);
         }
         shortage.last += 1;
         shortage.is_running = true;
         (shortage.stirs, shortage.handed_on) = (false, sessions.handed_on());
         shortage.called = sessions.open_sessions().map(|(client, _)| client).collect();
-        let patience = self.settings.lease.lease_ms / 2;
-        shortage.until_ms = now_ms + patience.min(MOST_PATIENCE_MS);
+        let patience = ctx.settings.lease.lease_ms / 2;
+        shortage.until_ms = ctx.now_ms + patience.min(MOST_PATIENCE_MS);
         Ok(shortage.last)
     }
 
     /// A session hands blocks on.
     pub(super) fn hand_on(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         (client, serial): (ClientId, u64),
         (leftovers, used): (&[Leftover], &[BlockId]),
-        out: &mut Actions,
     ) -> MasterReply {
         let Phase::Formed(view) = &self.phase else {
             return refused("no session has been opened yet");
         };
         let mut writes = Vec::new();
-        let until_ms = now_ms + USED_FOR_MS;
+        let until_ms = ctx.now_ms + USED_FOR_MS;
         let handed =
             self.sessions.hand_on((client, serial), leftovers, (used, until_ms), view, &mut writes);
-        if !writes.is_empty() {
-            out.push(Action::Persist(writes));
-        }
+        ctx.persist(writes);
         match handed {
             Ok(()) => MasterReply::Done,
             Err(reason) => {
-                out.push(Action::Log(Level::Warn, format!("{client}: {reason}")));
+                ctx.warn(format!("{client}: {reason}"));
                 refused(reason)
             }
         }

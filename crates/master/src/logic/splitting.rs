@@ -17,8 +17,9 @@ use fusee_control::node::{Extent, NodeReply};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{MAX_DEPTH, Place, View};
 
+use super::context::{Ctx, Purpose};
 use super::reserving::{Heard, Item, PAUSE_MS, Reserving};
-use super::{Action, Actions, Level, Master, Purpose, refused};
+use super::{State, refused};
 use crate::placement::{Room, another};
 use crate::plan::{SUBTABLES, padded};
 
@@ -41,10 +42,15 @@ impl Splitting {
     }
 }
 
-impl Master {
+impl State {
     /// A client found no free slot in a subtable, by the view of this number.
-    pub(super) fn split_wanted(&mut self, subtable: u32, number: u64) -> MasterReply {
-        let Some(view) = self.view() else { return self.not_ready() };
+    pub(super) fn split_wanted(
+        &mut self,
+        ctx: &Ctx<'_>,
+        subtable: u32,
+        number: u64,
+    ) -> MasterReply {
+        let Some(view) = self.view() else { return self.not_ready(ctx) };
         if view.number > number {
             return MasterReply::Done;
         }
@@ -70,33 +76,33 @@ impl Master {
     }
 
     /// Starts to split what is wanted; whether that is under way.
-    pub(super) fn split(&mut self, now_ms: u64, out: &mut Actions) -> bool {
+    pub(super) fn split(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(number) = self.view().map(|view| view.number) else { return false };
         if let Some((reserving, _)) = &self.splitting.under_way {
-            if reserving.goes_on(now_ms, number) {
+            if reserving.goes_on(ctx.now_ms, number) {
                 return true;
             }
             self.splitting.under_way = None;
         }
-        if self.splitting.wanted.is_empty() || self.splitting.not_before_ms > now_ms {
+        if self.splitting.wanted.is_empty() || self.splitting.not_before_ms > ctx.now_ms {
             return false;
         }
         let wanted = std::mem::take(&mut self.splitting.wanted);
-        let (items, whose) = self.choose_siblings(&wanted);
-        let reserving = self.reserve(now_ms, items, &Purpose::Split, out);
+        let (items, whose) = self.choose_siblings(ctx, &wanted);
+        let reserving = self.reserve(ctx, items, &Purpose::Split);
         self.splitting.under_way = reserving.map(|reserving| (reserving, whose));
         self.splitting.under_way.is_some()
     }
 
     /// The siblings, in the order of their numbers, and whose they are.
-    fn choose_siblings(&self, wanted: &BTreeSet<u32>) -> (Vec<Item>, Vec<u32>) {
+    fn choose_siblings(&self, ctx: &Ctx<'_>, wanted: &BTreeSet<u32>) -> (Vec<Item>, Vec<u32>) {
         let (mut items, mut whose) = (Vec::new(), Vec::new());
         let Some(view) = self.view() else { return (items, whose) };
         let mut rooms = self.sibling_rooms(view);
         for of in wanted.iter().take(TOGETHER) {
             let subtable = (view.subtables.len() + items.len()) as u32;
             let mut nodes: Vec<MnId> = Vec::new();
-            for _ in 0..self.settings.index_replicas {
+            for _ in 0..ctx.settings.index_replicas {
                 let next = another(SUBTABLES, &rooms, subtable.into(), &nodes);
                 let Some(node) = next else { break };
                 if let Some(room) = rooms.iter_mut().find(|room| room.node == node) {
@@ -115,11 +121,10 @@ impl Master {
 
     pub(super) fn split_answered(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         node: MnId,
         token: u64,
         result: Result<NodeReply, String>,
-        out: &mut Actions,
     ) {
         let Some((reserving, _)) = &mut self.splitting.under_way else { return };
         let heard = reserving.answer(node, token, result);
@@ -130,27 +135,21 @@ impl Master {
             Heard::Waits | Heard::Full => {}
             Heard::Complete { .. } => {
                 if let Some((reserving, whose)) = self.splitting.under_way.take() {
-                    self.split_subtables(now_ms, &reserving, &whose, out);
+                    self.split_subtables(ctx, &reserving, &whose);
                 }
             }
             Heard::Problem(problem) => {
                 self.splitting.under_way = None;
-                self.splitting.not_before_ms = now_ms + PAUSE_MS;
+                self.splitting.not_before_ms = ctx.now_ms + PAUSE_MS;
                 let text = format!("the index does not grow yet: {problem}");
-                out.push(Action::Log(Level::Warn, text));
-                self.probe(now_ms, node, out);
+                ctx.warn(text);
+                self.probe(ctx, node);
             }
         }
     }
 
     /// The room is there: the view says so.
-    fn split_subtables(
-        &mut self,
-        now_ms: u64,
-        reserving: &Reserving,
-        whose: &[u32],
-        out: &mut Actions,
-    ) {
+    fn split_subtables(&mut self, ctx: &mut Ctx<'_>, reserving: &Reserving, whose: &[u32]) {
         let Some(view) = self.view() else { return };
         if view.number != reserving.view || view.change.is_some() {
             return;
@@ -165,8 +164,8 @@ impl Master {
         if let Err(error) = next.check() {
             // The offsets come from elsewhere.
             let text = format!("memory nodes gave room for the index that is none: {error}");
-            out.push(Action::Log(Level::Warn, text));
-            self.splitting.not_before_ms = now_ms + PAUSE_MS;
+            ctx.warn(text);
+            self.splitting.not_before_ms = ctx.now_ms + PAUSE_MS;
             return;
         }
         let text = format!(
@@ -175,7 +174,7 @@ impl Master {
             splits.len(),
             next.subtables.len()
         );
-        self.set_view(now_ms, next, Vec::new(), text, out);
+        self.set_view(ctx, next, Vec::new(), text);
     }
 }
 

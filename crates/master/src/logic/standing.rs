@@ -25,7 +25,8 @@ use fusee_core::change::Stage;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 
-use super::{Action, Actions, Master, Purpose};
+use super::State;
+use super::context::{Ctx, Purpose};
 use crate::record::{FORMER_KEY, Record, Write};
 
 /// How long to wait after a failure.
@@ -105,7 +106,7 @@ impl Standing {
     }
 }
 
-impl Master {
+impl State {
     /// The next view, of this number, has other members than the one in force. To be written with it.
     pub(super) fn members_change(&mut self, number: u64) -> Write {
         let names = |view: &View| view.members.iter().map(|member| member.node).collect();
@@ -116,26 +117,24 @@ impl Master {
     }
 
     /// Tells members at which view they stand.
-    pub(super) fn stand_all(&mut self, now_ms: u64, out: &mut Actions) {
+    pub(super) fn stand_all(&mut self, ctx: &mut Ctx<'_>) {
         let Some(view) = self.view() else { return };
         let members: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
         let (cluster, loses) = (view.cluster, self.loses_a_member());
         self.standing.follow(&members);
         if self.standing.is_shown_by_all() {
             let writes = if loses { Vec::new() } else { self.standing.settle() };
-            if !writes.is_empty() {
-                out.push(Action::Persist(writes));
-            }
+            ctx.persist(writes);
             return;
         }
         let number = self.standing.number;
         for node in members {
             let Some(shown) = self.standing.members.get_mut(&node) else { continue };
-            if shown.number < number && shown.again_ms <= now_ms {
+            if shown.number < number && shown.again_ms <= ctx.now_ms {
                 // Should no answer come at all.
-                shown.again_ms = now_ms.saturating_add(self.settings.lease.lease_ms);
+                shown.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let request = NodeRequest::StandAt { cluster, view: number };
-                self.call(node, request, Purpose::Stand(number), out);
+                ctx.call(&self.members, node, request, Purpose::Stand(number));
             }
         }
     }
@@ -143,20 +142,19 @@ impl Master {
     /// A member answered what it was told, or did not.
     pub(super) fn stood(
         &mut self,
-        now_ms: u64,
+        ctx: &mut Ctx<'_>,
         node: MnId,
         number: u64,
         result: Result<NodeReply, String>,
-        out: &mut Actions,
     ) {
         let Some(shown) = self.standing.members.get_mut(&node) else { return };
         if let Ok(NodeReply::Bars(bars)) = result {
             shown.number = shown.number.max(number);
-            shown.again_ms = now_ms;
+            shown.again_ms = ctx.now_ms;
             self.contact.bars(node, bars);
         } else {
-            shown.again_ms = now_ms + PAUSE_MS;
-            self.probe(now_ms, node, out);
+            shown.again_ms = ctx.now_ms + PAUSE_MS;
+            self.probe(ctx, node);
         }
     }
 
@@ -173,13 +171,13 @@ impl Master {
     }
 
     /// Whether nobody reads by an earlier view any more where the cluster goes on without a member.
-    pub(super) fn may_take_effect(&self, now_ms: u64) -> bool {
+    pub(super) fn may_take_effect(&self, ctx: &Ctx<'_>) -> bool {
         if !self.loses_a_member() {
             return !self.settles_bars() || self.is_shown_by_all_there();
         }
-        let waited = self.lease_is_over(now_ms, self.history.since_ms());
+        let waited = self.lease_is_over(ctx, self.history.since_ms());
         self.standing.is_shown_by_all()
             && (self.standing.are_half() || waited)
-            && self.given_up_leases_are_over(now_ms)
+            && self.given_up_leases_are_over(ctx)
     }
 }
