@@ -49,7 +49,7 @@ impl State {
     fn start_attempt(&mut self, ctx: &mut Ctx<'_>) {
         let chosen = self.present.iter().take(ctx.settings.memory_nodes as usize);
         let chosen: Vec<Member> = chosen.map(|node| self.members[node].clone()).collect();
-        let plan = match Plan::new(&ctx.settings, chosen) {
+        let plan = match Plan::new(ctx.settings, chosen) {
             Ok(plan) => plan,
             // No pause helps; another node may.
             Err(error) => return self.hold(ctx, u64::MAX, error.to_string()),
