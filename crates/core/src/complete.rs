@@ -61,7 +61,7 @@ pub(crate) async fn complete<F: Fabric>(
             let mut incomplete = Vec::new();
             for (place, ticket) in replicas {
                 let span = batch.data_span(ticket)?;
-                match Object::decode_generation(batch.bytes(span), word.generation()) {
+                match Object::decode_of(batch.bytes(span), word.leads_to()) {
                     Ok(_) => source = Some(span),
                     Err(_) => incomplete.push(place),
                 }

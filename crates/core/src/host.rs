@@ -146,6 +146,9 @@ pub trait Host {
     /// Takes back what was offered; returns the blocks that somebody else has got.
     fn take_back(&self) -> Vec<Address>;
 
+    /// The newest epoch that the session knows; the newest of all is at most one later.
+    fn epoch(&self) -> u64;
+
     /// Gives a name to this very moment, for [`Host::has_passed`].
     fn mark(&self) -> u64;
 

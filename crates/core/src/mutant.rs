@@ -87,6 +87,21 @@ mutants! {
     /// An attempt uses the object of the one before: what stands somewhere from the lost round is
     /// taken for a part of the new one.
     IdentityUsedAgain,
+    /// An object that no CAS has mentioned is allocated again at once: it can run through all
+    /// generations in one epoch.
+    GivenBackAtOnce,
+    /// The generations of an emptied block begin where those of its last owner did.
+    BasesStay,
+    /// An emptied block is overwritten by zeros before its header tells where generations go on: if its
+    /// owner dies in between, they begin where they did before.
+    ZeroesBeforeTheBase,
+    /// The base of an emptied block leaves out that some of its objects are far behind the others.
+    LaggardsForgotten,
+    /// A block that was emptied without a base does not wait for a window.
+    EmptiedDoesNotWait,
+    /// Of the objects that a dead client had begun to write, recovery takes for new what is complete
+    /// nowhere: the next owner writes the same identities.
+    TornObjectsAreNew,
 
     // Who is the last writer of a round.
     /// Half of the backups count as a majority: two writers win by Rule 2.

@@ -6,33 +6,35 @@
 //! of ours is read as the same again when it is written anew.
 
 use crate::layout::{
-    BLOCK_HEADER_BYTES, BlockHeader, HEADER_BYTES, OVERHEAD_BYTES, Object, Pair, PoolHeader, Slot,
+    BLOCK_HEADER_BYTES, BlockHeader, HEADER_BYTES, Identity, OVERHEAD_BYTES, Object, Pair,
+    PoolHeader, Slot,
 };
 use alloc::vec;
 
 /// A whole object, and starts of one.
 pub fn object(bytes: &[u8]) -> bool {
-    let generation = Object::header_generation(bytes);
-    let start = Object::prefix_key(bytes, generation);
+    let Some(identity) = Object::header_identity(bytes) else { return false };
+    let other = Identity::from_word(!identity.word());
+    let start = Object::prefix_key(bytes, identity);
     if let Ok(Ok(key)) = start {
         assert!(HEADER_BYTES as usize + key.len() <= bytes.len());
-        assert_eq!(Object::prefix_has_key(bytes, generation, key), Ok(true));
+        assert_eq!(Object::prefix_has_key(bytes, identity, key), Ok(true));
     }
-    assert!(Object::prefix_has_key(bytes, generation.wrapping_add(1), b"key").is_err());
+    assert!(Object::prefix_has_key(bytes, other, b"key").is_err());
     let Ok(object) = Object::decode(bytes) else { return false };
     assert_eq!(start, Ok(Ok(object.key())), "the start shows the same key");
-    assert_eq!(object.generation(), generation);
-    assert!(Object::decode_generation(bytes, generation).is_ok());
-    assert!(Object::decode_generation(bytes, generation.wrapping_add(1)).is_err());
+    assert_eq!(object.identity(), identity);
+    assert!(Object::decode_of(bytes, identity).is_ok());
+    assert!(Object::decode_of(bytes, other).is_err());
     let (key, value) = (object.key(), object.value());
     assert_eq!(object.value_offset(), HEADER_BYTES as usize + key.len());
     assert!(key.len() + value.len() + OVERHEAD_BYTES as usize <= bytes.len());
     let Some(opcode) = object.opcode() else { return true };
     let mut again = vec![0xee; bytes.len()];
-    Pair { key, value, generation, opcode }.encode(&mut again);
+    Pair { key, value, identity, opcode }.encode(&mut again);
     let again = Object::decode(&again).expect("it was written by us");
     assert_eq!((again.key(), again.value()), (key, value));
-    assert_eq!((again.generation(), again.opcode()), (generation, Some(opcode)));
+    assert_eq!((again.identity(), again.opcode()), (identity, Some(opcode)));
     true
 }
 
@@ -50,7 +52,8 @@ pub fn slot(word: u64) -> bool {
     let Some(class) = slot.class() else { return false };
     assert!(!slot.is_free());
     let again = Slot::new(slot.fingerprint(), class, address, generation);
-    assert_eq!(again, slot.confirmed());
+    assert_eq!(again, slot.confirmed().unmoved());
+    assert_eq!(slot.leads_to().generation_at(address), Some(generation));
     true
 }
 

@@ -45,7 +45,7 @@ use arrayvec::ArrayVec;
 use crate::change::{RegionChange, Split, Stage, SubtableChange};
 use crate::complete::complete;
 use crate::layout::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, Opcode, Slot, bitmap_bytes,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Identity, Object, Opcode, Slot, bitmap_bytes,
 };
 use crate::mutant::{Mutant, removed};
 use crate::scrub::{leads_here, replicas};
@@ -484,7 +484,7 @@ impl<F: Fabric> Repair<'_, F> {
                 Some((bytes, places)) => {
                     let (view, slot) = (self.view, slot as u32);
                     let leads = |object: &Object<'_>| leads_here(view, slot, word, object);
-                    self.key_of(bytes, &places, word.generation(), leads).await?
+                    self.key_of(bytes, &places, word.leads_to(), leads).await?
                 }
                 None => None,
             };
@@ -519,7 +519,7 @@ impl<F: Fabric> Repair<'_, F> {
         &mut self,
         bytes: u64,
         places: &[Place],
-        generation: u8,
+        identity: Identity,
         holds: impl Fn(&Object<'_>) -> bool,
     ) -> Result<Option<Vec<u8>>, RepairError> {
         self.batch.clear();
@@ -527,7 +527,7 @@ impl<F: Fabric> Repair<'_, F> {
         let reads: PerSurvivor<Ticket> = places.iter().map(read).collect();
         self.phase().await;
         for read in reads {
-            let object = Object::decode_generation(self.batch.data(read)?, generation);
+            let object = Object::decode_of(self.batch.data(read)?, identity);
             if let Some(object) = object.ok().filter(|object| holds(object)) {
                 return Ok(Some(object.key().to_vec()));
             }
@@ -538,7 +538,7 @@ impl<F: Fabric> Repair<'_, F> {
     /// Whether a free word has been put there instead of an entry of this key: by a split, or by a DELETE, whose
     /// log object is complete before its word stands anywhere, and stays as long as the word does.
     async fn is_deleted(&mut self, word: Slot, key: &[u8]) -> Result<bool, RepairError> {
-        if word.is_moved() {
+        if word.is_vacated() {
             return Ok(true);
         }
         let class = Object::class(key.len(), 0);
@@ -547,7 +547,7 @@ impl<F: Fabric> Repair<'_, F> {
         let places: PerSurvivor<Place> = places.collect();
         let is_log =
             |object: &Object<'_>| object.opcode() == Some(Opcode::Delete) && object.key() == key;
-        Ok(self.key_of(class.bytes(), &places, word.generation(), is_log).await?.is_some())
+        Ok(self.key_of(class.bytes(), &places, word.leads_to(), is_log).await?.is_some())
     }
 
     /// One phase, or none: changes these slots on some of the survivors.

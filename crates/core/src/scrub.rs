@@ -229,7 +229,7 @@ impl<F: Fabric> Work<'_, F> {
     }
 
     fn is_whole(&self, entry: &Asked, replica: Span) -> bool {
-        Object::decode_generation(self.batch.bytes(replica), entry.word.generation())
+        Object::decode_of(self.batch.bytes(replica), entry.word.leads_to())
             .is_ok_and(|object| leads_here(self.view, entry.slot, entry.word, &object))
     }
 

@@ -13,21 +13,27 @@
 //! * *At rest*: none is, and the header says so. Only such blocks are collected ([`store`]), and
 //!   can leave the session.
 //!
-//! An object that was allocated is free again in one of two ways: nobody has learnt its address, so
-//! it is given back ([`Slabs::give_back`]); or its bit in the block's free bitmap was set, and every
-//! operation that could know it has ended since (`Block::take_in`). Each time it is allocated it
-//! has the next generation, modulo 32, so that what was there before is never taken for it.
+//! An object that was allocated is free again in one of two ways: no CAS has mentioned it, so it is
+//! given back ([`Slabs::give_back`]); or its bit in the block's free bitmap was set. Either way it is
+//! allocated again when every operation has ended that had begun before, with the next generation,
+//! so that what was there before is never taken for it ([`generations`]).
 //!
 //! [`store`]: crate::store
 
+mod generations;
+
+use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
 use crate::host::BlockGrant;
-use crate::layout::{Address, BlockHeader, BlockShape, SizeClass, Slot, UNIT_BYTES};
+use crate::layout::{Address, BlockHeader, BlockShape, Identity, SizeClass, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
+use generations::Generations;
+pub(crate) use generations::Headers;
+pub use generations::WINDOW_EPOCHS;
 
 /// An object to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +43,18 @@ pub struct Allocation {
     /// Its size class.
     pub class: SizeClass,
     /// The generation for its header and slot.
-    pub generation: u8,
+    pub generation: u16,
     /// The header of its block, with the block's address, until it is known to be written: goes
     /// into the same batch, before the object. So no object of a block can be visible before the
     /// header by which recovery finds it, whichever operation comes first and whichever fails.
     pub header: Option<(Address, BlockHeader)>,
+}
+
+impl Allocation {
+    /// For its header and slot.
+    pub fn identity(&self) -> Identity {
+        Identity::new(self.address, self.generation)
+    }
 }
 
 /// What is left of a block whose owner has done with it.
@@ -59,19 +72,9 @@ pub struct Rest {
     pub marked: Option<u64>,
 }
 
-/// The generation that follows.
-fn after(generation: u8) -> u8 {
-    if removed(Mutant::GenerationStays) || removed(Mutant::ReusedAtOnce) {
-        return generation;
-    }
-    (generation + 1) % Slot::GENERATIONS
-}
-
 /// Of so many objects of a block one has to be free for it to be taken into use again, as long as
 /// there are other blocks.
 pub(crate) const USED_AGAIN_AT: u32 = 8;
-/// The generation of an object is not known.
-const UNKNOWN: u8 = u8::MAX;
 
 /// Bits of a free bitmap that were seen set. They stay set until the block is needed: somebody else
 /// who gets it meanwhile finds them too.
@@ -105,12 +108,15 @@ pub(crate) struct Block {
     pub address: Address,
     pub class: SizeClass,
     pub shape: BlockShape,
-    /// Objects to hand out, the next one last.
-    free: Vec<u32>,
+    /// Objects to hand out, the next one first: in turn, so that all get as many lives.
+    free: VecDeque<u32>,
+    /// Objects that were given back, and may be known by now to those who read what was there before.
+    returned: Vec<u32>,
+    /// The same, of which that is over when all operations have ended that began before this mark.
+    waiting: Option<(u64, Vec<u32>)>,
     /// From here on no object was ever allocated.
     fresh: u32,
-    /// Of every object before `fresh`, the generation for its next time.
-    generations: Vec<u8>,
+    generations: Generations,
     /// Objects that were handed out for operations that have not ended.
     in_flight: u32,
     /// Whether the header says on all replicas that the block is at rest; `None` if that is not
@@ -155,9 +161,11 @@ impl Block {
             address: grant.address,
             class: grant.class,
             shape,
-            free: Vec::new(),
+            free: VecDeque::new(),
+            returned: Vec::new(),
+            waiting: None,
             fresh: grant.first,
-            generations: vec![UNKNOWN; grant.first as usize],
+            generations: Generations::unread(grant.first),
             in_flight: 0,
             written: None,
             in_use_from: u32::MAX,
@@ -185,7 +193,26 @@ impl Block {
 
     pub fn has_room(&self) -> bool {
         let is_ours = !self.held && !self.offered;
-        self.free_objects() > 0 && self.scrubbed.is_none() && is_ours
+        let is_usable = self.scrubbed.is_none() && self.generations.is_known();
+        self.free_objects() > 0 && is_usable && is_ours
+    }
+
+    /// Objects that were given back and cannot be handed out yet.
+    pub fn returned_objects(&self) -> u32 {
+        let waiting = self.waiting.as_ref().map_or(0, |(_, objects)| objects.len());
+        (self.returned.len() + waiting) as u32
+    }
+
+    /// Lets objects be handed out that were given back before a mark that has passed. Those that came
+    /// since wait for another mark.
+    pub fn take_returned(&mut self, has_passed: impl Fn(u64) -> bool, mark: impl Fn() -> u64) {
+        if self.waiting.as_ref().is_some_and(|(since, _)| has_passed(*since)) {
+            let (_, objects) = self.waiting.take().expect("some are waiting");
+            self.free.extend(objects);
+        }
+        if self.waiting.is_none() && !self.returned.is_empty() {
+            self.waiting = Some((mark(), core::mem::take(&mut self.returned)));
+        }
     }
 
     /// Whether a class may take it into use, if one in `least` objects has to be free.
@@ -195,9 +222,11 @@ impl Block {
         self.class == class && self.has_room() && is_enough
     }
 
-    /// Objects that can be handed out once what was seen is collected.
+    /// Objects that can be handed out once what was seen is collected, and what was given back has
+    /// waited.
     pub fn prospect(&self) -> u32 {
-        self.free_objects() + self.seen.as_ref().map_or(0, |seen| seen.objects)
+        let seen = self.seen.as_ref().map_or(0, |seen| seen.objects);
+        self.free_objects() + self.returned_objects() + seen
     }
 
     /// Whether not one object of it is in use, with what is to be collected.
@@ -210,7 +239,14 @@ impl Block {
     pub fn is_worth_collecting(&self, class: SizeClass, least: u32) -> bool {
         let free = u64::from(self.prospect()) * u64::from(least);
         let is_ours = !self.held && self.scrubbed.is_none();
-        self.class == class && is_ours && free >= u64::from(self.shape.objects)
+        let is_usable = is_ours && self.generations.is_known();
+        self.class == class && is_usable && free >= u64::from(self.shape.objects)
+    }
+
+    /// Whether it can be emptied, to go back to the pool.
+    pub fn may_scrub(&self) -> bool {
+        let is_ours = !self.held && !self.offered && self.scrubbed.is_none();
+        self.is_free() && self.seen.is_none() && is_ours
     }
 
     pub fn doubt(&self) -> &Doubt {
@@ -262,42 +298,61 @@ impl Block {
         self.is_quiet() && self.written != Some(true) && self.scrubbed.is_none()
     }
 
-    /// Whether the header tells that.
-    pub fn rests_for_sure(&self) -> bool {
-        self.written == Some(true)
-    }
-
     /// Of every object, whether it was allocated and is not free.
     pub fn taken(&self) -> Vec<bool> {
         let mut taken = vec![false; self.shape.objects as usize];
         taken[..self.fresh as usize].fill(true);
-        self.free.iter().for_each(|object| taken[*object as usize] = false);
+        self.idle().for_each(|object| taken[object as usize] = false);
         taken
     }
 
-    /// Those of these objects whose generation has to be read first.
-    pub fn unknown<'o>(&self, objects: &'o [u32]) -> impl Iterator<Item = u32> + use<'o, '_> {
-        let generation = |object: u32| self.generations.get(object as usize);
-        objects.iter().copied().filter(move |o| generation(*o) == Some(&UNKNOWN))
+    /// Objects that were allocated once, and belong to nothing.
+    fn idle(&self) -> impl Iterator<Item = u32> + '_ {
+        let waiting = self.waiting.iter().flat_map(|(_, objects)| objects);
+        self.free.iter().chain(&self.returned).chain(waiting).copied()
     }
 
-    /// The generations that stand in the replicas of an object. They differ if a client died that had
-    /// guessed: the next one stands in none, so that nobody ever takes what was left there for
-    /// what is written next.
-    pub fn learn(&mut self, object: u32, standing: &[u8]) {
-        let Some(next) = self.generations.get_mut(object as usize) else { return };
-        let stands = |generation: u8| standing.iter().any(|s| s % Slot::GENERATIONS == generation);
-        let newer = standing.iter().scan(standing[0] % Slot::GENERATIONS, |last, _| {
-            *last = after(*last);
-            Some(*last)
-        });
-        let free = newer.clone().find(|generation| !stands(*generation));
-        *next = free.or(newer.last()).expect("an object has a replica");
+    /// Those of these objects whose header has to be read first.
+    pub fn unknown<'o>(&self, objects: &'o [u32]) -> impl Iterator<Item = u32> + use<'o, '_> {
+        objects.iter().copied().filter(|object| self.generations.is_unknown(*object))
+    }
+
+    /// Whether the block's header is to be read in this epoch, before objects are allocated.
+    pub fn is_unread(&self, epoch: u64) -> bool {
+        self.generations.is_unread(epoch)
+    }
+
+    /// The headers on the block's replicas were read, in this epoch.
+    pub fn read(&mut self, headers: &Headers, epoch: u64) {
+        self.generations.read(headers, epoch);
+    }
+
+    /// Whether it would wait for a whole window on its way back to the pool, and can be used as it is.
+    pub fn is_better_kept(&self) -> bool {
+        self.generations.is_known() && !self.generations.has_base()
+    }
+
+    /// Begins to empty the block, in this epoch. Its header says that before the first zero is written.
+    pub fn begin_scrub(&mut self, epoch: u64) {
+        self.generations.end_tenure(epoch);
+        (self.scrubbed, self.written) = (Some(Scrub::Begun), None);
+    }
+
+    /// The epoch before which nobody may use the block, which is emptied.
+    pub fn not_before(&self) -> u64 {
+        self.generations.base().not_before
+    }
+
+    /// What the headers in the replicas of an object say.
+    pub fn learn(&mut self, object: u32, standing: impl Iterator<Item = Option<Identity>>) {
+        let at = self.object(object);
+        let standing = standing.map(|identity| identity.and_then(|i| i.generation_at(at)));
+        self.generations.learn(object, standing);
     }
 
     /// Objects are free from now on: their bits are cleared, and their generations known.
     pub fn take_in(&mut self, objects: &[u32]) {
-        self.free.extend_from_slice(objects);
+        self.free.extend(objects);
     }
 
     /// The block is taken into use.
@@ -306,7 +361,8 @@ impl Block {
             self.half = self.free_objects() / 2;
         }
         self.is_foreign = false;
-        let from = if self.free.is_empty() { self.fresh } else { 0 };
+        let is_new = self.free.is_empty() && self.returned_objects() == 0;
+        let from = if is_new { self.fresh } else { 0 };
         if self.written == Some(true) {
             self.in_use_from = from;
         }
@@ -335,11 +391,12 @@ impl Block {
     /// are few, stays, unless it is lent.
     fn spare(&self) -> Option<Rest> {
         let is_spare = self.is_quiet() && !self.held && self.scrubbed.is_none();
-        if !is_spare || !(self.free.is_empty() || self.lent) {
+        let is_all_marked = self.free.is_empty() && self.returned_objects() == 0;
+        if !is_spare || !(is_all_marked || self.lent) {
             return None;
         }
         let rest = self.rest();
-        Some(Rest { marked: rest.marked.filter(|_| self.free.is_empty()), ..rest })
+        Some(Rest { marked: rest.marked.filter(|_| is_all_marked), ..rest })
     }
 
     /// Whether nobody here has a use for it: it was looked at, and does not go back to the pool.
@@ -351,7 +408,7 @@ impl Block {
     /// The objects that are free although they were allocated once: what a session that leaves has
     /// to mark again.
     pub fn unmarked(&self) -> impl Iterator<Item = Address> + '_ {
-        self.free.iter().map(|object| self.object(*object))
+        self.idle().map(|object| self.object(object))
     }
 }
 
@@ -437,24 +494,25 @@ impl Slabs {
             self.aside.extend(slab.current.replace(next));
         }
         let block = slab.current.as_mut()?;
-        let index = match block.free.pop() {
+        let index = match block.free.pop_front() {
             Some(index) => index,
             None => {
                 block.fresh += 1;
-                block.generations.push(0);
+                block.generations.push();
                 block.fresh - 1
             }
         };
-        let next = &mut block.generations[index as usize];
-        let generation = *next;
-        *next = after(generation);
+        let (generation, wraps) = block.generations.next(index);
+        if wraps {
+            block.written = None;
+        }
         block.in_flight += 1;
         slab.is_half_used |= block.free_objects() == block.half;
         let header = (block.written != Some(false)).then(|| {
             // Whoever posts it may be dropped, or fail, at any time from now on.
             block.written = None;
-            let first = block.in_use_from;
-            (block.address, BlockHeader { class, owner, first, at_rest: false })
+            let (first, base) = (block.in_use_from, block.generations.base());
+            (block.address, BlockHeader { class, owner, first, at_rest: false, base })
         });
         Some(Allocation { address: block.object(index), class, generation, header })
     }
@@ -481,7 +539,9 @@ impl Slabs {
     /// The header that came with an object stands on all replicas.
     pub fn header_written(&mut self, object: &Allocation) {
         let Some((_, header)) = object.header else { return };
-        if let Some(block) = self.block_of(object).filter(|b| b.in_use_from == header.first) {
+        let says =
+            |b: &&mut Block| (b.in_use_from, b.generations.base()) == (header.first, header.base);
+        if let Some(block) = self.block_of(object).filter(says) {
             block.written = Some(false);
         }
     }
@@ -494,13 +554,17 @@ impl Slabs {
         }
     }
 
-    /// As [`Slabs::end`], for an object that no CAS has mentioned: it is free at once.
+    /// As [`Slabs::end`], for an object that no CAS has mentioned. It is free again in a later epoch:
+    /// else an object could run through all generations in one.
     pub fn give_back(&mut self, object: &Allocation) {
         if let Some(block) = self.block_of(object) {
             block.in_flight -= 1;
             let offset = object.address.bytes() - block.address.bytes();
             let index = block.shape.object_at(offset).expect("it was allocated here");
-            block.free.push(index);
+            match removed(Mutant::GivenBackAtOnce) {
+                true => block.free.push_front(index),
+                false => block.returned.push(index),
+            }
         }
     }
 
@@ -514,10 +578,15 @@ impl Slabs {
         self.aside.iter_mut().find(|b| b.address == block)
     }
 
+    /// All blocks.
+    pub(crate) fn blocks(&mut self) -> impl Iterator<Item = &mut Block> {
+        let current = self.slabs.iter_mut().filter_map(|s| s.current.as_mut());
+        current.chain(&mut self.aside)
+    }
+
     /// Any block.
     pub(crate) fn find(&mut self, block: Address) -> Option<&mut Block> {
-        let current = self.slabs.iter_mut().filter_map(|s| s.current.as_mut());
-        current.chain(&mut self.aside).find(|b| b.address == block)
+        self.blocks().find(|b| b.address == block)
     }
 
     /// Whether [`Slabs::allocate`] has something to give, from a block in use or not.
@@ -622,8 +691,9 @@ impl Slabs {
     /// The header that says that a block which is not in use is at rest, and from where on it is new.
     pub(crate) fn at_rest(&self, block: Address) -> Option<BlockHeader> {
         let block = self.aside.iter().find(|b| b.address == block)?;
-        let Block { class, fresh, .. } = *block;
-        Some(BlockHeader { class, owner: self.owner, first: fresh, at_rest: true })
+        let (Block { class, fresh, .. }, base) = (block, block.generations.base());
+        let (class, first) = (*class, *fresh);
+        Some(BlockHeader { class, owner: self.owner, first, at_rest: true, base })
     }
 }
 

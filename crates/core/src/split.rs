@@ -217,7 +217,7 @@ impl<F: Fabric> Work<'_, F> {
         moved: &[(u64, Slot)],
     ) -> Result<(), RepairError> {
         self.batch.clear();
-        let left = Slot::moved(sibling);
+        let left = Slot::vacated(sibling);
         let mut cases = Vec::new();
         for (slot, word) in moved {
             for place in places {
@@ -261,13 +261,13 @@ fn key_of<'b>(
 ) -> Shown<'b> {
     let trusts = removed(Mutant::SplitTrustsOneReplica);
     if whole && !trusts {
-        let mut good = replicas.iter().map(|r| Object::decode_generation(r, word.generation()));
+        let mut good = replicas.iter().map(|r| Object::decode_of(r, word.leads_to()));
         return match good.find_map(Result::ok) {
             Some(object) => Shown::Key(object.key()),
             None => Shown::Nothing,
         };
     }
-    let mut starts = replicas.iter().map(|r| Object::prefix_key(r, word.generation()).ok());
+    let mut starts = replicas.iter().map(|r| Object::prefix_key(r, word.leads_to()).ok());
     let Some(Some(start)) = starts.next() else { return Shown::Nothing };
     if starts.any(|other| other != Some(start)) {
         return Shown::Nothing;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::change::{Change, LeavingFrom};
 use crate::layout::{
-    Address, BLOCK_HEADER_BYTES, BlockShape, MOVED_BYTES, Object, SizeClass, UNIT_BYTES,
+    Address, BLOCK_HEADER_BYTES, BlockShape, Object, SizeClass, UNIT_BYTES, VACATED_BYTES,
     bitmap_bytes, first_extent,
 };
 use crate::verbs::{ClusterId, MnId};
@@ -271,7 +271,7 @@ impl View {
         let bits = u32::try_from(self.regions.len())
             .ok()
             .and_then(|n| u64::from(n).checked_mul(self.geometry.region_bytes));
-        if bits.is_none_or(|end| end > MOVED_BYTES) {
+        if bits.is_none_or(|end| end > VACATED_BYTES) {
             return fail("the regions exceed the 48-bit address space");
         }
         for subtable in &self.subtables {

@@ -117,7 +117,7 @@ impl Plan {
         };
         let replicas = settings.data_replicas;
         // The 48-bit address space is a bound as well; it lies beyond for all but huge regions.
-        let most = MAX_REGIONS.min(fusee_core::layout::MOVED_BYTES / region);
+        let most = MAX_REGIONS.min(fusee_core::layout::VACATED_BYTES / region);
         let most = most.min(members.len() as u64);
         let mut rooms_left = rooms(1);
         let mut count = capacity(&rooms_left, replicas, most);

@@ -8,8 +8,8 @@ use allocation_counter::measure;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{Stamped, parsers as control};
-use fusee_core::layout::{BLOCK_HEADER_BYTES, BlockHeader, Object, Opcode, Pair, PoolHeader};
-use fusee_core::layout::{LAYOUT_WORD, SizeClass};
+use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, Base, BlockHeader, Identity, LAYOUT_WORD};
+use fusee_core::layout::{Object, Opcode, Pair, PoolHeader, SizeClass, Slot};
 use fusee_core::parsers as core;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
@@ -303,18 +303,19 @@ proptest! {
     fn objects_come_back_and_a_flipped_bit_is_noticed(
         key in vec(any::<u8>(), 0..80),
         value in vec(any::<u8>(), 0..200),
-        generation: u8,
+        generation in 0..Slot::GENERATIONS,
         opcode in prop_oneof![Just(Opcode::Insert), Just(Opcode::Delete), Just(Opcode::Upsert)],
         at: Index,
         damage in vec(damage(), 1..4),
     ) {
         let class = Object::class(key.len(), value.len()).unwrap();
         let mut bytes = vec![0xee; class.bytes() as usize];
-        Pair { key: &key, value: &value, generation, opcode }.encode(&mut bytes);
+        let identity = Identity::new(Address::new(1 << 20), generation);
+        Pair { key: &key, value: &value, identity, opcode }.encode(&mut bytes);
         prop_assert!(core::object(&bytes));
         let object = Object::decode(&bytes).unwrap();
         prop_assert_eq!((object.key(), object.value()), (&key[..], &value[..]));
-        prop_assert_eq!((object.generation(), object.opcode()), (generation, Some(opcode)));
+        prop_assert_eq!((object.identity(), object.opcode()), (identity, Some(opcode)));
         let checked = object.value_offset() + value.len();
         let bit = at.index(checked * 8);
         let mut flipped = bytes.clone();
@@ -327,7 +328,7 @@ proptest! {
     fn words_and_headers_come_back_and_a_flipped_bit_is_noticed(
         word in number(),
         random: u64,
-        class in 1u8..=128,
+        class in 1u8..=127,
         bytes in vec(any::<u8>(), BLOCK_HEADER_BYTES as usize),
         bit in 0usize..512,
         at_rest: bool,

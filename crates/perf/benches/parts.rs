@@ -6,13 +6,11 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fusee_client::View;
 use fusee_client::logic::IndexCache;
-use fusee_core::host::BlockGrant;
 use fusee_core::layout::{Address, Identity, Object, Opcode, Pair, SizeClass, Slot};
 use fusee_core::race::{Buckets, Key};
-use fusee_core::slab::Slabs;
 use fusee_core::snapshot::evaluate;
 use fusee_core::store::Hint;
-use fusee_core::verbs::{ClientId, ClusterId, MnId};
+use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Place, SlotRef, Subtable};
 
 /// Keys that are cached.
@@ -111,32 +109,18 @@ fn objects(c: &mut Criterion) {
         let (key, value) = (key(1), vec![7; len]);
         let class = Object::class(key.len(), len).expect("it fits");
         let mut bytes = vec![0; class.bytes() as usize];
-        let pair = Pair { key: &key, value: &value, generation: 3, opcode: Opcode::Update };
+        let identity = Identity::new(Address::new(1 << 20), 3);
+        let pair = Pair { key: &key, value: &value, identity, opcode: Opcode::Update };
         group.throughput(Throughput::Bytes(len as u64));
         group.bench_function(BenchmarkId::new("encode", len), |b| {
             b.iter(|| black_box(&pair).encode(black_box(&mut bytes)));
         });
         pair.encode(&mut bytes);
         group.bench_function(BenchmarkId::new("decode", len), |b| {
-            b.iter(|| Object::decode_generation(black_box(&bytes), 3).map(|o| o.value().len()));
+            b.iter(|| Object::decode_of(black_box(&bytes), identity).map(|o| o.value().len()));
         });
     }
 }
 
-fn allocation(c: &mut Criterion) {
-    const BLOCK_BYTES: u64 = 16 << 20;
-    let class = SizeClass::fitting(1024).expect("a small one");
-    c.bench_function("allocate an object and give it back", |b| {
-        let mut slabs = Slabs::new(ClientId(1), BLOCK_BYTES);
-        let address = Address::new(BLOCK_BYTES);
-        let grant = BlockGrant { address, class, first: 0, marked: Some(1), pool_is_empty: false };
-        assert!(slabs.add_block(class, grant));
-        b.iter(|| {
-            let object = slabs.allocate(class, 1, |_| false).expect("there is room");
-            slabs.give_back(&object);
-        });
-    });
-}
-
-criterion_group!(parts, slots, hashes, cache, objects, allocation);
+criterion_group!(parts, slots, hashes, cache, objects);
 criterion_main!(parts);

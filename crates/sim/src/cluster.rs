@@ -273,6 +273,11 @@ impl Cluster {
         self.0.network.reuse().gone(client);
     }
 
+    /// An epoch begins. For tests that stand in for the master.
+    pub fn epoch_begins(&self, epoch: u64) {
+        self.0.network.reuse().epoch(epoch);
+    }
+
     /// As [`Cluster::stop_watching`], also by the views to come: for tests that lose what nothing survives.
     pub fn never_watch(&self) {
         self.0.watches.set(false);

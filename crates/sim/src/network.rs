@@ -9,7 +9,7 @@ use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::{Rc, Weak};
 
-use fusee_core::layout::{HEADER_BYTES, HeaderWord, Object, Slot};
+use fusee_core::layout::{HEADER_BYTES, HeaderWord, Identity, Object, Slot};
 use fusee_core::verbs::{ClientId, MnId, Verb};
 use fusee_core::view::{Place, SlotRef, View};
 
@@ -124,8 +124,13 @@ pub(crate) struct Memory {
 struct Damaged {
     node: MnId,
     offset: u64,
-    generation: u8,
+    identity: Identity,
     bytes: usize,
+}
+
+/// The identity of an entry's object.
+fn identity_of(object: &[u8]) -> Identity {
+    Object::header_identity(object).expect("an entry's object has a header")
 }
 
 /// The way from one client to one memory node.
@@ -262,10 +267,10 @@ impl Network {
         let Some((_, object, _)) = entries.replicas().find(|(place, ..)| *place == at) else {
             return false;
         };
-        let generation = Object::header_generation(object);
+        let Some(identity) = Object::header_identity(object) else { return false };
         let holds = self.with(at.node, |memory| {
             let bytes = &memory.pool[at.offset as usize..][..object.len()];
-            Object::decode_generation(bytes, generation).is_ok()
+            Object::decode_of(bytes, identity).is_ok()
         });
         holds == Some(true)
     }
@@ -274,11 +279,11 @@ impl Network {
     /// what no entry leads to now: the entries of a lost primary come back.
     pub(crate) fn is_whole_without(&self, is_left: impl Fn(&Place) -> bool + Copy) -> bool {
         self.0.damaged.borrow().iter().all(|damaged| {
-            let Damaged { node, offset, generation, bytes } = *damaged;
+            let Damaged { node, offset, identity, bytes } = *damaged;
             let is_whole = |at: &Place| {
                 let holds = self.with(at.node, |memory| {
                     let object = &memory.pool[at.offset as usize..][..bytes];
-                    Object::decode_generation(object, generation).is_ok()
+                    Object::decode_of(object, identity).is_ok()
                 });
                 holds == Some(true)
             };
@@ -297,14 +302,14 @@ impl Network {
 
     /// The same; the other one is on a node where this holds.
     pub(crate) fn damage_beside(&self, rng: &Rng, is_safe: impl Fn(MnId) -> bool) -> bool {
-        let candidates: Vec<(Place, u8, usize, usize)> = {
+        let candidates: Vec<(Place, Identity, usize, usize)> = {
             let entries = self.watched();
             let all: Vec<(Place, &Rc<[u8]>, SlotRef)> = entries.replicas().collect();
             let damaged = self.0.damaged.borrow();
             let was_whole = |at: &Place, object: &[u8]| {
-                let (generation, bytes) = (Object::header_generation(object), object.len());
+                let (identity, bytes) = (identity_of(object), object.len());
                 let Place { node, offset } = *at;
-                !damaged.contains(&Damaged { node, offset, generation, bytes })
+                !damaged.contains(&Damaged { node, offset, identity, bytes })
             };
             // One replica of each object is spared: who reads them all one after the other must find one
             // that was whole all the time.
@@ -323,16 +328,15 @@ impl Network {
                 object.value_offset() + object.value().len()
             };
             let found = all.iter().filter(keeps_another);
-            let generation = |object: &[u8]| Object::header_generation(object);
             let of = |(place, object, _): &(Place, &Rc<[u8]>, SlotRef)| {
-                (*place, generation(object), object.len(), end(object))
+                (*place, identity_of(object), object.len(), end(object))
             };
             found.map(of).collect()
         };
         if candidates.is_empty() {
             return false;
         }
-        let (place, generation, bytes, end) = rng.pick(&candidates);
+        let (place, identity, bytes, end) = rng.pick(&candidates);
         // Header and key matter more than the rest of a long value; the padding does not, but for the used bit.
         let words = end.div_ceil(8);
         let (word, matters) = match rng.below(6) {
@@ -343,7 +347,7 @@ impl Network {
         };
         let flips = rng.pick(&[1 << rng.below(64), 1 | rng.below_u64(u64::MAX), u64::MAX]);
         let flips = if flips & matters == 0 { matters } else { flips & matters };
-        let damaged = Damaged { node: place.node, offset: place.offset, generation, bytes };
+        let damaged = Damaged { node: place.node, offset: place.offset, identity, bytes };
         self.0.damaged.borrow_mut().insert(damaged);
         self.flip(Place { offset: place.offset + 8 * word as u64, ..place }, flips);
         count(&self.0.sim.counts().damages);
@@ -480,11 +484,11 @@ impl Network {
         if replicas.is_empty() || bytes.iter().all(|byte| *byte == 0) {
             return;
         }
-        let generation = Object::header_generation(header);
+        let identity = Object::header_identity(header);
         for at in replicas {
             let other = self.with(at.node, |memory| {
                 let there = &memory.pool[at.offset as usize..][..bytes.len()];
-                let is_same = there == bytes || Object::header_generation(there) != generation;
+                let is_same = there == bytes || Object::header_identity(there) != identity;
                 (!is_same).then(|| there.to_vec())
             });
             let Some(Some(other)) = other else { continue };

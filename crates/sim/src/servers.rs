@@ -344,6 +344,9 @@ impl MasterHost {
                 }
             }
             Action::Reply { token, reply } => {
+                if let MasterReply::Renewed { epochs, .. } = &reply {
+                    cluster.network().reuse().epoch(epochs.newest);
+                }
                 if let Some(waiting) = self.waiting.borrow_mut().remove(&token) {
                     waiting(reply);
                 }

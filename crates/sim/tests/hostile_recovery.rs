@@ -5,7 +5,7 @@ mod support;
 
 use fusee_core::error::Error;
 use fusee_core::layout::{
-    Address, BlockHeader, BlockShape, OVERHEAD_BYTES, Opcode, Pair, SizeClass, Slot,
+    Address, Base, BlockHeader, BlockShape, Identity, OVERHEAD_BYTES, Opcode, Pair, SizeClass, Slot,
 };
 use fusee_core::recovery::{BlockContent, RecoveryError, Report, recover};
 use fusee_core::verbs::{ClientId, MnId};
@@ -62,13 +62,15 @@ fn scribble(rng: &Rng, cluster: &Cluster, client: ClientId, block: Address) {
             rng.below(class.bytes() as usize - OVERHEAD_BYTES as usize + 1)
         ];
         assert!(key.len() as u64 + OVERHEAD_BYTES <= class.bytes());
-        let generation = any(&[0, 0, 1, 31, 32, 255]) as u8;
+        let generation = any(&[0, 0, 1, 31, 32, 511]) as u16;
         let opcode = [Opcode::Insert, Opcode::Update, Opcode::Delete, Opcode::Upsert][rng.below(4)];
-        Pair { key: &key, value: b"", generation, opcode }.encode(&mut bytes);
+        let named = [at, at, at, Address::new(at.bytes() ^ 64)][rng.below(4)];
+        let identity = Identity::new(named, generation);
+        Pair { key: &key, value: b"", identity, opcode }.encode(&mut bytes);
         let tail = bytes.len() - 1;
         bytes[tail] = any(&[bytes[tail].into(), bytes[tail].into(), 0x80, 0xff, 0]) as u8;
         put(cluster, at, &bytes, replica());
-        let own = Slot::new(any(&[0, 0x2a]) as u8, class, at, generation % Slot::GENERATIONS);
+        let own = Slot::new(any(&[0, 0x2a]) as u8, class, at, generation);
         for _ in 0..rng.below(4) {
             let word = [own, own.tentative(), own.aborted(), own.aborted().tentative()];
             let word = Slot(word[rng.below(4)].0 ^ [0, 0, 1 << 48, 1 << 63][rng.below(4)]);
@@ -223,10 +225,10 @@ fn what_a_guess_left_beside_a_newer_header_is_found() {
         put(&cluster, blocks[0], &header(5), Some(replica));
         let at = Address::new(blocks[0].bytes() + shape.offset(5));
         let mut bytes = vec![0; class.bytes() as usize];
-        let generation = 3;
-        Pair { key: b"key", value: b"new", generation, opcode: Opcode::Update }.encode(&mut bytes);
+        let identity = Identity::new(at, 3);
+        Pair { key: b"key", value: b"new", identity, opcode: Opcode::Update }.encode(&mut bytes);
         put(&cluster, at, &bytes, Some(replica));
-        let own = Slot::new(place.word.fingerprint(), class, at, generation);
+        let own = Slot::new(place.word.fingerprint(), class, at, 3);
         let backup = cluster.view().slot_places(place.slot).nth(1).expect("a backup");
         cluster.overwrite(backup, own.0);
         let report = recovered(&rng, &cluster, dead.client(), &blocks).unwrap();

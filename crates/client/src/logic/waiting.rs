@@ -268,6 +268,10 @@ impl<E: Environment> Host for SessionHost<E> {
         gone.iter().map(|gone| geometry.block_address(gone.region, gone.block)).collect()
     }
 
+    fn epoch(&self) -> u64 {
+        self.gate.epoch()
+    }
+
     fn mark(&self) -> u64 {
         self.gate.mark()
     }

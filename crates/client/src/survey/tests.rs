@@ -257,7 +257,7 @@ fn random_bytes_are_survived() {
         for block in 0..3 {
             let (entry, at) = places(0, block);
             memory.put(entry, &(random() % 200).max(1).to_le_bytes());
-            let class = SizeClass::from_code((random() % 128 + 1) as u8).unwrap();
+            let class = SizeClass::from_code((random() % 127 + 1) as u8).unwrap();
             let (owner, first) = (ClientId(random()), random());
             let header = BlockHeader { class, owner, first, at_rest: false };
             memory.put(at, &header.encode());

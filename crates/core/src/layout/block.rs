@@ -2,20 +2,22 @@
 //!
 //! ```text
 //! block         | header 64 | free bitmap | objects of one size class |
-//! block header  | magic 4 | class 1 | state 1 | zeros 2 | owner 4 | first 4 | zeros 44 | crc 4 |
+//! block header  | magic 4 | class 1 | state 1 | base 2 | owner 4 | first 4 | not before 8 | zeros 36 | crc 4 |
+//! base          | generation 9 bits | zeros 6 bits | wrapped 1 bit |
 //! ```
 //!
 //! A block belongs to one client and holds objects of one size class. Its header tells recovery
 //! whose it is, and whether the owner may have writes under way in it: a block *in use* is walked
-//! from its first object that may be, one *at rest* is not: it says from where on it is new.
+//! from its first object that may be, one *at rest* is not: it says from where on it is new. The
+//! *base* is the generation with which objects begin that nothing else is known of.
 //!
 //! The free bitmap (P §4.4) has one bit for every 64 bytes of the block, of which the one where an
 //! object starts says that it was freed. So who frees needs the address alone, and the bitmap lies
 //! at the same place in every block. Only the one on the region's first replica counts: a bit is
 //! set and cleared at one place, and no crash leaves replicas of it that differ.
 
-use super::bytes::{crc32c, put_u32, u32_at};
-use super::{SizeClass, UNIT_BYTES};
+use super::bytes::{crc32c, put_u32, put_u64, u32_at, u64_at};
+use super::{SizeClass, Slot, UNIT_BYTES};
 use crate::verbs::ClientId;
 
 /// Bytes of a block header.
@@ -39,6 +41,46 @@ pub struct BlockHeader {
     /// No write of the owner is under way whose object lies here, and none begins before the
     /// header says otherwise.
     pub at_rest: bool,
+    /// Where the generations of its objects begin.
+    pub base: Base,
+}
+
+/// Where the generations of a block's objects begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Base {
+    /// The first life of an object has this one, if no header of it tells of a later one.
+    pub generation: u16,
+    /// Objects may have had more lives than their headers tell.
+    pub is_wrapped: bool,
+    /// The block was emptied, and is not to be used before this epoch; 0: it was not, or need not wait.
+    pub not_before: u64,
+}
+
+impl Base {
+    const WRAPPED: u16 = 1 << 15;
+
+    /// What the headers of two replicas say together, which differ where a session died.
+    pub fn newest(self, other: Base) -> Base {
+        let ahead = (other.generation + Slot::GENERATIONS - self.generation) % Slot::GENERATIONS;
+        let is_newer = ahead < Slot::GENERATIONS / 2;
+        Base {
+            generation: if is_newer { other.generation } else { self.generation },
+            is_wrapped: self.is_wrapped || other.is_wrapped,
+            not_before: self.not_before.max(other.not_before),
+        }
+    }
+
+    fn encode(self) -> [u8; 2] {
+        let wrapped = if self.is_wrapped { Base::WRAPPED } else { 0 };
+        (self.generation | wrapped).to_le_bytes()
+    }
+
+    fn decode(bytes: [u8; 2], not_before: u64) -> Option<Base> {
+        let word = u16::from_le_bytes(bytes);
+        let (generation, is_wrapped) = (word & !Base::WRAPPED, word & Base::WRAPPED != 0);
+        let base = Base { generation, is_wrapped, not_before };
+        (generation < Slot::GENERATIONS).then_some(base)
+    }
 }
 
 impl BlockHeader {
@@ -48,8 +90,10 @@ impl BlockHeader {
         put_u32(&mut bytes, 0, MAGIC);
         bytes[4] = self.class.code();
         bytes[5] = if self.at_rest { AT_REST } else { IN_USE };
+        bytes[6..8].copy_from_slice(&self.base.encode());
         put_u32(&mut bytes, 8, self.owner.0);
         put_u32(&mut bytes, 12, self.first);
+        put_u64(&mut bytes, 16, self.base.not_before);
         let crc = crc32c(&bytes[..CRC]);
         put_u32(&mut bytes, CRC, crc);
         bytes
@@ -66,7 +110,8 @@ impl BlockHeader {
             _ => return None,
         };
         let (owner, first) = (ClientId(u32_at(bytes, 8)), u32_at(bytes, 12));
-        Some(BlockHeader { class: SizeClass::from_code(bytes[4])?, owner, first, at_rest })
+        let base = Base::decode([bytes[6], bytes[7]], u64_at(bytes, 16))?;
+        Some(BlockHeader { class: SizeClass::from_code(bytes[4])?, owner, first, at_rest, base })
     }
 }
 
@@ -122,7 +167,8 @@ mod tests {
     fn headers_come_back_and_damage_is_noticed() {
         let class = SizeClass::from_code(18).unwrap();
         for at_rest in [false, true] {
-            let header = BlockHeader { class, owner: ClientId(7), first: 3, at_rest };
+            let base = Base { generation: 511, is_wrapped: at_rest, not_before: 1 << 40 };
+            let header = BlockHeader { class, owner: ClientId(7), first: 3, at_rest, base };
             let mut bytes = header.encode();
             assert_eq!(BlockHeader::decode(&bytes), Some(header));
             bytes[16] ^= 1;
@@ -134,7 +180,7 @@ mod tests {
     #[test]
     fn objects_and_bitmap_fit_without_overlap() {
         for block_bytes in [4096, 1 << 16, 1 << 20, 16 << 20] {
-            for code in 1..=128 {
+            for code in 1..=SizeClass::MAX.code() {
                 let class = SizeClass::from_code(code).unwrap();
                 let Some(shape) = BlockShape::new(block_bytes, class) else {
                     assert!(class.bytes() + 64 + bitmap_bytes(block_bytes) > block_bytes);

@@ -1,9 +1,9 @@
 //! Every byte that memory nodes hold and more than one process reads.
 //!
 //! ```text
-//! slot     8 B   | fingerprint 8 | size class 8 | address 42 | generation 5 | tentative 1 |
+//! slot     8 B   | fingerprint 8 | moved 1 | size class 7 | address 38 | generation 9 | tentative 1 |
 //! object   64 B aligned, as long as its size class
-//!                | header 16 | key | value | zeros | log entry 10 |
+//!                | header 32 | key | value | zeros | log entry 1 |
 //! block    | header 64 | free bitmap | objects of one size class |
 //! region   | block allocation table, 4 B a block, padded to 4 KiB | blocks |
 //! pool     | header 4 KiB | extents: regions and subtables |
@@ -19,7 +19,7 @@ mod pool;
 mod size_class;
 mod slot;
 
-pub use block::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, bitmap_bytes};
+pub use block::{BLOCK_HEADER_BYTES, Base, BlockHeader, BlockShape, bitmap_bytes};
 pub use bytes::crc32c;
 pub use object::{
     HEADER_BYTES, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair, object_bytes,
@@ -29,17 +29,17 @@ pub use pool::{
     POOL_HEADER_BYTES, PoolHeader, bar_word, first_extent, has_bar,
 };
 pub use size_class::SizeClass;
-pub use slot::{Identity, MOVED_BYTES, Slot};
+pub use slot::{Identity, Slot, VACATED_BYTES};
 
 use core::fmt;
 
 /// The unit of object addresses and sizes, and the alignment of every object.
 pub const UNIT_BYTES: u64 = 64;
 
-/// Bits of a global address.
-pub const ADDRESS_BITS: u32 = 48;
+/// Bits of a global address: 16 TiB.
+pub const ADDRESS_BITS: u32 = 44;
 
-/// A global address: 48 bits, `region * region_bytes + offset`, a multiple of 64.
+/// A global address: 44 bits, `region * region_bytes + offset`, a multiple of 64.
 ///
 /// 0 is the start of region 0's block table, where no object lies: it stands for "none".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,10 +52,10 @@ impl Address {
     /// The address of byte `bytes` of the global memory.
     ///
     /// # Panics
-    /// If it is not a multiple of 64, or does not fit in 48 bits.
+    /// If it is not a multiple of 64, or does not fit in 44 bits.
     pub fn new(bytes: u64) -> Address {
         assert!(bytes.is_multiple_of(UNIT_BYTES), "objects are 64-byte aligned");
-        assert!(bytes >> ADDRESS_BITS == 0, "a global address has 48 bits");
+        assert!(bytes >> ADDRESS_BITS == 0, "a global address has 44 bits");
         Address(bytes)
     }
 
@@ -64,7 +64,7 @@ impl Address {
         self.0
     }
 
-    /// In units of 64 bytes: 42 bits.
+    /// In units of 64 bytes: 38 bits.
     pub fn units(self) -> u64 {
         self.0 / UNIT_BYTES
     }

@@ -1,30 +1,38 @@
 //! Objects: a key-value pair with its header and the embedded log entry (P §4.5).
 //!
 //! ```text
-//! offset         0       4           8             12      13         14    16
-//!                | crc 4 | key len 4 | value len 4 | gen 1 | opcode 1 | 0 2 | key | value | zeros ...
+//! offset         0       4           8             12         13    16           24     32
+//!                | crc 4 | key len 4 | value len 4 | opcode 1 | 0 3 | identity 8 | room 8 | key | value | zeros ...
 //! from the end   1
 //!                | used 1 bit, 0 7 bits |
 //! ```
 //!
 //! The CRC-32C covers the rest of the header, the key and the value: a reader that raced with a
-//! reuse of the object, or met a torn WRITE, sees it. The generation must equal that of the slot
-//! which led here. The used bit is the top bit of the object's last byte, and a WRITE lands its
-//! last word last: once it is set, the object is complete, unless it was set by what was here
-//! before. Therefore the opcode, which the paper keeps beside it, stands where the CRC covers it:
-//! of a replica that is half written recovery must not learn another one.
+//! reuse of the object, or met a torn WRITE, sees it. The identity, address and generation, must
+//! equal that of the slot which led here. It is one aligned word, so no fabric tears it. *Room* is
+//! for a version and a deadline; it holds zeros.
+//!
+//! The used bit is the top bit of the object's last byte, and a WRITE lands its last word last:
+//! once it is set, the object is complete, unless it was set by what was here before. Therefore
+//! the opcode, which the paper keeps beside it, stands where the CRC covers it: of a replica that
+//! is half written recovery must not learn another one.
 //!
 //! Of the paper's log entry the pointers are missing: recovery walks through the blocks in use by
-//! position, so nothing has to link their objects. So is the old value: recovery looks at the slots, which
-//! say more. An object is written once, and changed never.
+//! position, so nothing has to link their objects. So is the old value: recovery looks at the
+//! slots, which say more. An object is written once, and changed never.
 
 use core::fmt;
 
-use super::SizeClass;
-use super::bytes::{crc32c, put_u32, u32_at};
+use super::bytes::{crc32c, put_u32, put_u64, u32_at, u64_at};
+use super::{Identity, SizeClass};
 
 /// Bytes before the key.
-pub const HEADER_BYTES: u64 = 16;
+pub const HEADER_BYTES: u64 = 32;
+const OPCODE: usize = 12;
+const IDENTITY: usize = 16;
+const ROOM: usize = 24;
+const _: () = assert!(IDENTITY.is_multiple_of(8) && ROOM + 8 == HEADER_BYTES as usize);
+
 /// Bytes of the log entry behind the value (P §4.5, Fig. 8a, without its pointers, the old value and the
 /// opcode).
 pub const LOG_ENTRY_BYTES: u64 = 1;
@@ -67,8 +75,8 @@ pub struct Pair<'a> {
     pub key: &'a [u8],
     /// The value; empty in the log object of a DELETE.
     pub value: &'a [u8],
-    /// The generation that slots will show.
-    pub generation: u8,
+    /// The identity that slots will show.
+    pub identity: Identity,
     /// What the write does.
     pub opcode: Opcode,
 }
@@ -85,7 +93,9 @@ impl Pair<'_> {
         let end = value_at + value.len();
         put_u32(bytes, 4, key.len() as u32);
         put_u32(bytes, 8, value.len() as u32);
-        put_u32(bytes, 12, u32::from_le_bytes([self.generation, self.opcode as u8, 0, 0]));
+        put_u32(bytes, OPCODE, u32::from(self.opcode as u8));
+        put_u64(bytes, IDENTITY, self.identity.word());
+        put_u64(bytes, ROOM, 0);
         bytes[HEADER_BYTES as usize..value_at].copy_from_slice(key);
         bytes[value_at..end].copy_from_slice(value);
         let crc = crc32c(&bytes[4..end]);
@@ -102,15 +112,17 @@ pub enum ObjectError {
     /// The used bit is not set, lengths do not fit the class, or the CRC differs: the object is
     /// being written.
     Incomplete,
-    /// A complete object of another generation: the address has been reused.
-    OtherGeneration(u8),
+    /// A complete object of another identity: the address has been reused.
+    OtherIdentity(Identity),
 }
 
 impl fmt::Display for ObjectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ObjectError::Incomplete => f.write_str("incomplete object"),
-            ObjectError::OtherGeneration(g) => write!(f, "object of generation {g}"),
+            ObjectError::OtherIdentity(other) => {
+                write!(f, "object of identity {:#x}", other.word())
+            }
         }
     }
 }
@@ -141,22 +153,23 @@ impl<'a> Object<'a> {
         Ok(Object { bytes, key_bytes: key_bytes as usize, value_bytes: value_bytes as usize })
     }
 
-    /// Like [`Object::decode`], and the generation must be this one.
-    pub fn decode_generation(bytes: &'a [u8], generation: u8) -> Result<Object<'a>, ObjectError> {
+    /// Like [`Object::decode`], and the identity must be this one.
+    pub fn decode_of(bytes: &'a [u8], identity: Identity) -> Result<Object<'a>, ObjectError> {
         let object = Object::decode(bytes)?;
-        match object.generation() {
-            found if found == generation => Ok(object),
-            found => Err(ObjectError::OtherGeneration(found)),
+        match object.identity() {
+            found if found == identity => Ok(object),
+            found => Err(ObjectError::OtherIdentity(found)),
         }
     }
 
     /// Whether the start of an object, header and at least as much as `key` is long, shows this
     /// key. Does not check the CRC: the caller knows the object to be complete.
-    pub fn prefix_has_key(prefix: &[u8], generation: u8, key: &[u8]) -> Result<bool, ObjectError> {
-        let Some(found) = prefix.get(12).copied() else { return Err(ObjectError::Incomplete) };
-        if found != generation {
-            return Err(ObjectError::OtherGeneration(found));
-        }
+    pub fn prefix_has_key(
+        prefix: &[u8],
+        identity: Identity,
+        key: &[u8],
+    ) -> Result<bool, ObjectError> {
+        Object::check_prefix(prefix, identity)?;
         let end = HEADER_BYTES as usize + key.len();
         let same_length = u32_at(prefix, 4) as usize == key.len();
         Ok(same_length && prefix.get(HEADER_BYTES as usize..end) == Some(key))
@@ -164,21 +177,30 @@ impl<'a> Object<'a> {
 
     /// The key at the start of an object, or if `prefix` is too short for it, how long it is. Does
     /// not check the CRC: the caller knows the object to be complete.
-    pub fn prefix_key(prefix: &[u8], generation: u8) -> Result<Result<&[u8], u64>, ObjectError> {
-        match prefix.get(12).copied() {
-            Some(found) if found == generation => {}
-            Some(found) => return Err(ObjectError::OtherGeneration(found)),
-            None => return Err(ObjectError::Incomplete),
-        }
+    pub fn prefix_key(
+        prefix: &[u8],
+        identity: Identity,
+    ) -> Result<Result<&[u8], u64>, ObjectError> {
+        Object::check_prefix(prefix, identity)?;
         let key_bytes = u32_at(prefix, 4);
         let key =
             prefix.get(HEADER_BYTES as usize..).and_then(|rest| rest.get(..key_bytes as usize));
         Ok(key.ok_or(key_bytes.into()))
     }
 
-    /// The generation in a header, complete or not.
-    pub fn header_generation(header: &[u8]) -> u8 {
-        header.get(12).copied().unwrap_or(0)
+    fn check_prefix(prefix: &[u8], identity: Identity) -> Result<(), ObjectError> {
+        match Object::header_identity(prefix) {
+            Some(found) if found == identity => Ok(()),
+            Some(found) => Err(ObjectError::OtherIdentity(found)),
+            None => Err(ObjectError::Incomplete),
+        }
+    }
+
+    /// The identity in a header, whether the object is complete or not; `None` if the bytes are too
+    /// few.
+    pub fn header_identity(header: &[u8]) -> Option<Identity> {
+        let has_header = header.len() >= HEADER_BYTES as usize;
+        has_header.then(|| Identity::from_word(u64_at(header, IDENTITY)))
     }
 
     /// The size class that holds a pair of these lengths; `None` over 16 MiB.
@@ -201,14 +223,14 @@ impl<'a> Object<'a> {
         HEADER_BYTES as usize + self.key_bytes
     }
 
-    /// The generation in the header.
-    pub fn generation(&self) -> u8 {
-        self.bytes[12]
+    /// The identity in the header.
+    pub fn identity(&self) -> Identity {
+        Identity::from_word(u64_at(self.bytes, IDENTITY))
     }
 
     /// What the write does; `None` if it is nothing that ours do.
     pub fn opcode(&self) -> Option<Opcode> {
-        Opcode::from_byte(self.bytes[13])
+        Opcode::from_byte(self.bytes[OPCODE])
     }
 }
 
@@ -216,10 +238,15 @@ impl<'a> Object<'a> {
 mod tests {
     use alloc::vec;
 
+    use super::super::Address;
     use super::*;
 
-    fn pair<'a>(key: &'a [u8], value: &'a [u8], generation: u8) -> Pair<'a> {
-        Pair { key, value, generation, opcode: Opcode::Upsert }
+    fn identity(generation: u16) -> Identity {
+        Identity::new(Address::new(1 << 20), generation)
+    }
+
+    fn pair<'a>(key: &'a [u8], value: &'a [u8], generation: u16) -> Pair<'a> {
+        Pair { key, value, identity: identity(generation), opcode: Opcode::Upsert }
     }
 
     #[test]
@@ -230,14 +257,14 @@ mod tests {
                 let class = Object::class(key_len, value_len).unwrap();
                 let mut bytes = vec![0xee; class.bytes() as usize];
                 pair(&key, &value, 31).encode(&mut bytes);
-                let object = Object::decode_generation(&bytes, 31).unwrap();
+                let object = Object::decode_of(&bytes, identity(31)).unwrap();
                 assert_eq!((object.key(), object.value()), (&key[..], &value[..]));
                 assert_eq!(object.opcode(), Some(Opcode::Upsert));
                 let used = object_bytes(key_len as u64, value_len as u64);
                 assert!(bytes.len() as u64 - used < bytes.len() as u64 / 8 + 64);
                 assert_eq!(
-                    Object::decode_generation(&bytes, 30).unwrap_err(),
-                    ObjectError::OtherGeneration(31)
+                    Object::decode_of(&bytes, identity(30)).unwrap_err(),
+                    ObjectError::OtherIdentity(identity(31))
                 );
             }
         }
@@ -247,14 +274,14 @@ mod tests {
     fn any_flipped_bit_of_the_pair_is_noticed() {
         let mut bytes = vec![0; 128];
         pair(b"key", b"value", 1).encode(&mut bytes);
-        for bit in 0..(16 + 8) * 8 {
+        for bit in 0..(HEADER_BYTES as usize + 8) * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(Object::decode(&bytes).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        bytes[13] ^= 1;
+        bytes[OPCODE] ^= 1;
         assert!(Object::decode(&bytes).is_err(), "another opcode");
-        bytes[13] ^= 1;
+        bytes[OPCODE] ^= 1;
         bytes[127] &= !USED;
         assert_eq!(Object::decode(&bytes).unwrap_err(), ObjectError::Incomplete);
         assert!(Object::decode(&[]).is_err());

@@ -18,7 +18,7 @@ use crate::verbs::{ClusterId, MnId};
 
 /// The version of all layouts of this module, and of the hellos that lead to them. It stands in
 /// every pool and in every hello: who knows another one goes no further.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 
 /// Bytes of a pool's header: a page, so that it can be mapped by itself.
 pub const POOL_HEADER_BYTES: u64 = 4096;

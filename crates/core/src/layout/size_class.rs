@@ -1,13 +1,15 @@
 //! Size classes: the lengths an object may have.
 //!
-//! One byte in the slot tells a reader how much to READ, and the same byte names the class whose
+//! Seven bits in the slot tell a reader how much to READ, and the same bits name the class whose
 //! slab the object came from. Classes 1..=16 are that many units of 64 bytes; from there on each
 //! octave has 8 classes, so an object wastes, and a reader over-reads, at most 12.5 %:
 //!
 //! ```text
-//! class      1 .. 16   17  18 ..  24   25  26 ..     128
-//! units      1 .. 16   18  20 ..  32   36  40 .. 262,144   (16 MiB)
+//! class      1 .. 16   17  18 ..  24   25  26 ..     127
+//! units      1 .. 16   18  20 ..  32   36  40 .. 245,760   (15 MiB)
 //! ```
+//!
+//! The next one would be 16 MiB, which no block holds.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +20,7 @@ const EXACT: u8 = 16;
 /// Classes per octave beyond.
 const STEPS: u8 = 8;
 
-/// A size class, 1..=128.
+/// A size class, 1..=127.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct SizeClass(u8);
@@ -27,7 +29,7 @@ impl TryFrom<u8> for SizeClass {
     type Error = &'static str;
 
     fn try_from(code: u8) -> Result<SizeClass, &'static str> {
-        SizeClass::from_code(code).ok_or("a size class is 1..=128")
+        SizeClass::from_code(code).ok_or("a size class is 1..=127")
     }
 }
 
@@ -38,15 +40,15 @@ impl From<SizeClass> for u8 {
 }
 
 impl SizeClass {
-    /// The largest class: 16 MiB.
-    pub const MAX: SizeClass = SizeClass(EXACT + 14 * STEPS);
+    /// The largest class: 15 MiB.
+    pub const MAX: SizeClass = SizeClass(EXACT + 14 * STEPS - 1);
 
     /// The class with this code; `None` for 0 and for codes over [`SizeClass::MAX`].
     pub const fn from_code(code: u8) -> Option<SizeClass> {
         if code >= 1 && code <= SizeClass::MAX.0 { Some(SizeClass(code)) } else { None }
     }
 
-    /// The smallest class of at least `bytes` bytes; `None` over 16 MiB.
+    /// The smallest class of at least `bytes` bytes; `None` over 15 MiB.
     #[inline]
     pub fn fitting(bytes: u64) -> Option<SizeClass> {
         let units = bytes.div_ceil(UNIT_BYTES).max(1);
@@ -61,7 +63,7 @@ impl SizeClass {
         u8::try_from(code).ok().and_then(SizeClass::from_code)
     }
 
-    /// The code that stands in the slot's length byte.
+    /// The code that stands in the slot.
     pub const fn code(self) -> u8 {
         self.0
     }
@@ -80,7 +82,7 @@ impl SizeClass {
     }
 }
 
-const _: () = assert!(SizeClass::MAX.bytes() == 16 << 20);
+const _: () = assert!(SizeClass::MAX.bytes() == 15 << 20);
 
 #[cfg(test)]
 mod tests {
@@ -96,15 +98,15 @@ mod tests {
             assert_eq!(SizeClass::fitting(last + 1), Some(class));
             last = class.bytes();
         }
-        assert_eq!(last, 16 << 20);
+        assert_eq!(last, 15 << 20);
         assert_eq!(SizeClass::fitting(last + 1), None);
         assert_eq!(SizeClass::from_code(0), None);
-        assert_eq!(SizeClass::from_code(129), None);
+        assert_eq!(SizeClass::from_code(128), None);
     }
 
     #[test]
     fn over_read_is_at_most_an_eighth() {
-        for units in 1..=262_144u64 {
+        for units in 1..=245_760u64 {
             let class = SizeClass::fitting(units * UNIT_BYTES).unwrap();
             assert!(class.bytes() * 8 <= units * UNIT_BYTES * 9);
         }

@@ -1,10 +1,13 @@
 //! The index slot: one 8-byte word, the only thing that clients fight for.
 //!
 //! ```text
-//!  63        56 55        48 47                      6 5          1 0
-//! | fingerprint | size class |   address, 64 B units   | generation | tentative |
-//! |      8      |     8      |           42            |     5      |     1     |
+//!  63        56 55      54     48 47                 10 9          1 0
+//! | fingerprint | moved | class | address, 64 B units  | generation | tentative |
+//! |      8      |   1   |   7   |          38          |     9      |     1     |
 //! ```
+//!
+//! *Moved* marks a word that was put there because its pair changed its redundancy. Nothing sets it
+//! yet. It says nothing about the object: two words that are equal but for it never both exist.
 //!
 //! A slot with size class 0 is *free*, whatever its other bits. Those bits are not noise: DELETE
 //! and an aborted INSERT leave the address and generation of their own object there, so that no
@@ -19,23 +22,58 @@ use super::{Address, SizeClass, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 
 const TENTATIVE_BITS: u32 = 1;
-const GENERATION_BITS: u32 = 5;
-const ADDRESS_UNIT_BITS: u32 = 42;
+const GENERATION_BITS: u32 = 9;
+const ADDRESS_UNIT_BITS: u32 = 38;
+const CLASS_BITS: u32 = 7;
+const MOVED_BITS: u32 = 1;
 const GENERATION_SHIFT: u32 = TENTATIVE_BITS;
 const ADDRESS_SHIFT: u32 = GENERATION_SHIFT + GENERATION_BITS;
 const CLASS_SHIFT: u32 = ADDRESS_SHIFT + ADDRESS_UNIT_BITS;
-const FINGERPRINT_SHIFT: u32 = CLASS_SHIFT + 8;
+const MOVED_SHIFT: u32 = CLASS_SHIFT + CLASS_BITS;
+const FINGERPRINT_SHIFT: u32 = MOVED_SHIFT + MOVED_BITS;
 const _: () = assert!(FINGERPRINT_SHIFT + 8 == 64);
 const _: () = assert!(1u64 << ADDRESS_UNIT_BITS == (1u64 << super::ADDRESS_BITS) / UNIT_BYTES);
+const _: () = assert!(SizeClass::MAX.code() < 1 << CLASS_BITS);
 
 /// Where the addresses begin that stand for no object, but for the siblings of split subtables.
-pub const MOVED_BYTES: u64 = (1 << super::ADDRESS_BITS) - ((1 << 32) * UNIT_BYTES);
+pub const VACATED_BYTES: u64 = (1 << super::ADDRESS_BITS) - ((1 << 32) * UNIT_BYTES);
 
-/// Who wrote a slot value: address and generation of the writer's own object. The rules of
-/// SNAPSHOT compare identities, because one writer's word changes while it works (tentative,
-/// confirmed, aborted). A writer never uses an identity twice.
+/// Who wrote a slot value: address and generation of the writer's own object, whose header has the
+/// same. The rules of SNAPSHOT compare identities, because one writer's word changes while it works
+/// (tentative, confirmed, aborted). A writer never uses an identity twice.
+///
+/// ```text
+/// | zeros 17 | address, 64 B units 38 | generation 9 |
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity(u64);
+
+impl Identity {
+    /// The identity of an object.
+    ///
+    /// # Panics
+    /// If the generation has more than 9 bits.
+    pub fn new(address: Address, generation: u16) -> Identity {
+        assert!(generation < Slot::GENERATIONS, "a generation has 9 bits");
+        Identity(address.units() << GENERATION_BITS | u64::from(generation))
+    }
+
+    /// As it stands in an object's header. Any word can be read.
+    pub const fn from_word(word: u64) -> Identity {
+        Identity(word)
+    }
+
+    /// For an object's header.
+    pub const fn word(self) -> u64 {
+        self.0
+    }
+
+    /// The generation, if it is the identity of an object at this address.
+    pub fn generation_at(self, address: Address) -> Option<u16> {
+        let generation = (self.0 & u64::from(Slot::GENERATIONS - 1)) as u16;
+        (self.0 >> GENERATION_BITS == address.units()).then_some(generation)
+    }
+}
 
 /// The value of an index slot.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -43,10 +81,10 @@ pub struct Slot(pub u64);
 
 impl Slot {
     /// The number of generations an address goes through before one recurs.
-    pub const GENERATIONS: u8 = 1 << GENERATION_BITS;
+    pub const GENERATIONS: u16 = 1 << GENERATION_BITS;
 
     /// A slot that refers to an object.
-    pub fn new(fingerprint: u8, class: SizeClass, address: Address, generation: u8) -> Slot {
+    pub fn new(fingerprint: u8, class: SizeClass, address: Address, generation: u16) -> Slot {
         let marker = Slot::empty_marker(address, generation);
         Slot(
             u64::from(fingerprint) << FINGERPRINT_SHIFT
@@ -56,23 +94,22 @@ impl Slot {
     }
 
     /// A free slot that nobody else can write: what DELETE and an aborted INSERT leave.
-    pub fn empty_marker(address: Address, generation: u8) -> Slot {
-        assert!(generation < Slot::GENERATIONS, "a generation has 5 bits");
-        Slot(address.units() << ADDRESS_SHIFT | u64::from(generation) << GENERATION_SHIFT)
+    pub fn empty_marker(address: Address, generation: u16) -> Slot {
+        Slot(Identity::new(address, generation).0 << GENERATION_SHIFT)
     }
 
     /// The free word that the split of a subtable leaves where an entry was that has moved to
     /// `sibling`. It names no object: the entry's own is in use there. A slot gets it only once,
     /// since a sibling is made only once.
-    pub fn moved(sibling: u32) -> Slot {
+    pub fn vacated(sibling: u32) -> Slot {
         let units = u64::MAX >> (64 - ADDRESS_UNIT_BITS);
         let address = Address::new((units - u64::from(sibling)) * UNIT_BYTES);
         Slot::empty_marker(address, Slot::GENERATIONS - 1)
     }
 
-    /// Whether this is what [`Slot::moved`] makes.
-    pub fn is_moved(self) -> bool {
-        self.is_free() && self.address().bytes() >= MOVED_BYTES
+    /// Whether this is what [`Slot::vacated`] makes.
+    pub fn is_vacated(self) -> bool {
+        self.is_free() && self.address().bytes() >= VACATED_BYTES
     }
 
     /// The object that this word keeps from being reused: what it refers to or, if the slot is
@@ -80,7 +117,7 @@ impl Slot {
     /// split took an entry away.
     pub fn object(self) -> Option<Address> {
         let address = self.address();
-        (address != Address::NONE && address.bytes() < MOVED_BYTES).then_some(address)
+        (address != Address::NONE && address.bytes() < VACATED_BYTES).then_some(address)
     }
 
     /// Whether the slot refers to no object. Its address must never be followed then.
@@ -89,7 +126,7 @@ impl Slot {
     }
 
     fn class_code(self) -> u8 {
-        (self.0 >> CLASS_SHIFT) as u8
+        (self.0 >> CLASS_SHIFT) as u8 & ((1 << CLASS_BITS) - 1)
     }
 
     /// 8 bits of the key's hash.
@@ -109,8 +146,18 @@ impl Slot {
     }
 
     /// The generation that the object's header must show.
-    pub fn generation(self) -> u8 {
-        (self.0 >> GENERATION_SHIFT) as u8 & (Slot::GENERATIONS - 1)
+    pub fn generation(self) -> u16 {
+        (self.0 >> GENERATION_SHIFT) as u16 & (Slot::GENERATIONS - 1)
+    }
+
+    /// Whether the pair changed its redundancy when this was put here.
+    pub fn is_moved(self) -> bool {
+        self.0 >> MOVED_SHIFT & 1 == 1
+    }
+
+    /// The same without the moved bit.
+    pub fn unmoved(self) -> Slot {
+        Slot(self.0 & !(1 << MOVED_SHIFT))
     }
 
     /// Whether an INSERT put this here and has not confirmed it yet.
@@ -138,6 +185,11 @@ impl Slot {
         if removed(Mutant::WholeWordsCompared) {
             return Identity(self.0);
         }
+        self.leads_to()
+    }
+
+    /// The identity that the header of the object shows, if it is the one that this word refers to.
+    pub fn leads_to(self) -> Identity {
         Identity(self.0 << (64 - CLASS_SHIFT) >> (64 - CLASS_SHIFT) >> GENERATION_SHIFT)
     }
 }
@@ -166,7 +218,7 @@ mod tests {
 
     fn sample() -> Slot {
         let class = SizeClass::from_code(17).unwrap();
-        Slot::new(0xab, class, Address::new(0xffff_ffff_ffc0), 31)
+        Slot::new(0xab, class, Address::new(0xfff_ffff_ffc0), 511)
     }
 
     #[test]
@@ -174,10 +226,31 @@ mod tests {
         let slot = sample();
         assert_eq!(slot.fingerprint(), 0xab);
         assert_eq!(slot.class().unwrap().code(), 17);
-        assert_eq!(slot.address().bytes(), 0xffff_ffff_ffc0);
-        assert_eq!(slot.generation(), 31);
+        assert_eq!(slot.address().bytes(), 0xfff_ffff_ffc0);
+        assert_eq!(slot.generation(), 511);
         assert!(!slot.is_tentative() && !slot.is_free());
         assert_eq!(slot.0, 0xab11_ffff_ffff_fffe);
+    }
+
+    #[test]
+    fn moved_says_nothing_about_the_object() {
+        let slot = sample();
+        let moved = Slot(slot.0 | 1 << MOVED_SHIFT);
+        assert!(moved.is_moved() && !slot.is_moved());
+        assert_eq!(moved.unmoved(), slot);
+        assert_eq!((moved.class(), moved.address()), (slot.class(), slot.address()));
+        assert_eq!((moved.identity(), moved.aborted()), (slot.identity(), slot.aborted()));
+        assert!(Slot(slot.aborted().0 | 1 << MOVED_SHIFT).is_free());
+    }
+
+    #[test]
+    fn identities_stand_in_headers_as_words() {
+        let slot = sample();
+        let header = Identity::from_word(slot.identity().word());
+        assert_eq!(header, Identity::new(slot.address(), slot.generation()));
+        assert_eq!(header.generation_at(slot.address()), Some(511));
+        assert_eq!(header.generation_at(Address::new(64)), None);
+        assert_eq!(Identity::from_word(0).generation_at(slot.address()), None, "zeros");
     }
 
     #[test]
@@ -187,9 +260,9 @@ mod tests {
         assert_eq!(slot.aborted().object(), Some(slot.address()));
         assert_eq!(Slot(0).object(), None);
         for sibling in [0, 1, u32::MAX] {
-            assert!(Slot::moved(sibling).is_free() && Slot::moved(sibling).object().is_none());
+            assert!(Slot::vacated(sibling).is_free() && Slot::vacated(sibling).object().is_none());
         }
-        assert_ne!(Slot::moved(0), Slot::moved(1));
+        assert_ne!(Slot::vacated(0), Slot::vacated(1));
     }
 
     #[test]
@@ -201,7 +274,7 @@ mod tests {
         }
         assert!(slot.aborted().is_free());
         assert_eq!(slot.tentative().confirmed(), slot);
-        let other = Slot::new(0xab, slot.class().unwrap(), slot.address(), 30);
+        let other = Slot::new(0xab, slot.class().unwrap(), slot.address(), 510);
         assert_ne!(other.identity(), slot.identity());
     }
 }

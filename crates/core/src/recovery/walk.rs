@@ -10,8 +10,9 @@
 //! * On every replica the header says that the block is in use before an object of this use stands
 //!   there. A block that one replica shows in use is walked, from the first object that one of them tells of.
 //! * No CAS goes to a memory node before the object is complete there, and none that is no guess before it is
-//!   complete everywhere. So an object that is complete on no replica has never been mentioned, and
-//!   neither has any identity behind the last complete object.
+//!   complete everywhere. So an object that is complete on no replica has never been mentioned. But its
+//!   identity may stand there, so nobody else begins with it: behind the last object of which any byte
+//!   stands anywhere all is as new as it was.
 //! * Where two replicas hold complete objects of two generations, both are looked for. Only the later
 //!   one can stand in a slot: it was allocated when the earlier one stood nowhere any more.
 //!
@@ -157,8 +158,8 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(())
     }
 
-    /// The replicas of one object: whether it is complete on any. If so, and if it is the client's, takes
-    /// note of it.
+    /// The replicas of one object: whether anything of it stands on any. If it is complete, and the
+    /// client's, takes note of it.
     fn look_at(
         &mut self,
         address: Address,
@@ -166,15 +167,20 @@ impl<F: Fabric> Recovery<'_, F> {
         replicas: &[Span],
         is_own: bool,
     ) -> bool {
-        let mut is_complete = false;
+        let mut was_begun = false;
         let mut found = ArrayVec::<Candidate, MAX_REPLICAS>::new();
         let first = self.batch.bytes(replicas[0]);
         let is_everywhere = replicas[1..].iter().all(|span| self.batch.bytes(*span) == first);
         let different = if is_everywhere { &replicas[..1] } else { replicas };
         let mut strange = 0;
         for span in different {
-            let Ok(object) = Object::decode(self.batch.bytes(*span)) else { continue };
-            is_complete = true;
+            let bytes = self.batch.bytes(*span);
+            let Ok(object) = Object::decode(bytes) else {
+                was_begun |=
+                    bytes.iter().any(|byte| *byte != 0) && !removed(Mutant::TornObjectsAreNew);
+                continue;
+            };
+            was_begun = true;
             match candidate(self.view, &object, address, class) {
                 Some(new) if found.iter().any(|known| known.own == new.own) => {}
                 Some(new) => found.push(Candidate { is_everywhere, ..new }),
@@ -185,7 +191,7 @@ impl<F: Fabric> Recovery<'_, F> {
             found.into_iter().for_each(|found| self.take(found));
             self.report.strange += strange;
         }
-        is_complete
+        was_begun
     }
 
     fn take(&mut self, found: Candidate) {
@@ -223,8 +229,8 @@ fn candidate(
     class: SizeClass,
 ) -> Option<Candidate> {
     let opcode = object.opcode()?;
-    let generation = object.generation();
-    if object.key().is_empty() || generation >= Slot::GENERATIONS {
+    let generation = object.identity().generation_at(address)?;
+    if object.key().is_empty() {
         return None;
     }
     let buckets = Buckets::of(object.key(), view);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::layout::Base;
 
 const BLOCK: u64 = 4096;
 
@@ -11,6 +12,29 @@ fn class() -> SizeClass {
     SizeClass::fitting(1024).unwrap()
 }
 
+/// A block whose header was read, and which nobody had used.
+fn add(slabs: &mut Slabs, grant: BlockGrant) {
+    assert!(slabs.add_block(class(), grant));
+    slabs.find(grant.address).expect("it was added").read(&Headers::None, 0);
+}
+
+fn block_shape() -> BlockShape {
+    BlockShape::new(BLOCK, class()).unwrap()
+}
+
+/// What stands in the header of an object of block 1.
+fn standing(object: u32, generation: u16) -> Option<Identity> {
+    let address = Address::new(BLOCK + block_shape().offset(object));
+    Some(Identity::new(address, generation))
+}
+
+/// An epoch passes.
+fn pass(slabs: &mut Slabs) {
+    for block in slabs.blocks() {
+        (0..2).for_each(|_| block.take_returned(|_| true, || 0));
+    }
+}
+
 fn take(slabs: &mut Slabs) -> Option<Allocation> {
     slabs.allocate(class(), u32::MAX, |_| false)
 }
@@ -19,39 +43,75 @@ fn take(slabs: &mut Slabs) -> Option<Allocation> {
 fn objects_come_from_one_block_after_the_other() {
     let mut slabs = Slabs::new(ClientId(7), BLOCK);
     assert_eq!(take(&mut slabs), None);
-    assert!(slabs.add_block(class(), grant(1, 0)));
-    assert!(slabs.add_block(class(), grant(5, 1)));
+    add(&mut slabs, grant(1, 0));
+    add(&mut slabs, grant(5, 1));
     let all: Vec<Allocation> = core::iter::from_fn(|| take(&mut slabs)).collect();
     assert_eq!(all.len(), 3 + 2);
     assert!(all.iter().all(|object| object.generation == 0));
-    let header = BlockHeader { class: class(), owner: ClientId(7), first: 0, at_rest: false };
+    let base = Base::default();
+    let header = BlockHeader { class: class(), owner: ClientId(7), first: 0, at_rest: false, base };
     assert_eq!(all[0].header, Some((Address::new(BLOCK), header)));
     let header = BlockHeader { first: 1, ..header };
     assert_eq!(all[3].header, Some((Address::new(5 * BLOCK), header)));
 }
 
 #[test]
-fn what_is_given_back_comes_again_with_the_next_generation() {
+fn what_is_given_back_comes_again_in_a_later_epoch_with_the_next_generation() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
-    slabs.add_block(class(), grant(1, 0));
+    add(&mut slabs, grant(1, 0));
     let first = take(&mut slabs).unwrap();
-    let _second = take(&mut slabs).unwrap();
     slabs.give_back(&first);
+    let others: Vec<Allocation> = core::iter::from_fn(|| take(&mut slabs)).collect();
+    assert!(others.iter().all(|other| other.address != first.address));
+    let block = slabs.find(Address::new(BLOCK)).unwrap();
+    assert_eq!((block.free_objects(), block.returned_objects(), block.prospect()), (0, 1, 1));
+    assert!(!block.taken()[0] && block.taken()[1], "it belongs to nothing");
+    block.take_returned(|_| false, || 7);
+    assert_eq!(block.free_objects(), 0, "some may know what was there before");
+    slabs.give_back(&others[0]);
+    let block = slabs.find(Address::new(BLOCK)).unwrap();
+    block.take_returned(|mark| mark == 7, || 8);
+    assert_eq!(
+        (block.free_objects(), block.returned_objects()),
+        (1, 1),
+        "the other waits for another"
+    );
     let again = take(&mut slabs).unwrap();
     assert_eq!((again.address, again.generation), (first.address, 1));
-    let mut object = again;
-    for i in 2..=u32::from(Slot::GENERATIONS) {
-        slabs.give_back(&object);
-        object = take(&mut slabs).unwrap();
-        assert_eq!(u32::from(object.generation), i % u32::from(Slot::GENERATIONS));
-    }
-    assert_eq!(take(&mut slabs).unwrap().generation, 0, "the third one, never used");
+}
+
+#[test]
+fn objects_are_used_again_in_turn() {
+    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    add(&mut slabs, grant(1, 3));
+    let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
+    (0..3).for_each(|object| block.learn(object, [None].into_iter()));
+    block.take_in(&[2]);
+    block.take_in(&[0, 1]);
+    let at = |object: Allocation| block_shape().object_at(object.address.bytes() - BLOCK);
+    assert_eq!([(); 3].map(|()| take(&mut slabs).and_then(at)), [2, 0, 1].map(Some));
+}
+
+#[test]
+fn nothing_is_allocated_before_the_header_was_read() {
+    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    assert!(slabs.add_block(class(), grant(1, 0)));
+    assert_eq!(take(&mut slabs), None);
+    let base = Base { generation: 511, is_wrapped: false, not_before: 9 };
+    let block = slabs.find(Address::new(BLOCK)).unwrap();
+    block.read(&Headers::Base(base), 8);
+    assert!(!block.is_unread(8) && block.is_unread(9));
+    assert_eq!(take(&mut slabs), None, "it was emptied, and waits");
+    slabs.find(Address::new(BLOCK)).unwrap().read(&Headers::Base(base), 9);
+    let object = take(&mut slabs).unwrap();
+    assert_eq!(object.generation, 511);
+    assert_eq!(object.header.unwrap().1.base, Base { not_before: 0, ..base });
 }
 
 #[test]
 fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
-    slabs.add_block(class(), grant(1, 3));
+    add(&mut slabs, grant(1, 3));
     assert_eq!(take(&mut slabs), None);
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
     let unit = block.shape.offset(1) / UNIT_BYTES;
@@ -80,13 +140,15 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
 #[test]
 fn a_block_is_lent_between_two_operations_and_used_again_however_little_is_free() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
-    slabs.add_block(class(), grant(1, 0));
+    add(&mut slabs, grant(1, 0));
     let first = take(&mut slabs).unwrap();
     slabs.lend(class());
     assert_eq!(slabs.offer(), (vec![], vec![]), "an operation uses an object of it");
     slabs.take_back(&[]);
     slabs.give_back(&first);
     assert_eq!(slabs.offer().0[0].marked, None, "nobody else knows what is free");
+    pass(&mut slabs);
+    assert_eq!(slabs.offer().0[0].marked, None, "nor now");
     assert_eq!(slabs.allocate(class(), 2, |_| false), None, "it may be gone");
     slabs.take_back(&[]);
     let again = take(&mut slabs).expect("it is not");
@@ -108,7 +170,7 @@ fn a_block_is_lent_between_two_operations_and_used_again_however_little_is_free(
 fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
     for (block, seen) in [(1, 0), (2, 1), (3, 2), (4, 3)] {
-        slabs.add_block(class(), grant(block, 3));
+        add(&mut slabs, grant(block, 3));
         let words = vec![(0, u64::MAX)];
         let seen = Seen { led_since: 1, mark: 0, words, objects: seen };
         slabs.aside_at(Address::new(block * BLOCK)).unwrap().seen = Some(seen);
@@ -142,7 +204,8 @@ fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
     assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (0, 1));
     slabs.take_back(&[]);
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-    block.learn(2, &[0]);
+    block.read(&Headers::None, 0);
+    block.learn(2, [None].into_iter());
     block.take_in(&[2]);
     let object = take(&mut slabs).expect("its class needs one");
     slabs.end(&object);
@@ -153,7 +216,7 @@ fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
 #[test]
 fn a_header_goes_with_every_object_until_it_is_written() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
-    slabs.add_block(class(), grant(1, 0));
+    add(&mut slabs, grant(1, 0));
     let first = take(&mut slabs).unwrap();
     let second = take(&mut slabs).unwrap();
     assert_eq!(first.header, second.header);
@@ -168,10 +231,12 @@ fn a_header_goes_with_every_object_until_it_is_written() {
     [first, second].iter().for_each(|object| slabs.end(object));
     slabs.give_back(&third);
     assert!(slabs.aside()[0].may_rest());
-    let header = BlockHeader { class: class(), owner: ClientId(1), first: 3, at_rest: true };
+    let base = Base::default();
+    let header = BlockHeader { class: class(), owner: ClientId(1), first: 3, at_rest: true, base };
     assert_eq!(slabs.at_rest(block), Some(header), "all three were allocated once");
     slabs.rests(block, true);
     assert!(!slabs.aside()[0].may_rest());
+    pass(&mut slabs);
     let (_, header) = take(&mut slabs).unwrap().header.unwrap();
     assert_eq!((header.first, header.at_rest), (0, false));
 }
@@ -179,7 +244,7 @@ fn a_header_goes_with_every_object_until_it_is_written() {
 #[test]
 fn a_block_with_little_room_is_used_only_if_that_will_do() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
-    slabs.add_block(class(), grant(1, 2));
+    add(&mut slabs, grant(1, 2));
     assert_eq!(slabs.allocate(class(), 2, |_| false), None);
     assert_eq!(slabs.allocate(class(), 3, |_| true), None, "frozen");
     assert!(slabs.allocate(class(), 3, |_| false).is_some());
@@ -189,12 +254,12 @@ fn a_block_with_little_room_is_used_only_if_that_will_do() {
 #[test]
 fn freed_objects_are_taken_in_with_the_generation_that_stands_there() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
-    slabs.add_block(class(), grant(1, 3));
+    add(&mut slabs, grant(1, 3));
     assert_eq!(take(&mut slabs), None);
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
     assert_eq!(block.taken(), [true; 3]);
     assert_eq!(block.unknown(&[1, 2]).collect::<Vec<u32>>(), [1, 2]);
-    block.learn(2, &[31]);
+    block.learn(2, [standing(2, 511)].into_iter());
     block.take_in(&[2]);
     assert_eq!(block.taken(), [true, true, false]);
     assert_eq!(block.in_use_from, u32::MAX, "not in use yet");
@@ -205,36 +270,38 @@ fn freed_objects_are_taken_in_with_the_generation_that_stands_there() {
 
 #[test]
 fn no_replica_has_the_generation_that_comes_next() {
-    let mut slabs = Slabs::new(ClientId(1), BLOCK);
-    slabs.add_block(class(), grant(1, 3));
-    slabs.set_aside();
-    for (standing, next) in [
+    for (shown, next) in [
         (&[4][..], 5),
         (&[4, 4, 4], 5),
         (&[4, 5], 6),
         (&[5, 4], 6),
-        (&[31, 0, 1, 2, 3], 4),
-        (&[30, 63], 0),
-        (&[7, 8, 10], 9),
+        (&[0, 1, 2, 3, 4], 5),
+        (&[7, 8, 10], 11),
     ] {
+        let mut slabs = Slabs::new(ClientId(1), BLOCK);
+        add(&mut slabs, grant(1, 3));
         let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-        block.learn(2, standing);
-        assert_eq!(block.generations[2], next, "{standing:?}");
+        // Elsewhere is what does not name the object.
+        let elsewhere = [standing(1, 99), Some(Identity::from_word(0)), None];
+        let shown = shown.iter().map(|generation| standing(2, *generation));
+        block.learn(2, shown.chain(elsewhere));
+        block.take_in(&[2]);
+        assert_eq!(take(&mut slabs).map(|object| object.generation), Some(next));
     }
 }
 
 #[test]
 fn rests_say_what_was_never_allocated() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
-    slabs.add_block(class(), grant(1, 0));
-    slabs.add_block(class(), grant(2, 0));
+    add(&mut slabs, grant(1, 0));
+    add(&mut slabs, grant(2, 0));
     let object = take(&mut slabs).unwrap();
     slabs.give_back(&object);
     let mut rests = slabs.take_rests();
     rests.sort_by_key(|rest| rest.first);
     assert_eq!(rests.iter().map(|rest| rest.first).collect::<Vec<u32>>(), [0, 1]);
     assert!(slabs.take_rests().is_empty());
-    assert!(slabs.add_block(class(), grant(1, 3)), "all of it was allocated once");
+    add(&mut slabs, grant(1, 3));
     assert!(!slabs.add_block(class(), grant(5, 4)));
     let too_large = BlockGrant { class: SizeClass::MAX, ..grant(1, 0) };
     assert!(!slabs.add_block(class(), too_large), "too large for a block");

@@ -106,7 +106,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     fn is_good(&self, replica: Span, word: Slot) -> bool {
-        Object::decode_generation(self.batch.bytes(replica), word.generation()).is_ok()
+        Object::decode_of(self.batch.bytes(replica), word.leads_to()).is_ok()
     }
 
     /// One phase: writes a good replica over those that are damaged.

@@ -444,7 +444,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             };
             return Ok(if starts_with_key(bytes, word, key) { KeyCheck::Same } else { other });
         }
-        Ok(match Object::decode_generation(bytes, word.generation()) {
+        Ok(match Object::decode_of(bytes, word.leads_to()) {
             Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => {
                 KeyCheck::Same
             }
@@ -515,7 +515,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 /// Whether the start of an object shows the key, in the generation of the word that led to it. If it does
 /// not, it may be damaged.
 fn starts_with_key(prefix: &[u8], word: Slot, key: Key<'_>) -> bool {
-    match Object::prefix_has_key(prefix, word.generation(), &key) {
+    match Object::prefix_has_key(prefix, word.leads_to(), &key) {
         Ok(same) => same || removed(Mutant::KeysNotCompared),
         Err(_) => false,
     }

@@ -19,9 +19,14 @@
 //! ([`Host::has_passed`]): these are all that can know the object. It clears the bits of one block, when
 //! it takes that into use; those of the others stay, so that whoever gets them finds what is free.
 //!
+//! *Given back.* An object that was written, and that no CAS has mentioned, is free without a mark in
+//! a bitmap. It waits for the end of the same operations all the same.
+//!
 //! *Blocks.* Of a class's blocks that are wholly free one is kept; all are given up if the pool is
 //! exhausted. Such a block is overwritten by zeros first, and waits once more: nobody who has seen
-//! what was there before must meet what the next owner writes, whose generations begin at 0 again.
+//! what was there before must meet what the next owner writes. Its header says before that where
+//! the next owner's generations begin, or before which epoch it must not use the block. An owner
+//! reads the header of a block before it allocates there.
 //!
 //! Who does all this, and when, stands in [`room`](super::room).
 
@@ -36,7 +41,7 @@ use crate::layout::{
     Address, BLOCK_HEADER_BYTES, BlockHeader, HEADER_BYTES, Object, SizeClass, Slot, bitmap_bytes,
 };
 use crate::mutant::{Mutant, removed};
-use crate::slab::{Block, Doubt, Rest, Scrub, Seen};
+use crate::slab::{Block, Doubt, Headers, Rest, Scrub, Seen};
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
 use crate::view::{MAX_REPLICAS, Place, View};
@@ -229,6 +234,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             self.slabs.borrow_mut().set_aside();
             self.mark_freed(1).await;
         }
+        self.read_headers().await;
         self.take_in_ripe(class, least).await;
         let freed = self.return_blocks(class, short).await;
         if short {
@@ -236,7 +242,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let waits = |b: &Block| {
             let is_of_use = b.is_free() || b.is_worth_collecting(class, least);
-            (self.is_ripening(b) && is_of_use)
+            ((self.is_ripening(b) || b.returned_objects() > 0) && is_of_use)
                 || b.scrubbed.is_some()
                 || *b.doubt() != Doubt::None
                 || !b.is_quiet()
@@ -301,9 +307,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// If a class has no block aside that it can use: collects what is marked in the one where that is
-    /// most.
+    /// Lets objects be used that were given back; if a class has no block aside that it can use, collects
+    /// what is marked in the one where that is most.
     async fn take_in_ripe(&self, class: SizeClass, least: u32) {
+        let has_passed = |mark| self.host.has_passed(mark);
+        for block in self.slabs.borrow_mut().blocks() {
+            block.take_returned(has_passed, || self.host.mark());
+        }
         let mut op = self.operation();
         let best = {
             let slabs = self.slabs.borrow();
@@ -337,15 +347,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     if self.is_seen(block) {
                         op.take_in(block).await;
                     }
-                    // It may have been taken into use meanwhile.
-                    let is_free = |b: &mut Block| b.is_free() && b.has_room() && b.seen.is_none();
-                    if self.slabs.borrow_mut().aside_at(block).is_some_and(is_free) {
-                        op.scrub(block).await;
-                    }
+                    op.scrub(block).await;
                 }
                 Some(Scrub::Done(mark))
                     if self.host.has_passed(mark) || removed(Mutant::ZeroedBlockReturnedAtOnce) =>
                 {
+                    if self.waits_for_its_window(block) {
+                        continue;
+                    }
                     self.slabs.borrow_mut().remove(block);
                     self.host.free_block(block, &op.view.clone()).await;
                     freed = true;
@@ -355,6 +364,33 @@ impl<F: Fabric, H: Host> Store<F, H> {
             op.finish(OpKind::Reclaim);
         }
         freed
+    }
+
+    /// Whether an emptied block must not be used yet. Then somebody waits for later epochs.
+    fn waits_for_its_window(&self, block: Address) -> bool {
+        let mut slabs = self.slabs.borrow_mut();
+        let waits = |b: &&mut Block| b.not_before() > self.host.epoch();
+        let Some(found) = slabs.aside_at(block).filter(waits) else { return false };
+        found.scrubbed = Some(Scrub::Done(self.host.mark()));
+        true
+    }
+
+    /// Reads the headers of blocks from which nothing can be allocated before.
+    pub(super) async fn read_headers(&self) {
+        let epoch = self.host.epoch();
+        let unread: Vec<Address> = {
+            let mut slabs = self.slabs.borrow_mut();
+            let unread = slabs.blocks().filter(|b| b.scrubbed.is_none() && b.is_unread(epoch));
+            unread.map(|block| block.address).collect()
+        };
+        if unread.is_empty() {
+            return;
+        }
+        let mut op = self.operation();
+        for blocks in unread.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
+            op.read_headers(blocks, epoch).await;
+        }
+        op.finish(OpKind::Reclaim);
     }
 
     fn is_seen(&self, block: Address) -> bool {
@@ -368,7 +404,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let is_ripe = |b: &Block| b.seen.as_ref().is_none_or(|seen| self.is_ripe(seen));
         let free = |b: &&Block| b.is_free() && *b.doubt() == Doubt::None && is_ripe(b);
         for block in slabs.aside().iter().filter(free) {
-            let is_kept = kept.contains(&block.class) || (short && block.class != class);
+            let is_other = short && block.class != class;
+            // Without a base it would wait long: its own class can use it at once.
+            let is_better_kept = block.scrubbed.is_none() && block.is_better_kept() && !is_other;
+            if is_better_kept {
+                continue;
+            }
+            let is_kept = kept.contains(&block.class) || is_other;
             match is_kept || block.scrubbed.is_some() {
                 true => blocks.push((block.address, block.scrubbed)),
                 false => kept.push(block.class),
@@ -603,42 +645,60 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let mut slabs = self.store.slabs.borrow_mut();
             let Some(found) = slabs.find(block) else { return false };
             for (object, reads) in reads {
-                let standing: PerReplica<u8> = reads
+                let standing = reads
                     .into_iter()
                     .map(|read| self.batch.data(read).expect("checked"))
-                    .map(Object::header_generation)
-                    .take(if removed(Mutant::LearnsFromOneReplica) { 1 } else { MAX_REPLICAS })
-                    .collect();
-                found.learn(object, &standing);
+                    .map(Object::header_identity)
+                    .take(if removed(Mutant::LearnsFromOneReplica) { 1 } else { MAX_REPLICAS });
+                found.learn(object, standing);
             }
         }
         true
     }
 
-    /// Overwrites the objects of a wholly free block by zeros on all replicas. Its header says before that
-    /// it is at rest: recovery would take zeros in a block in use for objects that are new, and their
-    /// marks, which a session makes that leaves, would stay set.
-    async fn scrub(&mut self, block: Address) {
-        let bytes = self.view.geometry.block_bytes;
+    /// One phase: the headers of these blocks, on all replicas. Where one does not answer, it is to be
+    /// done again.
+    async fn read_headers(&mut self, blocks: &[Address], epoch: u64) {
         self.batch.clear();
-        let resting = self.post_rests(&[block]);
-        let is_good = self.sure_phase().await;
-        if self.acts.posted {
-            return;
+        let mut reads = Vec::new();
+        for block in blocks {
+            let places: PerReplica<Place> = self.places_in(*block, 0).collect();
+            let read = |p: Place| self.batch.read(p.node, p.offset, BLOCK_HEADER_BYTES as u32);
+            reads.push((*block, places.into_iter().map(read).collect::<PerReplica<Ticket>>()));
         }
-        {
-            let mut slabs = self.store.slabs.borrow_mut();
-            resting.iter().for_each(|block| slabs.rests(*block, is_good));
-            let found = slabs.aside_at(block).filter(|b| b.is_free() && b.rests_for_sure());
-            let Some(found) = found else { return };
-            found.scrubbed = Some(Scrub::Begun);
+        self.phase().await;
+        let mut slabs = self.store.slabs.borrow_mut();
+        for (block, reads) in reads {
+            let bytes = reads.iter().map(|read| self.batch.data(*read));
+            let Ok(bytes) = bytes.collect::<Result<PerReplica<&[u8]>, _>>() else { continue };
+            if let Some(found) = slabs.find(block).filter(|_| !bytes.is_empty()) {
+                found.read(&Headers::of(bytes.into_iter()), epoch);
+            }
         }
+    }
+
+    /// Overwrites the objects of a wholly free block by zeros on all replicas. Its header says before that
+    /// it is at rest, and where the next owner's generations begin: recovery would take zeros in a block in
+    /// use for objects that are new, and their marks, which a session makes that leaves, would stay set.
+    async fn scrub(&mut self, block: Address) {
         let places: PerReplica<Place> = self.places_in(block, 0).collect();
+        let header = {
+            let mut slabs = self.store.slabs.borrow_mut();
+            // It may have been taken into use meanwhile.
+            let Some(found) = slabs.aside_at(block).filter(|b| b.may_scrub()) else { return };
+            found.begin_scrub(self.store.host.epoch());
+            slabs.at_rest(block).map(|header| header.encode())
+        };
+        let Some(header) = header else { return };
+        let mut is_good = true;
+        if !removed(Mutant::ZeroesBeforeTheBase) {
+            is_good = self.write_header(&places, &header).await;
+        }
         // The header stays: a block without one is taken for one that was never used. In the bitmap
         // nothing is set.
+        let bytes = self.view.geometry.block_bytes;
         let mut at = BLOCK_HEADER_BYTES + bitmap_bytes(bytes);
-        let mut is_good = true;
-        while at < bytes && is_good {
+        while at < bytes && is_good && !self.acts.posted {
             let count = CHUNK_BYTES.min(bytes - at);
             self.batch.clear();
             let zeros = self.batch.stage(count as u32);
@@ -653,9 +713,23 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             // More zeros may come.
             return;
         }
+        if removed(Mutant::ZeroesBeforeTheBase) {
+            is_good = self.write_header(&places, &header).await;
+        }
         let mark = self.store.host.mark();
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
             found.scrubbed = is_good.then_some(Scrub::Done(mark));
         }
+    }
+
+    /// One phase: the header of a block, on these replicas. Whether it is done.
+    async fn write_header(&mut self, places: &[Place], header: &[u8]) -> bool {
+        self.batch.clear();
+        let span = self.batch.stage(header.len() as u32);
+        self.batch.bytes_mut(span).copy_from_slice(header);
+        for place in places {
+            self.batch.write(place.node, place.offset, span);
+        }
+        self.sure_phase().await
     }
 }

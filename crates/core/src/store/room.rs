@@ -222,7 +222,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if self.has_room(class, least, view) {
                 return true;
             }
-            let ripens = |b: &Block| b.seen.is_some() && b.is_worth_collecting(class, least);
+            let ripens = |b: &Block| {
+                let any = b.seen.is_some() || b.returned_objects() > 0;
+                any && b.is_worth_collecting(class, least)
+            };
             let any = self.slabs.borrow().aside().iter().any(ripens);
             if !any || self.host.pause(attempt).await.is_err() {
                 break;
@@ -293,6 +296,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if !self.slabs.borrow_mut().add_block(class, grant) {
             return Err(Error::Corrupt { what: "a granted block has no room for one object" });
         }
+        self.read_headers().await;
         self.pool_was_empty.set(grant.pool_is_empty);
         Ok(if grant.pool_is_empty { Asked::LastBlock } else { Asked::Block })
     }

@@ -162,7 +162,7 @@ pub(super) fn fetched(
     key: Key<'_>,
 ) -> Result<Fetched, Failure> {
     let span = batch.data_span(read)?;
-    Ok(match Object::decode_generation(batch.bytes(span), word.generation()) {
+    Ok(match Object::decode_of(batch.bytes(span), word.leads_to()) {
         Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => {
             let from = object.value_offset() as u32;
             Fetched::Value(span.part(from, object.value().len() as u32))

@@ -486,8 +486,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
         }
         let span = self.batch.stage(object.class.bytes() as u32);
-        let (opcode, generation) = (intent.opcode, object.generation);
-        let pair = Pair { key: &intent.key, value: intent.value, generation, opcode };
+        let (opcode, identity) = (intent.opcode, object.identity());
+        let pair = Pair { key: &intent.key, value: intent.value, identity, opcode };
         pair.encode(self.batch.bytes_mut(span));
         let replicas = if removed(Mutant::ObjectOnOneReplica) { 1 } else { MAX_REPLICAS };
         for place in object_places(&view, object)?.take(replicas) {

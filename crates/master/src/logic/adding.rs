@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::MasterReply;
 use fusee_control::node::{Extent, NodeReply};
-use fusee_core::layout::MOVED_BYTES;
+use fusee_core::layout::VACATED_BYTES;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Place, View};
@@ -142,7 +142,7 @@ impl State {
     fn choose_members(&self, ctx: &Ctx<'_>, most: u64) -> Vec<Vec<MnId>> {
         let Some(view) = self.view() else { return Vec::new() };
         let Some(replicas) = self.replicas_of_new_regions(ctx, view) else { return Vec::new() };
-        let possible = MAX_REGIONS.min(MOVED_BYTES / view.geometry.region_bytes);
+        let possible = MAX_REGIONS.min(VACATED_BYTES / view.geometry.region_bytes);
         let most = most.min(possible.saturating_sub(view.regions.len() as u64));
         let mut rooms = self.region_rooms(view);
         let mut led = leads(view);

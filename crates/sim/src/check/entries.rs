@@ -151,7 +151,7 @@ fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>, Rc<[u8]>) 
     let mut objects = places.iter().filter_map(|place| {
         network.with(place.node, |memory| {
             let object = &memory.pool[place.offset as usize..][..bytes as usize];
-            match Object::decode_generation(object, word.generation()) {
+            match Object::decode_of(object, word.leads_to()) {
                 Ok(found) => Some((found.key().to_vec(), Rc::from(object))),
                 Err(_) if network.rots() => None,
                 Err(why) => panic!("the live entry {:#x} leads to no object: {why}", word.0),

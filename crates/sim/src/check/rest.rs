@@ -152,7 +152,7 @@ fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     let mut first: Option<(Vec<u8>, Vec<u8>)> = None;
     for place in places {
         let bytes = bytes_at(cluster, place, class.bytes());
-        let object = match Object::decode_generation(&bytes, word.generation()) {
+        let object = match Object::decode_of(&bytes, word.leads_to()) {
             Ok(object) => object,
             Err(_) if rots => continue,
             Err(why) => panic!("{slot:?} with {word:x?} leads to no object at {place:?}: {why}"),

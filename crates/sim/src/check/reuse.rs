@@ -12,22 +12,43 @@
 //!
 //! Besides: a bit of a free bitmap is set only where it is not, and cleared only where it is. Else it
 //! is carried into its neighbour.
+//!
+//! *Generations never restart.* Each life of an object takes an epoch at least, no two objects are
+//! written with one identity, and none comes back within a window of epochs after it stood in a slot
+//! or in an object. That needs somebody to say which epoch it is: the master, in what it answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_core::layout::{
-    BLOCK_HEADER_BYTES, HEADER_BYTES, Object, Slot, UNIT_BYTES, bitmap_bytes,
+    Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Identity, Object, Slot, UNIT_BYTES, bitmap_bytes,
 };
+use fusee_core::slab::WINDOW_EPOCHS;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Place, View};
 
-/// What was in an object when it became free: the generation, or nothing but zeros.
-type Left = Option<u8>;
+/// What was in an object when it became free: its identity, or nothing but zeros.
+type Left = Option<Identity>;
+
+/// The latest life of an object.
+#[derive(Clone, Copy)]
+struct Life {
+    identity: Identity,
+    /// The first bytes of the object: two objects that differ have different ones.
+    crc: u32,
+    /// When it was written first.
+    since: u64,
+}
 
 /// What is free since when, and what runs since when.
 #[derive(Default)]
 pub(crate) struct Reuse {
     view: Option<View>,
+    /// The newest epoch, if anybody has told one.
+    epoch: Option<u64>,
+    /// By address: the life that was written last.
+    lives: BTreeMap<u64, Life>,
+    /// In which epoch an identity stood last, of those that do not any more.
+    stood: BTreeMap<Identity, u64>,
     /// Grows with everything that happens here.
     clock: u64,
     /// By session or job, and by what it calls the moment: when its operations began, in order.
@@ -44,6 +65,52 @@ impl Reuse {
     /// From now on this is where everything lies; nowhere: nothing is checked.
     pub fn follow(&mut self, view: Option<&View>) {
         self.view = view.cloned();
+    }
+
+    /// This is the newest epoch, or an earlier one.
+    pub fn epoch(&mut self, epoch: u64) {
+        self.epoch = self.epoch.max(Some(epoch));
+    }
+
+    /// An identity stood somewhere until now.
+    fn has_stood(&mut self, identity: Identity) {
+        if let Some(epoch) = self.epoch {
+            self.stood.insert(identity, epoch);
+        }
+    }
+
+    /// An object is written, or a part of it.
+    ///
+    /// # Panics
+    /// If a word comes back too early.
+    fn lives(&mut self, who: ClientId, address: u64, header: &[u8]) {
+        let (Some(epoch), Some(identity)) = (self.epoch, Object::header_identity(header)) else {
+            return;
+        };
+        let at = Address::new(address);
+        let Some(generation) = identity.generation_at(at) else { return };
+        let crc = header.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
+        let life = Life { identity, crc, since: epoch };
+        if let Some(known) = self.lives.get(&address).copied() {
+            if known.identity == identity {
+                assert!(
+                    known.crc == crc,
+                    "{who} writes another object to {at} with generation {generation}"
+                );
+                return;
+            }
+            assert!(
+                known.since < epoch,
+                "{who} uses {at} twice in epoch {epoch}, with generation {generation} now"
+            );
+            self.has_stood(known.identity);
+        }
+        let stood = self.stood.get(&identity).copied();
+        assert!(
+            stood.is_none_or(|stood| stood + WINDOW_EPOCHS <= epoch),
+            "{who} writes {at} with generation {generation} in epoch {epoch}, which stood in {stood:?}"
+        );
+        self.lives.insert(address, life);
     }
 
     fn tick(&mut self) -> u64 {
@@ -85,8 +152,9 @@ impl Reuse {
             return;
         }
         if let Some(object) = old.object() {
+            self.has_stood(old.leads_to());
             let now = self.tick();
-            self.free.insert(object.bytes(), (now, Some(old.generation())));
+            self.free.insert(object.bytes(), (now, Some(old.leads_to())));
         }
     }
 
@@ -114,6 +182,12 @@ impl Reuse {
         if bytes.iter().all(|byte| *byte == 0) {
             let zeros = start..start + bytes.len() as u64;
             let now = self.tick();
+            let ended: Vec<u64> = self.lives.range(zeros.clone()).map(|(at, _)| *at).collect();
+            for at in ended {
+                if let Some(life) = self.lives.remove(&at) {
+                    self.has_stood(life.identity);
+                }
+            }
             for (object, bytes) in self.used.extract_if(zeros, |_, _| true) {
                 let units = (object..object + bytes).step_by(UNIT_BYTES as usize);
                 self.free.extend(units.map(|unit| (unit, (now, None))));
@@ -122,10 +196,11 @@ impl Reuse {
         }
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
         self.used.insert(start, bytes.len() as u64);
-        let generation = Object::header_generation(header) % Slot::GENERATIONS;
+        self.lives(who, start, header);
+        let identity = Object::header_identity(header);
         let known = self.free.get(&start).copied();
         // Who completes an object of a dead client writes the same once more.
-        let Some((since, _)) = known.filter(|(_, left)| *left != Some(generation)) else { return };
+        let Some((since, _)) = known.filter(|(_, left)| *left != identity) else { return };
         self.free.remove(&start);
         for (client, began) in &self.running {
             let oldest = began.values().flatten().min();
@@ -172,8 +247,7 @@ impl Reuse {
             let at = region.places.iter().find(holds)?;
             Some(number * bytes + (place.offset - at.offset))
         })?;
-        let (_, offset) =
-            view.geometry.block_of(fusee_core::layout::Address::new(address & !63))?;
+        let (_, offset) = view.geometry.block_of(Address::new(address & !63))?;
         Some((address, offset + address % 64))
     }
 }

@@ -102,6 +102,11 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         AsksWithoutActing => &scenarios::BESIDE_A_WRITE,
         RepairNotAwaited => &scenarios::LATE_REPAIR,
         RepairsUncommitted => &scenarios::HALF_WRITTEN,
+        GivenBackAtOnce => &scenarios::GIVEN_BACK,
+        BasesStay => &scenarios::EMPTIED,
+        LaggardsForgotten | EmptiedDoesNotWait => &scenarios::LAGGARD,
+        ZeroesBeforeTheBase => &scenarios::DIES_EMPTY,
+        TornObjectsAreNew => &scenarios::TIMED_REUSE,
         CopiesNoOwners => &scenarios::TIMED_ELASTIC,
         EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,
     }

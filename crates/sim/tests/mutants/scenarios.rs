@@ -138,6 +138,10 @@ pub const BESIDE_A_WRITE: Scenario = named("beside a write", scripted::doubts::b
 pub const LOST_WORD: Scenario = named("lost word", scripted::doubts::lost_word);
 pub const LATE_REPAIR: Scenario = named("late repair", scripted::doubts::late_repair);
 pub const HALF_WRITTEN: Scenario = named("half written", scripted::guesses::half_written);
+pub const GIVEN_BACK: Scenario = named("given back", scripted::generations::given_back);
+pub const EMPTIED: Scenario = named("emptied", scripted::generations::emptied);
+pub const LAGGARD: Scenario = named("laggard", scripted::generations::laggard);
+pub const DIES_EMPTY: Scenario = named("dies empty", scripted::generations::dies_when_it_is_empty);
 
 pub const DAMAGE: Scenario = named("damage", scenarios::damage);
 

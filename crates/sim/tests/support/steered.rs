@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::error::Error;
-use fusee_core::layout::{Opcode, Pair, Slot};
+use fusee_core::layout::{Identity, Opcode, Pair, Slot};
 use fusee_core::race::Buckets;
 use fusee_core::view::{Place, SlotRef};
 use fusee_sim::check::replicas_agree;
@@ -288,7 +288,8 @@ pub fn early_prefix(seed: u64) -> bool {
     let class = hint.word.class().expect("it refers to an object");
     let generation = (hint.word.generation() + Slot::GENERATIONS - 1) % Slot::GENERATIONS;
     let mut before = vec![0; class.bytes() as usize];
-    let pair = Pair { key: &keys[0], value: b"value", generation, opcode: Opcode::Update };
+    let identity = Identity::new(hint.word.address(), generation);
+    let pair = Pair { key: &keys[0], value: b"value", identity, opcode: Opcode::Update };
     pair.encode(&mut before);
     let object = view.object_places(hint.word.address(), class.bytes()).unwrap().next().unwrap();
     for (offset, word) in (object.offset..).step_by(8).zip(before.chunks(8)) {

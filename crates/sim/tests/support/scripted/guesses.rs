@@ -1,7 +1,7 @@
 //! Words that are not committed: what they lead to may be nowhere else yet.
 
 use fusee_core::host::Damage;
-use fusee_core::layout::{Address, BlockShape, Object, Opcode, Pair, Slot};
+use fusee_core::layout::{Address, BlockShape, Identity, Object, Opcode, Pair, Slot};
 use fusee_core::view::{Geometry, Place};
 use fusee_sim::ClusterOptions;
 
@@ -33,7 +33,8 @@ pub fn half_written(seed: u64) {
     let block = view.geometry.block_address(0, 5);
     let at = Address::new(block.bytes() + shape.offset(0));
     let mut bytes = vec![0; class.bytes() as usize];
-    let pair = Pair { key: &keys[0], value: &VALUE, generation: 0, opcode: Opcode::Update };
+    let identity = Identity::new(at, 0);
+    let pair = Pair { key: &keys[0], value: &VALUE, identity, opcode: Opcode::Update };
     pair.encode(&mut bytes);
     let places: Vec<Place> = view.object_places(at, class.bytes()).expect("it fits").collect();
     let beside = places.iter().find(|place| place.node == backup.node).expect("of two nodes");

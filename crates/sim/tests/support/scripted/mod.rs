@@ -9,6 +9,7 @@
 //! Each script has its mutant, and comes to the same end with every seed.
 
 pub mod doubts;
+pub mod generations;
 pub mod guesses;
 pub mod marks;
 
@@ -57,6 +58,10 @@ pub struct Script {
     mark: Cell<u64>,
     passed: Cell<u64>,
     grants: RefCell<VecDeque<BlockGrant>>,
+    /// Blocks that came back. Whoever asks then gets the first of them.
+    pool: RefCell<VecDeque<Address>>,
+    /// Grows whenever all operations have ended.
+    epoch: Cell<u64>,
     /// What happens while the session waits. Nothing more: then it has waited long enough.
     steps: RefCell<VecDeque<Step>>,
     /// Whether a batch with such a verb is lost.
@@ -90,6 +95,39 @@ impl Script {
         assert_eq!(self.freed.get(), None, "something is not marked");
         self.mark.set(self.mark.get() + 1);
         self.passed.set(self.mark.get());
+        self.epoch.set(self.epoch.get() + 1);
+    }
+
+    /// The epoch that operations belong to.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.get()
+    }
+
+    /// Whether epochs may pass: nothing runs, and all is marked.
+    pub fn is_idle(&self) -> bool {
+        self.acting.get().is_none() && self.freed.get().is_none()
+    }
+
+    /// Nothing happens any more while the session waits.
+    pub fn then_nothing(&self) {
+        self.steps.borrow_mut().clear();
+    }
+
+    /// Epochs go on where they were for another session.
+    pub fn follow(&self, other: &Script) {
+        self.epoch.set(other.epoch.get() + 1);
+    }
+
+    /// Who asks for this class gets a block of which nothing was used.
+    pub fn grant(&self, class: SizeClass, address: Address, marked: Option<u64>) {
+        let grant = BlockGrant { address, class, first: 0, marked, pool_is_empty: false };
+        self.grants.borrow_mut().push_back(grant);
+    }
+
+    /// The same, of a block that somebody has left, who had allocated so many objects.
+    pub fn grant_rest(&self, class: SizeClass, address: Address, first: u32) {
+        let grant = BlockGrant { address, class, first, marked: None, pool_is_empty: false };
+        self.grants.borrow_mut().push_back(grant);
     }
 
     /// This is the newest view from now on.
@@ -123,7 +161,11 @@ impl Host for Scripted {
         assert!(acts, "who asks for a block by a view does not act: that view may end meanwhile");
         assert_eq!(view.number, self.0.view.borrow().number);
         let mut grants = self.0.grants.borrow_mut();
-        let next = grants.pop_front_if(|grant| grant.class == class);
+        let next = grants.pop_front_if(|grant| grant.class == class).or_else(|| {
+            let address = self.0.pool.borrow_mut().pop_front()?;
+            let marked = view.region_of(address).map(|(region, _)| region.led_since);
+            Some(BlockGrant { address, class, first: 0, marked, pool_is_empty: false })
+        });
         next.map(Granted::Block).ok_or(Error::OutOfMemory)
     }
 
@@ -184,6 +226,10 @@ impl Host for Scripted {
         Vec::new()
     }
 
+    fn epoch(&self) -> u64 {
+        self.0.epoch.get()
+    }
+
     fn mark(&self) -> u64 {
         self.0.mark.get()
     }
@@ -196,7 +242,9 @@ impl Host for Scripted {
         self.has_passed(mark)
     }
 
-    async fn free_block(&self, _: Address, _: &Arc<View>) {}
+    async fn free_block(&self, block: Address, _: &Arc<View>) {
+        self.0.pool.borrow_mut().push_back(block);
+    }
 
     fn found_damage(&self, damage: Damage) {
         let mut all = self.0.damage.get();
@@ -294,6 +342,8 @@ impl Stage {
             mark: Cell::new(1),
             passed: Cell::new(0),
             grants: RefCell::new(blocks.map(grant).collect()),
+            pool: RefCell::default(),
+            epoch: Cell::new(1),
             steps: RefCell::default(),
             loses: Cell::new(|_| false),
             late: RefCell::default(),
@@ -379,8 +429,8 @@ pub fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Polls a future until something holds. Its result, if it ended before.
-pub fn poll_until<T>(
-    future: &mut Pin<Box<dyn Future<Output = T>>>,
+pub fn poll_until<'f, T>(
+    future: &mut Pin<Box<dyn Future<Output = T> + 'f>>,
     holds: impl Fn() -> bool,
 ) -> Option<T> {
     let mut context = Context::from_waker(Waker::noop());

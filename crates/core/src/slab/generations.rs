@@ -1,0 +1,328 @@
+//! Generations of a block's objects: which one an object gets next, and where the next owner begins.
+//!
+//! *No word comes back within a window of epochs* ([`WINDOW_EPOCHS`]), whoever owns the block
+//! meanwhile. An object gets one generation after the other, modulo 512, and each of its lives takes
+//! an epoch at least. So within one *tenure*, the time of a block in one size class, a word takes
+//! 511 epochs to come back. A tenure ends when the block is wholly free, and all objects of the next
+//! one begin with the same generation, the *base*, which stands in the block's header:
+//!
+//! * It is the one that follows the latest of all objects. So a generation that another object has
+//!   skipped has taken epochs, too: those of the object with the most lives.
+//! * An object that is behind by more than [`SPREAD`] lives would meet its own last words too early.
+//!   Then there is no base: the block waits a whole window before it goes back to the pool.
+//!
+//! The header says so before the first zero is written, so an owner may die anywhere. Who takes a
+//! block over counts lives from the base on, by what stands in the objects' headers. That cannot tell
+//! 3 lives from 515; so before an object has more than [`TOLD`] lives the header says that the block
+//! is *wrapped*, and such a block has no base at its end, unless its owner has counted them all.
+//!
+//! `spec/Generations.tla` has all of this.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::layout::{Base, BlockHeader, Slot};
+use crate::mutant::{Mutant, removed};
+
+/// So many epochs a word is not written again after it stood anywhere.
+pub const WINDOW_EPOCHS: u64 = (Slot::GENERATIONS - SPREAD - 1) as u64;
+/// So many lives the objects of a block may be apart when a tenure ends without a wait.
+const SPREAD: u16 = 128;
+/// So many lives an object's header tells: with more, what is behind the base looks as if it were
+/// ahead.
+const TOLD: u16 = Slot::GENERATIONS - 1 - SPREAD;
+/// Lives that are counted. Who has had more counts as having had fewer, of the same generation.
+const MOST: u16 = u16::MAX - 1;
+/// How many lives an object has had has to be read.
+const UNKNOWN: u16 = u16::MAX;
+
+/// What may be done with a block, as far as its generations go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Its header has to be read first, not before this epoch.
+    Unread { not_before: u64 },
+    /// No header tells the base: of no use, but to be emptied.
+    Lost,
+    /// Objects may be allocated.
+    Known,
+}
+
+/// The generations of one block.
+#[derive(Debug)]
+pub(crate) struct Generations {
+    state: State,
+    base: u16,
+    /// Of every object that was ever allocated, its lives since the base, or [`UNKNOWN`].
+    lives: Vec<u16>,
+    /// Whether the header says, or is about to say, that lives cannot be told from it.
+    wrapped: bool,
+    /// Whether the owner cannot tell how far the objects are apart.
+    is_wide: bool,
+}
+
+/// The headers of a block's replicas, as they were read.
+pub(crate) enum Headers {
+    /// No replica has one: the block was never used.
+    None,
+    /// None is whole.
+    Damaged,
+    /// The newest base, and what it says.
+    Base(Base),
+}
+
+impl Headers {
+    /// Of the bytes of all replicas.
+    pub fn of<'b>(replicas: impl Iterator<Item = &'b [u8]>) -> Headers {
+        let mut headers = Headers::None;
+        for bytes in replicas {
+            let header = bytes.first_chunk().and_then(BlockHeader::decode);
+            headers = match (headers, header) {
+                (Headers::Base(known), Some(found)) => Headers::Base(known.newest(found.base)),
+                (Headers::None | Headers::Damaged, Some(found)) => Headers::Base(found.base),
+                (Headers::None, None) if bytes.iter().any(|byte| *byte != 0) => Headers::Damaged,
+                (known, None) => known,
+            };
+        }
+        headers
+    }
+}
+
+impl Generations {
+    /// Of a block that was granted, of which so many objects were allocated before.
+    pub fn unread(allocated: u32) -> Generations {
+        let lives = vec![UNKNOWN; allocated as usize];
+        let state = State::Unread { not_before: 0 };
+        Generations { state, base: 0, lives, wrapped: false, is_wide: false }
+    }
+
+    /// Whether objects may be allocated.
+    pub fn is_known(&self) -> bool {
+        self.state == State::Known
+    }
+
+    /// Whether the header is to be read in this epoch.
+    pub fn is_unread(&self, epoch: u64) -> bool {
+        matches!(self.state, State::Unread { not_before } if not_before <= epoch)
+    }
+
+    /// The headers were read in this epoch.
+    pub fn read(&mut self, headers: &Headers, epoch: u64) {
+        self.state = match headers {
+            Headers::None => State::Known,
+            Headers::Damaged => State::Lost,
+            Headers::Base(base) if base.not_before > epoch => {
+                State::Unread { not_before: base.not_before }
+            }
+            Headers::Base(base) => {
+                // Emptied without a base: it has waited since.
+                let has_waited = base.not_before > 0;
+                self.base = base.generation;
+                self.wrapped = base.is_wrapped && !has_waited;
+                self.is_wide = self.wrapped;
+                State::Known
+            }
+        };
+    }
+
+    /// For the block's header.
+    pub fn base(&self) -> Base {
+        let not_before = match self.state {
+            State::Unread { not_before } => not_before,
+            State::Lost | State::Known => 0,
+        };
+        Base { generation: self.base, is_wrapped: self.wrapped, not_before }
+    }
+
+    /// One more object is allocated for the first time.
+    pub fn push(&mut self) {
+        self.lives.push(0);
+    }
+
+    /// Whether the lives of an object have to be read.
+    pub fn is_unknown(&self, object: u32) -> bool {
+        self.lives.get(object as usize) == Some(&UNKNOWN)
+    }
+
+    /// The generation for an object's next life, and whether the header has to be written before.
+    pub fn next(&mut self, object: u32) -> (u16, bool) {
+        let lives = &mut self.lives[object as usize];
+        debug_assert!(*lives != UNKNOWN, "its header was read");
+        let generation = (self.base + *lives % Slot::GENERATIONS) % Slot::GENERATIONS;
+        if removed(Mutant::GenerationStays) || removed(Mutant::ReusedAtOnce) {
+            return (generation, false);
+        }
+        *lives += 1;
+        if *lives == MOST {
+            *lives -= 64 * Slot::GENERATIONS;
+            self.is_wide = true;
+        }
+        let wraps = *lives > TOLD && !self.wrapped;
+        self.wrapped |= wraps;
+        (generation, wraps)
+    }
+
+    /// What stands in the replicas of an object: the generation in each header that names the object.
+    /// They differ if a client died that had guessed, or within a WRITE: the next one stands in none,
+    /// so that nobody ever takes what was left there for what is written next.
+    pub fn learn(&mut self, object: u32, standing: impl Iterator<Item = Option<u16>>) {
+        let Some(lives) = self.lives.get_mut(object as usize) else { return };
+        let ahead = |generation: u16| {
+            let next = generation + 1 + Slot::GENERATIONS - self.base;
+            let ahead = next % Slot::GENERATIONS;
+            // Behind the base: of an earlier tenure, whose zeros did not get so far.
+            if ahead > TOLD && !self.wrapped { 0 } else { ahead }
+        };
+        let mut ahead = standing.flatten().map(ahead);
+        let Some(first) = ahead.next() else {
+            *lives = 0;
+            return;
+        };
+        let half = Slot::GENERATIONS / 2;
+        let newer = |known: u16, found: u16| match self.wrapped {
+            true if (found + Slot::GENERATIONS - known) % Slot::GENERATIONS < half => found,
+            true => known,
+            false => known.max(found),
+        };
+        *lives = ahead.fold(first, newer);
+    }
+
+    /// The tenure ends in this epoch: nothing of the block is in use, nor known to anybody before long.
+    /// From now on all objects begin with another base, or it is to wait.
+    pub fn end_tenure(&mut self, epoch: u64) {
+        let latest = self.lives.iter().filter(|lives| **lives != UNKNOWN).max();
+        let latest = latest.copied().unwrap_or(0);
+        if self.has_base() {
+            let skipped = if removed(Mutant::BasesStay) { 0 } else { latest };
+            self.base = (self.base + skipped % Slot::GENERATIONS) % Slot::GENERATIONS;
+            self.wrapped = false;
+        } else {
+            self.wrapped = true;
+            // A session may be an epoch behind.
+            let waits = if removed(Mutant::EmptiedDoesNotWait) { 0 } else { WINDOW_EPOCHS + 1 };
+            self.state = State::Unread { not_before: epoch + waits };
+        }
+        self.is_wide = false;
+        self.lives.fill(0);
+    }
+
+    /// Whether the block can go back to the pool without a wait.
+    pub fn has_base(&self) -> bool {
+        let mut used = self.lives.iter().filter(|lives| **lives > 0);
+        let Some(first) = used.next() else { return self.is_known() && !self.is_wide };
+        let (least, most) =
+            used.fold((*first, *first), |(least, most), n| (least.min(*n), most.max(*n)));
+        let is_narrow = most - least <= SPREAD || removed(Mutant::LaggardsForgotten);
+        self.is_known() && !self.is_wide && most != UNKNOWN && is_narrow
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(base: Base, allocated: u32) -> Generations {
+        let mut generations = Generations::unread(allocated);
+        generations.read(&Headers::Base(base), 0);
+        generations
+    }
+
+    fn fresh() -> Generations {
+        let mut generations = Generations::unread(0);
+        generations.read(&Headers::None, 0);
+        generations
+    }
+
+    fn lives(generations: &mut Generations, object: u32, count: u16) {
+        for _ in 0..count {
+            generations.next(object);
+        }
+    }
+
+    #[test]
+    fn an_object_gets_one_generation_after_the_other() {
+        let mut generations = fresh();
+        generations.push();
+        for life in 0..2000 {
+            assert_eq!(
+                generations.next(0),
+                (life % Slot::GENERATIONS, life == TOLD),
+                "life {life}"
+            );
+        }
+        assert!(generations.base().is_wrapped);
+    }
+
+    #[test]
+    fn the_next_tenure_begins_behind_the_latest_object() {
+        let mut generations = fresh();
+        (0..3).for_each(|_| generations.push());
+        lives(&mut generations, 1, SPREAD);
+        generations.next(2);
+        assert!(generations.has_base(), "they are {} apart", SPREAD - 1);
+        generations.end_tenure(7);
+        let base = Base { generation: SPREAD, is_wrapped: false, not_before: 0 };
+        assert_eq!(generations.base(), base);
+        assert_eq!([0, 1, 2].map(|object| generations.next(object).0), [SPREAD; 3]);
+    }
+
+    #[test]
+    fn who_is_far_behind_makes_the_block_wait() {
+        let mut generations = fresh();
+        (0..2).for_each(|_| generations.push());
+        generations.next(0);
+        lives(&mut generations, 1, SPREAD + 2);
+        assert!(!generations.has_base());
+        generations.end_tenure(7);
+        let base = generations.base();
+        assert_eq!((base.is_wrapped, base.not_before), (true, 7 + WINDOW_EPOCHS + 1));
+        assert!(!generations.is_known() && !generations.is_unread(base.not_before - 1));
+        assert!(generations.is_unread(base.not_before));
+        // Whoever has it then.
+        let mut next = known(base, 0);
+        assert!(!next.is_known());
+        next.read(&Headers::Base(base), base.not_before);
+        assert!(next.is_known() && next.has_base() && !next.base().is_wrapped);
+    }
+
+    #[test]
+    fn lives_are_learnt_from_what_stands_there() {
+        let base = Base { generation: 500, is_wrapped: false, not_before: 0 };
+        let mut generations = known(base, 5);
+        assert!(generations.is_unknown(0) && !generations.has_base());
+        generations.learn(0, [Some(500), Some(501)].into_iter());
+        generations.learn(1, [Some(1), Some(0), None].into_iter());
+        generations.learn(2, [None, None].into_iter());
+        generations.learn(3, [Some(499)].into_iter());
+        assert_eq!([0, 1, 2, 3].map(|object| generations.next(object).0), [502, 2, 500, 500]);
+        assert!(generations.is_unknown(4));
+        generations.learn(4, [Some(510)].into_iter());
+        assert!(generations.has_base());
+
+        let wrapped = Base { is_wrapped: true, ..base };
+        let mut generations = known(wrapped, 1);
+        generations.learn(0, [Some(499), Some(498)].into_iter());
+        assert_eq!(generations.next(0).0, 500);
+        assert!(!generations.has_base(), "it may have had 512 lives more");
+    }
+
+    #[test]
+    fn headers_count_if_they_are_whole_and_the_newest_base_does() {
+        let header = |generation, is_wrapped| {
+            let class = crate::layout::SizeClass::from_code(3).unwrap();
+            let base = Base { generation, is_wrapped, not_before: 0 };
+            let owner = crate::verbs::ClientId(7);
+            BlockHeader { class, owner, first: 0, at_rest: true, base }.encode()
+        };
+        let (zeros, other) = ([0; 64], [7; 64]);
+        let of = |replicas: &[&[u8; 64]]| Headers::of(replicas.iter().map(|bytes| &bytes[..]));
+        assert!(matches!(of(&[&zeros, &zeros]), Headers::None));
+        assert!(matches!(of(&[&zeros, &other]), Headers::Damaged));
+        for replicas in
+            [[&header(511, false), &header(3, true)], [&header(3, true), &header(511, false)]]
+        {
+            let Headers::Base(base) = of(&replicas) else { panic!("both are whole") };
+            assert_eq!((base.generation, base.is_wrapped), (3, true));
+        }
+        assert!(matches!(of(&[&other, &header(1, false)]), Headers::Base(_)));
+    }
+}

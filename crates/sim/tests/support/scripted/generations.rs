@@ -1,0 +1,166 @@
+//! Generations never restart: a word comes back when a whole window of epochs is over, whoever has the
+//! block meanwhile. The cluster checks that at every WRITE to an object; the scripts only have to use
+//! one block again and again.
+
+use std::pin::Pin;
+use std::rc::Rc;
+
+use fusee_core::Error;
+use fusee_core::layout::{Address, BlockHeader, BlockShape, Object, SizeClass, Slot};
+use fusee_core::slab::WINDOW_EPOCHS;
+use fusee_core::view::Place;
+
+use super::{Scene, Script, Stage, VALUE, poll_until, run};
+
+/// Of another size class than [`VALUE`]: one object fits in a block.
+const LARGE: [u8; 2500] = [2; 2500];
+
+/// Two sessions of one cluster, in which epochs pass.
+struct Lives {
+    stage: Rc<Stage>,
+    store: Scene,
+    script: Rc<Script>,
+}
+
+impl Lives {
+    /// A session with one block for objects of [`VALUE`], and one for log objects of DELETEs.
+    fn new(seed: u64) -> Lives {
+        let stage = Rc::new(Stage::new(seed));
+        let led_since = Some(stage.cluster.view().regions[0].led_since);
+        let (store, script) = stage.open(0..1, led_since);
+        script.grant(log_class(), block(&stage, 1), led_since);
+        stage.cluster.epoch_begins(script.epoch());
+        Lives { stage, store, script }
+    }
+
+    /// So many epochs may pass while the session waits.
+    fn lets_pass(&self, epochs: u64) {
+        for _ in 0..epochs {
+            let (stage, script) = (self.stage.clone(), self.script.clone());
+            self.script.then(move || {
+                if script.is_idle() {
+                    script.pass();
+                    stage.cluster.epoch_begins(script.epoch());
+                }
+            });
+        }
+    }
+
+    fn update(&self, key: &[u8]) {
+        self.lets_pass(8);
+        run(self.store.update(key, &VALUE, None)).expect("there is room before long");
+        self.script.then_nothing();
+    }
+
+    fn delete(&self, key: &[u8]) {
+        self.lets_pass(8);
+        run(self.store.delete(key, None)).expect("it is there");
+        self.script.then_nothing();
+    }
+
+    /// The block is emptied for an object of another class. How many epochs that took.
+    fn uses_for_another_class(&self, epochs: u64) -> u64 {
+        let before = self.script.epoch();
+        self.lets_pass(epochs);
+        run(self.store.insert(b"x", &LARGE)).expect("the block is free");
+        self.script.then_nothing();
+        self.script.epoch() - before
+    }
+
+    fn header(&self) -> BlockHeader {
+        let view = self.stage.cluster.view().clone();
+        let at = view.object_places(block(&self.stage, 0), 64).expect("a block").next();
+        let word = |i: u64| {
+            let place = at.map(|at| Place { offset: at.offset + 8 * i, ..at });
+            self.stage.cluster.network().word_at(place.expect("a replica")).0
+        };
+        let bytes: Vec<u8> = (0..8).flat_map(|i| word(i).to_le_bytes()).collect();
+        BlockHeader::decode(bytes.first_chunk().expect("64 bytes")).expect("it was used")
+    }
+}
+
+fn log_class() -> SizeClass {
+    Object::class(1, 0).expect("a small one")
+}
+
+fn block(stage: &Stage, number: u32) -> Address {
+    stage.cluster.view().geometry.block_address(0, number)
+}
+
+/// INSERTs of a key that is there write an object each, which nobody learns of. It is not written again in
+/// the same epoch.
+pub fn given_back(seed: u64) {
+    let lives = Lives::new(seed);
+    run(lives.store.insert(b"a", &VALUE)).expect("there is room");
+    for _ in 0..8 {
+        lives.lets_pass(8);
+        let exists = run(lives.store.insert(b"a", &VALUE)).map(|_| ());
+        assert!(matches!(exists, Err(Error::AlreadyExists)), "{exists:?}");
+        lives.script.then_nothing();
+    }
+}
+
+/// A block is emptied and used for another class: its generations go on where they were.
+pub fn emptied(seed: u64) {
+    let lives = Lives::new(seed);
+    run(lives.store.insert(b"a", &VALUE)).expect("there is room");
+    (0..20).for_each(|_| lives.update(b"a"));
+    lives.delete(b"a");
+    let epochs = lives.uses_for_another_class(64);
+    assert!(epochs < 64, "nothing was to wait for a window: {epochs}");
+    assert_eq!(lives.header().base.generation, 7, "21 lives of three objects");
+}
+
+/// One object lives while the others have as many lives as there are generations. When all are free, what
+/// follows their generation is what stood in that one a moment before: the block waits.
+pub fn laggard(seed: u64) {
+    let lives = Lives::new(seed);
+    for key in [b"a", b"b"] {
+        run(lives.store.insert(key, &VALUE)).expect("there is room");
+    }
+    // Two objects take turns.
+    (0..2 * u32::from(Slot::GENERATIONS) - 2).for_each(|_| lives.update(b"b"));
+    assert!(lives.header().base.is_wrapped);
+    lives.delete(b"a");
+    lives.delete(b"b");
+    let epochs = lives.uses_for_another_class(WINDOW_EPOCHS + 64);
+    assert!(epochs >= WINDOW_EPOCHS, "it has waited for {epochs} only");
+}
+
+/// The owner of a block dies when it has emptied it. Who has the block next knows nothing but what its header
+/// says.
+pub fn dies_when_it_is_empty(seed: u64) {
+    let lives = Lives::new(seed);
+    run(lives.store.insert(b"a", &VALUE)).expect("there is room");
+    (0..20).for_each(|_| lives.update(b"a"));
+    lives.delete(b"a");
+    {
+        lives.lets_pass(64);
+        let mut insert: Pin<Box<dyn Future<Output = _> + '_>> =
+            Box::pin(lives.store.insert(b"x", &LARGE));
+        let shape = BlockShape::new(lives.stage.cluster.view().geometry.block_bytes, class());
+        let shape = shape.expect("three fit");
+        let is_empty = || {
+            let view = lives.stage.cluster.view().clone();
+            (0..shape.objects).all(|object| {
+                let at = Address::new(block(&lives.stage, 0).bytes() + shape.offset(object));
+                let mut places = view.object_places(at, 8).expect("an object");
+                places.all(|place| lives.stage.cluster.network().word_at(place).0 == 0)
+            })
+        };
+        let ended = poll_until(&mut insert, is_empty);
+        assert!(ended.is_none(), "it is in the middle");
+    }
+    let (stage, script) = (&lives.stage, &lives.script);
+    let (next, its) = stage.open(0..0, None);
+    its.follow(script);
+    its.grant_rest(class(), block(stage, 0), 3);
+    its.grant(log_class(), block(stage, 2), None);
+    let lives = Lives { stage: stage.clone(), store: next, script: its };
+    lives.lets_pass(64);
+    run(lives.store.insert(b"y", &VALUE)).expect("all of the block is free");
+}
+
+fn class() -> SizeClass {
+    Object::class(1, VALUE.len()).expect("there is such a class")
+}
