@@ -21,12 +21,12 @@ use std::time::Duration;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
 
+use crate::driver::{self, Options};
 use crate::error::{AttachCause, AttachError};
 use crate::hello::GoesOn;
 use crate::shm::{ShmExecute, ShmFabric};
-use crate::slots;
-use crate::tcp::{TcpFabric, TcpOptions};
-use crate::verbs::{CardCounts, VerbsFabric, VerbsOptions};
+use crate::tcp::{self, TcpFabric};
+use crate::verbs::{self, CardCounts, VerbsFabric};
 
 /// The kinds of fabrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -145,10 +145,8 @@ impl AnyFabric {
     pub fn new(kind: FabricKind, client: ClientId) -> io::Result<AnyFabric> {
         Ok(match kind {
             FabricKind::Shm => AnyFabric::Shm(ShmFabric::new(client), Arc::default()),
-            FabricKind::Tcp => AnyFabric::Tcp(TcpFabric::new(client, TcpOptions::default())?),
-            FabricKind::Verbs => {
-                AnyFabric::Verbs(VerbsFabric::new(client, VerbsOptions::default())?)
-            }
+            FabricKind::Tcp => AnyFabric::Tcp(TcpFabric::new(client, Options::default())?),
+            FabricKind::Verbs => AnyFabric::Verbs(VerbsFabric::new(client, Options::default())?),
         })
     }
 
@@ -294,8 +292,8 @@ impl Fabric for AnyFabric {
 /// A batch on its way.
 enum Execute<'a> {
     Shm(ShmExecute<'a>),
-    Tcp(slots::Execute<'a, TcpFabric>),
-    Verbs(slots::Execute<'a, VerbsFabric>),
+    Tcp(driver::Execute<'a, tcp::Link>),
+    Verbs(driver::Execute<'a, verbs::Link>),
 }
 
 impl Future for Execute<'_> {
