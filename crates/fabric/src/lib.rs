@@ -51,6 +51,7 @@ mod copy_tests;
 // As for `pool`.
 #[allow(unsafe_code)]
 mod order;
+mod reception;
 mod spin;
 mod sync;
 // Wraps system calls that no library of ours wraps.

@@ -27,14 +27,9 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use super::hub::Hub;
 use super::sessions::{Access, Refusal, SessionId};
 use super::wire::{GOODBYE, HELLO_BYTES, Hello, Status, Welcome};
-use crate::doors::{Doors, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY};
+use crate::doors::{ACCEPT_RETRY, Doors, HELLO_WAIT, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY};
 use crate::error::ServeError;
 use crate::sys::{self, Process};
-
-/// A client says hello within this time, or is sent away.
-const HELLO_WAIT: Duration = Duration::from_secs(2);
-/// After a failure to accept (no descriptors left, say), the next attempt waits so long.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
