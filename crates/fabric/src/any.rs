@@ -67,15 +67,15 @@ impl FromStr for FabricKind {
     }
 }
 
-/// Where a thread sleeps until its waker is used.
+/// Where a thread parks until its waker is used.
 #[derive(Debug, Default)]
-pub struct Bed {
+pub struct Parker {
     woken: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bed {
-    fn sleep(&self, max_wait: Option<Duration>) {
+impl Parker {
+    fn park(&self, max_wait: Option<Duration>) {
         let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let asleep = |woken: &mut bool| !*woken;
         let mut woken = match max_wait {
@@ -89,7 +89,7 @@ impl Bed {
     }
 }
 
-impl Wake for Bed {
+impl Wake for Parker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -103,8 +103,8 @@ impl Wake for Bed {
 /// A session's fabric.
 #[derive(Debug)]
 pub enum AnyFabric {
-    /// Shared memory, and where the session's thread sleeps.
-    Shm(ShmFabric, Arc<Bed>),
+    /// Shared memory, and where the session's thread parks.
+    Shm(ShmFabric, Arc<Parker>),
     /// TCP.
     Tcp(TcpFabric),
     /// RDMA.
@@ -226,7 +226,7 @@ impl AnyFabric {
     /// Wakes a thread that sleeps in [`AnyFabric::turn`], from any thread.
     pub fn waker(&self) -> Waker {
         match self {
-            AnyFabric::Shm(_, bed) => bed.clone().into(),
+            AnyFabric::Shm(_, parker) => parker.clone().into(),
             AnyFabric::Tcp(tcp) => tcp.waker(),
             AnyFabric::Verbs(verbs) => verbs.waker(),
         }
@@ -236,7 +236,7 @@ impl AnyFabric {
     /// whose batches are complete. Returns at once if the waker was used since the last turn.
     pub fn turn(&self, max_wait: Option<Duration>) {
         match self {
-            AnyFabric::Shm(_, bed) => bed.sleep(max_wait),
+            AnyFabric::Shm(_, parker) => parker.park(max_wait),
             AnyFabric::Tcp(tcp) => tcp.turn(max_wait),
             AnyFabric::Verbs(verbs) => verbs.turn(max_wait),
         }

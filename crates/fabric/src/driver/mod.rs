@@ -146,6 +146,7 @@ impl<L: Link> Driver<L> {
     fn turn_links(&self, links: &mut Links<L>, max_wait: Option<Duration>) {
         let silence = self.silence.get();
         if L::USER_SPACE {
+            // What was queued has been posted. If answers are there, that is all.
             links.look();
             self.turns.set(self.turns.get().wrapping_add(1));
             if self.turns.get().is_multiple_of(CARE_TURNS) {
@@ -157,6 +158,7 @@ impl<L: Link> Driver<L> {
         }
         let can_wait = max_wait != NO_WAIT && links.slots.complete() == 0;
         let found = can_wait && links.spin(&mut self.spin.borrow_mut(), &self.alarm);
+        // Otherwise only the system knows which links have answers, even if there is no time to wait.
         let polls = !found && (can_wait || !L::USER_SPACE);
         if polls {
             let is_idle = can_wait && links.slots.complete() == 0;
@@ -171,7 +173,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// Asks each link.
+    /// Asks each link, failed ones too.
     pub(crate) fn each_link(&self, ask: impl FnMut(&L)) {
         self.links.borrow().iter().for_each(ask);
     }
