@@ -1,6 +1,6 @@
 //! The session's side of fabrics with connections: many batches in flight over one link per memory node.
 //!
-//! [`Driver`] is the whole of a session over TCP or verbs, but for what its [`Link`] knows: how a batch's
+//! [`Driver`] is the whole of a session over TCP or verbs, but for what its `Link` knows: how a batch's
 //! verbs are posted to one node, and how their answers are taken in. The driver has the rest: the batches
 //! in flight and the tasks that wait for them, spinning and sleeping, nodes that come, go, fail or fall
 //! silent.

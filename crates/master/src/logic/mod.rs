@@ -113,7 +113,7 @@ enum Phase {
     Formed(View),
 }
 
-/// The master: its settings, the calls that it has made, and its [`State`].
+/// The master: its settings, the calls that it has made, and its state.
 #[derive(Debug)]
 pub struct Master {
     settings: Settings,
