@@ -21,12 +21,12 @@ use std::time::Duration;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
 
+use crate::driver::{self, Options};
 use crate::error::{AttachCause, AttachError};
 use crate::hello::GoesOn;
 use crate::shm::{ShmExecute, ShmFabric};
-use crate::slots;
-use crate::tcp::{TcpFabric, TcpOptions};
-use crate::verbs::{CardCounts, VerbsFabric, VerbsOptions};
+use crate::tcp::{self, TcpFabric};
+use crate::verbs::{self, CardCounts, VerbsFabric};
 
 /// The kinds of fabrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,15 +67,15 @@ impl FromStr for FabricKind {
     }
 }
 
-/// Where a thread sleeps until its waker is used.
+/// Where a thread parks until its waker is used.
 #[derive(Debug, Default)]
-pub struct Bed {
+pub struct Parker {
     woken: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bed {
-    fn sleep(&self, max_wait: Option<Duration>) {
+impl Parker {
+    fn park(&self, max_wait: Option<Duration>) {
         let woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
         let asleep = |woken: &mut bool| !*woken;
         let mut woken = match max_wait {
@@ -89,7 +89,7 @@ impl Bed {
     }
 }
 
-impl Wake for Bed {
+impl Wake for Parker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -103,8 +103,8 @@ impl Wake for Bed {
 /// A session's fabric.
 #[derive(Debug)]
 pub enum AnyFabric {
-    /// Shared memory, and where the session's thread sleeps.
-    Shm(ShmFabric, Arc<Bed>),
+    /// Shared memory, and where the session's thread parks.
+    Shm(ShmFabric, Arc<Parker>),
     /// TCP.
     Tcp(TcpFabric),
     /// RDMA.
@@ -145,10 +145,8 @@ impl AnyFabric {
     pub fn new(kind: FabricKind, client: ClientId) -> io::Result<AnyFabric> {
         Ok(match kind {
             FabricKind::Shm => AnyFabric::Shm(ShmFabric::new(client), Arc::default()),
-            FabricKind::Tcp => AnyFabric::Tcp(TcpFabric::new(client, TcpOptions::default())?),
-            FabricKind::Verbs => {
-                AnyFabric::Verbs(VerbsFabric::new(client, VerbsOptions::default())?)
-            }
+            FabricKind::Tcp => AnyFabric::Tcp(TcpFabric::new(client, Options::default())?),
+            FabricKind::Verbs => AnyFabric::Verbs(VerbsFabric::new(client, Options::default())?),
         })
     }
 
@@ -228,7 +226,7 @@ impl AnyFabric {
     /// Wakes a thread that sleeps in [`AnyFabric::turn`], from any thread.
     pub fn waker(&self) -> Waker {
         match self {
-            AnyFabric::Shm(_, bed) => bed.clone().into(),
+            AnyFabric::Shm(_, parker) => parker.clone().into(),
             AnyFabric::Tcp(tcp) => tcp.waker(),
             AnyFabric::Verbs(verbs) => verbs.waker(),
         }
@@ -238,7 +236,7 @@ impl AnyFabric {
     /// whose batches are complete. Returns at once if the waker was used since the last turn.
     pub fn turn(&self, max_wait: Option<Duration>) {
         match self {
-            AnyFabric::Shm(_, bed) => bed.sleep(max_wait),
+            AnyFabric::Shm(_, parker) => parker.park(max_wait),
             AnyFabric::Tcp(tcp) => tcp.turn(max_wait),
             AnyFabric::Verbs(verbs) => verbs.turn(max_wait),
         }
@@ -294,8 +292,8 @@ impl Fabric for AnyFabric {
 /// A batch on its way.
 enum Execute<'a> {
     Shm(ShmExecute<'a>),
-    Tcp(slots::Execute<'a, TcpFabric>),
-    Verbs(slots::Execute<'a, VerbsFabric>),
+    Tcp(driver::Execute<'a, tcp::Link>),
+    Verbs(driver::Execute<'a, verbs::Link>),
 }
 
 impl Future for Execute<'_> {

@@ -12,6 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// A newcomer says hello within this time, or is sent away.
+pub(crate) const HELLO_WAIT: Duration = Duration::from_secs(2);
+/// After a failure to accept (no descriptors left, say), the next attempt waits so long.
+pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// A newcomer is not sent away for others before it had so much time to say hello.
 pub(crate) const NEWCOMER_GRACE: Duration = Duration::from_millis(250);
 /// How often it is looked whether there is room for another newcomer.

@@ -19,7 +19,6 @@
 //! This crate knows offsets, words and bytes. It does not know what a key or a slot is.
 #![warn(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
-mod alarm;
 pub mod any;
 pub mod barrier;
 // As for `sys`.
@@ -27,6 +26,7 @@ pub mod barrier;
 pub mod clock;
 pub mod conformance;
 mod doors;
+pub mod driver;
 pub mod error;
 mod hello;
 #[doc(hidden)]
@@ -51,7 +51,7 @@ mod copy_tests;
 // As for `pool`.
 #[allow(unsafe_code)]
 mod order;
-mod slots;
+mod reception;
 mod spin;
 mod sync;
 // Wraps system calls that no library of ours wraps.

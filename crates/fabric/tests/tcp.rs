@@ -9,11 +9,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbError};
+use fusee_fabric::driver::Options;
 use fusee_fabric::tcp::frame::{
     self, HEADER_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status, Welcome, WireOp,
     WireVerb,
 };
-use fusee_fabric::tcp::{DEFAULT_SPIN, TcpFabric, TcpNode, TcpOptions};
+use fusee_fabric::tcp::{DEFAULT_SPIN, TcpFabric, TcpNode};
 use fusee_fabric::{AnyFabric, AttachCause, FabricKind, Pool, PoolOptions, ServeError, attach_all};
 use futures_util::future::join;
 use proptest::prelude::*;
@@ -210,7 +211,7 @@ fn quick() -> TcpFabric {
 
 fn quick_and_spinning(spin: Duration) -> TcpFabric {
     let soon = Duration::from_millis(300);
-    TcpFabric::new(ClientId(1), TcpOptions { connect: soon, silence: soon, spin }).unwrap()
+    TcpFabric::new(ClientId(1), Options { connect: soon, silence: soon, spin }).unwrap()
 }
 
 #[test]

@@ -12,7 +12,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_BATCH_VERBS, MnId, VerbError};
-use fusee_fabric::verbs::{CardCounts, VerbsFabric, VerbsOptions};
+use fusee_fabric::driver::Options;
+use fusee_fabric::verbs::{CardCounts, VerbsFabric};
 use fusee_fabric::{
     AnyFabric, AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, RdmaError, ServeError,
     attach_all,
@@ -30,7 +31,7 @@ fn nodes() -> Option<[Served; 2]> {
 
 /// A session of both nodes that looks for completions so long before it sleeps.
 fn session(nodes: &[Served; 2], client: u32, spin: Duration) -> AnyFabric {
-    let options = VerbsOptions { spin, ..VerbsOptions::default() };
+    let options = Options { spin, ..Options::default() };
     let fabric = VerbsFabric::new(ClientId(client), options).unwrap();
     for (name, served) in NODES.into_iter().zip(nodes) {
         fabric

@@ -31,6 +31,7 @@ mod hub;
 mod monitor;
 mod server;
 mod sessions;
+mod socket_file;
 pub(crate) mod wire;
 
 pub(crate) use client::ShmExecute;

@@ -3,17 +3,11 @@
 //! One thread, one poll: it accepts, reads hellos without ever blocking on one client, passes the
 //! memfd on, and then only waits for the end of each session. A session ends by its goodbye or by
 //! the exit of its process; see the parent module for why a closed connection is not enough.
-//!
-//! A socket file outlives a process that was killed. Starting on such a file replaces it; a file
-//! at which somebody still listens is an error. The check and the replacement happen under a lock
-//! of the directory, so that of two nodes that start at once, one gets the error.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -26,15 +20,11 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::hub::Hub;
 use super::sessions::{Access, Refusal, SessionId};
+use super::socket_file::SocketFile;
 use super::wire::{GOODBYE, HELLO_BYTES, Hello, Status, Welcome};
-use crate::doors::{Doors, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY};
+use crate::doors::{ACCEPT_RETRY, Doors, HELLO_WAIT, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY};
 use crate::error::ServeError;
 use crate::sys::{self, Process};
-
-/// A client says hello within this time, or is sent away.
-const HELLO_WAIT: Duration = Duration::from_secs(2);
-/// After a failure to accept (no descriptors left, say), the next attempt waits so long.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -44,9 +34,7 @@ const FIRST: usize = 2;
 /// Serves a hub's pool at a socket; stops and removes the socket file on drop.
 #[derive(Debug)]
 pub(crate) struct ShmServer {
-    path: PathBuf,
-    /// Device and inode of our socket file: somebody may have put another one in its place.
-    file: (u64, u64),
+    file: SocketFile,
     stop: Arc<AtomicBool>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
@@ -63,9 +51,9 @@ impl ShmServer {
         let io = |source| ServeError::Io { at: at(), source };
         let poll = Poll::new().map_err(io)?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(io)?;
-        let (mut listener, file) = claim(path)?;
+        let (mut listener, file) = SocketFile::claim(path)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let mut server = ShmServer { path: path.into(), file, stop, waker, thread: None };
+        let mut server = ShmServer { file, stop, waker, thread: None };
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(io)?;
         let stop = server.stop.clone();
         let (doors, open) = (Doors::new(limits), HashMap::new());
@@ -76,19 +64,14 @@ impl ShmServer {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 }
 
 impl Drop for ShmServer {
     fn drop(&mut self) {
         // The file first: who connects from now on is told that nobody is there.
-        // Its directory may have gone before us: that is as good.
-        if let Err(error) = remove_own(&self.path, self.file)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            tracing::warn!(%error, path = %self.path.display(), "cannot remove the socket file");
-        }
+        self.file.remove();
         // Release: pairs with the acquire in the loop.
         self.stop.store(true, Ordering::Release);
         if let Err(error) = self.waker.wake() {
@@ -99,47 +82,6 @@ impl Drop for ShmServer {
             tracing::error!("the shared-memory server has panicked");
         }
     }
-}
-
-fn directory(path: &Path) -> &Path {
-    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-fn identify(path: &Path) -> io::Result<(u64, u64)> {
-    let metadata = fs::symlink_metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
-}
-
-/// Listens at `path`, in place of a server that has died.
-fn claim(path: &Path) -> Result<(UnixListener, (u64, u64)), ServeError> {
-    let at = || path.display().to_string();
-    let io = |source| ServeError::Io { at: at(), source };
-    let lock = File::open(directory(path)).map_err(io)?;
-    lock.lock().map_err(io)?;
-    match fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => {
-            return Err(ServeError::NotASocket { at: at() });
-        }
-        Ok(_) => match UnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                tracing::info!(path = %path.display(), "replacing the socket of a dead server");
-                fs::remove_file(path).map_err(io)?;
-            }
-            // A full backlog, too, is the mark of somebody who lives.
-            _ => return Err(ServeError::AddressInUse { at: at() }),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(io(error)),
-    }
-    let listener = UnixListener::bind(path).map_err(io)?;
-    let file = identify(path).map_err(io)?;
-    Ok((listener, file))
-}
-
-fn remove_own(path: &Path, file: (u64, u64)) -> io::Result<()> {
-    let lock = File::open(directory(path))?;
-    lock.lock()?;
-    if identify(path)? == file { fs::remove_file(path) } else { Ok(()) }
 }
 
 struct Connection {

@@ -9,6 +9,7 @@
 //! memory from budgets that all connections share ([`Budget`]); where there is none left, a
 //! connection waits with what it has.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use super::frame::{
 };
 use crate::doors::{Doors, Full};
 use crate::pool::{Order, Pool};
+use crate::reception::Guest;
 
 /// With more bytes of replies waiting than this, the next request has to wait.
 const OUTPUT_BOUND: usize = 1 << 20;
@@ -55,7 +57,7 @@ pub(super) enum Misbehaved {
     #[error("it holds memory that others wait for, and does not get on")]
     Stuck,
     #[error("{0}")]
-    Io(#[from] std::io::Error),
+    Io(#[from] io::Error),
 }
 
 /// What a turn of service came to.
@@ -73,10 +75,10 @@ pub(super) enum Served {
 
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) stream: TcpStream,
-    pub(super) peer: SocketAddr,
+    stream: TcpStream,
+    peer: SocketAddr,
     /// `None` before the hello.
-    pub(super) client: Option<ClientId>,
+    client: Option<ClientId>,
     /// The last event said so, and nothing since has said otherwise.
     pub(super) readable: bool,
     pub(super) writable: bool,
@@ -100,9 +102,10 @@ enum Executed {
     NoMemory,
 }
 
-impl Connection {
-    pub(super) fn new(stream: TcpStream, peer: SocketAddr) -> Connection {
-        Connection {
+impl Guest for Connection {
+    fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Connection> {
+        stream.set_nodelay(true)?;
+        Ok(Connection {
             stream,
             peer,
             client: None,
@@ -114,14 +117,23 @@ impl Connection {
             output: Buffer::default(),
             input_share: Share::new(),
             output_share: Share::new(),
-        }
+        })
     }
 
-    /// Whose connection it is, as far as memory and places are concerned.
-    pub(super) fn peer_ip(&self) -> IpAddr {
-        self.peer.ip().to_canonical()
+    fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
     }
 
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn client(&self) -> Option<ClientId> {
+        self.client
+    }
+}
+
+impl Connection {
     /// Gives back what it holds without need.
     pub(super) fn release(&mut self, requests: &mut Budget, replies: &mut Budget) {
         let peer = self.peer_ip();
@@ -130,7 +142,7 @@ impl Connection {
     }
 
     /// It ends, and gives everything back.
-    pub(super) fn end(&mut self, requests: &mut Budget, replies: &mut Budget) {
+    pub(super) fn end(mut self, requests: &mut Budget, replies: &mut Budget) {
         self.input_share.end(requests, self.peer_ip());
         self.output_share.end(replies, self.peer_ip());
     }
@@ -221,7 +233,7 @@ impl Connection {
             }
             let reply_bytes = HEADER_BYTES + request.reply_bytes;
             let capacity = self.output.capacity_to_append(reply_bytes);
-            let peer = self.peer.ip().to_canonical();
+            let peer = self.peer_ip();
             if !self.output_share.take(context.replies, peer, capacity) {
                 return Ok(Executed::NoMemory);
             }

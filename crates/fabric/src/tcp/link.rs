@@ -6,38 +6,41 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::{Duration, Instant};
 
-use fusee_core::verbs::{Batch, ClientId, MAX_BATCH_VERBS, MnId, Op, VerbError};
+use fusee_core::verbs::{Batch, MAX_BATCH_VERBS, MnId, Op};
+use mio::event::Event;
+use mio::{Interest, Registry, Token};
 
 use super::buffer::{Buffer, Progress};
-use super::frame::{self, Hello, Reply, ReplyKind, Results, Status, Welcome, WireOp, WireVerb};
+use super::frame::{
+    self, FrameError, Hello, Reply, ReplyKind, Results, Status, Welcome, WireOp, WireVerb,
+};
+use crate::driver::{self, LinkError, Slots, Target, is_for};
 use crate::error::AttachCause;
-use crate::hello::{self, GoesOn};
+use crate::hello;
 
 /// Verbs `from..to` of a batch that are for this node and not yet failed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+struct Part {
     /// The slot of the batch.
-    pub(super) slot: usize,
+    slot: usize,
     from: u32,
     to: u32,
     /// Length of the reply's body.
     reply_bytes: usize,
 }
 
+/// A connection.
 #[derive(Debug)]
-pub(super) struct Link {
-    pub(super) node: MnId,
-    pub(super) pool_bytes: u64,
-    pub(super) stream: mio::net::TcpStream,
-    /// Why verbs to this node fail from now on.
-    pub(super) failed: Option<VerbError>,
-    pub(super) readable: bool,
-    pub(super) read_closed: bool,
-    pub(super) writable: bool,
-    /// Since when we wait for a byte from the node; `None`: we do not know yet.
-    pub(super) silent_since: Option<Instant>,
+pub struct Link {
+    node: MnId,
+    pool_bytes: u64,
+    stream: mio::net::TcpStream,
+    /// The last event said so, and nothing since has said otherwise.
+    readable: bool,
+    writable: bool,
+    /// The node has closed its side: a short read does not mean that nothing is left to see.
+    read_closed: bool,
     input: Buffer,
     output: Buffer,
     parts: VecDeque<Part>,
@@ -45,102 +48,23 @@ pub(super) struct Link {
     first_id: u64,
 }
 
-/// Why a link fails.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LinkError {
-    #[error("the memory node closed the connection")]
-    Closed,
-    #[error("this session has left it")]
-    Left,
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("the memory node sent garbage: {0}")]
-    Frame(#[from] frame::FrameError),
-    #[error("the memory node replied to something else")]
-    WrongReply,
-    #[error("the memory node has fenced this client")]
-    Fenced,
-    #[error("the memory node did not answer for {0:?}")]
-    Silent(Duration),
-}
-
-impl LinkError {
-    /// What the verbs in flight get.
-    pub(super) fn verb_error(&self) -> VerbError {
-        match self {
-            LinkError::Fenced => VerbError::Fenced,
-            _ => VerbError::Unreachable,
-        }
+impl From<FrameError> for LinkError {
+    fn from(error: FrameError) -> LinkError {
+        LinkError::Broken(format!("the memory node sent garbage: {error}").into())
     }
 }
 
-/// Connects and says hello, within `wait` and as long as `goes_on`.
-pub(super) fn connect(
-    node: MnId,
-    address: &str,
-    client: ClientId,
-    identity: u64,
-    wait: Duration,
-    goes_on: GoesOn<'_>,
-) -> Result<Link, AttachCause> {
-    let mut stream = hello::connect(address, wait, goes_on)?;
-    let hello = Hello { identity, client }.encode();
-    let welcome = hello::exchange(&mut stream, &hello, frame::MAGIC, wait, goes_on)?;
-    let welcome = Welcome::decode(&welcome).map_err(|_| AttachCause::NotAMemoryNode)?;
-    match welcome.status {
-        Status::Welcome if welcome.identity == identity => {}
-        Status::Welcome | Status::WrongIdentity => {
-            let found = welcome.identity;
-            return Err(AttachCause::WrongIdentity { expected: identity, found });
-        }
-        Status::Fenced => return Err(AttachCause::Fenced),
-        Status::Full => return Err(AttachCause::Full),
-    }
-    stream.set_nonblocking(true)?;
-    Ok(Link {
-        node,
-        pool_bytes: welcome.pool_bytes,
-        stream: mio::net::TcpStream::from_std(stream),
-        failed: None,
-        readable: false,
-        read_closed: false,
-        writable: true,
-        silent_since: None,
-        input: Buffer::default(),
-        output: Buffer::default(),
-        parts: VecDeque::new(),
-        first_id: 0,
-    })
+fn wrong_reply() -> LinkError {
+    LinkError::Broken("the memory node replied to something else".into())
 }
 
 impl Link {
-    pub(super) fn has_output(&self) -> bool {
+    fn has_output(&self) -> bool {
         !self.output.is_empty()
     }
 
-    /// Whether the node owes a reply.
-    pub(super) fn is_waiting(&self) -> bool {
-        !self.parts.is_empty()
-    }
-
-    /// Queues the verbs of a batch that are for this node; gives the number of parts.
-    pub(super) fn submit(&mut self, slot: usize, batch: &Batch) -> usize {
-        let (mut parts, mut from) = (0, 0);
-        while from < batch.verbs().len() {
-            let (to, verbs, body_bytes, reply_bytes) = self.fit(batch, from);
-            if verbs > 0 {
-                self.encode(batch, from..to, verbs, body_bytes);
-                self.parts.push_back(Part { slot, from: from as u32, to: to as u32, reply_bytes });
-                parts += 1;
-            }
-            from = to;
-        }
-        parts
-    }
-
     fn is_ours(&self, batch: &Batch, verb: usize) -> bool {
-        let verb = &batch.verbs()[verb];
-        verb.node == self.node && verb.result == Err(VerbError::NotExecuted)
+        is_for(&batch.verbs()[verb], self.node)
     }
 
     /// The longest part from verb `from` on: its end, number of verbs, and the lengths of the
@@ -188,7 +112,7 @@ impl Link {
     }
 
     /// Sends as much as the socket takes.
-    pub(super) fn flush(&mut self) -> Result<(), LinkError> {
+    fn flush(&mut self) -> Result<(), LinkError> {
         if self.writable {
             match self.output.drain(&mut self.stream)? {
                 Progress::More => {}
@@ -199,11 +123,9 @@ impl Link {
         Ok(())
     }
 
-    /// Receives what there is; passes each part that is complete to `done`.
-    pub(super) fn receive(
-        &mut self,
-        done: &mut impl FnMut(MnId, Part, Results<'_>) -> Result<(), LinkError>,
-    ) -> Result<(), LinkError> {
+    /// Receives what there is, and completes the parts of which all is there; whether anything came.
+    fn take_replies(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+        let mut has_come = false;
         while self.readable {
             let wanted = frame::frame_bytes(self.input.filled()).saturating_sub(self.input.len());
             let had = self.input.len();
@@ -215,55 +137,146 @@ impl Link {
             if self.input.len() == had {
                 continue;
             }
-            self.silent_since = None;
+            has_come = true;
             while let Some(reply) = Reply::decode(self.input.filled())? {
                 if reply.kind == ReplyKind::Fenced {
                     return Err(LinkError::Fenced);
                 }
-                let part = self.parts.pop_front().ok_or(LinkError::WrongReply)?;
+                // In the list until it is complete: if it fails, it fails with the others.
+                let part = *self.parts.front().ok_or_else(wrong_reply)?;
                 if reply.id != self.first_id || reply.results.len() != part.reply_bytes {
-                    self.parts.push_front(part);
-                    return Err(LinkError::WrongReply);
+                    return Err(wrong_reply());
                 }
-                self.first_id = self.first_id.wrapping_add(1);
                 let len = reply.frame_bytes;
-                if let Err(error) = done(self.node, part, reply.results) {
-                    self.parts.push_front(part);
-                    return Err(error);
+                if let Some(batch) = slots.wanted(part.slot) {
+                    part.complete(self.node, batch, reply.results)?;
                 }
+                slots.finish_part(part.slot);
+                self.parts.pop_front();
+                self.first_id = self.first_id.wrapping_add(1);
                 self.input.consume(len);
             }
         }
+        Ok(has_come)
+    }
+}
+
+impl driver::Link for Link {
+    const USER_SPACE: bool = false;
+    const LOOKS_THAT_FIND_SOME: u32 = 5;
+    const WAITS_FOR_READS: bool = false;
+
+    fn connect(to: &Target<'_>) -> Result<Link, AttachCause> {
+        let mut stream = hello::connect(to.address, to.wait, to.goes_on)?;
+        let hello = Hello { identity: to.identity, client: to.client }.encode();
+        let welcome = hello::exchange(&mut stream, &hello, frame::MAGIC, to.wait, to.goes_on)?;
+        let welcome = Welcome::decode(&welcome).map_err(|_| AttachCause::NotAMemoryNode)?;
+        match welcome.status {
+            Status::Welcome if welcome.identity == to.identity => {}
+            Status::Welcome | Status::WrongIdentity => {
+                return Err(to.wrong_identity(welcome.identity));
+            }
+            Status::Fenced => return Err(AttachCause::Fenced),
+            Status::Full => return Err(AttachCause::Full),
+        }
+        stream.set_nonblocking(true)?;
+        Ok(Link {
+            node: to.node,
+            pool_bytes: welcome.pool_bytes,
+            stream: mio::net::TcpStream::from_std(stream),
+            readable: false,
+            read_closed: false,
+            writable: true,
+            input: Buffer::default(),
+            output: Buffer::default(),
+            parts: VecDeque::new(),
+            first_id: 0,
+        })
+    }
+
+    fn register(&mut self, registry: &Registry, [token, _]: [Token; 2]) -> io::Result<()> {
+        registry.register(&mut self.stream, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    fn node(&self) -> MnId {
+        self.node
+    }
+
+    fn pool_bytes(&self) -> u64 {
+        self.pool_bytes
+    }
+
+    fn is_waiting(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.has_output()
+    }
+
+    fn queue(&mut self, slot: usize, batch: &Batch) -> usize {
+        let (mut parts, mut from) = (0, 0);
+        while from < batch.verbs().len() {
+            let (to, verbs, body_bytes, reply_bytes) = self.fit(batch, from);
+            if verbs > 0 {
+                self.encode(batch, from..to, verbs, body_bytes);
+                self.parts.push_back(Part { slot, from: from as u32, to: to as u32, reply_bytes });
+                parts += 1;
+            }
+            from = to;
+        }
+        parts
+    }
+
+    fn post(&mut self, _: &mut Slots) -> Result<(), LinkError> {
+        if self.has_output() { self.flush() } else { Ok(()) }
+    }
+
+    fn take_event(&mut self, _: usize, event: &Event) -> Result<(), LinkError> {
+        let closed = event.is_read_closed() || event.is_error();
+        self.readable |= event.is_readable() || closed;
+        self.read_closed |= closed;
+        self.writable |= event.is_writable() || event.is_write_closed();
         Ok(())
     }
 
-    /// Fails for good; gives the parts that were in flight.
-    pub(super) fn fail(&mut self, error: &LinkError) -> VecDeque<Part> {
-        match error {
-            LinkError::Left => tracing::debug!(node = %self.node, "left a memory node"),
-            // Each session has its own; that the node is reported unreachable is told once.
-            _ => tracing::debug!(node = %self.node, %error, "lost a memory node"),
+    fn receive(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+        if !self.readable && !self.has_output() {
+            return Ok(false);
         }
-        self.failed = Some(error.verb_error());
+        let has_come = self.take_replies(slots)?;
+        self.flush()?;
+        Ok(has_come)
+    }
+
+    fn look(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+        self.readable |= self.is_waiting();
+        self.receive(slots)
+    }
+
+    /// All answers make events.
+    fn arm(&mut self, _: &mut Slots) -> Result<bool, LinkError> {
+        Ok(false)
+    }
+
+    fn end(&mut self, unanswered: impl FnMut(usize)) {
         (self.input, self.output) = Default::default();
         drop(self.stream.shutdown(std::net::Shutdown::Both));
-        std::mem::take(&mut self.parts)
+        std::mem::take(&mut self.parts).into_iter().map(|part| part.slot).for_each(unanswered);
     }
 }
 
 impl Part {
     /// Sets the results of the part's verbs from a reply of `node`, which has the right length.
-    pub(super) fn complete(
+    fn complete(
         self,
         node: MnId,
         batch: &mut Batch,
         mut results: Results<'_>,
     ) -> Result<(), LinkError> {
         let (verbs, memory) = batch.parts_mut();
-        for verb in &mut verbs[self.from as usize..self.to as usize] {
-            if verb.node != node || verb.result != Err(VerbError::NotExecuted) {
-                continue;
-            }
+        let part = &mut verbs[self.from as usize..self.to as usize];
+        for verb in part.iter_mut().filter(|verb| is_for(verb, node)) {
             match &mut verb.op {
                 Op::Read { buf } => memory[buf.range()].copy_from_slice(results.data(buf.len)?),
                 Op::Write { .. } => {}
@@ -272,15 +285,5 @@ impl Part {
             verb.result = Ok(());
         }
         Ok(())
-    }
-
-    /// Fails the part's verbs.
-    pub(super) fn fail(self, node: MnId, batch: &mut Batch, error: VerbError) {
-        let (verbs, _) = batch.parts_mut();
-        for verb in &mut verbs[self.from as usize..self.to as usize] {
-            if verb.node == node && verb.result == Err(VerbError::NotExecuted) {
-                verb.result = Err(error);
-            }
-        }
     }
 }

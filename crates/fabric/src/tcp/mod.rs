@@ -14,12 +14,15 @@
 
 mod budget;
 mod buffer;
-mod client;
 mod connection;
 pub mod frame;
 mod link;
 mod node;
 
 pub use crate::spin::DEFAULT_SPIN;
-pub use client::{TcpFabric, TcpOptions};
+pub(crate) use link::Link;
 pub use node::TcpNode;
+
+/// A session's connections to memory nodes. The batches of many tasks share system calls; a lone batch goes
+/// out with the next turn.
+pub type TcpFabric = crate::driver::Driver<Link>;

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Span, VerbError};
 
-use super::client::{VerbsFabric, VerbsOptions};
-use super::wire::{HELLO_BYTES, Hello, Status, Welcome};
-
+use super::VerbsFabric;
 use super::device::{self, Device, Registered, Responder};
 use super::ports::Selected;
 use super::requester::{Completion, Requester, Work};
+use super::wire::{HELLO_BYTES, Hello, Status, Welcome};
+use crate::driver::Options;
 use crate::pool::{Order, Pool, PoolOptions};
 
 const POOL_BYTES: u64 = 64 << 10;
@@ -184,7 +184,7 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
         });
         // Cards repeat a verb for longer than that.
         let silence = Duration::from_millis(200);
-        let options = VerbsOptions { silence, ..VerbsOptions::default() };
+        let options = Options { silence, ..Options::default() };
         let fabric = VerbsFabric::new(ClientId(1), options).unwrap();
         fabric.attach(MnId(0), 9, &at).unwrap();
         let _lease = node.join().unwrap();

@@ -17,17 +17,19 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::time::{Duration, Instant};
 
 use fusee_core::layout::POOL_HEADER_BYTES;
-use fusee_core::verbs::{Batch, ClientId, MnId, Op, Verb, VerbError};
+use fusee_core::verbs::{Batch, MnId, Op, Verb, VerbError};
+use mio::event::Event;
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
 
 use super::device;
 use super::requester::{ARENA_BYTES, CardCounts, Completion, Requester, Work};
 use super::wire::{FENCED, Hello, MAGIC, Status, Welcome};
+use crate::driver::{self, LinkError, Slots, Target, is_for};
 use crate::error::{AttachCause, RdmaError};
-use crate::hello::{self, GoesOn};
-use crate::slots::Slots;
+use crate::hello;
 
 /// The longest fragment: several fit into the arena, so that one is copied while others travel.
 const FRAGMENT_BYTES: u32 = ARENA_BYTES / 4;
@@ -103,18 +105,14 @@ impl Ring {
 
 /// A connection.
 #[derive(Debug)]
-pub(super) struct Link {
-    pub(super) node: MnId,
-    pub(super) pool_bytes: u64,
-    /// Why verbs to this node fail from now on.
-    pub(super) failed: Option<VerbError>,
+pub struct Link {
+    node: MnId,
+    pool_bytes: u64,
     /// Its end is the end of the session.
-    pub(super) lease: mio::net::TcpStream,
-    /// Since when we wait for a completion; `None`: we do not know yet.
-    pub(super) silent_since: Option<Instant>,
+    lease: mio::net::TcpStream,
     /// `None` once it has failed.
     requester: Option<Requester>,
-    /// What it had counted then.
+    /// Of former requesters for the same node.
     counted: CardCounts,
     fragment_bytes: u32,
     waiting: VecDeque<Part>,
@@ -124,83 +122,10 @@ pub(super) struct Link {
     ring: Ring,
 }
 
-/// Why a link fails.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LinkError {
-    #[error("the memory node closed the connection")]
-    Closed,
-    #[error("this session has left it")]
-    Left,
-    #[error("the memory node has fenced this client")]
-    Fenced,
-    #[error("its network card did not answer for {0:?}, nor did ours give up")]
-    Silent(Duration),
-    #[error("a verb failed: {0}")]
-    Verb(String),
-    #[error("the network card takes no verbs: {0}")]
-    Post(io::Error),
-    #[error("{0}")]
-    Rdma(#[from] RdmaError),
-}
-
-impl LinkError {
-    /// What the verbs in flight get.
-    fn verb_error(&self) -> VerbError {
-        match self {
-            LinkError::Fenced => VerbError::Fenced,
-            _ => VerbError::Unreachable,
-        }
+impl From<RdmaError> for LinkError {
+    fn from(error: RdmaError) -> LinkError {
+        LinkError::Broken(error.into())
     }
-
-    fn is_fence(&self) -> bool {
-        matches!(self, LinkError::Fenced)
-    }
-}
-
-/// Connects and says hello, within `wait` for each and as long as `goes_on`.
-pub(super) fn connect(
-    node: MnId,
-    address: &str,
-    client: ClientId,
-    identity: u64,
-    wait: Duration,
-    goes_on: GoesOn<'_>,
-) -> Result<Link, AttachCause> {
-    let mut stream = hello::connect(address, wait, goes_on)?;
-    let (device, port) = device::choose(Some(stream.local_addr()?.ip()))?;
-    let mut requester = Requester::new(&device, &port)?;
-    let hello = Hello { identity, client, address: requester.address() }.encode();
-    let welcome = hello::exchange(&mut stream, &hello, MAGIC, wait, goes_on)?;
-    let welcome = Welcome::decode(&welcome).ok_or(AttachCause::NotAMemoryNode)?;
-    match welcome.status {
-        Status::Welcome if welcome.identity == identity => {}
-        Status::Welcome | Status::WrongIdentity => {
-            let found = welcome.identity;
-            return Err(AttachCause::WrongIdentity { expected: identity, found });
-        }
-        Status::Fenced => return Err(AttachCause::Fenced),
-        Status::Full => return Err(AttachCause::Full),
-        Status::Unable => return Err(AttachCause::NotConnectable),
-    }
-    let pool = (welcome.base, welcome.key, welcome.header_key);
-    requester.connect(&welcome.address, pool)?;
-    stream.set_nonblocking(true)?;
-    let (gid, device) = (port.gid.index, &port.port.device);
-    tracing::debug!(%node, device, port = port.port.number, gid, "attached by verbs");
-    Ok(Link {
-        node,
-        pool_bytes: welcome.pool_bytes,
-        failed: None,
-        lease: mio::net::TcpStream::from_std(stream),
-        silent_since: None,
-        requester: Some(requester),
-        counted: CardCounts::default(),
-        fragment_bytes: FRAGMENT_BYTES.min(port.port.max_message_bytes & !7),
-        waiting: VecDeque::new(),
-        posted: VecDeque::new(),
-        first_id: 0,
-        ring: Ring::default(),
-    })
 }
 
 /// The longest fragment of a verb from byte `from` on: to the end of the word if it starts within one, and
@@ -215,41 +140,6 @@ fn fragment_bytes(verb: &Verb, from: u32, most: u32) -> u32 {
 }
 
 impl Link {
-    /// Whether the card owes a completion.
-    pub(super) fn is_waiting(&self) -> bool {
-        !self.posted.is_empty()
-    }
-
-    fn is_ours(&self, verb: &Verb) -> bool {
-        verb.node == self.node && verb.result == Err(VerbError::NotExecuted)
-    }
-
-    /// The number of verbs that a batch has for this node.
-    pub(super) fn count(&self, batch: &Batch) -> usize {
-        batch.verbs().iter().filter(|verb| self.is_ours(verb)).count()
-    }
-
-    /// Queues the batch of a slot, which has so many verbs for this node, and posts what fits.
-    pub(super) fn submit(
-        &mut self,
-        slot: usize,
-        left: usize,
-        slots: &mut Slots,
-    ) -> Result<(), LinkError> {
-        let batch = slots.batch(slot);
-        let first = batch.verbs().iter().position(|verb| self.is_ours(verb));
-        let verb = first.expect("it was counted");
-        self.waiting.push_back(Part {
-            slot,
-            verb,
-            done_bytes: 0,
-            left,
-            has_read: false,
-            has_atomic: false,
-        });
-        self.pump(slots)
-    }
-
     /// Posts as much as there is room for, with one doorbell.
     fn pump(&mut self, slots: &mut Slots) -> Result<(), LinkError> {
         let (node, most) = (self.node, self.fragment_bytes);
@@ -296,23 +186,24 @@ impl Link {
                 requester.signal();
                 self.waiting.pop_front();
             } else if ends_verb {
-                let ours = |v: &Verb| v.node == node && v.result == Err(VerbError::NotExecuted);
                 let rest = &batch.verbs()[part.verb + 1..];
-                let next = rest.iter().position(ours).expect("some are left");
+                let next = rest.iter().position(|verb| is_for(verb, node)).expect("some are left");
                 (part.verb, part.done_bytes) = (part.verb + 1 + next, 0);
             }
         }
-        requester.ring().map_err(|number| LinkError::Post(io::Error::from_raw_os_error(number)))
+        requester.ring().map_err(|number| {
+            let error = io::Error::from_raw_os_error(number);
+            LinkError::Broken(format!("the network card takes no verbs: {error}").into())
+        })
     }
 
-    /// Takes completions, and posts what there is room for then.
-    pub(super) fn look(&mut self, slots: &mut Slots) -> Result<(), LinkError> {
+    /// Takes completions, and posts what there is room for then; whether there were any.
+    fn take_completions(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
         let (posted, ring, first_id) = (&mut self.posted, &mut self.ring, &mut self.first_id);
-        let silent_since = &mut self.silent_since;
-        let Some(requester) = &mut self.requester else { return Ok(()) };
-        let mut failure = None;
+        let Some(requester) = &mut self.requester else { return Ok(false) };
+        let (mut failure, mut has_come) = (None, false);
         requester.poll(|requester, Completion { id, failure: status }| {
-            *silent_since = None;
+            has_come = true;
             // What follows a failure has been thrown out unexecuted.
             if failure.is_some() || status.is_some() {
                 failure = failure.or(status);
@@ -327,33 +218,19 @@ impl Link {
             }
         })?;
         if let Some(status) = failure {
-            let why = LinkError::Verb(requester.completions().describe(status));
+            let why = format!("a verb failed: {}", requester.completions().describe(status));
             // A node that fences destroys the queue pair, and says why it did.
-            return Err(self.end_of_lease().filter(LinkError::is_fence).unwrap_or(why));
+            let fence = self.end_of_lease().filter(|why| matches!(why, LinkError::Fenced));
+            return Err(fence.unwrap_or_else(|| LinkError::Broken(why.into())));
         }
-        if self.waiting.is_empty() { Ok(()) } else { self.pump(slots) }
-    }
-
-    /// The descriptor that becomes readable when completions come after [`Link::arm`].
-    pub(super) fn fd(&self) -> Option<i32> {
-        self.requester.as_ref().map(Requester::fd)
-    }
-
-    /// Asks for an event at the next completion.
-    pub(super) fn arm(&mut self) -> Result<(), LinkError> {
-        let Some(requester) = &mut self.requester else { return Ok(()) };
-        Ok(requester.completions().arm()?)
-    }
-
-    /// Takes the events that have come.
-    pub(super) fn take_events(&mut self) {
-        if let Some(requester) = &mut self.requester {
-            requester.completions().take_events();
+        if !self.waiting.is_empty() {
+            self.pump(slots)?;
         }
+        Ok(has_come)
     }
 
     /// Why the lease is over, if it is.
-    pub(super) fn end_of_lease(&mut self) -> Option<LinkError> {
+    fn end_of_lease(&mut self) -> Option<LinkError> {
         let mut byte = [0];
         loop {
             match self.lease.read(&mut byte) {
@@ -368,35 +245,140 @@ impl Link {
         }
     }
 
-    /// What has been handed to the card so far.
+    /// What has been handed to the card for this node so far.
     pub(super) fn counts(&self) -> CardCounts {
-        self.requester.as_ref().map_or(self.counted, |requester| requester.counts)
+        let mut counts = self.counted;
+        counts += self.requester.as_ref().map_or(CardCounts::default(), |r| r.counts);
+        counts
+    }
+}
+
+impl driver::Link for Link {
+    const USER_SPACE: bool = true;
+    const LOOKS_THAT_FIND_SOME: u32 = 1;
+    /// See the module for what cards may reorder.
+    const WAITS_FOR_READS: bool = true;
+
+    fn connect(to: &Target<'_>) -> Result<Link, AttachCause> {
+        let mut stream = hello::connect(to.address, to.wait, to.goes_on)?;
+        let (device, port) = device::choose(Some(stream.local_addr()?.ip()))?;
+        let mut requester = Requester::new(&device, &port)?;
+        let (identity, client, address) = (to.identity, to.client, requester.address());
+        let hello = Hello { identity, client, address }.encode();
+        let welcome = hello::exchange(&mut stream, &hello, MAGIC, to.wait, to.goes_on)?;
+        let welcome = Welcome::decode(&welcome).ok_or(AttachCause::NotAMemoryNode)?;
+        match welcome.status {
+            Status::Welcome if welcome.identity == to.identity => {}
+            Status::Welcome | Status::WrongIdentity => {
+                return Err(to.wrong_identity(welcome.identity));
+            }
+            Status::Fenced => return Err(AttachCause::Fenced),
+            Status::Full => return Err(AttachCause::Full),
+            Status::Unable => return Err(AttachCause::NotConnectable),
+        }
+        let pool = (welcome.base, welcome.key, welcome.header_key);
+        requester.connect(&welcome.address, pool)?;
+        stream.set_nonblocking(true)?;
+        let (node, gid, device) = (to.node, port.gid.index, &port.port.device);
+        tracing::debug!(%node, device, port = port.port.number, gid, "attached by verbs");
+        Ok(Link {
+            node,
+            pool_bytes: welcome.pool_bytes,
+            lease: mio::net::TcpStream::from_std(stream),
+            requester: Some(requester),
+            counted: CardCounts::default(),
+            fragment_bytes: FRAGMENT_BYTES.min(port.port.max_message_bytes & !7),
+            waiting: VecDeque::new(),
+            posted: VecDeque::new(),
+            first_id: 0,
+            ring: Ring::default(),
+        })
     }
 
-    /// Fails for good, and fails what was in flight. The card lets go of everything.
-    pub(super) fn fail(&mut self, error: &LinkError, slots: &mut Slots) {
-        match error {
-            LinkError::Left => tracing::debug!(node = %self.node, "left a memory node"),
-            // Each session has its own; that the node is reported unreachable is told once.
-            _ => tracing::debug!(node = %self.node, %error, "lost a memory node"),
+    /// Source 0 is the lease, source 1 tells of completions.
+    fn register(&mut self, registry: &Registry, tokens: [Token; 2]) -> io::Result<()> {
+        registry.register(&mut self.lease, tokens[0], Interest::READABLE)?;
+        let fd = self.requester.as_ref().map(Requester::fd).expect("a new link has not failed");
+        registry.register(&mut SourceFd(&fd), tokens[1], Interest::READABLE)
+    }
+
+    fn replaces(&mut self, former: &Link) {
+        self.counted += former.counts();
+    }
+
+    fn node(&self) -> MnId {
+        self.node
+    }
+
+    fn pool_bytes(&self) -> u64 {
+        self.pool_bytes
+    }
+
+    fn is_waiting(&self) -> bool {
+        !self.posted.is_empty()
+    }
+
+    /// Completions make room, and looking finds them.
+    fn is_blocked(&self) -> bool {
+        false
+    }
+
+    fn first_result(&self, verb: &Verb) -> Result<(), VerbError> {
+        // Checked by the card, too; but there it would end the connection.
+        verb.check(self.pool_bytes)?;
+        // Without bytes there is nothing to do for it.
+        if verb.bytes() == 0 { Ok(()) } else { Err(VerbError::NotExecuted) }
+    }
+
+    fn queue(&mut self, slot: usize, batch: &Batch) -> usize {
+        let mut verbs = batch.verbs().iter().enumerate();
+        let ours = |(_, verb): &(usize, &Verb)| is_for(verb, self.node);
+        let Some((verb, _)) = verbs.find(ours) else { return 0 };
+        let left = 1 + verbs.filter(ours).count();
+        let (done_bytes, has_read, has_atomic) = (0, false, false);
+        self.waiting.push_back(Part { slot, verb, done_bytes, left, has_read, has_atomic });
+        1
+    }
+
+    fn post(&mut self, slots: &mut Slots) -> Result<(), LinkError> {
+        if self.waiting.is_empty() { Ok(()) } else { self.pump(slots) }
+    }
+
+    fn take_event(&mut self, source: usize, _: &Event) -> Result<(), LinkError> {
+        if source == 0 {
+            return self.end_of_lease().map_or(Ok(()), Err);
         }
+        if let Some(requester) = &mut self.requester {
+            requester.completions().take_events();
+        }
+        Ok(())
+    }
+
+    /// Events only wake.
+    fn receive(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+        self.look(slots)
+    }
+
+    fn look(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+        if self.is_waiting() { self.take_completions(slots) } else { Ok(false) }
+    }
+
+    fn arm(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
+        if self.is_waiting()
+            && let Some(requester) = &mut self.requester
+        {
+            requester.completions().arm()?;
+        }
+        self.look(slots)
+    }
+
+    /// The card lets go of everything.
+    fn end(&mut self, unanswered: impl FnMut(usize)) {
         self.counted = self.counts();
-        self.failed = Some(error.verb_error());
         self.requester = None;
         drop(self.lease.shutdown(std::net::Shutdown::Both));
         let posted = self.posted.drain(..).filter(|f| f.ends_part).map(|f| f.slot);
-        let waiting = self.waiting.drain(..).map(|part| part.slot);
-        let node = self.node;
-        for slot in posted.chain(waiting) {
-            if let Some(batch) = slots.wanted(slot) {
-                for verb in batch.parts_mut().0 {
-                    if verb.node == node && verb.result == Err(VerbError::NotExecuted) {
-                        verb.result = Err(error.verb_error());
-                    }
-                }
-            }
-            slots.finish_part(slot);
-        }
+        posted.chain(self.waiting.drain(..).map(|part| part.slot)).for_each(unanswered);
     }
 }
 

@@ -11,7 +11,6 @@
 
 #[cfg(test)]
 mod card_tests;
-mod client;
 #[allow(unsafe_code)]
 mod device;
 // Calls into a library of C.
@@ -24,8 +23,27 @@ mod ports;
 mod requester;
 pub(crate) mod wire;
 
-pub use client::{VerbsFabric, VerbsOptions};
 pub use device::{Found, default_device};
+pub(crate) use link::Link;
 pub use node::VerbsNode;
 pub use ports::DEVICE_VARIABLE;
 pub use requester::CardCounts;
+
+/// A session's connections to memory nodes.
+///
+/// A batch is handed to the cards when its future is first polled, with one doorbell for each memory node
+/// that it is for. A node is lost when a card has repeated a verb in vain (`device` says how often), when it
+/// refuses one, when the connection ends over which it said hello, or when nothing at all comes of a verb
+/// for [`Options::silence`](crate::driver::Options::silence): a card or its driver that hangs. Whatever is in
+/// flight then fails, and the queue pair is destroyed, so that none of it executes later; nothing is posted
+/// there again.
+pub type VerbsFabric = crate::driver::Driver<Link>;
+
+impl VerbsFabric {
+    /// What has been handed to network cards so far.
+    pub fn counts(&self) -> CardCounts {
+        let mut counts = CardCounts::default();
+        self.each_link(|link| counts += link.counts());
+        counts
+    }
+}

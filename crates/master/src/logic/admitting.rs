@@ -54,7 +54,7 @@ impl State {
     /// Starts to make a member of a node that waits, if there is one; whether that is under way.
     pub(super) fn admit(&mut self, ctx: &mut Ctx<'_>) -> bool {
         if let Some(candidate) = &self.admitting.under_way {
-            let is_there = self.members.get(&candidate.node).map(|member| member.identity);
+            let is_there = self.roster.identity_of(candidate.node);
             if candidate.until_ms > ctx.now_ms && is_there == Some(candidate.identity) {
                 return true;
             }
@@ -68,13 +68,11 @@ impl State {
             return false;
         };
         let waits =
-            |node: &&MnId| view.member(**node).is_none() && !self.admitting.unfit.contains(*node);
-        let Some(node) = self.present.iter().find(waits).copied() else { return false };
-        let Some(identity) = self.members.get(&node).map(|member| member.identity) else {
-            return false;
-        };
+            |node: &MnId| view.member(*node).is_none() && !self.admitting.unfit.contains(node);
+        let Some(node) = self.roster.present().find(waits) else { return false };
+        let Some(identity) = self.roster.identity_of(node) else { return false };
         let request = NodeRequest::Format { cluster: view.cluster, attempt: self.last_attempt };
-        let token = ctx.call(&self.members, node, request, Purpose::Admit);
+        let token = ctx.call(&self.roster, node, request, Purpose::Admit);
         let until_ms = ctx.now_ms + PATIENCE_MS;
         self.admitting.under_way = Some(Candidate { node, identity, token, until_ms });
         true
@@ -95,7 +93,7 @@ impl State {
         let problem = match result {
             Ok(NodeReply::Done) => {
                 // Who answers last has answered everything.
-                let token = ctx.call(&self.members, node, NodeRequest::Describe, Purpose::Admit);
+                let token = ctx.call(&self.roster, node, NodeRequest::Describe, Purpose::Admit);
                 let until_ms = ctx.now_ms + PATIENCE_MS;
                 self.admitting.under_way = Some(Candidate { node, identity, token, until_ms });
                 return;
@@ -116,7 +114,7 @@ impl State {
     }
 
     fn take_member_in(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
-        let (Some(view), Some(member)) = (self.view(), self.members.get(&node)) else { return };
+        let (Some(view), Some(member)) = (self.view(), self.roster.get(node)) else { return };
         if view.change.is_some() || view.member(node).is_some() {
             // The view may be stable again soon.
             return;

@@ -135,7 +135,7 @@ impl State {
         let mut settled: BTreeMap<MnId, Vec<Bar>> = BTreeMap::new();
         for (node, bar) in self.bars().filter(|(_, bar)| self.is_settled(bar)) {
             // One that cannot be done without is not waited for.
-            if !self.presences.losing.contains(&node) {
+            if !self.losing.has(node) {
                 settled.entry(node).or_default().push(bar);
             }
         }
@@ -146,7 +146,7 @@ impl State {
                 // Should no answer come at all.
                 *again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let request = NodeRequest::Unbar { cluster, bars: bars.clone() };
-                ctx.call(&self.members, *node, request, Purpose::Unbar);
+                ctx.call(&self.roster, *node, request, Purpose::Unbar);
             }
         }
         self.settle_bars(ctx) || !settled.is_empty()
@@ -157,7 +157,7 @@ impl State {
         // Who has not been heard may be lost, which comes to the same.
         let may_be_waited_for = |node: &MnId| {
             let is_local = self.presences.is_local(*node);
-            (is_local || self.contact.is_heard(*node)) && !self.presences.losing.contains(node)
+            (is_local || self.contact.is_heard(*node)) && !self.losing.has(*node)
         };
         let barred: BTreeSet<MnId> = open.filter(may_be_waited_for).collect();
         let Some(view) = self.view().filter(|_| !barred.is_empty()) else { return false };

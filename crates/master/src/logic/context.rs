@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use fusee_control::node::NodeRequest;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::Member;
 
+use super::roster::Roster;
 use super::{Action, Level};
 use crate::record::Write;
 use crate::settings::Settings;
@@ -119,12 +119,12 @@ impl<'a> Ctx<'a> {
     /// Calls a member or candidate, once. `None` if there is no such node.
     pub fn call(
         &mut self,
-        members: &BTreeMap<MnId, Member>,
+        roster: &Roster,
         node: MnId,
         request: NodeRequest,
         purpose: Purpose,
     ) -> Option<u64> {
-        let control = members.get(&node)?.control.clone();
+        let control = roster.get(node)?.control.clone();
         let token = self.calls.next_token;
         self.calls.next_token += 1;
         self.calls.by_token.insert(token, (node, purpose));

@@ -24,7 +24,6 @@ use super::context::Ctx;
 use super::{State, refused};
 use crate::placement::{Room, roomiest};
 use crate::plan::padded;
-use crate::record::{Record, Write, draining_key, member_key};
 
 impl State {
     /// A node is to leave, or to stay after all.
@@ -32,21 +31,22 @@ impl State {
         if self.view().is_none() {
             return self.not_ready(ctx);
         }
-        if self.drained.contains_key(&node) {
+        if self.roster.is_drained(node) {
             return match cancel {
                 true => refused(format!("{node} has been drained; restart it to join empty")),
                 false => MasterReply::Done,
             };
         }
         if !self.in_view(node) {
-            let names = self.members.keys().map(MnId::to_string).collect::<Vec<_>>().join(", ");
+            let names: Vec<String> = self.roster.nodes().map(|m| m.node.to_string()).collect();
+            let names = names.join(", ");
             return refused(format!("{node} is no member of the cluster; there are {names}"));
         }
-        match (cancel, self.draining.contains(&node)) {
+        match (cancel, self.roster.is_draining(node)) {
             (true, false) => return refused(format!("{node} is not being drained")),
             (true, true) => {
-                self.draining.remove(&node);
-                ctx.persist(vec![Write::Remove(draining_key(node))]);
+                let write = self.roster.keep(node);
+                ctx.persist(vec![write]);
                 ctx.info(format!("{node} stays after all"));
             }
             (false, true) => {}
@@ -54,8 +54,8 @@ impl State {
                 if let Err(reason) = self.check_drain(ctx, node) {
                     return refused(reason);
                 }
-                self.draining.insert(node);
-                ctx.persist(vec![Write::Put(Record::Draining(node))]);
+                let write = self.roster.drain(node);
+                ctx.persist(vec![write]);
                 ctx.info(format!("{node} is to leave, what it holds moves to others"));
             }
         }
@@ -118,8 +118,7 @@ impl State {
     /// What moves next.
     pub(super) fn next_moves(&self) -> Option<Moves> {
         let view = self.view()?;
-        let drained: Vec<MnId> =
-            self.draining.iter().copied().filter(|node| view.uses(*node)).collect();
+        let drained: Vec<MnId> = self.roster.draining().filter(|node| view.uses(*node)).collect();
         let rooms = |regions, bytes: u64| self.rooms(view, regions, padded(bytes));
         let subtables = Kind::subtables(view, rooms(false, view.geometry.subtable_bytes()));
         let regions = Kind::regions(view, rooms(true, view.geometry.region_bytes));
@@ -132,20 +131,13 @@ impl State {
         let may_leave =
             |view: &&View| view.change.is_none() && self.standing.is_settled() && !self.has_bars();
         let Some(view) = self.view().filter(may_leave) else { return false };
-        let empty = |node: &&MnId| view.member(**node).is_some() && !view.uses(**node);
-        let Some(node) = self.draining.iter().find(empty).copied() else { return false };
+        let empty = |node: &MnId| view.member(*node).is_some() && !view.uses(*node);
+        let Some(node) = self.roster.draining().find(empty) else { return false };
         let next = view.without_member(node);
-        let Some(member) = self.members.remove(&node) else { return false };
-        let writes = vec![
-            self.members_change(next.number),
-            Write::Remove(member_key(node)),
-            Write::Remove(draining_key(node)),
-            Write::Put(Record::Drained(member.clone())),
-        ];
-        self.draining.remove(&node);
-        self.drained.insert(node, member);
-        self.present.remove(&node);
+        let mut writes = vec![self.members_change(next.number)];
+        self.roster.leave(node, &mut writes);
         self.presences.forget(node);
+        self.losing.forget(node);
         let text = format!("view {}: without {node}, which is drained", next.number);
         self.set_view(ctx, next, writes, text);
         true

@@ -30,13 +30,18 @@ pub(super) struct Epoch {
     end: u64,
     begun_ms: u64,
     /// Whether somebody waits for a later one.
-    pub wanted: bool,
+    wanted: bool,
 }
 
 impl Epoch {
     /// From the store: epochs before `end` may have been.
     pub fn restore(&mut self, end: u64) {
         (self.newest, self.end) = (end, end);
+    }
+
+    /// Somebody waits for a later one.
+    pub fn want(&mut self) {
+        self.wanted = true;
     }
 
     /// The newest epoch, which may be told.

@@ -95,7 +95,7 @@ impl State {
                 told.again_ms = ctx.now_ms + ctx.settings.lease.lease_ms;
                 let clients: Vec<ClientId> = told.left.iter().copied().take(MAX_CLIENTS).collect();
                 let request = NodeRequest::Fence { clients: clients.clone() };
-                ctx.call(&self.members, node, request, Purpose::Fence(clients));
+                ctx.call(&self.roster, node, request, Purpose::Fence(clients));
             }
         }
         self.forget_repairers(ctx);
@@ -104,14 +104,14 @@ impl State {
     /// Repair sessions leave nothing behind: once they are shut out they are over.
     fn forget_repairers(&mut self, ctx: &mut Ctx<'_>) {
         let over: Vec<ClientId> =
-            self.repair.retired.iter().copied().filter(|client| self.is_fenced(*client)).collect();
+            self.repair.retired().filter(|client| self.is_fenced(*client)).collect();
         if over.is_empty() {
             return;
         }
         let removed = over.iter().map(|client| Write::Remove(repairer_key(*client)));
         ctx.persist(removed.collect());
         for client in over {
-            self.repair.retired.remove(&client);
+            self.repair.is_over(client);
             self.fences.forget_client(client);
         }
     }

@@ -19,53 +19,77 @@ use super::{Phase, RETRY_MS, State};
 use crate::plan::Plan;
 use crate::record::{Record, Write};
 
+/// The way to the first view.
+#[derive(Debug, Default)]
+pub(super) struct Forming {
+    attempt: Option<Attempt>,
+    /// When to try next; `u64::MAX` if only another node can help.
+    try_at_ms: u64,
+    /// When to ask absent nodes next.
+    look_at_ms: u64,
+}
+
+impl Forming {
+    /// What was impossible may be possible from then on.
+    pub fn try_at(&mut self, at_ms: u64) {
+        self.try_at_ms = at_ms;
+    }
+
+    /// Whether only another node can help.
+    pub fn needs_another_node(&self) -> bool {
+        self.try_at_ms == u64::MAX
+    }
+}
+
 impl State {
     /// Does what is due: repeats calls, looks for absent nodes, starts to form the cluster.
     pub(super) fn proceed(&mut self, ctx: &mut Ctx<'_>) {
-        let Phase::Forming { attempt, try_at_ms, look_at_ms } = &mut self.phase else { return };
+        let Phase::Forming(forming) = &mut self.phase else { return };
         // Nobody has asked for one.
-        if self.cluster.is_none() {
+        if self.identity.own().is_none() {
             return;
         }
         let mut calls = Vec::new();
-        if let Some(attempt) = attempt {
+        if let Some(attempt) = &mut forming.attempt {
             let repeats = attempt.repeats(ctx.now_ms).into_iter();
             calls.extend(repeats.map(|(node, request)| (node, request, Purpose::Format)));
         }
-        let start = attempt.is_none() && *try_at_ms <= ctx.now_ms;
-        if *look_at_ms <= ctx.now_ms {
-            *look_at_ms = ctx.now_ms + RETRY_MS;
-            let absent = self.members.keys().filter(|node| !self.present.contains(node));
-            calls.extend(absent.map(|node| (*node, NodeRequest::Describe, Purpose::Look)));
+        let start = forming.attempt.is_none() && forming.try_at_ms <= ctx.now_ms;
+        if forming.look_at_ms <= ctx.now_ms {
+            forming.look_at_ms = ctx.now_ms + RETRY_MS;
+            let nodes = self.roster.nodes().map(|member| member.node);
+            let absent = nodes.filter(|node| !self.roster.is_present(*node));
+            calls.extend(absent.map(|node| (node, NodeRequest::Describe, Purpose::Look)));
         }
         for (node, request, purpose) in calls {
-            ctx.call(&self.members, node, request, purpose);
+            ctx.call(&self.roster, node, request, purpose);
         }
-        if start && self.present.len() >= ctx.settings.memory_nodes as usize {
+        if start && self.roster.present().len() >= ctx.settings.memory_nodes as usize {
             self.start_attempt(ctx);
         }
     }
 
     fn start_attempt(&mut self, ctx: &mut Ctx<'_>) {
-        let chosen = self.present.iter().take(ctx.settings.memory_nodes as usize);
-        let chosen: Vec<Member> = chosen.map(|node| self.members[node].clone()).collect();
+        let chosen = self.roster.present().take(ctx.settings.memory_nodes as usize);
+        let chosen: Vec<Member> =
+            chosen.filter_map(|node| self.roster.get(node).cloned()).collect();
         let plan = match Plan::new(ctx.settings, chosen) {
             Ok(plan) => plan,
             // No pause helps; another node may.
             Err(error) => return self.hold(ctx, u64::MAX, error.to_string()),
         };
-        let Some(cluster) = self.cluster else { return };
+        let Some(cluster) = self.identity.own() else { return };
         self.last_attempt += 1;
         ctx.persist(vec![Write::Put(Record::Attempt(self.last_attempt))]);
         let text = format!("forming the cluster of {} memory nodes", plan.members().len());
         ctx.info(text);
         let begun = Attempt::new(plan, cluster, self.last_attempt);
         let calls = begun.first_calls();
-        if let Phase::Forming { attempt, .. } = &mut self.phase {
-            *attempt = Some(begun);
+        if let Phase::Forming(forming) = &mut self.phase {
+            forming.attempt = Some(begun);
         }
         for (node, request) in calls {
-            ctx.call(&self.members, node, request, Purpose::Format);
+            ctx.call(&self.roster, node, request, Purpose::Format);
         }
     }
 
@@ -73,6 +97,23 @@ impl State {
     fn hold(&mut self, ctx: &mut Ctx<'_>, try_at_ms: u64, problem: String) {
         self.report(ctx, problem);
         self.abandon_attempt(ctx, try_at_ms);
+    }
+
+    fn abandon_attempt(&mut self, ctx: &mut Ctx<'_>, try_again_ms: u64) {
+        if let Phase::Forming(forming) = &mut self.phase {
+            forming.attempt = None;
+            forming.try_at_ms = try_again_ms;
+        }
+        ctx.calls.cancel(&Purpose::Format);
+    }
+
+    /// A node is another one now, or elsewhere: what was asked of it is not for it.
+    pub(super) fn abandon_attempt_of(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
+        if let Phase::Forming(Forming { attempt: Some(attempt), .. }) = &self.phase
+            && attempt.includes(node)
+        {
+            self.abandon_attempt(ctx, ctx.now_ms);
+        }
     }
 
     /// Says what the matter is, once.
@@ -89,16 +130,18 @@ impl State {
         node: MnId,
         result: Result<NodeReply, String>,
     ) {
-        let Phase::Forming { attempt: Some(attempt), .. } = &mut self.phase else { return };
+        let Phase::Forming(Forming { attempt: Some(attempt), .. }) = &mut self.phase else {
+            return;
+        };
         match attempt.answer(ctx.now_ms, node, result) {
             Outcome::Call(request) => {
-                ctx.call(&self.members, node, request, Purpose::Format);
+                ctx.call(&self.roster, node, request, Purpose::Format);
             }
             Outcome::Wait => {}
             Outcome::Repeat(problem) => self.report(ctx, problem),
             Outcome::Abort(problem) => {
                 // If it is another process now, its join or the next look will tell.
-                self.present.remove(&node);
+                self.roster.departed(node);
                 self.hold(ctx, ctx.now_ms + RETRY_MS, problem);
             }
             Outcome::Formed(view) => self.formed(ctx, *view),
@@ -107,8 +150,8 @@ impl State {
 
     /// An absent node answered a look, or did not.
     pub(super) fn looked(&mut self, ctx: &Ctx<'_>, node: MnId, result: Result<NodeReply, String>) {
-        if let (Some(member), Ok(NodeReply::Description(found))) = (self.members.get(&node), result)
-            && member.identity == found.identity
+        if let Ok(NodeReply::Description(found)) = result
+            && self.roster.identity_of(node) == Some(found.identity)
         {
             self.arrived(ctx, node);
         }

@@ -17,15 +17,11 @@ use std::collections::BTreeSet;
 use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::change::Gain;
 use fusee_core::verbs::MnId;
-use fusee_core::view::{Place, View};
+use fusee_core::view::Place;
 
 use super::context::{Ctx, Purpose};
 use super::{State, reserving};
-use crate::placement::{Room, another};
-use crate::plan::{REGIONS, SUBTABLES, padded};
 
-/// Subtables that are added by one change at most.
-const MAX_SUBTABLES: usize = 256;
 /// How long to wait after a node did not do what it was asked for.
 const PAUSE_MS: u64 = 1_000;
 /// How long to wait for an answer, should none come at all.
@@ -75,6 +71,11 @@ impl Growth {
         self.at_rest = None;
     }
 
+    /// Whether a node has no room for a region, or a subtable, as far as it has said.
+    pub fn is_full(&self, node: MnId, region: bool) -> bool {
+        self.full.contains(&(node, region))
+    }
+
     /// A node refused for lack of room, for a region or a subtable.
     pub fn has_no_room_for(&mut self, node: MnId, region: bool) {
         self.full.insert((node, region));
@@ -82,44 +83,10 @@ impl Growth {
 }
 
 impl State {
-    /// Subtables and regions that have fewer replicas than they should.
-    pub(super) fn missing_replicas(&self, ctx: &Ctx<'_>) -> u64 {
-        let Some(view) = self.view() else { return 0 };
-        (self.poor_subtables(ctx, view).count() + self.poor_regions(ctx, view).count()) as u64
-    }
-
-    /// Whether some have fewer than there are members for. What room there is belongs to them.
-    pub(super) fn owes_replicas(&self, ctx: &Ctx<'_>) -> bool {
-        let Some(view) = self.view() else { return false };
-        let usable = view.members.iter().filter(|member| self.is_usable(member.node)).count();
-        let owes = |(_, places): (u32, &[Place])| places.len() < usable;
-        self.poor_subtables(ctx, view).any(owes) || self.poor_regions(ctx, view).any(owes)
-    }
-
-    fn poor_subtables<'a>(
-        &self,
-        ctx: &Ctx<'_>,
-        view: &'a View,
-    ) -> impl Iterator<Item = (u32, &'a [Place])> {
-        let all = (0u32..).zip(&view.subtables).map(|(number, s)| (number, &s.places[..]));
-        let enough = usize::from(ctx.settings.index_replicas);
-        all.filter(move |(_, places)| places.len() < enough)
-    }
-
-    fn poor_regions<'a>(
-        &self,
-        ctx: &Ctx<'_>,
-        view: &'a View,
-    ) -> impl Iterator<Item = (u32, &'a [Place])> {
-        let all = (0u32..).zip(&view.regions).map(|(number, r)| (number, &r.places[..]));
-        let enough = usize::from(ctx.settings.data_replicas);
-        all.filter(move |(_, places)| places.len() < enough)
-    }
-
     /// Starts to add replicas, if some are missing and there is room.
     pub(super) fn grow(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(growing) = &self.growth.under_way {
-            let is_there = self.members.get(&growing.node).map(|member| member.identity);
+            let is_there = self.roster.identity_of(growing.node);
             if growing.until_ms > ctx.now_ms && is_there == Some(growing.identity) {
                 return;
             }
@@ -128,7 +95,7 @@ impl State {
         let number = self.view().map(|view| view.number);
         if self.growth.not_before_ms > ctx.now_ms
             || self.growth.at_rest == number
-            || !self.presences.losing.is_empty()
+            || !self.losing.is_empty()
         {
             return;
         }
@@ -160,7 +127,7 @@ impl State {
                 self.begin(ctx, moves.to, gains);
             }
         } else if !self.finish_drain(ctx) {
-            let stuck: Vec<String> = self.draining.iter().map(MnId::to_string).collect();
+            let stuck: Vec<String> = self.roster.draining().map(|node| node.to_string()).collect();
             let text = format!(
                 "{} cannot be emptied: no other memory node has room; start another one, or take \
                  the drain back",
@@ -191,55 +158,8 @@ impl State {
         self.view().is_some_and(|view| view.leaving().next().is_some())
     }
 
-    /// What to add next, and on which node.
-    pub(super) fn choose(&self, ctx: &Ctx<'_>) -> Option<(MnId, Vec<Extent>)> {
-        let view = self.view()?;
-        let subtable = padded(view.geometry.subtable_bytes());
-        let mut rooms = self.rooms(view, false, subtable);
-        let mut chosen: Option<(MnId, Vec<Extent>)> = None;
-        for (number, places) in self.poor_subtables(ctx, view) {
-            let Some(node) = another(SUBTABLES, &rooms, number.into(), &names(places)) else {
-                continue;
-            };
-            let (first, extents) = chosen.get_or_insert((node, Vec::new()));
-            if *first == node && extents.len() < MAX_SUBTABLES {
-                extents.push(Extent::Subtable { subtable: number });
-                let room = rooms.iter_mut().find(|room| room.node == node)?;
-                room.items -= 1;
-            }
-        }
-        if chosen.is_some() {
-            return chosen;
-        }
-        let rooms = self.rooms(view, true, padded(view.geometry.region_bytes));
-        self.poor_regions(ctx, view).find_map(|(region, places)| {
-            let node = another(REGIONS, &rooms, region.into(), &names(places))?;
-            Some((node, vec![Extent::Region { region, primary: false }]))
-        })
-    }
-
-    /// Whether something may be placed on a node.
-    pub(super) fn is_usable(&self, node: MnId) -> bool {
-        self.in_view(node)
-            && !self.presences.losing.contains(&node)
-            && !self.draining.contains(&node)
-    }
-
-    /// How many extents, subtables or regions, that take so many bytes each fit on the nodes that
-    /// can be used.
-    pub(super) fn rooms(&self, view: &View, regions: bool, padded_bytes: u64) -> Vec<Room> {
-        let usable = self.members.values().filter(|member| {
-            self.is_usable(member.node) && !self.growth.full.contains(&(member.node, regions))
-        });
-        let room = usable.map(|member| {
-            let left = member.pool_bytes.saturating_sub(used(view, member.node));
-            Room { node: member.node, items: left / padded_bytes }
-        });
-        room.collect()
-    }
-
     fn begin(&mut self, ctx: &mut Ctx<'_>, node: MnId, gains: Vec<(Extent, Option<Place>)>) {
-        let (Some(view), Some(member)) = (self.view(), self.members.get(&node)) else { return };
+        let (Some(view), Some(member)) = (self.view(), self.roster.get(node)) else { return };
         let attempt = self.last_attempt;
         let requests = gains.iter().map(|(extent, _)| reserving::request(view, attempt, *extent));
         let mut requests: Vec<NodeRequest> = requests.collect();
@@ -265,7 +185,7 @@ impl State {
     fn ask_for_room(&mut self, ctx: &mut Ctx<'_>) {
         let Some(growing) = &self.growth.under_way else { return };
         let (node, request) = (growing.node, growing.requests[growing.done].clone());
-        let token = ctx.call(&self.members, node, request, Purpose::Grow);
+        let token = ctx.call(&self.roster, node, request, Purpose::Grow);
         if let Some(growing) = &mut self.growth.under_way {
             growing.token = token;
             growing.until_ms = ctx.now_ms + PATIENCE_MS;
@@ -338,7 +258,7 @@ impl State {
         if view.number != growing.view || view.change.is_some() {
             return;
         }
-        let Some(member) = self.members.get(&growing.node) else { return };
+        let Some(member) = self.roster.get(growing.node) else { return };
         let (mut subtables, mut regions) = (Vec::new(), Vec::new());
         let mut moved_bytes = 0;
         for (extent, gain) in &growing.places {
@@ -368,17 +288,4 @@ impl State {
         self.growth.next_move_ms = self.growth.next_move_ms.max(ctx.now_ms + pause_ms);
         self.set_view(ctx, next, Vec::new(), text);
     }
-}
-
-fn names(places: &[Place]) -> Vec<MnId> {
-    places.iter().map(|place| place.node).collect()
-}
-
-/// What the view takes of a node's pool, at most.
-fn used(view: &View, node: MnId) -> u64 {
-    let count = |places: &[Place]| places.iter().filter(|place| place.node == node).count() as u64;
-    let subtables: u64 = view.subtables.iter().map(|s| count(&s.places)).sum();
-    let regions: u64 = view.regions.iter().map(|r| count(&r.places)).sum();
-    subtables * padded(view.geometry.subtable_bytes())
-        + regions * padded(view.geometry.region_bytes)
 }

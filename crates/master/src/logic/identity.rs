@@ -13,18 +13,54 @@
 //! refused before anything else is looked at, so that their requests have no effect here, and this
 //! master's word none there: a memory node never hears from it that it is expelled.
 
+use std::collections::BTreeSet;
+
 use fusee_control::master::{Epochs, MasterReply, MasterRequest};
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
 
 use super::context::Ctx;
-use super::presence::Asker;
+use super::holding::Asker;
 use super::{Action, State, refused};
 use crate::record::{CLUSTER_KEY, Record, VIEW_KEY, Write};
 use crate::settings::Lease;
 
 /// Clusters whose members are mentioned in the log, each once.
 const MAX_STRANGERS: usize = 16;
+
+/// Whose cluster it is.
+#[derive(Debug, Default)]
+pub(super) struct Identity {
+    /// `None` until somebody asks for one.
+    own: Option<ClusterId>,
+    /// Those that were given up here.
+    destroyed: BTreeSet<ClusterId>,
+    /// Other clusters whose members or clients have come here.
+    strangers: BTreeSet<ClusterId>,
+}
+
+impl Identity {
+    /// The cluster that the master leads; `None` until one is to be formed.
+    pub fn own(&self) -> Option<ClusterId> {
+        self.own
+    }
+
+    /// From the store: it leads this one.
+    pub fn restore_own(&mut self, cluster: ClusterId) {
+        self.own = Some(cluster);
+    }
+
+    /// From the store: this one was given up here.
+    pub fn restore_destroyed(&mut self, cluster: ClusterId) {
+        self.destroyed.insert(cluster);
+    }
+
+    /// That of a master whose cluster has been destroyed.
+    fn without_own(&self) -> Identity {
+        let destroyed = self.destroyed.iter().copied().chain(self.own).collect();
+        Identity { destroyed, ..Identity::default() }
+    }
+}
 
 impl State {
     /// The answer to a request that ends here: to form a cluster, or of somebody who has no business with
@@ -38,7 +74,7 @@ impl State {
         if let MasterRequest::Form { cluster } = request {
             return Some(self.form(ctx, *cluster));
         }
-        let own = self.cluster;
+        let own = self.identity.own;
         if let MasterRequest::Destroy { cluster, with_living_data } = request {
             return Some(self.destroy(ctx, *cluster, *with_living_data));
         }
@@ -59,12 +95,12 @@ impl State {
     }
 
     fn form(&mut self, ctx: &mut Ctx<'_>, cluster: ClusterId) -> MasterReply {
-        match self.cluster {
-            None if self.destroyed.contains(&cluster) => refused(format!(
+        match self.identity.own {
+            None if self.identity.destroyed.contains(&cluster) => refused(format!(
                 "cluster {cluster} was destroyed, and its number is not used again; nothing was changed"
             )),
             None => {
-                self.cluster = Some(cluster);
+                self.identity.own = Some(cluster);
                 ctx.persist(vec![Write::Put(Record::Cluster(cluster))]);
                 let text = format!(
                     "cluster {cluster} is to be formed, as soon as {} memory nodes have joined",
@@ -86,10 +122,10 @@ impl State {
         cluster: ClusterId,
         with_living_data: bool,
     ) -> MasterReply {
-        if self.cluster != Some(cluster) {
-            return match self.destroyed.contains(&cluster) {
+        if self.identity.own != Some(cluster) {
+            return match self.identity.destroyed.contains(&cluster) {
                 true => MasterReply::Done,
-                false => MasterReply::WrongCluster { cluster: self.cluster },
+                false => MasterReply::WrongCluster { cluster: self.identity.own },
             };
         }
         let there: Vec<String> = self.holders_that_are_there().map(|n| n.to_string()).collect();
@@ -105,13 +141,12 @@ impl State {
         ctx.persist(writes);
         ctx.push(Action::Clear);
         ctx.warn(format!("cluster {cluster} is destroyed, as somebody asked"));
-        let waiting = self.presences.take_waiting();
-        let destroyed = std::mem::take(&mut self.destroyed);
+        let waiting = self.held.take();
+        let identity = self.identity.without_own();
         // Answers to calls and jobs of the old cluster may still come: their names are not used again.
         let repair = self.repair.anew();
-        *self = State { destroyed, repair, ..State::new(ctx.calls.next_token()) };
+        *self = State { identity, repair, ..State::new(ctx.calls.next_token()) };
         ctx.calls.cancel_all();
-        self.destroyed.insert(cluster);
         for (token, asker) in waiting {
             let reply = match asker {
                 Asker::Node { .. } => MasterReply::Expelled,
@@ -131,7 +166,7 @@ impl State {
         asker: ClusterId,
         request: &MasterRequest,
     ) -> Option<MasterReply> {
-        if !self.destroyed.contains(&asker) {
+        if !self.identity.destroyed.contains(&asker) {
             return None;
         }
         match request {
@@ -151,16 +186,16 @@ impl State {
             let regions = view.regions.iter().flat_map(|region| &region.places);
             tables.chain(regions).any(|place| place.node == node)
         };
-        let present = self.present.iter().copied();
-        present.filter(move |node| self.view().is_some_and(|view| holds(view, *node)))
+        self.roster.present().filter(move |node| self.view().is_some_and(|view| holds(view, *node)))
     }
 
     fn note_stranger(&mut self, ctx: &mut Ctx<'_>, stranger: ClusterId) {
-        if self.strangers.len() >= MAX_STRANGERS || !self.strangers.insert(stranger) {
+        let strangers = &mut self.identity.strangers;
+        if strangers.len() >= MAX_STRANGERS || !strangers.insert(stranger) {
             return;
         }
         let own =
-            self.cluster.map_or("has no cluster".into(), |own| format!("leads cluster {own}"));
+            self.identity.own.map_or("has no cluster".into(), |own| format!("leads cluster {own}"));
         let text = format!(
             "memory nodes or clients of cluster {stranger} come here, but this master {own}. They keep \
              what they hold and wait for their master: if it should be this one, stop it, and start it on \

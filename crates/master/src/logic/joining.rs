@@ -6,9 +6,9 @@ use fusee_control::master::MasterReply;
 use fusee_core::verbs::MnId;
 use fusee_core::view::Member;
 
-use super::context::{Ctx, Purpose};
+use super::context::Ctx;
 use super::{Phase, State, refused};
-use crate::record::{Record, Write, drained_key, lost_key, member_key};
+use crate::record::Write;
 use crate::settings::MAX_MEMORY_NODES;
 
 /// The longest address that a node may give.
@@ -20,7 +20,7 @@ impl State {
         if let Err(what) = check_member(&new) {
             return refused(what);
         }
-        let known = self.members.values().find(|member| member.identity == new.identity);
+        let known = self.roster.find(new.identity);
         let same = |known: &Member| *known == Member { node: known.node, ..new.clone() };
         if !known.is_some_and(same)
             && let Err(what) = self.check_fits(&new, elsewhere)
@@ -30,24 +30,25 @@ impl State {
         if let Some(known) = known.cloned() {
             return self.join_again(ctx, &known, new);
         }
-        if self.lost.values().any(|lost| lost.identity == new.identity) {
+        if self.roster.lost().any(|lost| lost.identity == new.identity) {
             return refused("the cluster goes on without this node; restart it to join empty");
         }
-        if self.drained.values().any(|drained| drained.identity == new.identity) {
+        if self.roster.drained().any(|drained| drained.identity == new.identity) {
             return refused("this node has been drained; restart it to join empty");
         }
         let unused = |member: &&Member| !self.in_view(member.node);
-        let old = self.members.values().filter(unused).find(|old| old.control == new.control);
-        let is_full = self.members.len() >= MAX_MEMORY_NODES as usize;
+        let old = self.roster.nodes().filter(unused).find(|old| old.control == new.control);
+        let is_full = self.roster.nodes().len() >= MAX_MEMORY_NODES as usize;
         let old = old.map(|old| old.node).or_else(|| self.idle_candidate().filter(|_| is_full));
-        if !self.names.are_left() || (is_full && old.is_none()) {
+        if !self.roster.has_names() || (is_full && old.is_none()) {
             return refused("too many memory nodes have joined");
         }
         let mut writes = Vec::new();
         // Before the old one's comes back.
-        let Some(node) = self.names.take(&mut writes) else { return refused("no name is left") };
-        let new = Member { node, ..new };
-        writes.push(Write::Put(Record::Member(new.clone())));
+        let Some(new) = self.roster.add(new, &mut writes) else {
+            return refused("no name is left");
+        };
+        let node = new.node;
         if let Some(old) = old {
             ctx.info(format!("{node} takes the place of {old}"));
             self.forget_candidate(ctx, old, &mut writes);
@@ -57,7 +58,6 @@ impl State {
         ctx.persist(writes);
         let text = format!("{node} joined from {}", new.control);
         ctx.info(text);
-        self.members.insert(node, new);
         self.arrived(ctx, node);
         MasterReply::Joined { node }
     }
@@ -65,10 +65,10 @@ impl State {
     /// A node that is no member and has done nothing about it since it joined, if there is one; best the one that
     /// is not there. It makes room for others.
     fn idle_candidate(&self) -> Option<MnId> {
-        let waits = |node: &&MnId| !self.in_view(**node);
-        let mut nodes = self.members.keys().filter(waits);
-        let absent = nodes.clone().find(|node| !self.present.contains(node));
-        absent.or_else(|| nodes.find(|node| !self.presences.has_spoken(**node))).copied()
+        let waits = |node: &MnId| !self.in_view(*node);
+        let nodes = || self.roster.nodes().map(|member| member.node).filter(waits);
+        let absent = nodes().find(|node| !self.roster.is_present(*node));
+        absent.or_else(|| nodes().find(|node| !self.presences.has_spoken(*node)))
     }
 
     /// Forgets a node that no view has ever had. Nothing is on it and nobody knows it: should it come back, it
@@ -80,14 +80,11 @@ impl State {
         writes: &mut Vec<Write>,
     ) {
         debug_assert!(!self.in_view(node), "a member is lost or drained, never forgotten");
-        self.members.remove(&node);
-        self.present.remove(&node);
         self.presences.forget(node);
         self.admitting.forget(node);
         // What it still answers is not for whoever has the name next.
         ctx.calls.cancel_node(node);
-        writes.push(Write::Remove(member_key(node)));
-        self.names.give_back(node, writes);
+        self.roster.forget(node, writes);
     }
 
     /// Whether everybody who reaches the other members can reach this one: sessions need all of them.
@@ -110,7 +107,7 @@ impl State {
             }
         }
         let in_view = |member: &&Member| self.view().is_none() || self.in_view(member.node);
-        let others = self.members.values().filter(|other| other.identity != new.identity);
+        let others = self.roster.nodes().filter(|other| other.identity != new.identity);
         let others: Vec<&Member> = others.filter(in_view).collect();
         if is_on_one_machine(new)
             && let Some(other) = others.iter().find(|other| is_on_the_network(other))
@@ -139,15 +136,8 @@ impl State {
 
     /// Another process had this address: it is gone, or somebody announces what is not its own.
     fn its_place_is_taken(&mut self, ctx: &mut Ctx<'_>, new: &Member, writes: &mut Vec<Write>) {
+        self.roster.take_place(&new.control, writes);
         let here = |member: &&Member| member.control == new.control;
-        if let Some(old) = self.lost.values().find(here).map(|member| member.node) {
-            self.lost.remove(&old);
-            writes.push(Write::Remove(lost_key(old)));
-        }
-        if let Some(old) = self.drained.values().find(here).map(|member| member.node) {
-            self.drained.remove(&old);
-            writes.push(Write::Remove(drained_key(old)));
-        }
         let old = self.view().and_then(|view| view.members.iter().find(here)).map(|m| m.node);
         if let Some(old) = old {
             // Who answers there says which.
@@ -165,8 +155,8 @@ impl State {
                     known.control
                 ));
             }
-            ctx.persist(vec![Write::Put(Record::Member(new.clone()))]);
-            self.members.insert(node, new);
+            let write = self.roster.replace(new);
+            ctx.persist(vec![write]);
             self.abandon_attempt_of(ctx, node);
         }
         self.arrived(ctx, node);
@@ -174,30 +164,14 @@ impl State {
     }
 
     pub(super) fn arrived(&mut self, ctx: &Ctx<'_>, node: MnId) {
-        if !self.present.insert(node) {
+        if !self.roster.arrived(node) {
             return;
         }
         // What was impossible may be possible with this one.
         match &mut self.phase {
-            Phase::Forming { try_at_ms, .. } => *try_at_ms = ctx.now_ms,
+            Phase::Forming(forming) => forming.try_at(ctx.now_ms),
             Phase::Formed(_) => self.growth.look_again(),
         }
-    }
-
-    fn abandon_attempt_of(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
-        if let Phase::Forming { attempt, .. } = &self.phase
-            && attempt.as_ref().is_some_and(|attempt| attempt.includes(node))
-        {
-            self.abandon_attempt(ctx, ctx.now_ms);
-        }
-    }
-
-    pub(super) fn abandon_attempt(&mut self, ctx: &mut Ctx<'_>, try_again_ms: u64) {
-        if let Phase::Forming { attempt, try_at_ms, .. } = &mut self.phase {
-            *attempt = None;
-            *try_at_ms = try_again_ms;
-        }
-        ctx.calls.cancel(&Purpose::Format);
     }
 }
 

@@ -9,7 +9,8 @@
 //!
 //! * It leads one cluster, which somebody has asked for, and hears nobody of another one (`identity`).
 //! * A memory node is known by its identity, a random number that it draws when it starts. A join
-//!   may be repeated: it gives the same name. Names of members are never given twice (`names`).
+//!   may be repeated: it gives the same name (`roster`). Names of members are never given twice
+//!   (`names`).
 //! * A new identity at the control address of a node that no view uses takes its place: two
 //!   processes cannot listen at one address, so the old one is gone.
 //! * While no view uses a node, it may join again with other addresses. Once one does, that is
@@ -18,13 +19,14 @@
 //!
 //! When the cluster is formed:
 //!
-//! * Who is gone is decided in `presence`: sessions are given up, memory nodes are lost.
+//! * Who is gone is decided in `presence`: sessions are given up, memory nodes are lost (`losing`).
+//! * Heartbeats are answered when there is something to say (`holding`).
 //! * What is given up is shut out at all members (`fencing`) before anything follows from it.
-//! * The view goes through its stages (`change`), jobs are started, clients are recovered.
+//! * The view goes through its stages (`change`), jobs are started, clients are recovered (`repair`).
 //! * Members show the number of the view before one without a member takes effect (`standing`).
 //! * Leases rest on contact with more than half of the members (`contact`).
 //! * What may have been read without a master is settled (`barred`).
-//! * Missing replicas are added where there is room (`growth`).
+//! * Missing replicas (`missing`) are added where there is room (`growth`).
 //! * Then replicas move until all members have their shares (`balance`), and those that are drained
 //!   nothing (`draining`).
 //! * The index grows when clients find no room in it (`splitting`).
@@ -47,49 +49,55 @@ mod contact;
 mod context;
 mod draining;
 mod epochs;
+mod event;
 mod fencing;
 mod format;
 mod forming;
 mod growth;
 mod history;
+mod holding;
 mod identity;
 mod joining;
+mod losing;
+mod missing;
 mod names;
 mod presence;
+mod repair;
 mod requests;
 mod reserving;
+mod roster;
 mod scrubbing;
 mod shortage;
 mod splitting;
 mod standing;
 mod telling;
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::node::{NodeReply, NodeRequest};
-use fusee_control::rpc::Caller;
+use fusee_control::master::MasterReply;
+use fusee_control::node::NodeReply;
 use fusee_core::change::Stage;
-use fusee_core::verbs::{ClientId, ClusterId, MnId};
-use fusee_core::view::{Member, View, ViewError};
+use fusee_core::verbs::{ClusterId, MnId};
+use fusee_core::view::View;
 
-use crate::jobs::{Job, JobError, JobReport};
-use crate::record::{Record, Write};
+use crate::record::Record;
 use crate::sessions::Sessions;
 use crate::settings::Settings;
 use adding::Adding;
 use admitting::Admitting;
 use barred::Settling;
-use change::Repair;
 use contact::Contact;
 use context::{Calls, Ctx, Purpose};
 use epochs::Epoch;
+pub use event::{Action, Event, Level, RestoreError};
 use fencing::Fences;
-use format::Attempt;
+use forming::Forming;
 use growth::Growth;
 use history::History;
-use names::Names;
+use holding::Held;
+use identity::Identity;
+use losing::Losing;
 use presence::Presences;
+use repair::Repair;
+use roster::Roster;
 use scrubbing::Scrubbing;
 use shortage::Shortage;
 use splitting::Splitting;
@@ -99,123 +107,13 @@ use telling::Told;
 /// How long to wait before forming is tried again, or an absent node is asked again.
 const RETRY_MS: u64 = 1_000;
 
-/// What happens to the master.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// Somebody asks; the token comes back with the reply, which may take its time.
-    Request {
-        /// Names the request.
-        token: u64,
-        /// Who asks. Connection 0 is one that never closes, inside of the process.
-        caller: Caller,
-        /// What is asked.
-        request: MasterRequest,
-    },
-    /// A connection has ended; no request comes over it any more.
-    ConnectionClosed {
-        /// Which.
-        connection: u64,
-    },
-    /// A memory node answered a call, or did not.
-    NodeAnswer {
-        /// The node.
-        node: MnId,
-        /// The call's token.
-        token: u64,
-        /// The answer, or why there is none.
-        result: Result<NodeReply, String>,
-    },
-    /// A job has ended: no verb of it is posted any more.
-    JobDone {
-        /// The job's token.
-        token: u64,
-        /// What came of it.
-        result: Result<JobReport, JobError>,
-    },
-    /// Time passes, and nothing else that has happened is left to be told: only now is somebody
-    /// taken for dead, who may have spoken meanwhile. To be given at start, and then at least eight
-    /// times in a lease: after half a lease without any event the master counts as having been
-    /// away, and nothing expires.
-    Tick,
-}
-
-/// How much an [`Action::Log`] matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// As it should be.
-    Info,
-    /// Worth a look.
-    Warn,
-}
-
-/// What the host has to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-// An action is carried out as soon as it is made: a few of them exist at a time.
-#[allow(clippy::large_enum_variant)]
-pub enum Action {
-    /// Change the store: all of these or none, durably before any later action.
-    Persist(Vec<Write>),
-    /// Answer a request.
-    Reply {
-        /// The request's token.
-        token: u64,
-        /// The answer.
-        reply: MasterReply,
-    },
-    /// Call a memory node, once, and report the answer.
-    Call {
-        /// The node.
-        node: MnId,
-        /// Host and port of its control service.
-        control: String,
-        /// Comes back with the answer.
-        token: u64,
-        /// What to ask.
-        request: NodeRequest,
-    },
-    /// Run a job ([`jobs::run`](crate::jobs::run)) with a fabric session of its own to all members
-    /// of the view, and report when both have ended. There is never a second one at a time.
-    Job {
-        /// Comes back with the result.
-        token: u64,
-        /// Whose name the fabric session has.
-        client: ClientId,
-        /// By which view.
-        view: Box<View>,
-        /// What to do.
-        job: Job,
-    },
-    /// Remove all records but those of destroyed clusters, some at a time: none of them counts any more. To
-    /// be done before anything of a later event.
-    Clear,
-    /// Tell people.
-    Log(Level, String),
-}
-
-/// Why a store's contents cannot be gone on with.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RestoreError {
-    /// The view is broken.
-    #[error("the stored view is unusable: {0}")]
-    View(#[from] ViewError),
-    /// The view is not of the cluster that the store is of.
-    #[error("the stored view is of another cluster than the store: restore the store from a copy")]
-    Cluster,
-}
-
 #[derive(Debug)]
 enum Phase {
-    Forming {
-        attempt: Option<Attempt>,
-        /// When to try next; `u64::MAX` if only another node can help.
-        try_at_ms: u64,
-        /// When to ask absent nodes next.
-        look_at_ms: u64,
-    },
+    Forming(Forming),
     Formed(View),
 }
 
-/// The master: its settings, the calls that it has made, and its [`State`].
+/// The master: its settings, the calls that it has made, and its state.
 #[derive(Debug)]
 pub struct Master {
     settings: Settings,
@@ -226,27 +124,15 @@ pub struct Master {
 /// What the master knows.
 #[derive(Debug)]
 struct State {
-    /// `None` until somebody asks for one.
-    cluster: Option<ClusterId>,
-    /// Those that were given up here.
-    destroyed: BTreeSet<ClusterId>,
-    /// Other clusters whose members or clients have come here.
-    strangers: BTreeSet<ClusterId>,
+    identity: Identity,
     last_attempt: u64,
-    members: BTreeMap<MnId, Member>,
-    /// Members once; the cluster goes on without them.
-    lost: BTreeMap<MnId, Member>,
-    /// Members that are to leave.
-    draining: BTreeSet<MnId>,
-    /// Those that have left in good order.
-    drained: BTreeMap<MnId, Member>,
-    names: Names,
-    /// Members that have spoken to this process.
-    present: BTreeSet<MnId>,
+    roster: Roster,
     phase: Phase,
     problem: Option<String>,
     sessions: Sessions,
     presences: Presences,
+    held: Held,
+    losing: Losing,
     fences: Fences,
     standing: Standing,
     contact: Contact,
@@ -276,7 +162,7 @@ impl Master {
 
     /// The cluster that it leads; `None` until one is to be formed.
     pub fn cluster(&self) -> Option<ClusterId> {
-        self.state.cluster
+        self.state.identity.own()
     }
 
     /// The view in force.
@@ -297,20 +183,15 @@ impl State {
     /// Of a master over an empty store.
     fn new(random: u64) -> State {
         State {
-            cluster: None,
-            destroyed: BTreeSet::new(),
-            strangers: BTreeSet::new(),
+            identity: Identity::default(),
             last_attempt: 0,
-            members: BTreeMap::new(),
-            lost: BTreeMap::new(),
-            draining: BTreeSet::new(),
-            drained: BTreeMap::new(),
-            names: Names::default(),
-            present: BTreeSet::new(),
-            phase: Phase::Forming { attempt: None, try_at_ms: 0, look_at_ms: 0 },
+            roster: Roster::default(),
+            phase: Phase::Forming(Forming::default()),
             problem: None,
             sessions: Sessions::new(1),
             presences: Presences::default(),
+            held: Held::default(),
+            losing: Losing::default(),
             fences: Fences::default(),
             standing: Standing::default(),
             contact: Contact::new(random),
@@ -336,7 +217,7 @@ impl State {
         for record in records.into_iter().filter(counts) {
             state.recall(record)?;
         }
-        if state.view().is_some_and(|view| state.cluster != Some(view.cluster)) {
+        if state.view().is_some_and(|view| state.identity.own() != Some(view.cluster)) {
             return Err(RestoreError::Cluster);
         }
         Ok(state)
@@ -344,14 +225,14 @@ impl State {
 
     fn recall(&mut self, record: Record) -> Result<(), RestoreError> {
         match record {
-            Record::Cluster(cluster) => self.cluster = Some(cluster),
+            Record::Cluster(cluster) => self.identity.restore_own(cluster),
             Record::Attempt(attempt) => self.last_attempt = attempt,
-            Record::NextNode(next) => self.names.restore_next(next),
-            Record::FreeNames(free) => self.names.restore_free(free),
-            Record::Member(member) => drop(self.members.insert(member.node, member)),
-            Record::Lost(member) => drop(self.lost.insert(member.node, member)),
-            Record::Draining(node) => drop(self.draining.insert(node)),
-            Record::Drained(member) => drop(self.drained.insert(member.node, member)),
+            Record::NextNode(_)
+            | Record::FreeNames(_)
+            | Record::Member(_)
+            | Record::Lost(_)
+            | Record::Draining(_)
+            | Record::Drained(_) => self.roster.restore(record),
             Record::ClientIds { end } => self.sessions.restore_ids(end),
             Record::Epochs { end } => self.epochs.restore(end),
             Record::Session { client, given_up, handed_on } => {
@@ -362,7 +243,7 @@ impl State {
             }
             Record::Repairer(client) => self.retire(client),
             Record::Leftover(leftover) => self.sessions.restore_leftover(leftover),
-            Record::Destroyed(cluster) => drop(self.destroyed.insert(cluster)),
+            Record::Destroyed(cluster) => self.identity.restore_destroyed(cluster),
             Record::Former(former) => self.standing.restore_former(former),
             Record::Settled { before, barred } => self.settling.restore(before, barred),
             Record::View(view) => {
@@ -380,7 +261,7 @@ impl State {
     fn view(&self) -> Option<&View> {
         match &self.phase {
             Phase::Formed(view) => Some(view),
-            Phase::Forming { .. } => None,
+            Phase::Forming(_) => None,
         }
     }
 
@@ -406,7 +287,7 @@ impl State {
             Event::Tick => {}
         }
         self.proceed(ctx);
-        self.keep_whole(ctx, is_tick);
+        self.reconcile(ctx, is_tick);
         self.next_epoch(ctx);
         self.follow_contact(ctx);
         self.answer_waiting(ctx);

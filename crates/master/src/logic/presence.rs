@@ -1,10 +1,9 @@
-//! Who is there: leases, closed connections, and answers that are held back.
+//! Who is there: leases and closed connections.
 //!
-//! Sessions and memory nodes say again and again that they are there. Each of these requests is
-//! answered when there is something to say, or a part of the lease later, so that the asker comes
-//! back in time. Who is silent for longer than the lease is gone; whoever's connection was closed
-//! is gone after a short grace, unless it speaks over another one. A session that is gone is given
-//! up, a memory node is lost.
+//! Sessions and memory nodes say again and again that they are there (`holding` answers them). Who is
+//! silent for longer than the lease is gone; whoever's connection was closed is gone after a short
+//! grace, unless it speaks over another one. A session that is gone is given up, a memory node is
+//! lost.
 //!
 //! A session that renews its lease but does not leave old views behind is given up as well, after
 //! a lease: everybody would wait for it.
@@ -12,17 +11,17 @@
 //! Nothing but detection rests on clocks. When the master itself was away, all silence counts from
 //! its return: nobody could have renewed anything.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use fusee_control::master::{Epochs, MasterReply, Note, Pulse};
+use fusee_control::master::{MasterReply, Note, Pulse};
 use fusee_control::node::{Bars, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
 use fusee_core::verbs::{ClientId, MnId};
-
 use fusee_core::view::Member;
 
+use super::State;
 use super::context::{Ctx, Purpose};
-use super::{Action, Phase, State};
+use super::holding::Asker;
 use crate::sessions::Session;
 use crate::settings::Lease;
 
@@ -43,31 +42,6 @@ struct Presence {
     gone_at_ms: Option<u64>,
 }
 
-/// A request that is answered later.
-#[derive(Debug)]
-struct Waiting {
-    token: u64,
-    until_ms: u64,
-    asker: Asker,
-}
-
-#[derive(Debug)]
-pub(super) enum Asker {
-    /// The keeper of these sessions, with the epochs that it knows, and the newest one when it came.
-    Sessions {
-        clients: Vec<ClientId>,
-        newer_than: u64,
-        known: Epochs,
-        reclaims: bool,
-        mark: u64,
-        heeded: u64,
-        asked_ms: u64,
-    },
-    Node {
-        identity: u64,
-    },
-}
-
 /// Who was heard when.
 #[derive(Debug, Default)]
 pub(super) struct Presences {
@@ -77,9 +51,6 @@ pub(super) struct Presences {
     nodes: BTreeMap<MnId, Presence>,
     /// Members that were asked whether they are there, and until when they have to answer.
     probes: BTreeMap<MnId, u64>,
-    /// Members that are gone and still in the view.
-    pub losing: BTreeSet<MnId>,
-    waiting: Vec<Waiting>,
 }
 
 impl Presences {
@@ -126,12 +97,6 @@ impl Presences {
         connection == Some(LOCAL)
     }
 
-    /// Those whose answers are held back, who get them otherwise.
-    pub fn take_waiting(&mut self) -> Vec<(u64, Asker)> {
-        let waiting = std::mem::take(&mut self.waiting).into_iter();
-        waiting.map(|asking| (asking.token, asking.asker)).collect()
-    }
-
     /// Whether a node has said that it is there since it joined.
     pub fn has_spoken(&self, node: MnId) -> bool {
         self.nodes.get(&node).is_some_and(|presence| presence.connection.is_some())
@@ -141,7 +106,6 @@ impl Presences {
     pub fn forget(&mut self, node: MnId) {
         self.nodes.remove(&node);
         self.probes.remove(&node);
-        self.losing.remove(&node);
     }
 }
 
@@ -162,14 +126,14 @@ impl State {
         token: u64,
         (identity, heard, bars): (u64, Option<Note>, Bars),
     ) -> Option<MasterReply> {
-        let found = self.members.values().find(|member| member.identity == identity);
+        let found = self.roster.find(identity);
         let Some(node) = found.map(|member| member.node) else {
             return Some(self.farewell(identity));
         };
         let presence =
             Presence { heard_ms: ctx.now_ms, connection: Some(connection), gone_at_ms: None };
         self.presences.nodes.insert(node, presence);
-        self.is_there(node);
+        self.losing.forget(node);
         self.arrived(ctx, node);
         let is_first = !self.contact.knows(heard);
         self.contact.alive(node, heard, &bars);
@@ -178,24 +142,6 @@ impl State {
         }
         self.wait(ctx, token, Asker::Node { identity });
         None
-    }
-
-    fn noted(&self, ctx: &Ctx<'_>) -> MasterReply {
-        let (note, lease_ms) = (self.contact.note(ctx.now_ms), ctx.settings.lease.lease_ms);
-        MasterReply::Noted { note, lease_ms }
-    }
-
-    /// What a node hears that is no member any more; or that this master does not know, which is no
-    /// reason for anybody to give up what it holds.
-    fn farewell(&self, identity: u64) -> MasterReply {
-        let same = |member: &Member| member.identity == identity;
-        if self.drained.values().any(same) {
-            MasterReply::Drained
-        } else if self.lost.values().any(same) {
-            MasterReply::Expelled
-        } else {
-            MasterReply::Unknown
-        }
     }
 
     /// Sessions say that they are there. Returns their names.
@@ -209,73 +155,6 @@ impl State {
             self.sessions.pulse(ctx.now_ms, connection, pulse);
         }
         pulses.iter().map(|pulse| pulse.client).collect()
-    }
-
-    pub(super) fn wait(&mut self, ctx: &Ctx<'_>, token: u64, asker: Asker) {
-        let until_ms = ctx.now_ms + ctx.settings.lease.hold_ms();
-        self.presences.waiting.push(Waiting { token, until_ms, asker });
-    }
-
-    /// Answers who waits for something that has happened, or has waited long enough.
-    pub(super) fn answer_waiting(&mut self, ctx: &mut Ctx<'_>) {
-        let waiting = std::mem::take(&mut self.presences.waiting);
-        let epochs = self.epochs();
-        for asking in &waiting {
-            if let Asker::Sessions { newer_than, .. } = asking.asker
-                && let Phase::Formed(view) = &self.phase
-            {
-                self.told.prepare(view, newer_than);
-            }
-        }
-        for asking in waiting {
-            match self.reply_to(ctx, &asking.asker, epochs, asking.until_ms <= ctx.now_ms) {
-                Some(reply) => ctx.push(Action::Reply { token: asking.token, reply }),
-                None => self.presences.waiting.push(asking),
-            }
-        }
-    }
-
-    fn reply_to(
-        &self,
-        ctx: &Ctx<'_>,
-        asker: &Asker,
-        epochs: Epochs,
-        is_late: bool,
-    ) -> Option<MasterReply> {
-        match asker {
-            Asker::Sessions { clients, newer_than, known, reclaims, mark, heeded, asked_ms } => {
-                let gone = clients.iter().filter(|client| !self.sessions.is_open(**client));
-                let expelled: Vec<ClientId> = gone.copied().collect();
-                let newer = self.view().filter(|view| view.number > *newer_than);
-                let view = newer.and_then(|_| self.told.update(*newer_than));
-                let short = self.shortage.calls(clients, *heeded);
-                let later = epochs.passed > known.passed || epochs.settled > known.settled;
-                let told = view.is_some()
-                    || !expelled.is_empty()
-                    || epochs.newest > known.newest
-                    || short != 0
-                    || (*reclaims && later);
-                let mark = *mark;
-                let lease_ms = ctx.settings.lease.lease_ms;
-                let behind_ms = self.behind_ms(*asked_ms);
-                let reply = MasterReply::Renewed {
-                    view,
-                    expelled,
-                    epochs,
-                    mark,
-                    short,
-                    lease_ms,
-                    behind_ms,
-                };
-                (told || is_late).then_some(reply)
-            }
-            Asker::Node { identity } => {
-                if self.members.values().all(|member| member.identity != *identity) {
-                    return Some(self.farewell(*identity));
-                }
-                is_late.then(|| self.noted(ctx))
-            }
-        }
     }
 
     pub(super) fn connection_closed(&mut self, ctx: &Ctx<'_>, connection: u64) {
@@ -310,12 +189,12 @@ impl State {
             self.presences.probes.remove(&node);
             self.suspect(ctx, node, "it does not answer");
         }
-        let gone = self.members.keys().filter_map(|node| {
+        let gone = self.roster.nodes().filter_map(|Member { node, .. }| {
             Some((*node, self.presences.node_is_gone(ctx.now_ms, *node, lease)?))
         });
         let gone: Vec<(MnId, &str)> = gone.collect();
         for (node, why) in gone {
-            self.present.remove(&node);
+            self.roster.departed(node);
             if self.view().is_some() && !self.in_view(node) {
                 let mut writes = Vec::new();
                 self.forget_candidate(ctx, node, &mut writes);
@@ -371,7 +250,7 @@ impl State {
         if self.in_view(node) && !self.presences.probes.contains_key(&node) {
             let patience_ms = (ctx.settings.lease.lease_ms / 2).clamp(MIN_PROBE_MS, MAX_PROBE_MS);
             self.presences.probes.insert(node, ctx.now_ms.saturating_add(patience_ms));
-            ctx.call(&self.members, node, NodeRequest::Describe, Purpose::Probe);
+            ctx.call(&self.roster, node, NodeRequest::Describe, Purpose::Probe);
         }
     }
 
@@ -383,25 +262,13 @@ impl State {
         result: Result<NodeReply, String>,
     ) {
         self.presences.probes.remove(&node);
-        let identity = self.members.get(&node).map(|member| member.identity);
+        let identity = self.roster.identity_of(node);
         match result {
             Ok(NodeReply::Description(found)) if Some(found.identity) == identity => {
-                self.is_there(node);
+                self.losing.forget(node);
             }
             Ok(_) => self.suspect(ctx, node, "another process is in its place"),
             Err(cause) => self.suspect(ctx, node, &cause),
         }
-    }
-
-    /// A member is gone, as far as the cluster is concerned.
-    pub(super) fn suspect(&mut self, ctx: &mut Ctx<'_>, node: MnId, why: &str) {
-        if self.in_view(node) && self.presences.losing.insert(node) {
-            ctx.warn(format!("{node} is lost: {why}"));
-        }
-    }
-
-    /// A member that could not be done without is there after all.
-    fn is_there(&mut self, node: MnId) {
-        self.presences.losing.remove(&node);
     }
 }

@@ -9,7 +9,7 @@ use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::Member;
 
 use super::context::Ctx;
-use super::presence::Asker;
+use super::holding::Asker;
 use super::{Phase, State, refused};
 
 impl State {
@@ -53,7 +53,9 @@ impl State {
                 let stirs = sessions.iter().any(|pulse| pulse.stirs);
                 self.shortage.heard(&clients, heeded, stirs);
                 let mark = self.epochs.newest(ctx);
-                self.epochs.wanted |= reclaims;
+                if reclaims {
+                    self.epochs.want();
+                }
                 let asker = Asker::Sessions {
                     clients,
                     newer_than,
@@ -89,24 +91,24 @@ impl State {
                     let newer = view.number > newer_than;
                     MasterReply::View(newer.then(|| view.clone()))
                 }
-                Phase::Forming { .. } => self.not_ready(ctx),
+                Phase::Forming(_) => self.not_ready(ctx),
             },
             MasterRequest::Status => MasterReply::Status(self.status(ctx)),
             MasterRequest::Owners => match &self.phase {
                 Phase::Formed(_) => MasterReply::Owners(self.owners()),
-                Phase::Forming { .. } => self.not_ready(ctx),
+                Phase::Forming(_) => self.not_ready(ctx),
             },
         })
     }
 
     /// Not formed: because that takes time, or because it cannot be with the nodes that came.
     pub(super) fn not_ready(&self, ctx: &Ctx<'_>) -> MasterReply {
-        if let (Phase::Forming { try_at_ms: u64::MAX, .. }, Some(problem)) =
-            (&self.phase, &self.problem)
+        if let (Phase::Forming(forming), Some(problem)) = (&self.phase, &self.problem)
+            && forming.needs_another_node()
         {
             return refused(problem.clone());
         }
-        let joined = self.present.len() as u32;
+        let joined = self.roster.present().len() as u32;
         MasterReply::NotReady { joined, expected: ctx.settings.memory_nodes }
     }
 
@@ -196,21 +198,20 @@ impl State {
             control: member.control.clone(),
             state: self.state_of(member.node),
         };
-        let gone = self.lost.values().chain(self.drained.values());
-        let mut members: Vec<MemberStatus> =
-            self.members.values().chain(gone).map(status).collect();
+        let gone = self.roster.lost().chain(self.roster.drained());
+        let mut members: Vec<MemberStatus> = self.roster.nodes().chain(gone).map(status).collect();
         members.sort_by_key(|member| member.node);
         let (recoveries, last_recoveries) = self.history.recoveries();
         let (reconfigurations, last_reconfigurations) = self.history.reconfigurations();
         let nothing = || {
-            self.cluster.is_none().then(|| {
+            self.identity.own().is_none().then(|| {
                 "no cluster: start this master on the store of one (data_dir, or store), or form a new one \
                  with `fusee form`"
                     .to_owned()
             })
         };
         Status {
-            cluster: self.cluster,
+            cluster: self.identity.own(),
             expected_memory_nodes: ctx.settings.memory_nodes,
             members,
             index_replicas: replicas(index, ctx.settings.index_replicas),
@@ -242,11 +243,11 @@ impl State {
     }
 
     fn state_of(&self, node: MnId) -> MemberState {
-        if self.lost.contains_key(&node) || self.presences.losing.contains(&node) {
+        if self.roster.is_lost(node) || self.losing.has(node) {
             MemberState::Lost
-        } else if self.drained.contains_key(&node) {
+        } else if self.roster.is_drained(node) {
             MemberState::Drained
-        } else if self.draining.contains(&node) {
+        } else if self.roster.is_draining(node) {
             MemberState::Draining
         } else if self.in_view(node) {
             MemberState::InView

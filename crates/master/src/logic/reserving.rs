@@ -124,7 +124,7 @@ impl State {
         let asks: Vec<(usize, MnId, NodeRequest)> = asks.collect();
         let mut calls = BTreeMap::new();
         for (at, node, request) in asks {
-            if let Some(token) = ctx.call(&self.members, node, request, purpose.clone()) {
+            if let Some(token) = ctx.call(&self.roster, node, request, purpose.clone()) {
                 calls.insert(token, at);
             }
         }

@@ -134,7 +134,7 @@ impl State {
                 // Should no answer come at all.
                 shown.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let request = NodeRequest::StandAt { cluster, view: number };
-                ctx.call(&self.members, node, request, Purpose::Stand(number));
+                ctx.call(&self.roster, node, request, Purpose::Stand(number));
             }
         }
     }
@@ -167,7 +167,7 @@ impl State {
     /// Whether all members show the number but those that are gone and cannot be done without. Enough for a change that
     /// loses nobody: whoever has read by an earlier view what they bar follows it by now, or is fenced.
     pub(super) fn is_shown_by_all_there(&self) -> bool {
-        self.standing.is_shown_by_all_but(|node| self.presences.losing.contains(&node))
+        self.standing.is_shown_by_all_but(|node| self.losing.has(node))
     }
 
     /// Whether nobody reads by an earlier view any more where the cluster goes on without a member.

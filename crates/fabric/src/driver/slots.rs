@@ -4,8 +4,7 @@
 //! there until the last answer has come. It is made of *parts*, the smallest number of things that the
 //! fabric waits for, and complete when the last of them has ended.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use fusee_core::verbs::Batch;
 
@@ -24,7 +23,7 @@ struct Slot {
 
 /// A session's batches in flight.
 #[derive(Debug, Default)]
-pub(crate) struct Slots {
+pub struct Slots {
     slots: Vec<Slot>,
     free: Vec<usize>,
     /// Tasks whose batches are complete; woken when nothing is borrowed any more.
@@ -33,7 +32,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// A slot for a batch that is about to be posted: to be filled, or given back.
-    pub(crate) fn claim(&mut self) -> usize {
+    pub(super) fn claim(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() - 1
@@ -41,12 +40,12 @@ impl Slots {
     }
 
     /// Nothing of the batch had to be posted.
-    pub(crate) fn give_back(&mut self, slot: usize) {
+    pub(super) fn give_back(&mut self, slot: usize) {
         self.free.push(slot);
     }
 
     /// The batch of a claimed slot, made of so many parts.
-    pub(crate) fn fill(&mut self, slot: usize, batch: Batch, parts: usize, task: &Waker) {
+    pub(super) fn fill(&mut self, slot: usize, batch: Batch, parts: usize, task: &Waker) {
         debug_assert!(parts > 0);
         let task = Some(task.clone());
         self.slots[slot] = Slot { batch: Some(batch), parts, task, abandoned: false };
@@ -78,17 +77,30 @@ impl Slots {
         }
     }
 
+    /// The tasks of complete batches, to be woken when nothing is borrowed any more.
+    pub(super) fn take_wake(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.wake)
+    }
+
+    /// Gives their memory back, for the next time.
+    pub(super) fn reuse_wake(&mut self, woken: Vec<Waker>) {
+        if self.wake.is_empty() {
+            self.wake = woken;
+        }
+    }
+
     /// Batches that have become complete since the last waking.
-    pub(crate) fn complete(&self) -> usize {
+    pub(super) fn complete(&self) -> usize {
         self.wake.len()
     }
 
     /// Batches that are not complete, or have not been fetched.
-    pub(crate) fn in_flight(&self) -> usize {
+    pub(super) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    fn poll(&mut self, at: usize, task: &Waker) -> Option<Batch> {
+    /// The batch, if it is complete; else this task is woken when it is.
+    pub(super) fn poll(&mut self, at: usize, task: &Waker) -> Option<Batch> {
         let slot = &mut self.slots[at];
         if slot.parts > 0 {
             match &mut slot.task {
@@ -102,88 +114,14 @@ impl Slots {
         Some(batch)
     }
 
-    fn abandon(&mut self, at: usize) {
+    /// Nobody waits for the batch any more.
+    pub(super) fn abandon(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         if slot.parts == 0 {
             *slot = Slot::default();
             self.free.push(at);
         } else {
             (slot.abandoned, slot.task) = (true, None);
-        }
-    }
-}
-
-/// A fabric whose batches lie in slots.
-pub(crate) trait Posts {
-    /// Posts a batch; gives its slot, or the batch if it is complete already.
-    fn submit(&self, batch: Batch, task: &Waker) -> Result<usize, Batch>;
-
-    /// Looks at the slots. Nothing else is borrowed meanwhile.
-    fn with_slots<R>(&self, look: impl FnOnce(&mut Slots) -> R) -> R;
-
-    /// Wakes the tasks of complete batches, with nothing borrowed: a waker may do anything.
-    fn wake_all(&self) {
-        let mut wake = self.with_slots(|slots| std::mem::take(&mut slots.wake));
-        wake.drain(..).for_each(Waker::wake);
-        // Give the memory back, for the next time.
-        self.with_slots(|slots| {
-            if slots.wake.is_empty() {
-                slots.wake = wake;
-            }
-        });
-    }
-}
-
-/// A batch on its way. One that is never polled is never posted.
-#[derive(Debug)]
-pub(crate) struct Execute<'a, F: Posts> {
-    fabric: &'a F,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    New(Batch),
-    InFlight(usize),
-    Done,
-}
-
-impl<'a, F: Posts> Execute<'a, F> {
-    pub(crate) fn new(fabric: &'a F, batch: Batch) -> Execute<'a, F> {
-        Execute { fabric, state: State::New(batch) }
-    }
-}
-
-impl<F: Posts> Future for Execute<'_, F> {
-    type Output = Batch;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Batch> {
-        match std::mem::replace(&mut self.state, State::Done) {
-            State::New(batch) => match self.fabric.submit(batch, context.waker()) {
-                Ok(slot) => {
-                    self.state = State::InFlight(slot);
-                    Poll::Pending
-                }
-                Err(batch) => Poll::Ready(batch),
-            },
-            State::InFlight(at) => {
-                match self.fabric.with_slots(|slots| slots.poll(at, context.waker())) {
-                    Some(batch) => Poll::Ready(batch),
-                    None => {
-                        self.state = State::InFlight(at);
-                        Poll::Pending
-                    }
-                }
-            }
-            State::Done => panic!("polled after completion"),
-        }
-    }
-}
-
-impl<F: Posts> Drop for Execute<'_, F> {
-    fn drop(&mut self) {
-        if let State::InFlight(at) = self.state {
-            self.fabric.with_slots(|slots| slots.abandon(at));
         }
     }
 }

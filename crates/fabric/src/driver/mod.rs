@@ -1,0 +1,211 @@
+//! The session's side of fabrics with connections: many batches in flight over one link per memory node.
+//!
+//! [`Driver`] is the whole of a session over TCP or verbs, but for what its `Link` knows: how a batch's
+//! verbs are posted to one node, and how their answers are taken in. The driver has the rest: the batches
+//! in flight and the tasks that wait for them, spinning and sleeping, nodes that come, go, fail or fall
+//! silent.
+//!
+//! A batch is queued when its future is first polled. [`Driver::turn`] posts what is queued, takes
+//! answers, and wakes the tasks whose batches are complete: a task that waits lets its executor turn.
+//! A turn spins for a while before it sleeps. A node that owes an answer and sends nothing for
+//! [`Options::silence`] counts as lost.
+//!
+//! The link's kind is a type parameter, so nothing here is called through a pointer.
+//!
+//! Shared memory has no driver. Its verbs are executed by the session's own thread, within the first poll:
+//! no batch is ever in flight, nothing is waited for, and the loss of a node shows at a gate instead of
+//! by silence. All that would be left to share is a list of nodes.
+
+mod alarm;
+mod execute;
+mod link;
+mod links;
+mod slots;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+
+use self::alarm::Alarm;
+pub(crate) use self::execute::Execute;
+pub(crate) use self::link::{Link, LinkError, Target, is_for};
+use self::links::Links;
+pub(crate) use self::slots::Slots;
+use crate::error::{AttachCause, AttachError};
+use crate::hello::GoesOn;
+use crate::spin::{DEFAULT_SPIN, Spin};
+
+/// Times that a session grants a memory node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// To accept a connection, and again to answer the hello.
+    pub connect: Duration,
+    /// Without any sign of it while it owes an answer. With network cards, longer than they repeat verbs.
+    pub silence: Duration,
+    /// How long to look for answers before sleeping; where they take longer, sessions soon sleep at once.
+    /// Zero: always.
+    pub spin: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            connect: Duration::from_secs(2),
+            silence: Duration::from_secs(5),
+            spin: DEFAULT_SPIN,
+        }
+    }
+}
+
+/// A session that never sleeps, over links that need no system calls, looks after events and silent nodes
+/// every so many turns.
+const CARE_TURNS: u32 = 256;
+
+const NO_WAIT: Option<Duration> = Some(Duration::ZERO);
+
+/// A session's connections to memory nodes.
+#[derive(Debug)]
+pub struct Driver<L: Link> {
+    client: ClientId,
+    options: Options,
+    silence: Cell<Duration>,
+    turns: Cell<u32>,
+    alarm: Arc<Alarm>,
+    links: RefCell<Links<L>>,
+    spin: RefCell<Spin>,
+}
+
+impl<L: Link> Driver<L> {
+    /// A session without memory nodes.
+    pub fn new(client: ClientId, options: Options) -> io::Result<Driver<L>> {
+        let (links, alarm) = Links::new()?;
+        let (links, spin) = (RefCell::new(links), RefCell::new(Spin::new(options.spin)));
+        let silence = Cell::new(options.silence);
+        Ok(Driver { client, options, silence, turns: Cell::new(0), alarm, links, spin })
+    }
+
+    /// Attaches to the memory node that says hello at `address` (host and port). A node attached
+    /// before under this name is replaced; what was in flight to it fails as unreachable.
+    pub fn attach(&self, node: MnId, identity: u64, address: &str) -> Result<(), AttachError> {
+        self.attach_while(node, identity, address, &|| true)
+    }
+
+    /// As `attach`, as long as `goes_on`.
+    pub(crate) fn attach_while(
+        &self,
+        node: MnId,
+        identity: u64,
+        address: &str,
+        goes_on: GoesOn<'_>,
+    ) -> Result<(), AttachError> {
+        let failed = |cause| AttachError { node, at: address.into(), cause };
+        let (client, wait) = (self.client, self.options.connect);
+        let target = Target { node, identity, address, client, wait, goes_on };
+        let link = L::connect(&target).map_err(failed)?;
+        self.detach(node);
+        self.links.borrow_mut().adopt(link).map_err(|error| failed(AttachCause::Io(error)))
+    }
+
+    /// Ends the session with a memory node; its verbs are unreachable from now on.
+    pub fn detach(&self, node: MnId) {
+        self.links.borrow_mut().detach(node);
+        self.wake_all();
+    }
+
+    /// Ends the session with all memory nodes.
+    pub fn leave(&self) {
+        let nodes: Vec<MnId> = self.links.borrow().iter().map(L::node).collect();
+        nodes.into_iter().for_each(|node| self.detach(node));
+    }
+
+    /// From now on so much silence is enough: see [`Options::silence`].
+    pub fn set_silence(&self, silence: Duration) {
+        self.silence.set(silence);
+    }
+
+    /// Wakes a thread that sleeps in [`Driver::turn`], from any thread.
+    pub fn waker(&self) -> Waker {
+        self.alarm.waker()
+    }
+
+    /// Posts what is queued, waits at most `max_wait` (`None`: without limit) for answers or a wake-up,
+    /// and completes batches. Returns at once if the waker was used since the last turn.
+    pub fn turn(&self, max_wait: Option<Duration>) {
+        let mut links = self.links.borrow_mut();
+        self.turn_links(&mut links, max_wait);
+        drop(links);
+        self.alarm.stop();
+        self.wake_all();
+        self.alarm.answer();
+    }
+
+    fn turn_links(&self, links: &mut Links<L>, max_wait: Option<Duration>) {
+        let silence = self.silence.get();
+        if L::USER_SPACE {
+            // What was queued has been posted. If answers are there, that is all.
+            links.look();
+            self.turns.set(self.turns.get().wrapping_add(1));
+            if self.turns.get().is_multiple_of(CARE_TURNS) {
+                links.poll(NO_WAIT);
+                links.lose_silent(silence);
+            }
+        } else {
+            links.post();
+        }
+        let can_wait = max_wait != NO_WAIT && links.slots.complete() == 0;
+        let found = can_wait && links.spin(&mut self.spin.borrow_mut(), &self.alarm);
+        // Otherwise only the system knows which links have answers, even if there is no time to wait.
+        let polls = !found && (can_wait || !L::USER_SPACE);
+        if polls {
+            let is_idle = can_wait && links.slots.complete() == 0;
+            // What comes from the arming on makes an event; what was there before has been taken.
+            let sleeps = is_idle && self.alarm.set() && links.arm();
+            let wait = if sleeps { links.bounded(max_wait, silence) } else { NO_WAIT };
+            links.poll(wait);
+            links.receive();
+        }
+        if polls || !L::USER_SPACE {
+            links.lose_silent(silence);
+        }
+    }
+
+    /// Asks each link, failed ones too.
+    pub(crate) fn each_link(&self, ask: impl FnMut(&L)) {
+        self.links.borrow().iter().for_each(ask);
+    }
+
+    fn submit(&self, batch: Batch, task: &Waker) -> Result<usize, Batch> {
+        self.links.borrow_mut().submit(batch, task)
+    }
+
+    /// Looks at the slots. Nothing else is borrowed meanwhile.
+    fn with_slots<R>(&self, look: impl FnOnce(&mut Slots) -> R) -> R {
+        look(&mut self.links.borrow_mut().slots)
+    }
+
+    /// Wakes the tasks of complete batches, with nothing borrowed: a waker may do anything.
+    fn wake_all(&self) {
+        let mut wake = self.with_slots(Slots::take_wake);
+        wake.drain(..).for_each(Waker::wake);
+        self.with_slots(|slots| slots.reuse_wake(wake));
+    }
+
+    pub(crate) fn start(&self, batch: Batch) -> Execute<'_, L> {
+        Execute::new(self, batch)
+    }
+}
+
+impl<L: Link> Fabric for Driver<L> {
+    fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
+        self.start(batch)
+    }
+
+    #[inline]
+    fn waits_for_reads(&self) -> bool {
+        L::WAITS_FOR_READS
+    }
+}

@@ -1,0 +1,84 @@
+//! The file of a listening Unix socket.
+//!
+//! A socket file outlives a process that was killed. Starting on such a file replaces it; a file
+//! at which somebody still listens is an error. The check and the replacement happen under a lock
+//! of the directory, so that of two nodes that start at once, one gets the error.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use mio::net::{UnixListener, UnixStream};
+
+use crate::error::ServeError;
+
+/// A socket file of ours.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode: somebody may have put another one in its place.
+    id: (u64, u64),
+}
+
+impl SocketFile {
+    /// Listens at `path`, in place of a server that has died.
+    pub(super) fn claim(path: &Path) -> Result<(UnixListener, SocketFile), ServeError> {
+        let (listener, id) = claim(path)?;
+        Ok((listener, SocketFile { path: path.into(), id }))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it, if it is still ours.
+    pub(super) fn remove(&self) {
+        // Its directory may have gone before us: that is as good.
+        if let Err(error) = remove_own(&self.path, self.id)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, path = %self.path.display(), "cannot remove the socket file");
+        }
+    }
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn identify(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+fn claim(path: &Path) -> Result<(UnixListener, (u64, u64)), ServeError> {
+    let at = || path.display().to_string();
+    let io = |source| ServeError::Io { at: at(), source };
+    let lock = File::open(directory(path)).map_err(io)?;
+    lock.lock().map_err(io)?;
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(ServeError::NotASocket { at: at() });
+        }
+        Ok(_) => match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                tracing::info!(path = %path.display(), "replacing the socket of a dead server");
+                fs::remove_file(path).map_err(io)?;
+            }
+            // A full backlog, too, is the mark of somebody who lives.
+            _ => return Err(ServeError::AddressInUse { at: at() }),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io(error)),
+    }
+    let listener = UnixListener::bind(path).map_err(io)?;
+    let file = identify(path).map_err(io)?;
+    Ok((listener, file))
+}
+
+fn remove_own(path: &Path, file: (u64, u64)) -> io::Result<()> {
+    let lock = File::open(directory(path))?;
+    lock.lock()?;
+    if identify(path)? == file { fs::remove_file(path) } else { Ok(()) }
+}

@@ -1,0 +1,137 @@
+//! The completion queue of a queue pair, and the channel to sleep on.
+
+use std::ffi::{CStr, c_int, c_uint};
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::Device;
+use crate::error::RdmaError;
+use crate::sys;
+use crate::verbs::ffi::{self, Cq};
+
+/// Where the completions of a queue pair come, and the events that tell of them.
+pub(crate) struct Completions {
+    pub(super) cq: NonNull<Cq>,
+    channel: Option<NonNull<ffi::CompChannel>>,
+    /// Events taken and not acknowledged: the queue cannot be destroyed before.
+    events: u32,
+    device: Arc<Device>,
+}
+
+// SAFETY: it may be used from any thread, one at a time: what changes it takes it exclusively.
+unsafe impl Send for Completions {}
+
+impl fmt::Debug for Completions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completions").field("device", &self.device).finish()
+    }
+}
+
+impl Completions {
+    /// Room for so many. `has_events`: with a channel to sleep on.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        room: u32,
+        has_events: bool,
+    ) -> Result<Completions, RdmaError> {
+        let (library, context) = (device.library, device.context.as_ptr());
+        let mut channel = None;
+        if has_events {
+            // SAFETY: the context is open.
+            let made = NonNull::new(unsafe { (library.create_comp_channel)(context) });
+            channel = Some(made.ok_or_else(|| device.last_error("make a completion channel"))?);
+        }
+        let raw_channel = channel.map_or(ptr::null_mut(), NonNull::as_ptr);
+        // SAFETY: context and channel are alive.
+        let cq =
+            unsafe { (library.create_cq)(context, room as c_int, ptr::null_mut(), raw_channel, 0) };
+        let Some(cq) = NonNull::new(cq) else {
+            let error = device.last_error("make a completion queue");
+            if let Some(channel) = channel {
+                // SAFETY: nothing uses it.
+                unsafe { (library.destroy_comp_channel)(channel.as_ptr()) };
+            }
+            return Err(error);
+        };
+        let completions = Completions { cq, channel, events: 0, device: device.clone() };
+        if let Some(fd) = completions.fd() {
+            sys::set_nonblocking(fd).map_err(|error| RdmaError::Call {
+                device: device.name.clone(),
+                what: "set up a completion channel",
+                cause: error.to_string(),
+            })?;
+        }
+        Ok(completions)
+    }
+
+    /// The descriptor to sleep on.
+    pub(crate) fn fd(&self) -> Option<c_int> {
+        // SAFETY: alive until the drop.
+        self.channel.map(|channel| unsafe { channel.as_ref() }.fd)
+    }
+
+    /// Asks for an event at the next completion; what is there already must be looked for after that.
+    pub(crate) fn arm(&mut self) -> Result<(), RdmaError> {
+        // SAFETY: alive, and ours alone.
+        let result = unsafe { ffi::req_notify_cq(self.cq.as_ptr()) };
+        self.device.check("ask for completion events", result)
+    }
+
+    /// Takes all events that have come.
+    pub(crate) fn take_events(&mut self) {
+        let Some(channel) = self.channel else { return };
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel is alive and does not block; the call fills in two pointers.
+        while unsafe {
+            (self.device.library.get_cq_event)(channel.as_ptr(), &raw mut cq, &raw mut context)
+        } == 0
+        {
+            self.events += 1;
+        }
+        if self.events >= 1 << 20 {
+            self.acknowledge();
+        }
+    }
+
+    /// Takes a lock, so it is done seldom.
+    fn acknowledge(&mut self) {
+        // SAFETY: so many events of this queue have been taken.
+        unsafe { (self.device.library.ack_cq_events)(self.cq.as_ptr(), self.events) };
+        self.events = 0;
+    }
+
+    /// Takes completions; gives their number.
+    pub(crate) fn poll(&mut self, into: &mut [ffi::Wc]) -> Result<usize, RdmaError> {
+        // SAFETY: alive, and ours alone.
+        let found = unsafe { ffi::poll_cq(self.cq.as_ptr(), into) };
+        usize::try_from(found).map_err(|_| RdmaError::Call {
+            device: self.device.name.clone(),
+            what: "poll for completions",
+            cause: format!("the driver gives {found}"),
+        })
+    }
+
+    /// What the status of a completion means.
+    pub(crate) fn describe(&self, status: c_uint) -> String {
+        // SAFETY: the library gives a constant string for any number.
+        let text = unsafe { CStr::from_ptr((self.device.library.wc_status_str)(status)) };
+        text.to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        self.acknowledge();
+        // SAFETY: queue pairs that use it have gone before: they own it or share it.
+        let mut results = unsafe { [(self.device.library.destroy_cq)(self.cq.as_ptr()), 0] };
+        if let Some(channel) = self.channel {
+            // SAFETY: its queue has gone.
+            results[1] = unsafe { (self.device.library.destroy_comp_channel)(channel.as_ptr()) };
+        }
+        if results != [0; 2] {
+            let device = &self.device.name;
+            tracing::error!(device, ?results, "cannot destroy a completion queue");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Devices, memory that they may reach, and queue pairs, as values that clean up after themselves.
+//!
+//! Who makes something from a [`Device`] keeps it open. A queue pair is destroyed before the memory that
+//! its card may write to is given back: [`Responder`] reaches the pool, `Requester` (in the module
+//! `requester`) its own arena only, and each of them owns what it reaches.
+
+mod completions;
+mod memory;
+mod pair;
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_int};
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::ptr::NonNull;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+
+use super::ffi::{self, Context, GidEntry, Library, Pd, PortAttr};
+use super::ports::{self, Gid, GidKind, Port, Selected, Wanted};
+use crate::error::RdmaError;
+pub(super) use completions::Completions;
+pub(super) use memory::Registered;
+pub(super) use pair::{QueuePair, Responder};
+
+/// The vendor that rxe, the kernel's software RoCE, gives for itself: it has none.
+const SOFTWARE_VENDOR: u32 = 0xff_ffff;
+/// READs and atomics under way on one queue pair, at most.
+const MAX_DEPTH: c_int = 128;
+
+/// An open device, with one protection domain for all that is made from it.
+pub(super) struct Device {
+    library: &'static Library,
+    context: NonNull<Context>,
+    pd: NonNull<Pd>,
+    pub(super) name: String,
+    ports: Vec<Port>,
+    /// Whether its atomics and the processor's see each other.
+    pub(super) shares_atomics: bool,
+    /// Whether it is the kernel's software RoCE, which copies bytes, not words.
+    pub(super) is_software: bool,
+    pub(super) max_verbs: u32,
+    /// READs and atomics that it can have under way as a session's, and as a memory node's.
+    depths: (u8, u8),
+}
+
+// SAFETY: libibverbs may be called from any thread; what one thread only may use is not in here.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device").field("name", &self.name).finish()
+    }
+}
+
+/// The devices that are open in this process.
+static OPEN: LazyLock<Mutex<HashMap<String, Weak<Device>>>> = LazyLock::new(Mutex::default);
+
+/// The device, port and address to use; `near` is this end of the connection to the other party.
+pub(super) fn choose(near: Option<IpAddr>) -> Result<(Arc<Device>, Selected), RdmaError> {
+    let wanted = Wanted::from_environment()?;
+    let devices = all()?;
+    let ports: Vec<Port> = devices.iter().flat_map(|device| device.ports.clone()).collect();
+    let selected = ports::select(&ports, &wanted, near)?;
+    let device = devices.into_iter().find(|device| device.name == selected.port.device);
+    let device = device.expect("a port belongs to a device");
+    Ok((device, selected))
+}
+
+/// What a machine has for verbs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The device's name.
+    pub device: String,
+    /// The IP address of its port, if it has one.
+    pub address: Option<IpAddr>,
+    /// It is software RoCE (rxe): good for tests. It copies bytes, so that words may tear.
+    pub is_software: bool,
+}
+
+/// What is used on this machine unless something else is near or wanted; the error says why nothing is.
+pub fn default_device() -> Result<Found, RdmaError> {
+    choose(None).map(|(device, selected)| Found {
+        device: device.name.clone(),
+        address: selected.gid.address(),
+        is_software: device.is_software,
+    })
+}
+
+/// All devices, opened.
+fn all() -> Result<Vec<Arc<Device>>, RdmaError> {
+    let library = ffi::library()?;
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|_, device| device.strong_count() > 0);
+    let mut count = 0;
+    // SAFETY: the call fills in the count; the list is freed below.
+    let list = unsafe { (library.get_device_list)(&raw mut count) };
+    if list.is_null() {
+        return Err(RdmaError::NoDevice);
+    }
+    let (mut devices, mut failure) = (Vec::new(), None);
+    for at in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the list has `count` entries, and each is a device while the list is not freed.
+        let (raw, name) = unsafe {
+            let raw = *list.add(at);
+            (raw, CStr::from_ptr((library.get_device_name)(raw)).to_string_lossy().into_owned())
+        };
+        let known = open.get(&name).and_then(Weak::upgrade);
+        match known.map_or_else(|| Device::open(library, raw, &name).map(Arc::new), Ok) {
+            Ok(device) => {
+                open.insert(name, Arc::downgrade(&device));
+                devices.push(device);
+            }
+            // Another one may do.
+            Err(error) => {
+                tracing::debug!(%error, "an RDMA device cannot be used");
+                failure.get_or_insert(error);
+            }
+        }
+    }
+    // SAFETY: open devices stay valid without the list.
+    unsafe { (library.free_device_list)(list) };
+    match failure {
+        Some(failure) if devices.is_empty() => Err(failure),
+        _ => Ok(devices),
+    }
+}
+
+impl Device {
+    fn open(
+        library: &'static Library,
+        raw: *mut ffi::RawDevice,
+        name: &str,
+    ) -> Result<Device, RdmaError> {
+        let failed = |what, error: io::Error| RdmaError::Call {
+            device: name.to_owned(),
+            what,
+            cause: error.to_string(),
+        };
+        // SAFETY: the device is in a list that is alive.
+        let context = NonNull::new(unsafe { (library.open_device)(raw) })
+            .ok_or_else(|| failed("open it", io::Error::last_os_error()))?;
+        // SAFETY: the context is open.
+        let Some(pd) = NonNull::new(unsafe { (library.alloc_pd)(context.as_ptr()) }) else {
+            let error = failed("make a protection domain", io::Error::last_os_error());
+            // SAFETY: nothing has been made from it.
+            unsafe { (library.close_device)(context.as_ptr()) };
+            return Err(error);
+        };
+        // From here on its drop cleans up.
+        let name = name.to_owned();
+        let mut device = Device {
+            library,
+            context,
+            pd,
+            name,
+            ports: Vec::new(),
+            shares_atomics: false,
+            is_software: false,
+            max_verbs: 0,
+            depths: (0, 0),
+        };
+        // SAFETY: all zeros is a valid value of plain numbers.
+        let mut attr: ffi::DeviceAttr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open; the structure is as long as the library's.
+        let result = unsafe { (library.query_device)(context.as_ptr(), &raw mut attr) };
+        device.check("query it", result)?;
+        if attr.atomic_cap == ffi::ATOMIC_NONE {
+            return Err(RdmaError::NoAtomics { device: device.name.clone() });
+        }
+        let depth = |depth: c_int| depth.clamp(1, MAX_DEPTH) as u8;
+        device.shares_atomics = attr.atomic_cap == ffi::ATOMIC_GLOB;
+        device.is_software = attr.vendor_id == SOFTWARE_VENDOR;
+        device.max_verbs = attr.max_qp_wr.min(attr.max_cqe).max(1) as u32;
+        device.depths = (depth(attr.max_qp_init_rd_atom), depth(attr.max_qp_rd_atom));
+        for number in 1..=attr.phys_port_cnt {
+            let port = device.port(number)?;
+            device.ports.push(port);
+        }
+        Ok(device)
+    }
+
+    fn port(&self, number: u8) -> Result<Port, RdmaError> {
+        // SAFETY: all zeros is a valid value of plain numbers.
+        let mut attr: PortAttr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open; the library fills in no more than the structure has.
+        let result =
+            unsafe { (self.library.query_port)(self.context.as_ptr(), number, &raw mut attr) };
+        self.check("query a port", result)?;
+        let gids = (0..attr.gid_tbl_len.clamp(0, 256) as u32).filter_map(|index| {
+            let mut entry = GidEntry::default();
+            let (context, port) = (self.context.as_ptr(), u32::from(number));
+            let bytes = size_of::<GidEntry>();
+            // SAFETY: the context is open; the library is told how long the structure is.
+            let result = unsafe {
+                (self.library.query_gid_ex)(context, port, index, &raw mut entry, 0, bytes)
+            };
+            let kind = match entry.gid_type {
+                ffi::GID_IB => GidKind::InfiniBand,
+                ffi::GID_ROCE_V1 => GidKind::RoceV1,
+                ffi::GID_ROCE_V2 => GidKind::RoceV2,
+                _ => return None,
+            };
+            // Empty entries are errors, or zeros.
+            let is_there = result == 0 && entry.gid != [0; 16];
+            is_there.then_some(Gid { index: index as u8, kind, bytes: entry.gid })
+        });
+        Ok(Port {
+            device: self.name.clone(),
+            number,
+            is_up: attr.state == ffi::PORT_ACTIVE,
+            is_ethernet: attr.link_layer == ffi::LINK_LAYER_ETHERNET,
+            lid: attr.lid,
+            mtu: attr.active_mtu.clamp(1, 5) as u8,
+            max_message_bytes: attr.max_msg_sz,
+            gids: gids.collect(),
+        })
+    }
+
+    /// Turns the library's error numbers into errors.
+    fn check(&self, what: &'static str, result: c_int) -> Result<(), RdmaError> {
+        // Some calls give the number, some its negative, and some -1 and leave it in errno.
+        let cause = match result {
+            0 => return Ok(()),
+            -1 => io::Error::last_os_error(),
+            number => io::Error::from_raw_os_error(number.abs()),
+        };
+        Err(RdmaError::Call { device: self.name.clone(), what, cause: cause.to_string() })
+    }
+
+    fn last_error(&self, what: &'static str) -> RdmaError {
+        let cause = io::Error::last_os_error().to_string();
+        RdmaError::Call { device: self.name.clone(), what, cause }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: whatever was made from it held an `Arc` of it, and has gone.
+        let results = unsafe {
+            [
+                (self.library.dealloc_pd)(self.pd.as_ptr()),
+                (self.library.close_device)(self.context.as_ptr()),
+            ]
+        };
+        if results != [0; 2] {
+            tracing::error!(device = self.name, ?results, "cannot close an RDMA device");
+        }
+    }
+}

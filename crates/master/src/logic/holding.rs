@@ -1,0 +1,141 @@
+//! Answers that are held back.
+//!
+//! Sessions and memory nodes say again and again that they are there. Each of these requests is
+//! answered when there is something to say, or a part of the lease later, so that the asker comes
+//! back in time.
+
+use fusee_control::master::{Epochs, MasterReply};
+use fusee_core::verbs::ClientId;
+use fusee_core::view::Member;
+
+use super::context::Ctx;
+use super::{Action, Phase, State};
+
+/// A request that is answered later.
+#[derive(Debug)]
+struct Waiting {
+    token: u64,
+    until_ms: u64,
+    asker: Asker,
+}
+
+/// Whose answer is held back.
+#[derive(Debug)]
+pub(super) enum Asker {
+    /// The keeper of these sessions, with the epochs that it knows, and the newest one when it came.
+    Sessions {
+        clients: Vec<ClientId>,
+        newer_than: u64,
+        known: Epochs,
+        reclaims: bool,
+        mark: u64,
+        heeded: u64,
+        asked_ms: u64,
+    },
+    Node {
+        identity: u64,
+    },
+}
+
+/// Those whose answers are held back.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    waiting: Vec<Waiting>,
+}
+
+impl Held {
+    /// All of them, with the tokens of their requests: they get their answers otherwise.
+    pub fn take(&mut self) -> Vec<(u64, Asker)> {
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        waiting.map(|asking| (asking.token, asking.asker)).collect()
+    }
+}
+
+impl State {
+    /// Holds an answer back.
+    pub(super) fn wait(&mut self, ctx: &Ctx<'_>, token: u64, asker: Asker) {
+        let until_ms = ctx.now_ms + ctx.settings.lease.hold_ms();
+        self.held.waiting.push(Waiting { token, until_ms, asker });
+    }
+
+    /// Answers who waits for something that has happened, or has waited long enough.
+    pub(super) fn answer_waiting(&mut self, ctx: &mut Ctx<'_>) {
+        let waiting = std::mem::take(&mut self.held.waiting);
+        let epochs = self.epochs();
+        for asking in &waiting {
+            if let Asker::Sessions { newer_than, .. } = asking.asker
+                && let Phase::Formed(view) = &self.phase
+            {
+                self.told.prepare(view, newer_than);
+            }
+        }
+        for asking in waiting {
+            match self.reply_to(ctx, &asking.asker, epochs, asking.until_ms <= ctx.now_ms) {
+                Some(reply) => ctx.push(Action::Reply { token: asking.token, reply }),
+                None => self.held.waiting.push(asking),
+            }
+        }
+    }
+
+    fn reply_to(
+        &self,
+        ctx: &Ctx<'_>,
+        asker: &Asker,
+        epochs: Epochs,
+        is_late: bool,
+    ) -> Option<MasterReply> {
+        match asker {
+            Asker::Sessions { clients, newer_than, known, reclaims, mark, heeded, asked_ms } => {
+                let gone = clients.iter().filter(|client| !self.sessions.is_open(**client));
+                let expelled: Vec<ClientId> = gone.copied().collect();
+                let newer = self.view().filter(|view| view.number > *newer_than);
+                let view = newer.and_then(|_| self.told.update(*newer_than));
+                let short = self.shortage.calls(clients, *heeded);
+                let later = epochs.passed > known.passed || epochs.settled > known.settled;
+                let told = view.is_some()
+                    || !expelled.is_empty()
+                    || epochs.newest > known.newest
+                    || short != 0
+                    || (*reclaims && later);
+                let mark = *mark;
+                let lease_ms = ctx.settings.lease.lease_ms;
+                let behind_ms = self.behind_ms(*asked_ms);
+                let reply = MasterReply::Renewed {
+                    view,
+                    expelled,
+                    epochs,
+                    mark,
+                    short,
+                    lease_ms,
+                    behind_ms,
+                };
+                (told || is_late).then_some(reply)
+            }
+            Asker::Node { identity } => {
+                if self.roster.find(*identity).is_none() {
+                    return Some(self.farewell(*identity));
+                }
+                is_late.then(|| self.noted(ctx))
+            }
+        }
+    }
+
+    /// What a node hears that is known.
+    pub(super) fn noted(&self, ctx: &Ctx<'_>) -> MasterReply {
+        let (note, lease_ms) = (self.contact.note(ctx.now_ms), ctx.settings.lease.lease_ms);
+        MasterReply::Noted { note, lease_ms }
+    }
+
+    /// What a node hears that is no member any more; or that this master does not know, which is no
+    /// reason for anybody to give up what it holds.
+    pub(super) fn farewell(&self, identity: u64) -> MasterReply {
+        let same = |member: &Member| member.identity == identity;
+        if self.roster.drained().any(same) {
+            MasterReply::Drained
+        } else if self.roster.lost().any(same) {
+            MasterReply::Expelled
+        } else {
+            MasterReply::Unknown
+        }
+    }
+}

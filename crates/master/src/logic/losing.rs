@@ -1,0 +1,133 @@
+//! Members that are gone: the next view does without them, as far as something is left without them.
+//!
+//! `presence` and `probe`s say who is gone. A member that could not be done without stays in the view, and
+//! in the list here, until it is heard again or others can go.
+
+use std::collections::BTreeSet;
+
+use fusee_core::verbs::MnId;
+use fusee_core::view::{Place, View};
+
+use super::State;
+use super::context::Ctx;
+
+/// Who is gone.
+#[derive(Debug, Default)]
+pub(super) struct Losing {
+    /// Members that are gone and still in the view.
+    gone: BTreeSet<MnId>,
+    /// The losses, and the view, of which it is known that something would have no replica left.
+    hopeless: Option<(u64, BTreeSet<MnId>)>,
+}
+
+impl Losing {
+    /// Whether a member is gone and still in the view.
+    pub fn has(&self, node: MnId) -> bool {
+        self.gone.contains(&node)
+    }
+
+    /// Whether all members are there.
+    pub fn is_empty(&self) -> bool {
+        self.gone.is_empty()
+    }
+
+    /// A member is there after all, or is none any more.
+    pub fn forget(&mut self, node: MnId) {
+        self.gone.remove(&node);
+    }
+}
+
+impl State {
+    /// A member is gone, as far as the cluster is concerned.
+    pub(super) fn suspect(&mut self, ctx: &mut Ctx<'_>, node: MnId, why: &str) {
+        if self.in_view(node) && self.losing.gone.insert(node) {
+            ctx.warn(format!("{node} is lost: {why}"));
+        }
+    }
+
+    /// Makes the view without the members that are gone, as far as something is left without them.
+    pub(super) fn remove_lost_members(&mut self, ctx: &mut Ctx<'_>) {
+        let losing = self.losing.gone.clone();
+        let Some(view) = self.view() else { return };
+        if losing.is_empty() {
+            if self.losing.hopeless.take().is_some() {
+                self.problem = None;
+            }
+            return;
+        }
+        let tried = (view.number, losing);
+        if self.losing.hopeless.as_ref() == Some(&tried) {
+            return;
+        }
+        let (number, losing) = tried;
+        let mut lost: Vec<MnId> = Vec::new();
+        let mut without = None;
+        let mut problem = None;
+        for node in &losing {
+            lost.push(*node);
+            match view.without(&lost) {
+                Ok(view) => without = Some(view),
+                Err(nothing) => {
+                    lost.pop();
+                    problem = Some((*node, nothing));
+                }
+            }
+        }
+        if let Some(view) = without {
+            self.lose(ctx, &lost, view);
+        }
+        self.losing.hopeless = problem.as_ref().map(|_| {
+            let number = self.view().map_or(number, |view| view.number);
+            (number, self.losing.gone.clone())
+        });
+        if let Some((node, nothing)) = problem {
+            let problem =
+                format!("{node} is lost, and without it {nothing}. {}", self.what_is_gone());
+            ctx.warn(problem.clone());
+            self.problem = Some(problem);
+        }
+    }
+
+    /// What has no living replica, and the way out.
+    fn what_is_gone(&self) -> String {
+        let losing = &self.losing.gone;
+        let is_gone = |places: &[Place]| places.iter().all(|place| losing.contains(&place.node));
+        let gone = |all: &mut dyn Iterator<Item = &[Place]>| {
+            all.fold((0, 0), |(gone, all), places| (gone + usize::from(is_gone(places)), all + 1))
+        };
+        let Some(view) = self.view() else { return String::new() };
+        let (tables, all_tables) = gone(&mut view.subtables.iter().map(|s| &s.places[..]));
+        let (regions, all_regions) = gone(&mut view.regions.iter().map(|r| &r.places[..]));
+        let names: Vec<String> = losing.iter().map(MnId::to_string).collect();
+        format!(
+            "{} are gone, and with them {tables} of {all_tables} index subtables and {regions} of \
+             {all_regions} regions: the cluster goes on when one of these processes is heard again (one \
+             that is started anew is empty, and another one). If none will be, what it held is lost: give \
+             it up with `fusee destroy`, and form a new one with `fusee form`",
+            names.join(", ")
+        )
+    }
+
+    fn lose(&mut self, ctx: &mut Ctx<'_>, lost: &[MnId], view: View) {
+        let mut writes = Vec::new();
+        for node in lost {
+            self.presences.forget(*node);
+            self.losing.forget(*node);
+            self.roster.lose(*node, &mut writes);
+        }
+        writes.push(self.members_change(view.number));
+        let change = view.change.as_ref().map_or(0, |change| change.subtables.len());
+        let names: Vec<String> = lost.iter().map(MnId::to_string).collect();
+        let text = format!(
+            "view {}: frozen, without {}; {change} subtables in the scope",
+            view.number,
+            names.join(", ")
+        );
+        self.settling_is_overtaken();
+        self.growth.abandon();
+        self.splitting.abandon();
+        self.adding.abandon();
+        self.history.lost(ctx.now_ms, lost);
+        self.set_view(ctx, view, writes, text);
+    }
+}

@@ -1,0 +1,107 @@
+//! What has fewer replicas than it should, and where there is room for more.
+
+use fusee_control::node::Extent;
+use fusee_core::verbs::MnId;
+use fusee_core::view::{Place, View};
+
+use super::State;
+use super::context::Ctx;
+use crate::placement::{Room, another};
+use crate::plan::{REGIONS, SUBTABLES, padded};
+
+/// Subtables that are added by one change at most.
+const MAX_SUBTABLES: usize = 256;
+
+impl State {
+    /// Subtables and regions that have fewer replicas than they should.
+    pub(super) fn missing_replicas(&self, ctx: &Ctx<'_>) -> u64 {
+        let Some(view) = self.view() else { return 0 };
+        (self.poor_subtables(ctx, view).count() + self.poor_regions(ctx, view).count()) as u64
+    }
+
+    /// Whether some have fewer than there are members for. What room there is belongs to them.
+    pub(super) fn owes_replicas(&self, ctx: &Ctx<'_>) -> bool {
+        let Some(view) = self.view() else { return false };
+        let usable = view.members.iter().filter(|member| self.is_usable(member.node)).count();
+        let owes = |(_, places): (u32, &[Place])| places.len() < usable;
+        self.poor_subtables(ctx, view).any(owes) || self.poor_regions(ctx, view).any(owes)
+    }
+
+    fn poor_subtables<'a>(
+        &self,
+        ctx: &Ctx<'_>,
+        view: &'a View,
+    ) -> impl Iterator<Item = (u32, &'a [Place])> {
+        let all = (0u32..).zip(&view.subtables).map(|(number, s)| (number, &s.places[..]));
+        let enough = usize::from(ctx.settings.index_replicas);
+        all.filter(move |(_, places)| places.len() < enough)
+    }
+
+    fn poor_regions<'a>(
+        &self,
+        ctx: &Ctx<'_>,
+        view: &'a View,
+    ) -> impl Iterator<Item = (u32, &'a [Place])> {
+        let all = (0u32..).zip(&view.regions).map(|(number, r)| (number, &r.places[..]));
+        let enough = usize::from(ctx.settings.data_replicas);
+        all.filter(move |(_, places)| places.len() < enough)
+    }
+
+    /// What to add next, and on which node.
+    pub(super) fn choose(&self, ctx: &Ctx<'_>) -> Option<(MnId, Vec<Extent>)> {
+        let view = self.view()?;
+        let subtable = padded(view.geometry.subtable_bytes());
+        let mut rooms = self.rooms(view, false, subtable);
+        let mut chosen: Option<(MnId, Vec<Extent>)> = None;
+        for (number, places) in self.poor_subtables(ctx, view) {
+            let Some(node) = another(SUBTABLES, &rooms, number.into(), &names(places)) else {
+                continue;
+            };
+            let (first, extents) = chosen.get_or_insert((node, Vec::new()));
+            if *first == node && extents.len() < MAX_SUBTABLES {
+                extents.push(Extent::Subtable { subtable: number });
+                let room = rooms.iter_mut().find(|room| room.node == node)?;
+                room.items -= 1;
+            }
+        }
+        if chosen.is_some() {
+            return chosen;
+        }
+        let rooms = self.rooms(view, true, padded(view.geometry.region_bytes));
+        self.poor_regions(ctx, view).find_map(|(region, places)| {
+            let node = another(REGIONS, &rooms, region.into(), &names(places))?;
+            Some((node, vec![Extent::Region { region, primary: false }]))
+        })
+    }
+
+    /// Whether something may be placed on a node.
+    pub(super) fn is_usable(&self, node: MnId) -> bool {
+        self.in_view(node) && !self.losing.has(node) && !self.roster.is_draining(node)
+    }
+
+    /// How many extents, subtables or regions, that take so many bytes each fit on the nodes that
+    /// can be used.
+    pub(super) fn rooms(&self, view: &View, regions: bool, padded_bytes: u64) -> Vec<Room> {
+        let usable = self.roster.nodes().filter(|member| {
+            self.is_usable(member.node) && !self.growth.is_full(member.node, regions)
+        });
+        let room = usable.map(|member| {
+            let left = member.pool_bytes.saturating_sub(used(view, member.node));
+            Room { node: member.node, items: left / padded_bytes }
+        });
+        room.collect()
+    }
+}
+
+fn names(places: &[Place]) -> Vec<MnId> {
+    places.iter().map(|place| place.node).collect()
+}
+
+/// What the view takes of a node's pool, at most.
+fn used(view: &View, node: MnId) -> u64 {
+    let count = |places: &[Place]| places.iter().filter(|place| place.node == node).count() as u64;
+    let subtables: u64 = view.subtables.iter().map(|s| count(&s.places)).sum();
+    let regions: u64 = view.regions.iter().map(|r| count(&r.places)).sum();
+    subtables * padded(view.geometry.subtable_bytes())
+        + regions * padded(view.geometry.region_bytes)
+}

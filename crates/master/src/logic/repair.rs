@@ -1,0 +1,213 @@
+//! Jobs: work on the members' memory by verbs, which the host does.
+//!
+//! Jobs run one at a time, each under the session of the *repairer*. When one fails, its verbs may
+//! still be on their way: then the repairer is retired, that is fenced like a client that is given
+//! up, and the next job has another one. So it is with the repairers of an earlier master. A job
+//! that began by an older view counts as a session that still acts by it.
+
+use std::collections::BTreeSet;
+
+use fusee_core::host::Damage;
+use fusee_core::mutant::{Mutant, removed};
+use fusee_core::verbs::ClientId;
+
+use super::context::Ctx;
+use super::{Action, Level, Phase, State};
+use crate::jobs::{Job, JobError, JobReport, Recovered};
+use crate::record::{Record, Write};
+
+/// How long to wait after a job failed; doubled for every failure in a row, up to the second.
+const PAUSE_MS: u64 = 50;
+const MAX_PAUSE_MS: u64 = 1_600;
+
+/// The job under way, and those who do the work.
+#[derive(Debug, Default)]
+pub(super) struct Repair {
+    /// The session of the jobs; recorded.
+    current: Option<ClientId>,
+    /// Sessions of jobs that failed, and of earlier masters: recorded until they are fenced.
+    retired: BTreeSet<ClientId>,
+    /// The epoch of the oldest of these jobs; that of an earlier master's is not known.
+    retired_in: u64,
+    running: Option<Running>,
+    next_token: u64,
+    failures: u32,
+    not_before_ms: u64,
+}
+
+impl Repair {
+    /// That of another cluster. A job may still be under way: its name is not used again.
+    pub fn anew(&self) -> Repair {
+        Repair { next_token: self.next_token, ..Repair::default() }
+    }
+
+    /// Sessions that do not go on, until they are fenced.
+    pub fn retired(&self) -> impl Iterator<Item = ClientId> {
+        self.retired.iter().copied()
+    }
+
+    /// A session that does not go on is fenced.
+    pub fn is_over(&mut self, repairer: ClientId) {
+        self.retired.remove(&repairer);
+    }
+
+    /// Whether no job is under way.
+    pub fn rests(&self) -> bool {
+        self.running.is_none()
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    token: u64,
+    view: u64,
+    epoch: u64,
+}
+
+impl State {
+    /// A repair session does not go on; it may be an earlier master's.
+    pub(super) fn retire(&mut self, repairer: ClientId) {
+        if removed(Mutant::EarlierRepairerGoesOn) {
+            return;
+        }
+        self.repair.retired.insert(repairer);
+        self.fences.add(repairer);
+    }
+
+    /// The epoch of the oldest job of which something may still execute.
+    pub(super) fn held_epoch(&self) -> Option<u64> {
+        let retired = (!self.repair.retired.is_empty()).then_some(self.repair.retired_in);
+        let running = self.repair.running.as_ref().map(|running| running.epoch);
+        retired.into_iter().chain(running).min()
+    }
+
+    pub(super) fn may_start(&self, ctx: &Ctx<'_>) -> bool {
+        let Repair { running, not_before_ms, retired, .. } = &self.repair;
+        running.is_none() && *not_before_ms <= ctx.now_ms && retired.is_empty()
+    }
+
+    pub(super) fn start_job(&mut self, ctx: &mut Ctx<'_>, job: Job) {
+        if !self.may_start(ctx) {
+            return;
+        }
+        let Some(client) = self.repairer(ctx) else { return };
+        let Some(view) = self.view().cloned().map(Box::new) else { return };
+        let token = self.repair.next_token;
+        self.repair.next_token += 1;
+        let epoch = self.epochs.newest(ctx);
+        self.repair.running = Some(Running { token, view: view.number, epoch });
+        ctx.push(Action::Job { token, client, view, job });
+    }
+
+    /// The session of the next job.
+    fn repairer(&mut self, ctx: &mut Ctx<'_>) -> Option<ClientId> {
+        if self.repair.current.is_none() {
+            let mut writes = Vec::new();
+            let client = self.sessions.new_id(&mut writes)?;
+            writes.push(Write::Put(Record::Repairer(client)));
+            ctx.persist(writes);
+            self.repair.current = Some(client);
+        }
+        self.repair.current
+    }
+
+    pub(super) fn job_done(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        token: u64,
+        result: Result<JobReport, JobError>,
+    ) {
+        let Some(running) = self.repair.running.take_if(|running| running.token == token) else {
+            return;
+        };
+        match result {
+            Ok(report) => {
+                self.repair.failures = 0;
+                self.job_succeeded(ctx, running.view, report);
+            }
+            Err(error) => {
+                let pause = (PAUSE_MS << self.repair.failures.min(8)).min(MAX_PAUSE_MS);
+                self.repair.failures += 1;
+                self.repair.not_before_ms = ctx.now_ms + pause;
+                if let Some(repairer) = self.repair.current.take_if(|_| error.may_linger) {
+                    if self.repair.retired.is_empty() {
+                        self.repair.retired_in = running.epoch;
+                    }
+                    self.retire(repairer);
+                }
+                let text = format!("a repair stopped, and is tried again: {error}");
+                ctx.warn(text);
+                if let Some(node) = error.node {
+                    self.probe(ctx, node);
+                }
+            }
+        }
+    }
+
+    fn job_succeeded(&mut self, ctx: &mut Ctx<'_>, by: u64, report: JobReport) {
+        match report {
+            JobReport::Scrubbed { subtable, first, looked } => {
+                self.has_looked(ctx, (by, subtable, first), looked);
+            }
+            JobReport::Cleared { slots_changed } => {
+                if self.view().is_some_and(|view| view.number == by) {
+                    if slots_changed > 0 {
+                        let text = format!("{slots_changed} moved entries are cleared");
+                        ctx.info(text);
+                    }
+                    // There may be room again where there was none.
+                    self.growth.look_again();
+                    self.advance(ctx);
+                }
+            }
+            JobReport::Transformed { slots_changed, bytes_copied, damaged } => {
+                self.sessions.add_damage(Damage { found: damaged, repaired: 0 });
+                if damaged > 0 {
+                    let text = format!(
+                        "{damaged} objects are damaged where they were copied from; the copies are of \
+                         other replicas"
+                    );
+                    ctx.warn(text);
+                }
+                if self.view().is_some_and(|view| view.number == by) {
+                    let text = format!(
+                        "replicas are equal: {slots_changed} slots changed, {bytes_copied} bytes \
+                         copied"
+                    );
+                    ctx.info(text);
+                    self.advance(ctx);
+                }
+            }
+            JobReport::Recovered(recovered) => self.clients_recovered(ctx, recovered),
+        }
+    }
+
+    fn clients_recovered(&mut self, ctx: &mut Ctx<'_>, all: Vec<Recovered>) {
+        let Phase::Formed(view) = &self.phase else { return };
+        let mut writes = Vec::new();
+        let mut texts = Vec::new();
+        for Recovered { recovery, owned, leftovers } in all {
+            let client = recovery.client;
+            let writes_before = writes.len();
+            self.sessions.recovered(client, &owned, &leftovers, view, &mut writes);
+            if writes.len() == writes_before {
+                continue;
+            }
+            self.fences.forget_client(client);
+            let text = format!(
+                "{client} is recovered: {} blocks, {} writes completed, {} withdrawn",
+                recovery.blocks, recovery.committed, recovery.aborted
+            );
+            texts.push((Level::Info, text));
+            if recovery.strange > 0 {
+                let text = format!("{client} left {} things no client leaves", recovery.strange);
+                texts.push((Level::Warn, text));
+            }
+            self.history.recovered(recovery);
+        }
+        ctx.persist(writes);
+        for (level, text) in texts {
+            ctx.push(Action::Log(level, text));
+        }
+    }
+}
