@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::{Error, Outcome};
-use fusee_core::host::{Acting, Damage, GiveUp, Granted, Host};
+use fusee_core::host::{Acting, Blocks, Damage, Epochs, GiveUp, Granted, Reports, Views, Waiting};
 use fusee_core::layout::{Address, SizeClass};
 use fusee_core::slab::Rest;
 use fusee_core::verbs::MnId;
@@ -111,7 +111,7 @@ impl<E: Environment> SessionHost<E> {
     }
 }
 
-impl<E: Environment> Host for SessionHost<E> {
+impl<E: Environment> Waiting for SessionHost<E> {
     async fn pause(&self, attempt: u32) -> Result<(), GiveUp> {
         // Nobody who is shut out gets to see what it waits for.
         if attempt >= self.max_attempts || self.gate.is_expelled() {
@@ -130,7 +130,9 @@ impl<E: Environment> Host for SessionHost<E> {
         }
         Ok(())
     }
+}
 
+impl<E: Environment> Blocks for SessionHost<E> {
     async fn alloc_block(
         &self,
         class: SizeClass,
@@ -189,69 +191,8 @@ impl<E: Environment> Host for SessionHost<E> {
         self.blocks.is_exhausted()
     }
 
-    async fn grow_index(&self, subtable: u32, view: &Arc<View>) -> bool {
-        let request = MasterRequest::Split { subtable, view: view.number };
-        match self.env.ask_master(request, SPLIT_DEADLINE.min(self.op_timeout)).await {
-            Ok(MasterReply::Refused { reason }) => {
-                tracing::debug!(subtable, reason, "the index does not grow");
-                false
-            }
-            // If it has not heard of it, somebody else may have asked for the same.
-            Ok(_) | Err(_) => self.outwait(view.number).await,
-        }
-    }
-
-    fn newer_view(&self, than: u64) -> Option<Arc<View>> {
-        let view = self.gate.newer_view(than)?;
-        self.env.adopt(&view);
-        Some(view)
-    }
-
-    fn moment(&self) -> u64 {
-        self.gate.moment()
-    }
-
-    #[inline]
-    fn is_heard(&self) -> bool {
-        self.gate.is_heard(self.env.now())
-    }
-
-    fn tell(&self, acting: Acting) {
-        self.gate.tell(acting);
-    }
-
-    fn found_damage(&self, damage: Damage) {
-        tracing::warn!(
-            damaged = damage.found,
-            repaired = damage.repaired,
-            "replicas of an object do not hold what was written there: memory is failing, or somebody \
-             else writes to it"
-        );
-        self.gate.found_damage(damage);
-    }
-
-    fn began(&self, moment: u64) {
-        self.env.began(moment);
-    }
-
-    fn ended(&self, moment: u64) {
-        self.env.ended(moment);
-    }
-
     fn lends(&self) -> bool {
         self.blocks.lends()
-    }
-
-    fn tell_freed(&self, since: Option<u64>) {
-        self.gate.tell_freed(since);
-    }
-
-    fn tell_older(&self, since: u64) {
-        self.gate.tell_older(since);
-    }
-
-    fn may_mark(&self) -> bool {
-        self.gate.may_mark()
     }
 
     fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>, ripens: bool) {
@@ -268,6 +209,73 @@ impl<E: Environment> Host for SessionHost<E> {
         gone.iter().map(|gone| geometry.block_address(gone.region, gone.block)).collect()
     }
 
+    async fn free_block(&self, block: Address, view: &Arc<View>) {
+        self.blocks.free(block, view).await;
+    }
+}
+
+impl<E: Environment> Views for SessionHost<E> {
+    fn newer_view(&self, than: u64) -> Option<Arc<View>> {
+        let view = self.gate.newer_view(than)?;
+        self.env.adopt(&view);
+        Some(view)
+    }
+
+    async fn grow_index(&self, subtable: u32, view: &Arc<View>) -> bool {
+        let request = MasterRequest::Split { subtable, view: view.number };
+        match self.env.ask_master(request, SPLIT_DEADLINE.min(self.op_timeout)).await {
+            Ok(MasterReply::Refused { reason }) => {
+                tracing::debug!(subtable, reason, "the index does not grow");
+                false
+            }
+            // If it has not heard of it, somebody else may have asked for the same.
+            Ok(_) | Err(_) => self.outwait(view.number).await,
+        }
+    }
+
+    #[inline]
+    fn is_heard(&self) -> bool {
+        self.gate.is_heard(self.env.now())
+    }
+
+    async fn bar(&self, node: MnId, view: &Arc<View>) -> Option<Vec<MnId>> {
+        if self.is_heard() || self.gate.is_expelled() {
+            return None;
+        }
+        let (client, lease) = (self.blocks.client(), self.gate.longest_lease());
+        self.bars.bar(&*self.env, client, node, view, lease).await
+    }
+}
+
+impl<E: Environment> Epochs for SessionHost<E> {
+    fn moment(&self) -> u64 {
+        self.gate.moment()
+    }
+
+    fn tell(&self, acting: Acting) {
+        self.gate.tell(acting);
+    }
+
+    fn began(&self, moment: u64) {
+        self.env.began(moment);
+    }
+
+    fn ended(&self, moment: u64) {
+        self.env.ended(moment);
+    }
+
+    fn tell_freed(&self, since: Option<u64>) {
+        self.gate.tell_freed(since);
+    }
+
+    fn tell_older(&self, since: u64) {
+        self.gate.tell_older(since);
+    }
+
+    fn may_mark(&self) -> bool {
+        self.gate.may_mark()
+    }
+
     fn mark(&self) -> u64 {
         self.gate.mark()
     }
@@ -279,17 +287,17 @@ impl<E: Environment> Host for SessionHost<E> {
     fn is_settled(&self, mark: u64) -> bool {
         self.gate.is_settled(mark)
     }
+}
 
-    async fn free_block(&self, block: Address, view: &Arc<View>) {
-        self.blocks.free(block, view).await;
-    }
-
-    async fn bar(&self, node: MnId, view: &Arc<View>) -> Option<Vec<MnId>> {
-        if self.is_heard() || self.gate.is_expelled() {
-            return None;
-        }
-        let (client, lease) = (self.blocks.client(), self.gate.longest_lease());
-        self.bars.bar(&*self.env, client, node, view, lease).await
+impl<E: Environment> Reports for SessionHost<E> {
+    fn found_damage(&self, damage: Damage) {
+        tracing::warn!(
+            damaged = damage.found,
+            repaired = damage.repaired,
+            "replicas of an object do not hold what was written there: memory is failing, or somebody \
+             else writes to it"
+        );
+        self.gate.found_damage(damage);
     }
 
     fn report_unreachable(&self, node: MnId) {
