@@ -26,7 +26,7 @@ mod waiting;
 
 pub use cache::{CacheStats, IndexCache};
 pub use environment::Environment;
-pub use gate::Gate;
+pub use gate::{Freed, Gate, Lease, Offers, Questions};
 pub use keeper::{Keeper, Keeping, Timing, counted};
 pub use session::{Leaving, LogicOptions, Opened, Session};
 pub use waiting::SessionHost;

@@ -196,14 +196,14 @@ impl<E: Environment> Blocks for SessionHost<E> {
     }
 
     fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>, ripens: bool) {
-        self.gate.tell_ripening(ripens);
+        self.gate.offers.tell_ripening(ripens);
         let view = self.gate.view();
         let give_up = |rests| self.blocks.give_up(rests, &view);
         self.gate.offer(give_up(spare), give_up(surplus));
     }
 
     fn take_back(&self) -> Vec<Address> {
-        let gone = self.gate.take_back();
+        let gone = self.gate.offers.take_back();
         self.blocks.forget(&gone);
         let geometry = self.gate.view().geometry;
         gone.iter().map(|gone| geometry.block_address(gone.region, gone.block)).collect()
@@ -235,14 +235,14 @@ impl<E: Environment> Views for SessionHost<E> {
 
     #[inline]
     fn is_heard(&self) -> bool {
-        self.gate.is_heard(self.env.now())
+        self.gate.lease.is_heard(self.env.now())
     }
 
     async fn bar(&self, node: MnId, view: &Arc<View>) -> Option<Vec<MnId>> {
         if self.is_heard() || self.gate.is_expelled() {
             return None;
         }
-        let (client, lease) = (self.blocks.client(), self.gate.longest_lease());
+        let (client, lease) = (self.blocks.client(), self.gate.lease.longest());
         self.bars.bar(&*self.env, client, node, view, lease).await
     }
 }
@@ -265,15 +265,15 @@ impl<E: Environment> Epochs for SessionHost<E> {
     }
 
     fn tell_freed(&self, since: Option<u64>) {
-        self.gate.tell_freed(since);
+        self.gate.freed.tell(since);
     }
 
     fn tell_older(&self, since: u64) {
-        self.gate.tell_older(since);
+        self.gate.freed.tell_older(since);
     }
 
     fn may_mark(&self) -> bool {
-        self.gate.may_mark()
+        self.gate.freed.may_mark()
     }
 
     fn mark(&self) -> u64 {
@@ -281,11 +281,11 @@ impl<E: Environment> Epochs for SessionHost<E> {
     }
 
     fn has_passed(&self, mark: u64) -> bool {
-        self.gate.has_passed(mark)
+        self.gate.questions.has_passed(mark)
     }
 
     fn is_settled(&self, mark: u64) -> bool {
-        self.gate.is_settled(mark)
+        self.gate.questions.is_settled(mark)
     }
 }
 
