@@ -2,7 +2,7 @@
 (***************************************************************************)
 (* Between a session and the keeper of its process: why the keeper may     *)
 (* acknowledge a view without asking the session's thread.                 *)
-(* Code: client/src/logic/gate.rs.                                         *)
+(* Code: client/src/logic/gate/moments.rs.                                 *)
 (*                                                                         *)
 (* One change: view 1 is stable, 2 frozen, 3 transforming, 4 switched,     *)
 (* 5 stable.  Every load and every store of the gate is a step; all are    *)

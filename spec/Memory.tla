@@ -1,7 +1,7 @@
 ------------------------------- MODULE Memory -------------------------------
 (***************************************************************************)
 (* Whose a block is, and when what lies in it may be used again.           *)
-(* Code: client/src/logic/blocks.rs, gate.rs and keeper.rs,                *)
+(* Code: client/src/logic/blocks.rs, gate/ and keeper.rs,                  *)
 (* memory-node/src/logic.rs, master/src/sessions.rs and logic/epochs.rs,   *)
 (* master/src/jobs.rs; core/src/slab.rs, store/reclaim.rs, compare.rs.     *)
 (*                                                                         *)

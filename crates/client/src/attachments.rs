@@ -50,7 +50,7 @@ impl Attachments {
     /// Attaches to all members of a view.
     pub fn new(kind: FabricKind, gate: Arc<Gate>, view: &View) -> Result<Attachments, AttachError> {
         let fabric = Rc::new(attach_all(kind, gate.client(), &view.members)?);
-        fabric.set_silence(silence(gate.longest_lease()));
+        fabric.set_silence(silence(gate.lease.longest()));
         Ok(Attachments {
             fabric,
             gate,

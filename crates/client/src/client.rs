@@ -22,10 +22,9 @@ use fusee_core::view::{Member, View};
 use fusee_fabric::FabricKind;
 
 use crate::driver::Driver;
-use crate::embedded::Cluster;
 use crate::error::ConnectError;
-use crate::options::{EmbeddedOptions, FabricChoice, Options};
-use crate::session::Session;
+use crate::options::{FabricChoice, Options};
+use crate::session::{KeepAlive, Session};
 use crate::shared::{Shared, first_view, reachable_fabric, wait};
 use crate::survey::{self, MemorySurvey, SurveyError};
 
@@ -52,7 +51,8 @@ pub struct Client {
 struct Handle {
     shared: Arc<Shared>,
     driver: Mutex<Option<Driver>>,
-    cluster: Option<Cluster>,
+    /// An embedded cluster.
+    cluster: Option<KeepAlive>,
 }
 
 impl Client {
@@ -69,23 +69,14 @@ impl Client {
         Client::join(runtime, master, options, HashMap::new(), None)
     }
 
-    /// Starts a whole cluster inside this process, for tests and single-process use. It ends,
-    /// and its contents are gone, with the last clone.
-    pub fn embedded(options: EmbeddedOptions) -> Result<Client, ConnectError> {
-        let runtime = Runtime::start("fusee-control")?;
-        let cluster = Cluster::start(&runtime, &options)?;
-        let client_options =
-            Options { fabric: FabricChoice::Only(options.fabric), ..options.client };
-        let (master, nodes) = (cluster.master(), cluster.nodes());
-        Client::join(runtime, master, client_options, nodes, Some(cluster))
-    }
-
-    fn join(
+    /// Joins the cluster of this master. `cluster`: what is embedded in this process and ends with the
+    /// client; `local_nodes`: the control services that are part of it.
+    pub(crate) fn join(
         runtime: Runtime,
         master: MasterClient,
         options: Options,
         local_nodes: HashMap<MnId, NodeClient>,
-        cluster: Option<Cluster>,
+        cluster: Option<KeepAlive>,
     ) -> Result<Client, ConnectError> {
         let view = wait(&runtime, first_view(master.clone(), options.connect_timeout))?;
         view.check()?;

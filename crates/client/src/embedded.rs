@@ -6,20 +6,137 @@
 //! all share the machine's RDMA device.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use fusee_control::master::MasterReply;
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 use fusee_core::verbs::MnId;
+use fusee_core::view::Geometry;
+use fusee_fabric::FabricKind;
 use fusee_master::settings::{DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, Lease};
 use fusee_master::{MasterServer, Settings};
 use fusee_memory_node::MemoryNode;
 
+use crate::client::Client;
 use crate::error::ConnectError;
-use crate::options::EmbeddedOptions;
+use crate::options::{FabricChoice, Options};
 use crate::shared::wait;
 
+/// Options of a cluster inside the calling process.
+///
+/// ```
+/// use fusee_client::EmbeddedOptions;
+///
+/// let options = EmbeddedOptions::default().with_memory_nodes(5).with_data_replicas(3);
+/// assert_eq!(options.pool_bytes, 1 << 30);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EmbeddedOptions {
+    /// Memory nodes; at least as many as the replicas. Default: 3.
+    pub memory_nodes: u16,
+    /// Replicas of the index, 1..=5. Default: 3.
+    pub index_replicas: u8,
+    /// Replicas of keys and values, 1..=5. Default: 2.
+    pub data_replicas: u8,
+    /// How sessions reach the memory nodes, whatever the client's options say. TCP goes through loopback
+    /// ports, verbs through the RDMA device of this machine. Default: shared memory.
+    pub fabric: FabricKind,
+    /// Memory that each node lends, in bytes. It is taken from the system as it is used. Default: 1 GiB.
+    pub pool_bytes: u64,
+    /// Sizes of regions, blocks and index buckets, and the limits of keys and values. Default: regions of
+    /// 128 MiB and blocks of 4 MiB; else [`Geometry::default`].
+    pub geometry: Geometry,
+    /// For how many keys to build the index. Default: 1,000,000.
+    pub index_keys: u64,
+    /// Whether to try for huge pages. Default: no.
+    pub huge_pages: bool,
+    /// Options of the client.
+    pub client: Options,
+}
+
+impl EmbeddedOptions {
+    /// Sets [`EmbeddedOptions::memory_nodes`].
+    pub fn with_memory_nodes(self, memory_nodes: u16) -> EmbeddedOptions {
+        EmbeddedOptions { memory_nodes, ..self }
+    }
+
+    /// Sets [`EmbeddedOptions::index_replicas`], 1..=5.
+    pub fn with_index_replicas(self, index_replicas: u8) -> EmbeddedOptions {
+        EmbeddedOptions { index_replicas, ..self }
+    }
+
+    /// Sets [`EmbeddedOptions::data_replicas`], 1..=5.
+    pub fn with_data_replicas(self, data_replicas: u8) -> EmbeddedOptions {
+        EmbeddedOptions { data_replicas, ..self }
+    }
+
+    /// Sets [`EmbeddedOptions::fabric`].
+    pub fn with_fabric(self, fabric: FabricKind) -> EmbeddedOptions {
+        EmbeddedOptions { fabric, ..self }
+    }
+
+    /// Sets [`EmbeddedOptions::pool_bytes`].
+    pub fn with_pool_bytes(self, pool_bytes: u64) -> EmbeddedOptions {
+        EmbeddedOptions { pool_bytes, ..self }
+    }
+
+    /// Sets [`EmbeddedOptions::geometry`].
+    pub fn with_geometry(self, geometry: Geometry) -> EmbeddedOptions {
+        EmbeddedOptions { geometry, ..self }
+    }
+
+    /// Sets [`EmbeddedOptions::index_keys`].
+    pub fn with_index_keys(self, index_keys: u64) -> EmbeddedOptions {
+        EmbeddedOptions { index_keys, ..self }
+    }
+
+    /// Sets [`EmbeddedOptions::huge_pages`].
+    pub fn with_huge_pages(self, huge_pages: bool) -> EmbeddedOptions {
+        EmbeddedOptions { huge_pages, ..self }
+    }
+
+    /// Sets [`EmbeddedOptions::client`].
+    pub fn with_client(self, client: Options) -> EmbeddedOptions {
+        EmbeddedOptions { client, ..self }
+    }
+}
+
+impl Default for EmbeddedOptions {
+    fn default() -> EmbeddedOptions {
+        EmbeddedOptions {
+            memory_nodes: 3,
+            index_replicas: 3,
+            data_replicas: 2,
+            fabric: FabricKind::Shm,
+            pool_bytes: 1 << 30,
+            geometry: Geometry {
+                region_bytes: 128 << 20,
+                block_bytes: 4 << 20,
+                ..Geometry::default()
+            },
+            index_keys: 1_000_000,
+            huge_pages: false,
+            client: Options::default(),
+        }
+    }
+}
+
+impl Client {
+    /// Starts a whole cluster inside this process, for tests and single-process use. It ends,
+    /// and its contents are gone, with the last clone. Needs the feature `embedded`.
+    pub fn embedded(options: EmbeddedOptions) -> Result<Client, ConnectError> {
+        let runtime = Runtime::start("fusee-control")?;
+        let cluster = Cluster::start(&runtime, &options)?;
+        let client_options =
+            Options { fabric: FabricChoice::Only(options.fabric), ..options.client };
+        let (master, nodes) = (cluster.master(), cluster.nodes());
+        Client::join(runtime, master, client_options, nodes, Some(Arc::new(cluster)))
+    }
+}
+
 /// A running embedded cluster. Dropping it ends it.
-pub(crate) struct Cluster {
+struct Cluster {
     // In the order in which they end.
     master: MasterServer,
     nodes: HashMap<MnId, MemoryNode>,
@@ -27,7 +144,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Starts memory nodes and master, and lets them join. The master forms the cluster next.
-    pub fn start(runtime: &Runtime, options: &EmbeddedOptions) -> Result<Cluster, ConnectError> {
+    fn start(runtime: &Runtime, options: &EmbeddedOptions) -> Result<Cluster, ConnectError> {
         let settings = Settings {
             memory_nodes: options.memory_nodes.into(),
             index_replicas: options.index_replicas,
@@ -62,11 +179,11 @@ impl Cluster {
         Ok(Cluster { master, nodes })
     }
 
-    pub fn master(&self) -> MasterClient {
+    fn master(&self) -> MasterClient {
         self.master.client()
     }
 
-    pub fn nodes(&self) -> HashMap<MnId, NodeClient> {
+    fn nodes(&self) -> HashMap<MnId, NodeClient> {
         self.nodes.iter().map(|(name, node)| (*name, node.client())).collect()
     }
 }

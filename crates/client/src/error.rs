@@ -39,6 +39,7 @@ pub enum ConnectError {
     #[error("cannot attach to memory node {0}")]
     Attach(#[from] AttachError),
     /// The embedded cluster did not start.
+    #[cfg(feature = "embedded")]
     #[error("the embedded cluster did not start: {0}")]
     Embedded(String),
     /// The operating system refuses.

@@ -1,6 +1,7 @@
 //! FUSEE for programs: a key-value store in memory that other machines or processes lend.
 //!
-//! ```
+#![cfg_attr(feature = "embedded", doc = "```")]
+#![cfg_attr(not(feature = "embedded"), doc = "```ignore")]
 //! use fusee_client::{Client, EmbeddedOptions};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,15 +30,33 @@
 //!
 //! Every operation is linearizable. An [`Error`] says whether a write may still have happened
 //! ([`Outcome`]).
+//!
+//! # Features
+//!
+//! * `embedded`, on by default: clusters inside the calling process (`Client::embedded`). It brings
+//!   the memory node, the master and the master's store. A program that only joins clusters does
+//!   without: `default-features = false`.
+//!
+//! # Examples
+//!
+//! The repository's `examples/` has five short programs: `embedded`, `connect`, `async_tokio`,
+//! `threads` and `get_many`. `cargo run -p fusee-client --example embedded` runs one.
 #![forbid(unsafe_code)]
 
 mod attachments;
 mod client;
 mod driver;
+#[cfg(feature = "embedded")]
 mod embedded;
 mod error;
 mod executor;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
 pub mod logic;
+// Not all of it is used here: some is for the simulator, which puts parts together in other ways.
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unused_imports)]
+mod logic;
 mod options;
 mod session;
 mod shared;
@@ -45,16 +64,41 @@ mod survey;
 mod sync;
 
 pub use client::Client;
+#[cfg(feature = "embedded")]
+pub use embedded::EmbeddedOptions;
 pub use error::ConnectError;
-pub use fusee_control::master::Status;
-pub use fusee_control::node::Usage;
-pub use fusee_core::stats::{KindStats, OpKind, Stats};
-pub use fusee_core::verbs::{ClientId, MnId};
-pub use fusee_core::view::{Geometry, View};
+pub use fusee_control::rpc::{Role, RpcError};
+pub use fusee_core::host::Damage;
+pub use fusee_core::layout::SizeClass;
+pub use fusee_core::stats::{Cost, KindStats, OpKind, Stats};
+pub use fusee_core::verbs::{ClientId, ClusterId, MnId, VerbError};
 pub use fusee_core::{Error, Outcome};
-pub use fusee_fabric::FabricKind;
+pub use fusee_fabric::any::UnknownFabric;
 pub use fusee_fabric::verbs::CardCounts;
+pub use fusee_fabric::{AttachCause, AttachError, FabricKind, RdmaError};
 pub use logic::CacheStats;
-pub use options::{EmbeddedOptions, FabricChoice, Options};
+pub use options::{FabricChoice, Options};
 pub use session::Session;
+pub use status::{Status, Usage};
 pub use survey::{ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState, SurveyError};
+pub use view::{Geometry, View, ViewError};
+
+/// The master's picture of the cluster ([`Client::status`]), and what a memory node says of itself
+/// ([`Client::usage`]).
+pub mod status {
+    pub use fusee_control::master::{
+        MemberState, MemberStatus, Reconfiguration, Recovery, RecoveryTimes, Scrub, Status,
+    };
+    pub use fusee_control::node::Usage;
+}
+
+/// What a cluster consists of ([`Client::view`]), and how a view becomes the next one.
+pub mod view {
+    pub use fusee_core::change::{
+        Change, Gain, LeavingFrom, NothingLeft, RegionChange, Split, Stage, SubtableChange,
+    };
+    pub use fusee_core::layout::Address;
+    pub use fusee_core::view::{
+        Geometry, Member, Place, Region, Scheme, SlotRef, Subtable, View, ViewError,
+    };
+}

@@ -1,10 +1,12 @@
-//! What a client and an embedded cluster can be told.
+//! Options of a client.
+//!
+//! Options grow: a program starts from the defaults and changes what it needs, with the methods or
+//! field by field. It goes on compiling when there are more.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use fusee_core::view::Geometry;
 use fusee_fabric::FabricKind;
 
 /// Which fabric a client uses.
@@ -16,6 +18,12 @@ pub enum FabricChoice {
     Auto,
     /// This one.
     Only(FabricKind),
+}
+
+impl From<FabricKind> for FabricChoice {
+    fn from(kind: FabricKind) -> FabricChoice {
+        FabricChoice::Only(kind)
+    }
 }
 
 impl FromStr for FabricChoice {
@@ -41,22 +49,35 @@ impl fmt::Display for FabricChoice {
 }
 
 /// Options of a client.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use fusee_client::{FabricKind, Options};
+///
+/// let options = Options::default()
+///     .with_fabric(FabricKind::Tcp)
+///     .with_op_timeout(Duration::from_secs(1));
+/// assert_eq!(options.cache_entries, 100_000);
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
-    /// Which fabric to use.
+    /// Which fabric to use. Default: [`FabricChoice::Auto`].
     pub fabric: FabricChoice,
-    /// Keys whose place a session remembers; 0 turns the index cache off.
+    /// Keys whose place a session remembers; 0 turns the index cache off. Default: 100,000.
     pub cache_entries: usize,
     /// A key whose cached place was wrong in more than this share of its accesses is looked up
-    /// in the index instead (P §4.6). 0..=1; 1 never bypasses the cache.
+    /// in the index instead (P §4.6). 0..=1; 1 never bypasses the cache. Default: 0.5.
     ///
     /// A wrong guess costs the bytes of an object and no round trip, a right one saves a round trip: lower
     /// it if pairs are large and bandwidth is short. `docs/results` has what `fusee bench cache` measured.
     pub cache_threshold: f64,
     /// How long an operation waits for others, at least, before it gives up: for the winner of a
-    /// conflict, or for a memory node's answer to ALLOC.
+    /// conflict, or for a memory node's answer to ALLOC. Default: 5 s.
     pub op_timeout: Duration,
     /// How long to wait for a cluster that is still forming, and for each of its members.
+    /// Default: 5 s.
     pub connect_timeout: Duration,
 }
 
@@ -72,46 +93,29 @@ impl Default for Options {
     }
 }
 
-/// Options of a cluster inside the calling process.
-#[derive(Clone, Debug)]
-pub struct EmbeddedOptions {
-    /// Memory nodes; at least as many as the replicas.
-    pub memory_nodes: u16,
-    /// Replicas of the index, 1..=5.
-    pub index_replicas: u8,
-    /// Replicas of keys and values, 1..=5.
-    pub data_replicas: u8,
-    /// How sessions reach the memory nodes. TCP goes through loopback ports, verbs through the RDMA device of
-    /// this machine.
-    pub fabric: FabricKind,
-    /// Memory that each node lends, in bytes. It is taken from the system as it is used.
-    pub pool_bytes: u64,
-    /// Sizes of regions, blocks and index buckets, and the limits of keys and values.
-    pub geometry: Geometry,
-    /// For how many keys to build the index.
-    pub index_keys: u64,
-    /// Whether to try for huge pages.
-    pub huge_pages: bool,
-    /// Options of the client.
-    pub client: Options,
-}
+impl Options {
+    /// Sets [`Options::fabric`].
+    pub fn with_fabric(self, fabric: impl Into<FabricChoice>) -> Options {
+        Options { fabric: fabric.into(), ..self }
+    }
 
-impl Default for EmbeddedOptions {
-    fn default() -> EmbeddedOptions {
-        EmbeddedOptions {
-            memory_nodes: 3,
-            index_replicas: 3,
-            data_replicas: 2,
-            fabric: FabricKind::Shm,
-            pool_bytes: 1 << 30,
-            geometry: Geometry {
-                region_bytes: 128 << 20,
-                block_bytes: 4 << 20,
-                ..Geometry::default()
-            },
-            index_keys: 1_000_000,
-            huge_pages: false,
-            client: Options::default(),
-        }
+    /// Sets [`Options::cache_entries`].
+    pub fn with_cache_entries(self, cache_entries: usize) -> Options {
+        Options { cache_entries, ..self }
+    }
+
+    /// Sets [`Options::cache_threshold`], 0..=1.
+    pub fn with_cache_threshold(self, cache_threshold: f64) -> Options {
+        Options { cache_threshold, ..self }
+    }
+
+    /// Sets [`Options::op_timeout`].
+    pub fn with_op_timeout(self, op_timeout: Duration) -> Options {
+        Options { op_timeout, ..self }
+    }
+
+    /// Sets [`Options::connect_timeout`].
+    pub fn with_connect_timeout(self, connect_timeout: Duration) -> Options {
+        Options { connect_timeout, ..self }
     }
 }

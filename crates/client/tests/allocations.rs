@@ -14,7 +14,7 @@ fn key(number: u32) -> [u8; 8] {
 
 #[test]
 fn cached_gets_take_no_memory_and_updates_some_for_many_at_a_time() {
-    let options = EmbeddedOptions { fabric: FabricKind::Shm, ..EmbeddedOptions::default() };
+    let options = EmbeddedOptions::default().with_fabric(FabricKind::Shm);
     let client = Client::embedded(options).expect("a cluster");
     let session = client.session().expect("a session");
     let value = [7; 1000];

@@ -13,7 +13,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use common::options;
-use fusee_client::{Client, EmbeddedOptions, Error, FabricKind, Geometry};
+use fusee_client::{Client, Error, FabricKind, Geometry};
 use futures_util::future::join_all;
 use tokio::runtime::{Builder, Runtime};
 
@@ -41,7 +41,7 @@ fn large(fabric: FabricKind, pool_bytes: u64) -> Client {
         max_value_bytes: MIB as u32,
         ..Geometry::default()
     };
-    let options = EmbeddedOptions { pool_bytes, geometry, ..options(fabric) };
+    let options = options(fabric).with_pool_bytes(pool_bytes).with_geometry(geometry);
     Client::embedded(options).unwrap()
 }
 

@@ -269,16 +269,16 @@ fn what_an_older_operation_frees_is_told() {
         acts(Some(0));
         gate.publish_epoch(2);
         // An operation of the second epoch has freed something, and then one of the first.
-        gate.tell_older(gate.moment());
-        assert!(!is_marking || gate.may_mark());
-        gate.tell_older(0);
+        gate.freed.tell_older(gate.moment());
+        assert!(!is_marking || gate.freed.may_mark());
+        gate.freed.tell_older(0);
         acts(None);
         let told = || (gate.pulse().acts_in, gate.pulse().frees_in);
         assert_eq!(told(), (2, 1), "{is_marking}");
-        gate.tell_freed(is_marking.then_some(0));
+        gate.freed.tell(is_marking.then_some(0));
         assert_eq!(told(), if is_marking { (2, 1) } else { (2, 2) });
-        assert!(gate.may_mark());
-        gate.tell_freed(None);
+        assert!(gate.freed.may_mark());
+        gate.freed.tell(None);
         assert_eq!(told(), (2, 2));
     }
 }
@@ -288,14 +288,14 @@ fn what_an_older_operation_frees_is_told() {
 fn what_is_being_marked_is_waited_for_however_long_it_takes() {
     for is_marking in [false, true] {
         let gate = Gate::new(ClientId(5), Arc::new(view(1)), 1);
-        gate.tell_freed(Some(0));
-        assert!(!is_marking || gate.may_mark());
+        gate.freed.tell(Some(0));
+        assert!(!is_marking || gate.freed.may_mark());
         for epoch in 2..100 {
             gate.publish_epoch(epoch);
             gate.pulse();
         }
         assert_eq!(gate.pulse().frees_in, if is_marking { 1 } else { 99 });
-        assert_eq!(gate.may_mark(), is_marking);
+        assert_eq!(gate.freed.may_mark(), is_marking);
     }
 }
 
@@ -316,10 +316,10 @@ fn what_a_session_has_no_use_for_is_handed_on_at_once() {
     rig.answer(renewed(None, &[]));
     rig.pass(100 * MS);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
-    assert_eq!(gate.take_back(), [block(2).block, block(3).block]);
+    assert_eq!(gate.offers.take_back(), [block(2).block, block(3).block]);
     // What is taken back in time stays.
     gate.offer(vec![], vec![block(1)]);
-    assert_eq!(gate.take_back(), []);
+    assert_eq!(gate.offers.take_back(), []);
     rig.pass(100 * MS);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
 }
@@ -350,7 +350,7 @@ fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
         rig.world.hears.set(true);
         let (looking, other) = (rig.open(5), rig.open(6));
         other.offer(vec![block(7)], vec![]);
-        assert_eq!(looking.take_back(), []);
+        assert_eq!(looking.offers.take_back(), []);
         rig.pass(10 * MS);
         rig.answer(called(17));
         assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(6), vec![block(7)])]);
@@ -393,7 +393,7 @@ fn what_an_idle_session_can_spare_is_handed_on_by_the_second_call() {
         rig.pass(100 * MS);
         assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(5), vec![block(1), block(2)])]);
         if !is_idle {
-            assert_eq!(gate.take_back().len(), 2);
+            assert_eq!(gate.offers.take_back().len(), 2);
             gate.offer((3..10).map(block).collect(), vec![]);
         }
         rig.answer(called(18));
@@ -421,15 +421,15 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     assert_eq!(heeded(&rig), 17);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
     // What is offered later waits for the next call.
-    assert_eq!(gate.take_back(), [block(1).block, block(2).block]);
-    assert_eq!(gate.take_back(), []);
+    assert_eq!(gate.offers.take_back(), [block(1).block, block(2).block]);
+    assert_eq!(gate.offers.take_back(), []);
     gate.offer(vec![block(3)], vec![]);
     rig.pass(100 * MS);
     rig.answer(called(0));
     rig.pass(100 * MS);
     rig.answer(called(17));
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
-    assert_eq!(gate.take_back(), []);
+    assert_eq!(gate.offers.take_back(), []);
     rig.pass(100 * MS);
     rig.answer(called(18));
     assert_eq!(rig.world.handed_on.borrow().len(), 2, "it was taken back before");
@@ -437,7 +437,7 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     rig.pass(100 * MS);
     rig.answer(called(19));
     assert_eq!(rig.world.handed_on.borrow()[2], (ClientId(5), vec![block(3)]));
-    assert_eq!(gate.take_back(), [block(3).block]);
+    assert_eq!(gate.offers.take_back(), [block(3).block]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{master, node};
-use fusee_client::{Client, FabricChoice, FabricKind, Options, SurveyError};
+use fusee_client::{Client, FabricKind, Options, SurveyError};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -34,7 +34,7 @@ fn sessions_of_all_threads_end_with_the_client_or_after_it() {
     let watcher = Client::connect(&addr).unwrap();
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
         for round in 0..5u32 {
-            let options = Options { fabric: FabricChoice::Only(fabric), ..Options::default() };
+            let options = Options::default().with_fabric(fabric);
             let client = Client::connect_with(&addr, options).unwrap();
             let (go, wait) = mpsc::channel::<()>();
             let (done, written) = mpsc::channel();
@@ -65,8 +65,8 @@ fn a_session_that_cannot_start_is_not_left_open() {
     lost.stop();
     kept.stop();
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
-        let (fabric, connect_timeout) = (FabricChoice::Only(fabric), Duration::from_millis(200));
-        let options = Options { fabric, connect_timeout, ..Options::default() };
+        let timeout = Duration::from_millis(200);
+        let options = Options::default().with_fabric(fabric).with_connect_timeout(timeout);
         let error = Client::connect_with(&addr, options).unwrap_err().to_string();
         assert!(error.contains("cannot attach to memory node"), "{error}");
     }
@@ -105,7 +105,7 @@ fn a_survey_counts_every_block_once_while_regions_move() {
     master.wait_formed(SOON).unwrap();
     let addr = master.addr().unwrap().to_string();
     let connect = |fabric| {
-        let options = Options { fabric: FabricChoice::Only(fabric), ..Options::default() };
+        let options = Options::default().with_fabric(fabric);
         Client::connect_with(&addr, options).unwrap()
     };
     let clients = [FabricKind::Shm, FabricKind::Tcp].map(connect);
@@ -141,8 +141,8 @@ fn a_survey_outlives_a_memory_node_but_not_the_last() {
     let kept = node(dir.path(), &master);
     let lost = node(dir.path(), &master);
     master.wait_formed(SOON).unwrap();
-    let fabric = FabricChoice::Only(FabricKind::Tcp);
-    let options = Options { fabric, op_timeout: Duration::from_secs(2), ..Options::default() };
+    let fabric = FabricKind::Tcp;
+    let options = Options::default().with_fabric(fabric).with_op_timeout(Duration::from_secs(2));
     let client = Client::connect_with(&master.addr().unwrap().to_string(), options).unwrap();
     client.put(b"key", b"value").unwrap();
     let before = client.survey_memory().unwrap();

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::thread;
 
 use common::options;
-use fusee_client::{Client, EmbeddedOptions, Error, FabricKind, Geometry};
+use fusee_client::{Client, Error, FabricKind, Geometry};
 
 const MAX_KEY: usize = 64 << 10;
 const MAX_VALUE: usize = 1 << 20;
@@ -54,7 +54,7 @@ fn client(fabric: FabricKind) -> Client {
     );
     // Every size class that a session writes takes a block; what is not written costs nothing.
     let pool_bytes = 2 << 30;
-    Client::embedded(EmbeddedOptions { geometry, pool_bytes, ..options(fabric) }).unwrap()
+    Client::embedded(options(fabric).with_geometry(geometry).with_pool_bytes(pool_bytes)).unwrap()
 }
 
 /// Numbers that look random (SplitMix64), the same in every run.

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use common::{fabrics, on_every_fabric, options};
-use fusee_client::{Client, EmbeddedOptions, Error, FabricKind, Geometry, OpKind};
+use fusee_client::{Client, Error, FabricKind, Geometry, OpKind};
 use futures_util::future::join_all;
 
 #[test]
@@ -309,7 +309,7 @@ fn phases_are_within_the_budget() {
 #[test]
 fn guesses_take_two_phases_over_a_network() {
     for (fabric, expected) in [(FabricKind::Tcp, 2), (FabricKind::Shm, 3)] {
-        let options = EmbeddedOptions { data_replicas: 3, ..options(fabric) };
+        let options = options(fabric).with_data_replicas(3);
         let client = Client::embedded(options).unwrap();
         let session = client.session().unwrap();
         session.block_on(async {
@@ -445,12 +445,10 @@ fn an_idle_session_hands_on_what_it_does_not_need() {
 #[test]
 fn every_replication_factor_works() {
     for replicas in 1..=5 {
-        let options = EmbeddedOptions {
-            memory_nodes: 5,
-            index_replicas: replicas,
-            data_replicas: 6 - replicas,
-            ..options(FabricKind::Shm)
-        };
+        let options = options(FabricKind::Shm)
+            .with_memory_nodes(5)
+            .with_index_replicas(replicas)
+            .with_data_replicas(6 - replicas);
         let client = Client::embedded(options).unwrap();
         for i in 0..500u32 {
             client.put(&i.to_le_bytes(), &i.to_be_bytes()).unwrap();
@@ -463,10 +461,10 @@ fn every_replication_factor_works() {
 
 #[test]
 fn impossible_clusters_are_refused() {
-    let too_many = EmbeddedOptions { memory_nodes: 2, ..options(FabricKind::Shm) };
+    let too_many = options(FabricKind::Shm).with_memory_nodes(2);
     let error = Client::embedded(too_many).unwrap_err().to_string();
     assert!(error.contains("replica"), "{error}");
-    let too_small = EmbeddedOptions { pool_bytes: 1 << 20, ..options(FabricKind::Shm) };
+    let too_small = options(FabricKind::Shm).with_pool_bytes(1 << 20);
     let error = Client::embedded(too_small).unwrap_err().to_string();
     assert!(error.contains("pool"), "{error}");
     let unreachable = Client::connect("127.0.0.1:1").unwrap_err().to_string();
@@ -482,7 +480,7 @@ fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
     }
     const KEYS: u64 = 50;
     // Slot and object of a key on one node, whichever it is.
-    let replicas = EmbeddedOptions { data_replicas: 3, ..options(FabricKind::Verbs) };
+    let replicas = options(FabricKind::Verbs).with_data_replicas(3);
     let client = Client::embedded(replicas).unwrap();
     let nodes = client.view().members.len() as u64;
     let session = client.session().unwrap();

@@ -1,8 +1,15 @@
-//! What an operation needs from its surroundings beside verbs: to wait, to get a block, and to
-//! learn of new views.
+//! What an operation needs from its surroundings beside verbs.
 //!
 //! Clocks, randomness and control messages stay outside of this crate. The client library
-//! implements [`Host`] with real timers and RPCs, the simulator with virtual ones.
+//! implements five traits with real timers and RPCs, the simulator with virtual ones:
+//!
+//! * [`Waiting`]: how long an operation waits for others;
+//! * [`Blocks`]: where memory comes from, and who else may have it;
+//! * [`Views`]: the newest view, and what a session may do by one that may be old;
+//! * [`Epochs`]: since when operations run, and when memory that they know of is free;
+//! * [`Reports`]: what somebody else should look after.
+//!
+//! [`Host`] is all of them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -43,7 +50,7 @@ pub enum Granted {
     /// This block is the session's.
     Block(BlockGrant),
     /// None is free, and others have been called upon to hand some on. To be asked again after
-    /// [`Host::await_others`], by an operation that does not act meanwhile.
+    /// [`Blocks::await_others`], by an operation that does not act meanwhile.
     Called,
     /// A newer view has come, by which to ask again.
     NewerView,
@@ -76,13 +83,16 @@ impl Damage {
     }
 }
 
-/// Waiting, blocks and views.
-pub trait Host {
+/// How an operation waits for others.
+pub trait Waiting {
     /// Waits a little before an operation tries for the `attempt`-th time (from 0): longer for
     /// later attempts, with jitter, so that clients in conflict drift apart. `Err` when the
     /// operation has waited long enough.
     fn pause(&self, attempt: u32) -> impl Future<Output = Result<(), GiveUp>>;
+}
 
+/// Where a session's blocks come from, and who else may have them.
+pub trait Blocks {
     /// Gets a block for objects of a class (ALLOC, P §4.4), for an operation that acts by `view`.
     /// [`Error::OutOfMemory`] when no memory node has one, nor anybody else, [`Error::Allocation`] when they
     /// cannot be asked. `to_delete`: it may be one of those that memory nodes keep back for DELETEs.
@@ -102,20 +112,53 @@ pub trait Host {
     /// Whether, when a block was refused the last time, nobody did anything by which memory becomes free.
     fn is_exhausted(&self) -> bool;
 
+    /// Whether the blocks for log objects are so few that sessions lend each other theirs: the pool had
+    /// none left, or the last one came from somebody else.
+    fn lends(&self) -> bool;
+
+    /// Anybody who is short of memory may have these blocks from now on, until they are taken back; the
+    /// first ones first. Those in `surplus` are of no use here, and not wholly free: they are for
+    /// whoever needs objects of their class, and need not wait until somebody is short. `ripens`: others
+    /// are about to become free.
+    fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>, ripens: bool);
+
+    /// Takes back what was offered; returns the blocks that somebody else has got.
+    fn take_back(&self) -> Vec<Address>;
+
+    /// Gives a block back to the pool (FREE, P §4.4), for who acts by `view`. Its bytes are zeros,
+    /// and no operation runs that began before they were. It is not the session's any more, even if
+    /// that fails.
+    fn free_block(&self, block: Address, view: &Arc<View>) -> impl Future<Output = ()>;
+}
+
+/// The newest view, and whether what a session knows still counts.
+pub trait Views {
+    /// The newest view, if it is newer than the one of this number. The fabric reaches its members
+    /// then.
+    fn newer_view(&self, than: u64) -> Option<Arc<View>>;
+
     /// A subtable has no free slot for a key, for an operation that acts by no view now. Waits
     /// until there is a newer view than `view`, in which there may be one; false if there will be
     /// none.
     fn grow_index(&self, subtable: u32, view: &Arc<View>) -> impl Future<Output = bool>;
 
-    /// The newest view, if it is newer than the one of this number. The fabric reaches its members
-    /// then.
-    fn newer_view(&self, than: u64) -> Option<Arc<View>>;
+    /// Whether the master has heard the session less than a lease ago: so nothing has taken effect by
+    /// now that the session has not acknowledged.
+    fn is_heard(&self) -> bool;
 
+    /// For a session that is not heard, and gets no answer from a member of a view that is stable: has the others bar
+    /// it, as far as that is due. Those who do, if they are more than half of all members and a lease has
+    /// been over since they were: whoever may have counted as heard until then does not any more.
+    fn bar(&self, node: MnId, view: &Arc<View>) -> impl Future<Output = Option<Vec<MnId>>>;
+}
+
+/// Since when operations act, and when all of those have ended that may know of some memory.
+pub trait Epochs {
     /// The moment: a number that grows when a view has come, or an epoch. In an earlier moment than
     /// the one of a view, `newer_view` may find that view or not; from that moment on it does.
     fn moment(&self) -> u64;
 
-    /// Tells others since when the operations act. In one order with [`Host::moment`] for everybody:
+    /// Tells others since when the operations act. In one order with [`Epochs::moment`] for everybody:
     /// who makes a new moment after this finds what was told, or a later `moment` finds the new one.
     fn tell(&self, acting: Acting);
 
@@ -137,19 +180,10 @@ pub trait Host {
     /// they must stay as they are.
     fn may_mark(&self) -> bool;
 
-    /// Anybody who is short of memory may have these blocks from now on, until they are taken back; the
-    /// first ones first. Those in `surplus` are of no use here, and not wholly free: they are for
-    /// whoever needs objects of their class, and need not wait until somebody is short. `ripens`: others
-    /// are about to become free.
-    fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>, ripens: bool);
-
-    /// Takes back what was offered; returns the blocks that somebody else has got.
-    fn take_back(&self) -> Vec<Address>;
-
     /// The newest epoch that the session knows; the newest of all is at most one later.
     fn epoch(&self) -> u64;
 
-    /// Gives a name to this very moment, for [`Host::has_passed`].
+    /// Gives a name to this very moment, for [`Epochs::has_passed`].
     fn mark(&self) -> u64;
 
     /// Whether all operations of all sessions have ended that had begun before a mark.
@@ -158,28 +192,18 @@ pub trait Host {
     /// Whether, in addition, the bits of all objects are set that those operations freed, as far as
     /// they will ever be.
     fn is_settled(&self, mark: u64) -> bool;
+}
 
-    /// Gives a block back to the pool (FREE, P §4.4), for who acts by `view`. Its bytes are zeros,
-    /// and no operation runs that began before they were. It is not the session's any more, even if
-    /// that fails.
-    fn free_block(&self, block: Address, view: &Arc<View>) -> impl Future<Output = ()>;
-
+/// What somebody else should know of.
+pub trait Reports {
     /// Replicas of an object are damaged, of which so many were written anew: somebody should be told.
     fn found_damage(&self, damage: Damage);
-
-    /// Whether the blocks for log objects are so few that sessions lend each other theirs: the pool had
-    /// none left, or the last one came from somebody else.
-    fn lends(&self) -> bool;
-
-    /// Whether the master has heard the session less than a lease ago: so nothing has taken effect by
-    /// now that the session has not acknowledged.
-    fn is_heard(&self) -> bool;
-
-    /// For a session that is not heard, and gets no answer from a member of a view that is stable: has the others bar
-    /// it, as far as that is due. Those who do, if they are more than half of all members and a lease has
-    /// been over since they were: whoever may have counted as heard until then does not any more.
-    fn bar(&self, node: MnId, view: &Arc<View>) -> impl Future<Output = Option<Vec<MnId>>>;
 
     /// A memory node did not answer: somebody should look after it.
     fn report_unreachable(&self, node: MnId);
 }
+
+/// The surroundings of a session: whatever implements the five traits.
+pub trait Host: Waiting + Blocks + Views + Epochs + Reports {}
+
+impl<H: Waiting + Blocks + Views + Epochs + Reports> Host for H {}

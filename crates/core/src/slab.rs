@@ -83,7 +83,7 @@ pub(crate) struct Seen {
     /// The bitmap: that of the place that leads the region since this view
     /// ([`Region::led_since`](crate::view::Region::led_since)).
     pub led_since: u64,
-    /// When they had been seen ([`Host::mark`](crate::host::Host::mark)).
+    /// When they had been seen ([`Epochs::mark`](crate::host::Epochs::mark)).
     pub mark: u64,
     /// Number and bits of every word that is not zero.
     pub words: Vec<(u32, u64)>,

@@ -34,7 +34,7 @@ pub struct ConnectArgs {
 impl ConnectArgs {
     /// Joins the cluster.
     pub fn connect(&self) -> Result<Client, Failure> {
-        let options = Options { fabric: self.fabric, ..Options::default() };
+        let options = Options::default().with_fabric(self.fabric);
         join(&self.master, options)
     }
 }

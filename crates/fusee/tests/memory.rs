@@ -3,7 +3,7 @@
 
 mod common;
 
-use fusee_client::{Client, FabricChoice, FabricKind, Options, Session};
+use fusee_client::{Client, FabricKind, Options, Session};
 use serde_json::Value;
 
 use common::{Up, eventually, signal};
@@ -16,7 +16,7 @@ const SMALL: u64 = 128;
 const LARGE: u64 = 64 << 10;
 
 fn connect(up: &Up, fabric: FabricKind) -> Client {
-    let options = Options { fabric: FabricChoice::Only(fabric), ..Options::default() };
+    let options = Options::default().with_fabric(fabric);
     Client::connect_with(&up.master, options).unwrap()
 }
 

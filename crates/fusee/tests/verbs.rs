@@ -9,7 +9,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use common::{Up, finish, fusee};
-use fusee_client::{Client, FabricChoice, FabricKind, Options};
+use fusee_client::{Client, FabricKind, Options};
 
 fn has_device() -> bool {
     let found = fs::read_dir("/sys/class/infiniband").is_ok_and(|mut all| all.next().is_some());
@@ -92,7 +92,7 @@ fn memory_nodes_do_nothing_while_others_read() {
         return;
     }
     let up = Up::start(&["--pool", "256MiB", "--fabric", "verbs"]);
-    let options = Options { fabric: FabricChoice::Only(FabricKind::Verbs), ..Options::default() };
+    let options = Options::default().with_fabric(FabricKind::Verbs);
     let client = Client::connect_with(&up.master, options).unwrap();
     let keys: Vec<[u8; 4]> = (0..64u32).map(u32::to_le_bytes).collect();
     keys.iter().for_each(|key| client.put(key, &[7; 1000]).unwrap());

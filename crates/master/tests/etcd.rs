@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use etcd_server::EtcdServer;
-use fusee_client::{Client, FabricChoice, FabricKind, Options};
+use fusee_client::{Client, FabricKind, Options};
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_control::rpc::{MasterClient, MasterService, RpcClient, RpcError, Runtime};
 use fusee_core::view::{Geometry, View};
@@ -403,8 +403,8 @@ impl Load {
 fn the_load_goes_on_when_the_leader_dies_and_a_memory_node_with_it() {
     let Some(mut cluster) = Cluster::start_with(64 << 20) else { return };
     let addrs: Vec<&str> = cluster.masters.iter().map(|master| master.addr.as_str()).collect();
-    let fabric = FabricChoice::Only(FabricKind::Tcp);
-    let options = Options { fabric, op_timeout: LONG, ..Options::default() };
+    let fabric = FabricKind::Tcp;
+    let options = Options::default().with_fabric(fabric).with_op_timeout(LONG);
     let client = Client::connect_with(&addrs.join(","), options).unwrap();
     let load = Load::default();
     std::thread::scope(|scope| {

@@ -110,18 +110,16 @@ impl Loaded {
         memory_nodes: u16,
         key: impl Fn(u32) -> [u8; KEY_BYTES],
     ) -> Result<Loaded, Failure> {
-        let client = Options { cache_entries: 2 * size.keys as usize, ..Options::default() };
-        let client = Client::embedded(EmbeddedOptions {
-            memory_nodes,
-            index_replicas: size.index_replicas,
-            data_replicas: size.data_replicas,
-            fabric,
-            huge_pages: size.huge_pages,
-            pool_bytes: size.pool_bytes(memory_nodes),
-            index_keys: u64::from(size.keys),
-            client,
-            ..EmbeddedOptions::default()
-        })?;
+        let options = EmbeddedOptions::default()
+            .with_memory_nodes(memory_nodes)
+            .with_index_replicas(size.index_replicas)
+            .with_data_replicas(size.data_replicas)
+            .with_fabric(fabric)
+            .with_huge_pages(size.huge_pages)
+            .with_pool_bytes(size.pool_bytes(memory_nodes))
+            .with_index_keys(u64::from(size.keys))
+            .with_client(Options::default().with_cache_entries(2 * size.keys as usize));
+        let client = Client::embedded(options)?;
         let session = client.session()?;
         let value = vec![7; size.pair_bytes as usize - KEY_BYTES];
         session.block_on(async {

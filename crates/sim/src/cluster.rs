@@ -28,7 +28,7 @@ use crate::control::{Control, Cut, NoAnswer};
 use crate::counts::count;
 use crate::danger::Dangers;
 use crate::engine::{Nanos, ProcessId, Sim};
-use crate::environment::{Link, SimEnvironment, SimSession};
+use crate::environment::{Link, SimEnvironment, SimSession, error};
 use crate::executor::Executor;
 use crate::fabric::SimFabric;
 use crate::network::{Network, NetworkOptions};
@@ -662,7 +662,7 @@ impl Cluster {
     ) -> Result<SimSession, ConnectError> {
         let asked_at = self.0.sim.clock_of(process);
         let asked = self.ask_master(process, MasterRequest::Open, 1_000_000).await;
-        let reply = asked.map_err(|why| ConnectError::Embedded(format!("{why:?}")))?;
+        let reply = asked.map_err(|why| error("master".into(), why))?;
         let opened = Opened::from(reply)?;
         let client = opened.client;
         // Without time there are tests that stand in for the master.

@@ -51,7 +51,7 @@ fn nanos(time: Duration) -> Nanos {
     Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX / 4)
 }
 
-fn error(addr: String, why: NoAnswer) -> RpcError {
+pub(crate) fn error(addr: String, why: NoAnswer) -> RpcError {
     match why {
         NoAnswer::Closed => RpcError::Closed { addr },
         NoAnswer::TimedOut => RpcError::TimedOut { addr },

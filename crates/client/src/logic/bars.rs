@@ -3,7 +3,7 @@
 //! Where neither the master nor a primary answers, the session asks all other members to bar the primary. When more
 //! than half of all members do, no lease is granted any more, and it waits for a lease, by its own clock: the
 //! longest that it, or any of those members, has ever been told. Whoever may have counted as heard does not any more
-//! then, and backups may be read (`fusee_core::host::Host::bar`).
+//! then, and backups may be read (`fusee_core::host::Views::bar`).
 //!
 //! All of that is for one view. One operation asks at a time, the others look what came of it.
 
@@ -94,7 +94,7 @@ impl Bars {
         self.state.borrow().view > view
     }
 
-    /// Asks whoever does not bar it yet, if that is due; see `Host::bar`. `lease`: the longest that the session has
+    /// Asks whoever does not bar it yet, if that is due; see `Views::bar`. `lease`: the longest that the session has
     /// been told.
     pub async fn bar(
         &self,

@@ -167,7 +167,7 @@ impl<E: Environment> BlockSource<E> {
         self.client
     }
 
-    /// See [`Host::lends`](fusee_core::host::Host::lends).
+    /// See [`Blocks::lends`](fusee_core::host::Blocks::lends).
     pub fn lends(&self) -> bool {
         self.lends.get()
     }

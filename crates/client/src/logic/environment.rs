@@ -44,10 +44,10 @@ pub trait Environment {
     /// nodes that are none any more.
     fn adopt(&self, view: &View);
 
-    /// See [`Host::began`](fusee_core::host::Host::began).
+    /// See [`Epochs::began`](fusee_core::host::Epochs::began).
     fn began(&self, _moment: u64) {}
 
-    /// See [`Host::ended`](fusee_core::host::Host::ended).
+    /// See [`Epochs::ended`](fusee_core::host::Epochs::ended).
     fn ended(&self, _moment: u64) {}
 
     /// Tells the master that a memory node does not answer. Nobody waits for it.

@@ -46,44 +46,44 @@ fn what_waits_is_as_old_as_the_oldest_operation_that_freed_it() {
     let older = gate.moment();
     gate.tell(Acting { oldest: Some(older), stopped: 0 });
     pass_epochs(&gate, 2);
-    gate.tell_older(gate.moment());
+    gate.freed.tell_older(gate.moment());
     assert_eq!(frees_in(&gate), 0, "the older one still acts");
-    gate.tell_older(older);
+    gate.freed.tell_older(older);
     gate.tell(Acting { oldest: None, stopped: 0 });
     assert_eq!(frees_in(&gate), 0);
-    gate.tell_older(gate.moment());
+    gate.freed.tell_older(gate.moment());
     assert_eq!(frees_in(&gate), 0, "a newer one changes nothing");
-    assert!(gate.may_mark());
+    assert!(gate.freed.may_mark());
     assert_eq!(frees_in(&gate), 0, "it is not marked yet");
-    gate.tell_freed(None);
+    gate.freed.tell(None);
     assert_eq!(frees_in(&gate), 2);
 }
 
 #[test]
 fn what_waits_for_long_is_revoked_and_never_marked() {
     let gate = gate();
-    gate.tell_older(gate.moment());
+    gate.freed.tell_older(gate.moment());
     pass_epochs(&gate, REVOKED_AFTER);
     assert_eq!(frees_in(&gate), 0);
     pass_epochs(&gate, REVOKED_AFTER + 1);
     assert_eq!(frees_in(&gate), REVOKED_AFTER + 1);
-    gate.tell_older(gate.moment());
-    assert!(!gate.may_mark(), "all of it is revoked");
-    gate.tell_older(gate.moment());
-    assert!(gate.may_mark(), "that was freed since");
+    gate.freed.tell_older(gate.moment());
+    assert!(!gate.freed.may_mark(), "all of it is revoked");
+    gate.freed.tell_older(gate.moment());
+    assert!(gate.freed.may_mark(), "that was freed since");
 }
 
 /// Else somebody would mark it for the second time, as garbage that nobody marks.
 #[test]
 fn what_is_being_marked_is_not_revoked() {
     let gate = gate();
-    gate.tell_older(gate.moment());
-    assert!(gate.may_mark());
+    gate.freed.tell_older(gate.moment());
+    assert!(gate.freed.may_mark());
     pass_epochs(&gate, 3 * REVOKED_AFTER);
     assert_eq!(frees_in(&gate), 0);
-    gate.tell_older(gate.moment());
+    gate.freed.tell_older(gate.moment());
     assert_eq!(frees_in(&gate), 0);
-    gate.tell_freed(None);
+    gate.freed.tell(None);
     assert_eq!(frees_in(&gate), 3 * REVOKED_AFTER);
 }
 
@@ -91,15 +91,15 @@ fn what_is_being_marked_is_not_revoked() {
 #[test]
 fn a_mark_has_passed_when_a_later_question_has() {
     let gate = gate();
-    gate.asks(3);
+    gate.questions.asks(3);
     let mark = gate.mark();
-    gate.tell_passed(3, 3);
-    assert!(!gate.has_passed(mark) && !gate.is_settled(mark));
-    assert!(gate.reclaims() && gate.wants_to_ask());
-    gate.tell_passed(4, 3);
-    assert!(gate.has_passed(mark) && !gate.is_settled(mark));
-    gate.tell_passed(4, 4);
-    assert!(gate.is_settled(mark));
+    gate.questions.tell_passed(3, 3);
+    assert!(!gate.questions.has_passed(mark) && !gate.questions.is_settled(mark));
+    assert!(gate.questions.are_awaited() && gate.questions.are_wanted());
+    gate.questions.tell_passed(4, 3);
+    assert!(gate.questions.has_passed(mark) && !gate.questions.is_settled(mark));
+    gate.questions.tell_passed(4, 4);
+    assert!(gate.questions.is_settled(mark));
 }
 
 /// Whoever is short of memory may ask again as long as somebody says so.
@@ -111,20 +111,23 @@ fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
     gate.tell(Acting { oldest: Some(0), stopped: 0 });
     assert!(stirs(), "an operation runs");
     gate.tell(Acting { oldest: None, stopped: 0 });
-    gate.tell_freed(Some(0));
+    gate.freed.tell(Some(0));
     assert!(stirs(), "something waits to be marked");
-    gate.tell_freed(None);
-    gate.take_back();
-    assert!(gate.withholds(1) && stirs(), "it looks for memory, and others have called for some");
+    gate.freed.tell(None);
+    gate.offers.take_back();
+    assert!(
+        gate.offers.withholds(1) && stirs(),
+        "it looks for memory, and others have called for some"
+    );
     gate.tell(Acting { oldest: Some(0), stopped: 0 });
     gate.offer(vec![], vec![]);
     assert!(stirs(), "an operation runs");
-    gate.take_back();
-    assert!(!gate.withholds(1) && !stirs(), "it had nothing, and goes on looking");
+    gate.offers.take_back();
+    assert!(!gate.offers.withholds(1) && !stirs(), "it had nothing, and goes on looking");
     gate.tell(Acting { oldest: None, stopped: 0 });
-    gate.tell_ripening(true);
+    gate.offers.tell_ripening(true);
     assert!(stirs(), "a block is on its way to the pool");
-    gate.tell_ripening(false);
+    gate.offers.tell_ripening(false);
     assert!(!stirs());
 }
 
@@ -139,17 +142,17 @@ fn a_call_gets_its_part_at_the_moment_of_the_offer() {
         first: 0,
         marked: None,
     };
-    gate.take_back();
-    assert!(gate.withholds(7) && !gate.has_to_hand_on());
+    gate.offers.take_back();
+    assert!(gate.offers.withholds(7) && !gate.offers.are_pressing());
     gate.offer(vec![left(1), left(2)], vec![]);
-    assert!(gate.has_to_hand_on());
-    assert_eq!(gate.take_back(), [left(1).block]);
+    assert!(gate.offers.are_pressing());
+    assert_eq!(gate.offers.take_back(), [left(1).block]);
     // It need not be waited for any more, and nothing more of it is handed on for this call.
-    assert!(!gate.withholds(7));
+    assert!(!gate.offers.withholds(7));
     gate.offer(vec![left(2)], vec![]);
-    let batch = gate.hand_on(7).expect("the master does not know of it yet");
+    let batch = gate.offers.hand_on(7).expect("the master does not know of it yet");
     assert_eq!(batch.leftovers, [left(1)]);
-    gate.handed_on(batch.serial);
-    assert_eq!(gate.hand_on(7), None);
-    assert!(!gate.has_to_hand_on());
+    gate.offers.handed_on(batch.serial);
+    assert_eq!(gate.offers.hand_on(7), None);
+    assert!(!gate.offers.are_pressing());
 }

@@ -20,8 +20,8 @@
 //!   its way and arrive after its `Close`. Names are never used twice, so an answer about it finds
 //!   nobody here, and the master has to pay no heed to a session that it knows has ended.
 //! * When somebody is short of memory, the master says so in its answer: then some of what the sessions
-//!   have offered is handed on ([`Gate::hand_on`]), before the next question. What the master has not
-//!   acknowledged is handed on again.
+//!   have offered is handed on ([`hand_on`](super::Offers::hand_on)), before the next question. What
+//!   the master has not acknowledged is handed on again.
 //! * A master that answers at once is asked every [`Timing::pace`], one that is away more and more
 //!   seldom, up to [`Timing::last_retry`]. Nothing ends on this side because time has passed.
 //!
@@ -136,7 +136,7 @@ struct State {
     epochs: Epochs,
     /// Questions to the master so far.
     asked: u64,
-    /// The questions that nobody waits for any more: see [`Gate::tell_passed`].
+    /// The questions that nobody waits for any more: see [`tell_passed`](super::Questions::tell_passed).
     passed: Marks,
     settled: Marks,
     /// The last call for memory that was heeded.
@@ -234,7 +234,7 @@ impl Keeper {
     pub fn open(&self, gate: Arc<Gate>) {
         let mut state = self.state();
         let view = gate.view();
-        gate.asks(state.asked);
+        gate.questions.asks(state.asked);
         gate.set_keeper(self.changed.clone());
         state.epochs.newest = state.epochs.newest.max(gate.epoch());
         state.gates.push(gate);
@@ -309,7 +309,7 @@ impl Keeper {
         let mut withheld = false;
         // All at once: no session is renewed meanwhile.
         let all = gates.iter().map(|gate| {
-            let is_withheld = waits && gate.withholds(call);
+            let is_withheld = waits && gate.offers.withholds(call);
             withheld |= is_withheld;
             self.hand_on_of(gate, if is_withheld { 0 } else { call }, outside)
         });
@@ -323,18 +323,20 @@ impl Keeper {
 
     /// Of one session; whether the master knows.
     async fn hand_on_of(&self, gate: &Gate, call: u64, outside: &impl Keeping) -> bool {
-        let mut next = gate.hand_on(call);
+        let mut next = gate.offers.hand_on(call);
         while let Some(batch) = next {
             let serial = batch.serial;
             let request = batch.request(gate.client());
             match outside.ask_master(request, self.timing().deadline / 2).await {
-                Ok(MasterReply::Done | MasterReply::Refused { .. }) => gate.handed_on(serial),
+                Ok(MasterReply::Done | MasterReply::Refused { .. }) => {
+                    gate.offers.handed_on(serial)
+                }
                 other => {
                     tracing::debug!(?other, "blocks are not handed on yet");
                     return false;
                 }
             }
-            next = gate.hand_on(call);
+            next = gate.offers.hand_on(call);
         }
         true
     }
@@ -356,8 +358,8 @@ impl Keeper {
         state.asked += 1;
         let question = state.asked;
         // Before it is sent: whoever takes a mark from now on waits for a later one.
-        state.open().for_each(|gate| gate.asks(question));
-        let reclaims = state.open().any(|gate| gate.reclaims());
+        state.open().for_each(|gate| gate.questions.asks(question));
+        let reclaims = state.open().any(|gate| gate.questions.are_awaited());
         let sessions: Vec<Pulse> = state.open().map(|gate| gate.pulse()).collect();
         // By what is told, not by another look: that could find an acknowledgement which the
         // pulse does not have yet.
@@ -379,7 +381,8 @@ impl Keeper {
         let changed = poll_fn(|context| {
             self.changed.register(context.waker());
             let state = self.state();
-            let wanted = state.open().any(|gate| gate.wants_to_ask() || gate.has_to_hand_on());
+            let wanted =
+                state.open().any(|gate| gate.questions.are_wanted() || gate.offers.are_pressing());
             match state.changes {
                 changes if changes == told.changes && !wanted => Poll::Pending,
                 _ => Poll::Ready(()),
@@ -445,10 +448,10 @@ impl Keeper {
         state.follow_lease(lease_ms);
         let until = heard_until(told.at, lease_ms, behind_ms);
         for gate in state.open() {
-            gate.tell_lease(Duration::from_millis(lease_ms));
+            gate.lease.tell(Duration::from_millis(lease_ms));
         }
         for gate in state.open().filter(|gate| told.named.contains(&gate.client())) {
-            gate.hear(until);
+            gate.lease.hear(until);
         }
         let is_newer = state.pass(told.question, epochs, mark);
         Some(match view.map(|view| state.follow(view, broken)) {
@@ -496,7 +499,7 @@ impl State {
             if is_newer {
                 gate.publish_epoch(epochs.newest);
             }
-            gate.tell_passed(passed, settled);
+            gate.questions.tell_passed(passed, settled);
         }
         is_newer
     }

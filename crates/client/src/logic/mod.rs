@@ -5,6 +5,12 @@
 //! Time and messages come in through an [`Environment`], verbs go out through a
 //! [`Fabric`](fusee_core::verbs::Fabric). The real ones are threads, timers and sockets; the
 //! simulator brings virtual ones and runs this same code.
+//!
+//! No part of this is API. It is public only with the feature `internals`, which the simulator and
+//! some tests turn on, and hidden from the documentation then. A feature, and not a crate of its
+//! own: a crate would have to publish the same types again to the client beside it, which is their
+//! only other user. The feature changes who may name things and nothing else, so a build of the
+//! workspace, in which it is on for all, is the same program.
 
 mod bars;
 mod blocks;
@@ -20,7 +26,7 @@ mod waiting;
 
 pub use cache::{CacheStats, IndexCache};
 pub use environment::Environment;
-pub use gate::Gate;
+pub use gate::{Freed, Gate, Lease, Offers, Questions};
 pub use keeper::{Keeper, Keeping, Timing, counted};
 pub use session::{Leaving, LogicOptions, Opened, Session};
 pub use waiting::SessionHost;

@@ -70,7 +70,7 @@ impl Opened {
     /// The gate of the session, for which the master was asked at this time.
     pub fn gate(self, asked_at: Duration) -> Gate {
         let gate = Gate::new(self.client, Arc::new(self.view), self.epoch);
-        gate.tell_lease(Duration::from_millis(self.lease_ms));
+        gate.lease.tell(Duration::from_millis(self.lease_ms));
         gate.heard_until(heard_until(asked_at, self.lease_ms, self.behind_ms))
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::{Error, Outcome};
-use fusee_core::host::{Acting, Damage, GiveUp, Granted, Host};
+use fusee_core::host::{Acting, Blocks, Damage, Epochs, GiveUp, Granted, Reports, Views, Waiting};
 use fusee_core::layout::{Address, SizeClass};
 use fusee_core::slab::Rest;
 use fusee_core::verbs::MnId;
@@ -111,7 +111,7 @@ impl<E: Environment> SessionHost<E> {
     }
 }
 
-impl<E: Environment> Host for SessionHost<E> {
+impl<E: Environment> Waiting for SessionHost<E> {
     async fn pause(&self, attempt: u32) -> Result<(), GiveUp> {
         // Nobody who is shut out gets to see what it waits for.
         if attempt >= self.max_attempts || self.gate.is_expelled() {
@@ -130,7 +130,9 @@ impl<E: Environment> Host for SessionHost<E> {
         }
         Ok(())
     }
+}
 
+impl<E: Environment> Blocks for SessionHost<E> {
     async fn alloc_block(
         &self,
         class: SizeClass,
@@ -189,6 +191,36 @@ impl<E: Environment> Host for SessionHost<E> {
         self.blocks.is_exhausted()
     }
 
+    fn lends(&self) -> bool {
+        self.blocks.lends()
+    }
+
+    fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>, ripens: bool) {
+        self.gate.offers.tell_ripening(ripens);
+        let view = self.gate.view();
+        let give_up = |rests| self.blocks.give_up(rests, &view);
+        self.gate.offer(give_up(spare), give_up(surplus));
+    }
+
+    fn take_back(&self) -> Vec<Address> {
+        let gone = self.gate.offers.take_back();
+        self.blocks.forget(&gone);
+        let geometry = self.gate.view().geometry;
+        gone.iter().map(|gone| geometry.block_address(gone.region, gone.block)).collect()
+    }
+
+    async fn free_block(&self, block: Address, view: &Arc<View>) {
+        self.blocks.free(block, view).await;
+    }
+}
+
+impl<E: Environment> Views for SessionHost<E> {
+    fn newer_view(&self, than: u64) -> Option<Arc<View>> {
+        let view = self.gate.newer_view(than)?;
+        self.env.adopt(&view);
+        Some(view)
+    }
+
     async fn grow_index(&self, subtable: u32, view: &Arc<View>) -> bool {
         let request = MasterRequest::Split { subtable, view: view.number };
         match self.env.ask_master(request, SPLIT_DEADLINE.min(self.op_timeout)).await {
@@ -201,33 +233,27 @@ impl<E: Environment> Host for SessionHost<E> {
         }
     }
 
-    fn newer_view(&self, than: u64) -> Option<Arc<View>> {
-        let view = self.gate.newer_view(than)?;
-        self.env.adopt(&view);
-        Some(view)
+    #[inline]
+    fn is_heard(&self) -> bool {
+        self.gate.lease.is_heard(self.env.now())
     }
 
+    async fn bar(&self, node: MnId, view: &Arc<View>) -> Option<Vec<MnId>> {
+        if self.is_heard() || self.gate.is_expelled() {
+            return None;
+        }
+        let (client, lease) = (self.blocks.client(), self.gate.lease.longest());
+        self.bars.bar(&*self.env, client, node, view, lease).await
+    }
+}
+
+impl<E: Environment> Epochs for SessionHost<E> {
     fn moment(&self) -> u64 {
         self.gate.moment()
     }
 
-    #[inline]
-    fn is_heard(&self) -> bool {
-        self.gate.is_heard(self.env.now())
-    }
-
     fn tell(&self, acting: Acting) {
         self.gate.tell(acting);
-    }
-
-    fn found_damage(&self, damage: Damage) {
-        tracing::warn!(
-            damaged = damage.found,
-            repaired = damage.repaired,
-            "replicas of an object do not hold what was written there: memory is failing, or somebody \
-             else writes to it"
-        );
-        self.gate.found_damage(damage);
     }
 
     fn began(&self, moment: u64) {
@@ -238,34 +264,16 @@ impl<E: Environment> Host for SessionHost<E> {
         self.env.ended(moment);
     }
 
-    fn lends(&self) -> bool {
-        self.blocks.lends()
-    }
-
     fn tell_freed(&self, since: Option<u64>) {
-        self.gate.tell_freed(since);
+        self.gate.freed.tell(since);
     }
 
     fn tell_older(&self, since: u64) {
-        self.gate.tell_older(since);
+        self.gate.freed.tell_older(since);
     }
 
     fn may_mark(&self) -> bool {
-        self.gate.may_mark()
-    }
-
-    fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>, ripens: bool) {
-        self.gate.tell_ripening(ripens);
-        let view = self.gate.view();
-        let give_up = |rests| self.blocks.give_up(rests, &view);
-        self.gate.offer(give_up(spare), give_up(surplus));
-    }
-
-    fn take_back(&self) -> Vec<Address> {
-        let gone = self.gate.take_back();
-        self.blocks.forget(&gone);
-        let geometry = self.gate.view().geometry;
-        gone.iter().map(|gone| geometry.block_address(gone.region, gone.block)).collect()
+        self.gate.freed.may_mark()
     }
 
     fn epoch(&self) -> u64 {
@@ -277,23 +285,23 @@ impl<E: Environment> Host for SessionHost<E> {
     }
 
     fn has_passed(&self, mark: u64) -> bool {
-        self.gate.has_passed(mark)
+        self.gate.questions.has_passed(mark)
     }
 
     fn is_settled(&self, mark: u64) -> bool {
-        self.gate.is_settled(mark)
+        self.gate.questions.is_settled(mark)
     }
+}
 
-    async fn free_block(&self, block: Address, view: &Arc<View>) {
-        self.blocks.free(block, view).await;
-    }
-
-    async fn bar(&self, node: MnId, view: &Arc<View>) -> Option<Vec<MnId>> {
-        if self.is_heard() || self.gate.is_expelled() {
-            return None;
-        }
-        let (client, lease) = (self.blocks.client(), self.gate.longest_lease());
-        self.bars.bar(&*self.env, client, node, view, lease).await
+impl<E: Environment> Reports for SessionHost<E> {
+    fn found_damage(&self, damage: Damage) {
+        tracing::warn!(
+            damaged = damage.found,
+            repaired = damage.repaired,
+            "replicas of an object do not hold what was written there: memory is failing, or somebody \
+             else writes to it"
+        );
+        self.gate.found_damage(damage);
     }
 
     fn report_unreachable(&self, node: MnId) {

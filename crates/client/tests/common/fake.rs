@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fusee_client::{Client, ClientId, FabricChoice, FabricKind, MnId, Options, View};
+use fusee_client::{Client, ClientId, FabricKind, MnId, Options, View};
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
 use fusee_control::rpc::{self, MasterClient, MasterService, Runtime, Server};
 
@@ -69,7 +69,7 @@ impl FakeMaster {
     }
 
     pub fn connect(&self, fabric: FabricKind) -> Client {
-        let options = Options { fabric: FabricChoice::Only(fabric), ..Options::default() };
+        let options = Options::default().with_fabric(fabric);
         Client::connect_with(&self.server.addr().unwrap().to_string(), options).unwrap()
     }
 

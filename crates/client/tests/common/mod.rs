@@ -11,18 +11,17 @@ use fusee_memory_node::{Config as NodeConfig, MemoryNode};
 
 /// Options of a cluster that is quick to start.
 pub fn options(fabric: FabricKind) -> EmbeddedOptions {
-    EmbeddedOptions {
-        fabric,
-        pool_bytes: 64 << 20,
-        geometry: Geometry {
-            region_bytes: 16 << 20,
-            block_bytes: 1 << 20,
-            max_value_bytes: 512 << 10,
-            ..Geometry::default()
-        },
-        index_keys: 20_000,
-        ..EmbeddedOptions::default()
-    }
+    let geometry = Geometry {
+        region_bytes: 16 << 20,
+        block_bytes: 1 << 20,
+        max_value_bytes: 512 << 10,
+        ..Geometry::default()
+    };
+    EmbeddedOptions::default()
+        .with_fabric(fabric)
+        .with_pool_bytes(64 << 20)
+        .with_geometry(geometry)
+        .with_index_keys(20_000)
 }
 
 /// The fabrics of this machine: verbs only with an RDMA device, and if `FUSEE_RDMA_REQUIRED` is 1, not without.

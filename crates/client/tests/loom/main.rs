@@ -16,7 +16,7 @@ mod barrier;
 // The gate needs not all of it.
 #[allow(dead_code)]
 mod fabric;
-#[path = "../../src/logic/gate.rs"]
+#[path = "../../src/logic/gate/mod.rs"]
 // The models pass views and epochs, and no blocks.
 #[allow(dead_code, rustdoc::broken_intra_doc_links)]
 mod gate;

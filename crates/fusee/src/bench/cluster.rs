@@ -182,12 +182,10 @@ pub fn open(
     cluster: &ClusterArgs,
     available: Option<u64>,
 ) -> Result<Target, Failure> {
-    let options = Options {
-        fabric: cluster.fabric,
-        cache_entries: load.cache_entries,
-        cache_threshold: load.cache_threshold,
-        ..Options::default()
-    };
+    let options = Options::default()
+        .with_fabric(cluster.fabric)
+        .with_cache_entries(load.cache_entries)
+        .with_cache_threshold(load.cache_threshold);
     if let Some(master) = &cluster.master {
         let client = connect::join(master, options)?;
         check_capacity(demand, load, &client.view())?;
@@ -227,21 +225,19 @@ pub fn open(
             region_bytes: plan.geometry.region_bytes,
             block_bytes: plan.geometry.block_bytes,
         })?;
-        let options = Options { fabric: FabricChoice::Only(fabric), ..options };
+        let options = options.with_fabric(fabric);
         let client = Client::connect_with(servers.master(), options)?;
         return Ok(Target { client, servers: Some(servers) });
     }
-    let embedded = EmbeddedOptions {
-        memory_nodes: cluster.memory_nodes,
-        index_replicas: cluster.index_replicas(),
-        data_replicas: cluster.data_replicas(),
-        fabric,
-        pool_bytes,
-        geometry: plan.geometry,
-        index_keys: demand.index_keys,
-        client: options,
-        ..EmbeddedOptions::default()
-    };
+    let embedded = EmbeddedOptions::default()
+        .with_memory_nodes(cluster.memory_nodes)
+        .with_index_replicas(cluster.index_replicas())
+        .with_data_replicas(cluster.data_replicas())
+        .with_fabric(fabric)
+        .with_pool_bytes(pool_bytes)
+        .with_geometry(plan.geometry)
+        .with_index_keys(demand.index_keys)
+        .with_client(options);
     let client = Client::embedded(embedded).map_err(|error| match cluster.pool {
         // Everything else has been checked.
         Some(_) => Failure::usage(flags::in_text(&error.to_string())),

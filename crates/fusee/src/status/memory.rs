@@ -75,7 +75,7 @@ struct Owner {
 
 /// Prints it.
 pub fn run(connect: &ConnectArgs, is_json: bool) -> Result<(), Failure> {
-    let options = Options { fabric: connect.fabric, cache_entries: 0, ..Options::default() };
+    let options = Options::default().with_fabric(connect.fabric).with_cache_entries(0);
     let client = connect::join(&connect.master, options).map_err(with_next_step)?;
     let survey = client.survey_memory().map_err(explain)?;
     drop(client);

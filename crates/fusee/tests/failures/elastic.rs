@@ -41,7 +41,7 @@ fn grow_and_shrink(fabric: &'static str) {
     let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 2);
     let regions = |status: &Status| status.view.as_ref().map_or(0, |view| view.regions.len());
-    let options = Options { fabric: fabric.parse::<FabricChoice>().unwrap(), ..Options::default() };
+    let options = Options::default().with_fabric(fabric.parse::<FabricChoice>().unwrap());
     let client = Client::connect_with(cluster.address(), options).unwrap();
     for key in 0..KEYS {
         client.insert(&key.to_le_bytes(), &value(key)).unwrap();

@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use fusee_client::{Client, Error, Options};
+use fusee_client::{Client, Error, FabricChoice, Options};
 use serde::{Deserialize, Serialize};
 
 use super::cluster::{Cluster, LONG_LEASE_MS, Shape};
@@ -109,7 +109,7 @@ fn is_a_filler() {
 }
 
 fn join(master: &str, fabric: &str) -> Client {
-    let options = Options { fabric: fabric.parse().unwrap(), ..Options::default() };
+    let options = Options::default().with_fabric(fabric.parse::<FabricChoice>().unwrap());
     Client::connect_with(master, options).unwrap()
 }
 

@@ -6,7 +6,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fusee_client::{Client, Error, FabricChoice, FabricKind, Options};
+use fusee_client::{Client, Error, FabricKind, Options};
 use fusee_core::view::{Place, View};
 use futures_util::future::join_all;
 
@@ -23,7 +23,7 @@ fn value(n: u32) -> Vec<u8> {
 }
 
 fn client(cluster: &Cluster) -> Client {
-    let options = Options { fabric: FabricChoice::Only(FabricKind::Tcp), ..Options::default() };
+    let options = Options::default().with_fabric(FabricKind::Tcp);
     Client::connect_with(cluster.address(), options).unwrap()
 }
 
@@ -75,11 +75,8 @@ fn without_master_and_primary_every_get_answers_over_tcp() {
 fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
     let shape = Shape { nodes: 5, index_replicas: 3, data_replicas: 3, ..Shape::default() };
     let mut cluster = Cluster::of(shape);
-    let options = Options {
-        fabric: FabricChoice::Only(FabricKind::Tcp),
-        op_timeout: Duration::from_secs(6),
-        ..Options::default()
-    };
+    let options =
+        Options::default().with_fabric(FabricKind::Tcp).with_op_timeout(Duration::from_secs(6));
     let client = Client::connect_with(cluster.address(), options).unwrap();
     put_all(&client);
     let session = client.session().unwrap();

@@ -28,7 +28,7 @@ use std::ops::Range;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fusee_client::{Client, Options};
+use fusee_client::{Client, FabricKind, Options};
 use fusee_linearizability::{Answer, Call, History, Record};
 
 use super::cluster::{Cluster, Shape};
@@ -299,9 +299,10 @@ impl Fault {
 /// Opens as many sessions as it can. Over TCP: a fence of shared memory would end this test.
 fn crowd(cluster: &Cluster) -> Client {
     let timeout = Duration::from_secs(1);
-    let fabric = "tcp".parse().unwrap();
-    let options =
-        Options { fabric, op_timeout: timeout, connect_timeout: timeout, ..Options::default() };
+    let options = Options::default()
+        .with_fabric(FabricKind::Tcp)
+        .with_op_timeout(timeout)
+        .with_connect_timeout(timeout);
     Client::connect_with(cluster.address(), options).unwrap()
 }
 

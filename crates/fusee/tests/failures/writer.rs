@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fusee_client::{Client, Error, Options};
+use fusee_client::{Client, Error, FabricChoice, Options};
 use fusee_linearizability::{Call, Record};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -200,7 +200,7 @@ fn is_a_client() {
 
 /// The master may be away.
 fn join(task: &Task) -> Client {
-    let options = Options { fabric: task.fabric.parse().unwrap(), ..Options::default() };
+    let options = Options::default().with_fabric(task.fabric.parse::<FabricChoice>().unwrap());
     let end = Instant::now() + PATIENCE;
     loop {
         match Client::connect_with(&task.master, options.clone()) {

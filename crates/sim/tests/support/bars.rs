@@ -277,12 +277,12 @@ fn leases_rest_on_a_majority(seed: u64) {
         let c = cluster.open(process, cluster.options().session).await.unwrap();
         keeper.open(c.gate().clone());
         cluster.sim().sleep(LEASE_MS * MS).await;
-        assert!(c.gate().is_heard(cluster.sim().clock_of(process)));
+        assert!(c.gate().lease.is_heard(cluster.sim().clock_of(process)));
         scene.others().into_iter().for_each(|node| cluster.cut_off_node(node));
         for _ in 0..4 {
             cluster.sim().sleep(LEASE_MS * MS).await;
         }
-        assert!(!c.gate().is_heard(cluster.sim().clock_of(process)), "by whom?");
+        assert!(!c.gate().lease.is_heard(cluster.sim().clock_of(process)), "by whom?");
     });
 }
 

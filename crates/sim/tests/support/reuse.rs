@@ -112,7 +112,7 @@ impl<'r> Epochs<'r> {
         while !self.is_done.get() {
             asked.push(newest);
             for gate in self.gates() {
-                gate.asks(asked.len() as u64);
+                gate.questions.asks(asked.len() as u64);
                 idle(self.run.rng.below(8)).await;
             }
             newest += 1;
@@ -130,7 +130,7 @@ impl<'r> Epochs<'r> {
             let frees_in = self.gates().map(|gate| gate.pulse().frees_in).min().unwrap_or(newest);
             let settled = asked.iter().take_while(|epoch| **epoch < frees_in).count() as u64;
             for gate in self.gates() {
-                gate.tell_passed(asked.len() as u64, settled);
+                gate.questions.tell_passed(asked.len() as u64, settled);
                 idle(self.run.rng.below(8)).await;
             }
         }

@@ -41,10 +41,13 @@ pub fn early_mark(seed: u64) -> bool {
         let (_, _cluster, [owner, ..]) = prepared(seed);
         let mut task = pin!(owner.insert(b"e", &VALUE));
         let mut steps = 0;
-        while !owner.session.gate().reclaims() {
+        while !owner.session.gate().questions.are_awaited() {
             let has_ended = task.as_mut().poll(&mut context).is_ready();
             steps += 1;
-            assert!(!has_ended || owner.session.gate().reclaims(), "it looks in the end");
+            assert!(
+                !has_ended || owner.session.gate().questions.are_awaited(),
+                "it looks in the end"
+            );
         }
         steps
     };
@@ -59,8 +62,8 @@ pub fn early_mark(seed: u64) -> bool {
     let network = cluster.network();
     let nodes = cluster.node_processes();
     nodes.iter().for_each(|(node, _)| network.hold(owner.client(), *node, HELD_NS));
-    let is_held = !gates[0].reclaims();
-    gates.iter().for_each(|gate| gate.asks(1));
+    let is_held = !gates[0].questions.are_awaited();
+    gates.iter().for_each(|gate| gate.questions.asks(1));
     gates.iter().for_each(|gate| gate.publish_epoch(1));
     let mut reading = pin!(reader.search(b"a", None));
     for _ in 0..3 {
@@ -72,7 +75,7 @@ pub fn early_mark(seed: u64) -> bool {
     alone(&rng, looking).expect("there is room");
     // All that belonged to the epoch before has ended; the reader belongs to this one.
     assert!(gates.iter().all(|gate| gate.pulse().acts_in == 1));
-    gates.iter().for_each(|gate| gate.tell_passed(1, 1));
+    gates.iter().for_each(|gate| gate.questions.tell_passed(1, 1));
     for key in [b"f", b"g", b"h", b"i"] {
         alone(&rng, owner.insert(key, &VALUE)).expect("there is room");
     }

@@ -54,12 +54,12 @@ impl<E: Environment> BlockSource<E> {
 
     /// Tells the master what the keeper has not told it yet. Whether it knows.
     pub async fn hand_on(&self, gate: &Gate) -> bool {
-        let Some(batch) = gate.unheard() else { return true };
+        let Some(batch) = gate.offers.unheard() else { return true };
         let serial = batch.serial;
         let request = batch.request(self.client);
         match self.env.ask_master(request, MASTER_DEADLINE.max(self.node_deadline)).await {
             Ok(MasterReply::Done | MasterReply::Refused { .. }) => {
-                gate.handed_on(serial);
+                gate.offers.handed_on(serial);
                 true
             }
             _ => false,

@@ -151,7 +151,7 @@ impl Sizes {
             region_bytes: self.geometry.region_bytes,
             block_bytes: self.geometry.block_bytes,
         })?;
-        let options = Options { fabric: FabricChoice::Only(fabric), ..Options::default() };
+        let options = Options::default().with_fabric(fabric);
         Ok((Client::connect_with(servers.master(), options)?, servers))
     }
 }

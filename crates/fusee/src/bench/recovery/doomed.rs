@@ -70,7 +70,7 @@ fn work() -> Result<(), Failure> {
         std::process::exit(1);
     });
     let fabric = task.fabric.parse::<FabricChoice>().map_err(Failure::usage)?;
-    let options = Options { fabric, ..Options::default() };
+    let options = Options::default().with_fabric(fabric);
     // On a thread of its own, whose session ends with it: one session shall die, not two.
     let master = task.master.clone();
     let joining = std::thread::spawn(move || Client::connect_with(&master, options));

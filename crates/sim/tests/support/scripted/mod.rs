@@ -23,7 +23,9 @@ use std::task::{Context, Poll, Waker};
 
 use fusee_core::Store;
 use fusee_core::error::Error;
-use fusee_core::host::{Acting, BlockGrant, Damage, GiveUp, Granted, Host};
+use fusee_core::host::{
+    Acting, BlockGrant, Blocks, Damage, Epochs, GiveUp, Granted, Reports, Views, Waiting,
+};
 use fusee_core::layout::{Address, BlockShape, Object, SizeClass};
 use fusee_core::slab::Rest;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Verb, VerbError};
@@ -145,12 +147,14 @@ impl Script {
 /// The surroundings, as the session sees them.
 pub struct Scripted(Rc<Script>);
 
-impl Host for Scripted {
+impl Waiting for Scripted {
     async fn pause(&self, _: u32) -> Result<(), GiveUp> {
         let step = self.0.steps.borrow_mut().pop_front();
         step.ok_or(GiveUp).map(|step| step())
     }
+}
 
+impl Blocks for Scripted {
     async fn alloc_block(
         &self,
         class: SizeClass,
@@ -177,15 +181,41 @@ impl Host for Scripted {
         false
     }
 
-    async fn grow_index(&self, _: u32, _: &Arc<View>) -> bool {
+    fn lends(&self) -> bool {
         false
     }
 
+    fn offer(&self, _: Vec<Rest>, _: Vec<Rest>, _: bool) {}
+
+    fn take_back(&self) -> Vec<Address> {
+        Vec::new()
+    }
+
+    async fn free_block(&self, block: Address, _: &Arc<View>) {
+        self.0.pool.borrow_mut().push_back(block);
+    }
+}
+
+impl Views for Scripted {
     fn newer_view(&self, than: u64) -> Option<Arc<View>> {
         let newest = self.0.view.borrow();
         (newest.number > than).then(|| newest.clone())
     }
 
+    async fn grow_index(&self, _: u32, _: &Arc<View>) -> bool {
+        false
+    }
+
+    fn is_heard(&self) -> bool {
+        true
+    }
+
+    async fn bar(&self, _: MnId, _: &Arc<View>) -> Option<Vec<MnId>> {
+        None
+    }
+}
+
+impl Epochs for Scripted {
     fn moment(&self) -> u64 {
         self.0.moment.get()
     }
@@ -220,12 +250,6 @@ impl Host for Scripted {
         true
     }
 
-    fn offer(&self, _: Vec<Rest>, _: Vec<Rest>, _: bool) {}
-
-    fn take_back(&self) -> Vec<Address> {
-        Vec::new()
-    }
-
     fn epoch(&self) -> u64 {
         self.0.epoch.get()
     }
@@ -241,27 +265,13 @@ impl Host for Scripted {
     fn is_settled(&self, mark: u64) -> bool {
         self.has_passed(mark)
     }
+}
 
-    async fn free_block(&self, block: Address, _: &Arc<View>) {
-        self.0.pool.borrow_mut().push_back(block);
-    }
-
+impl Reports for Scripted {
     fn found_damage(&self, damage: Damage) {
         let mut all = self.0.damage.get();
         all.add(damage);
         self.0.damage.set(all);
-    }
-
-    fn lends(&self) -> bool {
-        false
-    }
-
-    fn is_heard(&self) -> bool {
-        true
-    }
-
-    async fn bar(&self, _: MnId, _: &Arc<View>) -> Option<Vec<MnId>> {
-        None
     }
 
     fn report_unreachable(&self, _: MnId) {}

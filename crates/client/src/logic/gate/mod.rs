@@ -1,0 +1,224 @@
+//! Between a session and the keeper of its process: the newest view and epoch one way, since when
+//! the session's operations act the other way.
+//!
+//! The keeper talks to the master for all sessions of a process, on a thread of its own, so that a
+//! session is known to be there also while its thread does nothing or is elsewhere. An idle session
+//! thus acknowledges views and epochs without waking up.
+//!
+//! The gate is made of what the two have to say to each other, each part with its own state:
+//! [`moments`] has views, epochs and operations; [`freed`] what waits to be marked; [`questions`]
+//! what has passed since; [`offers`] blocks for others; [`lease`] until when the session counts as
+//! heard; [`wakers`] who sleeps. What needs several of them is here: above all the session's
+//! [`Gate::pulse`].
+
+mod freed;
+mod lease;
+mod moments;
+mod offers;
+mod questions;
+mod wakers;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::task::Waker;
+use std::time::Duration;
+
+use fusee_control::master::{Leftover, Pulse};
+use fusee_core::change::Stage;
+use fusee_core::host::{Acting, Damage};
+use fusee_core::verbs::ClientId;
+use fusee_core::view::View;
+use futures_util::task::AtomicWaker;
+
+pub use self::freed::Freed;
+pub use self::lease::Lease;
+use self::moments::Moments;
+pub use self::offers::Offers;
+pub use self::questions::Questions;
+use self::wakers::Wakers;
+use crate::sync::{AtomicBool, AtomicU64};
+
+/// Epochs after which what waits to be marked is revoked.
+const REVOKED_AFTER: u64 = 16;
+
+/// What a session and its keeper share.
+#[derive(Debug)]
+pub struct Gate {
+    client: ClientId,
+    moments: Moments,
+    /// What waits to be marked.
+    pub freed: Freed,
+    /// What has passed.
+    pub questions: Questions,
+    /// Blocks that others may have; see [`Gate::offer`].
+    pub offers: Offers,
+    /// Until when the session counts as heard.
+    pub lease: Lease,
+    /// Replicas that the session found damaged, and those that it wrote anew.
+    damaged: AtomicU64,
+    repaired: AtomicU64,
+    expelled: AtomicBool,
+    wakers: Wakers,
+}
+
+impl Gate {
+    /// The gate of a session that was opened with this view and in this epoch.
+    pub fn new(client: ClientId, view: Arc<View>, epoch: u64) -> Gate {
+        Gate {
+            client,
+            moments: Moments::new(view, epoch),
+            freed: Freed::new(),
+            questions: Questions::new(),
+            offers: Offers::default(),
+            lease: Lease::forever(),
+            damaged: AtomicU64::new(0),
+            repaired: AtomicU64::new(0),
+            expelled: AtomicBool::new(false),
+            wakers: Wakers::new(),
+        }
+    }
+
+    /// The same, of a session that counts as heard only for so long.
+    pub fn heard_until(self, until: Duration) -> Gate {
+        self.lease.ends(until);
+        self
+    }
+
+    /// The session.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// From the session: how to wake its thread.
+    pub fn set_waker(&self, waker: Waker) {
+        self.wakers.set_thread(waker);
+    }
+
+    /// From the keeper: how to wake it.
+    pub fn set_keeper(&self, keeper: Arc<AtomicWaker>) {
+        self.wakers.set_keeper(keeper);
+    }
+
+    /// From the session: since when its operations act.
+    #[inline]
+    pub fn tell(&self, acting: Acting) {
+        self.moments.tell(acting);
+    }
+
+    /// To the session: see [`Epochs::moment`](fusee_core::host::Epochs::moment).
+    #[inline]
+    pub fn moment(&self) -> u64 {
+        self.moments.moment()
+    }
+
+    /// To the session: the newest view, if it is newer.
+    pub fn newer_view(&self, than: u64) -> Option<Arc<View>> {
+        self.moments.has_newer(than).then(|| self.view())
+    }
+
+    /// To the session: waits until there is a newer view, or it is shut out.
+    pub async fn news(&self, than: u64) {
+        self.wakers.news(|| self.moments.has_newer(than) || self.is_expelled()).await;
+    }
+
+    /// The newest view.
+    pub fn view(&self) -> Arc<View> {
+        self.moments.newest().view.clone()
+    }
+
+    /// The newest epoch.
+    pub fn epoch(&self) -> u64 {
+        self.moments.newest().epoch
+    }
+
+    /// From the keeper: a view has come.
+    pub fn publish(&self, view: &Arc<View>) {
+        if self.moments.publish(view) {
+            self.wakers.wake();
+        }
+    }
+
+    /// From the keeper: an epoch has come.
+    pub fn publish_epoch(&self, epoch: u64) {
+        self.moments.publish_epoch(epoch);
+    }
+
+    /// From the keeper: the master has shut the session out.
+    pub fn expel(&self) {
+        self.expelled.store(true, SeqCst);
+        self.wakers.wake();
+    }
+
+    /// To the session: it is shut out, and must begin nothing any more.
+    #[inline]
+    pub fn is_expelled(&self) -> bool {
+        self.expelled.load(SeqCst)
+    }
+
+    /// From the session: what it found damaged.
+    pub fn found_damage(&self, damage: Damage) {
+        self.damaged.fetch_add(damage.found, Relaxed);
+        self.repaired.fetch_add(damage.repaired, Relaxed);
+    }
+
+    /// To the session: the name of this moment, for [`Questions::has_passed`] and
+    /// [`Questions::is_settled`]. The keeper asks the master soon what has passed.
+    pub fn mark(&self) -> u64 {
+        let mark = self.questions.mark();
+        self.wakers.wake_keeper();
+        mark
+    }
+
+    /// From the session: these may be handed on, and no others; see
+    /// [`Blocks::offer`](fusee_core::host::Blocks::offer).
+    pub fn offer(&self, spare: Vec<Leftover>, surplus: Vec<Leftover>) {
+        if self.offers.offer(spare, surplus) {
+            self.wakers.wake_keeper();
+        }
+    }
+
+    /// To the keeper: what to tell the master.
+    pub fn pulse(&self) -> Pulse {
+        let since = self.moments.since();
+        // What is freed from now on, by an operation that acts already, is freed since `since`.
+        let waits = self.freed.waits();
+        let stirs = self.offers.stir(!since.is_idle) || waits.since().is_some();
+        let mut newest = self.moments.newest();
+        let acts = newest.at(since.moment);
+        let frees_in = match waits.since() {
+            None => acts.epoch,
+            Some(freed) => {
+                let frees_in = newest.at(freed).epoch.min(acts.epoch);
+                let is_old = frees_in + REVOKED_AFTER < newest.epoch;
+                if is_old && self.freed.revoke(waits) { acts.epoch } else { frees_in }
+            }
+        };
+        newest.forget_before(since.moment.min(waits.since().unwrap_or(since.moment)));
+        Pulse {
+            client: self.client,
+            acts_by: acts.view,
+            acts_in: acts.epoch,
+            frees_in,
+            has_stopped: self.moments.has_stopped(),
+            damage: Damage {
+                found: self.damaged.load(Relaxed),
+                repaired: self.repaired.load(Relaxed),
+            },
+            stirs,
+        }
+    }
+
+    /// Whether a session that says this has done all that a view asks of it.
+    pub fn acknowledged(pulse: &Pulse, view: &View) -> bool {
+        let looks = view.change.as_ref().is_some_and(|change| change.stage == Stage::Switched);
+        pulse.acts_by >= view.number && !(looks && pulse.has_stopped)
+    }
+
+    /// To the keeper: whether the session has done all that the newest view asks of it, and acts in
+    /// no older epoch than the newest.
+    pub fn acknowledges(&self) -> bool {
+        let pulse = self.pulse();
+        let newest = self.moments.newest();
+        Gate::acknowledged(&pulse, &newest.view) && pulse.acts_in >= newest.epoch
+    }
+}

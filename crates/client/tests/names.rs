@@ -1,0 +1,88 @@
+//! A program can name whatever the library gives it: errors to the last field, and the parts of views
+//! and reports. It needs no other crate of the project for that.
+
+use std::io;
+
+use fusee_client::status::{MemberState, MemberStatus, Reconfiguration, Recovery, RecoveryTimes};
+use fusee_client::view::{Change, Member, Place, Region, RegionChange, Scheme, Stage, Subtable};
+use fusee_client::{
+    AttachCause, AttachError, ClientId, ClusterId, ConnectError, Damage, Error, FabricChoice,
+    FabricKind, MnId, Outcome, RdmaError, Role, RpcError, SizeClass, SurveyError, UnknownFabric,
+    VerbError, ViewError,
+};
+
+/// What a program does about an error of an operation: which memory node, whether to try again,
+/// and whether the write may have happened.
+fn of_operation(error: &Error) -> (Option<MnId>, bool, Outcome) {
+    match error {
+        Error::Unreachable { node, error: VerbError::Fenced, outcome } => {
+            (Some(*node), false, *outcome)
+        }
+        Error::Unreachable { node, error: _, outcome } => (Some(*node), true, *outcome),
+        Error::GaveUp { waiting_for: _, outcome } => (None, true, *outcome),
+        other => (None, false, other.outcome()),
+    }
+}
+
+/// Whose fault it is that a client does not join.
+fn of_joining(error: &ConnectError) -> String {
+    match error {
+        ConnectError::Master(RpcError::WrongService { addr, expected: Role::Master, found }) => {
+            format!("{found} is at {addr}")
+        }
+        ConnectError::WrongCluster(RpcError::WrongCluster { addr: _, own, found }) => {
+            let name = |cluster: &Option<ClusterId>| cluster.map_or(0, |cluster| cluster.word());
+            format!("{} instead of {}", name(found), name(own))
+        }
+        ConnectError::View(ViewError { what }) => (*what).to_owned(),
+        ConnectError::Attach(AttachError { node, at, cause }) => match cause {
+            AttachCause::Rdma(RdmaError::NoDevice) => "no device".into(),
+            AttachCause::Unreachable(error) => format!("{node} at {at}: {:?}", error.kind()),
+            _ => at.clone(),
+        },
+        ConnectError::Io(error) => format!("{:?}", error.kind()),
+        _ => String::new(),
+    }
+}
+
+fn of_survey(error: &SurveyError) -> Option<MnId> {
+    match error {
+        SurveyError::Unreachable { node, error: VerbError::Unreachable } => Some(*node),
+        SurveyError::Connect(error) => panic!("{}", of_joining(error)),
+        _ => None,
+    }
+}
+
+#[test]
+fn errors_are_taken_apart() {
+    let (node, outcome) = (MnId(3), Outcome::Unknown);
+    let lost = |error| Error::Unreachable { node, error, outcome };
+    assert_eq!(of_operation(&lost(VerbError::Unreachable)), (Some(node), true, outcome));
+    assert_eq!(of_operation(&lost(VerbError::Fenced)), (Some(node), false, outcome));
+    assert_eq!(of_operation(&Error::NotFound), (None, false, Outcome::NotApplied));
+
+    let cluster = ClusterId::from_word(7);
+    let stranger = RpcError::WrongCluster { addr: "here".into(), own: cluster, found: None };
+    assert_eq!(of_joining(&stranger.into()), "0 instead of 7");
+    let cause = AttachCause::Unreachable(io::ErrorKind::TimedOut.into());
+    let attach = AttachError { node, at: "there".into(), cause };
+    assert_eq!(of_joining(&attach.into()), "mn3 at there: TimedOut");
+    let gone = SurveyError::Unreachable { node, error: VerbError::Unreachable };
+    assert_eq!(of_survey(&gone), Some(node));
+
+    let unknown: Result<FabricKind, UnknownFabric> = "pigeon".parse();
+    assert_eq!(unknown.unwrap_err().0, "pigeon");
+    assert_eq!(FabricChoice::from(FabricKind::Tcp), FabricChoice::Only(FabricKind::Tcp));
+}
+
+/// The types of a view's and of a report's parts, as a function has to name them that takes them.
+#[test]
+fn parts_of_views_and_reports_are_named() {
+    fn named<T>() -> bool {
+        !std::any::type_name::<T>().is_empty()
+    }
+    assert!(named::<(Member, Region, Subtable, Place, Scheme)>());
+    assert!(named::<(Change, RegionChange, Stage)>());
+    assert!(named::<(MemberState, MemberStatus, Reconfiguration, Recovery, RecoveryTimes)>());
+    assert!(named::<(ClientId, SizeClass, Damage)>());
+}
