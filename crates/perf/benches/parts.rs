@@ -6,9 +6,9 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fusee_client::View;
 use fusee_client::logic::IndexCache;
-use fusee_core::host::BlockGrant;
 use fusee_core::layout::{Address, Identity, Object, Opcode, Pair, SizeClass, Slot};
 use fusee_core::race::{Buckets, Key};
+use fusee_core::slab::BlockGrant;
 use fusee_core::slab::Slabs;
 use fusee_core::snapshot::evaluate;
 use fusee_core::store::Hint;
@@ -52,10 +52,8 @@ fn slots(c: &mut Criterion) {
 }
 
 fn hashes(c: &mut Criterion) {
-    let subtables = |n: u32| Subtable {
-        local_depth: 4,
-        places: vec![Place { node: MnId(0), offset: u64::from(n) << 20 }],
-    };
+    let subtables =
+        |n: u32| Subtable::new(4, vec![Place { node: MnId(0), offset: u64::from(n) << 20 }]);
     let view = View {
         number: 1,
         cluster: ClusterId::from_word(1).unwrap(),

@@ -27,7 +27,7 @@ fn recovered(
 /// Puts bytes at a global address, on all replicas or on the one with this number.
 fn put(cluster: &Cluster, at: Address, bytes: &[u8], replica: Option<usize>) {
     let view = cluster.view();
-    let places = view.object_places(at, bytes.len() as u64).expect("inside of a region");
+    let places = view.object(at, bytes.len() as u64).expect("inside of a region").places();
     for (_, place) in places.enumerate().filter(|(i, _)| replica.is_none_or(|only| only == *i)) {
         for (i, word) in bytes.chunks_exact(8).enumerate() {
             let place = Place { offset: place.offset + 8 * i as u64, ..place };
@@ -146,9 +146,9 @@ fn recovery_needs_every_node_that_the_view_names() {
         let report = recovered(&rng, &cluster, store.client(), &blocks).unwrap();
         assert_eq!((report.examined, report.on_primary, report.nowhere), (3, 1, 2));
         let view = cluster.view().clone();
-        let index = view.subtables[0].places[0].node;
+        let index = view.subtables[0].primary().node;
         let nodes_of = |block: &Address| -> Vec<MnId> {
-            view.object_places(*block, 64).expect("a region").map(|place| place.node).collect()
+            view.object(*block, 64).expect("a region").places().map(|place| place.node).collect()
         };
         let beside = blocks.iter().map(nodes_of).find(|nodes| !nodes.contains(&index));
         let beside = beside.expect("one node is in two of four pairs")[0];
@@ -227,7 +227,7 @@ fn what_a_guess_left_beside_a_newer_header_is_found() {
         Pair { key: b"key", value: b"new", generation, opcode: Opcode::Update }.encode(&mut bytes);
         put(&cluster, at, &bytes, Some(replica));
         let own = Slot::new(place.word.fingerprint(), class, at, generation);
-        let backup = cluster.view().slot_places(place.slot).nth(1).expect("a backup");
+        let backup = cluster.view().slot_on_backups(place.slot).next().expect("a backup");
         cluster.overwrite(backup, own.0);
         let report = recovered(&rng, &cluster, dead.client(), &blocks).unwrap();
         assert_eq!(report.committed, 1, "{report:?}");

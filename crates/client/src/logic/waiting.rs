@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::{Error, Outcome};
-use fusee_core::host::{Acting, Damage, GiveUp, Granted, Host};
+use fusee_core::host::{Acting, GiveUp, Granted, Host};
 use fusee_core::layout::{Address, SizeClass};
 use fusee_core::slab::Rest;
+use fusee_core::stats::Damage;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 use futures_util::future::{Either, select};

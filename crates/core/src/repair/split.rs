@@ -16,14 +16,13 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use arrayvec::ArrayVec;
-
+use super::outcome::{RepairError, Transformed};
 use crate::change::{Split, Stage, SubtableChange};
+use crate::data::Reads;
 use crate::layout::{HEADER_BYTES, Object, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
-use crate::repair::{RepairError, Transformed};
-use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
+use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
 /// Slots that are handled in one go: every replica of an object is read for each.
@@ -41,7 +40,7 @@ pub(crate) async fn fill<F: Fabric>(
     sibling: &[Place],
     result: &mut Transformed,
 ) -> Result<(), RepairError> {
-    let from = view.subtables[subtable as usize].places[0];
+    let from = view.subtables[subtable as usize].primary();
     let mut work = Work { fabric, view, batch: Batch::new(), result };
     for (first, count) in chunks(view) {
         let [words] = work.read([from], first, count).await?;
@@ -74,8 +73,8 @@ pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, Re
     let mut result = Transformed::default();
     for SubtableChange { subtable, split, .. } in &change.subtables {
         let Some(Split::Clearing(sibling)) = split else { continue };
-        let places = &view.subtables[*subtable as usize].places;
-        let [old, new] = [places[0], view.subtables[*sibling as usize].places[0]];
+        let split = &view.subtables[*subtable as usize];
+        let [old, new] = [split.primary(), view.subtables[*sibling as usize].primary()];
         let mut work = Work { fabric, view, batch: Batch::new(), result: &mut result };
         for (first, count) in chunks(view) {
             let [old, new] = work.read([old, new], first, count).await?;
@@ -83,10 +82,10 @@ pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, Re
             let moved = both.filter(|(_, (old, new))| old == new && !old.is_free());
             let moved: Vec<(u64, Slot)> = moved.map(|(slot, (word, _))| (slot, word)).collect();
             for moved in moved.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
-                let (primary, backups) = places.split_at(1);
+                let primary = &[split.primary()][..];
                 let order = match removed(Mutant::ClearsPrimaryFirst) {
-                    false => [backups, primary],
-                    true => [primary, backups],
+                    false => [split.backups(), primary],
+                    true => [primary, split.backups()],
                 };
                 for places in order {
                     work.take_out(*subtable, *sibling, places, moved).await?;
@@ -157,12 +156,13 @@ impl<F: Fabric> Work<'_, F> {
         let mut asked: VecDeque<(usize, u64)> = live.map(|i| (i, PREFIX_BYTES)).collect();
         while !asked.is_empty() {
             self.batch.clear();
-            let mut reads: Vec<(usize, u64, PerReplica<Ticket>)> = Vec::new();
+            let mut reads: Vec<(usize, u64, Reads)> = Vec::new();
             while let Some((i, bytes)) = asked.front().copied() {
-                let Some((whole, places)) = self.replicas(words[i]) else {
+                let Some(object) = self.view.object_of(words[i]) else {
                     asked.pop_front();
                     continue;
                 };
+                let whole = object.bytes();
                 let bytes = bytes.min(whole);
                 let together = self.batch.touched_bytes() + bytes * MAX_REPLICAS as u64;
                 let verbs = self.batch.verbs().len() + MAX_REPLICAS;
@@ -170,20 +170,16 @@ impl<F: Fabric> Work<'_, F> {
                     break;
                 }
                 asked.pop_front();
-                let read = |p: Place| self.batch.read(p.node, p.offset, bytes as u32);
-                let tickets = places.into_iter().map(read).collect();
-                reads.push((i, if bytes == whole { 0 } else { whole }, tickets));
+                let starts = object.read_starts(&mut self.batch, bytes);
+                reads.push((i, if bytes == whole { 0 } else { whole }, starts));
             }
             if reads.is_empty() {
                 break;
             }
             self.phase().await;
-            for (i, whole, tickets) in reads {
+            for (i, whole, starts) in reads {
                 let slot = SlotRef { subtable, slot: (first + i as u64) as u32 };
-                let mut replicas = PerReplica::<&[u8]>::new();
-                for ticket in tickets {
-                    replicas.push(self.batch.data(ticket)?);
-                }
+                let mut replicas = starts.shown(&self.batch)?;
                 if removed(Mutant::SplitTrustsOneReplica) {
                     replicas.truncate(1);
                 }
@@ -199,13 +195,6 @@ impl<F: Fabric> Work<'_, F> {
             }
         }
         Ok(moves)
-    }
-
-    /// The replicas of the object that a word leads to, and how long it is.
-    fn replicas(&self, word: Slot) -> Option<(u64, PerReplica<Place>)> {
-        let class = word.class().filter(|c| Some(*c) <= self.view.geometry.largest_class())?;
-        let places = self.view.object_places(word.address(), class.bytes())?;
-        Some((class.bytes(), places.collect()))
     }
 
     /// Frees slots at some of the places of a subtable; none is left out that was freed before.
@@ -238,9 +227,6 @@ impl<F: Fabric> Work<'_, F> {
         Ok(())
     }
 }
-
-/// Something per replica of an object.
-type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 
 /// What replicas show of an object's key.
 enum Shown<'b> {
