@@ -9,7 +9,7 @@
 //! | What is written? | `ObjectAt::write` |
 //! | What is read first, and what if a node is silent? | `ObjectAt::read_at` |
 //! | What is read to be sure, and is the object whole? | `ObjectAt::read_all`, `Reads::judge` |
-//! | What must agree? | `ObjectAt::read_starts`, `Reads::shown` |
+//! | What must agree? | `ObjectAt::read_starts`, `Reads::key` |
 //! | How is a damaged part written anew? | `Found::mend` |
 //! | May a write be speculative? | `ObjectAt::lies_beside` |
 //! | How is an incomplete object completed? | `complete` |
@@ -40,7 +40,7 @@ pub use block::BlockAt;
 pub(crate) use block::clear_bitmaps;
 pub(crate) use complete::complete;
 pub(crate) use copy::{Copied, copy_bytes};
-pub(crate) use replicated::{Found, Reads};
+pub(crate) use replicated::{Found, Reads, ShownKey};
 
 use crate::layout::Address;
 use crate::verbs::{Batch, Fabric, Failure, MnId, Span};
@@ -69,6 +69,7 @@ macro_rules! by_scheme {
 /// A region of the global memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {
+    /// How its objects survive failures.
     scheme: Scheme,
     /// Where it starts on each of its memory nodes, the primary first.
     places: Vec<Place>,
@@ -82,11 +83,6 @@ impl Region {
     /// the view of this number. A view has at least one place of each region.
     pub fn replicated(places: Vec<Place>, led_since: u64) -> Region {
         Region { scheme: Scheme::Replicated, places, led_since }
-    }
-
-    /// How its objects survive failures.
-    pub fn scheme(&self) -> Scheme {
-        self.scheme
     }
 
     /// Where it starts on each of its memory nodes, the primary first: extents to be placed, moved and

@@ -6,7 +6,7 @@
 mod copy;
 
 use super::{ObjectAt, PerPlace, Region};
-use crate::layout::UNIT_BYTES;
+use crate::layout::{HEADER_BYTES, Object, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, Failure, MnId, Span, Ticket};
 use crate::view::{MAX_REPLICAS, Place, Subtable};
@@ -68,6 +68,16 @@ pub(super) fn lies_beside(at: ObjectAt<'_>, subtable: &Subtable) -> bool {
     beside == subtable.backups().len()
 }
 
+/// What READs show of an object's key.
+pub(crate) enum ShownKey<'b> {
+    /// It is this one, if the READs were of the word's object.
+    Key(&'b [u8]),
+    /// So many bytes have to be read to see it.
+    Longer(u64),
+    /// They do not agree, or none of them is what the word says.
+    Nothing,
+}
+
 /// READs of an object, or of its start, from all of its replicas.
 #[derive(Debug)]
 pub(crate) struct Reads {
@@ -75,13 +85,34 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    /// What each replica shows.
-    pub fn shown<'b>(&self, batch: &'b Batch) -> Result<PerPlace<&'b [u8]>, Failure> {
-        let mut shown = PerPlace::new();
+    /// The key of the object of a word: of any replica that is good if all of the object was read; else
+    /// the one that all starts show.
+    pub fn key<'b>(
+        &self,
+        batch: &'b Batch,
+        word: Slot,
+        is_all: bool,
+    ) -> Result<ShownKey<'b>, Failure> {
+        let mut shown = PerPlace::<&[u8]>::new();
         for (_, ticket) in &self.replicas {
             shown.push(batch.data(*ticket)?);
         }
-        Ok(shown)
+        let trusts_one = removed(Mutant::SplitTrustsOneReplica);
+        if trusts_one {
+            shown.truncate(1);
+        }
+        if is_all && !trusts_one {
+            let mut good = shown.iter().map(|r| Object::decode_generation(r, word.generation()));
+            let object = good.find_map(Result::ok);
+            return Ok(object.map_or(ShownKey::Nothing, |object| ShownKey::Key(object.key())));
+        }
+        let mut starts = shown.iter().map(|r| Object::prefix_key(r, word.generation()).ok());
+        let Some(Some(start)) = starts.next() else { return Ok(ShownKey::Nothing) };
+        Ok(match start {
+            _ if starts.any(|other| other != Some(start)) => ShownKey::Nothing,
+            Ok(key) => ShownKey::Key(key),
+            Err(key_bytes) => ShownKey::Longer(HEADER_BYTES + key_bytes),
+        })
     }
 
     /// Says what is whole of the object, and what is not.

@@ -18,8 +18,8 @@ use alloc::vec::Vec;
 
 use super::outcome::{RepairError, Transformed};
 use crate::change::{Split, Stage, SubtableChange};
-use crate::data::Reads;
-use crate::layout::{HEADER_BYTES, Object, Slot};
+use crate::data::{Reads, ShownKey};
+use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS};
@@ -179,22 +179,27 @@ impl<F: Fabric> Work<'_, F> {
             self.phase().await;
             for (i, whole, starts) in reads {
                 let slot = SlotRef { subtable, slot: (first + i as u64) as u32 };
-                let mut replicas = starts.shown(&self.batch)?;
-                if removed(Mutant::SplitTrustsOneReplica) {
-                    replicas.truncate(1);
-                }
-                match key_of(self.view, slot, words[i], &replicas, whole == 0) {
-                    Shown::Key(key) => moves[i] = Buckets::belongs_to_sibling(key, depth),
-                    Shown::Nothing if whole == 0 => {
+                match starts.key(&self.batch, words[i], whole == 0)? {
+                    ShownKey::Key(key) if whole == 0 || self.leads_here(slot, words[i], key) => {
+                        moves[i] = Buckets::belongs_to_sibling(key, depth);
+                    }
+                    ShownKey::Longer(_) if removed(Mutant::SplitReadsOnce) => {}
+                    ShownKey::Longer(bytes) => asked.push_back((i, bytes)),
+                    ShownKey::Nothing if whole == 0 => {
                         return Err(RepairError::Unreadable { subtable, slot: slot.slot.into() });
                     }
-                    Shown::Nothing => asked.push_back((i, whole)),
-                    Shown::Longer(_) if removed(Mutant::SplitReadsOnce) => {}
-                    Shown::Longer(bytes) => asked.push_back((i, bytes)),
+                    ShownKey::Key(_) | ShownKey::Nothing => asked.push_back((i, whole)),
                 }
             }
         }
         Ok(moves)
+    }
+
+    /// Whether the object of a key may be that of a word in this slot.
+    fn leads_here(&self, slot: SlotRef, word: Slot, key: &[u8]) -> bool {
+        let buckets = Buckets::of(key, self.view);
+        buckets.fingerprint == word.fingerprint() && buckets.covers(slot)
+            || removed(Mutant::SplitTrustsOneReplica)
     }
 
     /// Frees slots at some of the places of a subtable; none is left out that was freed before.
@@ -225,46 +230,5 @@ impl<F: Fabric> Work<'_, F> {
             }
         }
         Ok(())
-    }
-}
-
-/// What replicas show of an object's key.
-enum Shown<'b> {
-    Key(&'b [u8]),
-    /// So many bytes have to be read to see it.
-    Longer(u64),
-    /// They do not agree, or none of them is what the slot says.
-    Nothing,
-}
-
-/// The key of the object that a slot leads to, by its replicas: `whole`, or the starts of them.
-fn key_of<'b>(
-    view: &View,
-    slot: SlotRef,
-    word: Slot,
-    replicas: &[&'b [u8]],
-    whole: bool,
-) -> Shown<'b> {
-    let trusts = removed(Mutant::SplitTrustsOneReplica);
-    if whole && !trusts {
-        let mut good = replicas.iter().map(|r| Object::decode_generation(r, word.generation()));
-        return match good.find_map(Result::ok) {
-            Some(object) => Shown::Key(object.key()),
-            None => Shown::Nothing,
-        };
-    }
-    let mut starts = replicas.iter().map(|r| Object::prefix_key(r, word.generation()).ok());
-    let Some(Some(start)) = starts.next() else { return Shown::Nothing };
-    if starts.any(|other| other != Some(start)) {
-        return Shown::Nothing;
-    }
-    let leads_here = |key: &[u8]| {
-        let buckets = Buckets::of(key, view);
-        buckets.fingerprint == word.fingerprint() && buckets.covers(slot)
-    };
-    match start {
-        Ok(key) if leads_here(key) || trusts => Shown::Key(key),
-        Ok(_) => Shown::Nothing,
-        Err(key_bytes) => Shown::Longer(HEADER_BYTES + key_bytes),
     }
 }
