@@ -1,12 +1,13 @@
 //! What a change of the view does to memory: index subtables get one word per slot, the same on
 //! all replicas that are left, and new replicas are filled (P §5.2).
 //!
-//! [`settled`](crate::snapshot::settled) names the word of a slot: writers have stopped anywhere inside of
-//! their rounds, so its replicas may differ. [`transform`] writes it to all subtables in the scope of a change, by bulk READs and a CAS where a word must
-//! change. The backups first, the primary last: readers use the primary, so what they see changes
-//! at most once, to a word that by then stands on every backup, which a second run would choose
-//! again. If the primary is lost, readers may use the first backup meanwhile: its word is the one
-//! that is chosen. So it may stop anywhere and be run again.
+//! Writers have stopped anywhere inside of their rounds, so the replicas of a slot may differ.
+//! [`settled`](crate::snapshot::settled) names the word that they get; [`transform`] writes it to all
+//! subtables in the scope of a change, by bulk READs and a CAS where a word must change. The backups
+//! first, the primary last: readers use the primary, so what they see changes at most once, to a word
+//! that by then stands on every backup, which a second run would choose again. If the primary is lost,
+//! readers may use the first backup meanwhile: its word is the one that is chosen. So it may stop
+//! anywhere and be run again.
 //!
 //! Before it changes a slot, it completes ([`data`](crate::data)) the object of the word that the slot
 //! gets: the word of a writer that guessed may stand on a backup while its object stands beside that
@@ -15,9 +16,9 @@
 //! them, and lies nowhere else but beside the primary that is lost ([`store`](crate::store), guesses).
 //!
 //! A subtable that gets a replica, or a sibling ([`split`]), is made equal first, and copied then; a
-//! region is only copied, what is damaged from where it is not,
-//! since an object stands on all replicas before anybody can learn of it, but for those of dead clients,
-//! which are completed before ([`recovery::complete_objects`](crate::recovery::complete_objects)).
+//! region is only copied ([`data`](crate::data)), since an object is complete before anybody can learn of
+//! it, but for those of dead clients, which are completed before
+//! ([`recovery::complete_objects`](crate::recovery::complete_objects)).
 //!
 //! Preconditions: the change is in the stage *transforming*: no operation that touches its scope
 //! runs, and clients that did not acknowledge that are fenced ([`change`](crate::change)). Dead
