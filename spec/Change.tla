@@ -2,7 +2,7 @@
 (***************************************************************************)
 (* A view changes in stages (docs/decisions/0012): frozen, transforming,   *)
 (* switched, stable; each is a view of its own that the master has stored  *)
-(* before anybody sees it.  Code: core/src/change.rs, core/src/repair.rs.  *)
+(* before anybody sees it.  Code: core/src/view/steps.rs, repair/.         *)
 (*                                                                         *)
 (* What a session does between two phases is Session.tla, all of it: the   *)
 (* rounds are not abstracted.  Snapshot.tla has one view for all, and one  *)

@@ -1,7 +1,7 @@
 ----------------------------- MODULE ChangeData -----------------------------
 (***************************************************************************)
 (* What Change.tla leaves out: the replicas of objects while the view      *)
-(* changes.  Code: core/src/change.rs, repair.rs (copying a region),       *)
+(* changes.  Code: core/src/view/steps.rs, data/ (copying a region),       *)
 (* store/{write,search,stopped}.rs, master/src/logic/change.rs.            *)
 (*                                                                         *)
 (* One region and one slot.  A session WRITEs an object to all replicas of *)

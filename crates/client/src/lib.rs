@@ -68,9 +68,8 @@ pub use client::Client;
 pub use embedded::EmbeddedOptions;
 pub use error::ConnectError;
 pub use fusee_control::rpc::{Role, RpcError};
-pub use fusee_core::host::Damage;
 pub use fusee_core::layout::SizeClass;
-pub use fusee_core::stats::{Cost, KindStats, OpKind, Stats};
+pub use fusee_core::stats::{Cost, Damage, KindStats, OpKind, Stats};
 pub use fusee_core::verbs::{ClientId, ClusterId, MnId, VerbError};
 pub use fusee_core::{Error, Outcome};
 pub use fusee_fabric::any::UnknownFabric;
@@ -97,8 +96,7 @@ pub mod view {
     pub use fusee_core::change::{
         Change, Gain, LeavingFrom, NothingLeft, RegionChange, Split, Stage, SubtableChange,
     };
+    pub use fusee_core::data::Region;
     pub use fusee_core::layout::Address;
-    pub use fusee_core::view::{
-        Geometry, Member, Place, Region, Scheme, SlotRef, Subtable, View, ViewError,
-    };
+    pub use fusee_core::view::{Geometry, Member, Place, SlotRef, Subtable, View, ViewError};
 }

@@ -15,11 +15,12 @@ use fusee_control::master::{Epochs, Leftover, MasterReply, MasterRequest, Pulse}
 use fusee_control::node::BlockId;
 use fusee_control::rpc::RpcError;
 use fusee_core::change::Gain;
+use fusee_core::data::Region;
 use fusee_core::host::Acting;
 use fusee_core::layout::SizeClass;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::ClusterId;
-use fusee_core::view::{Member, Place, Region, Scheme, Subtable};
+use fusee_core::view::{Member, Place, Subtable};
 use tokio::sync::oneshot;
 
 const MS: Duration = Duration::from_millis(1);
@@ -201,13 +202,9 @@ fn view(number: u64) -> View {
         cluster: ClusterId::from_word(1).unwrap(),
         geometry: Geometry::default(),
         members: vec![member],
-        regions: vec![Region {
-            scheme: Scheme::Replicated,
-            places: vec![place(1 << 32)],
-            led_since: 1,
-        }],
+        regions: vec![Region::replicated(vec![place(1 << 32)], 1)],
         directory: vec![0],
-        subtables: vec![Subtable { local_depth: 0, places: vec![place(0)] }],
+        subtables: vec![Subtable::new(0, vec![place(0)])],
         change: None,
     };
     view.check().unwrap();

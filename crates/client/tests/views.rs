@@ -115,7 +115,7 @@ fn reads_beside_a_silent_memory_node(
 ) -> Stats {
     let dir = tempfile::tempdir().unwrap();
     let cluster = cluster(dir.path());
-    let lost = cluster.view.subtables[0].places[0].node;
+    let lost = cluster.view.subtables[0].primary().node;
     let forwarder = cluster.forward(lost);
     let client = cluster.fake.connect(FabricKind::Tcp);
     let keys: Vec<[u8; 4]> = (0..64u32).map(u32::to_le_bytes).collect();
@@ -173,7 +173,7 @@ fn a_view_ends_the_wait_of_many_keys_for_a_silent_memory_node() {
 fn a_client_starts_when_the_view_does_without_a_dead_memory_node() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = cluster(dir.path());
-    let lost = cluster.view.subtables[0].places[0].node;
+    let lost = cluster.view.subtables[0].primary().node;
     // Nobody listens there any more.
     let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     cluster.fake.script().moved.insert(lost, nowhere);
@@ -274,7 +274,7 @@ async fn poll_times<T>(mut left: u32, future: impl Future<Output = T>) -> Option
 fn a_running_operation_holds_the_acknowledgement_back() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = cluster(dir.path());
-    let slow = cluster.view.subtables[0].places[0].node;
+    let slow = cluster.view.subtables[0].primary().node;
     let forwarder = cluster.forward(slow);
     let client = cluster.fake.connect(FabricKind::Tcp);
     client.put(b"key", b"value").unwrap();

@@ -1,7 +1,7 @@
 //! What the master is asked, and what it answers.
 
-use fusee_core::host::Damage;
 use fusee_core::layout::SizeClass;
+use fusee_core::stats::Damage;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;

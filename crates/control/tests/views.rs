@@ -19,10 +19,7 @@ fn the_views_of_a_split_are_short_messages() {
         verbs: None,
         pool_bytes: 1 << 40,
     };
-    let subtable = |i: u64| Subtable {
-        local_depth: 9,
-        places: [0, 1, 2].map(|n| place(n, i * bytes)).to_vec(),
-    };
+    let subtable = |i: u64| Subtable::new(9, [0, 1, 2].map(|n| place(n, i * bytes)).to_vec());
     let from = View {
         number: 1000,
         cluster: ClusterId::from_word(u64::MAX).unwrap(),

@@ -15,34 +15,16 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::Future;
 
-use serde::{Deserialize, Serialize};
-
 use crate::error::Error;
 use crate::layout::{Address, SizeClass};
-use crate::slab::Rest;
+use crate::slab::{BlockGrant, Rest};
+use crate::stats::Damage;
 use crate::verbs::MnId;
 use crate::view::View;
 
 /// The host tells an operation to stop waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GiveUp;
-
-/// A block that this client may allocate objects from. Its block table entries name the client
-/// on all replicas of its region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockGrant {
-    /// Its first byte, which is where its header goes.
-    pub address: Address,
-    /// The class of its objects. Another one than was asked for if nothing else was left: all of it
-    /// may turn out to be free, so that it can go back to the pool.
-    pub class: SizeClass,
-    /// The first object never allocated; more than 0 in a block that another client left.
-    pub first: u32,
-    /// See [`Rest::marked`](crate::slab::Rest::marked).
-    pub marked: Option<u64>,
-    /// Whether the pool had no block any more, and this is one of those that others left.
-    pub pool_is_empty: bool,
-}
 
 /// What asking for a block came to, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,23 +46,6 @@ pub struct Acting {
     pub oldest: Option<u64>,
     /// Operations that were stopped after a CAS and have not found out what became of it.
     pub stopped: usize,
-}
-
-/// Replicas of objects that did not hold what belongs there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Damage {
-    /// That were found.
-    pub found: u64,
-    /// Those of them that were written anew, from a replica that was whole.
-    pub repaired: u64,
-}
-
-impl Damage {
-    /// Adds what somebody else found.
-    pub fn add(&mut self, other: Damage) {
-        self.found += other.found;
-        self.repaired += other.repaired;
-    }
 }
 
 /// How an operation waits for others.

@@ -22,7 +22,7 @@ use twox_hash::XxHash3_128;
 
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
-use crate::repair::settled;
+use crate::snapshot::settled;
 use crate::verbs::{Batch, Failure, Ticket};
 use crate::view::{BUCKETS_PER_GROUP, Place, SlotRef, View};
 

@@ -29,11 +29,12 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
-use crate::host::Damage;
-use crate::layout::{BLOCK_HEADER_BYTES, Object, Opcode, Slot};
+use crate::data::{Found, ObjectAt, Reads};
+use crate::layout::{Object, Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
-use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Span, Ticket};
+use crate::stats::Damage;
+use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
 use crate::view::{MAX_REPLICAS, Place, View};
 
 /// Slots that are read in one phase: of every object each replica and a word of the bitmap are read.
@@ -79,13 +80,6 @@ pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &Object<'_>
         && buckets.covers_number(slot)
 }
 
-/// How long the object of a word is, and where its replicas are; `None` if it can have none.
-pub(crate) fn replicas(view: &View, word: Slot) -> Option<(u64, PerReplica<Place>)> {
-    let class = word.class().filter(|class| Some(*class) <= view.geometry.largest_class())?;
-    let places = view.object_places(word.address(), class.bytes())?;
-    Some((class.bytes(), places.collect()))
-}
-
 /// Looks at slots of a subtable from `first` on, until it has looked at `count` or read `bytes`.
 pub async fn look<F: Fabric>(
     fabric: &F,
@@ -109,12 +103,11 @@ pub async fn look<F: Fabric>(
 }
 
 /// An entry, and what was posted about it.
-struct Asked {
+struct Asked<'w> {
     slot: u32,
     word: Slot,
-    bytes: u64,
-    places: PerReplica<Place>,
-    replicas: PerReplica<Ticket>,
+    /// Its object, if it can have one.
+    object: Option<(ObjectAt<'w>, Reads)>,
     /// Where its free bit is, and which.
     mark: Option<(Ticket, u64, u32)>,
 }
@@ -127,7 +120,7 @@ struct Work<'w, F> {
     found: Looked,
 }
 
-impl<F: Fabric> Work<'_, F> {
+impl<'w, F: Fabric> Work<'w, F> {
     async fn phase(&mut self) {
         let batch = core::mem::take(&mut self.batch);
         self.batch = self.fabric.execute(batch).await;
@@ -135,17 +128,16 @@ impl<F: Fabric> Work<'_, F> {
     }
 
     fn slot_place(&self, slot: u32) -> Place {
-        let place = self.view.subtables[self.subtable as usize].places[0];
-        Place { offset: place.offset + u64::from(slot) * 8, ..place }
+        self.view.subtables[self.subtable as usize].primary().plus(u64::from(slot) * 8)
     }
 
     /// Notes which slots differ; returns what the replicas of the others show, by their numbers.
     async fn slots(&mut self, first: u64, count: u64) -> Result<Vec<(u32, Slot)>, Failure> {
         self.batch.clear();
-        let places = &self.view.subtables[self.subtable as usize].places;
+        let replicas = self.view.subtables[self.subtable as usize].replicas();
         let read =
             |place: &Place| self.batch.read(place.node, place.offset + first * 8, count as u32 * 8);
-        let reads: PerReplica<Ticket> = places.iter().map(read).collect();
+        let reads: PerReplica<Ticket> = replicas.iter().map(read).collect();
         self.phase().await;
         let mut shown = PerReplica::<Vec<u64>>::new();
         for read in reads {
@@ -175,24 +167,18 @@ impl<F: Fabric> Work<'_, F> {
             self.batch.clear();
             let mut asked = Vec::new();
             while let Some((slot, word)) = next {
-                let Some((object_bytes, places)) = replicas(self.view, word) else {
+                let Some(object) = self.view.object_of(word) else {
                     // Whether it still stands there, the next look says as well.
-                    asked.push(Asked {
-                        slot,
-                        word,
-                        bytes: 0,
-                        places: PerReplica::new(),
-                        replicas: PerReplica::new(),
-                        mark: None,
-                    });
+                    asked.push(Asked { slot, word, object: None, mark: None });
                     next = entries.next();
                     continue;
                 };
-                let together = self.batch.touched_bytes() + object_bytes * places.len() as u64;
+                let bytes = object.bytes() * object.places().len() as u64;
+                let together = self.batch.touched_bytes() + bytes;
                 if together > CHUNK_BYTES && self.batch.touched_bytes() > 0 {
                     break;
                 }
-                asked.push(self.ask(slot, word, object_bytes, places));
+                asked.push(self.ask(slot, word, Some(object)));
                 next = entries.next();
             }
             if self.batch.touched_bytes() > 0 {
@@ -214,58 +200,48 @@ impl<F: Fabric> Work<'_, F> {
         Ok(next.map(|(slot, _)| slot.into()))
     }
 
-    /// Posts READs of all replicas of an object, and of its free bit.
-    fn ask(&mut self, slot: u32, word: Slot, bytes: u64, places: PerReplica<Place>) -> Asked {
-        let read = |place: &Place| self.batch.read(place.node, place.offset, bytes as u32);
-        let replicas = places.iter().map(read).collect();
-        let mark = self.view.geometry.free_bit(word.address()).and_then(|(block, number, bit)| {
-            let (region, offset) = self.view.region_of(block)?;
-            let first = region.places[0];
-            let at = first.offset + offset + BLOCK_HEADER_BYTES + u64::from(number) * 8;
-            let (region, _) = self.view.geometry.block_at(block)?;
-            Some((self.batch.read(first.node, at, 8), bit, region))
+    /// Posts READs of all that there is of an entry's object, and of its free bit.
+    fn ask(&mut self, slot: u32, word: Slot, object: Option<ObjectAt<'w>>) -> Asked<'w> {
+        let object = object.map(|object| (object, object.read_all(&mut self.batch)));
+        let mark = self.view.free_bit(word.address()).map(|(at, bit)| {
+            let region = (word.address().bytes() / self.view.geometry.region_bytes) as u32;
+            (self.batch.read(at.node, at.offset, 8), bit, region)
         });
-        Asked { slot, word, bytes, places, replicas, mark }
+        Asked { slot, word, object, mark }
     }
 
-    fn is_whole(&self, entry: &Asked, replica: Span) -> bool {
-        Object::decode_of(self.batch.bytes(replica), entry.word.leads_to())
-            .is_ok_and(|object| leads_here(self.view, entry.slot, entry.word, &object))
+    /// What the READs have shown of an entry's object; `None` if it can have none.
+    fn judge(&self, entry: &Asked<'_>) -> Result<Option<Found>, Failure> {
+        let Some((_, reads)) = &entry.object else { return Ok(None) };
+        let (view, slot, word) = (self.view, entry.slot, entry.word);
+        let is_whole = |bytes: &[u8]| {
+            Object::decode_of(bytes, word.leads_to())
+                .is_ok_and(|object| leads_here(view, slot, word, &object))
+        };
+        reads.judge(&self.batch, is_whole).answered().map(Some)
     }
 
-    fn is_marked(&self, entry: &Asked) -> Result<Option<u32>, Failure> {
+    fn is_marked(&self, entry: &Asked<'_>) -> Result<Option<u32>, Failure> {
         let Some((read, bit, region)) = entry.mark else { return Ok(None) };
         let word = self.batch.data(read)?.try_into().map_or(0, u64::from_le_bytes);
         Ok((word & bit != 0).then_some(region))
     }
 
     /// Whether anything about an entry is not as it should be, if its slot still holds it.
-    fn is_doubtful(&self, entry: &Asked) -> Result<bool, Failure> {
-        for replica in &entry.replicas {
-            if !self.is_whole(entry, self.batch.data_span(*replica)?) {
-                return Ok(true);
-            }
-        }
-        Ok(entry.replicas.is_empty() || self.is_marked(entry)?.is_some())
+    fn is_doubtful(&self, entry: &Asked<'_>) -> Result<bool, Failure> {
+        let Some(found) = self.judge(entry)? else { return Ok(true) };
+        Ok(found.damaged() > 0 || self.is_marked(entry)?.is_some())
     }
 
     /// Looks at an entry a second time, together with its slot. What is said of it then holds: the word
     /// stood there all the time since before the first look.
-    async fn look_again(&mut self, entry: Asked) -> Result<(), Failure> {
-        let Asked { slot, word, bytes, places, .. } = entry;
+    async fn look_again(&mut self, entry: Asked<'w>) -> Result<(), Failure> {
+        let Asked { slot, word, object, .. } = entry;
         self.batch.clear();
-        let entry = self.ask(slot, word, bytes, places);
+        let entry = self.ask(slot, word, object.map(|(object, _)| object));
         self.phase().await;
         let marked = self.is_marked(&entry)?;
-        let mut good = None;
-        let mut bad = PerReplica::<Place>::new();
-        for (place, replica) in entry.places.iter().zip(&entry.replicas) {
-            let replica = self.batch.data_span(*replica)?;
-            match self.is_whole(&entry, replica) {
-                true => good = good.or(Some(replica)),
-                false => bad.push(*place),
-            }
-        }
+        let found = self.judge(&entry)?;
         self.batch.next_phase();
         let place = self.slot_place(slot);
         let slot_read = self.batch.read(place.node, place.offset, 8);
@@ -275,21 +251,20 @@ impl<F: Fabric> Work<'_, F> {
             return Ok(());
         }
         self.found.marked.extend(marked);
-        self.found.damage.found += bad.len() as u64;
-        let Some(good) = good else {
+        let damaged = found.as_ref().map_or(0, Found::damaged) as u64;
+        self.found.damage.found += damaged;
+        let Some(found) = found.filter(|found| found.whole.is_some()) else {
             self.found.lost.push(slot.into());
             return Ok(());
         };
-        if bad.is_empty() {
+        if damaged == 0 {
             return Ok(());
         }
         self.batch.next_phase();
-        for place in &bad {
-            self.batch.write(place.node, place.offset, good);
-        }
+        found.mend(&mut self.batch);
         self.phase().await;
         self.batch.check()?;
-        self.found.damage.repaired += bad.len() as u64;
+        self.found.damage.repaired += damaged;
         Ok(())
     }
 }

@@ -27,7 +27,6 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use crate::host::BlockGrant;
 use crate::layout::{Address, BlockHeader, BlockShape, Identity, SizeClass, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
@@ -55,6 +54,23 @@ impl Allocation {
     pub fn identity(&self) -> Identity {
         Identity::new(self.address, self.generation)
     }
+}
+
+/// A block that this client may allocate objects from. Its block table entries name the client
+/// on all replicas of its region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockGrant {
+    /// Its first byte, which is where its header goes.
+    pub address: Address,
+    /// The class of its objects. Another one than was asked for if nothing else was left: all of it
+    /// may turn out to be free, so that it can go back to the pool.
+    pub class: SizeClass,
+    /// The first object never allocated; more than 0 in a block that another client left.
+    pub first: u32,
+    /// See [`Rest::marked`].
+    pub marked: Option<u64>,
+    /// Whether the pool had no block any more, and this is one of those that others left.
+    pub pool_is_empty: bool,
 }
 
 /// What is left of a block whose owner has done with it.

@@ -1,4 +1,5 @@
-//! The rules of SNAPSHOT: who is the last writer of a write round (P §4.3, Algorithm 2).
+//! The rules of SNAPSHOT: who is the last writer of a write round (P §4.3, Algorithm 2), and which
+//! word the replicas of a slot get when a memory node is lost (P §5.2).
 //!
 //! Writers in conflict broadcast a CAS from the round's old value to their own new value to all
 //! backups. Each backup takes exactly one of them, and the CASes return to every writer what each
@@ -14,6 +15,21 @@
 //!
 //! [`Winner`] is a permission: only the rules make one, and only with one an operation may touch
 //! the primary.
+//!
+//! Where a memory node is lost, writers have stopped anywhere inside of their rounds, so the replicas of
+//! a slot that are left may differ.
+//! [`settled`] names the word that all of them get:
+//!
+//! * the word of any backup that is left; of the primary if there is none. Whatever has been
+//!   acknowledged or read stands on all backups, so any one of them has it;
+//! * not a word that leads to nothing ([`scrub`](crate::scrub)), where they differ: it is damaged;
+//! * nor a free word beside an entry that is confirmed and leads to something, unless a DELETE of the key, or a
+//!   split, has put it there: what was there before the entry has been replaced everywhere before it was confirmed;
+//! * of the primary as well, if what a backup has is the same identity in another state, and the primary's
+//!   is neither free nor tentative: who has committed changes nothing any more, so the backup's is damaged;
+//! * a tentative word becomes the free slot of the same identity: its INSERT may have been about
+//!   to find a duplicate, and was not acknowledged;
+//! * so does a word whose INSERT had begun to withdraw on another backup.
 
 use crate::layout::{Identity, Slot};
 use crate::mutant::{Mutant, removed};
@@ -90,6 +106,24 @@ pub fn evaluate(own: Identity, seen: impl Iterator<Item = Identity> + Clone) -> 
     Verdict::Undecided(Undecided { own_is_smallest })
 }
 
+/// The word that all surviving replicas of a slot get. `primary` is `None` if it was lost; at
+/// least one replica is left. `chosen` says which of the surviving backups to trust, counted from
+/// 0 and round again: every choice is right, tests try them all.
+pub fn settled(primary: Option<Slot>, backups: &[Slot], chosen: usize) -> Slot {
+    let word = match (backups, primary) {
+        ([], primary) => primary.expect("at least one replica is left"),
+        (_, Some(primary)) if backups.iter().all(|b| *b == primary) => primary,
+        _ => backups[chosen % backups.len()],
+    };
+    let committed = primary.filter(|word| !word.is_free() && !word.is_tentative());
+    if let Some(committed) = committed.filter(|c| c.identity() == word.identity()) {
+        return committed;
+    }
+    let withdrawn = backups.iter().any(|b| b.is_free() && b.identity() == word.identity());
+    let tentative = word.is_tentative() && !removed(Mutant::SettleKeepsTentative);
+    if tentative || withdrawn { word.aborted() } else { word }
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::vec::Vec;
@@ -152,5 +186,44 @@ mod tests {
             evaluate(own.identity(), seen.iter().map(|s| s.identity())),
             Verdict::Won(Winner { rule: Rule::One })
         );
+    }
+
+    #[test]
+    fn slots_are_settled_by_the_rules() {
+        let (old, own, other) = (slot(1), slot(2), slot(3));
+        let word = |primary, backups: &[Slot]| settled(primary, backups, 0);
+        assert_eq!(word(Some(old), &[old, old]), old, "untouched");
+        assert_eq!(word(Some(old), &[]), old, "only the primary is left");
+        assert_eq!(word(Some(old), &[own, other]), own, "a backup");
+        assert_eq!(settled(Some(old), &[own, other], 1), other, "any backup");
+        assert_eq!(word(None, &[own, old]), own);
+        assert_eq!(word(None, &[own.tentative(), old]), own.aborted());
+        assert_eq!(word(Some(old), &[own.tentative()]), own.aborted());
+        assert_eq!(word(Some(old.tentative()), &[]), old.aborted(), "of one replica");
+        assert_eq!(word(None, &[own.tentative(), own]), own.aborted(), "not confirmed everywhere");
+        assert_eq!(word(None, &[own, own.tentative()]), own, "confirmed somewhere");
+        assert_eq!(word(None, &[own, own.aborted()]), own.aborted(), "withdrawn somewhere");
+        assert_eq!(word(None, &[Slot::default(); 2]), Slot::default());
+        assert_eq!(word(Some(own), &[own.aborted()]), own, "nobody withdraws what is committed");
+        assert_eq!(word(Some(own), &[own.tentative()]), own, "nor confirms it afterwards");
+        assert_eq!(word(Some(own.tentative()), &[own]), own, "confirmed");
+    }
+
+    /// A run that was cut off anywhere between its writes is followed by one that comes to the
+    /// same word: whatever part of the backups has been written, or all of them and the primary.
+    #[test]
+    fn settling_again_comes_to_the_same_word() {
+        let (old, own, other) = (slot(1), slot(2), slot(3));
+        let words = [old, own, own.tentative(), own.aborted(), other];
+        let all = (0..125).map(|n| [n % 5, n / 5 % 5, n / 25].map(|i| words[i]));
+        for [primary, first, second] in all {
+            for primary in [Some(primary), None] {
+                let to = settled(primary, &[first, second], 0);
+                assert_eq!(settled(primary, &[to, second], 0), to);
+                assert_eq!(settled(primary, &[first, to], 0), to);
+                assert_eq!(settled(primary, &[to, to], 0), to);
+                assert_eq!(settled(primary.map(|_| to), &[to, to], 0), to);
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Counters per kind of operation. The RTT budget is a test on them.
 
-use crate::host::Damage;
+use serde::{Deserialize, Serialize};
 
 /// Kinds of operations that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,23 @@ impl Cost {
         self.verbs += other.verbs;
         self.atomics += other.atomics;
         self.bytes += other.bytes;
+    }
+}
+
+/// Replicas of objects that did not hold what belongs there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Damage {
+    /// That were found.
+    pub found: u64,
+    /// Those of them that were written anew, from a replica that was whole.
+    pub repaired: u64,
+}
+
+impl Damage {
+    /// Adds what somebody else found.
+    pub fn add(&mut self, other: Damage) {
+        self.found += other.found;
+        self.repaired += other.repaired;
     }
 }
 

@@ -22,8 +22,9 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::change::Change;
+use crate::data::Region;
 use crate::verbs::ClusterId;
-use crate::view::{MAX_DEPTH, Member, Region, Subtable, View, ViewError};
+use crate::view::{MAX_DEPTH, Member, Subtable, View, ViewError};
 
 /// A newer view, as it is told to somebody who has an older one, or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
     use crate::change::Gain;
     use crate::verbs::MnId;
-    use crate::view::{Geometry, Place, Scheme};
+    use crate::view::{Geometry, Place};
 
     /// Views of a cluster whose index is split again and again, with a loss and a new member.
     fn history() -> Vec<View> {
@@ -270,10 +271,8 @@ mod tests {
     fn the_difference_of_a_split_does_not_grow_with_the_index() {
         let small = crate::view::tests::small();
         let subtables: Vec<Subtable> = (0..1024)
-            .map(|i| Subtable {
-                local_depth: 10,
-                places: Vec::from([0, 1].map(|n| Place { node: MnId(n), offset: i << 16 })),
-            })
+            .map(|i| [0, 1].map(|n| Place { node: MnId(n), offset: i << 16 }))
+            .map(|replicas| Subtable::new(10, Vec::from(replicas)))
             .collect();
         let mut from = View { subtables, directory: (0..1024).collect(), ..small };
         from.regions.clear();
@@ -313,8 +312,7 @@ mod tests {
         refused("not in the directory", &|d| d.runs.push(d.runs[0]));
         refused("left out", &|d| d.subtables.last_mut().unwrap().0 = u32::MAX);
         refused("left out", &|d| {
-            let region = Region { scheme: Scheme::Replicated, places: Vec::new(), led_since: 1 };
-            d.regions.push((2 + 1, region));
+            d.regions.push((2 + 1, Region::replicated(Vec::new(), 1)));
         });
         // What fits may still be no view: that is what the check is for.
         let mut difference = Difference::between(from, to).unwrap();

@@ -28,8 +28,6 @@ use core::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
-use crate::layout::POOL_HEADER_BYTES;
-
 /// Names a memory node within one cluster. Never reused: a node that comes back is a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MnId(pub u16);
@@ -80,6 +78,10 @@ impl fmt::Display for ClusterId {
         write!(f, "{:016x}", self.word())
     }
 }
+
+/// Bytes of a pool's header, which only its memory node writes: a page, so that it can be mapped by
+/// itself.
+pub const POOL_HEADER_BYTES: u64 = 4096;
 
 /// The largest number of verbs a fabric must accept in one batch.
 pub const MAX_BATCH_VERBS: usize = 1024;

@@ -1,9 +1,10 @@
 //! Differences between views, with views and differences that nobody thought of.
 
 use fusee_core::change::{Change, Split, Stage, SubtableChange};
+use fusee_core::data::Region;
 use fusee_core::update::{Difference, Run};
 use fusee_core::verbs::{ClusterId, MnId};
-use fusee_core::view::{Geometry, Member, Place, Region, Scheme, Subtable, View};
+use fusee_core::view::{Geometry, Member, Place, Subtable, View};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -32,15 +33,11 @@ fn places() -> impl Strategy<Value = Vec<Place>> {
 }
 
 fn subtable() -> impl Strategy<Value = Subtable> {
-    (0u8..5, places()).prop_map(|(local_depth, places)| Subtable { local_depth, places })
+    (0u8..5, places()).prop_map(|(local_depth, places)| Subtable::new(local_depth, places))
 }
 
 fn region() -> impl Strategy<Value = Region> {
-    (places(), any::<u64>()).prop_map(|(places, led_since)| Region {
-        scheme: Scheme::Replicated,
-        places,
-        led_since,
-    })
+    (places(), any::<u64>()).prop_map(|(places, led_since)| Region::replicated(places, led_since))
 }
 
 fn change() -> impl Strategy<Value = Option<Change>> {

@@ -15,7 +15,6 @@ use serde::Serialize;
 use crate::connect::{self, DEFAULT_MASTER};
 use crate::failure::Failure;
 use crate::output;
-use crate::status::report::held;
 
 /// How long to wait for each answer.
 pub const TIMEOUT: Duration = Duration::from_secs(3);
@@ -153,8 +152,8 @@ impl Standing {
         let view = status.view.as_ref();
         Standing {
             state: member.map(|member| member.state),
-            subtables: view.map_or(0, |v| held(node, v.subtables.iter().map(|s| &s.places))),
-            regions: view.map_or(0, |v| held(node, v.regions.iter().map(|r| &r.places))),
+            subtables: view.map_or(0, |view| view.subtables_on(node)),
+            regions: view.map_or(0, |view| view.regions_on(node)),
         }
     }
 

@@ -19,9 +19,8 @@ use fusee_core::change::{LeavingFrom, RegionChange};
 use fusee_core::layout::BLOCK_HEADER_BYTES;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::recovery::{self, BlockContent, RecoveryError, Report, recover};
-use fusee_core::repair::{self, RepairError};
+use fusee_core::repair::{self, RepairError, split};
 use fusee_core::scrub::{self, Looked};
-use fusee_core::split;
 use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MnId, VerbError};
 use fusee_core::view::{Place, View};
 use futures_util::future::try_join_all;
@@ -238,7 +237,7 @@ pub async fn transform<F: Fabric, R: Reach>(
     for RegionChange { region, joining, .. } in regions {
         // After the bytes, which hold the copy of the table that a node makes of its own.
         let (Some(joining), region) = (joining, *region) else { continue };
-        let source = view.regions[region as usize].places[0].node;
+        let source = view.regions[region as usize].primary().node;
         let owners = match ask(reach, source, NodeRequest::OwnersOf { region }).await? {
             NodeReply::Owners(owners) => owners,
             other => return Err(unexpected(source, &other)),
@@ -274,7 +273,7 @@ async fn complete_objects<F: Fabric, R: Reach>(
 /// Tells every region's first replica that it leads.
 async fn lead<R: Reach>(reach: &R, view: &View) -> Result<(), JobError> {
     for member in &view.members {
-        let led = (0u32..).zip(&view.regions).filter(|(_, r)| r.places[0].node == member.node);
+        let led = (0u32..).zip(&view.regions).filter(|(_, r)| r.primary().node == member.node);
         let regions: Vec<u32> = led.map(|(number, _)| number).collect();
         if !regions.is_empty() {
             let request = NodeRequest::Lead { regions, view: view.number };
@@ -478,7 +477,7 @@ impl Blocks {
 fn places(view: &View, block: BlockId) -> &[Place] {
     let region = view.regions.get(block.region as usize);
     let region = region.filter(|_| block.block < view.geometry.blocks_per_region());
-    region.map_or(&[], |region| &region.places)
+    region.map_or(&[], |region| region.places())
 }
 
 fn holds(view: &View, block: BlockId, node: MnId) -> bool {

@@ -9,8 +9,9 @@
 use std::collections::HashMap;
 
 use fusee_control::node::{Extent, NodeRequest, extent_align_bytes};
+use fusee_core::data::Region;
 use fusee_core::verbs::{ClusterId, MnId};
-use fusee_core::view::{Geometry, Member, Place, Region, Scheme, Subtable, View};
+use fusee_core::view::{Geometry, Member, Place, Subtable, View};
 
 use crate::logic::balance::Kind;
 use crate::placement::{Room, capacity, place};
@@ -185,13 +186,13 @@ impl Plan {
             let primary = |node: &MnId| nodes.first() == Some(node);
             let extent = |node| Extent::Region { region, primary: primary(&node) };
             let places = nodes.iter().map(|node| place(*node, extent(*node))).collect();
-            Region { scheme: Scheme::Replicated, places, led_since: 1 }
+            Region::replicated(places, 1)
         };
         let depth = self.subtables.len().ilog2() as u8;
         let subtable = |(subtable, nodes): (u32, &Vec<MnId>)| {
             let extent = Extent::Subtable { subtable };
             let places = nodes.iter().map(|node| place(*node, extent)).collect();
-            Subtable { local_depth: depth, places }
+            Subtable::new(depth, places)
         };
         let view = View {
             number: 1,

@@ -26,8 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::{Leftover, Pulse};
 use fusee_control::node::BlockId;
-use fusee_core::host::Damage;
 use fusee_core::layout::{BlockShape, SizeClass};
+use fusee_core::stats::Damage;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 

@@ -20,8 +20,8 @@ mod world;
 use fusee_control::master::{Epochs, Leftover, MasterReply, MasterRequest, MemberState, Pulse};
 use fusee_control::node::{Bars, BlockId, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
-use fusee_core::host::Damage;
 use fusee_core::layout::{Address, SizeClass, Slot};
+use fusee_core::stats::Damage;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Place, View};
@@ -51,16 +51,16 @@ fn bytes(world: &World, place: Place, length: u64) -> Vec<u8> {
 fn fill(world: &World, loses: MnId) {
     let view = world.view();
     for (number, subtable) in view.subtables.iter().enumerate() {
-        let torn = subtable.places.iter().any(|place| place.node == loses);
+        let torn = subtable.lies_on(loses);
         for slot in 0..view.geometry.subtable_slots() {
-            for (at, place) in subtable.places.iter().enumerate() {
+            for (at, place) in subtable.replicas().iter().enumerate() {
                 let newer = if torn && slot == 5 && at > 0 { 500 } else { 0 };
                 write(world, *place, slot * 8, word(number, slot + newer));
             }
         }
     }
     for (number, region) in view.regions.iter().enumerate() {
-        for place in &region.places {
+        for place in region.places() {
             write(world, *place, view.geometry.block_offset(3) + 4096, 77 + number as u64);
         }
     }
@@ -70,8 +70,8 @@ fn fill(world: &World, loses: MnId) {
 fn check_contents(world: &World, view: &View) {
     let geometry = view.geometry;
     for (number, subtable) in view.subtables.iter().enumerate() {
-        let first = bytes(world, subtable.places[0], geometry.subtable_bytes());
-        for place in &subtable.places {
+        let first = bytes(world, subtable.primary(), geometry.subtable_bytes());
+        for place in subtable.replicas() {
             assert_eq!(bytes(world, *place, geometry.subtable_bytes()), first);
         }
         for (slot, found) in (0u64..).zip(first.chunks(8)) {
@@ -81,10 +81,10 @@ fn check_contents(world: &World, view: &View) {
         }
     }
     for (number, region) in view.regions.iter().enumerate() {
-        let first = bytes(world, region.places[0], geometry.region_bytes);
+        let first = bytes(world, region.primary(), geometry.region_bytes);
         let at = geometry.block_offset(3) as usize + 4096;
         assert_eq!(first[at..at + 8], (77 + number as u64).to_le_bytes());
-        for place in &region.places {
+        for place in region.places() {
             assert!(bytes(world, *place, geometry.region_bytes) == first, "region {number}");
         }
     }
@@ -102,7 +102,7 @@ fn give_block(world: &World, client: ClientId, everywhere: bool) -> BlockId {
         let alloc = NodeRequest::Alloc { client, to_delete: true, frozen: vec![] };
         let reply = world.ask_node(member.node.0.into(), alloc);
         let NodeReply::Allocated { block } = reply else { continue };
-        let backups = &view.regions[block.region as usize].places[1..];
+        let backups = view.regions[block.region as usize].backups();
         for place in backups.iter().filter(|_| everywhere) {
             set_owner(world, place.node, block, ClientId::NOBODY, client);
         }
@@ -121,14 +121,14 @@ fn owners(world: &World, place: Place, region: u32) -> Vec<ClientId> {
 /// The block tables of all replicas agree, the first replica leads, and `client` owns nothing.
 fn check_tables(world: &World, view: &View, client: ClientId) {
     for (number, region) in (0u32..).zip(&view.regions) {
-        let first = owners(world, region.places[0], number);
+        let first = owners(world, region.primary(), number);
         assert!(!first.contains(&client), "{client} still owns a block of region {number}");
-        for place in &region.places {
+        for place in region.places() {
             assert_eq!(owners(world, *place, number), first, "region {number}");
         }
     }
     for member in &view.members {
-        let led = view.regions.iter().filter(|r| r.places[0].node == member.node).count() as u64;
+        let led = view.regions.iter().filter(|r| r.primary().node == member.node).count() as u64;
         match world.ask_node(member.node.0.into(), NodeRequest::Usage) {
             NodeReply::Usage(usage) => {
                 let blocks = u64::from(view.geometry.blocks_per_region());
@@ -163,8 +163,8 @@ fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
     });
     let view = world.view();
     view.check().unwrap();
-    assert!(view.subtables.iter().all(|subtable| subtable.places.len() == 2));
-    assert!(view.regions.iter().all(|region| region.places.len() == 2));
+    assert!(view.subtables.iter().all(|subtable| subtable.replicas().len() == 2));
+    assert!(view.regions.iter().all(|region| region.places().len() == 2));
     assert!(!world.nodes.borrow()[1].alive && view.member(MnId(3)).is_some());
     check_contents(&world, &view);
     check_tables(&world, &view, dead);
@@ -231,7 +231,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     );
     // It has taken the block over on one of two replicas.
     let view = world.view();
-    set_owner(&world, view.regions[block.region as usize].places[1].node, block, first, second);
+    set_owner(&world, view.regions[block.region as usize].backups()[0].node, block, first, second);
     world.sessions[0].renews = false;
     assert_eq!(world.ask(MasterRequest::Abandon { client: second }), Some(MasterReply::Done));
     world.until("the recovery", World::is_whole);
@@ -277,7 +277,7 @@ fn sessions_that_die_together_leave_no_block_half_way() {
         view: view.number,
     };
     assert!(matches!(world.ask(take), Some(MasterReply::Leftover { leftover: Some(_), .. })));
-    set_owner(&world, view.regions[block.region as usize].places[0].node, block, first, second);
+    set_owner(&world, view.regions[block.region as usize].primary().node, block, first, second);
     world.sessions.iter_mut().for_each(|session| session.renews = false);
     world.pass(2 * LEASE_MS);
     world.until("the recovery", World::is_whole);

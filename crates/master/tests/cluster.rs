@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, MemberState, Pulse, Status};
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime, ServeError};
-use fusee_core::host::Damage;
+use fusee_core::stats::Damage;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, View};
 use fusee_fabric::FabricKind;
@@ -104,7 +104,7 @@ fn exhaust(view: &View, nodes: &[(MnId, NodeClient)], client: ClientId) -> Vec<B
         loop {
             match alloc(node, client) {
                 Ok(block) => {
-                    assert_eq!(view.regions[block.region as usize].places[0].node, *name);
+                    assert_eq!(view.regions[block.region as usize].primary().node, *name);
                     blocks.push(block);
                 }
                 Err(refusal) => break assert_eq!(refusal, NodeRefusal::NoFreeBlock),
@@ -141,7 +141,7 @@ fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
     wait_until("joining", || nodes.iter().all(|node| node.name().is_some()));
     let clients: Vec<_> = nodes.iter().map(|node| (node.name().unwrap(), node.client())).collect();
     let blocks = exhaust(&view, &clients, first);
-    let (primary, _) = (view.regions[blocks[0].region as usize].places[0].node, ());
+    let (primary, _) = (view.regions[blocks[0].region as usize].primary().node, ());
     let (_, node) = clients.iter().find(|(name, _)| *name == primary).unwrap();
     let give =
         NodeRequest::SetOwner { block: blocks[0], from: first, to: second, unless_fenced: false };
@@ -150,7 +150,7 @@ fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
     assert_eq!(owned, Ok(NodeReply::Blocks(vec![(blocks[0], second)])));
 
     // The copy of the table in the pool says the same.
-    let place = view.regions[blocks[0].region as usize].places[0];
+    let place = view.regions[blocks[0].region as usize].primary();
     let holder = nodes.iter().find(|node| node.name() == Some(primary)).unwrap();
     let entry = place.offset + 4 * u64::from(blocks[0].block);
     assert_eq!(holder.fabrics().pool().read_u32(entry), second.0);
@@ -312,8 +312,8 @@ fn a_lost_memory_node_is_replaced_by_one_that_waits() {
     let view = status.view.unwrap();
     view.check().unwrap();
     assert!(view.number > before.number && view.member(MnId(3)).is_some());
-    assert!(view.subtables.iter().all(|subtable| subtable.places.len() == 2));
-    assert!(view.regions.iter().all(|region| region.places.len() == 2));
+    assert!(view.subtables.iter().all(|subtable| subtable.replicas().len() == 2));
+    assert!(view.regions.iter().all(|region| region.places().len() == 2));
     assert!(status.last_reconfigurations.iter().any(|change| change.lost == [name]));
     let (client, _) = open(&master.client());
     let clients: Vec<_> = nodes.iter().map(|node| (node.name().unwrap(), node.client())).collect();

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use fusee_control::master::Leftover;
 use fusee_control::node::BlockId;
+use fusee_core::data::Region;
 use fusee_core::layout::SizeClass;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
-use fusee_core::view::{Geometry, Member, Place, Region, Scheme, Subtable, View};
+use fusee_core::view::{Geometry, Member, Place, Subtable, View};
 use fusee_master::config::Config;
 use fusee_master::record::{Record, Write};
 use fusee_master::server::{MasterServer, StartError};
@@ -35,13 +36,8 @@ fn member(node: u16) -> Member {
 
 fn view() -> View {
     let places = |at: u64| vec![0, 1].into_iter().map(move |n| Place { node: MnId(n), offset: at });
-    let region = |at: u64| Region {
-        scheme: Scheme::Replicated,
-        places: places(at << 28).collect(),
-        led_since: 1,
-    };
-    let subtable =
-        |at: u64| Subtable { local_depth: 6, places: places((2 << 20) + (at << 20)).collect() };
+    let region = |at: u64| Region::replicated(places(at << 28).collect(), 1);
+    let subtable = |at: u64| Subtable::new(6, places((2 << 20) + (at << 20)).collect());
     View {
         number: 7,
         cluster: CLUSTER,

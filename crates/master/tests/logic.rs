@@ -252,14 +252,14 @@ impl World {
         assert_eq!(view.members.len(), self.settings.memory_nodes as usize);
         assert!(!view.regions.is_empty());
         let replicas = usize::from(self.settings.index_replicas);
-        assert!(view.subtables.iter().all(|s| s.places.len() == replicas));
+        assert!(view.subtables.iter().all(|s| s.replicas().len() == replicas));
         let replicas = usize::from(self.settings.data_replicas);
-        assert!(view.regions.iter().all(|r| r.places.len() == replicas));
+        assert!(view.regions.iter().all(|r| r.places().len() == replicas));
         assert_eq!(view.directory, (0..view.subtables.len() as u32).collect::<Vec<_>>());
         assert!(view.subtables.iter().all(|s| u32::from(s.local_depth) == view.depth()));
         for member in &view.members {
-            let regions = view.regions.iter().map(|r| (&r.places, geometry.region_bytes));
-            let tables = view.subtables.iter().map(|s| (&s.places, geometry.subtable_bytes()));
+            let regions = view.regions.iter().map(|r| (r.places(), geometry.region_bytes));
+            let tables = view.subtables.iter().map(|s| (s.replicas(), geometry.subtable_bytes()));
             let mut ranges: Vec<(u64, u64)> = regions
                 .chain(tables)
                 .flat_map(|(places, bytes)| places.iter().map(move |p| (p, bytes)))
@@ -271,7 +271,7 @@ impl World {
             let end = first_extent(member.pool_bytes) + member.pool_bytes;
             assert!(ranges.last().is_none_or(|last| last.1 <= end));
             let bytes: u64 = ranges.iter().map(|(start, end)| end - start).sum();
-            let primary = |r: &&fusee_core::view::Region| r.places[0].node == member.node;
+            let primary = |r: &&fusee_core::data::Region| r.primary().node == member.node;
             let primaries = view.regions.iter().filter(primary).count() as u64;
             let usage = self.usage(member.node);
             assert_eq!(usage.reserved_bytes, bytes, "reserved but not in the view");
@@ -322,7 +322,7 @@ fn a_cluster_forms_with_every_number_of_nodes_and_replicas() {
                     World::new(settings(nodes, index, data), &vec![POOL; nodes as usize]);
                 let view = world.form();
                 let primaries = |node: MnId| {
-                    view.regions.iter().filter(|region| region.places[0].node == node).count()
+                    view.regions.iter().filter(|region| region.primary().node == node).count()
                 };
                 let counts: Vec<usize> = view.members.iter().map(|m| primaries(m.node)).collect();
                 let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());

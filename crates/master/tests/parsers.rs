@@ -8,12 +8,13 @@ use allocation_counter::measure;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{Stamped, parsers as control};
+use fusee_core::data::Region;
 use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, Base, BlockHeader, Identity, LAYOUT_WORD};
 use fusee_core::layout::{Object, Opcode, Pair, PoolHeader, SizeClass, Slot};
 use fusee_core::parsers as core;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
-use fusee_core::view::{Geometry, Member, Place, Region, Scheme, Subtable, View};
+use fusee_core::view::{Geometry, Member, Place, Subtable, View};
 use fusee_fabric::parsers as fabric;
 use fusee_master::record::Record;
 use fusee_master::store::sealed;
@@ -221,13 +222,8 @@ fn view() -> View {
         pool_bytes: 1 << 34,
     };
     let places = |at: u64| vec![0, 1].into_iter().map(move |n| Place { node: MnId(n), offset: at });
-    let subtable =
-        |at: u64| Subtable { local_depth: 1, places: places((1 << 30) + (at << 24)).collect() };
-    let region = |at: u64| Region {
-        scheme: Scheme::Replicated,
-        places: places(at << 31).collect(),
-        led_since: 1,
-    };
+    let subtable = |at: u64| Subtable::new(1, places((1 << 30) + (at << 24)).collect());
+    let region = |at: u64| Region::replicated(places(at << 31).collect(), 1);
     let view = View {
         number: 3,
         cluster: ClusterId::from_word(9).unwrap(),
@@ -339,7 +335,9 @@ proptest! {
         prop_assert!(!core::block_header(&any_header), "its checksum would be right");
         let class = SizeClass::from_code(class).unwrap();
         let (owner, first) = (ClientId(random as u32), word as u32);
-        let header = BlockHeader { class, owner, first, at_rest };
+        let generation = (random >> 32) as u16 % Slot::GENERATIONS;
+        let base = Base { generation, is_wrapped: !at_rest, not_before: word };
+        let header = BlockHeader { class, owner, first, at_rest, base };
         let mut bytes = header.encode();
         prop_assert_eq!(BlockHeader::decode(&bytes), Some(header));
         bytes[bit / 8] ^= 1 << (bit % 8);

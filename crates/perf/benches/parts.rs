@@ -50,10 +50,8 @@ fn slots(c: &mut Criterion) {
 }
 
 fn hashes(c: &mut Criterion) {
-    let subtables = |n: u32| Subtable {
-        local_depth: 4,
-        places: vec![Place { node: MnId(0), offset: u64::from(n) << 20 }],
-    };
+    let subtables =
+        |n: u32| Subtable::new(4, vec![Place { node: MnId(0), offset: u64::from(n) << 20 }]);
     let view = View {
         number: 1,
         cluster: ClusterId::from_word(1).unwrap(),

@@ -101,7 +101,7 @@ impl Raw {
     /// Looks for a key as one would without a hint.
     fn find(&mut self, key: &[u8], view: &View) -> Result<Pair, Failure> {
         let buckets = Buckets::of(key, view);
-        let primary = view.subtables[buckets.subtable as usize].places[0];
+        let primary = view.subtables[buckets.subtable as usize].primary();
         self.batch.clear();
         let tickets = buckets.read(&mut self.batch, primary);
         self.phase()?;
@@ -122,8 +122,8 @@ impl Raw {
 
     fn pair(&self, slot: SlotRef, word: Slot, view: &View) -> Pair {
         let slots = Places::new(view.slot_places(slot));
-        let objects = view.object_places(word.address(), self.object_bytes.into());
-        let mut objects = Places::new(objects.expect("an object is in a region"));
+        let object = view.object(word.address(), self.object_bytes.into());
+        let mut objects = Places::new(object.expect("an object is in a region").places());
         let primary = slots.get()[0].node;
         if let Some(near) = objects.get().iter().position(|place| place.node == primary) {
             objects.places.swap(0, near);

@@ -325,7 +325,7 @@ fn fall_silent(run: &Run) {
 fn some_primary(run: &Run) -> Option<MnId> {
     let view = run.cluster.view();
     let subtable = run.fault_rng.below(view.subtables.len());
-    let node = view.subtables[subtable].places.first()?.node;
+    let node = view.subtables[subtable].primary().node;
     run.cluster.network().has(node).then_some(node)
 }
 

@@ -15,7 +15,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use fusee_core::verbs::MnId;
-use fusee_core::view::Place;
 
 use crate::cluster::Cluster;
 use crate::engine::ProcessId;
@@ -48,13 +47,11 @@ impl Cluster {
     pub(crate) fn may_lose(&self, node: MnId) -> bool {
         let (view, living) = (self.view(), self.living_nodes());
         let dangers = self.dangers().0.borrow();
-        let is_safe = |place: &Place| {
-            place.node != node && living.contains(&place.node) && !dangers.contains_key(&place.node)
-        };
-        let left = |places: &[Place]| places.iter().any(is_safe);
-        view.subtables.iter().all(|s| left(&s.places))
-            && view.regions.iter().all(|r| left(&r.places))
-            && self.network().is_whole_without(is_safe)
+        let may_be_lost =
+            |other: MnId| other == node || !living.contains(&other) || dangers.contains_key(&other);
+        view.subtables.iter().all(|subtable| subtable.survives(may_be_lost))
+            && view.regions.iter().all(|region| region.survives(may_be_lost))
+            && self.network().is_whole_without(|place| !may_be_lost(place.node))
     }
 
     /// Whether the master may be about to lose a node.

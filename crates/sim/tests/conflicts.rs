@@ -380,7 +380,7 @@ fn a_dead_memory_node_is_a_typed_error() {
     executor
         .spawn(store.process, async { store.insert(b"key", b"value").await.map(drop).unwrap() });
     run(executor, &cluster);
-    let primary = cluster.view().subtables[0].places[0].node;
+    let primary = cluster.view().subtables[0].primary().node;
     cluster.crash_node(primary);
     let mut executor = Executor::new(&sim);
     executor.spawn(store.process, async {

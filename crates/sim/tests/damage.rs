@@ -47,7 +47,7 @@ fn held(immediate: bool, key: &[u8], value: &[u8]) -> Held {
     let inserted = cluster.block_on(store.process, store.insert(key, value));
     let hint = inserted.unwrap().place.unwrap();
     let class = hint.word.class().unwrap().bytes();
-    let replicas = cluster.view().object_places(hint.word.address(), class).unwrap().collect();
+    let replicas = cluster.view().object(hint.word.address(), class).unwrap().places().collect();
     Held { cluster, store, hint, replicas }
 }
 
@@ -187,7 +187,7 @@ fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
             let written = session.store().insert(KEY, &value).await.unwrap().place.unwrap();
             let class = written.word.class().unwrap().bytes();
             let view = cluster.view().clone();
-            let replicas = view.object_places(written.word.address(), class).unwrap();
+            let replicas = view.object(written.word.address(), class).unwrap().places();
             let replicas: Vec<Place> = replicas.collect();
             let Place { node, offset } = replicas[damaged as usize];
             let at = Place { node, offset: offset + 8 * word };

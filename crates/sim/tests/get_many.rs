@@ -72,7 +72,7 @@ fn cached_keys_share_one_phase_on_all_memory_nodes() {
     let cluster = cluster();
     let client = cluster.client();
     let view = cluster.view().clone();
-    let primaries = view.subtables.iter().map(|s| s.places[0].node);
+    let primaries = view.subtables.iter().map(|s| s.primary().node);
     let primaries: std::collections::BTreeSet<_> = primaries.collect();
     assert!(primaries.len() > 2, "keys are on several sets of replicas");
     on(&cluster, &client, async |client| {

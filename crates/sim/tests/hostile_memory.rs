@@ -124,8 +124,8 @@ fn region_out_of_the_way(cluster: &Cluster, view: &View, store: &Client) -> (u64
             cluster.peek_node(node, NodeRequest::BlocksOf { clients: vec![store.client()] });
         !matches!(blocks, Some(NodeReply::Blocks(blocks)) if blocks.is_empty())
     };
-    let has_index = |node| view.subtables[0].places.iter().any(|place| place.node == node);
-    let mut regions = (0u64..).zip(&view.regions).map(|(number, r)| (number, r.places[0].node));
+    let has_index = |node| view.subtables[0].lies_on(node);
+    let mut regions = (0u64..).zip(&view.regions).map(|(number, r)| (number, r.primary().node));
     let found = regions.find(|(_, node)| !has_index(*node) && !has_block(*node));
     found.expect("two nodes are without an index, and one of them without the block")
 }

@@ -27,7 +27,7 @@ fn recovered(
 /// Puts bytes at a global address, on all replicas or on the one with this number.
 fn put(cluster: &Cluster, at: Address, bytes: &[u8], replica: Option<usize>) {
     let view = cluster.view();
-    let places = view.object_places(at, bytes.len() as u64).expect("inside of a region");
+    let places = view.object(at, bytes.len() as u64).expect("inside of a region").places();
     for (_, place) in places.enumerate().filter(|(i, _)| replica.is_none_or(|only| only == *i)) {
         for (i, word) in bytes.chunks_exact(8).enumerate() {
             let place = Place { offset: place.offset + 8 * i as u64, ..place };
@@ -40,12 +40,17 @@ fn put(cluster: &Cluster, at: Address, bytes: &[u8], replica: Option<usize>) {
 fn scribble(rng: &Rng, cluster: &Cluster, client: ClientId, block: Address) {
     let any = |values: &[u32]| values[rng.below(values.len())];
     let replica = || [None, Some(0), Some(1)][rng.below(3)];
-    let code = any(&[1, 2, 6, 16, 17, 40, 64, 100, 128]) as u8;
+    let code = any(&[1, 2, 6, 16, 17, 40, 64, 100, 127]) as u8;
     let header = BlockHeader {
         class: SizeClass::from_code(code).unwrap(),
         owner: [client, ClientId(99), ClientId::NOBODY][rng.below(3)],
         first: any(&[0, 1, 7, 63, 64, 1000, u32::MAX]),
         at_rest: rng.below(4) == 0,
+        base: Base {
+            generation: any(&[0, 1, 500, 511]) as u16,
+            is_wrapped: rng.below(2) == 0,
+            not_before: any(&[0, 0, 1, u32::MAX]).into(),
+        },
     };
     if rng.below(4) > 0 {
         put(cluster, block, &header.encode(), replica());
@@ -148,9 +153,9 @@ fn recovery_needs_every_node_that_the_view_names() {
         let report = recovered(&rng, &cluster, store.client(), &blocks).unwrap();
         assert_eq!((report.examined, report.on_primary, report.nowhere), (3, 1, 2));
         let view = cluster.view().clone();
-        let index = view.subtables[0].places[0].node;
+        let index = view.subtables[0].primary().node;
         let nodes_of = |block: &Address| -> Vec<MnId> {
-            view.object_places(*block, 64).expect("a region").map(|place| place.node).collect()
+            view.object(*block, 64).expect("a region").places().map(|place| place.node).collect()
         };
         let beside = blocks.iter().map(nodes_of).find(|nodes| !nodes.contains(&index));
         let beside = beside.expect("one node is in two of four pairs")[0];
@@ -219,7 +224,7 @@ fn what_a_guess_left_beside_a_newer_header_is_found() {
         let shape = BlockShape::new(geometry.block_bytes, class).unwrap();
         let header = |first| {
             let owner = dead.client();
-            BlockHeader { class, owner, first, at_rest: false }.encode()
+            BlockHeader { class, owner, first, at_rest: false, base: Base::default() }.encode()
         };
         put(&cluster, blocks[0], &header(9), None);
         put(&cluster, blocks[0], &header(5), Some(replica));
@@ -229,7 +234,7 @@ fn what_a_guess_left_beside_a_newer_header_is_found() {
         Pair { key: b"key", value: b"new", identity, opcode: Opcode::Update }.encode(&mut bytes);
         put(&cluster, at, &bytes, Some(replica));
         let own = Slot::new(place.word.fingerprint(), class, at, 3);
-        let backup = cluster.view().slot_places(place.slot).nth(1).expect("a backup");
+        let backup = cluster.view().slot_on_backups(place.slot).next().expect("a backup");
         cluster.overwrite(backup, own.0);
         let report = recovered(&rng, &cluster, dead.client(), &blocks).unwrap();
         assert_eq!(report.committed, 1, "{report:?}");
@@ -258,7 +263,7 @@ fn of_headers_at_rest_the_one_that_leaves_least_as_new_counts() {
         let blocks = blocks_of(&cluster, dead.client());
         let header = |first| {
             let owner = dead.client();
-            BlockHeader { class, owner, first, at_rest: true }.encode()
+            BlockHeader { class, owner, first, at_rest: true, base: Base::default() }.encode()
         };
         put(&cluster, blocks[0], &header(5), None);
         put(&cluster, blocks[0], &header(9), Some(replica));

@@ -16,7 +16,7 @@ fn replicas_that_nobody_reads_are_written_anew() {
         for (number, hint) in held.hints.iter().enumerate() {
             let class = hint.word.class().unwrap().bytes();
             let places: Vec<Place> =
-                held.cluster.view().object_places(hint.word.address(), class).unwrap().collect();
+                held.cluster.view().object(hint.word.address(), class).unwrap().places().collect();
             for (i, place) in places.into_iter().enumerate().filter(|(i, _)| *i != number % 3) {
                 let offset = place.offset + (number + i) as u64 % 3 * 8;
                 held.cluster.network().flip(Place { offset, ..place }, 1 << number);
@@ -101,9 +101,9 @@ fn a_bitmap_that_contradicts_the_index_begins_anew() {
                 let view = held.cluster.view();
                 let (block, word, bit) = view.geometry.free_bit(hint.word.address()).unwrap();
                 let (region, offset) = view.region_of(block).unwrap();
-                let first = region.places[0];
+                let first = region.primary();
                 let offset = first.offset + offset + BLOCK_HEADER_BYTES + u64::from(word) * 8;
-                (Place { offset, ..first }, bit, region.led_since)
+                (Place { offset, ..first }, bit, region.led_since())
             };
             let is_set = || held.cluster.network().word_at(at).0 & bit != 0;
             assert!(!is_set());
@@ -111,7 +111,7 @@ fn a_bitmap_that_contradicts_the_index_begins_anew() {
             let begun_anew = || {
                 let view = held.cluster.view();
                 let (region, _) = view.region_of(hint.word.address()).unwrap();
-                region.led_since > led_since && !is_set()
+                region.led_since() > led_since && !is_set()
             };
             held.until("the bitmap begins anew", begun_anew).await;
         }

@@ -38,8 +38,8 @@ use fusee_control::node::{
 };
 use fusee_control::rpc::RpcError;
 use fusee_core::error::Error;
-use fusee_core::host::BlockGrant;
 use fusee_core::layout::{Address, SizeClass};
+use fusee_core::slab::BlockGrant;
 use fusee_core::slab::Rest;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
@@ -272,7 +272,7 @@ impl<E: Environment> BlockSource<E> {
     fn fresh(&self, block: BlockId, class: SizeClass, view: &View) -> BlockGrant {
         self.holds(block);
         let address = view.geometry.block_address(block.region, block.block);
-        let marked = view.regions.get(block.region as usize).map(|region| region.led_since);
+        let marked = view.regions.get(block.region as usize).map(|region| region.led_since());
         BlockGrant { address, class, first: 0, marked, pool_is_empty: false }
     }
 
@@ -303,7 +303,7 @@ impl<E: Environment> BlockSource<E> {
             let leads = |block: &BlockId| {
                 let region = view.regions.get(block.region as usize);
                 // Of a region that only a newer view has, nobody but its primary lists a block of ours.
-                region.is_none_or(|region| region.places[0].node == member.node)
+                region.is_none_or(|region| region.primary().node == member.node)
             };
             let ours = blocks.into_iter().map(|(block, _)| block).filter(leads);
             for block in ours.filter(|block| self.is_missed(*block)) {
@@ -390,7 +390,7 @@ impl<E: Environment> BlockSource<E> {
             // Where a region was before it moved, an old table may still stand.
             let is_there = |block: &BlockId| {
                 let region = view.regions.get(block.region as usize);
-                region.is_none_or(|r| r.places.iter().any(|place| place.node == member.node))
+                region.is_none_or(|r| r.lies_on(member.node))
             };
             let held = self.held.borrow();
             if blocks.iter().any(|(block, _)| is_there(block) && !held.contains(block)) {
@@ -490,7 +490,7 @@ impl<E: Environment> BlockSource<E> {
     /// Frees a block, as far as its nodes can be reached. The primary last: it hands the block out
     /// as soon as it is free there.
     async fn give_back(&self, block: BlockId, view: &View) {
-        let places = view.regions[block.region as usize].places.iter().rev();
+        let places = view.regions[block.region as usize].places().iter().rev();
         let nodes: Vec<MnId> = places.map(|place| place.node).collect();
         self.return_to(&nodes, block).await;
     }
@@ -529,7 +529,7 @@ impl<E: Environment> BlockSource<E> {
     }
 
     async fn record_on_backups(&self, block: BlockId, view: &View) -> Result<(), Error> {
-        let backups = view.regions[block.region as usize].places.iter().skip(1);
+        let backups = view.regions[block.region as usize].backups().iter();
         for place in backups {
             self.set_owner(place.node, block, ClientId::NOBODY, false).await?;
         }

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::{Error, Outcome};
-use fusee_core::host::{Acting, Blocks, Damage, Epochs, GiveUp, Granted, Reports, Views, Waiting};
+use fusee_core::host::{Acting, Blocks, Epochs, GiveUp, Granted, Reports, Views, Waiting};
 use fusee_core::layout::{Address, SizeClass};
 use fusee_core::slab::Rest;
+use fusee_core::stats::Damage;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 use futures_util::future::{Either, select};

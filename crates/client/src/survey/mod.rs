@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use fusee_control::master::{Leftover, MasterReply, MasterRequest, Owners};
 use fusee_control::node::{BlockId, Usage};
 use fusee_core::verbs::{ClientId, Failure, MnId, VerbError};
-use fusee_core::view::{Place, View};
+use fusee_core::view::View;
 
 use crate::error::ConnectError;
 use crate::session::Session;
@@ -187,12 +187,8 @@ fn named(known: &[(&ClientId, &OfOwner)], owners: &Owners) -> Vec<OwnerMemory> {
 fn nodes(view: &View, tally: &Tally, usage: &[(MnId, Result<Usage, String>)]) -> Vec<NodeMemory> {
     let mut names: BTreeSet<MnId> = view.members.iter().map(|member| member.node).collect();
     names.extend(tally.nodes.keys());
-    let held = |node: MnId, all: &mut dyn Iterator<Item = &Vec<Place>>| {
-        all.filter(|places| places.iter().any(|place| place.node == node)).count() as u64
-    };
     let describe = |node: MnId| {
-        let subtables = held(node, &mut view.subtables.iter().map(|subtable| &subtable.places));
-        let regions = held(node, &mut view.regions.iter().map(|region| &region.places));
+        let (subtables, regions) = (view.subtables_on(node), view.regions_on(node));
         let usage = usage.iter().find(|(of, _)| *of == node);
         let usage = usage.and_then(|(_, usage)| usage.as_ref().ok());
         let blocks = tally.nodes.get(&node).copied().unwrap_or_default();

@@ -13,11 +13,12 @@ use std::collections::BTreeMap;
 
 use fusee_control::master::Leftover;
 use fusee_control::node::BlockId;
+use fusee_core::data::Region;
 use fusee_core::layout::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockShape, SizeClass, UNIT_BYTES, bitmap_bytes,
 };
 use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
-use fusee_core::view::{Region, TABLE_ENTRY_BYTES, View};
+use fusee_core::view::{TABLE_ENTRY_BYTES, View};
 
 use super::report::{Blocks, Tally};
 
@@ -79,7 +80,7 @@ impl Group {
     pub fn is_same_in(&self, view: &View, other: &View) -> bool {
         self.pieces.iter().all(|piece| {
             let [before, now] = [view, other].map(|view| view.regions.get(piece.region as usize));
-            let first = |region: &Region| (region.places[0], region.led_since);
+            let first = |region: &Region| (region.primary(), region.led_since());
             before.map(first) == now.map(first)
         })
     }
@@ -130,7 +131,7 @@ impl<'a, F: Fabric> Reader<'a, F> {
     async fn tables(&mut self, group: &Group) -> Result<Vec<Owned>, Failure> {
         self.batch.clear();
         let read = |piece: &Piece| {
-            let place = self.view.regions[piece.region as usize].places[0];
+            let place = self.view.regions[piece.region as usize].primary();
             let at = place.offset + u64::from(piece.first) * TABLE_ENTRY_BYTES;
             let bytes = piece.count * TABLE_ENTRY_BYTES as u32;
             (place.node, self.batch.read(place.node, at, bytes))
@@ -176,7 +177,7 @@ impl<'a, F: Fabric> Reader<'a, F> {
         for blocks in blocks.chunks(together) {
             self.batch.clear();
             let read = |block: &Owned| {
-                let place = self.view.regions[block.id.region as usize].places[0];
+                let place = self.view.regions[block.id.region as usize].primary();
                 let at = place.offset + geometry.block_offset(block.id.block);
                 self.batch.read(place.node, at, bytes as u32)
             };

@@ -6,9 +6,10 @@ use std::future::ready;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use fusee_core::data::Region;
 use fusee_core::layout::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, SizeClass, UNIT_BYTES};
 use fusee_core::verbs::{Batch, ClusterId, Fabric, Op};
-use fusee_core::view::{Geometry, Member, Region, Scheme, TABLE_ENTRY_BYTES};
+use fusee_core::view::{Geometry, Member, Place, TABLE_ENTRY_BYTES};
 
 use super::*;
 
@@ -71,10 +72,8 @@ fn view() -> View {
         verbs: None,
         pool_bytes: 2 * REGION,
     };
-    let region = |nodes: [u16; 2], offset| Region {
-        scheme: Scheme::Replicated,
-        places: nodes.map(|n| Place { node: MnId(n), offset }).into(),
-        led_since: 1,
+    let region = |nodes: [u16; 2], offset| {
+        Region::replicated(nodes.map(|n| Place { node: MnId(n), offset }).into(), 1)
     };
     let geometry = Geometry { region_bytes: REGION, block_bytes: BLOCK, ..Geometry::default() };
     assert_eq!(geometry.blocks_per_region(), BLOCKS);
@@ -93,7 +92,7 @@ fn view() -> View {
 /// Where a block's table entry and the block itself stand, on the first place.
 fn places(region: u32, block: u32) -> (Place, Place) {
     let (view, at) = (view(), u64::from(block));
-    let Place { node, offset } = view.regions[region as usize].places[0];
+    let Place { node, offset } = view.regions[region as usize].primary();
     let entry = Place { node, offset: offset + at * TABLE_ENTRY_BYTES };
     (entry, Place { node, offset: offset + view.geometry.block_offset(block) })
 }
@@ -281,7 +280,7 @@ fn groups_cover_every_block_once_whatever_the_regions() {
         view.regions = vec![view.regions[0].clone(); regions];
         let (mut at, mut groups, mut moved) = (Cursor::default(), 0, view.clone());
         for region in &mut moved.regions[..regions.min(1)] {
-            region.led_since += 1;
+            *region = Region::replicated(region.places().to_vec(), region.led_since() + 1);
         }
         let mut touched = 0;
         while let Some(group) = Group::next(&view, at) {

@@ -14,14 +14,12 @@
 //! of what is lent: a pool that holds so many regions exactly still holds as many.
 
 use super::bytes::u32_at;
+pub use crate::verbs::POOL_HEADER_BYTES;
 use crate::verbs::{ClusterId, MnId};
 
 /// The version of all layouts of this module, and of the hellos that lead to them. It stands in
 /// every pool and in every hello: who knows another one goes no further.
 pub const LAYOUT_VERSION: u32 = 4;
-
-/// Bytes of a pool's header: a page, so that it can be mapped by itself.
-pub const POOL_HEADER_BYTES: u64 = 4096;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FPOL");
 

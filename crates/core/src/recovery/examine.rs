@@ -24,7 +24,7 @@ use core::ops::Range;
 use arrayvec::ArrayVec;
 
 use super::{Candidate, GROUP, Recovery, RecoveryError};
-use crate::complete::complete;
+use crate::data::complete;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Words;
@@ -148,7 +148,8 @@ impl<F: Fabric> Recovery<'_, F> {
         };
         let shown = group.iter().zip(&shown).filter(|(found, replicas)| stands(found, replicas));
         let words: Vec<Slot> = shown.map(|(found, _)| found.own).collect();
-        Ok(complete(self.fabric, self.view, &words, &mut self.report.cost).await?)
+        let objects = self.view.objects_of(&words);
+        Ok(complete(self.fabric, objects, &mut self.report.cost).await?)
     }
 
     /// One phase: the slots of all these objects from those of their subtables' replicas whose
@@ -161,7 +162,7 @@ impl<F: Fabric> Recovery<'_, F> {
         self.batch.clear();
         let mut tickets: Vec<ArrayVec<[Ticket; 2], MAX_REPLICAS>> = Vec::new();
         for found in group {
-            let places = &self.view.subtables[found.buckets.subtable as usize].places;
+            let places = self.view.subtables[found.buckets.subtable as usize].replicas();
             let range = replicas.start.min(places.len())..replicas.end.min(places.len());
             let reads = places[range].iter().map(|p| found.buckets.read(&mut self.batch, *p));
             tickets.push(reads.collect());

@@ -12,7 +12,7 @@
 //!    first, then the backups'. The other order is wrong: a round could end in between, and the
 //!    word that we would take for the round's old value would be a stranger's new one.
 //! 3. *Resume* (`resume.rs`): own identity on backups only: the primary shows the round's old
-//!    value. Complete the object (`complete.rs`), go on with Algorithm 1 on this same slot, and
+//!    value. Complete the object ([`data`](crate::data)), go on with Algorithm 1 on this same slot, and
 //!    finish what was won.
 //!
 //! All complete objects in these blocks are examined. How many requests were under way is known to nobody: a

@@ -21,7 +21,7 @@
 
 use super::examine::{PerBackup, Sighting, Step, judge};
 use super::{Candidate, Recovery, RecoveryError};
-use crate::complete::complete;
+use crate::data::complete;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::snapshot::{Verdict, Winner, evaluate};
@@ -48,7 +48,8 @@ impl<F: Fabric> Recovery<'_, F> {
         let step = judge(found.opcode, own, seen);
         let acts = !matches!(step, Step::Done | Step::Strange);
         if acts && !found.is_everywhere && !removed(Mutant::RecoveryDoesNotComplete) {
-            complete(self.fabric, self.view, &[own], &mut self.report.cost).await?;
+            let objects = self.view.objects_of(core::slice::from_ref(&own));
+            complete(self.fabric, objects, &mut self.report.cost).await?;
         }
         let contended = match step {
             Step::Done => {
@@ -91,11 +92,11 @@ impl<F: Fabric> Recovery<'_, F> {
 
     /// The slot's place on each backup, in order.
     fn backups(&self, seen: &Sighting) -> PerBackup<Place> {
-        self.view.slot_places(seen.slot).skip(1).collect()
+        self.view.slot_on_backups(seen.slot).collect()
     }
 
     fn primary(&self, seen: &Sighting) -> Place {
-        self.view.slot_places(seen.slot).next().expect("a subtable has at least one place")
+        self.view.slot_on_primary(seen.slot)
     }
 
     /// One phase, or none: at each of these places a CAS to `to` from the word given with it.

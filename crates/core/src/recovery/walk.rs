@@ -62,10 +62,8 @@ impl<F: Fabric> Recovery<'_, F> {
             let mut reads: Vec<(Address, Ticket)> = Vec::new();
             for block in blocks {
                 let known = self.view.geometry.block_at(*block);
-                let places = known
-                    .and_then(|_| self.view.object_places(*block, self.view.geometry.block_bytes));
-                match places {
-                    Some(places) => reads.extend(places.map(|p| {
+                match known.and_then(|_| self.view.block(*block)) {
+                    Some(found) => reads.extend(found.places().map(|p| {
                         (*block, self.batch.read(p.node, p.offset, BLOCK_HEADER_BYTES as u32))
                     })),
                     None => self.report_block(*block, BlockContent::Unreadable),
@@ -206,7 +204,7 @@ impl<F: Fabric> Recovery<'_, F> {
     /// One phase: bytes of a block, from all of its replicas.
     async fn read_all(&mut self, at: Address, bytes: u32) -> Result<Replicas, RecoveryError> {
         let view = self.view;
-        let places = view.object_places(at, u64::from(bytes)).expect("inside of a block");
+        let places = view.object(at, u64::from(bytes)).expect("inside of a block").places();
         let walked = if removed(Mutant::RecoveryWalksOneReplica) { 1 } else { MAX_REPLICAS };
         self.batch.clear();
         let reads =

@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::race::{Buckets, Key, Words};
 use crate::verbs::{Fabric, Failure, MnId, Ticket};
-use crate::view::{MAX_REPLICAS, Place, View};
+use crate::view::{MAX_REPLICAS, Subtable, View};
 
 /// The primaries beside which a session reads.
 #[derive(Debug, Default)]
@@ -41,15 +41,15 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// Whether a slot at these places is read beside its primary.
+    /// Whether a subtable is read beside its primary.
     #[inline]
-    fn has(&self, places: &[Place], view: u64) -> bool {
-        self.view.get() == view && self.has_all(places)
+    fn has(&self, subtable: &Subtable, view: u64) -> bool {
+        self.view.get() == view && self.has_all(subtable)
     }
 
     #[cold]
-    fn has_all(&self, places: &[Place]) -> bool {
-        let (primary, backups) = places.split_first().expect("a subtable has at least one place");
+    fn has_all(&self, subtable: &Subtable) -> bool {
+        let (primary, backups) = (subtable.primary(), subtable.backups());
         let barred = self.barred.borrow();
         let found = barred.iter().find(|(node, _)| *node == primary.node);
         let all = |by: &Vec<MnId>| backups.iter().all(|backup| by.contains(&backup.node));
@@ -70,16 +70,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Whether a session that is not heard reads a subtable beside its primary by this view, from now on if not
     /// before. If not, everything is under way to it that is due.
     pub(super) async fn may_read_beside(&self, subtable: u32, view: &Arc<View>) -> bool {
-        let places = &view.subtables[subtable as usize].places;
-        if self.beside.has(places, view.number) {
+        let subtable = &view.subtables[subtable as usize];
+        if self.beside.has(subtable, view.number) {
             return true;
         }
-        if self.is_heard() || view.change.is_some() || places.len() == 1 {
+        if self.is_heard() || view.change.is_some() || subtable.backups().is_empty() {
             return false;
         }
-        let Some(by) = self.host.bar(places[0].node, view).await else { return false };
-        self.beside.open(places[0].node, by, view.number);
-        self.beside.has(places, view.number)
+        let primary = subtable.primary().node;
+        let Some(by) = self.host.bar(primary, view).await else { return false };
+        self.beside.open(primary, by, view.number);
+        self.beside.has(subtable, view.number)
     }
 }
 
@@ -91,7 +92,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if self.store.beside.view.get() != self.view.number {
             return false;
         }
-        self.store.beside.has(&self.view.subtables[subtable as usize].places, self.view.number)
+        self.store.beside.has(&self.view.subtables[subtable as usize], self.view.number)
     }
 
     /// The primary of the key's subtable did not answer, by a view that is stable. Returns if the next
@@ -110,7 +111,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let view = self.store.newest_view();
             let subtable = Buckets::of(key, &view).subtable;
             // Somebody else may lead it by now, who has not been asked.
-            if view.subtables[subtable as usize].places[0].node != primary {
+            if view.subtables[subtable as usize].primary().node != primary {
                 return Ok(());
             }
             // On the heap: it is rare, and the futures of operations stay small.
@@ -132,7 +133,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Option<Words>, Failure> {
         self.batch.next_phase();
         let view = self.view.clone();
-        let places = &view.subtables[buckets.subtable as usize].places[first..];
+        let places = &view.subtables[buckets.subtable as usize].replicas()[first..];
         let mut reads = ArrayVec::<[Ticket; 2], MAX_REPLICAS>::new();
         for place in places {
             reads.push(buckets.read(&mut self.batch, *place));

@@ -124,7 +124,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         for subtables in view.subtables.chunks(together) {
             let few = removed(Mutant::ComparesPrimariesOnly);
             let most = if few { 1 } else { MAX_REPLICAS };
-            let replicas = subtables.iter().flat_map(|s| s.places.iter().take(most)).copied();
+            let replicas = subtables.iter().flat_map(|s| s.replicas().iter().take(most)).copied();
             if !self.note_all(replicas, bytes, targets).await {
                 return false;
             }

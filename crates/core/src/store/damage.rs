@@ -21,17 +21,15 @@
 //! The WRITE counts as posted until it is answered: like a CAS, it must not execute after the
 //! operation has ended, when the object may be another one.
 
-use arrayvec::ArrayVec;
-
-use super::lead::class_of;
 use super::{BROKEN_WORD, Hint, Op};
+use crate::data::Found;
 use crate::error::Error;
-use crate::host::{Damage, Host};
-use crate::layout::{Object, Slot};
+use crate::host::Host;
+use crate::layout::Object;
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
-use crate::verbs::{Fabric, MnId, Span, Ticket};
-use crate::view::{MAX_REPLICAS, Place};
+use crate::stats::Damage;
+use crate::verbs::{Fabric, MnId, Span};
 
 /// What a second look has shown.
 pub(super) enum SecondLook {
@@ -52,69 +50,48 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         key: Key<'_>,
     ) -> Result<SecondLook, Error> {
         let Hint { slot, word, .. } = hint;
-        let places = class_of(&self.view, word).and_then(|class| {
-            let places = self.view.object_places(word.address(), class.bytes())?;
-            Some((class, places.collect::<ArrayVec<Place, MAX_REPLICAS>>()))
-        });
-        let Some((class, places)) = places else { return Err(BROKEN_WORD) };
-        let shown = self.view.slot_places(slot).find(|place| place.node == shown_on);
+        let view = self.view.clone();
+        let Some(object) = view.object_of(word) else { return Err(BROKEN_WORD) };
+        let shown = view.slot_places(slot).find(|place| place.node == shown_on);
         let Some(shown) = shown else { return Ok(SecondLook::Stale) };
         self.batch.next_phase();
         let slot_read = self.batch.read(shown.node, shown.offset, 8);
-        let mut reads = ArrayVec::<(Place, Ticket), MAX_REPLICAS>::new();
-        for place in places {
-            let read = self.batch.read(place.node, place.offset, class.bytes() as u32);
-            reads.push((place, read));
-        }
+        let reads = object.read_all(&mut self.batch);
         self.phase().await;
         if self.slot_word(slot_read).map_err(|f| self.failed(f))? != word {
             return Ok(SecondLook::Stale);
         }
-        let mut good = None;
-        let mut silent = None;
-        let mut bad = ArrayVec::<Place, MAX_REPLICAS>::new();
-        for (place, read) in reads {
-            match self.batch.data_span(read) {
-                Ok(span) if self.is_good(span, word) => good = good.or(Some(span)),
-                Ok(_) => bad.push(place),
-                Err(failure) => silent = Some(failure),
-            }
-        }
+        let is_whole = |bytes: &[u8]| Object::decode_of(bytes, word.leads_to()).is_ok();
+        let shows = reads.judge(&self.batch, is_whole);
         let is_committed = shown_on == self.primary(slot).node
             && !self.view.is_headless(slot.subtable)
             && !word.is_tentative()
             || removed(Mutant::RepairsUncommitted);
-        let found = bad.len() as u64;
-        let Some(good) = good else {
+        let found = shows.damaged() as u64;
+        let Some(good) = shows.whole else {
             if is_committed {
                 self.note_damage(Damage { found, repaired: 0 });
             }
             let damaged = Error::Corrupt { what: "an object is damaged on all of its replicas" };
-            return Err(silent.map_or(damaged, |failure| self.failed(failure)));
+            return Err(shows.silent.map_or(damaged, |failure| self.failed(failure)));
         };
         let object = Object::decode(self.batch.bytes(good)).expect("it was decoded before");
         let is_key = object.key() == &*key;
         let (from, len) = (object.value_offset() as u32, object.value().len() as u32);
-        if is_committed && !bad.is_empty() {
+        if is_committed && found > 0 {
             let may_write = !removed(Mutant::DamageStays);
             if may_write {
-                self.repair(good, &bad).await?;
+                self.repair(&shows).await?;
             }
             self.note_damage(Damage { found, repaired: if may_write { found } else { 0 } });
         }
         Ok(if is_key { SecondLook::Value(good.part(from, len)) } else { SecondLook::OtherKey })
     }
 
-    fn is_good(&self, replica: Span, word: Slot) -> bool {
-        Object::decode_of(self.batch.bytes(replica), word.leads_to()).is_ok()
-    }
-
     /// One phase: writes a good replica over those that are damaged.
-    async fn repair(&mut self, good: Span, bad: &[Place]) -> Result<(), Error> {
+    async fn repair(&mut self, shows: &Found) -> Result<(), Error> {
         self.batch.next_phase();
-        for place in bad {
-            self.batch.write(place.node, place.offset, good);
-        }
+        shows.mend(&mut self.batch);
         let is_awaited = !removed(Mutant::RepairNotAwaited);
         let posted = core::mem::replace(&mut self.acts.posted, is_awaited);
         self.phase().await;

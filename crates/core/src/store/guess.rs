@@ -35,7 +35,7 @@ use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::slab::Allocation;
 use crate::verbs::{Fabric, Ticket};
-use crate::view::{Place, SlotRef, View};
+use crate::view::{SlotRef, View};
 
 /// A hint that a guess may go by.
 pub(super) struct Sure {
@@ -52,19 +52,9 @@ pub(super) enum Guessed {
 
 /// Whether an object lies beside all backups of a slot, and nowhere but beside replicas of it.
 fn lies_beside(view: &View, slot: SlotRef, object: &Allocation) -> bool {
-    let Some(objects) = view.object_places(object.address, object.class.bytes()) else {
-        return false;
-    };
-    let has = |places: &[Place], node| places.iter().any(|place| place.node == node);
-    let slots = &view.subtables[slot.subtable as usize].places;
-    let mut beside = 0;
-    for object in objects {
-        if !has(slots, object.node) {
-            return false;
-        }
-        beside += usize::from(has(&slots[1..], object.node));
-    }
-    beside == slots.len() - 1
+    let subtable = &view.subtables[slot.subtable as usize];
+    let object = view.object(object.address, object.class.bytes());
+    object.is_some_and(|object| object.lies_beside(subtable))
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
@@ -88,7 +78,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         debug_assert!(intent.opcode != Opcode::Insert, "an INSERT has no hint");
         debug_assert!(is_old || !self.view.is_headless(slot.subtable), "it may be written");
-        let has_backups = self.view.subtables[slot.subtable as usize].places.len() > 1;
+        let has_backups = !self.view.subtables[slot.subtable as usize].backups().is_empty();
         let holds = lies_beside(&self.view, slot, object) || removed(Mutant::GuessesAnywhere);
         (has_backups && holds).then_some(Sure { slot, word })
     }

@@ -47,7 +47,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let Some((slot, old)) = words.free_slot() else { return Err(Error::IndexFull) };
         let own = self.own_word(intent.key, object);
         let buckets = Buckets::of(intent.key, &self.view);
-        if self.view.subtables[slot.subtable as usize].places.len() == 1 {
+        if self.view.subtables[slot.subtable as usize].backups().is_empty() {
             return self.insert_alone(intent, words, &buckets, (slot, old, own)).await;
         }
         let installed = if removed(Mutant::NeverTentative) { own } else { own.tentative() };
@@ -110,9 +110,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// The node of the primary, and the one where INSERT looks: of the first backup.
     fn first_nodes(&self, slot: SlotRef) -> [MnId; 2] {
-        let [primary, backup] =
-            [0, 1].map(|replica| self.view.subtables[slot.subtable as usize].places[replica].node);
-        [primary, backup]
+        let subtable = &self.view.subtables[slot.subtable as usize];
+        [subtable.primary().node, subtable.backups()[0].node]
     }
 
     /// Withdraws a tentative entry that won its round.

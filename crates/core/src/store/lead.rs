@@ -5,7 +5,7 @@
 use super::silent::Silent;
 use super::{Hint, Op};
 use crate::host::Host;
-use crate::layout::{Address, SizeClass, Slot, UNIT_BYTES};
+use crate::layout::{Address, SizeClass, Slot};
 use crate::race::Key;
 use crate::verbs::{Batch, Fabric, MnId, Ticket};
 use crate::view::{Place, View};
@@ -23,10 +23,8 @@ pub(super) fn class_of(view: &View, word: Slot) -> Option<SizeClass> {
     word.class().filter(|class| Some(*class) <= view.geometry.largest_class())
 }
 
-/// The replica that an object of this class is read from: on this node if there is one, so that what is
-/// read from a slot there comes in the same message, and before it. Else any: objects of different
-/// addresses are read from different replicas; one of a node that is not silent, if there is any. `None` if
-/// there can be no such object.
+/// The replica that an object of this class is read from: on this node if there is one
+/// ([`data`](crate::data)). `None` if there can be no such object.
 #[inline]
 pub(super) fn replica(
     view: &View,
@@ -35,23 +33,8 @@ pub(super) fn replica(
     class: SizeClass,
     near: MnId,
 ) -> Option<Place> {
-    let mut places = view.object_places(address, class.bytes())?;
-    let any = (address.bytes() / UNIT_BYTES) as u32 % places.len().max(1) as u32;
-    let mut chosen = None;
-    for i in 0.. {
-        let Some(place) = places.next() else { break };
-        if place.node == near {
-            return Some(place);
-        }
-        if i == any {
-            chosen = Some(place);
-        }
-    }
-    if silent.any() && chosen.is_some_and(|place| silent.has(place.node)) {
-        let mut places = view.object_places(address, class.bytes())?;
-        return places.find(|place| !silent.has(place.node)).or(chosen);
-    }
-    chosen
+    let object = view.object(address, class.bytes())?;
+    Some(object.read_at(near, |node| silent.has(node)))
 }
 
 /// Where a hint leads to.
@@ -71,7 +54,7 @@ impl Lead {
             && !view.is_headless(hint.slot.subtable)
             && may_hold(hint.word, key);
         let class = class_of(view, hint.word).filter(|_| is_possible)?;
-        let slot = view.slot_places(hint.slot).next()?;
+        let slot = view.slot_on_primary(hint.slot);
         let object = replica(view, silent, hint.word.address(), class, slot.node)?;
         Some(Lead { hint, slot, object, class })
     }

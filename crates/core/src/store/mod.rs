@@ -361,7 +361,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     fn primary(&self, slot: SlotRef) -> Place {
-        self.view.slot_places(slot).next().expect("a subtable has at least one place")
+        self.view.slot_on_primary(slot)
     }
 
     fn read_slot(&mut self, slot: SlotRef) -> Ticket {
@@ -382,8 +382,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     fn read_buckets(&mut self, buckets: &Buckets) -> [Ticket; 2] {
-        let places = &self.view.subtables[buckets.subtable as usize].places;
-        let place = places[if removed(Mutant::ReadsABackup) { places.len() - 1 } else { 0 }];
+        let replicas = self.view.subtables[buckets.subtable as usize].replicas();
+        let place = replicas[if removed(Mutant::ReadsABackup) { replicas.len() - 1 } else { 0 }];
         buckets.read(&mut self.batch, place)
     }
 

@@ -152,21 +152,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         block: Address,
         offset: u64,
     ) -> impl Iterator<Item = Place> + use<'_, F, H> {
-        let found = self.view.region_of(block);
-        let at = move |p: &Place, start| Place { node: p.node, offset: p.offset + start + offset };
-        found
-            .into_iter()
-            .flat_map(move |(region, start)| region.places.iter().map(move |p| at(p, start)))
+        let places = self.view.block(block).into_iter().flat_map(|found| found.places());
+        places.map(move |place| place.plus(offset))
     }
 
     /// Since which view the free bitmap of a block is where it is.
     pub(super) fn led_since(&self, block: Address) -> Option<u64> {
-        self.view.region_of(block).map(|(region, _)| region.led_since)
+        self.view.block(block).map(|found| found.led_since())
     }
 
     /// Where the free bitmap of a block is.
     pub(super) fn bitmap(&self, block: Address) -> Option<Place> {
-        self.places_in(block, BLOCK_HEADER_BYTES).next()
+        self.view.block(block).map(|found| found.bitmap())
     }
 }
 

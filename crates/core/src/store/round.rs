@@ -20,6 +20,7 @@ use arrayvec::ArrayVec;
 
 use super::Op;
 use super::stopped::Progress;
+use crate::data::ObjectAt;
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::Slot;
@@ -61,7 +62,7 @@ pub(super) enum Contended {
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// The slot's place on each backup, in order.
     pub(super) fn backups(&self, slot: SlotRef) -> PerBackup<Place> {
-        self.view.slot_places(slot).skip(1).collect()
+        self.view.slot_on_backups(slot).collect()
     }
 
     /// Competes for the round. With `look`, the winner also gets those buckets as the first
@@ -84,7 +85,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.mentioned = true;
         self.batch.next_phase();
         let swaps: PerBackup<_> =
-            self.view.slot_places(round.slot).skip(1).map(|b| (b, round.old)).collect();
+            self.view.slot_on_backups(round.slot).map(|b| (b, round.old)).collect();
         if swaps.is_empty() {
             return Posted { cases: PerBackup::new(), look: None };
         }
@@ -187,7 +188,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     fn post_look(&mut self, look: Option<&Buckets>) -> Option<[Ticket; 2]> {
         let buckets = look?;
         let replica = if removed(Mutant::LooksOnPrimary) { 0 } else { 1 };
-        let place = self.view.subtables[buckets.subtable as usize].places[replica];
+        let place = self.view.subtables[buckets.subtable as usize].replicas()[replica];
         Some(buckets.read(&mut self.batch, place))
     }
 
@@ -276,7 +277,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if found == expected {
             return Ok(true);
         }
-        if self.view.subtables[round.slot.subtable as usize].places.len() == 1 {
+        if self.view.subtables[round.slot.subtable as usize].backups().is_empty() {
             return Ok(false);
         }
         Err(Error::Interrupted { what: "the primary changed under its winner" })
@@ -330,11 +331,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 }
 
-/// The places of an object's replicas.
-pub(super) fn object_places<'v>(
-    view: &'v View,
-    object: &Allocation,
-) -> Result<impl Iterator<Item = Place> + 'v, Error> {
-    view.object_places(object.address, object.class.bytes())
+/// Where an object goes.
+pub(super) fn object_at<'v>(view: &'v View, object: &Allocation) -> Result<ObjectAt<'v>, Error> {
+    view.object(object.address, object.class.bytes())
         .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })
 }

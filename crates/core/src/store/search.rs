@@ -235,7 +235,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 },
             };
             let words = words.map_err(|f| self.failed(f))?;
-            let shown_on = self.view.subtables[buckets.subtable as usize].places[first].node;
+            let shown_on = self.view.subtables[buckets.subtable as usize].replicas()[first].node;
             self.batch.next_phase();
             let mut reads = Candidates::new();
             let mut broken = None;

@@ -75,7 +75,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         error: Error,
     ) -> Result<(), Error> {
         let subtable = Buckets::of(key, &self.view).subtable;
-        let primary = self.view.subtables[subtable as usize].places[0].node;
+        let primary = self.view.subtables[subtable as usize].primary().node;
         let is_calm = self.view.change.is_none() && !self.acts.posted;
         if primary == node && is_calm && !self.beside {
             return self.wait_for_backups(key, node, error).await;

@@ -126,7 +126,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     fn primaries(&self, subtables: &[u32]) -> Vec<MnId> {
-        let primary = |subtable: &u32| self.view.subtables[*subtable as usize].places[0].node;
+        let primary = |subtable: &u32| self.view.subtables[*subtable as usize].primary().node;
         subtables.iter().map(primary).collect()
     }
 

@@ -24,7 +24,7 @@ use core::mem;
 use super::guess::Guessed;
 use super::lead::{Lead, may_hold};
 use super::reclaim;
-use super::round::{Contended, Posted, Round, object_places};
+use super::round::{Contended, Posted, Round, object_at};
 use super::stopped::Progress;
 use super::{Hint, Op, Proof, Stale, Store, Written};
 use crate::error::{Error, Outcome};
@@ -35,7 +35,7 @@ use crate::race::{Buckets, Key, Words};
 use crate::slab::{Allocation, USED_AGAIN_AT};
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, Ticket, VerbError};
-use crate::view::{MAX_REPLICAS, SlotRef};
+use crate::view::SlotRef;
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a key that must not exist.
@@ -459,7 +459,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Result<Target, Stale>, Error> {
         let shown = removed(Mutant::WritersSeeTentative);
         let live = words.matching().filter(|(_, w)| !w.is_tentative() || shown);
-        let shown_on = self.view.subtables[words.subtable() as usize].places[0].node;
+        let shown_on = self.view.subtables[words.subtable() as usize].primary().node;
         Ok(match self.find_key(live, shown_on, key).await? {
             Ok(Some(found)) => Ok(Target::Slot(found)),
             Ok(None) => Ok(Target::Absent(words)),
@@ -478,21 +478,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let bytes = header.encode();
             let span = self.batch.stage(bytes.len() as u32);
             self.batch.bytes_mut(span).copy_from_slice(&bytes);
-            let (region, offset) = view
-                .region_of(*block)
+            let block = view
+                .block(*block)
                 .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
-            for place in &region.places {
-                self.batch.write(place.node, place.offset + offset, span);
-            }
+            block.write_header(&mut self.batch, span);
         }
         let span = self.batch.stage(object.class.bytes() as u32);
         let (opcode, identity) = (intent.opcode, object.identity());
         let pair = Pair { key: &intent.key, value: intent.value, identity, opcode };
         pair.encode(self.batch.bytes_mut(span));
-        let replicas = if removed(Mutant::ObjectOnOneReplica) { 1 } else { MAX_REPLICAS };
-        for place in object_places(&view, object)?.take(replicas) {
-            self.batch.write(place.node, place.offset, span);
-        }
+        object_at(&view, object)?.write(&mut self.batch, span);
         Ok(())
     }
 

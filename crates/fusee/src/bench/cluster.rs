@@ -252,7 +252,7 @@ fn check_capacity(demand: Demand, load: &LoadArgs, view: &View) -> Result<(), Fa
     let geometry = &view.geometry;
     let blocks = blocks(geometry, demand.keys, load.pair_bytes - KEY_BYTES, 0)?;
     // Of the regions that there are; those to come have as many.
-    let replicas = view.regions.iter().map(|region| region.places.len()).max().unwrap_or(1);
+    let replicas = view.regions.iter().map(|region| region.places().len()).max().unwrap_or(1);
     let needed = blocks.saturating_mul(geometry.block_bytes).saturating_mul(replicas as u64);
     let lent: u64 = view.members.iter().map(|member| member.pool_bytes).sum();
     if needed <= lent {

@@ -113,8 +113,8 @@ fn describe(client: &Client, started: bool, embedded: bool) -> ClusterReport {
         embedded,
         started,
         memory_nodes: view.members.len(),
-        index_replicas: view.subtables.first().map_or(0, |s| s.places.len()),
-        data_replicas: view.regions.first().map_or(0, |r| r.places.len()),
+        index_replicas: view.subtables.first().map_or(0, |s| s.replicas().len()),
+        data_replicas: view.regions.first().map_or(0, |r| r.places().len()),
         pool_bytes: view.members.iter().map(|m| m.pool_bytes).sum(),
     }
 }

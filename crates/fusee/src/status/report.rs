@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 use fusee_client::{Status, Usage, View};
 use fusee_control::master::{MemberState, MemberStatus, Reconfiguration, Scrub};
 use fusee_core::change::{Change, Stage};
-use fusee_core::verbs::MnId;
-use fusee_core::view::Place;
 use serde::Serialize;
 
 use crate::flags;
@@ -217,9 +215,8 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
         primary_blocks: known(|usage| usage.primary_blocks),
         primary_blocks_owned: known(|usage| usage.primary_blocks_owned),
         attached_clients: known(|usage| usage.attached_clients),
-        subtables: view
-            .map_or(0, |view| held(member.node, view.subtables.iter().map(|s| &s.places))),
-        regions: view.map_or(0, |view| held(member.node, view.regions.iter().map(|r| &r.places))),
+        subtables: view.map_or(0, |view| view.subtables_on(member.node)),
+        regions: view.map_or(0, |view| view.regions_on(member.node)),
     }
 }
 
@@ -233,11 +230,6 @@ pub fn state_name(state: MemberState) -> &'static str {
         MemberState::Draining => "draining",
         MemberState::Drained => "drained",
     }
-}
-
-/// How many of these have a replica on a node.
-pub fn held<'v>(node: MnId, all: impl Iterator<Item = &'v Vec<Place>>) -> u64 {
-    all.filter(|places| places.iter().any(|place| place.node == node)).count() as u64
 }
 
 fn change_report(change: &Change) -> ChangeReport {

@@ -27,7 +27,7 @@ fn check_values(client: &Client) {
 
 /// Replicas of regions per member.
 fn shares(view: &View) -> BTreeMap<MnId, usize> {
-    let places = || view.regions.iter().flat_map(|region| &region.places);
+    let places = || view.regions.iter().flat_map(|region| region.places());
     let count = |node| places().filter(|place| place.node == node).count();
     view.members.iter().map(|member| (member.node, count(member.node))).collect()
 }

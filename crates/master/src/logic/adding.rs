@@ -168,9 +168,8 @@ impl State {
 
     /// How many regions fit on the members of the view, each with its share of the index.
     fn region_rooms(&self, view: &View) -> Vec<Room> {
-        let replicas = |places: &[Place]| places.len() as u64;
-        let index: u64 = view.subtables.iter().map(|s| replicas(&s.places)).sum();
-        let data: u64 = view.regions.iter().map(|r| replicas(&r.places)).sum();
+        let index: u64 = view.subtables.iter().map(|s| s.replicas().len() as u64).sum();
+        let data: u64 = view.regions.iter().map(|r| r.places().len() as u64).sum();
         let share = index.div_ceil(data.max(1)) * padded(view.geometry.subtable_bytes());
         let mut rooms = self.rooms(view, true, padded(view.geometry.region_bytes) + share);
         rooms.retain(|room| view.member(room.node).is_some());
@@ -242,7 +241,7 @@ impl State {
 fn leads(view: &View) -> BTreeMap<MnId, u64> {
     let mut led = BTreeMap::new();
     for region in &view.regions {
-        *led.entry(region.places[0].node).or_default() += 1;
+        *led.entry(region.primary().node).or_default() += 1;
     }
     led
 }

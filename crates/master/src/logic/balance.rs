@@ -50,12 +50,12 @@ impl<'v> Kind<'v> {
     }
 
     pub fn subtables(view: &'v View, rooms: Vec<Room>) -> Kind<'v> {
-        let items = view.subtables.iter().map(|s| &s.places[..]).collect();
+        let items = view.subtables.iter().map(|s| s.replicas()).collect();
         Kind { items, extent: |subtable| Extent::Subtable { subtable }, rooms, most: MAX_SUBTABLES }
     }
 
     pub fn regions(view: &'v View, rooms: Vec<Room>) -> Kind<'v> {
-        let items = view.regions.iter().map(|r| &r.places[..]).collect();
+        let items = view.regions.iter().map(|r| r.places()).collect();
         let extent = |region| Extent::Region { region, primary: false };
         Kind { items, extent, rooms, most: 1 }
     }
@@ -205,8 +205,9 @@ fn product(replicas: u64, pool_bytes: u64) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use fusee_core::data::Region;
     use fusee_core::verbs::ClusterId;
-    use fusee_core::view::{Geometry, Member, Region, Scheme};
+    use fusee_core::view::{Geometry, Member};
 
     use super::*;
 
@@ -220,10 +221,11 @@ mod tests {
             verbs: None,
             pool_bytes: *pool_bytes,
         };
-        let region = |(number, nodes): (u64, &&[u16])| Region {
-            scheme: Scheme::Replicated,
-            places: nodes.iter().map(|n| Place { node: MnId(*n), offset: number << 20 }).collect(),
-            led_since: 1,
+        let region = |(number, nodes): (u64, &&[u16])| {
+            Region::replicated(
+                nodes.iter().map(|n| Place { node: MnId(*n), offset: number << 20 }).collect(),
+                1,
+            )
         };
         View {
             number: 1,
@@ -249,10 +251,12 @@ mod tests {
             assert_eq!(moves.extents.len(), 1);
             for (extent, leaving) in moves.extents {
                 let Extent::Region { region, .. } = extent else { panic!("{extent:?}") };
-                let places = &mut view.regions[region as usize].places;
-                assert!(places.iter().all(|place| place.node != moves.to));
+                let region = &mut view.regions[region as usize];
+                assert!(!region.lies_on(moves.to));
+                let mut places = region.places().to_vec();
                 let at = places.iter().position(|place| *place == leaving).unwrap();
                 places[at].node = moves.to;
+                *region = Region::replicated(places, 1);
             }
             moved += 1;
             assert!(moved < 1000, "it does not end");
@@ -261,8 +265,8 @@ mod tests {
             let on = |m: &Member| view.regions.iter().filter(|r| of(r, m.node)).count() as u64;
             view.members.iter().map(on).collect::<Vec<u64>>()
         };
-        let holds = count(&|region, node| region.places.iter().any(|p| p.node == node));
-        (holds, count(&|region, node| region.places[0].node == node), moved)
+        let holds = count(&|region, node| region.lies_on(node));
+        (holds, count(&|region, node| region.primary().node == node), moved)
     }
 
     const TWELVE: [&[u16]; 12] = [
@@ -326,10 +330,8 @@ mod tests {
         assert_eq!(moves.to, MnId(0), "region 1 may go there");
         let mut view = view;
         view.regions.pop();
-        view.regions.push(Region {
-            places: vec![Place { node: MnId(1), offset: 5 << 20 }],
-            ..view.regions[0].clone()
-        });
+        let alone = vec![Place { node: MnId(1), offset: 5 << 20 }];
+        view.regions.push(Region::replicated(alone, 1));
         let kind = Kind::regions(&view, rooms.to_vec());
         let moves = kind.next(&view.members, &[MnId(2)]).unwrap();
         let (extent, from) = moves.extents[0];

@@ -91,8 +91,8 @@ impl State {
     /// How many of a member's replicas find no room on others.
     fn homeless(&self, view: &View, node: MnId) -> usize {
         let holds = |places: &&[Place]| places.iter().any(|place| place.node == node);
-        let regions = view.regions.iter().map(|r| &r.places[..]).filter(holds);
-        let subtables = view.subtables.iter().map(|s| &s.places[..]).filter(holds);
+        let regions = view.regions.iter().map(|r| r.places()).filter(holds);
+        let subtables = view.subtables.iter().map(|s| s.replicas()).filter(holds);
         let sizes = [view.geometry.region_bytes, view.geometry.subtable_bytes()].map(padded);
         let items = regions.map(|places| (places, 0)).chain(subtables.map(|places| (places, 1)));
         let mut bytes = self.rooms(view, true, 1);

@@ -181,11 +181,7 @@ impl State {
 
     /// Members that have been heard, and at which the view has something.
     fn holders_that_are_there(&self) -> impl Iterator<Item = MnId> {
-        let holds = |view: &View, node: MnId| {
-            let tables = view.subtables.iter().flat_map(|subtable| &subtable.places);
-            let regions = view.regions.iter().flat_map(|region| &region.places);
-            tables.chain(regions).any(|place| place.node == node)
-        };
+        let holds = |view: &View, node: MnId| view.subtables_on(node) + view.regions_on(node) > 0;
         self.roster.present().filter(move |node| self.view().is_some_and(|view| holds(view, *node)))
     }
 

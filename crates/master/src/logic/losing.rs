@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use fusee_core::verbs::MnId;
-use fusee_core::view::{Place, View};
+use fusee_core::view::View;
 
 use super::State;
 use super::context::Ctx;
@@ -91,13 +91,11 @@ impl State {
     /// What has no living replica, and the way out.
     fn what_is_gone(&self) -> String {
         let losing = &self.losing.gone;
-        let is_gone = |places: &[Place]| places.iter().all(|place| losing.contains(&place.node));
-        let gone = |all: &mut dyn Iterator<Item = &[Place]>| {
-            all.fold((0, 0), |(gone, all), places| (gone + usize::from(is_gone(places)), all + 1))
-        };
         let Some(view) = self.view() else { return String::new() };
-        let (tables, all_tables) = gone(&mut view.subtables.iter().map(|s| &s.places[..]));
-        let (regions, all_regions) = gone(&mut view.regions.iter().map(|r| &r.places[..]));
+        let is_lost = |node: MnId| losing.contains(&node);
+        let tables = view.subtables.iter().filter(|table| !table.survives(is_lost)).count();
+        let regions = view.regions.iter().filter(|region| !region.survives(is_lost)).count();
+        let (all_tables, all_regions) = (view.subtables.len(), view.regions.len());
         let names: Vec<String> = losing.iter().map(MnId::to_string).collect();
         format!(
             "{} are gone, and with them {tables} of {all_tables} index subtables and {regions} of \

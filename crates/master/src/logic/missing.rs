@@ -32,7 +32,7 @@ impl State {
         ctx: &Ctx<'_>,
         view: &'a View,
     ) -> impl Iterator<Item = (u32, &'a [Place])> {
-        let all = (0u32..).zip(&view.subtables).map(|(number, s)| (number, &s.places[..]));
+        let all = (0u32..).zip(&view.subtables).map(|(number, s)| (number, s.replicas()));
         let enough = usize::from(ctx.settings.index_replicas);
         all.filter(move |(_, places)| places.len() < enough)
     }
@@ -42,7 +42,7 @@ impl State {
         ctx: &Ctx<'_>,
         view: &'a View,
     ) -> impl Iterator<Item = (u32, &'a [Place])> {
-        let all = (0u32..).zip(&view.regions).map(|(number, r)| (number, &r.places[..]));
+        let all = (0u32..).zip(&view.regions).map(|(number, r)| (number, r.places()));
         let enough = usize::from(ctx.settings.data_replicas);
         all.filter(move |(_, places)| places.len() < enough)
     }
@@ -99,9 +99,6 @@ fn names(places: &[Place]) -> Vec<MnId> {
 
 /// What the view takes of a node's pool, at most.
 fn used(view: &View, node: MnId) -> u64 {
-    let count = |places: &[Place]| places.iter().filter(|place| place.node == node).count() as u64;
-    let subtables: u64 = view.subtables.iter().map(|s| count(&s.places)).sum();
-    let regions: u64 = view.regions.iter().map(|r| count(&r.places)).sum();
-    subtables * padded(view.geometry.subtable_bytes())
-        + regions * padded(view.geometry.region_bytes)
+    view.subtables_on(node) * padded(view.geometry.subtable_bytes())
+        + view.regions_on(node) * padded(view.geometry.region_bytes)
 }

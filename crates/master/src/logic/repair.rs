@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use fusee_core::host::Damage;
 use fusee_core::mutant::{Mutant, removed};
+use fusee_core::stats::Damage;
 use fusee_core::verbs::ClientId;
 
 use super::context::Ctx;

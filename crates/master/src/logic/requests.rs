@@ -191,8 +191,8 @@ impl State {
     fn status(&self, ctx: &Ctx<'_>) -> Status {
         let view = self.view();
         let replicas = |places: Option<usize>, setting| places.map_or(setting, |n| n as u8);
-        let index = view.and_then(|view| view.subtables.iter().map(|s| s.places.len()).min());
-        let data = view.and_then(|view| view.regions.iter().map(|r| r.places.len()).min());
+        let index = view.and_then(|view| view.subtables.iter().map(|s| s.replicas().len()).min());
+        let data = view.and_then(|view| view.regions.iter().map(|r| r.places().len()).min());
         let status = |member: &Member| MemberStatus {
             node: member.node,
             control: member.control.clone(),

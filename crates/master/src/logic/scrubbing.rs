@@ -16,8 +16,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::Scrub;
-use fusee_core::host::Damage;
 use fusee_core::scrub::{Differing, Looked};
+use fusee_core::stats::Damage;
 
 use super::State;
 use super::context::Ctx;

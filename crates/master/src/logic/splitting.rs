@@ -55,7 +55,7 @@ impl State {
             return MasterReply::Done;
         }
         let replicas = match view.subtables.get(subtable as usize) {
-            Some(found) if u32::from(found.local_depth) < MAX_DEPTH => found.places.len(),
+            Some(found) if u32::from(found.local_depth) < MAX_DEPTH => found.replicas().len(),
             Some(_) => return refused("the index cannot be larger"),
             None => return refused("there is no such subtable"),
         };
@@ -180,5 +180,5 @@ impl State {
 
 /// How many replicas a subtable has; no replica would be too few for its sibling.
 fn replicas_of(view: &View, subtable: u32) -> usize {
-    view.subtables.get(subtable as usize).map_or(1, |found| found.places.len().max(1))
+    view.subtables.get(subtable as usize).map_or(1, |found| found.replicas().len().max(1))
 }

@@ -24,7 +24,7 @@ fn is_barred(world: &World, at: usize) -> bool {
 }
 
 fn led_by(view: &View, node: MnId) -> Vec<u32> {
-    let led = (0..).zip(&view.subtables).filter(|(_, subtable)| subtable.places[0].node == node);
+    let led = (0..).zip(&view.subtables).filter(|(_, subtable)| subtable.primary().node == node);
     led.map(|(number, _)| number).collect()
 }
 
@@ -45,8 +45,8 @@ fn what_was_read_beside_a_primary_is_settled_and_then_bars_are_taken_back() {
     world.open();
     world.pass(LEASE_MS);
     let before = world.view();
-    let barred = before.subtables[0].places[0].node;
-    let at = usize::from(before.subtables[0].places[1].node.0);
+    let barred = before.subtables[0].primary().node;
+    let at = usize::from(before.subtables[0].backups()[0].node.0);
     let lease_ms = LEASE_MS;
     assert_eq!(bar(&world, at, barred, before.number), NodeReply::Barred { lease_ms });
     world.until("a change", |world| world.view().change.is_some() || !is_barred(world, at));
@@ -69,8 +69,8 @@ fn a_master_that_restarts_anywhere_settles_bars_all_the_same() {
         world.open();
         world.pass(100);
         let view = world.view();
-        let barred = view.subtables[0].places[0].node;
-        let at = usize::from(view.subtables[0].places[1].node.0);
+        let barred = view.subtables[0].primary().node;
+        let at = usize::from(view.subtables[0].backups()[0].node.0);
         bar(&world, at, barred, view.number);
         world.crash_after.set(Some(world.ticks.get() + ticks));
         world.until("all is settled", |world| !is_barred(world, at));
@@ -85,8 +85,8 @@ fn a_loss_settles_what_was_read_beside_others() {
     world.open();
     world.pass(100);
     let view = world.view();
-    let barred = view.subtables[0].places[0].node;
-    let backup = view.subtables[0].places[1].node;
+    let barred = view.subtables[0].primary().node;
+    let backup = view.subtables[0].backups()[0].node;
     let others = view.members.iter().map(|member| member.node);
     let lost = others.clone().find(|node| ![barred, backup].contains(node)).unwrap();
     bar(&world, usize::from(backup.0), barred, view.number);

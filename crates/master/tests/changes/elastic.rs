@@ -46,8 +46,8 @@ fn check_reserved(world: &World, view: &View) {
         else {
             panic!("no usage");
         };
-        let subtables: u64 = view.subtables.iter().map(|s| count(&s.places, member.node)).sum();
-        let regions: u64 = view.regions.iter().map(|r| count(&r.places, member.node)).sum();
+        let subtables: u64 = view.subtables.iter().map(|s| count(s.replicas(), member.node)).sum();
+        let regions: u64 = view.regions.iter().map(|r| count(r.places(), member.node)).sum();
         let bytes =
             subtables * view.geometry.subtable_bytes() + regions * view.geometry.region_bytes;
         assert_eq!(usage.reserved_bytes, bytes, "{}", member.node);
@@ -70,7 +70,7 @@ fn regions_come_when_clients_ask_until_the_pools_are_full() {
     assert_eq!(counts, [3, 4]);
     assert!(reason.contains("start another memory node"), "{reason}");
     let view = world.view();
-    assert!(view.regions.iter().all(|region| region.places.len() == 2));
+    assert!(view.regions.iter().all(|region| region.places().len() == 2));
     check_tables(&world, &view, client);
     check_reserved(&world, &view);
     assert!(world.sessions.iter().all(|session| !session.expelled));
@@ -212,7 +212,7 @@ fn no_subtable_is_split_where_its_sibling_would_have_fewer_replicas() {
     assert!(reason.contains("no memory node has room for a larger index"), "{reason}");
     let view = world.view();
     assert!(view.subtables.len() > 50, "{}", view.subtables.len());
-    assert!(view.subtables.iter().all(|subtable| subtable.places.len() == 3));
+    assert!(view.subtables.iter().all(|subtable| subtable.replicas().len() == 3));
     check_reserved(&world, &view);
 }
 
@@ -538,25 +538,15 @@ fn a_member_that_is_lost_while_a_region_comes_takes_nothing_along() {
     for dies_after in 0..ticks {
         let (world, _) = add_a_region(None, Some(dies_after));
         let view = world.view();
-        assert!(view.regions.iter().all(|region| !region.places.is_empty()), "{dies_after}");
+        assert!(view.regions.iter().all(|region| !region.places().is_empty()), "{dies_after}");
     }
 }
 
 /// Replicas of subtables and of regions that each member holds, and how many of them are primaries.
 fn shares(view: &View) -> Vec<[u64; 3]> {
-    let count = |all: &mut dyn Iterator<Item = &Vec<Place>>, node, first: bool| {
-        let held = all.filter(|places| {
-            let places = if first { &places[..1] } else { &places[..] };
-            places.iter().any(|place| place.node == node)
-        });
-        held.count() as u64
-    };
     let share = |node| {
-        [
-            count(&mut view.subtables.iter().map(|s| &s.places), node, false),
-            count(&mut view.regions.iter().map(|r| &r.places), node, false),
-            count(&mut view.subtables.iter().map(|s| &s.places), node, true),
-        ]
+        let led = view.subtables.iter().filter(|subtable| subtable.primary().node == node);
+        [view.subtables_on(node), view.regions_on(node), led.count() as u64]
     };
     view.members.iter().map(|member| share(member.node)).collect()
 }

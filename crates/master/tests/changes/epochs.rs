@@ -2,7 +2,7 @@
 //! which something may still execute, and those of an earlier master.
 
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
-use fusee_core::host::Damage;
+use fusee_core::stats::Damage;
 use fusee_core::verbs::ClientId;
 
 use super::world::{World, settings};

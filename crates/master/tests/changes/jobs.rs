@@ -62,7 +62,7 @@ fn recovery_frees_blocks_on_their_backups_first() {
                 _ => None,
             })
             .collect();
-        let primary = view.regions[block.region as usize].places[0].node;
+        let primary = view.regions[block.region as usize].primary().node;
         let last = freed.iter().rposition(|node| *node != primary);
         let first = freed.iter().position(|node| *node == primary).expect("it is freed there");
         assert!(last.is_none_or(|last| last < first), "{block:?} is led by {primary}: {freed:?}");

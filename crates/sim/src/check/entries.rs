@@ -38,7 +38,7 @@ impl Entries {
         let mut entries = Entries { view: Some(view.clone()), ..Entries::default() };
         // Where the primary is lost there is nothing to hold a backup to, until the switch.
         for slot in all_slots(view).filter(|slot| !view.is_headless(slot.subtable)) {
-            let primary = view.slot_places(slot).next().expect("a primary");
+            let primary = view.slot_on_primary(slot);
             if !network.has(primary.node) {
                 continue;
             }
@@ -79,7 +79,7 @@ impl Entries {
             panic!("{key:02x?} is live twice, in {other:?} and in {slot:?} as {:#x}", word.0);
         }
         let bytes = word.class().expect("it led to an object").bytes();
-        for place in view.object_places(word.address(), bytes).expect("it led to an object") {
+        for place in view.object(word.address(), bytes).expect("it led to an object").places() {
             self.objects.insert((place.node, place.offset), (Rc::clone(&object), slot));
         }
     }
@@ -117,7 +117,7 @@ impl Entries {
         let view = self.view.as_ref()?;
         let bytes = view.geometry.subtable_bytes();
         view.subtables.iter().zip(0u32..).find_map(|(subtable, number)| {
-            let primary = subtable.places[0];
+            let primary = subtable.primary();
             if view.is_headless(number) {
                 return None;
             }
@@ -146,9 +146,8 @@ pub(crate) fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
 /// If it is not complete on every replica that is left, or where memory rots on none.
 fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>, Rc<[u8]>) {
     let bytes = word.class().map_or(0, |class| class.bytes());
-    let places = view.object_places(word.address(), bytes);
-    let places: Vec<Place> = places.expect("a live entry leads into a region").collect();
-    let mut objects = places.iter().filter_map(|place| {
+    let object = view.object(word.address(), bytes).expect("a live entry leads into a region");
+    let mut objects = object.places().filter_map(|place| {
         network.with(place.node, |memory| {
             let object = &memory.pool[place.offset as usize..][..bytes as usize];
             match Object::decode_of(object, word.leads_to()) {

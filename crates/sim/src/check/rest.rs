@@ -79,7 +79,7 @@ pub fn nothing_is_lost(cluster: &Cluster, leftovers: &BTreeMap<BlockId, Leftover
             let Some(Leftover { class, first, marked, .. }) = leftovers.get(&id) else {
                 panic!("{id:?} of {owners:?} is lost");
             };
-            let led_since = view.regions[number as usize].led_since;
+            let led_since = view.regions[number as usize].led_since();
             assert_eq!(*marked, Some(led_since), "nobody has crashed: what is free is marked");
             let shape = BlockShape::new(geometry.block_bytes, *class).expect("it fits");
             let start = geometry.block_address(number, block).bytes();
@@ -99,7 +99,7 @@ pub fn nothing_is_lost(cluster: &Cluster, leftovers: &BTreeMap<BlockId, Leftover
 fn kept(cluster: &Cluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
     let mut kept = BTreeMap::new();
     for slot in all_slots(view) {
-        let place = view.slot_places(slot).next().expect("a primary");
+        let place = view.slot_on_primary(slot);
         let word = cluster.network().word_at(place);
         let Some(object) = word.object() else { continue };
         let before = kept.insert(object, (slot, word));
@@ -110,11 +110,7 @@ fn kept(cluster: &Cluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
 
 /// Whether an object is marked as free.
 fn is_marked(cluster: &Cluster, view: &View, object: Address) -> bool {
-    let (block, word, bit) = view.geometry.free_bit(object).expect("an object in a block");
-    let (region, offset) = view.region_of(block).expect("a block lies in a region");
-    let Place { node, offset: start } = region.places[0];
-    let bitmap = start + offset + BLOCK_HEADER_BYTES;
-    let place = Place { node, offset: bitmap + u64::from(word) * 8 };
+    let (place, bit) = view.free_bit(object).expect("an object in a block");
     cluster.network().word_at(place).0 & bit != 0
 }
 
@@ -146,11 +142,11 @@ pub fn replicas_agree(cluster: &Cluster) {
 /// Checks that the entry in a slot is there for its key, and whole on all replicas. Where memory rots, on one.
 fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     let class = word.class().unwrap_or_else(|| panic!("{slot:?} leads nowhere: {word:x?}"));
-    let places = view.object_places(word.address(), class.bytes());
-    let places = places.unwrap_or_else(|| panic!("{slot:?} leads out of the regions: {word:x?}"));
+    let object = view.object(word.address(), class.bytes());
+    let object = object.unwrap_or_else(|| panic!("{slot:?} leads out of the regions: {word:x?}"));
     let rots = cluster.network().rots();
     let mut first: Option<(Vec<u8>, Vec<u8>)> = None;
-    for place in places {
+    for place in object.places() {
         let bytes = bytes_at(cluster, place, class.bytes());
         let object = match Object::decode_of(&bytes, word.leads_to()) {
             Ok(object) => object,
@@ -171,7 +167,7 @@ fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
 fn marks_are_on_first_replicas(cluster: &Cluster, view: &View) {
     let bytes = bitmap_bytes(view.geometry.block_bytes);
     for (number, region) in view.regions.iter().enumerate() {
-        for place in region.places.iter().skip(1) {
+        for place in region.backups() {
             for block in 0..view.geometry.blocks_per_region() {
                 let offset = place.offset + view.geometry.block_offset(block) + BLOCK_HEADER_BYTES;
                 let bitmap = bytes_at(cluster, Place { offset, ..*place }, bytes);
@@ -194,7 +190,7 @@ fn bytes_at(cluster: &Cluster, place: Place, bytes: u64) -> Vec<u8> {
 /// Checks that each memory node goes by the table that its pool shows: should it lead a region, it gives the
 /// blocks out that are free by its own.
 fn tables_are_shown(cluster: &Cluster, view: &View) {
-    for (region, places) in (0u32..).zip(view.regions.iter().map(|region| &region.places)) {
+    for (region, places) in (0u32..).zip(view.regions.iter().map(|region| region.places())) {
         for place in places {
             let known = cluster.peek_node(place.node, NodeRequest::OwnersOf { region });
             let Some(NodeReply::Owners(known)) = known else {
@@ -216,7 +212,7 @@ fn owners_of(cluster: &Cluster, view: &View, region: u32, block: u32) -> BTreeSe
         let bytes = bytes_at(cluster, Place { offset, ..*place }, TABLE_ENTRY_BYTES);
         ClientId(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
     };
-    view.regions[region as usize].places.iter().map(entry).collect()
+    view.regions[region as usize].places().iter().map(entry).collect()
 }
 
 #[cfg(test)]

@@ -223,14 +223,14 @@ impl Reuse {
         let region = &view.regions[(address / geometry.region_bytes) as usize];
         let at =
             |p: &Place| Place { node: p.node, offset: p.offset + address % geometry.region_bytes };
-        region.places.iter().map(at).collect()
+        region.places().iter().map(at).collect()
     }
 
     /// Whether a slot of the index is there, on any replica.
     fn is_slot(&self, place: Place) -> bool {
         let Some(view) = &self.view else { return false };
         let bytes = view.geometry.subtable_bytes();
-        let mut places = view.subtables.iter().flat_map(|subtable| &subtable.places);
+        let mut places = view.subtables.iter().flat_map(|subtable| subtable.replicas());
         places.any(|at| {
             at.node == place.node && (at.offset..at.offset + bytes).contains(&place.offset)
         })
@@ -244,7 +244,7 @@ impl Reuse {
             let holds = |at: &&Place| {
                 at.node == place.node && (at.offset..at.offset + bytes).contains(&place.offset)
             };
-            let at = region.places.iter().find(holds)?;
+            let at = region.places().iter().find(holds)?;
             Some(number * bytes + (place.offset - at.offset))
         })?;
         let (_, offset) = view.geometry.block_of(Address::new(address & !63))?;

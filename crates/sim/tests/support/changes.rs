@@ -138,7 +138,7 @@ pub fn cut_off_primary(seed: u64) -> Events {
     let [(writer, life), (early, _), (late, _)] = &clients;
     let now = run.cluster.view().clone();
     let subtable = run.workload.subtable_of(0, &now);
-    let lost = now.subtables[subtable as usize].places[0].node;
+    let lost = now.subtables[subtable as usize].primary().node;
     let mut stepper = Stepper::new(&run.rng);
     stepper.spawn(life.task(async {
         idle(run.rng.below(20)).await;
@@ -243,7 +243,7 @@ impl Leader<'_> {
     /// The view without a node that something else can take the place of, if there is one.
     async fn lose_a_node(&self, view: &View) -> Option<View> {
         let run = self.run;
-        let places = &view.subtables[run.rng.below(view.subtables.len())].places;
+        let places = view.subtables[run.rng.below(view.subtables.len())].replicas();
         let lost = match run.rng.below(4) {
             0 => view.members[run.rng.below(view.members.len())].node,
             _ => places[run.rng.below(places.len())].node,
@@ -394,8 +394,8 @@ pub(super) fn room(
 fn grown(run: &Run, view: &View) -> Option<View> {
     let mut joining = Vec::new();
     for (subtable, table) in (0u32..).zip(&view.subtables) {
-        let most = usize::from(table.places.len() < 5);
-        let place = room(run, view, Extent::Subtable { subtable }, &table.places, most);
+        let most = usize::from(table.replicas().len() < 5);
+        let place = room(run, view, Extent::Subtable { subtable }, table.replicas(), most);
         let gain = |place: &Place| Gain { of: subtable, joining: *place, leaving: None };
         joining.extend(place.first().map(gain));
     }
@@ -413,12 +413,13 @@ fn moved(run: &Run, view: &View) -> Option<View> {
         Some(Gain { of, joining, leaving })
     };
     let subtables = (0u32..).zip(&view.subtables);
-    let subtables: Vec<Gain> =
-        subtables.filter_map(|(n, s)| mv(n, Extent::Subtable { subtable: n }, &s.places)).collect();
+    let subtables: Vec<Gain> = subtables
+        .filter_map(|(n, s)| mv(n, Extent::Subtable { subtable: n }, s.replicas()))
+        .collect();
     let regions = (0u32..).zip(&view.regions);
     // Not all of them: there must be blocks to allocate from.
     let regions: Vec<Gain> = regions
-        .filter_map(|(n, r)| mv(n, Extent::Region { region: n, primary: false }, &r.places))
+        .filter_map(|(n, r)| mv(n, Extent::Region { region: n, primary: false }, r.places()))
         .take(view.regions.len() / 2)
         .collect();
     let some = !subtables.is_empty() || !regions.is_empty();
@@ -432,7 +433,7 @@ fn split(run: &Run, view: &View) -> Option<View> {
         if subtable.local_depth < 4 && run.rng.below(3) > 0 {
             let sibling = (view.subtables.len() + splits.len()) as u32;
             let extent = Extent::Subtable { subtable: sibling };
-            let places = room(run, view, extent, &[], subtable.places.len());
+            let places = room(run, view, extent, &[], subtable.replicas().len());
             if !places.is_empty() {
                 splits.push((number, places));
             }

@@ -143,7 +143,7 @@ pub fn all_die_and_a_node(run: Run) -> Events {
     run.work(&[false]);
     let before = run.clients.borrow().len();
     run.work_and_die();
-    let places = run.cluster.view().subtables[0].places.clone();
+    let places = run.cluster.view().subtables[0].replicas().to_vec();
     let lost = places[run.rng.below(places.len())].node;
     run.settle(lost);
     replicas_agree(&run.cluster);

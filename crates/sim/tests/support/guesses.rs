@@ -144,10 +144,10 @@ pub fn half_moved(seed: u64) -> Events {
     run.alone(writer.insert(b"the first", b"first")).unwrap();
     let now = cluster.view().clone();
     let (region, _) = now.geometry.block_at(blocks_of(cluster, writer.client())[0]).unwrap();
-    let places = &now.regions[region as usize].places;
+    let places = now.regions[region as usize].places();
     let lies_beside = |key: &Vec<u8>| {
         let subtable = Buckets::of(key, &now).subtable;
-        places.iter().all(|place| place.node != now.subtables[subtable as usize].places[0].node)
+        places.iter().all(|place| place.node != now.subtables[subtable as usize].primary().node)
     };
     let key = (0..100).map(|i| format!("key {i}").into_bytes()).find(lies_beside);
     if let Some(key) = &key {

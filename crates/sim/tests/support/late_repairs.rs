@@ -94,8 +94,8 @@ pub async fn wait_for_all_replicas(cluster: &Cluster) {
     let is_whole = || {
         let view = cluster.view();
         view.change.is_none()
-            && view.subtables.iter().all(|s| s.places.len() == options.index_replicas.into())
-            && view.regions.iter().all(|r| r.places.len() == options.data_replicas.into())
+            && view.subtables.iter().all(|s| s.replicas().len() == options.index_replicas.into())
+            && view.regions.iter().all(|r| r.places().len() == options.data_replicas.into())
     };
     while !is_whole() {
         assert!(cluster.sim().now() < until, "not put right: {:?}", *cluster.view());

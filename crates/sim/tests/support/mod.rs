@@ -34,11 +34,12 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
+use fusee_core::data::Region;
 use fusee_core::error::Error;
 use fusee_core::layout::{Address, Slot};
-use fusee_core::repair::settled;
+use fusee_core::snapshot::settled;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::{Geometry, Place, SlotRef, View};
+use fusee_core::view::{Geometry, Place, SlotRef, Subtable, View};
 use fusee_sim::{Client, Cluster, ClusterOptions, NetworkOptions, Rng, Sim, SimFabric, Stepper};
 
 /// Runs that take longer are stuck.
@@ -150,8 +151,13 @@ pub fn forget(cluster: &Cluster, lost: MnId) {
     let mut view = cluster.view().clone();
     view.number += 1;
     view.members.retain(|m| m.node != lost);
-    view.subtables.iter_mut().for_each(|s| s.places.retain(|p| p.node != lost));
-    view.regions.iter_mut().for_each(|r| r.places.retain(|p| p.node != lost));
+    let left = |places: &[Place]| places.iter().copied().filter(|p| p.node != lost).collect();
+    for subtable in &mut view.subtables {
+        *subtable = Subtable::new(subtable.local_depth, left(subtable.replicas()));
+    }
+    for region in &mut view.regions {
+        *region = Region::replicated(left(region.places()), region.led_since());
+    }
     view.check().expect("every subtable and region has a replica left");
     cluster.set_view(view);
 }
@@ -161,7 +167,7 @@ pub fn forget(cluster: &Cluster, lost: MnId) {
 /// must not be used again.
 pub fn lose_index_replica(rng: &Rng, cluster: &Cluster) {
     let view = cluster.view().clone();
-    let replicas = &view.subtables[0].places;
+    let replicas = view.subtables[0].replicas();
     let lost = replicas[rng.below(replicas.len())].node;
     cluster.crash_node(lost);
     for slot in all_slots(&view) {

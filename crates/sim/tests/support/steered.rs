@@ -113,7 +113,7 @@ pub fn early_look(seed: u64) -> bool {
     late.step(4 + rng.below(10), || true);
     alone(&rng, e.delete(gone, None)).unwrap();
 
-    let backups: Vec<_> = cluster.view().slot_places(*slot).skip(1).collect();
+    let backups: Vec<_> = cluster.view().slot_on_backups(*slot).collect();
     let on = |i: usize| cluster.network().word_at(backups[i]);
     let free = on(0);
     let mut rival = Task::insert(c, other);
@@ -222,7 +222,7 @@ pub fn standstill(seed: u64) -> bool {
     alone(&rng, e.delete(gone, None)).unwrap();
     let groups = cluster.view().geometry.subtable_slots() as u32;
     let backups: Vec<_> = (0..groups)
-        .filter_map(|slot| cluster.view().slot_places(SlotRef { subtable: 0, slot }).nth(1))
+        .filter_map(|slot| cluster.view().slot_on_backups(SlotRef { subtable: 0, slot }).next())
         .collect();
     let installed = || backups.iter().any(|place| cluster.network().word_at(*place).is_tentative());
     late.step(20, || !installed());
@@ -291,13 +291,13 @@ pub fn early_prefix(seed: u64) -> bool {
     let identity = Identity::new(hint.word.address(), generation);
     let pair = Pair { key: &keys[0], value: b"value", identity, opcode: Opcode::Update };
     pair.encode(&mut before);
-    let object = view.object_places(hint.word.address(), class.bytes()).unwrap().next().unwrap();
+    let object = view.object(hint.word.address(), class.bytes()).unwrap().places().next().unwrap();
     for (offset, word) in (object.offset..).step_by(8).zip(before.chunks(8)) {
         let word = u64::from_le_bytes(word.try_into().expect("objects are whole words"));
         cluster.overwrite(Place { node: object.node, offset }, word);
     }
 
-    let slot = view.slot_places(hint.slot).next().unwrap();
+    let slot = view.slot_on_primary(hint.slot);
     let network = cluster.network();
     network.hold(other.client(), slot.node, HELD_NS);
     let updated = Cell::new(None);

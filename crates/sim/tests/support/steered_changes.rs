@@ -65,7 +65,7 @@ pub fn doubtful_backups(seed: u64) -> Events {
 /// The view without the node that holds this replica of key 0's subtable. There must be others.
 fn without_replica(run: &Run, view: &View, replica: usize) -> View {
     let subtable = run.workload.subtable_of(0, view);
-    let lost = view.subtables[subtable as usize].places[replica].node;
+    let lost = view.subtables[subtable as usize].replicas()[replica].node;
     if run.rng.below(2) == 0 {
         run.cluster.crash_node(lost);
     }
@@ -86,7 +86,7 @@ pub fn left_behind(seed: u64) -> Events {
     run.alone(run.workload.run(writer, OpKind::Insert, 0));
     let now = run.cluster.view().clone();
     let (region, _) = now.geometry.block_at(blocks_of(&run.cluster, writer.client())[0]).unwrap();
-    let places = &now.regions[region as usize].places;
+    let places = now.regions[region as usize].places();
     let joining = room(&run, &now, Extent::Region { region, primary: false }, places, 1)[0];
     let gain = Gain { of: region, joining, leaving: Some(places[0]) };
     let leader =
@@ -140,8 +140,8 @@ pub fn beside_lost_replica(seed: u64) -> bool {
     let now = run.cluster.view().clone();
     let (region, _) = now.geometry.block_at(blocks_of(&run.cluster, writer.client())[0]).unwrap();
     let subtable = run.workload.subtable_of(0, &now);
-    let slots = &now.subtables[subtable as usize].places;
-    let mut lost = now.regions[region as usize].places.iter().map(|place| place.node);
+    let slots = now.subtables[subtable as usize].replicas();
+    let mut lost = now.regions[region as usize].places().iter().map(|place| place.node);
     let lost = lost.find(|node| slots.iter().all(|place| place.node != *node));
     let leader =
         Leader { run: &run, clients: &clients, is_done: Cell::new(false), losses_one_in: 1 << 30 };

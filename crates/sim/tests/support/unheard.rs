@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use fusee_client::logic::LogicOptions;
 use fusee_control::node::{Bars, NodeReply, NodeRequest};
+use fusee_core::data::Region;
 use fusee_core::error::Error;
 use fusee_core::race::Key;
 use fusee_core::stats::OpKind;
 use fusee_core::store::SearchKey;
-use fusee_core::view::Region;
 use fusee_sim::{Client, Cluster, ClusterOptions, Sim};
 
 fn cluster(sim: &Sim, memory_nodes: u16, index_replicas: u8) -> Cluster {
@@ -80,7 +80,7 @@ fn silent_nodes_do_not_vouch(seed: u64) {
     assert_eq!(cluster.block_on(client.process, search(b"absent")), Ok(false));
     assert_eq!(phases() - before, 2, "the search, and the question");
     let view = cluster.view().clone();
-    let primaries: Vec<_> = view.subtables.iter().map(|subtable| subtable.places[0].node).collect();
+    let primaries: Vec<_> = view.subtables.iter().map(|subtable| subtable.primary().node).collect();
     let others = view.members.iter().filter(|member| !primaries.contains(&member.node));
     let others: Vec<_> = others.map(|member| member.node).collect();
     assert!(others.len() > 2, "{others:?}");
@@ -112,12 +112,12 @@ pub fn objects_are_read_from_the_replicas_that_are_left(seed: u64) -> usize {
         let hint = cluster.block_on(writer.process, writer.search(&[key + 1], None));
         let hint = hint.unwrap().hint().unwrap();
         let (region, _) = view.region_of(hint.word.address()).unwrap();
-        places.push((view.slot_places(hint.slot).next().unwrap().node, region));
+        places.push((view.slot_on_primary(hint.slot).node, region));
     }
-    let leads = |node| view.subtables.iter().any(|subtable| subtable.places[0].node == node);
+    let leads = |node| view.subtables.iter().any(|subtable| subtable.primary().node == node);
     let gone = view.members.iter().map(|member| member.node).find(|node| !leads(*node));
     let Some(gone) = gone else { return 0 };
-    let holds = |region: &Region, node| region.places.iter().any(|place| place.node == node);
+    let holds = |region: &Region, node| region.lies_on(node);
     let exposed = places.iter().filter(|(shows, at)| holds(at, gone) && !holds(at, *shows)).count();
     cluster.restart_master(FOR_GOOD);
     cluster.crash_node(gone);

@@ -4,8 +4,8 @@
 use fusee_control::master::{Leftover, MasterReply, MasterRequest};
 use fusee_control::node::{BlockId, BlockRequest, NodeReply};
 use fusee_core::error::Error;
-use fusee_core::host::BlockGrant;
 use fusee_core::layout::SizeClass;
+use fusee_core::slab::BlockGrant;
 use fusee_core::slab::Rest;
 use fusee_core::view::View;
 
@@ -122,19 +122,20 @@ impl<E: Environment> BlockSource<E> {
             return Err(Error::Allocation { reason: "there is no such block".into() });
         }
         let (block, from) = (leftover.block, leftover.owner);
-        let places = &view.regions[block.region as usize].places;
+        let region = &view.regions[block.region as usize];
+        let primary = region.primary().node;
         let request =
             BlockRequest::SetOwner { block, from, to: self.client, unless_fenced: owner_lives };
-        match self.ask(places[0].node, request).await {
+        match self.ask(primary, request).await {
             Ok(NodeReply::Done) => {}
             Ok(other) => {
                 // It has had no effect anywhere.
                 self.adopting.borrow_mut().remove(&block);
-                return Err(Error::Allocation { reason: format!("{}: {other:?}", places[0].node) });
+                return Err(Error::Allocation { reason: format!("{primary}: {other:?}") });
             }
             Err(error) => return Err(Error::Allocation { reason: error.to_string() }),
         }
-        for place in &places[1..] {
+        for place in region.backups() {
             self.set_owner(place.node, block, from, owner_lives).await?;
         }
         Ok(())

@@ -5,8 +5,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::change::{Change, RegionChange, Stage};
+use fusee_core::data::Region;
 use fusee_core::verbs::ClusterId;
-use fusee_core::view::{Geometry, Member, Place, Region, Scheme};
+use fusee_core::view::{Geometry, Member, Place};
 
 use super::*;
 
@@ -141,11 +142,7 @@ fn view() -> View {
         cluster: ClusterId::from_word(1).unwrap(),
         geometry: Geometry { region_bytes: 1 << 17, block_bytes: 1 << 12, ..Default::default() },
         members: vec![member(MnId(0)), member(MnId(1))],
-        regions: vec![Region {
-            scheme: Scheme::Replicated,
-            places: vec![place(MnId(0)), place(MnId(1))],
-            led_since: 1,
-        }],
+        regions: vec![Region::replicated(vec![place(MnId(0)), place(MnId(1))], 1)],
         directory: Vec::new(),
         subtables: Vec::new(),
         change: None,

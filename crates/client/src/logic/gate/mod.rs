@@ -25,7 +25,8 @@ use std::time::Duration;
 
 use fusee_control::master::{Leftover, Pulse};
 use fusee_core::change::Stage;
-use fusee_core::host::{Acting, Damage};
+use fusee_core::host::Acting;
+use fusee_core::stats::Damage;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 use futures_util::task::AtomicWaker;

@@ -63,9 +63,8 @@ impl<'a> Watch<'a> {
                     continue;
                 }
             };
-            let places = view.regions.iter().map(|region| &region.places);
             let here = NodeUse {
-                regions: crate::status::report::held(node, places),
+                regions: view.regions_on(node),
                 blocks: usage.primary_blocks,
                 blocks_in_use: usage.primary_blocks_owned,
             };

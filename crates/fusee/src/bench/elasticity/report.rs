@@ -146,10 +146,10 @@ pub fn members(client: &Client) -> Result<BTreeMap<String, &'static str>, Failur
 fn held(view: &View) -> BTreeMap<String, Held> {
     let mut nodes: BTreeMap<String, Held> =
         view.members.iter().map(|member| (member.node.to_string(), Held::default())).collect();
-    for place in view.subtables.iter().flat_map(|subtable| &subtable.places) {
+    for place in view.subtables.iter().flat_map(|subtable| subtable.replicas()) {
         nodes.entry(place.node.to_string()).or_default().subtables += 1;
     }
-    for place in view.regions.iter().flat_map(|region| &region.places) {
+    for place in view.regions.iter().flat_map(|region| region.places()) {
         nodes.entry(place.node.to_string()).or_default().regions += 1;
     }
     nodes

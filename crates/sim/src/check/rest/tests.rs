@@ -46,7 +46,7 @@ fn every_replica_is_looked_at() {
         assert!(what.contains("differs at rest"), "{what}");
     }
     let class = hint.word.class().expect("it leads to an object");
-    let objects = view.object_places(hint.word.address(), class.bytes()).expect("in a region");
+    let objects = view.object(hint.word.address(), class.bytes()).expect("in a region").places();
     let objects: Vec<Place> = objects.collect();
     assert_eq!(objects.len(), 4);
     for Place { node, offset } in objects {
@@ -56,7 +56,7 @@ fn every_replica_is_looked_at() {
     }
     let (block, _) = view.geometry.block_of(hint.word.address()).expect("in a block");
     let (region, offset) = view.region_of(block).expect("in a region");
-    for (i, place) in region.places.iter().enumerate() {
+    for (i, place) in region.places().iter().enumerate() {
         let bitmap = Place { offset: place.offset + offset + BLOCK_HEADER_BYTES, ..*place };
         let what = noticed_with(&cluster, bitmap, 1 << 9);
         assert_eq!(what.is_some_and(|what| what.contains("has marks")), i > 0);

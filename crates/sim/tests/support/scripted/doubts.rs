@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use fusee_core::error::Error;
-use fusee_core::host::Damage;
 use fusee_core::layout::{Address, Object};
+use fusee_core::stats::Damage;
 use fusee_core::verbs::Op;
 use fusee_core::view::Place;
 
@@ -25,7 +25,8 @@ pub fn beside_a_write(seed: u64) {
     let shape = fusee_core::layout::BlockShape::new(view.geometry.block_bytes, class);
     let second = shape.expect("three fit").offset(1);
     let at = Address::new(view.geometry.block_address(0, 0).bytes() + second);
-    let places: Vec<Place> = view.object_places(at, class.bytes()).expect("it is there").collect();
+    let places: Vec<Place> =
+        view.object(at, class.bytes()).expect("it is there").places().collect();
     let network = stage.cluster.network();
     let is_written = || {
         let last = |place: &Place| Place { offset: place.offset + class.bytes() - 8, ..*place };
@@ -65,7 +66,7 @@ pub fn lost_word(seed: u64) {
     let lost = places[1];
     stage.cluster.stop_watching();
     let view = stage.cluster.view().clone();
-    let primary = view.slot_places(lost.slot).next().expect("a primary");
+    let primary = view.slot_on_primary(lost.slot);
     stage.cluster.overwrite(primary, 0);
     for _ in 0..6 {
         let passing = Rc::downgrade(&script);
@@ -79,12 +80,12 @@ pub fn lost_word(seed: u64) {
 /// it acts, so that the object is not used again before.
 pub fn late_repair(seed: u64) {
     let stage = Stage::new(seed);
-    let led_since = stage.cluster.view().regions[0].led_since;
+    let led_since = stage.cluster.view().regions[0].led_since();
     let (writer, _) = stage.open(0..1, Some(led_since));
     run(writer.insert(b"a", &VALUE)).expect("there is room");
     let view = stage.cluster.view().clone();
     let hint = run(writer.search(b"a", None)).expect("it is there").hint().expect("it is there");
-    let places = view.object_places(hint.word.address(), 64).expect("it is there");
+    let places = view.object(hint.word.address(), 64).expect("it is there").places();
     // Whichever is read first.
     for (i, place) in places.enumerate() {
         let key = Place { offset: place.offset + 24, ..place };

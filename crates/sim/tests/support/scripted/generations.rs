@@ -26,7 +26,7 @@ impl Lives {
     /// A session with one block for objects of [`VALUE`], and one for log objects of DELETEs.
     fn new(seed: u64) -> Lives {
         let stage = Rc::new(Stage::new(seed));
-        let led_since = Some(stage.cluster.view().regions[0].led_since);
+        let led_since = Some(stage.cluster.view().regions[0].led_since());
         let (store, script) = stage.open(0..1, led_since);
         script.grant(log_class(), block(&stage, 1), led_since);
         stage.cluster.epoch_begins(script.epoch());
@@ -69,7 +69,7 @@ impl Lives {
 
     fn header(&self) -> BlockHeader {
         let view = self.stage.cluster.view().clone();
-        let at = view.object_places(block(&self.stage, 0), 64).expect("a block").next();
+        let at = view.block(block(&self.stage, 0)).expect("a block").places().next();
         let word = |i: u64| {
             let place = at.map(|at| Place { offset: at.offset + 8 * i, ..at });
             self.stage.cluster.network().word_at(place.expect("a replica")).0
@@ -144,7 +144,7 @@ pub fn dies_when_it_is_empty(seed: u64) {
             let view = lives.stage.cluster.view().clone();
             (0..shape.objects).all(|object| {
                 let at = Address::new(block(&lives.stage, 0).bytes() + shape.offset(object));
-                let mut places = view.object_places(at, 8).expect("an object");
+                let mut places = view.object(at, 64).expect("an object").places();
                 places.all(|place| lives.stage.cluster.network().word_at(place).0 == 0)
             })
         };

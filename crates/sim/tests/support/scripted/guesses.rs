@@ -1,7 +1,7 @@
 //! Words that are not committed: what they lead to may be nowhere else yet.
 
-use fusee_core::host::Damage;
 use fusee_core::layout::{Address, BlockShape, Identity, Object, Opcode, Pair, Slot};
+use fusee_core::stats::Damage;
 use fusee_core::view::{Geometry, Place};
 use fusee_sim::ClusterOptions;
 
@@ -22,13 +22,13 @@ pub fn half_written(seed: u64) {
     let view = stage.cluster.view().clone();
     let keys = Workload::keys(&view, 2, 0);
     let class = Object::class(keys[0].len(), VALUE.len()).expect("there is such a class");
-    let led_since = Some(view.regions[0].led_since);
+    let led_since = Some(view.regions[0].led_since());
     let (store, script) = stage.open_for(class, 0..3, led_since);
     let written = run(store.insert(&keys[0][..], &VALUE)).expect("there is room");
     let hint = written.place.expect("nobody is in the way");
     stage.cluster.stop_watching();
 
-    let backup = view.slot_places(hint.slot).nth(1).expect("a backup");
+    let backup = view.slot_on_backups(hint.slot).next().expect("a backup");
     let shape = BlockShape::new(view.geometry.block_bytes, class).expect("one fits");
     let block = view.geometry.block_address(0, 5);
     let at = Address::new(block.bytes() + shape.offset(0));
@@ -36,7 +36,7 @@ pub fn half_written(seed: u64) {
     let identity = Identity::new(at, 0);
     let pair = Pair { key: &keys[0], value: &VALUE, identity, opcode: Opcode::Update };
     pair.encode(&mut bytes);
-    let places: Vec<Place> = view.object_places(at, class.bytes()).expect("it fits").collect();
+    let places: Vec<Place> = view.object(at, class.bytes()).expect("it fits").places().collect();
     let beside = places.iter().find(|place| place.node == backup.node).expect("of two nodes");
     for (i, word) in (0u64..).zip(bytes.as_chunks::<8>().0) {
         let place = Place { offset: beside.offset + 8 * i, ..*beside };

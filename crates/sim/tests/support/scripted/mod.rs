@@ -22,12 +22,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::Store;
+use fusee_core::data::Region;
 use fusee_core::error::Error;
-use fusee_core::host::{
-    Acting, BlockGrant, Blocks, Damage, Epochs, GiveUp, Granted, Reports, Views, Waiting,
-};
+use fusee_core::host::{Acting, Blocks, Epochs, GiveUp, Granted, Reports, Views, Waiting};
 use fusee_core::layout::{Address, BlockShape, Object, SizeClass};
+use fusee_core::slab::BlockGrant;
 use fusee_core::slab::Rest;
+use fusee_core::stats::Damage;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Verb, VerbError};
 use fusee_core::view::{Geometry, Place, View};
 use fusee_sim::{Cluster, ClusterOptions, SimFabric};
@@ -167,7 +168,7 @@ impl Blocks for Scripted {
         let mut grants = self.0.grants.borrow_mut();
         let next = grants.pop_front_if(|grant| grant.class == class).or_else(|| {
             let address = self.0.pool.borrow_mut().pop_front()?;
-            let marked = view.region_of(address).map(|(region, _)| region.led_since);
+            let marked = view.region_of(address).map(|(region, _)| region.led_since());
             Some(BlockGrant { address, class, first: 0, marked, pool_is_empty: false })
         });
         next.map(Granted::Block).ok_or(Error::OutOfMemory)
@@ -371,8 +372,9 @@ impl Stage {
     pub fn move_region(&self, scripts: &[&Script]) {
         let mut view = self.cluster.view().clone();
         view.number += 1;
-        view.regions[0].places.swap(0, 1);
-        view.regions[0].led_since = view.number;
+        let mut places = view.regions[0].places().to_vec();
+        places.swap(0, 1);
+        view.regions[0] = Region::replicated(places, view.number);
         self.cluster.set_view(view.clone());
         scripts.iter().for_each(|script| script.publish(&view));
     }
@@ -389,7 +391,7 @@ impl Stage {
         let view = self.cluster.view();
         let (block, word, bit) = view.geometry.free_bit(object).expect("an object in a block");
         let (region, offset) = view.region_of(block).expect("a block lies in a region");
-        let place = region.places[0];
+        let place = region.primary();
         let bitmap = place.offset + offset + fusee_core::layout::BLOCK_HEADER_BYTES;
         let at = Place { offset: bitmap + u64::from(word) * 8, ..place };
         self.cluster.network().word_at(at).0 & bit != 0
@@ -401,7 +403,7 @@ impl Stage {
         let kept = self.kept();
         let view = self.cluster.view();
         for Rest { block, class, first, marked } in rests {
-            let led_since = view.region_of(*block).map(|(region, _)| region.led_since);
+            let led_since = view.region_of(*block).map(|(region, _)| region.led_since());
             let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
             let objects = (0..*first).map(|i| Address::new(block.bytes() + shape.offset(i)));
             for object in objects {

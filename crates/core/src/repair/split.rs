@@ -9,21 +9,20 @@
 //! [`clear`] runs when the change is *switched*, nobody acts by an older view any more, and nobody
 //! has to look: entries that stand in both are taken out of the subtable, the backups first, the
 //! primary last. In their place stands a free word that only this split leaves
-//! ([`Slot::moved`]): that of the same identity would keep the object from being reused for ever,
+//! ([`Slot::vacated`]): that of the same identity would keep the object from being reused for ever,
 //! or be taken for its owner. What is still in the primary is still to be cleared, so both may stop anywhere
 //! and be run again. Writes to the two wait until the change has ended.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use arrayvec::ArrayVec;
-
+use super::outcome::{RepairError, Transformed};
 use crate::change::{Split, Stage, SubtableChange};
-use crate::layout::{HEADER_BYTES, Object, Slot};
+use crate::data::{Reads, ShownKey};
+use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
-use crate::repair::{RepairError, Transformed};
-use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
+use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
 /// Slots that are handled in one go: every replica of an object is read for each.
@@ -41,7 +40,7 @@ pub(crate) async fn fill<F: Fabric>(
     sibling: &[Place],
     result: &mut Transformed,
 ) -> Result<(), RepairError> {
-    let from = view.subtables[subtable as usize].places[0];
+    let from = view.subtables[subtable as usize].primary();
     let mut work = Work { fabric, view, batch: Batch::new(), result };
     for (first, count) in chunks(view) {
         let [words] = work.read([from], first, count).await?;
@@ -74,8 +73,8 @@ pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, Re
     let mut result = Transformed::default();
     for SubtableChange { subtable, split, .. } in &change.subtables {
         let Some(Split::Clearing(sibling)) = split else { continue };
-        let places = &view.subtables[*subtable as usize].places;
-        let [old, new] = [places[0], view.subtables[*sibling as usize].places[0]];
+        let split = &view.subtables[*subtable as usize];
+        let [old, new] = [split.primary(), view.subtables[*sibling as usize].primary()];
         let mut work = Work { fabric, view, batch: Batch::new(), result: &mut result };
         for (first, count) in chunks(view) {
             let [old, new] = work.read([old, new], first, count).await?;
@@ -83,10 +82,10 @@ pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, Re
             let moved = both.filter(|(_, (old, new))| old == new && !old.is_free());
             let moved: Vec<(u64, Slot)> = moved.map(|(slot, (word, _))| (slot, word)).collect();
             for moved in moved.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
-                let (primary, backups) = places.split_at(1);
+                let primary = &[split.primary()][..];
                 let order = match removed(Mutant::ClearsPrimaryFirst) {
-                    false => [backups, primary],
-                    true => [primary, backups],
+                    false => [split.backups(), primary],
+                    true => [primary, split.backups()],
                 };
                 for places in order {
                     work.take_out(*subtable, *sibling, places, moved).await?;
@@ -157,12 +156,13 @@ impl<F: Fabric> Work<'_, F> {
         let mut asked: VecDeque<(usize, u64)> = live.map(|i| (i, PREFIX_BYTES)).collect();
         while !asked.is_empty() {
             self.batch.clear();
-            let mut reads: Vec<(usize, u64, PerReplica<Ticket>)> = Vec::new();
+            let mut reads: Vec<(usize, u64, Reads)> = Vec::new();
             while let Some((i, bytes)) = asked.front().copied() {
-                let Some((whole, places)) = self.replicas(words[i]) else {
+                let Some(object) = self.view.object_of(words[i]) else {
                     asked.pop_front();
                     continue;
                 };
+                let whole = object.bytes();
                 let bytes = bytes.min(whole);
                 let together = self.batch.touched_bytes() + bytes * MAX_REPLICAS as u64;
                 let verbs = self.batch.verbs().len() + MAX_REPLICAS;
@@ -170,42 +170,36 @@ impl<F: Fabric> Work<'_, F> {
                     break;
                 }
                 asked.pop_front();
-                let read = |p: Place| self.batch.read(p.node, p.offset, bytes as u32);
-                let tickets = places.into_iter().map(read).collect();
-                reads.push((i, if bytes == whole { 0 } else { whole }, tickets));
+                let starts = object.read_starts(&mut self.batch, bytes);
+                reads.push((i, if bytes == whole { 0 } else { whole }, starts));
             }
             if reads.is_empty() {
                 break;
             }
             self.phase().await;
-            for (i, whole, tickets) in reads {
+            for (i, whole, starts) in reads {
                 let slot = SlotRef { subtable, slot: (first + i as u64) as u32 };
-                let mut replicas = PerReplica::<&[u8]>::new();
-                for ticket in tickets {
-                    replicas.push(self.batch.data(ticket)?);
-                }
-                if removed(Mutant::SplitTrustsOneReplica) {
-                    replicas.truncate(1);
-                }
-                match key_of(self.view, slot, words[i], &replicas, whole == 0) {
-                    Shown::Key(key) => moves[i] = Buckets::belongs_to_sibling(key, depth),
-                    Shown::Nothing if whole == 0 => {
+                match starts.key(&self.batch, words[i], whole == 0)? {
+                    ShownKey::Key(key) if whole == 0 || self.leads_here(slot, words[i], key) => {
+                        moves[i] = Buckets::belongs_to_sibling(key, depth);
+                    }
+                    ShownKey::Longer(_) if removed(Mutant::SplitReadsOnce) => {}
+                    ShownKey::Longer(bytes) => asked.push_back((i, bytes)),
+                    ShownKey::Nothing if whole == 0 => {
                         return Err(RepairError::Unreadable { subtable, slot: slot.slot.into() });
                     }
-                    Shown::Nothing => asked.push_back((i, whole)),
-                    Shown::Longer(_) if removed(Mutant::SplitReadsOnce) => {}
-                    Shown::Longer(bytes) => asked.push_back((i, bytes)),
+                    ShownKey::Key(_) | ShownKey::Nothing => asked.push_back((i, whole)),
                 }
             }
         }
         Ok(moves)
     }
 
-    /// The replicas of the object that a word leads to, and how long it is.
-    fn replicas(&self, word: Slot) -> Option<(u64, PerReplica<Place>)> {
-        let class = word.class().filter(|c| Some(*c) <= self.view.geometry.largest_class())?;
-        let places = self.view.object_places(word.address(), class.bytes())?;
-        Some((class.bytes(), places.collect()))
+    /// Whether the object of a key may be that of a word in this slot.
+    fn leads_here(&self, slot: SlotRef, word: Slot, key: &[u8]) -> bool {
+        let buckets = Buckets::of(key, self.view);
+        buckets.fingerprint == word.fingerprint() && buckets.covers(slot)
+            || removed(Mutant::SplitTrustsOneReplica)
     }
 
     /// Frees slots at some of the places of a subtable; none is left out that was freed before.
@@ -236,49 +230,5 @@ impl<F: Fabric> Work<'_, F> {
             }
         }
         Ok(())
-    }
-}
-
-/// Something per replica of an object.
-type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
-
-/// What replicas show of an object's key.
-enum Shown<'b> {
-    Key(&'b [u8]),
-    /// So many bytes have to be read to see it.
-    Longer(u64),
-    /// They do not agree, or none of them is what the slot says.
-    Nothing,
-}
-
-/// The key of the object that a slot leads to, by its replicas: `whole`, or the starts of them.
-fn key_of<'b>(
-    view: &View,
-    slot: SlotRef,
-    word: Slot,
-    replicas: &[&'b [u8]],
-    whole: bool,
-) -> Shown<'b> {
-    let trusts = removed(Mutant::SplitTrustsOneReplica);
-    if whole && !trusts {
-        let mut good = replicas.iter().map(|r| Object::decode_of(r, word.leads_to()));
-        return match good.find_map(Result::ok) {
-            Some(object) => Shown::Key(object.key()),
-            None => Shown::Nothing,
-        };
-    }
-    let mut starts = replicas.iter().map(|r| Object::prefix_key(r, word.leads_to()).ok());
-    let Some(Some(start)) = starts.next() else { return Shown::Nothing };
-    if starts.any(|other| other != Some(start)) {
-        return Shown::Nothing;
-    }
-    let leads_here = |key: &[u8]| {
-        let buckets = Buckets::of(key, view);
-        buckets.fingerprint == word.fingerprint() && buckets.covers(slot)
-    };
-    match start {
-        Ok(key) if leads_here(key) || trusts => Shown::Key(key),
-        Ok(_) => Shown::Nothing,
-        Err(key_bytes) => Shown::Longer(HEADER_BYTES + key_bytes),
     }
 }

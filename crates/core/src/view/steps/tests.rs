@@ -1,4 +1,5 @@
 use super::*;
+use crate::change::LeavingFrom;
 use crate::view::tests::small;
 
 fn place(node: u16, offset: u64) -> Place {
@@ -19,30 +20,33 @@ fn three() -> View {
 #[test]
 fn a_replica_moves_at_the_switch_and_its_room_is_given_back_after_it() {
     let view = three();
-    let (old, new) = (view.regions[0].places[0], place(2, 1 << 20));
+    let (old, new) = (view.regions[0].primary(), place(2, 1 << 20));
     let region = Gain { of: 0, joining: new, leaving: Some(old) };
-    let moved = view.subtables[1].places[1];
+    let moved = view.subtables[1].backups()[0];
     let subtable = Gain { of: 1, joining: place(2, 0), leaving: Some(moved) };
     let frozen = view.growing(&[subtable], &[region]);
     frozen.check().unwrap();
     assert_eq!(frozen.regions, view.regions);
     let switched = frozen.advanced().advanced();
     switched.check().unwrap();
-    assert_eq!(switched.regions[0].places, [new, view.regions[0].places[1]]);
-    assert_eq!(switched.regions[0].led_since, switched.number, "the bitmaps are others");
-    assert_eq!(switched.regions[1].led_since, 1);
-    assert_eq!(switched.subtables[1].places, [view.subtables[1].places[0], place(2, 0)]);
+    assert_eq!(switched.regions[0].places(), [new, view.regions[0].backups()[0]]);
+    assert_eq!(switched.regions[0].led_since(), switched.number, "the bitmaps are others");
+    assert_eq!(switched.regions[1].led_since(), 1);
+    assert_eq!(switched.subtables[1].replicas(), [view.subtables[1].primary(), place(2, 0)]);
     assert!(switched.is_region_frozen(0), "who reads at the old place sees no new object");
     let leaving: Vec<Place> = switched.leaving().map(|(_, place)| place).collect();
     assert_eq!(leaving, [moved, old]);
     let mut again = switched.clone();
-    again.regions[1].places[0] = old;
+    let at = Vec::from([old, view.regions[1].backups()[0]]);
+    again.regions[1] = Region::replicated(at, 1);
     assert!(again.check().is_err(), "the room is not free yet");
     let stable = switched.advanced();
     stable.check().unwrap();
     assert!(!stable.is_region_frozen(0) && !stable.is_to_be_cleared());
     again = stable.clone();
-    again.regions[0].places.push(place(0, old.offset));
+    let mut at = again.regions[0].places().to_vec();
+    at.push(place(0, old.offset));
+    again.regions[0] = Region::replicated(at, 1);
     again.check().unwrap();
 }
 
@@ -56,9 +60,9 @@ fn what_disagrees_is_settled_where_it_is() {
     let switched = frozen.advanced().advanced();
     switched.check().unwrap();
     assert_eq!(switched.subtables, view.subtables);
-    assert_eq!(switched.regions[0].places, view.regions[0].places);
-    assert_eq!(switched.regions[0].led_since, switched.number, "the bitmaps are others");
-    assert_eq!(switched.regions[1].led_since, 1);
+    assert_eq!(switched.regions[0].places(), view.regions[0].places());
+    assert_eq!(switched.regions[0].led_since(), switched.number, "the bitmaps are others");
+    assert_eq!(switched.regions[1].led_since(), 1);
     assert!(!switched.is_region_frozen(0), "every replica stays");
     switched.advanced().check().unwrap();
     // A loss begins anew with all of it: the zeros may be there already.
@@ -67,13 +71,13 @@ fn what_disagrees_is_settled_where_it_is() {
     assert_eq!(lost.stage_of(1), Some(Stage::Frozen));
     assert!(lost.is_region_frozen(0));
     let switched = lost.advanced().advanced();
-    assert_eq!(switched.regions[0].led_since, switched.number, "the bitmaps are others");
+    assert_eq!(switched.regions[0].led_since(), switched.number, "the bitmaps are others");
 }
 
 #[test]
 fn a_loss_keeps_the_replica_that_was_to_leave() {
     let view = three();
-    let [first, second] = [0, 1].map(|at| view.regions[0].places[at]);
+    let [first, second] = [view.regions[0].primary(), view.regions[0].backups()[0]];
     let new = place(2, 1 << 20);
     let moving = Gain { of: 0, joining: new, leaving: Some(second) };
     let frozen = view.growing(&[], &[moving]);
@@ -82,19 +86,19 @@ fn a_loss_keeps_the_replica_that_was_to_leave() {
     // The other one is lost.
     let after = switched(without(0, &frozen.advanced()));
     after.check().unwrap();
-    assert_eq!(after.regions[0].places, [second, new]);
+    assert_eq!(after.regions[0].places(), [second, new]);
     // What was to come is lost.
     let after = switched(without(2, &frozen));
-    assert_eq!(after.regions[0].places, [first, second]);
+    assert_eq!(after.regions[0].places(), [first, second]);
     assert!(!after.is_to_be_cleared());
     // What was to leave is lost.
     let after = switched(without(1, &frozen));
-    assert_eq!(after.regions[0].places, [first, new]);
+    assert_eq!(after.regions[0].places(), [first, new]);
     assert!(!after.is_to_be_cleared());
     // One that has left does not come back, and its room is not forgotten.
     let after = without(2, &switched(frozen));
     after.check().unwrap();
-    assert_eq!(after.regions[0].places, [first]);
+    assert_eq!(after.regions[0].places(), [first]);
     let after = switched(after);
     assert_eq!(after.leaving().next(), Some((LeavingFrom::Region(0), second)));
     after.check().unwrap();
@@ -152,8 +156,8 @@ fn replicas_join_at_the_switch() {
     assert!(growing.is_region_frozen(0) && !growing.is_region_frozen(1));
     let switched = growing.advanced().advanced();
     switched.check().unwrap();
-    assert_eq!(switched.subtables[1].places, [place(1, 1 << 16), place(2, 0)]);
-    assert_eq!(switched.regions[0].places.len(), 2);
+    assert_eq!(switched.subtables[1].replicas(), [place(1, 1 << 16), place(2, 0)]);
+    assert_eq!(switched.regions[0].places().len(), 2);
     assert!(!switched.is_region_frozen(0));
 }
 
@@ -213,7 +217,7 @@ fn new_regions_are_known_before_they_can_be_used() {
     without.check().unwrap();
     assert_eq!(without.regions.len(), 3);
     assert_eq!(without.change.as_ref().unwrap().new_regions, 1);
-    assert_eq!(without.regions[2].places, [place(0, 3 << 20)]);
+    assert_eq!(without.regions[2].places(), [place(0, 3 << 20)]);
     // Later it may hold something.
     let lost = transforming.without(&[MnId(1)]);
     assert_eq!(lost, Err(NothingLeft::Region(3)));
@@ -231,7 +235,7 @@ fn a_split_takes_half_of_the_directory_entries() {
     let switched = transforming.advanced();
     switched.check().unwrap();
     assert_eq!(switched.directory, [0, 0, 1, 2]);
-    assert_eq!(switched.subtables[2], Subtable { local_depth: 2, places: sibling });
+    assert_eq!(switched.subtables[2], Subtable::new(2, sibling));
     assert_eq!((switched.subtables[0].local_depth, switched.subtables[1].local_depth), (1, 2));
     assert_eq!(switched.stage_of(2), Some(Stage::Switched), "writes to it wait");
     assert!(switched.has_moved_entries());
@@ -254,7 +258,7 @@ fn a_split_outlives_the_loss_of_a_node() {
     without.check().unwrap();
     let switched = without.advanced().advanced();
     switched.check().unwrap();
-    assert_eq!(switched.subtables[2].places, [place(0, 1 << 17)]);
+    assert_eq!(switched.subtables[2].replicas(), [place(0, 1 << 17)]);
     // Lost again, before the moved entries are cleared: that is not forgotten.
     let view = frozen.advanced().advanced().without(&[MnId(1)]).unwrap();
     view.check().unwrap();

@@ -1,0 +1,80 @@
+//! Headers and free bitmaps of blocks. They are the same in every scheme: a header stands on each of
+//! the region's places, a bitmap counts on its primary.
+
+use alloc::vec::Vec;
+
+use super::Region;
+use crate::layout::{BLOCK_HEADER_BYTES, bitmap_bytes};
+use crate::stats::Cost;
+use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Span};
+use crate::view::{Geometry, Place};
+
+/// Where a block lies.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockAt<'v> {
+    region: &'v Region,
+    offset: u64,
+}
+
+impl<'v> BlockAt<'v> {
+    #[inline]
+    pub(super) fn new(region: &'v Region, offset: u64) -> BlockAt<'v> {
+        BlockAt { region, offset }
+    }
+
+    /// Where it starts on each place of its region, the primary first.
+    #[inline]
+    pub fn places(self) -> impl ExactSizeIterator<Item = Place> + 'v {
+        self.region.places().iter().map(move |place| place.plus(self.offset))
+    }
+
+    /// Where its free bitmap is that counts.
+    #[inline]
+    pub fn bitmap(self) -> Place {
+        self.region.primary().plus(self.offset + BLOCK_HEADER_BYTES)
+    }
+
+    /// The number of the view since which its free bitmap is there.
+    #[inline]
+    pub fn led_since(self) -> u64 {
+        self.region.led_since()
+    }
+
+    /// Posts the WRITEs of its header.
+    #[inline]
+    pub fn write_header(self, batch: &mut Batch, header: Span) {
+        for place in self.places() {
+            batch.write(place.node, place.offset, header);
+        }
+    }
+}
+
+/// Bytes of zeros that are written together.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// Overwrites the free bitmaps of a region by zeros. No owner clears bits there meanwhile; who sets some in
+/// vain is as if he had set them before.
+pub(crate) async fn clear_bitmaps<F: Fabric>(
+    fabric: &F,
+    geometry: &Geometry,
+    region: &Region,
+    cost: &mut Cost,
+) -> Result<(), Failure> {
+    let bytes = bitmap_bytes(geometry.block_bytes);
+    let mut batch = Batch::new();
+    let together = (CHUNK_BYTES / bytes).clamp(1, MAX_BATCH_VERBS as u64) as usize;
+    let blocks: Vec<u32> = (0..geometry.blocks_per_region()).collect();
+    for blocks in blocks.chunks(together) {
+        batch.clear();
+        let zeros = batch.stage(bytes as u32);
+        batch.bytes_mut(zeros).fill(0);
+        for block in blocks {
+            let bitmap = region.block(geometry.block_offset(*block)).bitmap();
+            batch.write(bitmap.node, bitmap.offset, zeros);
+        }
+        batch = fabric.execute(batch).await;
+        cost.add_batch(&batch);
+        batch.check()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! Bulk copies of memory that nobody writes meanwhile.
+
+use crate::stats::Cost;
+use crate::verbs::{Batch, Fabric, Failure};
+use crate::view::Place;
+
+/// Bytes that are copied in one READ and one WRITE.
+pub(super) const CHUNK_BYTES: u64 = 1 << 20;
+
+/// What copying came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Copied {
+    /// Bytes that were copied.
+    pub bytes: u64,
+    /// Objects that were damaged where they were copied from, and taken from elsewhere.
+    pub objects_repaired: u64,
+    /// What it cost.
+    pub cost: Cost,
+}
+
+/// Copies `bytes` bytes, as they are.
+pub(crate) async fn copy_bytes<F: Fabric>(
+    fabric: &F,
+    from: Place,
+    to: Place,
+    bytes: u64,
+    copied: &mut Copied,
+) -> Result<(), Failure> {
+    let mut batch = Batch::new();
+    let mut at = 0;
+    while at < bytes {
+        let count = CHUNK_BYTES.min(bytes - at);
+        batch.clear();
+        let read = batch.read(from.node, from.offset + at, count as u32);
+        batch = fabric.execute(batch).await;
+        copied.cost.add_batch(&batch);
+        let span = batch.data_span(read)?;
+        batch.next_phase();
+        batch.write(to.node, to.offset + at, span);
+        batch = fabric.execute(batch).await;
+        copied.cost.add_batch(&batch);
+        batch.check()?;
+        copied.bytes += count;
+        at += count;
+    }
+    Ok(())
+}

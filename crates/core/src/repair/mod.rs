@@ -1,0 +1,71 @@
+//! What a change of the view does to memory: index subtables get one word per slot, the same on
+//! all replicas that are left, and new replicas are filled (P §5.2).
+//!
+//! Writers have stopped anywhere inside of their rounds, so the replicas of a slot may differ.
+//! [`settled`](crate::snapshot::settled) names the word that they get; [`transform`] writes it to all
+//! subtables in the scope of a change, by bulk READs and a CAS where a word must change. The backups
+//! first, the primary last: readers use the primary, so what they see changes at most once, to a word
+//! that by then stands on every backup, which a second run would choose again. If the primary is lost,
+//! readers may use the first backup meanwhile: its word is the one that is chosen. So it may stop
+//! anywhere and be run again.
+//!
+//! Before it changes a slot, it completes ([`data`](crate::data)) the object of the word that the slot
+//! gets: the word of a writer that guessed may stand on a backup while its object stands beside that
+//! backup only. Where nothing has to change, the object is complete. Either the primary is left, and shows
+//! only what is; or all backups that are left show the word. Then the object is complete beside each of
+//! them, and lies nowhere else but beside the primary that is lost ([`store`](crate::store), guesses).
+//!
+//! A subtable that gets a replica, or a sibling ([`split`]), is made equal first, and copied then; a
+//! region is only copied ([`data`](crate::data)), since an object is complete before anybody can learn of
+//! it, but for those of dead clients, which are completed before
+//! ([`recovery::complete_objects`](crate::recovery::complete_objects)).
+//!
+//! Preconditions: the change is in the stage *transforming*: no operation that touches its scope
+//! runs, and clients that did not acknowledge that are fenced ([`change`](crate::change)). Dead
+//! clients are recovered afterwards, in the new view (P §5.4); they then find their words on all
+//! replicas or on none.
+
+mod outcome;
+mod settle;
+pub mod split;
+
+pub use outcome::{RepairError, Transformed};
+
+use crate::change::{RegionChange, Split, Stage, SubtableChange};
+use crate::data::{Copied, clear_bitmaps, copy_bytes};
+use crate::verbs::Fabric;
+use crate::view::View;
+use settle::settle_subtable;
+
+/// Carries out the change of a view that has passed [`View::check`]. May be run again after it
+/// stopped anywhere.
+///
+/// # Panics
+/// If the view has no change that is transforming.
+pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, RepairError> {
+    let change = view.change.as_ref().expect("a change is under way");
+    assert_eq!(change.stage, Stage::Transforming, "nobody has stopped for it");
+    let (mut result, mut copied) = (Transformed::default(), Copied::default());
+    for SubtableChange { subtable, joining, split, .. } in &change.subtables {
+        settle_subtable(fabric, view, *subtable, &mut result).await?;
+        if let Some(Split::Filling(sibling)) = split {
+            split::fill(fabric, view, *subtable, sibling, &mut result).await?;
+        }
+        if let Some(joining) = joining {
+            let from = view.subtables[*subtable as usize].primary();
+            let bytes = view.geometry.subtable_bytes();
+            copy_bytes(fabric, from, *joining, bytes, &mut copied).await?;
+        }
+    }
+    for RegionChange { region, joining, renewed, .. } in &change.regions {
+        let region = &view.regions[*region as usize];
+        if *renewed {
+            clear_bitmaps(fabric, &view.geometry, region, &mut result.cost).await?;
+        }
+        if let Some(joining) = joining {
+            region.copy_to(fabric, &view.geometry, *joining, &mut copied).await?;
+        }
+    }
+    result.add(&copied);
+    Ok(result)
+}

@@ -1,0 +1,240 @@
+//! Gives all replicas of a subtable that are left one word a slot: the one that [`settled`] names.
+//!
+//! Where they differ, words that lead to nothing are refuted first. What is chosen is completed before it
+//! is written ([`data`](crate::data)).
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+
+use super::outcome::{RepairError, Transformed};
+use crate::data::{ObjectAt, complete};
+use crate::layout::{Object, Opcode, Slot};
+use crate::mutant::{Mutant, removed};
+use crate::scrub::leads_here;
+use crate::snapshot::settled;
+use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
+use crate::view::{MAX_REPLICAS, Place, View};
+
+/// Slots that are read from each survivor in one phase.
+const CHUNK_SLOTS: u64 = 8192;
+
+/// Makes the replicas of a subtable equal that are left.
+pub(super) async fn settle_subtable<F: Fabric>(
+    fabric: &F,
+    view: &View,
+    subtable: u32,
+    result: &mut Transformed,
+) -> Result<(), RepairError> {
+    let replicas = view.subtables[subtable as usize].replicas();
+    let has_primary = !view.is_headless(subtable);
+    let mut survivors: Survivors = replicas.iter().copied().collect();
+    // In the order in which they are written.
+    survivors.rotate_left(usize::from(has_primary));
+    let mut repair =
+        Repair { fabric, view, subtable, survivors, has_primary, batch: Batch::new(), result };
+    let slots = view.geometry.subtable_slots();
+    let mut from = 0;
+    while from < slots {
+        let count = CHUNK_SLOTS.min(slots - from);
+        repair.settle(from, count).await?;
+        from += count;
+    }
+    Ok(())
+}
+
+/// Something per survivor: the backups in order, then the primary.
+type PerSurvivor<T> = ArrayVec<T, MAX_REPLICAS>;
+type Survivors = PerSurvivor<Place>;
+
+/// A slot to change.
+struct Change {
+    /// Its number in the subtable.
+    slot: u64,
+    /// What each survivor holds.
+    words: PerSurvivor<Slot>,
+    to: Slot,
+}
+
+struct Repair<'r, F> {
+    fabric: &'r F,
+    view: &'r View,
+    subtable: u32,
+    survivors: Survivors,
+    has_primary: bool,
+    batch: Batch,
+    result: &'r mut Transformed,
+}
+
+impl<F: Fabric> Repair<'_, F> {
+    async fn phase(&mut self) {
+        let batch = core::mem::take(&mut self.batch);
+        self.batch = self.fabric.execute(batch).await;
+        self.result.cost.add_batch(&self.batch);
+    }
+
+    /// Reads a range of slots from all survivors and makes them equal.
+    async fn settle(&mut self, from: u64, count: u64) -> Result<(), RepairError> {
+        self.batch.clear();
+        let mut reads = PerSurvivor::new();
+        for place in &self.survivors {
+            reads.push(self.batch.read(place.node, place.offset + from * 8, count as u32 * 8));
+        }
+        self.phase().await;
+        let mut changes = self.changes(from, count, &reads)?;
+        if !removed(Mutant::SettlesOnDamage) {
+            self.refute(&mut changes).await?;
+        }
+        self.result.slots_changed += changes.len() as u64;
+        if !removed(Mutant::SettlingDoesNotComplete) {
+            let words: Vec<Slot> = changes.iter().map(|change| change.to).collect();
+            let cost = &mut self.result.cost;
+            let objects = self.view.objects_of(&words);
+            self.result.bytes_copied += complete(self.fabric, objects, cost).await?;
+        }
+        for changes in changes.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
+            let backups = self.survivors.len() - usize::from(self.has_primary);
+            self.write(changes, 0..backups).await?;
+            self.write(changes, backups..self.survivors.len()).await?;
+        }
+        Ok(())
+    }
+
+    /// The slots of which a survivor holds another word than it will.
+    fn changes(&self, from: u64, count: u64, reads: &[Ticket]) -> Result<Vec<Change>, Failure> {
+        let mut replicas = PerSurvivor::<&[u8]>::new();
+        for read in reads {
+            replicas.push(self.batch.data(*read)?);
+        }
+        let word = |bytes: &[u8], i: usize| {
+            Slot(u64::from_le_bytes(bytes[i * 8..][..8].try_into().expect("8 bytes")))
+        };
+        let mut changes = Vec::new();
+        for i in 0..count as usize {
+            let words: PerSurvivor<Slot> = replicas.iter().map(|bytes| word(bytes, i)).collect();
+            let to = self.settled(&words, |_| true);
+            if words.iter().any(|w| *w != to) {
+                changes.push(Change { slot: from + i as u64, words, to });
+            }
+        }
+        Ok(changes)
+    }
+
+    /// What becomes of a slot, by those of the words that count; by all if none does.
+    fn settled(&self, words: &PerSurvivor<Slot>, counts: impl Fn(Slot) -> bool) -> Slot {
+        let (primary, backups) = match words.split_last() {
+            Some((primary, backups)) if self.has_primary => (Some(*primary), backups),
+            _ => (None, &words[..]),
+        };
+        let counting: PerSurvivor<Slot> = backups.iter().copied().filter(|w| counts(*w)).collect();
+        match (counting.is_empty(), primary.filter(|word| counts(*word))) {
+            (true, None) => settled(primary, backups, 0),
+            (_, primary) => settled(primary, &counting, 0),
+        }
+    }
+
+    /// Where words differ, those do not count that lead to nothing: a writer's object is complete on one of
+    /// its replicas before its word stands anywhere.
+    async fn refute(&mut self, changes: &mut Vec<Change>) -> Result<(), RepairError> {
+        let mut refuted: BTreeSet<(u64, u64)> = BTreeSet::new();
+        let differ = |change: &&Change| change.words.iter().any(|word| *word != change.words[0]);
+        let entries = changes.iter().filter(differ).flat_map(|change| {
+            let words: BTreeSet<u64> = change.words.iter().map(|word| word.0).collect();
+            words.into_iter().map(|word| (change.slot, Slot(word)))
+        });
+        let (free, entries): (Vec<_>, Vec<_>) = entries.partition(|(_, word)| word.is_free());
+        let mut confirmed: BTreeMap<u64, Vec<(Slot, Vec<u8>)>> = BTreeMap::new();
+        for (slot, word) in entries {
+            let (view, slot_number) = (self.view, slot as u32);
+            let leads = |object: &Object<'_>| leads_here(view, slot_number, word, object);
+            let key = match view.object_of(word) {
+                Some(object) => self.key_of(object, word, leads).await?,
+                None => None,
+            };
+            match key {
+                None => drop(refuted.insert((slot, word.0))),
+                Some(_) if word.is_tentative() => {}
+                Some(key) => confirmed.entry(slot).or_default().push((word, key)),
+            }
+        }
+        for (slot, word) in free {
+            let Some(entries) = confirmed.get(&slot) else { continue };
+            let withdraws = |(entry, _): &(Slot, _)| entry.identity() == word.identity();
+            if removed(Mutant::FreeWordsCount) || entries.iter().any(withdraws) {
+                continue;
+            }
+            if !self.is_deleted(word, &entries[0].1).await? {
+                refuted.insert((slot, word.0));
+            }
+        }
+        if !refuted.is_empty() {
+            for change in changes.iter_mut() {
+                let counts = |word: Slot| !refuted.contains(&(change.slot, word.0));
+                change.to = self.settled(&change.words, counts);
+            }
+            changes.retain(|change| change.words.iter().any(|word| *word != change.to));
+        }
+        Ok(())
+    }
+
+    /// The key of the object of a word, if it is whole somewhere and this holds of it.
+    async fn key_of(
+        &mut self,
+        object: ObjectAt<'_>,
+        word: Slot,
+        holds: impl Fn(&Object<'_>) -> bool,
+    ) -> Result<Option<Vec<u8>>, RepairError> {
+        self.batch.clear();
+        let reads = object.read_all(&mut self.batch);
+        self.phase().await;
+        let is_whole = |bytes: &[u8]| {
+            Object::decode_of(bytes, word.leads_to()).is_ok_and(|object| holds(&object))
+        };
+        let found = reads.judge(&self.batch, is_whole).answered()?;
+        let object = found.whole.and_then(|whole| Object::decode(self.batch.bytes(whole)).ok());
+        Ok(object.map(|object| object.key().to_vec()))
+    }
+
+    /// Whether a free word has been put there instead of an entry of this key: by a split, or by a DELETE, whose
+    /// log object is complete before its word stands anywhere, and stays as long as the word does.
+    async fn is_deleted(&mut self, word: Slot, key: &[u8]) -> Result<bool, RepairError> {
+        if word.is_vacated() {
+            return Ok(true);
+        }
+        let class = Object::class(key.len(), 0);
+        let (Some(class), Some(at)) = (class, word.object()) else { return Ok(false) };
+        let Some(object) = self.view.object(at, class.bytes()) else { return Ok(false) };
+        let is_log =
+            |object: &Object<'_>| object.opcode() == Some(Opcode::Delete) && object.key() == key;
+        Ok(self.key_of(object, word, is_log).await?.is_some())
+    }
+
+    /// One phase, or none: changes these slots on some of the survivors.
+    async fn write(
+        &mut self,
+        changes: &[Change],
+        survivors: core::ops::Range<usize>,
+    ) -> Result<(), RepairError> {
+        self.batch.clear();
+        let mut cases = Vec::new();
+        for change in changes {
+            for i in survivors.clone().filter(|i| change.words[*i] != change.to) {
+                let (place, word) = (self.survivors[i], change.words[i]);
+                let at = place.offset + change.slot * 8;
+                cases.push((change, word, self.batch.cas(place.node, at, word.0, change.to.0)));
+            }
+        }
+        if cases.is_empty() {
+            return Ok(());
+        }
+        self.phase().await;
+        for (change, word, ticket) in cases {
+            if self.batch.found(ticket)? != word.0 {
+                let (subtable, slot) = (self.subtable, change.slot);
+                return Err(RepairError::NotFrozen { subtable, slot });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! The rules of a view: it may come from another process, and operations rely on all of it.
+
+use alloc::vec::Vec;
+
+use super::{MAX_DEPTH, MAX_REPLICAS, Place, View, ViewError};
+use crate::change::{LeavingFrom, RegionChange, Split, Stage, SubtableChange};
+use crate::layout::{UNIT_BYTES, VACATED_BYTES, first_extent};
+use crate::verbs::MnId;
+
+impl View {
+    /// Checks everything that operations rely on: a view may come from another process.
+    pub fn check(&self) -> Result<(), ViewError> {
+        let fail = |what| Err(ViewError { what });
+        self.geometry.check()?;
+        if !self.directory.len().is_power_of_two() || self.directory.len() > 1 << MAX_DEPTH {
+            return fail("the directory must have 2^n entries, at most 2^24");
+        }
+        if self.directory.iter().any(|s| *s as usize >= self.subtables.len()) {
+            return fail("the directory names an unknown subtable");
+        }
+        let bits = u32::try_from(self.regions.len())
+            .ok()
+            .and_then(|n| u64::from(n).checked_mul(self.geometry.region_bytes));
+        if bits.is_none_or(|end| end > VACATED_BYTES) {
+            return fail("the regions exceed the 44-bit address space");
+        }
+        for subtable in &self.subtables {
+            self.check_places(subtable.replicas(), self.geometry.subtable_bytes())?;
+        }
+        for region in &self.regions {
+            self.check_places(region.places(), self.geometry.region_bytes)?;
+        }
+        if self.subtables.iter().any(|s| u32::from(s.local_depth) > self.depth()) {
+            return fail("a subtable is deeper than the directory");
+        }
+        let mut names: Vec<MnId> = self.members.iter().map(|m| m.node).collect();
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair[0] == pair[1]) {
+            return fail("two members have one name");
+        }
+        self.check_change()?;
+        self.check_overlaps()
+    }
+
+    /// No byte of a pool may be two things.
+    fn check_overlaps(&self) -> Result<(), ViewError> {
+        let places = |places: &[Place], bytes: u64| -> Vec<(MnId, u64, u64)> {
+            places.iter().map(|p| (p.node, p.offset, p.offset + bytes)).collect()
+        };
+        let (subtable, region) = (self.geometry.subtable_bytes(), self.geometry.region_bytes);
+        let mut extents: Vec<(MnId, u64, u64)> = Vec::new();
+        extents.extend(self.subtables.iter().flat_map(|s| places(s.replicas(), subtable)));
+        extents.extend(self.regions.iter().flat_map(|r| places(r.places(), region)));
+        if let Some(change) = &self.change {
+            let new = change.subtables.iter().flat_map(|s| s.new_places());
+            extents.extend(new.flat_map(|place| places(&[place], subtable)));
+            extents.extend(
+                change.regions.iter().flat_map(|r| r.joining).flat_map(|p| places(&[p], region)),
+            );
+            for (from, place) in self.leaving() {
+                let (held, bytes) = match from {
+                    LeavingFrom::Subtable(n) => (self.subtables[n as usize].replicas(), subtable),
+                    LeavingFrom::Region(n) => (self.regions[n as usize].places(), region),
+                };
+                // One that has left, and is not given back yet.
+                if !held.contains(&place) {
+                    extents.extend(places(&[place], bytes));
+                }
+            }
+        }
+        extents.sort_unstable();
+        let overlap = |pair: &[(MnId, u64, u64)]| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1;
+        match extents.windows(2).any(overlap) {
+            true => Err(ViewError { what: "two extents of a pool overlap" }),
+            false => Ok(()),
+        }
+    }
+
+    fn check_places(&self, places: &[Place], bytes: u64) -> Result<(), ViewError> {
+        let fail = |what| Err(ViewError { what });
+        if !(1..=MAX_REPLICAS).contains(&places.len()) {
+            return fail("there must be 1..=5 replicas");
+        }
+        for (i, place) in places.iter().enumerate() {
+            let Some(member) = self.member(place.node) else {
+                return fail("a replica lies on an unknown memory node");
+            };
+            let pool_end = first_extent(member.pool_bytes).saturating_add(member.pool_bytes);
+            if !place.offset.is_multiple_of(UNIT_BYTES)
+                || place.offset.checked_add(bytes).is_none_or(|end| end > pool_end)
+            {
+                return fail("a replica is misaligned or exceeds its node's pool");
+            }
+            if places[..i].iter().any(|p| p.node == place.node) {
+                return fail("two replicas lie on one memory node");
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what a change says. Part of [`View::check`].
+    fn check_change(&self) -> Result<(), ViewError> {
+        let fail = |what| Err(ViewError { what });
+        let Some(change) = &self.change else { return Ok(()) };
+        let ascending = |numbers: &[u32]| numbers.windows(2).all(|pair| pair[0] < pair[1]);
+        let subtables: Vec<u32> = change.subtables.iter().map(|s| s.subtable).collect();
+        let regions: Vec<u32> = change.regions.iter().map(|r| r.region).collect();
+        if !ascending(&subtables) || !ascending(&regions) {
+            return fail("the scope of a change is not in order");
+        }
+        if subtables.last().is_some_and(|last| *last as usize >= self.subtables.len())
+            || regions.last().is_some_and(|last| *last as usize >= self.regions.len())
+        {
+            return fail("a change names an unknown subtable or region");
+        }
+        if change.new_regions as usize > self.regions.len()
+            || (change.new_regions > 0 && change.stage != Stage::Frozen)
+        {
+            return fail("a change has new regions that it cannot have");
+        }
+        let switched = change.stage == Stage::Switched;
+        let unfinished = |s: &SubtableChange| s.headless || s.new_places().next().is_some();
+        if switched && change.subtables.iter().any(unfinished) {
+            return fail("a change that is switched leaves a subtable unfinished");
+        }
+        if switched && change.regions.iter().any(|r| r.joining.is_some()) {
+            return fail("a change that is switched leaves a region unfinished");
+        }
+        let bytes = self.geometry.subtable_bytes();
+        for SubtableChange { subtable, joining, leaving, split, .. } in &change.subtables {
+            let found = &self.subtables[*subtable as usize];
+            self.check_exchange(found.replicas(), *joining, *leaving, bytes)?;
+            match split {
+                None => {}
+                Some(Split::Filling(_)) if u32::from(found.local_depth) >= MAX_DEPTH => {
+                    return fail("a subtable is split that is too deep");
+                }
+                Some(Split::Filling(sibling)) => self.check_places(sibling, bytes)?,
+                Some(Split::Clearing(sibling)) if change.of_subtable(*sibling).is_none() => {
+                    return fail("the sibling of a subtable is not in the scope of the change");
+                }
+                Some(Split::Clearing(_)) => {}
+            }
+        }
+        for RegionChange { region, joining, leaving, .. } in &change.regions {
+            let places = self.regions[*region as usize].places();
+            self.check_exchange(places, *joining, *leaving, self.geometry.region_bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Checks what comes to these places, and what goes or has gone.
+    fn check_exchange(
+        &self,
+        places: &[Place],
+        joining: Option<Place>,
+        leaving: Option<Place>,
+        bytes: u64,
+    ) -> Result<(), ViewError> {
+        let mut all = places.to_vec();
+        all.extend(joining);
+        // One that leaves may make room for the sixth of five.
+        all.retain(|place| Some(*place) != leaving);
+        self.check_places(&all, bytes)?;
+        leaving.map_or(Ok(()), |leaving| self.check_places(&[leaving], bytes))?;
+        let stays = leaving.is_some_and(|leaving| places.contains(&leaving));
+        let switched = self.change.as_ref().is_some_and(|c| c.stage == Stage::Switched);
+        match switched && stays {
+            true => Err(ViewError { what: "a replica that has left is still there" }),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Places in the pools of memory nodes, and lists of them.
+
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::verbs::MnId;
+
+/// The largest replication factor, of index and of data (P Fig. 18 goes to 5).
+pub const MAX_REPLICAS: usize = 5;
+
+/// A byte of a memory node's pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The memory node.
+    pub node: MnId,
+    /// Offset in its pool, in bytes.
+    pub offset: u64,
+}
+
+impl Place {
+    /// The place so many bytes further on.
+    #[inline]
+    pub fn plus(self, bytes: u64) -> Place {
+        Place { node: self.node, offset: self.offset + bytes }
+    }
+}
+
+/// What the switch of a change makes of places.
+pub(crate) fn exchange(places: &mut Vec<Place>, joining: Option<Place>, leaving: Option<Place>) {
+    let leaves = leaving.and_then(|leaving| places.iter().position(|place| *place == leaving));
+    match (joining, leaves) {
+        (Some(joining), Some(at)) => places[at] = joining,
+        (Some(joining), None) => places.push(joining),
+        (None, Some(at)) => drop(places.remove(at)),
+        (None, None) => {}
+    }
+}

@@ -1,0 +1,278 @@
+//! The steps of a change: every one makes the next view ([`change`](crate::change)).
+
+use alloc::vec::Vec;
+
+use super::{Member, Place, Subtable, View};
+use crate::change::{Change, Gain, NothingLeft, RegionChange, Split, Stage, SubtableChange};
+use crate::data::Region;
+use crate::verbs::MnId;
+
+impl View {
+    fn next(&self, change: Option<Change>) -> View {
+        View { number: self.number + 1, change, ..self.clone() }
+    }
+
+    /// The view after the loss of memory nodes: they are no members any more, and every subtable
+    /// that had a replica there is frozen, beside those that were already. To be made in any stage.
+    pub fn without(&self, lost: &[MnId]) -> Result<View, NothingLeft> {
+        let is_lost = |place: &Place| lost.contains(&place.node);
+        let before = self.change.clone().unwrap_or(Change::begun());
+        let mut view = self.next(None);
+        view.members.retain(|member| !lost.contains(&member.node));
+        let gone = (self.members.len() - view.members.len()) as u16;
+        let mut change = Change {
+            data_lost: true,
+            lost: before.lost.saturating_add(gone),
+            regions: before.regions.clone(),
+            ..Change::begun()
+        };
+        for (number, subtable) in (0u32..).zip(&mut view.subtables) {
+            let known = before.of_subtable(number).cloned();
+            let lost_one = subtable.replicas().iter().any(is_lost);
+            if known.is_none() && !lost_one {
+                continue;
+            }
+            let lost_its_head = is_lost(&subtable.primary());
+            let leaving = known.as_ref().and_then(|known| {
+                still_leaving(subtable.replicas(), known.joining, known.leaving, lost)
+            });
+            if !subtable.lose(is_lost) {
+                return Err(NothingLeft::Subtable(number));
+            }
+            let known = known.unwrap_or(SubtableChange::of(number));
+            let split = known.split.map(|split| match split {
+                Split::Filling(mut places) => {
+                    places.retain(|place| !is_lost(place));
+                    Split::Filling(places)
+                }
+                clearing => clearing,
+            });
+            change.subtables.push(SubtableChange {
+                headless: lost_its_head || known.headless,
+                joining: known.joining.filter(|place| !is_lost(place)),
+                leaving,
+                split,
+                ..known
+            });
+        }
+        for change in &mut change.regions {
+            let places = view.regions[change.region as usize].places();
+            change.leaving = still_leaving(places, change.joining, change.leaving, lost);
+            change.joining = change.joining.filter(|place| !is_lost(place));
+        }
+        // A bitmap may be zeros already: owners must not go on with what they saw of it.
+        let goes_on =
+            |region: &RegionChange| region.renewed || region.joining.or(region.leaving).is_some();
+        change.regions.retain(goes_on);
+        for region in &mut view.regions {
+            region.lose(is_lost, view.number);
+        }
+        if let Some(gone) = view.regions.iter().position(Region::is_gone) {
+            // A new one holds nothing yet: it and those after it do not come.
+            if gone < view.regions.len() - before.new_regions as usize {
+                return Err(NothingLeft::Region(gone as u32));
+            }
+            view.regions.truncate(gone);
+        }
+        let known = self.regions.len() as u32 - before.new_regions;
+        change.new_regions = view.regions.len() as u32 - known;
+        // Without a place for one sibling none is taken in: their numbers follow from each other.
+        let homeless = |s: &SubtableChange| s.split == Some(Split::Filling(Vec::new()));
+        if change.subtables.iter().any(homeless) {
+            let filled = |s: &&mut SubtableChange| matches!(s.split, Some(Split::Filling(_)));
+            change.subtables.iter_mut().filter(filled).for_each(|s| s.split = None);
+        }
+        view.change = Some(change);
+        Ok(view)
+    }
+
+    /// The view in which replicas are going to be added to subtables and regions.
+    ///
+    /// # Panics
+    /// If a change is under way.
+    pub fn growing(&self, subtables: &[Gain], regions: &[Gain]) -> View {
+        assert!(self.change.is_none(), "one change at a time");
+        let subtable = |gain: &Gain| SubtableChange {
+            joining: Some(gain.joining),
+            leaving: gain.leaving,
+            ..SubtableChange::of(gain.of)
+        };
+        let region = |gain: &Gain| RegionChange {
+            region: gain.of,
+            joining: Some(gain.joining),
+            leaving: gain.leaving,
+            renewed: false,
+        };
+        let mut change = Change {
+            subtables: subtables.iter().map(subtable).collect(),
+            regions: regions.iter().map(region).collect(),
+            ..Change::begun()
+        };
+        change.subtables.sort_by_key(|s| s.subtable);
+        change.regions.sort_by_key(|r| r.region);
+        self.next(Some(change))
+    }
+
+    /// The view in which subtables are going to be split; with the places of their siblings.
+    ///
+    /// # Panics
+    /// If a change is under way.
+    pub fn splitting(&self, splits: &[(u32, Vec<Place>)]) -> View {
+        assert!(self.change.is_none(), "one change at a time");
+        let split = |(subtable, sibling): &(u32, Vec<Place>)| SubtableChange {
+            split: Some(Split::Filling(sibling.clone())),
+            ..SubtableChange::of(*subtable)
+        };
+        let mut subtables: Vec<SubtableChange> = splits.iter().map(split).collect();
+        subtables.sort_by_key(|s| s.subtable);
+        self.next(Some(Change { subtables, ..Change::begun() }))
+    }
+
+    /// The view in which the replicas of subtables are going to be made equal, and the free bitmaps of
+    /// regions to begin anew. Both in order.
+    ///
+    /// # Panics
+    /// If a change is under way.
+    pub fn settling(&self, subtables: &[u32], regions: &[u32]) -> View {
+        assert!(self.change.is_none(), "one change at a time");
+        let region = |region: &u32| RegionChange {
+            region: *region,
+            joining: None,
+            leaving: None,
+            renewed: true,
+        };
+        let subtables = subtables.iter().map(|subtable| SubtableChange::of(*subtable)).collect();
+        let regions = regions.iter().map(region).collect();
+        self.next(Some(Change { subtables, regions, ..Change::begun() }))
+    }
+
+    /// The view in which a change that is frozen has more subtables in its scope, whose replicas are going to be
+    /// made equal. In order, none of them in the scope yet.
+    ///
+    /// # Panics
+    /// If no change is frozen.
+    pub fn also_settling(&self, subtables: &[u32]) -> View {
+        let mut change = self.change.clone().expect("a change is under way");
+        assert_eq!(change.stage, Stage::Frozen, "the scope is fixed");
+        let known = |subtable: &u32| change.subtables.iter().any(|s| s.subtable == *subtable);
+        debug_assert!(!subtables.iter().any(known), "each of them once");
+        change.subtables.extend(subtables.iter().map(|subtable| SubtableChange::of(*subtable)));
+        change.subtables.sort_by_key(|s| s.subtable);
+        self.next(Some(change))
+    }
+
+    /// The view that has new regions, of which nobody hands out blocks yet; with their places.
+    ///
+    /// # Panics
+    /// If a change is under way.
+    pub fn with_new_regions(&self, regions: &[Vec<Place>]) -> View {
+        assert!(self.change.is_none(), "one change at a time");
+        let new_regions = regions.len() as u32;
+        let mut view = self.next(Some(Change { new_regions, ..Change::begun() }));
+        let number = view.number;
+        view.regions.extend(regions.iter().map(|at| Region::replicated(at.clone(), number)));
+        view
+    }
+
+    /// Makes the sibling of a subtable a part of the index: half of the directory's entries that
+    /// lead to the one lead to the other from now on. Returns its number.
+    fn take_sibling_in(&mut self, subtable: u32, places: Vec<Place>) -> u32 {
+        let number = self.subtables.len() as u32;
+        let old = &mut self.subtables[subtable as usize];
+        old.local_depth += 1;
+        let local_depth = u32::from(old.local_depth);
+        self.subtables.push(Subtable::new(local_depth as u8, places));
+        if local_depth > self.depth() {
+            self.directory = self.directory.iter().flat_map(|entry| [*entry; 2]).collect();
+        }
+        let bit = 1 << (self.depth() - local_depth);
+        for (i, entry) in self.directory.iter_mut().enumerate() {
+            if *entry == subtable && i & bit != 0 {
+                *entry = number;
+            }
+        }
+        number
+    }
+
+    /// The view of the next stage: transforming after frozen, switched after transforming, stable
+    /// after switched.
+    ///
+    /// # Panics
+    /// If no change is under way.
+    pub fn advanced(&self) -> View {
+        let mut change = self.change.clone().expect("a change is under way");
+        match change.stage {
+            Stage::Frozen => {
+                change.stage = Stage::Transforming;
+                change.data_lost = false;
+                change.new_regions = 0;
+                self.next(Some(change))
+            }
+            Stage::Transforming => {
+                let mut view = self.next(None);
+                let mut siblings = Vec::new();
+                for subtable in &mut change.subtables {
+                    subtable.headless = false;
+                    let switched = &mut view.subtables[subtable.subtable as usize];
+                    switched.exchange(subtable.joining.take(), subtable.leaving);
+                    if let Some(Split::Filling(places)) = &mut subtable.split {
+                        let places = core::mem::take(places);
+                        let sibling = view.take_sibling_in(subtable.subtable, places);
+                        subtable.split = Some(Split::Clearing(sibling));
+                        siblings.push(SubtableChange::of(sibling));
+                    }
+                }
+                // Their numbers are larger than all others.
+                change.subtables.append(&mut siblings);
+                for RegionChange { region, joining, leaving, renewed } in &mut change.regions {
+                    let region = &mut view.regions[*region as usize];
+                    region.exchange(joining.take(), *leaving, *renewed, view.number);
+                }
+                change.regions.retain(|region| region.leaving.is_some());
+                change.lost = 0;
+                change.stage = Stage::Switched;
+                view.change = Some(change);
+                view
+            }
+            Stage::Switched => self.next(None),
+        }
+    }
+
+    /// The view with one more member, which holds nothing yet.
+    ///
+    /// # Panics
+    /// If a change is under way.
+    pub fn with_member(&self, member: Member) -> View {
+        assert!(self.change.is_none(), "one change at a time");
+        let mut view = self.next(None);
+        view.members.push(member);
+        view
+    }
+
+    /// The view without a member that holds nothing any more.
+    ///
+    /// # Panics
+    /// If a change is under way, or it holds something.
+    pub fn without_member(&self, node: MnId) -> View {
+        assert!(self.change.is_none() && !self.uses(node), "something lies there");
+        let mut view = self.next(None);
+        view.members.retain(|member| member.node != node);
+        view
+    }
+}
+
+/// Which replica leaves these places when memory nodes are lost meanwhile. Where one more was lost, or
+/// what was to come, none does: there would be too few. One that has left already stays away.
+fn still_leaving(
+    places: &[Place],
+    joining: Option<Place>,
+    leaving: Option<Place>,
+    lost: &[MnId],
+) -> Option<Place> {
+    let is_lost = |place: &Place| lost.contains(&place.node);
+    let stays = places.iter().chain(&joining).any(is_lost);
+    leaving.filter(|leaving| !(is_lost(leaving) || stays && places.contains(leaving)))
+}
+
+#[cfg(test)]
+mod tests;
