@@ -265,8 +265,6 @@ mutants! {
     /// A guess that nothing has proved takes itself for the loser of a round that may have been over
     /// before it began.
     StaleGuessLoses,
-    /// The same, if the view changes under it.
-    StoppedGuessLoses,
     /// Recovery looks for objects on one replica of a block only.
     RecoveryWalksOneReplica,
     /// Recovery goes on with a round although its object is not on all replicas.
@@ -309,7 +307,8 @@ mutants! {
     BarredIsVouchedFor,
     /// The loser of an UPDATE is done although its winner may have been read before it began.
     LosersDoNotAsk,
-    /// The same of a loser that was stopped by a change.
+    /// The same of a loser that was stopped by a change, or of a guess whose round may have been over before
+    /// it began.
     StoppedLoserEnds,
     /// Bars are taken back when a member hears of the change that is to settle what was read.
     BarsFallEarly,

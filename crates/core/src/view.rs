@@ -251,7 +251,7 @@ pub(crate) mod tests {
         bad("one name", &|v| v.members.push(v.members[0].clone()));
         bad("overlap", &|v| region(v, 1, &[at(0, (1 << 20) + 64)]));
         bad("overlap", &|v| subtable(v, 0, &[at(0, 2 << 20)]));
-        bad("48-bit", &|v| {
+        bad("44-bit", &|v| {
             v.geometry.region_bytes = 1 << 40;
             v.regions = Vec::from_iter((0..257).map(|_| v.regions[0].clone()));
         });

@@ -117,7 +117,7 @@ impl Plan {
             members.iter().map(room).collect()
         };
         let replicas = settings.data_replicas;
-        // The 48-bit address space is a bound as well; it lies beyond for all but huge regions.
+        // The 44-bit address space is a bound as well; it lies beyond for all but huge regions.
         let most = MAX_REGIONS.min(fusee_core::layout::VACATED_BYTES / region);
         let most = most.min(members.len() as u64);
         let mut rooms_left = rooms(1);

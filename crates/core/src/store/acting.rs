@@ -167,8 +167,8 @@ impl<'s, F: Fabric, H: Host> Acts<'s, F, H> {
         view
     }
 
-    /// It pauses, and has yet to find out what became of its write.
-    pub fn stop(&mut self) {
+    /// It pauses, and its write is yet to be resolved.
+    pub fn suspend(&mut self) {
         if !self.stopped && !removed(Mutant::StoppedIsForgotten) {
             self.stopped = true;
             let stopped = &self.store.moments.stopped;
@@ -181,8 +181,8 @@ impl<'s, F: Fabric, H: Host> Acts<'s, F, H> {
         self.store.tell();
     }
 
-    /// It has found out.
-    pub fn found_out(&mut self) {
+    /// It is resolved.
+    pub fn resolved(&mut self) {
         if core::mem::take(&mut self.stopped) {
             let stopped = &self.store.moments.stopped;
             stopped.set(stopped.get() - 1);
@@ -198,7 +198,7 @@ impl<F: Fabric, H: Host> Drop for Acts<'_, F, H> {
             self.store.half_way.set(true);
             return;
         }
-        self.found_out();
+        self.resolved();
         self.pause();
     }
 }

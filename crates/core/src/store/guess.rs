@@ -21,34 +21,19 @@
 //!   the slot, and nowhere but beside replicas of the slot*. So where the word stands, its object
 //!   is complete, whatever became of the WRITEs elsewhere; and a node that does not answer is one
 //!   of the slot's, so that the change without it settles the slot.
-//! * *Whoever goes on with it* [completes](crate::complete) the object first.
+//! * *Whoever goes on with it* [completes](crate::data) the object first.
 //!
 //! Where verbs take no time to speak of nobody guesses: a phase is a call there.
 
-use super::round::{PerBackup, Posted, Round};
-use super::stopped::Progress;
-use super::write::{Attempt, Intent};
+use super::attempt::{Attempt, Step};
 use super::{Hint, Op};
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::{Opcode, Slot};
+use crate::layout::Opcode;
 use crate::mutant::{Mutant, removed};
 use crate::slab::Allocation;
-use crate::verbs::{Fabric, Ticket};
+use crate::verbs::Fabric;
 use crate::view::{SlotRef, View};
-
-/// A hint that a guess may go by.
-pub(super) struct Sure {
-    pub slot: SlotRef,
-    word: Slot,
-}
-
-/// What a guess came to.
-pub(super) enum Guessed {
-    Ended(Attempt),
-    /// Nothing of the attempt stands anywhere. The primary slot showed this word.
-    Stale(Slot),
-}
 
 /// Whether an object lies beside all backups of a slot, and nowhere but beside replicas of it.
 fn lies_beside(view: &View, slot: SlotRef, object: &Allocation) -> bool {
@@ -63,70 +48,58 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.acts.since().filter(|_| !self.store.fabric.is_immediate())
     }
 
-    /// Whether an attempt may begin with a guess.
-    pub(super) fn may_guess(
-        &self,
-        hint: Hint,
-        intent: &Intent<'_>,
-        object: &Allocation,
-    ) -> Option<Sure> {
-        let Hint { slot, word, seen } = hint;
+    /// Whether the attempt may begin with a guess by this hint.
+    pub(super) fn may_guess(&self, hint: Hint, attempt: &Attempt<'_>) -> bool {
+        let Hint { slot, seen, .. } = hint;
         let is_young = seen.is_some() && seen == self.seen();
         let is_old = seen.is_some() && removed(Mutant::GuessesByOldHints);
         if !(is_young || is_old) || self.store.fabric.is_immediate() || !self.view.has_slot(slot) {
-            return None;
+            return false;
         }
-        debug_assert!(intent.opcode != Opcode::Insert, "an INSERT has no hint");
+        debug_assert!(attempt.intent.opcode != Opcode::Insert, "an INSERT has no hint");
         debug_assert!(is_old || !self.view.is_headless(slot.subtable), "it may be written");
         let has_backups = !self.view.subtables[slot.subtable as usize].backups().is_empty();
-        let holds = lies_beside(&self.view, slot, object) || removed(Mutant::GuessesAnywhere);
-        (has_backups && holds).then_some(Sure { slot, word })
+        let holds =
+            lies_beside(&self.view, slot, &attempt.object) || removed(Mutant::GuessesAnywhere);
+        has_backups && holds
     }
 
-    /// Writes the object and competes for the round of the hint's word, in one phase.
-    pub(super) async fn guess(
+    /// Posts the object and the CASes for the round of the hint's word, in one phase.
+    pub(super) fn post_guess(
         &mut self,
-        intent: &Intent<'_>,
-        sure: &Sure,
-        object: &Allocation,
-    ) -> Result<Guessed, Error> {
-        let round = self.round(intent, sure.slot, sure.word, object);
+        attempt: &mut Attempt<'_>,
+        hint: Hint,
+    ) -> Result<(), Error> {
+        let round = attempt.round_on(hint);
         self.batch.clear();
-        let mut cases = PerBackup::<Ticket>::new();
-        if removed(Mutant::GuessCasesBeforeItWrites) {
-            cases = self.post_cases(&round);
-        }
-        self.post_object(intent, object)?;
-        if cases.is_empty() {
-            cases = self.post_cases(&round);
-        }
+        let early = removed(Mutant::GuessCasesBeforeItWrites);
+        let early = early.then(|| self.post_cases(&round, None));
+        self.post_object(attempt)?;
+        let posted = early.unwrap_or_else(|| self.post_cases(&round, None));
         let slot = self.read_slot(round.slot);
-        self.progress = Progress::Guessing(round);
-        self.mentioned = true;
-        self.phase().await;
-        self.is_written(object)?;
-        let posted = Posted { cases, look: None };
-        let found = self.found_on_backups(&round, &posted)?;
-        let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
-        let is_open = word == round.old || found.contains(&round.own);
-        if !is_open && !removed(Mutant::StaleGuessLoses) {
-            // All CASes have been answered, and none succeeded.
-            self.progress = Progress::Nothing;
-            self.mentioned = false;
-            self.acts.posted = false;
-            return Ok(Guessed::Stale(word));
-        }
-        self.hint_held = true;
-        self.progress = Progress::Contending(round);
-        let contended = self.decide(&round, None, &posted).await?;
-        Ok(Guessed::Ended(self.end_round(intent, &round, contended).await?))
+        attempt.goes_to(Step::Guessed(round, posted, slot));
+        Ok(())
     }
 
-    fn post_cases(&mut self, round: &Round) -> PerBackup<Ticket> {
-        let mut cases = PerBackup::new();
-        for backup in self.backups(round.slot) {
-            cases.push(self.batch.cas(backup.node, backup.offset, round.old.0, round.own.0));
+    /// The guess is executed. If the round of the hint's word may have been over, the slot with the word that it
+    /// shows: then nothing of the attempt stands anywhere.
+    pub(super) fn confirm_guess(
+        &mut self,
+        attempt: &mut Attempt<'_>,
+    ) -> Result<Option<Hint>, Error> {
+        let Step::Guessed(round, posted, slot) = attempt.step() else { unreachable!("it guessed") };
+        self.is_written(&attempt.object)?;
+        let found = self.found_on_backups(round, posted)?;
+        let word = self.slot_word(*slot).map_err(|f| self.failed(f))?;
+        let is_open = word == round.old || found.contains(&round.own);
+        if is_open || removed(Mutant::StaleGuessLoses) {
+            attempt.guessed_right();
+            return Ok(None);
         }
-        cases
+        // All CASes have been answered, and none succeeded.
+        let shown = Hint { slot: round.slot, word, seen: None };
+        attempt.begins_again();
+        self.acts.posted = false;
+        Ok(Some(shown))
     }
 }

@@ -22,16 +22,14 @@
 //! With one index replica the tentative word stands on the primary, where readers skip it, and
 //! the commit clears the bit.
 
-use super::round::{Contended, Round};
-use super::stopped::Progress;
-use super::write::{Attempt, Intent};
+use super::attempt::{Attempt, Ended, Round, Step};
+use super::contend::Contended;
 use super::{Hint, Op};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, Words};
-use crate::slab::Allocation;
 use crate::snapshot::Winner;
 use crate::verbs::{Fabric, MnId};
 use crate::view::SlotRef;
@@ -40,50 +38,49 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// The key is in none of the slots of `words`: puts it into a free one.
     pub(super) async fn insert_into_free(
         &mut self,
-        intent: &Intent<'_>,
+        attempt: &mut Attempt<'_>,
         words: &Words,
-        object: &Allocation,
-    ) -> Result<Attempt, Error> {
+    ) -> Result<Ended, Error> {
         let Some((slot, old)) = words.free_slot() else { return Err(Error::IndexFull) };
-        let own = self.own_word(intent.key, object);
-        let buckets = Buckets::of(intent.key, &self.view);
+        let own = attempt.own_word();
+        let buckets = Buckets::of(attempt.intent.key, &self.view);
         if self.view.subtables[slot.subtable as usize].backups().is_empty() {
-            return self.insert_alone(intent, words, &buckets, (slot, old, own)).await;
+            let round = Round { slot, old, own };
+            return self.insert_alone(attempt, words, &buckets, round).await;
         }
         let installed = if removed(Mutant::NeverTentative) { own } else { own.tentative() };
         let round = Round { slot, old, own: installed };
-        let (winner, look) = match self.contend(&round, Some(&buckets)).await? {
+        let (winner, look) = match self.contend(attempt, round, Some(&buckets)).await? {
             Contended::Won(winner, Some(look)) => (winner, look),
             Contended::Won(_, None) => unreachable!("a winner with backups has looked"),
             Contended::Lost => {
                 let Some(end) = self.await_end(slot, old).await? else {
-                    return Ok(Attempt::Stopped);
+                    return Ok(Ended::Suspended);
                 };
                 self.free_lost(own, end);
                 if removed(Mutant::InsertLoserSucceeds) {
-                    return Ok(Attempt::Done(None));
+                    return Ok(Ended::Done(None));
                 }
-                return Ok(Attempt::Again);
+                return Ok(Ended::Again);
             }
         };
-        match self.key_is_elsewhere(intent.key, slot, words, &look, &buckets).await {
+        match self.key_is_elsewhere(attempt.intent.key, slot, words, &look, &buckets).await {
             Ok(false) => {}
             Ok(true) => {
-                self.abort(winner, &round).await?;
-                return Ok(Attempt::Again);
+                self.abort(attempt, winner, round).await?;
+                return Ok(Ended::Again);
             }
             Err(error) => {
                 // Not to leave a tentative entry behind that blocks the slot.
-                self.abort(winner, &round).await?;
-                self.progress = Progress::Nothing;
+                self.abort(attempt, winner, round).await?;
                 return Err(withdrawn(error));
             }
         }
         self.rewrite_backups(&winner, slot, round.own, own).await?;
-        let done = self.commit(winner, &round, old, own).await?;
+        let done = self.commit(attempt, winner, Round { own, ..round }, old).await?;
         debug_assert!(done, "only a commit without backups can come too late");
         self.free(old);
-        Ok(Attempt::Done(Some(Hint { slot, word: own, seen: self.seen() })))
+        Ok(Ended::Done(Some(Hint { slot, word: own, seen: self.seen() })))
     }
 
     /// The look of a winner: does another slot hold the key, or may the primary show one?
@@ -115,8 +112,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Withdraws a tentative entry that won its round.
-    async fn abort(&mut self, winner: Winner, round: &Round) -> Result<(), Error> {
-        self.progress = Progress::Withdrawing(*round);
+    async fn abort(
+        &mut self,
+        attempt: &mut Attempt<'_>,
+        winner: Winner,
+        round: Round,
+    ) -> Result<(), Error> {
+        attempt.goes_to(Step::Withdrawing(round));
         let left = word_of_abort(round.own, round.old);
         if !removed(Mutant::AbortsPrimaryFirst) {
             self.rewrite_backups(&winner, round.slot, round.own, left).await?;
@@ -131,39 +133,62 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if removed(Mutant::AbortsPrimaryFirst) {
             self.rewrite_backups(&winner, round.slot, round.own, left).await?;
         }
+        attempt.goes_to(Step::Mentioned);
         // The slot keeps the own object now.
         let keeps_old = removed(Mutant::WithdrawnObjectFreed);
         self.free(if keeps_old { round.own } else { round.old });
         Ok(())
     }
 
+    /// One phase, if any of these slots, as they are shown on a node, matches the key: does another slot
+    /// than `own` refer to it? An object that cannot be read whole counts as yes: withdrawing is always
+    /// safe.
+    async fn has_other(
+        &mut self,
+        words: &Words,
+        shown_on: MnId,
+        own: SlotRef,
+        known_other: &Words,
+        key: Key<'_>,
+    ) -> Result<bool, Error> {
+        if removed(Mutant::InsertDoesNotLook) {
+            return Ok(false);
+        }
+        // Words that led to a different key when the operation began need no second look. With one
+        // index replica the primary shows tentative words, which were not looked into then.
+        let settled = |w: Slot| !w.is_tentative() || removed(Mutant::TentativeIsKnown);
+        let known = |s: SlotRef, w: Slot| settled(w) && known_other.word(s) == Some(w);
+        let unknown = words.matching().filter(|(s, w)| *s != own && !known(*s, *w));
+        Ok(!matches!(self.find_key(unknown, shown_on, key).await?, Ok(None)))
+    }
+
     /// INSERT with one index replica.
     async fn insert_alone(
         &mut self,
-        intent: &Intent<'_>,
+        attempt: &mut Attempt<'_>,
         words: &Words,
         buckets: &Buckets,
-        (slot, old, own): (SlotRef, Slot, Slot),
-    ) -> Result<Attempt, Error> {
+        round: Round,
+    ) -> Result<Ended, Error> {
+        let Round { slot, old, own } = round;
+        let tentative = own.tentative();
+        attempt.goes_to(Step::Mentioned);
         self.batch.next_phase();
-        self.mentioned = true;
         let place = self.primary(slot);
-        let cas = self.batch.cas(place.node, place.offset, old.0, own.tentative().0);
+        let cas = self.batch.cas(place.node, place.offset, old.0, tentative.0);
         let tickets = self.read_buckets(buckets);
         self.phase().await;
         if self.batch.found(cas).map_err(|f| self.failed(f))? != old.0 {
             self.free(own);
-            return Ok(Attempt::Again);
+            return Ok(Ended::Again);
         }
         let look = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
-        let round = Round { slot, old, own };
-        let Contended::Won(winner, _) = self.contend(&round, None).await? else {
+        let Contended::Won(winner, _) = self.contend(attempt, round, None).await? else {
             unreachable!("without backups nobody else can win");
         };
-        let other = self.has_other(&look, place.node, slot, words, intent.key).await;
+        let other = self.has_other(&look, place.node, slot, words, attempt.intent.key).await;
         if !matches!(other, Ok(false)) {
-            let tentative = own.tentative();
-            self.progress = Progress::Withdrawing(round);
+            attempt.goes_to(Step::Withdrawing(round));
             self.batch.next_phase();
             let left = word_of_abort(tentative, old);
             let cas = self.batch.cas(place.node, place.offset, tentative.0, left.0);
@@ -171,14 +196,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if self.batch.found(cas).map_err(|f| self.failed(f))? != tentative.0 {
                 return Err(Error::Interrupted { what: "a tentative slot changed" });
             }
-            self.progress = Progress::Nothing;
+            attempt.goes_to(Step::Mentioned);
             self.free(old);
-            return other.map(|_| Attempt::Again).map_err(withdrawn);
+            return other.map(|_| Ended::Again).map_err(withdrawn);
         }
-        match self.commit(winner, &round, own.tentative(), own).await? {
+        match self.commit(attempt, winner, round, tentative).await? {
             true => {
                 self.free(old);
-                Ok(Attempt::Done(Some(Hint { slot, word: own, seen: self.seen() })))
+                Ok(Ended::Done(Some(Hint { slot, word: own, seen: self.seen() })))
             }
             false => Err(Error::Interrupted { what: "a tentative slot changed" }),
         }

@@ -64,6 +64,12 @@ impl Lead {
         batch.read(self.slot.node, self.slot.offset, 8)
     }
 
+    /// Posts the READs of both, the slot first.
+    #[inline]
+    pub fn read_pair(&self, batch: &mut Batch) -> [Ticket; 2] {
+        [self.read_slot(batch), self.read_object(batch)]
+    }
+
     /// Posts the READ of the whole object.
     pub fn read_object(&self, batch: &mut Batch) -> Ticket {
         batch.read(self.object.node, self.object.offset, self.class.bytes() as u32)

@@ -226,8 +226,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             open.pop_front();
             let ask = match lead {
                 Ok(lead) => {
-                    let slot = lead.read_slot(&mut self.batch);
-                    let object = lead.read_object(&mut self.batch);
+                    let [slot, object] = lead.read_pair(&mut self.batch);
                     Ask::Hinted { hint: lead.hint, slot, object }
                 }
                 Err(buckets) if self.reads_beside(buckets.subtable) => {

@@ -19,19 +19,22 @@
 //! | INSERT, UPSERT of a new key | – | 4 | 3 |
 
 mod acting;
+mod attempt;
 mod beside;
 mod compare;
+mod contend;
 mod damage;
 mod guess;
 mod insert;
 mod lead;
 mod many;
 mod reclaim;
+mod resolve;
 mod room;
 mod round;
 mod search;
 mod silent;
-mod stopped;
+mod straight;
 mod vouch;
 mod write;
 mod write_now;
@@ -55,7 +58,6 @@ use lead::{Lead, class_of, replica};
 use reclaim::Freed;
 use search::Fetched;
 use silent::Silent;
-use stopped::Progress;
 use vouch::Asks;
 
 use crate::error::{Error, Outcome};
@@ -223,10 +225,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             batch,
             cost: Cost::default(),
             acts,
-            progress: Progress::Nothing,
             in_doubt: Vec::new(),
-            hint_held: false,
-            mentioned: false,
             made_room: false,
             pauses: 0,
             asks_before: self.asks.begun(),
@@ -250,14 +249,8 @@ struct Op<'s, F: Fabric, H: Host> {
     cost: Cost,
     /// By which view it acts, and whether others may have seen something of it.
     acts: Acts<'s, F, H>,
-    /// How far the running attempt to write has come.
-    progress: Progress,
     /// Memory nodes that did not answer this operation.
     in_doubt: Vec<MnId>,
-    /// Whether the slot of the hint held the hint's word.
-    hint_held: bool,
-    /// Whether a CAS of the running attempt mentioned its object.
-    mentioned: bool,
     /// Whether it has looked for memory.
     made_room: bool,
     /// How often it has waited. One count for the whole operation, so that the host's limit on
@@ -367,6 +360,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     fn read_slot(&mut self, slot: SlotRef) -> Ticket {
         let place = self.primary(slot);
         self.batch.read(place.node, place.offset, 8)
+    }
+
+    /// One phase: the primary slot. For use after a CAS of this operation.
+    async fn fetch_slot(&mut self, slot: SlotRef) -> Result<Slot, Error> {
+        // Nothing that was staged is needed any more, and a loser may come here many times.
+        self.batch.clear();
+        let ticket = self.read_slot(slot);
+        self.phase().await;
+        self.slot_word(ticket).map_err(|f| self.failed(f))
     }
 
     fn slot_word(&self, ticket: Ticket) -> Result<Slot, Failure> {

@@ -1,219 +1,28 @@
-//! A SNAPSHOT write round on one slot (P §4.3, Algorithm 1).
+//! What winners and losers of a write round do, whoever named the winner ([`contend`](super::contend)).
 //!
 //! ```text
-//! contend   CAS old -> own on all backups; the rules name the winner        (1 phase, or with a
-//!           guess (guess.rs) the one that writes the object)
-//!           no majority: READ the primary for Rule 3                        (+1)
-//!           won by Rule 2 or 3: CAS own onto the backups that others took   (+1)
-//! commit    CAS old -> own on the primary, with a winner's permission       (1 phase)
+//! rewrite   an INSERT's winner: CAS one own word to another on all backups   (1 phase)
+//! commit    CAS old -> own on the primary, with a winner's permission        (1 phase)
 //! lost      READ the primary until it shows that the round has ended
 //! ```
 //!
-//! Safe because no slot value ever recurs while an operation that knows it runs: a CAS that
-//! expects `old` can succeed only in the round that started from `old`. Within a round only the
-//! winner touches a slot after its first CASes, so the winner's further CASes cannot fail; if one
-//! does, this client has been recovered by somebody else and must stop.
-//!
-//! With one index replica there are no backups: the CAS of the primary is the whole round.
+//! Who loses a round on an *occupied* slot lost it to a write of the same key. A loser's UPDATE
+//! took effect just before the winner's write: success, unless others may have read that before it began
+//! (`beside`): who is not heard asks. A loser's DELETE must not claim that the key is gone when the winner
+//! wrote a new value: it starts again.
 
-use arrayvec::ArrayVec;
-
-use super::Op;
-use super::stopped::Progress;
-use crate::data::ObjectAt;
+use super::attempt::{Attempt, Ended, Intent, PerBackup, Round, Step};
+use super::contend::Contended;
+use super::{Hint, Op};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::Slot;
+use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, Key, Words};
-use crate::slab::Allocation;
-use crate::snapshot::{Rule, Verdict, Winner, evaluate};
-use crate::verbs::{Fabric, MnId, Ticket};
-use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
-
-/// Something per backup, without touching the heap.
-pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
-
-/// A writer's try for one slot.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Round {
-    pub slot: SlotRef,
-    /// What the primary showed: the round's name.
-    pub old: Slot,
-    /// What this writer puts on the backups.
-    pub own: Slot,
-}
-
-/// The CASes of the backups, and the look behind the first.
-pub(super) struct Posted {
-    pub cases: PerBackup<Ticket>,
-    pub look: Option<[Ticket; 2]>,
-}
-
-/// How `contend` ended.
-#[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
-pub(super) enum Contended {
-    /// Own value stands on all backups. With a look, if one was asked for: both buckets as the
-    /// first backup showed them after the own value stood there.
-    Won(Winner, Option<Words>),
-    Lost,
-}
+use crate::snapshot::Winner;
+use crate::verbs::{Fabric, Ticket};
+use crate::view::SlotRef;
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// The slot's place on each backup, in order.
-    pub(super) fn backups(&self, slot: SlotRef) -> PerBackup<Place> {
-        self.view.slot_on_backups(slot).collect()
-    }
-
-    /// Competes for the round. With `look`, the winner also gets those buckets as the first
-    /// backup shows them after its value stood there.
-    pub(super) async fn contend(
-        &mut self,
-        round: &Round,
-        look: Option<&Buckets>,
-    ) -> Result<Contended, Error> {
-        let posted = self.post_round(round, look);
-        if !posted.cases.is_empty() {
-            self.phase().await;
-        }
-        self.decide(round, look, &posted).await
-    }
-
-    /// Posts the CASes of the backups; none with one index replica.
-    pub(super) fn post_round(&mut self, round: &Round, look: Option<&Buckets>) -> Posted {
-        self.progress = Progress::Contending(*round);
-        self.mentioned = true;
-        self.batch.next_phase();
-        let swaps: PerBackup<_> =
-            self.view.slot_on_backups(round.slot).map(|b| (b, round.old)).collect();
-        if swaps.is_empty() {
-            return Posted { cases: PerBackup::new(), look: None };
-        }
-        let (cases, look) = self.post_backups(&swaps, round.own, look);
-        Posted { cases, look }
-    }
-
-    /// What each backup holds, now that the CASes are executed.
-    pub(super) fn found_on_backups(
-        &self,
-        round: &Round,
-        posted: &Posted,
-    ) -> Result<PerBackup<Slot>, Error> {
-        let mut seen = PerBackup::new();
-        for ticket in &posted.cases {
-            let found = Slot(self.batch.found(*ticket).map_err(|f| self.failed(f))?);
-            seen.push(if found == round.old { round.own } else { found });
-        }
-        Ok(seen)
-    }
-
-    /// The winner's permission, if the own word stands on all backups.
-    pub(super) fn won_by_rule_1(&self, round: &Round, posted: &Posted) -> Option<Winner> {
-        let (own, seen) = (round.own.identity(), self.found_on_backups(round, posted).ok()?);
-        let blind = removed(Mutant::WriteNowWinsUnseen);
-        match evaluate(own, seen.iter().map(|s| if blind { own } else { s.identity() })) {
-            Verdict::Won(winner) if winner.rule() == Rule::One => Some(winner),
-            _ => None,
-        }
-    }
-
-    /// The CASes are executed: who has won, and the winner's word on all backups.
-    pub(super) async fn decide(
-        &mut self,
-        round: &Round,
-        look: Option<&Buckets>,
-        posted: &Posted,
-    ) -> Result<Contended, Error> {
-        let seen = self.found_on_backups(round, posted)?;
-        let counts = seen.first() == Some(&round.own) || removed(Mutant::LookOfALostCasCounts);
-        let mut looked = self.look_result(look, posted.look)?.filter(|_| counts);
-        let verdict = evaluate(round.own.identity(), seen.iter().map(|s| s.identity()));
-        let winner = match verdict {
-            Verdict::Won(winner) => winner,
-            Verdict::Lost => return Ok(Contended::Lost),
-            Verdict::Undecided(undecided) => {
-                let primary = self.fetch_slot(round.slot).await?;
-                match undecided.decide(primary, round.old) {
-                    Some(winner) => winner,
-                    None => return Ok(Contended::Lost),
-                }
-            }
-        };
-        let backups = self.backups(round.slot);
-        let foreign: PerBackup<(Place, Slot)> =
-            backups.iter().copied().zip(seen).filter(|(_, s)| *s != round.own).collect();
-        let left_alone = removed(Mutant::BackupsNotFixed) && look.is_none();
-        if !foreign.is_empty() && !left_alone {
-            // A look counts only after the own value stands on the first backup: look again if
-            // that one was somebody else's.
-            let again = if looked.is_none() { look } else { None };
-            self.batch.next_phase();
-            let (cases, look_tickets) = self.post_backups(&foreign, round.own, again);
-            self.phase().await;
-            for ((_, expected), ticket) in foreign.iter().zip(cases) {
-                let found = Slot(self.batch.found(ticket).map_err(|f| self.failed(f))?);
-                if found != *expected {
-                    return Err(Error::Interrupted { what: "a backup changed under its winner" });
-                }
-            }
-            if again.is_some() {
-                looked = self.look_result(again, look_tickets)?;
-            }
-        }
-        Ok(Contended::Won(winner, looked))
-    }
-
-    /// Posts a CAS to `own` for each place with the word it is expected to hold, and the look
-    /// right behind the first one.
-    fn post_backups(
-        &mut self,
-        swaps: &[(Place, Slot)],
-        own: Slot,
-        look: Option<&Buckets>,
-    ) -> (PerBackup<Ticket>, Option<[Ticket; 2]>) {
-        let mut look_tickets = None;
-        if removed(Mutant::LooksBeforeItsCas) {
-            look_tickets = self.post_look(look);
-        }
-        let mut cases = PerBackup::new();
-        for (place, expected) in swaps {
-            cases.push(self.batch.cas(place.node, place.offset, expected.0, own.0));
-            if look_tickets.is_none() {
-                look_tickets = self.post_look(look);
-            }
-        }
-        (cases, look_tickets)
-    }
-
-    fn post_look(&mut self, look: Option<&Buckets>) -> Option<[Ticket; 2]> {
-        let buckets = look?;
-        let replica = if removed(Mutant::LooksOnPrimary) { 0 } else { 1 };
-        let place = self.view.subtables[buckets.subtable as usize].replicas()[replica];
-        Some(buckets.read(&mut self.batch, place))
-    }
-
-    fn look_result(
-        &self,
-        look: Option<&Buckets>,
-        tickets: Option<[Ticket; 2]>,
-    ) -> Result<Option<Words>, Error> {
-        match (look, tickets) {
-            (Some(buckets), Some(tickets)) => {
-                buckets.words(&self.batch, tickets).map(Some).map_err(|f| self.failed(f))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// One phase: the primary slot. For use after a CAS of this operation.
-    pub(super) async fn fetch_slot(&mut self, slot: SlotRef) -> Result<Slot, Error> {
-        // Nothing that was staged is needed any more, and a loser may come here many times.
-        self.batch.clear();
-        let ticket = self.read_slot(slot);
-        self.phase().await;
-        self.slot_word(ticket).map_err(|f| self.failed(f))
-    }
-
     /// As the winner, changes all backups from one own word to another: confirm and abort.
     pub(super) async fn rewrite_backups(
         &mut self,
@@ -236,34 +45,35 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(())
     }
 
-    /// As the winner, commits `to` on the primary.
+    /// As the winner, commits the own word of the round on the primary.
     ///
     /// Returns whether it is done; `false` only with one index replica, where the CAS of the
     /// primary is the round and another writer's came first.
     pub(super) async fn commit(
         &mut self,
+        attempt: &mut Attempt<'_>,
         winner: Winner,
-        round: &Round,
+        round: Round,
         expected: Slot,
-        to: Slot,
     ) -> Result<bool, Error> {
-        let cas = self.post_commit(winner, round, expected, to);
+        let cas = self.post_commit(attempt, winner, round, expected);
         self.phase().await;
-        self.is_committed(round, expected, cas)
+        self.is_committed(&round, expected, cas)
     }
 
     /// As the winner, posts the CAS of the primary.
     pub(super) fn post_commit(
         &mut self,
+        attempt: &mut Attempt<'_>,
         _winner: Winner,
-        round: &Round,
+        round: Round,
         expected: Slot,
-        to: Slot,
     ) -> Ticket {
-        self.progress = Progress::Committing(Round { own: to, ..*round });
         self.batch.next_phase();
         let primary = self.primary(round.slot);
-        self.batch.cas(primary.node, primary.offset, expected.0, to.0)
+        let cas = self.batch.cas(primary.node, primary.offset, expected.0, round.own.0);
+        attempt.goes_to(Step::Committing(round, cas));
+        cas
     }
 
     /// The CAS of the primary is executed: see [`Op::commit`].
@@ -308,31 +118,57 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// One phase, if any of these slots, as they are shown on a node, matches the key: does another slot
-    /// than `own` refer to it? An object that cannot be read whole counts as yes: withdrawing is always
-    /// safe.
-    pub(super) async fn has_other(
+    /// The round of an UPDATE, UPSERT or DELETE is won or lost: commits, or waits for its end.
+    pub(super) async fn end_round(
         &mut self,
-        words: &Words,
-        shown_on: MnId,
-        own: SlotRef,
-        known_other: &Words,
-        key: Key<'_>,
-    ) -> Result<bool, Error> {
-        if removed(Mutant::InsertDoesNotLook) {
-            return Ok(false);
+        attempt: &mut Attempt<'_>,
+        contended: Contended,
+    ) -> Result<Ended, Error> {
+        let round = *attempt.step().round().expect("it has competed");
+        match contended {
+            Contended::Won(winner, _) => {
+                let done = self.commit(attempt, winner, round, round.old).await?;
+                Ok(self.ended(attempt, done))
+            }
+            Contended::Lost => {
+                if removed(Mutant::LoserDoesNotWait) {
+                    return Ok(lost(attempt.intent));
+                }
+                if removed(Mutant::LoserFreesAtOnce) {
+                    self.free(round.own);
+                }
+                let Some(end) = self.await_end(round.slot, round.old).await? else {
+                    return Ok(Ended::Suspended);
+                };
+                if !removed(Mutant::LoserFreesAtOnce) {
+                    self.free_lost(round.own, end);
+                }
+                // The winner may have been read beside the primary before this operation began.
+                let counts = self.store.is_heard()
+                    || removed(Mutant::LosersDoNotAsk)
+                    || self.is_vouched_for_now(attempt.intent.key).await;
+                Ok(if counts { lost(attempt.intent) } else { Ended::Again })
+            }
         }
-        // Words that led to a different key when the operation began need no second look. With one
-        // index replica the primary shows tentative words, which were not looked into then.
-        let settled = |w: Slot| !w.is_tentative() || removed(Mutant::TentativeIsKnown);
-        let known = |s: SlotRef, w: Slot| settled(w) && known_other.word(s) == Some(w);
-        let unknown = words.matching().filter(|(s, w)| *s != own && !known(*s, *w));
-        Ok(!matches!(self.find_key(unknown, shown_on, key).await?, Ok(None)))
+    }
+
+    /// The CAS of the primary is executed: the own word stands there, or with one index replica that of
+    /// somebody else.
+    pub(super) fn ended(&mut self, attempt: &Attempt<'_>, done: bool) -> Ended {
+        let round = attempt.step().round().expect("it has competed");
+        self.free(if done { round.old } else { round.own });
+        let place = Hint { slot: round.slot, word: round.own, seen: self.seen() };
+        match done {
+            true => Ended::Done((!round.own.is_free()).then_some(place)),
+            false => lost(attempt.intent),
+        }
     }
 }
 
-/// Where an object goes.
-pub(super) fn object_at<'v>(view: &'v View, object: &Allocation) -> Result<ObjectAt<'v>, Error> {
-    view.object(object.address, object.class.bytes())
-        .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })
+/// What a write comes to that lost to another one of the same key.
+fn lost(intent: &Intent<'_>) -> Ended {
+    match intent.opcode {
+        Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => Ended::Again,
+        _ => Ended::Done(None),
+    }
 }

@@ -137,21 +137,48 @@ fn look_at<F: Fabric>(
 ) -> Result<Span, Option<Hint>> {
     let lead = Lead::new(view, silent, hint, key).ok_or(None)?;
     batch.clear();
-    let (slot, object) = (lead.read_slot(batch), lead.read_object(batch));
+    let reads = lead.read_pair(batch);
     if !fabric.execute_now(batch) {
         return Err(Some(hint));
     }
     cost.add_batch(batch);
     // A node that did not answer: whoever comes next finds out, and waits for it.
-    let word = slot_word(batch, slot).map_err(|_| Some(hint))?;
-    let is_trusted = removed(Mutant::HintIsTrusted) || removed(Mutant::SearchNowTrustsHint);
-    if word != hint.word && !is_trusted {
-        return Err(may_hold(word, key).then_some(Hint { word, seen: None, ..hint }));
+    let is_trusted = removed(Mutant::SearchNowTrustsHint);
+    match shown(batch, reads, hint, key, is_trusted).map_err(|_| Some(hint))? {
+        Shown::Value(span) => Ok(span),
+        Shown::Word(word) => Err(Some(Hint { word, seen: None, ..hint })),
+        Shown::Nothing => Err(None),
     }
-    match fetched(batch, object, hint.word, key).map_err(|_| Some(hint))? {
-        Fetched::Value(span) => Ok(span),
-        Fetched::OtherKey | Fetched::Stale => Err(None),
+}
+
+/// What slot and object of a hint show, which were read in one phase.
+enum Shown {
+    /// The hint is right; with the key's value.
+    Value(Span),
+    /// The slot holds this word, which may lead to the key.
+    Word(Slot),
+    /// Neither leads to the key.
+    Nothing,
+}
+
+/// The phase that reads where a hint leads is executed: what it shows. The hint is compared with the slot, unless it
+/// is trusted.
+#[inline]
+fn shown(
+    batch: &Batch,
+    [slot, object]: [Ticket; 2],
+    hint: Hint,
+    key: Key<'_>,
+    is_trusted: bool,
+) -> Result<Shown, Failure> {
+    let word = slot_word(batch, slot)?;
+    if word != hint.word && !is_trusted && !removed(Mutant::HintIsTrusted) {
+        return Ok(if may_hold(word, key) { Shown::Word(word) } else { Shown::Nothing });
     }
+    Ok(match fetched(batch, object, hint.word, key)? {
+        Fetched::Value(span) => Shown::Value(span),
+        Fetched::OtherKey | Fetched::Stale => Shown::Nothing,
+    })
 }
 
 /// What an object READ has fetched.
@@ -286,19 +313,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         lead: Lead,
     ) -> Result<Option<(Hint, Span)>, Error> {
         let hint = lead.hint;
-        let slot = lead.read_slot(&mut self.batch);
-        let object = lead.read_object(&mut self.batch);
+        let reads = lead.read_pair(&mut self.batch);
         self.phase().await;
-        let word = self.slot_word(slot).map_err(|f| self.failed(f))?;
-        if word == hint.word || removed(Mutant::HintIsTrusted) {
-            return Ok(match self.fetched(object, word, key)? {
-                Fetched::Value(span) => Some((Hint { seen: self.seen(), ..hint }, span)),
-                Fetched::OtherKey | Fetched::Stale => None,
-            });
-        }
-        if !may_hold(word, key) {
-            return Ok(None);
-        }
+        let shown = shown(&self.batch, reads, hint, key, false).map_err(|f| self.failed(f))?;
+        let word = match shown {
+            Shown::Value(span) => return Ok(Some((Hint { seen: self.seen(), ..hint }, span))),
+            Shown::Nothing => return Ok(None),
+            Shown::Word(word) => word,
+        };
         self.batch.next_phase();
         let shown_on = lead.slot.node;
         let Some(object) = self.read_whole(shown_on, word) else { return Ok(None) };

@@ -84,7 +84,6 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | RecoveryDoesNotComplete
         | StaleGuessLoses => &scenarios::GUESS_CRASH,
         SettlingDoesNotComplete | GuessesAnywhere => &scenarios::GUESS_INDEX_LOSS,
-        StoppedGuessLoses => &scenarios::GUESS_LOSS,
         RegionsCopiedIncomplete => &scenarios::GUESS_HALF_MOVED,
         GuessesByOldHints => &scenarios::GUESS_RECURS,
         DamagedIsAnotherKeys | OtherKeyByItsStart | DamageStays => &scenarios::DAMAGE,

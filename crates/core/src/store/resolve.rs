@@ -1,9 +1,9 @@
-//! Operations and changes of the view: how they wait for one, and how a writer that was stopped
-//! by one finds out what became of its write.
+//! Operations and changes of the view: how they wait for one, and how a write that was suspended
+//! by one is resolved.
 //!
-//! A write stops when a memory node does not answer, or when it waits for another writer whose
+//! A write is suspended when a memory node does not answer, or when it waits for another writer whose
 //! subtable is being changed: that writer may be dead, and is recovered only after the change. It
-//! then knows how far it came ([`Progress`]). When the change has made the replicas equal, and
+//! then knows how far it came ([`Step`]). When the change has made the replicas equal, and
 //! before anybody may write again, it looks at its slot:
 //!
 //! | it had | it sees | so |
@@ -11,16 +11,14 @@
 //! | posted no CAS | – | starts again |
 //! | begun to withdraw | – | starts again: its word was never live |
 //! | posted its commit | – | is done: its word stood on all backups, hence was chosen |
-//! | competed, or confirmed | its own word | is done |
+//! | guessed, competed, or confirmed | its own word | is done |
 //! | | its identity, withdrawn; or the old word | starts again |
-//! | | another word | is a loser, and starts again: others may have read the winner's before it began (`beside`) |
-//! | guessed, and nothing has proved the guess | its own word | is done |
-//! | | any other word | starts again: its round may have been over before it began |
+//! | | another word | is a loser, and starts again |
+//!
+//! A loser would have taken effect just before its winner. But others may have read the winner's word before the
+//! loser began (`beside`), and the round of a guess may have been over by then.
 
-use alloc::sync::Arc;
-
-use super::round::Round;
-use super::write::Attempt;
+use super::attempt::{Attempt, Ended, Round, Step};
 use super::{Hint, Op};
 use crate::change::Stage;
 use crate::error::{Error, Outcome};
@@ -30,33 +28,6 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key};
 use crate::verbs::{Fabric, MnId, VerbError};
 use crate::view::View;
-
-/// How far an attempt to write has come.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Progress {
-    /// No CAS of it has been posted, or nothing of it stands anywhere.
-    Nothing,
-    /// As `Contending`, but nothing has shown yet that its round was open when the operation began.
-    Guessing(Round),
-    /// It competes for a round, or has won it and confirms its word.
-    Contending(Round),
-    /// It takes its word back.
-    Withdrawing(Round),
-    /// It commits.
-    Committing(Round),
-}
-
-impl Progress {
-    fn round(&self) -> Option<&Round> {
-        match self {
-            Progress::Nothing => None,
-            Progress::Guessing(round)
-            | Progress::Contending(round)
-            | Progress::Withdrawing(round)
-            | Progress::Committing(round) => Some(round),
-        }
-    }
-}
 
 const CHANGE: &str = "the end of a change of the cluster";
 
@@ -104,7 +75,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if self.acts.posted {
             // A replica that was being repaired there: as for a writer, it must be certain that nothing of
             // that executes any more.
-            self.await_switch(&error).await?;
+            self.await_switch(None, &error).await?;
             self.acts.posted = false;
             return Ok(());
         }
@@ -138,47 +109,45 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.store.view.borrow().number > self.view.number
     }
 
-    /// An attempt to write was stopped: by a node that did not answer, or in its wait for another
-    /// writer. Finds out what became of it. `error` is what it comes to if nobody changes the view.
-    pub(super) async fn find_out(
+    /// An attempt was suspended: by a node that did not answer, or in its wait for another writer.
+    /// Resolves it. `error` is what it comes to if nobody changes the view.
+    pub(super) async fn resolve(
         &mut self,
-        opcode: Opcode,
+        attempt: &Attempt<'_>,
         mut error: Error,
-    ) -> Result<Attempt, Error> {
+    ) -> Result<Ended, Error> {
         loop {
-            self.await_switch(&error).await?;
-            let attempt = match self.progress {
-                Progress::Nothing | Progress::Withdrawing(_) => Ok(Attempt::Again),
-                Progress::Committing(round) => Ok(Attempt::Done(live(&round, round.own))),
-                Progress::Guessing(round) | Progress::Contending(round) => {
-                    match self.fetch_slot(round.slot).await {
-                        Ok(word) => {
-                            // All replicas hold this word: what is not kept by it is free.
-                            let is_own = word.identity() == round.own.identity();
-                            self.free(if is_own { round.old } else { round.own });
-                            let is_guess = matches!(self.progress, Progress::Guessing(_));
-                            Ok(fate(opcode, &round, is_guess, word))
-                        }
-                        Err(error) => Err(error),
-                    }
+            self.await_switch(attempt.step().round(), &error).await?;
+            let ended = match attempt.step() {
+                Step::Begun | Step::Led(_) | Step::Mentioned | Step::Withdrawing(_) => {
+                    Ok(Ended::Again)
+                }
+                Step::Committing(round, _) => Ok(Ended::Done(live(round, round.own))),
+                Step::Guessed(round, ..) | Step::Contending(round, _) | Step::Contended(round) => {
+                    self.fetch_slot(round.slot).await.map(|word| {
+                        // All replicas hold this word: what is not kept by it is free.
+                        let is_own = word.identity() == round.own.identity();
+                        self.free(if is_own { round.old } else { round.own });
+                        resolve_outcome(attempt.intent.opcode, round, word)
+                    })
                 }
             };
-            match attempt {
+            match ended {
                 Err(Error::Unreachable { node, error: why, .. })
                     if why == VerbError::Unreachable =>
                 {
                     error = Error::Unreachable { node, error: why, outcome: Outcome::Unknown };
                 }
                 other => {
-                    self.acts.found_out();
+                    self.acts.resolved();
                     return other;
                 }
             }
         }
     }
 
-    /// Waits for the view by which a stopped attempt can find out what became of it, and acts by it.
-    async fn await_switch(&mut self, error: &Error) -> Result<(), Error> {
+    /// Waits for the view by which a suspended attempt with this round, if any, can be resolved, and acts by it.
+    async fn await_switch(&mut self, round: Option<&Round>, error: &Error) -> Result<(), Error> {
         for node in &self.in_doubt {
             self.store.host.report_unreachable(*node);
         }
@@ -187,15 +156,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             // What it has posted to a member may still execute there.
             self.in_doubt.retain(|node| newest.member(*node).is_some());
             if self.in_doubt.is_empty() || removed(Mutant::StopsInDoubt) {
-                match self.progress {
-                    Progress::Nothing => self.acts.pause(),
-                    _ if self.acts.is_acting() => self.acts.stop(),
+                match round {
+                    None => self.acts.pause(),
+                    _ if self.acts.is_acting() => self.acts.suspend(),
                     _ => {}
                 }
-                if self.can_look(&newest, error)? {
+                if self.can_look(round, &newest, error)? {
                     self.view = self.acts.resume();
                     // Another change may have come in between.
-                    if self.can_look(&self.view.clone(), error)? {
+                    if self.can_look(round, &self.view, error)? {
                         return Ok(());
                     }
                     self.acts.pause();
@@ -208,8 +177,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Whether a view shows what became of the attempt.
-    fn can_look(&self, view: &Arc<View>, error: &Error) -> Result<bool, Error> {
-        let Some(round) = self.progress.round() else { return Ok(true) };
+    fn can_look(&self, round: Option<&Round>, view: &View, error: &Error) -> Result<bool, Error> {
+        let Some(round) = round else { return Ok(true) };
         match view.stage_of(round.slot.subtable) {
             Some(Stage::Switched) => Ok(true),
             Some(_) => Ok(removed(Mutant::LooksBeforeTheSwitch)),
@@ -227,20 +196,15 @@ fn live(round: &Round, word: Slot) -> Option<Hint> {
     (!word.is_free()).then_some(Hint { slot: round.slot, word, seen: None })
 }
 
-/// What a word that all replicas of a slot hold says about a writer that competed for it, perhaps by a
-/// guess that nothing has proved.
-fn fate(opcode: Opcode, round: &Round, is_guess: bool, word: Slot) -> Attempt {
+/// What a word that all replicas of a slot hold says about a writer that competed for it.
+fn resolve_outcome(opcode: Opcode, round: &Round, word: Slot) -> Ended {
     if word.identity() == round.own.identity() {
         let withdrawn = word.is_free() && opcode != Opcode::Delete;
-        return if withdrawn { Attempt::Again } else { Attempt::Done(live(round, word)) };
+        return if withdrawn { Ended::Again } else { Ended::Done(live(round, word)) };
     }
     let replaces = matches!(opcode, Opcode::Update | Opcode::Upsert) && !round.old.is_free();
-    // Without either it took effect just before the winner.
-    let ends = match is_guess {
-        true => removed(Mutant::StoppedGuessLoses),
-        false => removed(Mutant::StoppedLoserEnds),
-    };
-    if word != round.old && replaces && ends { Attempt::Done(None) } else { Attempt::Again }
+    let ends = replaces && removed(Mutant::StoppedLoserEnds);
+    if word != round.old && ends { Ended::Done(None) } else { Ended::Again }
 }
 
 #[cfg(test)]
@@ -254,12 +218,12 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_writer_reads_its_fate_from_the_slot() {
+    fn a_suspended_writer_reads_its_fate_from_the_slot() {
         let slot = SlotRef { subtable: 0, slot: 3 };
         let (own, other) = (word(1), word(2));
         let free = word(7).aborted();
         let is_done = |opcode, old, own, seen| {
-            matches!(fate(opcode, &Round { slot, old, own }, false, seen), Attempt::Done(_))
+            matches!(resolve_outcome(opcode, &Round { slot, old, own }, seen), Ended::Done(_))
         };
         for opcode in [Opcode::Update, Opcode::Upsert, Opcode::Insert] {
             assert!(is_done(opcode, word(9), own, own));
@@ -274,13 +238,5 @@ mod tests {
         assert!(!is_done(Opcode::Delete, word(9), marker, other), "the key lives");
         let tentative = own.tentative();
         assert!(is_done(Opcode::Insert, free, tentative, own), "confirmed by the change");
-    }
-
-    #[test]
-    fn a_guess_that_nothing_has_proved_never_lost() {
-        let round = Round { slot: SlotRef { subtable: 0, slot: 3 }, old: word(9), own: word(1) };
-        let is_done = |seen| matches!(fate(Opcode::Update, &round, true, seen), Attempt::Done(_));
-        assert!(is_done(word(1)), "the change has chosen it");
-        assert!(!is_done(word(2)) && !is_done(word(9)) && !is_done(word(9).aborted()));
     }
 }

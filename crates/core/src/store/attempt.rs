@@ -1,0 +1,257 @@
+//! One attempt to write: what it is to do, its object, and how far it has come.
+//!
+//! ```text
+//! Begun -+-> Led --------+-> Contending -+-----------------> Committing -> (ended)
+//!        +-> Guessed ----+               |                       ^
+//!        +-> (the search for the key) ---+-> Contended ----------+
+//!        |                                       |
+//!        +-> Mentioned (one index replica)       +-> Withdrawing -> Mentioned
+//! ```
+//!
+//! [`Step`] is the only record of how far it is. It says what was posted last, so whoever executes that phase can
+//! go on from there ([`straight`](super::straight)), and which round others have to settle if the phase is not
+//! answered ([`resolve`](super::resolve)). Both drivers of a write ([`write`](super::write),
+//! [`write_now`](super::write_now)) hold one attempt at a time, and hand it over between two phases.
+//!
+//! The object is written, with its log entry, before anybody can learn its address. An attempt that has posted a
+//! CAS never shares its object with the next one, unless all of them were answered and none succeeded: so every
+//! word that is put into a slot is new.
+
+use core::mem;
+
+use arrayvec::ArrayVec;
+
+use super::{Hint, Op, Proof};
+use crate::data::ObjectAt;
+use crate::error::{Error, Outcome};
+use crate::host::Host;
+use crate::layout::{Opcode, Pair, Slot};
+use crate::mutant::{Mutant, removed};
+use crate::race::Key;
+use crate::slab::Allocation;
+use crate::verbs::{Fabric, Ticket};
+use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
+
+/// Something per backup, without touching the heap.
+pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
+
+/// What a write wants.
+pub(super) struct Intent<'a> {
+    pub opcode: Opcode,
+    pub key: Key<'a>,
+    pub value: &'a [u8],
+}
+
+/// A writer's try for one slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    pub slot: SlotRef,
+    /// What the primary showed: the round's name.
+    pub old: Slot,
+    /// What this writer puts on the backups.
+    pub own: Slot,
+}
+
+/// The CASes of the backups, and the look behind the first.
+#[derive(Debug)]
+pub(super) struct Posted {
+    pub cases: PerBackup<Ticket>,
+    pub look: Option<[Ticket; 2]>,
+}
+
+/// The READs that go with the object where there is a hint.
+#[derive(Clone, Copy)]
+pub(super) struct Led {
+    pub slot: Ticket,
+    pub proof: Proof,
+}
+
+/// How far an attempt has come.
+pub(super) enum Step {
+    /// No CAS of it has been posted, or nothing of it stands anywhere.
+    Begun,
+    /// The object is posted, and the READs that show whether the hint is right.
+    Led(Led),
+    /// The object is posted, the CASes of the backups, and the READ of the slot: nothing shows yet that the round
+    /// was open when the operation began.
+    Guessed(Round, Posted, Ticket),
+    /// The CASes of the backups are posted.
+    Contending(Round, Posted),
+    /// They are answered. It comes to a decision, or has won and confirms its word, or has lost and waits.
+    Contended(Round),
+    /// The CAS of the primary is posted.
+    Committing(Round, Ticket),
+    /// It takes its word back.
+    Withdrawing(Round),
+    /// A CAS has mentioned its object, but no round is to be settled: the word was taken back, or is not a
+    /// round's yet.
+    Mentioned,
+}
+
+impl Step {
+    /// The round in which its word may stand in a slot.
+    pub fn round(&self) -> Option<&Round> {
+        match self {
+            Step::Begun | Step::Led(_) | Step::Mentioned => None,
+            Step::Guessed(round, ..)
+            | Step::Contending(round, _)
+            | Step::Contended(round)
+            | Step::Committing(round, _)
+            | Step::Withdrawing(round) => Some(round),
+        }
+    }
+
+    /// Whether a CAS may have put the identity of its object into a slot.
+    fn is_mentioned(&self) -> bool {
+        !matches!(self, Step::Begun | Step::Led(_))
+    }
+
+    fn leads_to(&self, next: &Step) -> bool {
+        use Step::*;
+        match self {
+            Begun => matches!(next, Led(_) | Guessed(..) | Contending(..) | Mentioned),
+            Led(_) => matches!(next, Begun | Contending(..) | Mentioned),
+            Guessed(..) => matches!(next, Begun | Contending(..)),
+            Contending(..) => matches!(next, Contended(_) | Committing(..)),
+            Contended(_) => matches!(next, Committing(..) | Withdrawing(_)),
+            Withdrawing(_) => matches!(next, Mentioned),
+            Mentioned => matches!(next, Contending(..)),
+            Committing(..) => false,
+        }
+    }
+}
+
+/// An attempt to write.
+pub(super) struct Attempt<'i> {
+    pub intent: &'i Intent<'i>,
+    /// Where the key may be.
+    pub hint: Option<Hint>,
+    /// Whether the slot of the hint held the hint's word.
+    pub hint_held: bool,
+    pub object: Allocation,
+    step: Step,
+}
+
+impl<'i> Attempt<'i> {
+    /// Nothing of it is posted.
+    pub fn new(intent: &'i Intent<'i>, hint: Option<Hint>, object: Allocation) -> Attempt<'i> {
+        Attempt { intent, hint, hint_held: false, object, step: Step::Begun }
+    }
+
+    pub fn step(&self) -> &Step {
+        &self.step
+    }
+
+    /// It has posted the next step.
+    pub fn goes_to(&mut self, step: Step) {
+        debug_assert!(self.step.leads_to(&step), "a step that an attempt does not take");
+        self.step = step;
+    }
+
+    /// What it has posted was not executed, or nothing of it stands anywhere.
+    pub fn begins_again(&mut self) {
+        self.goes_to(Step::Begun);
+    }
+
+    /// Its guess is answered: the round was open.
+    pub fn guessed_right(&mut self) {
+        let guessed = mem::replace(&mut self.step, Step::Begun);
+        let Step::Guessed(round, posted, _) = guessed else { unreachable!("it guessed") };
+        self.hint_held = true;
+        self.step = Step::Contending(round, posted);
+    }
+
+    /// The CASes of the backups are answered, and do not decide the round alone: the round, and what was posted.
+    pub fn is_contended(&mut self) -> (Round, Posted) {
+        let contending = mem::replace(&mut self.step, Step::Begun);
+        let Step::Contending(round, posted) = contending else { unreachable!("it competes") };
+        self.step = Step::Contended(round);
+        (round, posted)
+    }
+
+    /// The word that refers to its object.
+    pub fn own_word(&self) -> Slot {
+        let Attempt { intent, object, .. } = self;
+        Slot::new(intent.key.fingerprint(), object.class, object.address, object.generation)
+    }
+
+    /// The round in which it replaces the word of the key's slot.
+    pub fn round_on(&self, found: Hint) -> Round {
+        let Attempt { intent, object, .. } = self;
+        let own = match intent.opcode {
+            Opcode::Delete if removed(Mutant::DeleteWritesZero) => Slot(0),
+            Opcode::Delete => Slot::empty_marker(object.address, object.generation),
+            _ => self.own_word(),
+        };
+        Round { slot: found.slot, old: found.word, own }
+    }
+}
+
+/// What an attempt came to.
+pub(super) enum Ended {
+    /// Done; with the place for the cache, if it is known.
+    Done(Option<Hint>),
+    /// Others were faster. The object may have been seen: start again with a new one.
+    Again,
+    /// The view changes while it waits for another writer.
+    Suspended,
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// Posts the WRITEs of the object, and of its block's header if it is the block's first.
+    pub(super) fn post_object(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
+        let Attempt { intent, object, .. } = attempt;
+        let view = self.view.clone();
+        if let Some((block, header)) = &object.header {
+            let bytes = header.encode();
+            let span = self.batch.stage(bytes.len() as u32);
+            self.batch.bytes_mut(span).copy_from_slice(&bytes);
+            let block = view
+                .block(*block)
+                .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
+            block.write_header(&mut self.batch, span);
+        }
+        let span = self.batch.stage(object.class.bytes() as u32);
+        let (opcode, identity) = (intent.opcode, object.identity());
+        let pair = Pair { key: &intent.key, value: intent.value, identity, opcode };
+        pair.encode(self.batch.bytes_mut(span));
+        object_at(&view, object)?.write(&mut self.batch, span);
+        Ok(())
+    }
+
+    /// The phase that writes the object is executed: all replicas must have it before anybody can learn of it.
+    pub(super) fn is_written(&mut self, object: &Allocation) -> Result<(), Error> {
+        self.batch.check().map_err(|f| self.failed(f))?;
+        if object.header.is_some() {
+            self.store.slabs.borrow_mut().header_written(object);
+        }
+        Ok(())
+    }
+
+    /// An attempt has ended: its object is not under way any more, unless nobody can know.
+    pub(super) fn done_with(&self, attempt: &Attempt<'_>, ended: &Result<Ended, Error>) {
+        let is_known = match ended {
+            Ok(_) => true,
+            // What was posted to a silent node may still execute.
+            Err(Error::Unreachable { .. }) => false,
+            Err(error) => error.outcome() == Outcome::NotApplied,
+        };
+        let mut slabs = self.store.slabs.borrow_mut();
+        match is_known && !removed(Mutant::IdentityUsedAgain) {
+            true if attempt.step.is_mentioned() => slabs.end(&attempt.object),
+            true => slabs.give_back(&attempt.object),
+            false => {}
+        }
+    }
+
+    /// The slot's place on each backup, in order.
+    pub(super) fn backups(&self, slot: SlotRef) -> PerBackup<Place> {
+        self.view.slot_on_backups(slot).collect()
+    }
+}
+
+/// Where an object goes.
+fn object_at<'v>(view: &'v View, object: &Allocation) -> Result<ObjectAt<'v>, Error> {
+    view.object(object.address, object.class.bytes())
+        .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })
+}
