@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Err(ConnectError::NotReady { joined, expected }) => {
             return Err(format!("{joined} of {expected} memory nodes have joined so far").into());
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(error.to_string().into()),
     };
     let view = client.view();
     println!("cluster {} over {}, view {}", view.cluster, client.fabric(), view.number);

@@ -3,7 +3,7 @@
 //! An operation *acts* from the moment at which it may post verbs until it will post none any more,
 //! and none that it has posted can still execute. A moment stands for a view and an epoch, of which
 //! every operation begins with the newest. The session tells its surroundings the oldest moment that
-//! counts ([`Host::tell`]): whoever changes the view waits for it ([`change`](crate::change)), and so
+//! counts (`Epochs::tell`): whoever changes the view waits for it ([`change`](crate::change)), and so
 //! does whoever uses an object again that was freed ([`reclaim`](super::reclaim)). So an operation
 //!
 //! * begins at the newest moment: it tells first, and looks for a newer one after that;

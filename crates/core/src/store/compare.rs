@@ -12,7 +12,7 @@
 //!    stands on backups alone was left by a writer that lost its round. It mostly vanishes, but
 //!    if a memory node is lost, it may be the one that is settled on.
 //! 3. Wait until all operations have ended that had begun before the end of 2, and until everything
-//!    that they freed is marked, or never will be ([`Host::is_settled`]): a mark that came later
+//!    that they freed is marked, or never will be (`Epochs::is_settled`): a mark that came later
 //!    would be taken for one of the object's next life.
 //! 4. READ the bitmap, and set what is not marked of the garbage: nobody else ever will. From now on
 //!    the bitmap tells all that is free. If it is elsewhere since 1, marks may be missing there; what is

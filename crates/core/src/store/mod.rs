@@ -77,7 +77,7 @@ pub struct Hint {
     pub slot: SlotRef,
     /// What it held. The key was compared with the object this refers to.
     pub word: Slot,
-    /// The moment ([`Host::moment`]) since which the operation acted that saw this. Whoever gives it back
+    /// The moment (`Epochs::moment`) since which the operation acted that saw this. Whoever gives it back
     /// promises that it was the same session, and certainly the same key; with `None`, the hint may be
     /// wrong in every way. Always `None` where verbs take no time to speak of.
     pub seen: Option<u64>,

@@ -16,7 +16,7 @@
 //!
 //! *Collecting.* When a session needs a block it looks at those that it has, notes what is marked,
 //! and may use it when all operations have ended that had begun before the look
-//! ([`Host::has_passed`]): these are all that can know the object. It clears the bits of one block, when
+//! (`Epochs::has_passed`): these are all that can know the object. It clears the bits of one block, when
 //! it takes that into use; those of the others stay, so that whoever gets them finds what is free.
 //!
 //! *Given back.* An object that was written, and that no CAS has mentioned, is free without a mark in

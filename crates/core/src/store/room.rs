@@ -4,7 +4,7 @@
 //! 1. What the session has: marks what it freed, and collects what is free in its blocks
 //!    ([`reclaim`](super::reclaim)). A DELETE waits for what can be used soon; so does everybody where the
 //!    pool had nothing left the last time.
-//! 2. Another block: one that others left, or one of the pool ([`Host::alloc_block`]).
+//! 2. Another block: one that others left, or one of the pool (`Blocks::alloc_block`).
 //! 3. If the pool is empty, everything that may help: all blocks are looked at, those in doubt are
 //!    compared with the index, and what others hand on is looked through, a few blocks at a time. As the
 //!    last resort no bitmap is trusted any more.
@@ -32,7 +32,7 @@ use crate::slab::{Allocation, Block, Slabs, USED_AGAIN_AT};
 use crate::verbs::Fabric;
 use crate::view::View;
 
-/// So many marks ([`Host::mark`]) after all blocks were doubted they are doubted again at the soonest.
+/// So many marks (`Epochs::mark`) after all blocks were doubted they are doubted again at the soonest.
 const DOUBT_PAUSE: u64 = 256;
 /// Blocks that are asked for together at most when the pool is empty.
 const ASKED_TOGETHER: u32 = 8;
@@ -252,7 +252,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// The last resort: all blocks are compared with the index, once in a while. Marks that a session
-    /// did not make in time never come ([`Host::may_mark`]), and nobody knows where they are missing.
+    /// did not make in time never come (`Epochs::may_mark`), and nobody knows where they are missing.
     fn doubt_all(&self) -> bool {
         let now = self.host.mark();
         if now < self.doubts_from.get() {

@@ -2,7 +2,7 @@
 //!
 //! A memory node that is cut off from the master serves on, and shows what was true before the cluster
 //! went on without it. A session that is heard has been waited for. Who has not been heard for a lease
-//! ([`Host::is_heard`]) asks the members of its view at which view they stand: what it has READ counts if
+//! (`Views::is_heard`) asks the members of its view at which view they stand: what it has READ counts if
 //! more than half of all of them show that one, or an earlier one. Members that do not answer do not
 //! vouch: whether they are dead or cut off nobody can tell. A view without a member takes effect only when
 //! half of the members before, at least, show its number.
