@@ -3,8 +3,7 @@
 (* Generations never restart: no word comes back within a window of        *)
 (* epochs.                                                                 *)
 (* Code: core/src/slab/generations.rs, core/src/slab.rs,                   *)
-(* core/src/store/reclaim.rs, core/src/recovery/walk.rs,                   *)
-(* core/src/layout/block.rs.                                               *)
+(* core/src/store/reclaim.rs, core/src/layout/block.rs.                    *)
 (*                                                                         *)
 (* One block.  It goes through *tenures*: one size class each, whose       *)
 (* objects begin at the addresses `Starts[class]`.  A tenure ends when the *)
@@ -34,7 +33,9 @@ VARIABLES
   phase,     \* use, zeroing, zeroed, pool
   base,      \* in the header: what is not known otherwise starts here
   wrapped,   \* in the header: objects may have had more lives than generations tell
-  ready,     \* in the header: so many epochs the block must not be used any more
+  emptied,   \* in the header: it was emptied without a base, and must not be used for a while
+  ready,     \* for so many epochs, of which the header names the last
+  owed,      \* what the base is to go on by, if the header does not say so yet
   stand,     \* in memory: address -> the generation in the object's header; None
   live,      \* addresses whose word may stand somewhere
   waited,    \* addresses of which nobody knows any more what was there
@@ -45,7 +46,7 @@ VARIABLES
   deaths,
   watched, since, bad
 
-vars == <<class, phase, base, wrapped, ready, stand, live, waited, lives, wide, stale, rested,
+vars == <<class, phase, base, wrapped, emptied, ready, owed, stand, live, waited, lives, wide, stale, rested,
           deaths, watched, since, bad>>
 
 None     == G
@@ -63,19 +64,22 @@ Told == G - 1 - Spread
 
 Init ==
   /\ class \in Classes /\ phase = "use"
-  /\ base = 0 /\ wrapped = FALSE /\ ready = 0
+  /\ base = 0 /\ wrapped = FALSE /\ emptied = FALSE /\ ready = 0 /\ owed = 0
   /\ stand = [a \in Addrs |-> None] /\ live = {} /\ waited = Addrs
   /\ lives = [a \in Addrs |-> 0] /\ wide = FALSE /\ stale = FALSE /\ rested = TRUE
   /\ deaths = 0
   /\ watched \in {<<a, g>> : a \in Addrs, g \in 0..(G - 1)}
   /\ since = Window /\ bad = FALSE
 
+header == <<class, base, wrapped, emptied, owed>>
+owner  == <<lives, wide, stale>>
+
 Tick ==
   /\ since' = IF since < Window THEN since + 1 ELSE since
   /\ waited' = Addrs \ live
   /\ rested' = TRUE
   /\ ready' = IF ready > 0 THEN ready - 1 ELSE 0
-  /\ UNCHANGED <<class, phase, base, wrapped, stand, live, lives, wide, stale, deaths, watched, bad>>
+  /\ UNCHANGED <<header, phase, stand, live, owner, deaths, watched, bad>>
 
 \* An object is allocated, and written.
 Alloc(a) ==
@@ -89,97 +93,109 @@ Alloc(a) ==
         \* The header goes into the same batch, before the object.
         /\ wrapped' = (wrapped \/ (n > Told /\ Has("wrapped is told")))
         /\ bad' = (bad \/ (<<a, g>> = watched /\ since < Window))
+  /\ emptied' = FALSE
   /\ live' = live \cup {a}
-  /\ UNCHANGED <<class, phase, base, ready, waited, stale, rested, deaths, watched, since>>
+  /\ UNCHANGED <<class, phase, base, ready, owed, waited, stale, rested, deaths, watched, since>>
 
 Gone(a) ==
   /\ live' = live \ {a}
   /\ since' = IF <<a, stand[a]>> = watched THEN 0 ELSE since
+  /\ UNCHANGED <<header, phase, ready, stand, owner, rested, deaths, watched, bad>>
 
 \* No slot shows its word any more, and nobody puts it into one.
 End(a) ==
   /\ a \in live
   /\ Gone(a)
   /\ waited' = waited \ {a}
-  /\ UNCHANGED <<class, phase, base, wrapped, ready, stand, lives, wide, stale, rested, deaths,
-                 watched, bad>>
 
 \* It was written, and no CAS has mentioned it: it is given back.
 GiveBack(a) ==
   /\ phase = "use" /\ a \in live
   /\ Gone(a)
   /\ waited' = IF Has("given back waits") THEN waited \ {a} ELSE waited
-  /\ UNCHANGED <<class, phase, base, wrapped, ready, stand, lives, wide, stale, rested, deaths,
-                 watched, bad>>
 
 Used   == {lives[a] : a \in {x \in Starts[class] : lives[x] > 0}}
 Narrow == Used = {} \/ Max(Used) - Min(Used) <= Spread
-Leader == IF Used = {} THEN 0 ELSE Max(Used)
+Latest == IF Used = {} THEN 0 ELSE Max(Used)
 
 \* The block is wholly free.  The header is written before the zeros.
 BeginReturn ==
   /\ phase = "use" /\ live \cap Starts[class] = {}
   /\ phase' = "zeroing"
   /\ IF ~wide /\ ~stale /\ (Narrow \/ ~Has("spread is bounded"))
-     THEN /\ base' = IF Has("bases go on") THEN (base + Leader) % G ELSE 0
-          /\ wrapped' = FALSE /\ ready' = 0
-     ELSE /\ base' = base /\ wrapped' = TRUE
+     THEN LET next == IF Has("bases go on") THEN Latest % G ELSE 0
+          IN /\ base' = IF Has("the base comes first") THEN (base + next) % G ELSE base
+             /\ owed' = IF Has("the base comes first") THEN 0 ELSE next
+             /\ wrapped' = FALSE /\ emptied' = FALSE /\ ready' = 0
+     ELSE /\ UNCHANGED <<base, owed>>
+          /\ wrapped' = TRUE /\ emptied' = TRUE
           /\ ready' = IF Has("without a base it waits") THEN Window ELSE 0
-  /\ UNCHANGED <<class, stand, live, waited, lives, wide, stale, rested, deaths, watched, since, bad>>
+  /\ UNCHANGED <<class, stand, live, waited, owner, rested, deaths, watched, since, bad>>
 
 Zero(a) ==
   /\ phase = "zeroing" /\ stand[a] # None
   /\ stand' = [stand EXCEPT ![a] = None]
-  /\ UNCHANGED <<class, phase, base, wrapped, ready, live, waited, lives, wide, stale, rested,
-                 deaths, watched, since, bad>>
+  /\ UNCHANGED <<header, phase, ready, live, waited, owner, rested, deaths, watched, since, bad>>
 
-\* All of it is zeros; what other classes had written there was so long before.
+\* All of it is zeros, also what objects of other classes had left.
 EndZero ==
   /\ phase = "zeroing" /\ \A a \in Starts[class] : stand[a] = None
   /\ phase' = "zeroed" /\ rested' = FALSE
   /\ stand' = [a \in Addrs |-> None]
-  /\ UNCHANGED <<class, base, wrapped, ready, live, waited, lives, wide, stale, deaths, watched,
-                 since, bad>>
+  /\ UNCHANGED <<header, ready, live, waited, owner, deaths, watched, since, bad>>
 
 ToPool ==
   /\ phase = "zeroed" /\ rested /\ ready = 0
   /\ phase' = "pool"
-  /\ UNCHANGED <<class, base, wrapped, ready, stand, live, waited, lives, wide, stale, rested,
-                 deaths, watched, since, bad>>
+  /\ base' = (base + owed) % G /\ owed' = 0
+  /\ UNCHANGED <<class, wrapped, emptied, ready, stand, live, waited, owner, rested, deaths,
+                 watched, since, bad>>
 
-\* The next owner reads the header.  A block that is wrapped has waited.
+\* The next owner reads the header.
 Grant ==
   /\ phase = "pool"
   /\ phase' = "use" /\ class' \in Classes
-  /\ lives' = [a \in Addrs |-> 0] /\ wide' = FALSE /\ stale' = FALSE /\ wrapped' = FALSE
+  /\ lives' = [a \in Addrs |-> 0] /\ wide' = FALSE /\ stale' = FALSE
+  \* One that was emptied without a base has waited.
+  /\ wrapped' = FALSE /\ emptied' = FALSE
   /\ base' = IF Has("the pool has bases") THEN base ELSE 0
   /\ waited' = Addrs
-  /\ UNCHANGED <<ready, stand, live, rested, deaths, watched, since, bad>>
+  /\ UNCHANGED <<ready, owed, stand, live, rested, deaths, watched, since, bad>>
 
-\* What a new owner makes of an object's header, in a block of this base.
-Learnt(a) ==
+\* What a new owner makes of an object's header.
+Learnt(a, isWrapped) ==
   IF stand[a] = None THEN 0
   ELSE LET ahead == (stand[a] + 1 + G - base) % G
-       IN IF ahead > Told /\ ~wrapped THEN 0 ELSE ahead
+       IN IF ahead > Told /\ ~isWrapped THEN 0 ELSE ahead
 
-\* The owner dies; another one takes the block over.  It was in use, or was being emptied.
+Learns ==
+  LET isWrapped == wrapped /\ ~emptied
+  IN /\ wide' = isWrapped /\ wrapped' = isWrapped
+     /\ lives' = [a \in Addrs |-> Learnt(a, isWrapped)]
+
+\* The owner dies; another one takes the block over, and reads its header.  It was in use, or was being
+\* emptied.
 Die ==
   /\ phase # "pool" /\ deaths < MaxDeaths
   /\ deaths' = deaths + 1
-  /\ phase' = "use"
-  \* Emptied without a base, and it has not waited: nothing of it may be used before it was emptied again.
-  /\ stale' = (ready > 0 \/ (wrapped /\ phase \in {"zeroing", "zeroed"}))
-  /\ wide' = wrapped
-  \* Of the objects that were written, some may show the life before: the WRITE was torn, or one
-  \* replica alone is read.
-  /\ lives' = [a \in Addrs |-> Learnt(a)]
+  /\ phase' = "use" /\ owed' = 0
+  /\ IF emptied /\ ready > 0
+     THEN stale' = TRUE /\ UNCHANGED <<wide, wrapped, lives>>
+     ELSE stale' = FALSE /\ Learns
   /\ waited' = waited \ Starts[class]
-  /\ UNCHANGED <<class, base, wrapped, ready, stand, live, rested, watched, since, bad>>
+  /\ UNCHANGED <<class, base, emptied, ready, stand, live, rested, watched, since, bad>>
+
+\* It reads it once more when the block need not wait any more.
+Read ==
+  /\ phase = "use" /\ stale /\ ready = 0
+  /\ stale' = FALSE /\ Learns
+  /\ UNCHANGED <<class, phase, base, emptied, ready, owed, stand, live, waited, rested, deaths,
+                 watched, since, bad>>
 
 Next ==
   \/ Tick
   \/ \E a \in Addrs : Alloc(a) \/ End(a) \/ GiveBack(a) \/ Zero(a)
-  \/ BeginReturn \/ EndZero \/ ToPool \/ Grant \/ Die
+  \/ BeginReturn \/ EndZero \/ ToPool \/ Grant \/ Die \/ Read
 
 Spec == Init /\ [][Next]_vars
 
