@@ -15,6 +15,7 @@ use crate::verbs::Fabric;
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// The whole operation, or the attempt as far as it came, if one has begun.
+    #[expect(clippy::result_large_err, reason = "moved once; a box would be an allocation per op")]
     pub(super) fn write_now<'i>(
         &mut self,
         intent: &'i Intent<'i>,
