@@ -1,11 +1,11 @@
 //! The command line: which commands there are, and who carries them out.
 
 use clap::{ArgAction, Parser, Subcommand};
+use fusee_cli::failure::{EXIT_CODES, Failure};
 
-use crate::bench::Benchmark;
-use crate::failure::{EXIT_CODES, Failure};
 use crate::logging::Usual;
 use crate::{destroy, drain, form, kv, server, shell, sim, status, up};
+use fusee_bench::Benchmark;
 
 const EXAMPLES: &str = "Examples:\n  \
     fusee up                          start a cluster on this machine to play with\n  \

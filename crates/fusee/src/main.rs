@@ -4,20 +4,12 @@
 //! programs import is `fusee-client`, the servers are `fusee-master` and `fusee-memory-node`.
 #![forbid(unsafe_code)]
 
-mod bench;
 mod cli;
-mod connect;
 mod destroy;
 mod drain;
-mod failure;
-mod flags;
 mod form;
-mod interrupt;
 mod kv;
 mod logging;
-mod output;
-mod quantity;
-mod recoveries;
 mod server;
 mod shell;
 mod sim;

@@ -5,15 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use fusee_cli::flags;
+use fusee_cli::recoveries::RecoveryReport;
+use fusee_cli::standing::{held, state_name};
 use fusee_client::{Status, Usage, View};
-use fusee_control::master::{MemberState, MemberStatus, Reconfiguration, Scrub};
+use fusee_control::master::{MemberStatus, Reconfiguration, Scrub};
 use fusee_core::change::{Change, Stage};
-use fusee_core::verbs::MnId;
-use fusee_core::view::Place;
 use serde::Serialize;
-
-use crate::flags;
-use crate::recoveries::RecoveryReport;
 
 /// What each memory node answered, by its number.
 pub type Usages = BTreeMap<u16, Result<Usage, String>>;
@@ -221,23 +219,6 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
             .map_or(0, |view| held(member.node, view.subtables.iter().map(|s| &s.places))),
         regions: view.map_or(0, |view| held(member.node, view.regions.iter().map(|r| &r.places))),
     }
-}
-
-/// What a state is called.
-pub fn state_name(state: MemberState) -> &'static str {
-    match state {
-        MemberState::InView => "in_view",
-        MemberState::Joining => "joining",
-        MemberState::Waiting => "waiting",
-        MemberState::Lost => "lost",
-        MemberState::Draining => "draining",
-        MemberState::Drained => "drained",
-    }
-}
-
-/// How many of these have a replica on a node.
-pub fn held<'v>(node: MnId, all: impl Iterator<Item = &'v Vec<Place>>) -> u64 {
-    all.filter(|places| places.iter().any(|place| place.node == node)).count() as u64
 }
 
 fn change_report(change: &Change) -> ChangeReport {

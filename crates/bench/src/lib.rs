@@ -1,0 +1,155 @@
+//! Benchmarks that check what they measure.
+//!
+//! `ycsb` runs the YCSB workloads (P §6.3), `micro` the microbenchmark of P §6.2, both on a cluster
+//! inside the process or on an existing one. Every value that is written names its write,
+//! every value that is read is checked, and in the end all keys are read back and compared with
+//! what was acknowledged; a run with a single error or mismatch fails.
+//!
+//! Reading order: `workload` and `zipf` (what is asked), `value` and `verify` (how it is checked),
+//! `worker`, `phase` and `driver` (how it is done), `message`, `client_process` and `processes` (the
+//! same in several processes), `cluster` (on what), `record` and `check` (whether the history is
+//! linearizable), `tally`, `series`, `spread`, `report` and `plot` (what comes out), and the
+//! benchmarks themselves, in `suite`.
+
+mod args;
+mod check;
+mod client_process;
+mod clock;
+mod cluster;
+mod driver;
+mod machine;
+mod message;
+mod own;
+mod phase;
+mod plot;
+mod processes;
+mod progress;
+mod record;
+mod report;
+mod series;
+mod spread;
+mod suite;
+mod tally;
+mod value;
+mod verify;
+mod worker;
+mod workload;
+mod zipf;
+
+use check::CheckReport;
+use clap::Subcommand;
+use fusee_cli::failure::Failure;
+use fusee_client::Client;
+use report::{ClusterReport, Verdict};
+use suite::{cache, churn, elasticity, failover, growth, micro, recovery, sizes, sweep, ycsb};
+
+/// A benchmark.
+#[derive(Subcommand, Debug)]
+pub enum Benchmark {
+    /// Run a YCSB workload: load keys, then read and write them
+    Ycsb(ycsb::Args),
+    /// Measure INSERT, UPDATE, SEARCH and DELETE one by one: latency, then throughput
+    Micro(micro::Args),
+    /// Kill client processes in the middle of an update: how long they are in the way
+    Recovery(recovery::Args),
+    /// Kill a memory node under load: how long writes pause, and whether anything is lost
+    Failover(failover::Args),
+    /// Insert keys into a small index while others read and write: what its growth costs
+    Growth(growth::Args),
+    /// Let sessions and memory nodes come and go: whether throughput follows
+    Elasticity(elasticity::Args),
+    /// Fill small pools, update and delete: whether memory comes back
+    Churn(churn::Args),
+    /// Vary the threshold of the adaptive index cache: round trips, bytes, throughput
+    Cache(cache::Args),
+    /// Draw sizes of values: what they take of the pools
+    Sizes(sizes::Args),
+    /// Throughput against the size of values, sessions, replicas, updates or keys
+    Sweep(sweep::Args),
+    /// One of the processes of `--processes`; not for people
+    #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
+    Client,
+    /// The client of `recovery` that is killed; not for people
+    #[command(hide = true, after_help = "Example: started by `fusee bench recovery`")]
+    Doomed,
+}
+
+impl Benchmark {
+    /// Runs it.
+    pub fn run(self) -> Result<(), Failure> {
+        match self {
+            Benchmark::Ycsb(args) => ycsb::run(&args),
+            Benchmark::Micro(args) => micro::run(&args),
+            Benchmark::Recovery(args) => recovery::run(&args),
+            Benchmark::Failover(args) => failover::run(&args),
+            Benchmark::Growth(args) => growth::run(&args),
+            Benchmark::Elasticity(args) => elasticity::run(&args),
+            Benchmark::Churn(args) => churn::run(&args),
+            Benchmark::Cache(args) => cache::run(&args),
+            Benchmark::Sizes(args) => sizes::run(&args),
+            Benchmark::Sweep(args) => sweep::run(&args),
+            Benchmark::Client => client_process::run(),
+            Benchmark::Doomed => recovery::doomed::run(),
+        }
+    }
+}
+
+/// Describes the cluster that was measured.
+fn describe(client: &Client, started: bool, embedded: bool) -> ClusterReport {
+    let view = client.view();
+    ClusterReport {
+        embedded,
+        started,
+        memory_nodes: view.members.len(),
+        index_replicas: view.subtables.first().map_or(0, |s| s.places.len()),
+        data_replicas: view.regions.first().map_or(0, |r| r.places.len()),
+        pool_bytes: view.members.iter().map(|m| m.pool_bytes).sum(),
+    }
+}
+
+/// Fails if anything went wrong, or the run is not whole.
+fn judge(verdict: &Verdict, check: Option<&CheckReport>) -> Result<(), Failure> {
+    let mut wrong = Vec::new();
+    if verdict.errors.total > 0 || verdict.mismatches > 0 {
+        wrong.push(format!("{} errors, {} mismatches", verdict.errors.total, verdict.mismatches));
+    }
+    wrong.extend(verdict.problems.iter().cloned());
+    if let Some(check) = check.filter(|check| !check.is_clean()) {
+        wrong.push(format!(
+            "{} keys are not linearizable, {} undecided\n{}",
+            check.violations,
+            check.undecided_keys,
+            check.explanation.as_deref().unwrap_or_default()
+        ));
+    }
+    match fusee_cli::interrupt::failure() {
+        _ if !wrong.is_empty() => {
+            Err(Failure::operation(format!("the benchmark failed: {}", wrong.join("; "))))
+        }
+        Some(interrupted) => Err(interrupted),
+        None => Ok(()),
+    }
+}
+
+/// What is left to do once the measurement is over. A step that fails does not take the report
+/// with it.
+fn attempt<T: Default>(problems: &mut Vec<String>, step: Result<T, Failure>) -> T {
+    step.unwrap_or_else(|failure| {
+        problems.push(failure.to_string());
+        T::default()
+    })
+}
+
+/// Prints a report on standard output, as one JSON object or as a table for people.
+fn print<R: serde::Serialize>(
+    report: &R,
+    as_json: bool,
+    table: impl FnOnce(&R) -> String,
+) -> Result<(), Failure> {
+    if !as_json {
+        return fusee_cli::output::text(&table(report));
+    }
+    let json = serde_json::to_string_pretty(report)
+        .map_err(|error| Failure::operation(format!("cannot write the report: {error}")))?;
+    fusee_cli::output::line(&json)
+}

@@ -1,0 +1,173 @@
+//! `fusee bench churn`: memory comes back, on real processes.
+//!
+//! Two loads on small pools, each on a cluster of its own: updates of all pairs, many times as much
+//! as there is memory for ([`updates`]); and filling a pool until memory is used up, deleting half,
+//! and filling it again ([`rounds`]). Both are done by several sessions, so that most of what one
+//! frees lies in blocks of another. Every value that is read is judged ([`model`]), in the end by
+//! sessions that remember nothing.
+
+mod crew;
+mod model;
+mod plan;
+mod report;
+mod rounds;
+mod updates;
+mod usage;
+
+use std::time::{Duration, Instant};
+
+use fusee_cli::failure::Failure;
+use fusee_cli::interrupt;
+use fusee_client::Client;
+
+use crate::machine::Machine;
+use crate::own::{self, OwnCluster};
+use crate::report::{ClusterReport, Verdict};
+use crate::tally::Tally;
+use crate::{describe, judge, print};
+use crew::Load;
+use plan::Sizes;
+use report::{Memory, Report, Settings};
+
+/// How often to ask the memory nodes while sessions work.
+const LOOK_PERIOD: Duration = Duration::from_millis(25);
+
+/// How to run it.
+#[derive(clap::Args, Debug)]
+#[command(mut_arg("pool", |pool| {
+    pool.help("Memory of each node, like 1GiB").default_value("256MiB")
+}))]
+#[command(after_help = "Examples:\n  \
+    fusee bench churn\n  \
+    fusee bench churn --fabric tcp --passes 20 --rounds 5 --json\n  \
+    fusee bench churn --rounds 0 --fill 0.8 --pool 1GiB      updates only\n\n\
+    Regions and blocks are smaller than elsewhere, as the pools are.\n\n\
+    Exit code 1 if an operation failed (in the updates also for want of memory), a read was\n\
+    wrong, deletes were refused until no session got on, or less than --least-share of the\n\
+    pairs of the first round fitted in a later one.")]
+pub struct Args {
+    /// Sessions, each a thread
+    #[arg(long, default_value_t = 4, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    sessions: u16,
+
+    /// Share of the data memory that pairs, with all that belongs to them, take while they are
+    /// updated
+    #[arg(long, default_value_t = 0.7, value_name = "SHARE")]
+    fill: f64,
+
+    /// Times that every pair is updated; 0: not at all
+    #[arg(long, default_value_t = 100, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    passes: u32,
+
+    /// Report every so many passes
+    #[arg(long, default_value_t = 10, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    every: u32,
+
+    /// Times that memory is filled and half of the pairs are deleted; 0: not at all
+    #[arg(long, default_value_t = 20, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    rounds: u32,
+
+    /// Share of the data memory that pairs are to take in every round; 1: until every session is
+    /// out of memory
+    #[arg(long, default_value_t = 1.0, value_name = "SHARE")]
+    fill_up: f64,
+
+    /// Of the pairs that fitted in the first round so many must fit in every later one
+    #[arg(long, default_value_t = 0.9, value_name = "SHARE")]
+    least_share: f64,
+
+    #[command(flatten)]
+    cluster: OwnCluster,
+}
+
+impl Args {
+    fn check(&self) -> Result<(), Failure> {
+        let shares =
+            [("fill", self.fill), ("fill-up", self.fill_up), ("least-share", self.least_share)];
+        for (name, share) in shares {
+            if !(share > 0.0 && share <= 1.0) {
+                return Err(Failure::usage(format!("--{name} must be more than 0 and at most 1")));
+            }
+        }
+        let OwnCluster { pair_bytes, seed, json, .. } = self.cluster;
+        own::load(pair_bytes, self.sessions, seed, json).map(drop)
+    }
+
+    fn load(&self) -> Load {
+        Load {
+            sessions: self.sessions,
+            value_bytes: self.cluster.value_bytes(),
+            seed: self.cluster.seed,
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            sessions: self.sessions,
+            pair_bytes: self.cluster.pair_bytes,
+            fill: self.fill,
+            passes: self.passes,
+            rounds: self.rounds,
+            fill_up: self.fill_up,
+            least_share: self.least_share,
+            seed: self.cluster.seed,
+        }
+    }
+}
+
+/// What both parts add to.
+#[derive(Default)]
+struct Sum {
+    /// Errors and mismatches.
+    tally: Tally,
+    /// Keys that were read to see what they hold.
+    read_back: u64,
+    problems: Vec<String>,
+    cluster: Option<(ClusterReport, String)>,
+}
+
+impl Sum {
+    /// The cluster of a part; they are alike.
+    fn describe(&mut self, client: &Client) {
+        self.cluster = Some((describe(client, true, false), client.fabric().to_string()));
+    }
+}
+
+/// Runs it and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    args.check()?;
+    let sizes = Sizes::new(&args.cluster)?;
+    if args.passes == 0 && args.rounds == 0 {
+        return Err(Failure::usage("with --passes 0 and --rounds 0 there is nothing to do"));
+    }
+    let machine = Machine::here();
+    sizes.check_memory(&args.cluster, machine.available_memory_bytes)?;
+    interrupt::watch()?;
+    let start = Instant::now();
+    let mut sum = Sum::default();
+    let updates = (args.passes > 0).then(|| updates::run(args, &sizes, &mut sum)).transpose()?;
+    let goes_on = args.rounds > 0 && !interrupt::requested();
+    let rounds = goes_on.then(|| rounds::run(args, &sizes, &mut sum)).transpose()?;
+    let (cluster, fabric) =
+        sum.cluster.ok_or_else(|| Failure::operation("no cluster was started"))?;
+    let report = Report {
+        benchmark: "churn",
+        version: env!("CARGO_PKG_VERSION"),
+        settings: args.settings(),
+        machine,
+        fabric,
+        cluster,
+        memory: Memory::new(&sizes),
+        duration_s: start.elapsed().as_secs_f64(),
+        updates,
+        rounds,
+        interrupted: interrupt::requested(),
+        verdict: Verdict::new(&sum.tally, sum.read_back, sum.problems),
+    };
+    print(&report, args.cluster.json, Report::table)?;
+    judge(&report.verdict, None)
+}

@@ -1,0 +1,99 @@
+//! How much memory sessions have, as the memory nodes tell it (the same answer that `fusee status`
+//! shows): blocks that somebody owns, of all that there are.
+//!
+//! A block is counted at the first replica of its region, so figures are for one replica. Somebody
+//! looks a few times a second while sessions work, and once in the end of every step; the largest
+//! is kept.
+
+use std::collections::BTreeMap;
+
+use fusee_client::Client;
+use serde::Serialize;
+
+/// What one memory node has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NodeUse {
+    /// Replicas of regions.
+    pub regions: u64,
+    /// Blocks of the regions that it leads.
+    pub blocks: u64,
+    /// Those of them that somebody owns.
+    pub blocks_in_use: u64,
+}
+
+/// All memory nodes, by name.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Use {
+    pub nodes: BTreeMap<String, NodeUse>,
+    /// Of all of them: blocks that somebody owns, in bytes.
+    pub in_use_bytes: u64,
+}
+
+/// What the blocks of some size classes take, and the objects in them that are not marked as free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OfClasses {
+    pub blocks: u64,
+    pub objects: u64,
+}
+
+/// Looks, and remembers the largest.
+pub struct Watch<'a> {
+    client: &'a Client,
+    block_bytes: u64,
+    /// The largest so far, in bytes.
+    pub most_bytes: u64,
+    /// Why somebody did not answer, if that was so; the first time.
+    pub problem: Option<String>,
+}
+
+impl<'a> Watch<'a> {
+    pub fn new(client: &'a Client, block_bytes: u64) -> Watch<'a> {
+        Watch { client, block_bytes, most_bytes: 0, problem: None }
+    }
+
+    /// Asks all memory nodes.
+    pub fn look(&mut self) -> Use {
+        let mut all = Use::default();
+        let view = self.client.view();
+        for (node, usage) in self.client.usage() {
+            let usage = match usage {
+                Ok(usage) => usage,
+                Err(error) => {
+                    self.problem.get_or_insert_with(|| format!("no usage from {node}: {error}"));
+                    continue;
+                }
+            };
+            let places = view.regions.iter().map(|region| &region.places);
+            let here = NodeUse {
+                regions: fusee_cli::standing::held(node, places),
+                blocks: usage.primary_blocks,
+                blocks_in_use: usage.primary_blocks_owned,
+            };
+            all.in_use_bytes += here.blocks_in_use * self.block_bytes;
+            all.nodes.insert(node.to_string(), here);
+        }
+        self.most_bytes = self.most_bytes.max(all.in_use_bytes);
+        all
+    }
+
+    /// The memory of the size classes of smaller objects than these.
+    pub fn below(&mut self, object_bytes: u64) -> OfClasses {
+        let survey = match self.client.survey_memory() {
+            Ok(survey) => survey,
+            Err(error) => {
+                self.problem.get_or_insert_with(|| format!("no survey of the memory: {error}"));
+                return OfClasses::default();
+            }
+        };
+        let smaller = survey.classes.iter().filter(|class| class.object_bytes < object_bytes);
+        smaller.fold(OfClasses::default(), |sum, class| OfClasses {
+            blocks: sum.blocks + class.blocks * survey.block_bytes,
+            objects: sum.objects + (class.objects - class.marked) * class.object_bytes,
+        })
+    }
+
+    /// The largest since this was asked last.
+    pub fn take_most_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.most_bytes)
+    }
+}
