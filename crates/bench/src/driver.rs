@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::{CacheStats, Client, Error, KindStats, OpKind, Session, Stats};
+use fusee_client::{CacheStats, KindStats, OpKind, Stats};
 use fusee_linearizability::{Answer, Call};
 use futures_util::future::join_all;
 
@@ -20,6 +20,7 @@ use super::clock::monotonic_ns;
 use super::phase::{Budget, Phase, Share};
 use super::progress::{Progress, bar};
 use super::record::{End, Entry, Keep, Packed};
+use super::store::{OperationError, Session, Store};
 use super::tally::Tally;
 use super::verify::{Log, Mismatch, Verifier, self_check};
 use super::worker::{Board, Worker};
@@ -90,8 +91,8 @@ pub struct PhaseResult {
 pub struct Counter(pub AtomicU64);
 
 /// What threads share.
-struct Stage<'a> {
-    client: &'a Client,
+struct Stage<'a, S> {
+    store: &'a S,
     board: &'a Board,
     crew: Crew,
     phases: &'a [Phase],
@@ -105,15 +106,15 @@ struct Stage<'a> {
 }
 
 /// Runs all phases.
-pub fn run(
-    client: &Client,
+pub fn run<S: Store>(
+    store: &S,
     board: &Board,
     crew: Crew,
     phases: &[Phase],
     steps: &mut dyn Steps,
 ) -> Result<Outcome, Failure> {
     let stage = Stage {
-        client,
+        store,
         board,
         crew,
         phases,
@@ -165,7 +166,7 @@ impl Drop for NobodyWaitsForever {
     }
 }
 
-impl Stage<'_> {
+impl<S: Store> Stage<'_, S> {
     /// Leads the threads through the phases, from the main thread.
     fn conduct(&self, steps: &mut dyn Steps) -> Vec<Duration> {
         self.barrier.wait();
@@ -191,7 +192,7 @@ impl Stage<'_> {
 
     fn thread(&self, thread: usize) {
         let _guard = NobodyWaitsForever;
-        let session = self.client.session().map_err(|error| {
+        let session = self.store.open().map_err(|error| {
             let failure = Failure::unreachable(format!("cannot start a session: {error}"));
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
             self.failed.store(true, Ordering::Release);
@@ -203,7 +204,7 @@ impl Stage<'_> {
         }
         let tally = RefCell::new(Tally::default());
         let coroutines = self.crew.coroutines;
-        let mut workers: Vec<Worker<'_>> = (0..coroutines)
+        let mut workers: Vec<Worker<'_, S::Session>> = (0..coroutines)
             .map(|c| ((self.crew.first_thread + thread) * coroutines + c) as u64)
             .map(|writer| Worker::new(self.board, &session, &tally, writer, coroutines > 1))
             .collect();
@@ -223,11 +224,11 @@ impl Stage<'_> {
 
     fn run_phase(
         &self,
-        session: &Session,
+        session: &S::Session,
         thread: usize,
         number: usize,
         phase: &Phase,
-        workers: &mut [Worker<'_>],
+        workers: &mut [Worker<'_, S::Session>],
     ) {
         let share = Share::of(&self.budgets[number]);
         let done = &self.counters[thread].0;
@@ -265,12 +266,12 @@ pub struct Verified {
 
 /// Reads every key that was ever inserted through a new session, which remembers nothing, and
 /// compares it with the logs. Ends at the first error, or when somebody asks meanwhile.
-pub fn verify(client: &Client, board: &Board, logs: Vec<Log>) -> Result<Verified, Failure> {
+pub fn verify(store: &impl Store, board: &Board, logs: Vec<Log>) -> Result<Verified, Failure> {
     let keys = board.frontier.claimed();
     let reader = logs.len() as u64;
     let verifier = Verifier::new(keys, logs);
-    let session = client
-        .session()
+    let session = store
+        .open()
         .map_err(|e| Failure::unreachable(format!("cannot start a session to verify: {e}")))?;
     let verified = RefCell::new(Verified::default());
     let next = AtomicU64::new(0);
@@ -324,20 +325,73 @@ pub fn verify(client: &Client, board: &Board, logs: Vec<Log>) -> Result<Verified
 
 /// Removes keys `0..keys` as far as they exist, and those that follow up to the first that does
 /// not: a benchmark that was interrupted may have left them.
-pub fn clean_up(client: &Client, keys: u64) -> Result<(), Failure> {
+pub fn clean_up<S: Store>(store: &S, keys: u64) -> Result<(), Failure> {
     let failed = |e| Failure::operation(format!("cannot remove the benchmark's keys: {e}"));
-    let session = client.session().map_err(failed)?;
+    let session = store.open().map_err(failed)?;
     let next = AtomicU64::new(0);
     let cleaner = async || {
         loop {
             let key = next.fetch_add(1, Ordering::Relaxed);
             match session.delete(&key_bytes(key)).await {
-                Err(Error::NotFound) if key >= keys => return Ok(()),
-                Ok(()) | Err(Error::NotFound) => {}
-                Err(error) => return Err(error),
+                Err(error) if error.answer() != Some(Answer::Absent) => return Err(error),
+                Err(_) if key >= keys => return Ok(()),
+                _ => {}
             }
         }
     };
     let cleaners = (0..VERIFY_COROUTINES).map(|_| cleaner());
-    session.block_on(join_all(cleaners)).into_iter().collect::<Result<(), Error>>().map_err(failed)
+    session.block_on(join_all(cleaners)).into_iter().collect::<Result<(), _>>().map_err(failed)
+}
+
+#[cfg(test)]
+pub mod tests {
+    use fusee_client::{Client, EmbeddedOptions};
+
+    use super::*;
+    use crate::check::check;
+    use crate::clock::Clock;
+    use crate::message::Run;
+    use crate::workload::{Part, Workload};
+    use crate::zipf::Distribution;
+
+    /// Has keys come and go on a store that is empty, and judges all that it answers.
+    pub fn drive(store: &impl Store) {
+        let mut board = Board::new(64, 1);
+        board.clock = Clock::shared(monotonic_ns());
+        board.keep = Keep::All;
+        board.keys_come_and_go = true;
+        let run = Run {
+            workload: Workload::Churn,
+            keys: 20,
+            distribution: Distribution::Uniform,
+            theta: 0.0,
+            seed: 1,
+            operations: 2000,
+            seconds: None,
+        };
+        let crew = Crew { threads: 2, coroutines: 2, first_thread: 0 };
+        let phases = run.phases(Part::WHOLE);
+        let outcome = super::run(store, &board, crew, &phases, &mut ()).unwrap();
+        let Outcome { results, logs, mut entries } = outcome;
+        for result in &results {
+            let Tally { errors, mismatches, examples, .. } = &result.tally;
+            assert!(errors.is_empty() && mismatches.is_empty(), "{examples:?}");
+        }
+        assert_eq!(results[1].tally.operations(), run.operations);
+        let verified = verify(store, &board, logs).unwrap();
+        assert_eq!((verified.keys, verified.tally.error_count()), (run.keys, 0));
+        assert_eq!(verified.tally.mismatch_count(), 0, "{:?}", verified.tally.examples);
+        entries.extend(verified.entries);
+        let report = check(&entries);
+        assert!(report.is_clean() && report.operations > run.operations, "{report:?}");
+        clean_up(store, run.keys).unwrap();
+        let session = store.open().ok().expect("as before");
+        let absent = session.block_on(session.get_with(&key_bytes(0), |found| found.is_none()));
+        assert!(absent.is_ok_and(|absent| absent));
+    }
+
+    #[test]
+    fn fusee_is_driven_as_any_store() {
+        drive(&Client::embedded(EmbeddedOptions::default()).unwrap());
+    }
 }

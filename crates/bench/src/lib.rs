@@ -6,7 +6,7 @@
 //! what was acknowledged; a run with a single error or mismatch fails.
 //!
 //! Reading order: `workload` and `zipf` (what is asked), `value` and `verify` (how it is checked),
-//! `worker`, `phase` and `driver` (how it is done), `message`, `client_process` and `processes` (the
+//! `store` (what is driven), `worker`, `phase` and `driver` (how it is done), `message`, `client_process` and `processes` (the
 //! same in several processes), `cluster` (on what), `record` and `check` (whether the history is
 //! linearizable), `tally`, `series`, `spread`, `report` and `plot` (what comes out), and the
 //! benchmarks themselves, in `suite`.
@@ -17,6 +17,7 @@ mod client_process;
 mod clock;
 mod cluster;
 mod driver;
+mod loaded;
 mod machine;
 mod message;
 mod own;
@@ -26,11 +27,15 @@ mod processes;
 mod progress;
 mod record;
 mod report;
+mod samples;
 mod series;
 mod spread;
+mod store;
 mod suite;
 mod tally;
+mod temporary;
 mod value;
+mod verbs;
 mod verify;
 mod worker;
 mod workload;
@@ -41,7 +46,10 @@ use clap::Subcommand;
 use fusee_cli::failure::Failure;
 use fusee_client::Client;
 use report::{ClusterReport, Verdict};
-use suite::{cache, churn, elasticity, failover, growth, micro, recovery, sizes, sweep, ycsb};
+use suite::{
+    cache, churn, counts, elasticity, failover, growth, limit, micro, peers, raw, recovery, sizes,
+    sweep, ycsb,
+};
 
 /// A benchmark.
 #[derive(Subcommand, Debug)]
@@ -66,9 +74,20 @@ pub enum Benchmark {
     Sizes(sizes::Args),
     /// Throughput against the size of values, sessions, replicas, updates or keys
     Sweep(sweep::Args),
+    /// Time of an operation over the time of its raw verbs, in turn in one run
+    Limit(limit::Args),
+    /// Instructions of an operation, counted by valgrind: the same on a busy machine
+    Counts(counts::Args),
+    /// Time of an operation beside memcached, Redis and LMDB, in turn in one run
+    Peers(peers::Args),
+    /// Time of the verbs themselves, beside UCX over shared memory and libfabric over TCP
+    Raw(raw::Args),
     /// One of the processes of `--processes`; not for people
     #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
     Client,
+    /// What `counts` has valgrind run; not for people
+    #[command(hide = true)]
+    Work(counts::WorkArgs),
     /// The client of `recovery` that is killed; not for people
     #[command(hide = true, after_help = "Example: started by `fusee bench recovery`")]
     Doomed,
@@ -88,6 +107,11 @@ impl Benchmark {
             Benchmark::Cache(args) => cache::run(&args),
             Benchmark::Sizes(args) => sizes::run(&args),
             Benchmark::Sweep(args) => sweep::run(&args),
+            Benchmark::Limit(args) => limit::run(&args),
+            Benchmark::Counts(args) => counts::run(&args),
+            Benchmark::Peers(args) => peers::run(&args),
+            Benchmark::Raw(args) => raw::run(&args),
+            Benchmark::Work(args) => counts::work(&args),
             Benchmark::Client => client_process::run(),
             Benchmark::Doomed => recovery::doomed::run(),
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fusee_cli::interrupt;
 
+use super::store::Session;
 use super::worker::{Board, Worker};
 use super::workload::{Request, Workload};
 use super::zipf::Chooser;
@@ -89,11 +90,11 @@ impl Share<'_> {
 
 impl Phase {
     /// Runs one worker through the phase; `done` counts for the progress bar.
-    pub async fn run(
+    pub async fn run<S: Session>(
         &self,
         board: &Board,
         share: &Share<'_>,
-        worker: &mut Worker<'_>,
+        worker: &mut Worker<'_, S>,
         done: &AtomicU64,
     ) {
         let time = self.time.map_or(u64::MAX, |time| time.as_nanos() as u64);
@@ -118,10 +119,10 @@ impl Phase {
     }
 
     /// One operation; returns its end, or `None` if there is nothing left to do.
-    async fn step(
+    async fn step<S: Session>(
         &self,
         board: &Board,
-        worker: &mut Worker<'_>,
+        worker: &mut Worker<'_, S>,
         chooser: &mut Option<Chooser>,
         turn: usize,
     ) -> Option<u64> {

@@ -83,8 +83,8 @@ impl<'a> Noting<'a> {
     /// its end.
     pub fn run<'w>(
         &mut self,
-        worker: &mut Worker<'w>,
-        operation: impl AsyncFnOnce(&mut Worker<'w>) -> u64,
+        worker: &mut Worker<'w, Session>,
+        operation: impl AsyncFnOnce(&mut Worker<'w, Session>) -> u64,
     ) -> u64 {
         self.hear();
         let changing_before = self.view.change.is_some();

@@ -8,11 +8,11 @@
 
 use std::collections::BTreeMap;
 
-use fusee_core::error::{Error, Outcome};
-use fusee_core::stats::OpKind;
+use fusee_client::OpKind;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use super::store::OperationError;
 use super::verify::Mismatch;
 
 /// Examples of errors and mismatches that are kept in words.
@@ -51,8 +51,8 @@ impl Tally {
     }
 
     /// Counts an operation that failed.
-    pub fn error(&mut self, kind: OpKind, key: u64, error: &Error) {
-        *self.errors.entry(error_kind(error).to_string()).or_default() += 1;
+    pub fn error(&mut self, kind: OpKind, key: u64, error: &impl OperationError) {
+        *self.errors.entry(error.kind().to_string()).or_default() += 1;
         self.example(|| format!("{} of key number {key}: {error}", kind.name()));
     }
 
@@ -142,48 +142,10 @@ mod recorded {
     }
 }
 
-/// A short name of an error, for counting.
-pub fn error_kind(error: &Error) -> &'static str {
-    match error {
-        Error::NotFound => "not_found",
-        Error::AlreadyExists => "already_exists",
-        Error::KeyEmpty => "key_empty",
-        Error::KeyTooLarge { .. } => "key_too_large",
-        Error::ValueTooLarge { .. } => "value_too_large",
-        Error::OutOfMemory => "out_of_memory",
-        Error::IndexFull => "index_full",
-        Error::Unreachable { .. } => "unreachable",
-        Error::GaveUp { .. } => "gave_up",
-        Error::Corrupt { .. } => "corrupt",
-        Error::Interrupted { .. } => "interrupted",
-        Error::Expelled { .. } => "expelled",
-        Error::Allocation { .. } => "allocation",
-        Error::NoSession { .. } => "no_session",
-        _ => "other",
-    }
-}
-
-/// Whether a failed write may have taken effect, or may still.
-pub fn may_have_effect(error: &Error) -> bool {
-    match error {
-        Error::Unreachable { outcome, .. }
-        | Error::GaveUp { outcome, .. }
-        | Error::Expelled { outcome } => *outcome == Outcome::Unknown,
-        Error::NotFound
-        | Error::AlreadyExists
-        | Error::KeyEmpty
-        | Error::KeyTooLarge { .. }
-        | Error::ValueTooLarge { .. }
-        | Error::OutOfMemory
-        | Error::IndexFull
-        | Error::Allocation { .. }
-        | Error::NoSession { .. } => false,
-        _ => true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use fusee_client::Error;
+
     use super::*;
 
     #[test]
@@ -221,14 +183,5 @@ mod tests {
         assert_eq!(back.latencies, tally.latencies);
         assert_eq!((back.errors, back.mismatches), (tally.errors, tally.mismatches));
         assert_eq!(back.examples, tally.examples);
-    }
-
-    #[test]
-    fn only_writes_without_any_effect_are_excluded() {
-        let unknown = Error::GaveUp { waiting_for: "x", outcome: Outcome::Unknown };
-        let none = Error::GaveUp { waiting_for: "x", outcome: Outcome::NotApplied };
-        assert!(may_have_effect(&unknown) && !may_have_effect(&none));
-        assert!(may_have_effect(&Error::Interrupted { what: "x" }));
-        assert!(!may_have_effect(&Error::OutOfMemory));
     }
 }

@@ -1,4 +1,5 @@
-//! One client of a benchmark: a coroutine on a session, which operates, times, logs and checks.
+//! One client of a benchmark: a coroutine on a session of any store, which operates, times, logs and
+//! checks.
 //!
 //! Every value that a worker writes names the write (see [`super::value`]), every write is logged
 //! with its times and outcome (see [`super::verify`]), and every value that is read is checked to
@@ -11,14 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 
-use fusee_client::{Error, FabricKind, OpKind, Session};
+use fusee_client::OpKind;
 use fusee_linearizability::{Answer, Call};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::clock::{Clock, SLACK_NS};
 use super::record::{End, Entry, Keep, Packed, value_of};
-use super::tally::{Tally, may_have_effect};
+use super::store::{OperationError, Session};
+use super::tally::Tally;
 use super::value::{HEADER_BYTES, Origin, mix};
 use super::verify::{Effect, Fate, Log, Mismatch, Write, self_check};
 use super::workload::{Frontier, KEY_BYTES, Part, key_bytes};
@@ -90,9 +92,9 @@ impl Board {
 }
 
 /// One client of a benchmark.
-pub struct Worker<'a> {
+pub struct Worker<'a, S> {
     board: &'a Board,
-    session: &'a Session,
+    session: &'a S,
     /// Counts of the worker's thread.
     tally: &'a RefCell<Tally>,
     writer: u64,
@@ -108,15 +110,15 @@ pub struct Worker<'a> {
     takes_turns: bool,
 }
 
-impl<'a> Worker<'a> {
+impl<'a, S: Session> Worker<'a, S> {
     /// `writer` is its number among all workers, `takes_turns` whether others run on its session.
     pub fn new(
         board: &'a Board,
-        session: &'a Session,
+        session: &'a S,
         tally: &'a RefCell<Tally>,
         writer: u64,
         takes_turns: bool,
-    ) -> Worker<'a> {
+    ) -> Worker<'a, S> {
         Worker {
             board,
             session,
@@ -128,8 +130,7 @@ impl<'a> Worker<'a> {
             rng: SmallRng::seed_from_u64(mix(board.seed ^ mix(writer))),
             own_keys: Vec::new(),
             latest: None,
-            // Over TCP every operation waits, and others run meanwhile.
-            takes_turns: takes_turns && session.fabric() == FabricKind::Shm,
+            takes_turns: takes_turns && session.is_immediate(),
         }
     }
 
@@ -138,8 +139,8 @@ impl<'a> Worker<'a> {
         (self.writer, self.log, self.entries)
     }
 
-    /// Lets the other workers of the session run: on shared memory an operation may end without
-    /// ever having waited, and a worker that is waiting for its turn in a conflict would starve.
+    /// Lets the other workers of the session run: where an operation may end without ever having
+    /// waited, a worker that is waiting for its turn in a conflict would starve.
     pub async fn take_turns(&self) {
         if !self.takes_turns {
             return;
@@ -247,14 +248,12 @@ impl<'a> Worker<'a> {
         key: u64,
         call: Call,
         start: u64,
-        result: Result<(), Error>,
+        result: Result<(), S::Error>,
     ) -> u64 {
         let time = self.board.clock.now();
         let answer = match &result {
             Ok(()) => Some(Answer::Done),
-            Err(Error::AlreadyExists) => Some(Answer::Exists),
-            Err(Error::NotFound) => Some(Answer::Absent),
-            Err(_) => None,
+            Err(error) => error.answer(),
         };
         match &result {
             Err(error) if answer.is_none() || !self.board.keys_come_and_go => {
@@ -267,7 +266,7 @@ impl<'a> Worker<'a> {
                 (Fate::Acknowledged(time), End::Answered(time, answer))
             }
             (Some(answer), _) => (Fate::NotApplied, End::Answered(time, answer)),
-            (None, Err(error)) if may_have_effect(&error) => (Fate::Unknown, End::Unknown),
+            (None, Err(error)) if error.may_have_effect() => (Fate::Unknown, End::Unknown),
             (None, _) => (Fate::NotApplied, End::NotApplied),
         };
         let effect = if kind == OpKind::Delete { Effect::Absent } else { Effect::Value };
@@ -292,11 +291,8 @@ impl<'a> Worker<'a> {
         self.latest = Some((kind, latency_ns));
     }
 
-    fn fail(&self, kind: OpKind, key: u64, error: &Error) {
-        let weight = match error {
-            Error::OutOfMemory | Error::IndexFull => MAX_ERRORS.div_ceil(MAX_REFUSALS),
-            _ => 1,
-        };
+    fn fail(&self, kind: OpKind, key: u64, error: &S::Error) {
+        let weight = if error.is_full() { MAX_ERRORS.div_ceil(MAX_REFUSALS) } else { 1 };
         self.board.errors.fetch_add(weight, Ordering::Relaxed);
         self.tally.borrow_mut().error(kind, key, error);
     }

@@ -11,6 +11,7 @@
 //! A message names the cause and the next step, on standard error.
 
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
 
 use fusee_client::{ConnectError, Error};
@@ -66,6 +67,12 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::operation(error.to_string())
     }
 }
 

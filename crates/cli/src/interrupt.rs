@@ -15,6 +15,24 @@ static CODE: AtomicU8 = AtomicU8::new(0);
 
 /// Starts to watch for signals.
 pub fn watch() -> Result<(), Failure> {
+    at_signals(|code| {
+        if CODE.swap(code, Ordering::Relaxed) != 0 {
+            std::process::exit(code.into());
+        }
+        eprintln!("stopping; once more to end at once");
+    })
+}
+
+/// Ends the process at the first signal, after this was done: for what has no report before its end.
+pub fn end_after(clean_up: impl Fn() + Send + 'static) -> Result<(), Failure> {
+    at_signals(move |code| {
+        clean_up();
+        std::process::exit(code.into());
+    })
+}
+
+/// Does this at every signal, on a thread of its own; it gets the exit code that the signal asks for.
+fn at_signals(then: impl Fn(u8) + Send + 'static) -> Result<(), Failure> {
     let cannot = |error| Failure::operation(format!("cannot wait for signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(cannot)?;
@@ -31,10 +49,7 @@ pub fn watch() -> Result<(), Failure> {
                     _ = terminate.recv() => 143,
                     _ = hangup.recv() => 129,
                 };
-                if CODE.swap(code, Ordering::Relaxed) != 0 {
-                    std::process::exit(code.into());
-                }
-                eprintln!("stopping; once more to end at once");
+                then(code);
             }
         });
     });

@@ -2,10 +2,14 @@
 
 pub mod cache;
 pub mod churn;
+pub mod counts;
 pub mod elasticity;
 pub mod failover;
 pub mod growth;
+pub mod limit;
 pub mod micro;
+pub mod peers;
+pub mod raw;
 pub mod recovery;
 pub mod sizes;
 pub mod sweep;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fusee_client::Error;
 
-use crate::tally::may_have_effect;
+use crate::store::OperationError;
 use crate::value::Origin;
 use crate::verify::{Mismatch, self_check};
 
@@ -72,7 +72,7 @@ impl Model {
         let key = self.key(key);
         match result {
             Ok(()) => key.acknowledged.store(version, ORDER),
-            Err(error) if may_have_effect(error) => {}
+            Err(error) if error.may_have_effect() => {}
             Err(_) => key.begun.store(key.acknowledged.load(ORDER), ORDER),
         }
     }

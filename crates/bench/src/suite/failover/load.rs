@@ -15,7 +15,8 @@ use fusee_cli::interrupt;
 use fusee_client::Client;
 
 use crate::record::Packed;
-use crate::tally::{Tally, error_kind};
+use crate::store::OperationError;
+use crate::tally::Tally;
 use crate::verify::Log;
 use crate::worker::{Board, Worker};
 use crate::workload::{Request, Workload};
@@ -76,7 +77,7 @@ impl Load<'_> {
     /// Works with one session until it is lost, or all is over; `None` if there is none to be had.
     fn session(&self, tally: &RefCell<Tally>) -> Option<(u64, Log, Vec<Packed>)> {
         let opened = self.client.session().inspect_err(|error| {
-            let kind = error_kind(error).to_string();
+            let kind = error.kind().to_string();
             *tally.borrow_mut().errors.entry(kind).or_default() += 1;
         });
         let session = opened.ok()?;

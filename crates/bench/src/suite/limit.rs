@@ -1,4 +1,4 @@
-//! `fusee-perf limit`: how close operations come to their raw verbs.
+//! `fusee bench limit`: how close operations come to their raw verbs.
 //!
 //! In every round each thing is done so many times, on random keys, one after the other; ratios are of
 //! the same round. So a machine that is busy for a while slows both. *One after the other* is meant: which
@@ -8,18 +8,19 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use fusee_cli::failure::Failure;
 use serde::Serialize;
 
-use crate::Failure;
-use crate::load::{Chain, Loaded, Size, last, numbers};
-use crate::raw::Raw;
-use crate::series::{Series, Spread};
+use crate::loaded::{Chain, Loaded, Size, last, numbers};
+use crate::samples::Samples;
+use crate::spread::Spread;
+use crate::verbs::Raw;
 
 /// How to run it.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
-    fusee-perf limit\n  \
-    fusee-perf limit --pair-bytes 64 --json")]
+    fusee bench limit\n  \
+    fusee bench limit --pair-bytes 64 --json")]
 pub struct Args {
     #[command(flatten)]
     size: Size,
@@ -64,7 +65,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let (mut raw, loaded) = (Raw::new(&size)?, Loaded::new(&size)?);
     let mut copies = Copies::new(&size);
     loaded.gets(&(0..size.keys).collect::<Vec<u32>>())?;
-    let mut all: [Series; 5] = Default::default();
+    let mut all: [Samples; 5] = Default::default();
     for round in 0..args.rounds {
         let numbers = numbers(size.keys, args.operations, u64::from(round));
         let [memcpy, raw_get, get, raw_update, update] = &mut all;
@@ -111,7 +112,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn time<T>(
-    series: &mut Series,
+    series: &mut Samples,
     items: &[T],
     work: impl FnOnce(&[T]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {

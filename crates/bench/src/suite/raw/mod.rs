@@ -1,4 +1,4 @@
-//! `fusee-perf raw`: the verbs of our fabrics beside the transports that others use, with no key-value
+//! `fusee bench raw`: the verbs of our fabrics beside the transports that others use, with no key-value
 //! store around any of them.
 //!
 //! One at a time, always the same memory, so it is in the processor's cache; in every round all have their
@@ -17,14 +17,15 @@ mod installed;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use fusee_cli::failure::Failure;
 use fusee_client::FabricKind;
 use serde::Serialize;
 
-use crate::Failure;
-use crate::load::Size;
-use crate::processes::is_installed;
-use crate::raw::{Raw, Verb};
-use crate::series::{Series, Spread};
+use crate::loaded::Size;
+use crate::samples::Samples;
+use crate::spread::Spread;
+use crate::temporary::{self, is_installed};
+use crate::verbs::{Raw, Verb};
 use installed::{fi_pingpong, ucx};
 
 /// A request without data, or an answer.
@@ -36,8 +37,8 @@ const WORD_BYTES: u32 = 8;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Who takes part: shm, tcp; ucx-posix, if ucx_perftest is installed; \
     libfabric-tcp, if\nfi_pingpong is. (It listens on all addresses while it runs.)\n\nExamples:\n  \
-    fusee-perf raw\n  \
-    fusee-perf raw --only shm,ucx-posix --bytes 64,1024 --json")]
+    fusee bench raw\n  \
+    fusee bench raw --only shm,ucx-posix --bytes 64,1024 --json")]
 pub struct Args {
     /// Bytes of a READ, a WRITE or a message
     #[arg(long, value_delimiter = ',', default_value = "8,64,1024,4096,16384,65536",
@@ -140,10 +141,11 @@ struct Run {
     times: Option<Spread>,
 }
 
-type All = BTreeMap<(Transport, Verb), Series>;
+type All = BTreeMap<(Transport, Verb), Samples>;
 
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    temporary::end_with_signals()?;
     let (transports, absent) = who(args)?;
     let largest = args.bytes.iter().copied().max().unwrap_or(WORD_BYTES);
     let mut own = Own::new(&transports, largest)?;
@@ -177,7 +179,9 @@ fn who(args: &Args) -> Result<(Vec<Transport>, Vec<&'static str>), Failure> {
             _ if !is_asked_for && !args.only.is_empty() => {}
             None => transports.push(transport),
             Some((program, package)) => {
-                let failure = Failure::NotInstalled { program, package };
+                let failure = Failure::operation(format!(
+                    "{program} is not installed (Debian: apt-get install {package})"
+                ));
                 if is_asked_for {
                     return Err(failure);
                 }
@@ -239,7 +243,7 @@ fn bytes(verb: Verb) -> u32 {
 
 /// Ours, beside the others.
 fn runs(all: &All) -> Vec<Run> {
-    let row = |(transport, verb): (Transport, Verb), series: &Series| {
+    let row = |(transport, verb): (Transport, Verb), series: &Samples| {
         let beside = beside(all, transport, verb);
         let is_message = transport == Transport::LibfabricTcp;
         Run {
@@ -262,7 +266,7 @@ fn runs(all: &All) -> Vec<Run> {
 }
 
 /// What does the same as a verb of ours, if it took part.
-fn beside(all: &All, transport: Transport, verb: Verb) -> Option<(&'static str, Series)> {
+fn beside(all: &All, transport: Transport, verb: Verb) -> Option<(&'static str, Samples)> {
     match transport {
         Transport::Shm => {
             let same = all.get(&(Transport::UcxPosix, verb))?;

@@ -1,6 +1,6 @@
-//! `fusee-perf peers`: beside what a user would pick instead.
+//! `fusee bench peers`: beside what a user would pick instead.
 //!
-//! Every round is one sequence of operations, which each contestant executes, one after the other, from
+//! Every round is one sequence of operations, which each peer executes, one after the other, from
 //! one thread or from several, each a part of it: YCSB A (half of them updates), B (one in twenty) or C
 //! (none), on Zipfian keys. The order changes with every round. Ratios are of the same round, so that a
 //! machine that is busy for a while slows all.
@@ -14,6 +14,7 @@
 
 mod cpu;
 mod crew;
+mod error;
 mod lmdb;
 mod own;
 mod server;
@@ -23,34 +24,39 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use fusee_cli::failure::Failure;
 use fusee_client::FabricKind;
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
-use rand_distr::{Distribution, Zipf};
 use serde::Serialize;
 
-use crate::Failure;
-use crate::load::{KEY_BYTES, NODES, Size};
-use crate::processes::is_installed;
-use crate::series::{Series, Spread};
+use crate::loaded::{NODES, Size};
+use crate::samples::Samples;
+use crate::spread::Spread;
+use crate::store::{Pipelined, Request, Store};
+use crate::temporary::{self, is_installed};
+use crate::workload::{self, KEY_BYTES, Workload, key_bytes};
+use crate::zipf::{Chooser, Distribution};
 use cpu::{Task, time_ns};
 use crew::Crew;
 use lmdb::Lmdb;
 use own::Own;
 use server::{Memcached, Redis};
 
-/// How keys are distributed, as in YCSB.
-const ZIPF_EXPONENT: f64 = 0.99;
+/// The skew of YCSB.
+const THETA: f64 = 0.99;
+/// Which keys are popular: the same in every round.
+const POPULAR: u64 = 1;
 
 /// How to run it.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Who takes part: fusee-shm, fusee-tcp, lmdb; memcached-unix, memcached-tcp, \
     redis-unix, redis-tcp, if memcached and redis-server are installed.\n\nExamples:\n  \
-    fusee-perf peers\n  \
-    fusee-perf peers --pair-bytes 64 --workloads c --depths 1 --threads 1,2\n  \
-    fusee-perf peers --only fusee-tcp,memcached-tcp,redis-tcp --connections 3\n  \
-    fusee-perf peers --only fusee-tcp,memcached-tcp --json"
+    fusee bench peers\n  \
+    fusee bench peers --pair-bytes 64 --workloads c --depths 1 --threads 1,2\n  \
+    fusee bench peers --only fusee-tcp,memcached-tcp,redis-tcp --connections 3\n  \
+    fusee bench peers --only fusee-tcp,memcached-tcp --json"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -100,58 +106,11 @@ pub struct Args {
     json: bool,
 }
 
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Workload {
-    A,
-    B,
-    C,
-}
-
-impl Workload {
-    fn name(self) -> &'static str {
-        ["A", "B", "C"][self as usize]
-    }
-
-    fn update_share(self) -> f64 {
-        [0.5, 0.05, 0.0][self as usize]
-    }
-}
-
-/// A key that all of them take: text without spaces.
-type Key = [u8; KEY_BYTES];
-
-fn key(number: u32) -> Key {
-    let mut key = *b"key-000000000000";
-    let mut left = number;
-    for digit in key.iter_mut().rev() {
-        if left == 0 {
-            break;
-        }
-        *digit = b'0' + (left % 10) as u8;
-        left /= 10;
-    }
-    key
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Request {
-    Get(Key),
-    Update(Key),
-}
-
-/// Whoever takes part. All pairs have been put when it is made.
-trait Contestant: Send + Sync {
-    /// A way into it for the thread that calls this, which knows where everything is.
-    fn client(&self) -> Result<Box<dyn Client>, Failure>;
-
-    /// The threads of its server.
+/// A store that takes part. All pairs have been put when it is made, and a session that it opens
+/// knows where everything is.
+pub trait Peer: Store<Session: Pipelined> + Send + 'static {
+    /// The threads of its server; none if there is no server.
     fn server(&self) -> Result<Vec<Task>, Failure>;
-}
-
-/// A thread's way into it.
-trait Client {
-    /// Executes the requests with so many in flight.
-    fn run(&mut self, requests: &[Request], depth: usize) -> Result<(), Failure>;
 }
 
 /// How everybody is started.
@@ -163,18 +122,34 @@ struct Way {
     connections: u16,
 }
 
-type Start = fn(&Way) -> Result<Arc<dyn Contestant>, Failure>;
+impl Way {
+    /// That of every pair.
+    fn value(&self) -> Vec<u8> {
+        vec![7; self.size.pair_bytes as usize - KEY_BYTES]
+    }
+
+    /// Lets a peer take part.
+    fn crew<P: Peer>(&self, peer: Result<P, Failure>, threads: u16) -> Result<Crew, Failure> {
+        Crew::new(peer?, self.value(), threads.into())
+    }
+}
+
+/// Starts a peer with so many client threads.
+type Start = fn(&Way, u16) -> Result<Crew, Failure>;
 
 /// Everybody, with the program that has to be installed.
 const ALL: [(&str, Option<&str>, Start); 7] = [
-    ("fusee-shm", None, |way| Ok(Arc::new(Own::new(way, FabricKind::Shm)?))),
-    ("fusee-tcp", None, |way| Ok(Arc::new(Own::new(way, FabricKind::Tcp)?))),
-    ("lmdb", None, |way| Ok(Arc::new(Lmdb::new(&way.size)?))),
-    ("memcached-unix", Some("memcached"), |way| Ok(Arc::new(Memcached::unix(way)?))),
-    ("memcached-tcp", Some("memcached"), |way| Ok(Arc::new(Memcached::tcp(way)?))),
-    ("redis-unix", Some("redis-server"), |way| Ok(Arc::new(Redis::unix(way)?))),
-    ("redis-tcp", Some("redis-server"), |way| Ok(Arc::new(Redis::tcp(way)?))),
+    ("fusee-shm", None, |way, n| way.crew(Own::new(way, FabricKind::Shm), n)),
+    ("fusee-tcp", None, |way, n| way.crew(Own::new(way, FabricKind::Tcp), n)),
+    ("lmdb", None, |way, n| way.crew(Lmdb::new(&way.size), n)),
+    ("memcached-unix", Some(MEMCACHED), |way, n| way.crew(Memcached::unix(way)?.load(way), n)),
+    ("memcached-tcp", Some(MEMCACHED), |way, n| way.crew(Memcached::tcp(way)?.load(way), n)),
+    ("redis-unix", Some(REDIS), |way, n| way.crew(Redis::unix(way)?.load(way), n)),
+    ("redis-tcp", Some(REDIS), |way, n| way.crew(Redis::tcp(way)?.load(way), n)),
 ];
+
+const MEMCACHED: &str = "memcached";
+const REDIS: &str = "redis-server";
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -193,25 +168,26 @@ struct Report {
 /// One workload with so many requests in flight in each of so many threads.
 #[derive(Debug, Serialize)]
 struct Run {
-    workload: &'static str,
+    workload: String,
     depth: u16,
     threads: u16,
     /// Nanoseconds from one operation to the next, of all threads together.
     ns: BTreeMap<String, Spread>,
     /// Nanoseconds that the server's threads were on a processor, by operation; of those that have one.
     server_cpu_ns: BTreeMap<String, Spread>,
-    /// How many times as long the others take as a contestant of ours, in the same round.
+    /// How many times as long the others take as a peer of ours, in the same round.
     times_of: BTreeMap<String, BTreeMap<String, Spread>>,
 }
 
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    temporary::end_with_signals()?;
     let (size, connections) = (args.size, args.connections);
     let way = Way { size, memory_nodes: args.memory_nodes, connections };
     if let Some(unknown) = args.only.iter().find(|n| !ALL.iter().any(|(name, ..)| name == n)) {
-        return Err(Failure::NoContestant(unknown.clone()));
+        return Err(Failure::usage(format!("there is no {unknown:?} to take part; see --help")));
     }
-    let (mut contestants, mut absent) = (Vec::new(), Vec::new());
+    let (mut peers, mut absent) = (Vec::new(), Vec::new());
     for (name, program, start) in ALL {
         let is_wanted = args.only.is_empty() || args.only.iter().any(|only| only == name);
         match program {
@@ -220,7 +196,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             _ => {
                 eprintln!("loading {name}");
                 let most = args.threads.iter().copied().max().unwrap_or(1);
-                contestants.push((name, Crew::new(start(&way)?, most.into())?));
+                peers.push((name, start(&way, most)?));
             }
         }
     }
@@ -231,7 +207,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     for workload in &args.workloads {
         for threads in &args.threads {
             for depth in &args.depths {
-                runs.push(compete(args, &contestants, *workload, *threads, *depth)?);
+                runs.push(compete(args, &peers, *workload, *threads, *depth)?);
             }
         }
     }
@@ -257,33 +233,35 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 /// All rounds of one workload.
 fn compete(
     args: &Args,
-    contestants: &[(&str, Crew)],
+    peers: &[(&str, Crew)],
     workload: Workload,
     threads: u16,
     depth: u16,
 ) -> Result<Run, Failure> {
-    eprintln!("YCSB {}, {threads} threads, {depth} in flight", workload.name());
-    let servers = contestants.iter().map(|(_, crew)| crew.contestant.server());
+    eprintln!("YCSB {}, {threads} threads, {depth} in flight", name_of(workload));
+    let servers = peers.iter().map(|(_, crew)| crew.server());
     let servers: Vec<Vec<Task>> = servers.collect::<Result<_, _>>()?;
-    let mut series = vec![(Series::default(), Series::default()); contestants.len()];
+    let keys = args.size.keys.into();
+    let chooser = Chooser::new(Distribution::Zipfian, keys, THETA, POPULAR);
+    let mut series = vec![(Samples::default(), Samples::default()); peers.len()];
     for round in 0..args.rounds {
-        let requests = Arc::new(requests(args, workload, u64::from(round)));
-        for i in 0..contestants.len() {
-            let i = (i + round as usize) % contestants.len();
+        let requests = Arc::new(requests(args, workload, &chooser, u64::from(round)));
+        for i in 0..peers.len() {
+            let i = (i + round as usize) % peers.len();
             let (times, server_times) = &mut series[i];
             let busy_before = time_ns(&servers[i])?;
             let start = Instant::now();
-            contestants[i].1.run(&requests, threads.into(), depth.into())?;
+            peers[i].1.run(&requests, threads.into(), depth.into())?;
             let time = start.elapsed().as_nanos() as f64;
             let busy = time_ns(&servers[i])? - busy_before;
             times.push(time / f64::from(args.operations));
             server_times.push(busy as f64 / f64::from(args.operations));
         }
     }
-    let all = || contestants.iter().map(|(name, _)| (*name).to_owned()).zip(&series);
+    let all = || peers.iter().map(|(name, _)| (*name).to_owned()).zip(&series);
     let served = all().zip(&servers).filter(|(_, server)| !server.is_empty());
     Ok(Run {
-        workload: workload.name(),
+        workload: name_of(workload),
         depth,
         threads,
         ns: all().map(|(name, (times, _))| (name, times.spread())).collect(),
@@ -292,27 +270,28 @@ fn compete(
     })
 }
 
-fn times_of(all: &[(String, Series)]) -> BTreeMap<String, BTreeMap<String, Spread>> {
+fn times_of(all: &[(String, Samples)]) -> BTreeMap<String, BTreeMap<String, Spread>> {
     let ours = all.iter().filter(|(name, _)| name.starts_with("fusee"));
-    let times = |own: &Series, name: &str| {
+    let times = |own: &Samples, name: &str| {
         let others = all.iter().filter(|(other, _)| other != name);
         others.map(|(other, series)| (other.clone(), series.over(own).spread())).collect()
     };
     ours.map(|(name, own)| (name.clone(), times(own, name))).collect()
 }
 
+/// What a workload is called in reports.
+fn name_of(workload: Workload) -> String {
+    workload.to_string().to_uppercase()
+}
+
 /// The requests of a round, the same for everybody.
-fn requests(args: &Args, workload: Workload, round: u64) -> Vec<Request> {
-    let keys = args.size.keys;
-    let mut rng = SmallRng::seed_from_u64(round);
-    let zipf = Zipf::new(f64::from(keys), ZIPF_EXPONENT).expect("there are keys");
+fn requests(args: &Args, workload: Workload, chooser: &Chooser, round: u64) -> Vec<Request> {
+    let (mut rng, mut chooser) = (SmallRng::seed_from_u64(round), chooser.clone());
     let request = |_| {
-        let rank = zipf.sample(&mut rng) as u64 - 1;
-        // Popular keys do not lie side by side.
-        let number = (rank * 2_654_435_761 % u64::from(keys)) as u32;
-        match rng.random_bool(workload.update_share()) {
-            true => Request::Update(key(number)),
-            false => Request::Get(key(number)),
+        let key = key_bytes(chooser.next(&mut rng, args.size.keys.into()));
+        match workload.draw(&mut rng) {
+            workload::Request::Update => Request::Update(key),
+            _ => Request::Get(key),
         }
     };
     (0..args.operations).map(request).collect()
@@ -355,12 +334,11 @@ fn tables(report: &Report) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    #[test]
-    fn keys_differ_and_are_text() {
-        assert_eq!(&key(0), b"key-000000000000");
-        assert_eq!(&key(1_234_567_890), b"key-001234567890");
+    /// Few small pairs.
+    pub fn small() -> Size {
+        Size { keys: 1000, pair_bytes: 64, index_replicas: 3, data_replicas: 2, huge_pages: false }
     }
 }

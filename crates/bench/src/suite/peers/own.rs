@@ -1,12 +1,14 @@
 //! FUSEE, in this process: its memory nodes, and a session of each thread.
 
-use fusee_client::{Client as Store, FabricKind, Session};
+use fusee_cli::failure::Failure;
+use fusee_client::{Client, Error, FabricKind, Session};
 use futures_util::future::join_all;
 
 use super::cpu::{self, Task};
-use super::{Client, Contestant, Request, Way, key};
-use crate::Failure;
-use crate::load::{Loaded, last};
+use super::{Peer, Way};
+use crate::loaded::{Loaded, last};
+use crate::store::{Pipelined, Request, Store};
+use crate::workload::key_bytes;
 
 /// Requests in flight while a session learns where the keys are.
 const LEARNED_TOGETHER: usize = 16;
@@ -14,7 +16,7 @@ const LEARNED_TOGETHER: usize = 16;
 const SERVERS: &str = "fusee-tcp";
 
 pub struct Own {
-    client: Store,
+    client: Client,
     value: Vec<u8>,
     keys: u32,
     fabric: FabricKind,
@@ -23,6 +25,7 @@ pub struct Own {
 impl Own {
     pub fn new(way: &Way, fabric: FabricKind) -> Result<Own, Failure> {
         let Way { size, memory_nodes, .. } = way;
+        let key = |number: u32| key_bytes(number.into());
         let Loaded { session, value, client } =
             Loaded::with_keys(size, fabric, *memory_nodes, key)?;
         drop(session);
@@ -30,15 +33,20 @@ impl Own {
     }
 }
 
-impl Contestant for Own {
-    fn client(&self) -> Result<Box<dyn Client>, Failure> {
-        let session = self.client.session()?;
-        let mut client = Thread { session, value: self.value.clone() };
-        let all: Vec<Request> = (0..self.keys).map(|number| Request::Get(key(number))).collect();
-        client.run(&all, LEARNED_TOGETHER)?;
-        Ok(Box::new(client))
-    }
+impl Store for Own {
+    type Session = Session;
 
+    /// Its session knows where every key is.
+    fn open(&self) -> Result<Session, Error> {
+        let session = self.client.session()?;
+        let all = (0..self.keys).map(|number| Request::Get(key_bytes(number.into())));
+        let all: Vec<Request> = all.collect();
+        session.run(&all, &self.value, LEARNED_TOGETHER)?;
+        Ok(session)
+    }
+}
+
+impl Peer for Own {
     fn server(&self) -> Result<Vec<Task>, Failure> {
         match self.fabric {
             FabricKind::Tcp => Ok(cpu::tasks(std::process::id(), Some(SERVERS))?),
@@ -47,22 +55,16 @@ impl Contestant for Own {
     }
 }
 
-struct Thread {
-    session: Session,
-    value: Vec<u8>,
-}
-
-impl Client for Thread {
-    fn run(&mut self, requests: &[Request], depth: usize) -> Result<(), Failure> {
-        let Thread { session, value } = self;
+impl Pipelined for Session {
+    fn run(&self, requests: &[Request], value: &[u8], depth: usize) -> Result<(), Error> {
         if depth == 1 {
-            return session.block_on(all(session, requests.iter(), value));
+            return self.block_on(all(self, requests.iter(), value));
         }
-        if session.fabric() == FabricKind::Shm {
-            return session.block_on(by_batches(session, requests, depth, value));
+        if self.fabric() == FabricKind::Shm {
+            return self.block_on(by_batches(self, requests, depth, value));
         }
-        let each = |i: usize| all(session, requests.iter().skip(i).step_by(depth), value);
-        session.block_on(join_all((0..depth).map(each))).into_iter().collect()
+        let each = |i: usize| all(self, requests.iter().skip(i).step_by(depth), value);
+        self.block_on(join_all((0..depth).map(each))).into_iter().collect()
     }
 }
 
@@ -74,7 +76,7 @@ async fn by_batches(
     requests: &[Request],
     depth: usize,
     value: &[u8],
-) -> Result<(), Failure> {
+) -> Result<(), Error> {
     let mut keys = Vec::with_capacity(depth);
     for batch in requests.chunks(depth) {
         keys.clear();
@@ -97,7 +99,7 @@ async fn all<'r>(
     session: &Session,
     requests: impl Iterator<Item = &'r Request>,
     value: &[u8],
-) -> Result<(), Failure> {
+) -> Result<(), Error> {
     for request in requests {
         match request {
             Request::Get(key) => {

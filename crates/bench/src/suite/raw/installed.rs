@@ -3,9 +3,10 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::Failure;
-use crate::processes::{Temporary, free_port};
-use crate::raw::Verb;
+use fusee_cli::failure::Failure;
+
+use crate::temporary::{Temporary, free_port};
+use crate::verbs::Verb;
 
 /// Longer than any of their runs takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,7 +32,7 @@ pub fn ucx(verb: Verb, operations: u32) -> Result<f64, Failure> {
     command.args(["-w", &(operations / 10).to_string()]).env("UCX_TLS", "posix,self");
     let said = finish(UCX, &Temporary::speaking(&mut command)?)?;
     let rate = column(&said, ',', "overall_mr").filter(|rate| *rate > 0.0);
-    rate.map(|rate| 1e9 / rate).ok_or(Failure::Program { program: UCX, what: said })
+    rate.map(|rate| 1e9 / rate).ok_or_else(|| failed(UCX, &said))
 }
 
 /// Nanoseconds that a message of libfabric over TCP takes one way.
@@ -52,7 +53,7 @@ pub fn fi_pingpong(bytes: u32, trips: u32) -> Result<f64, Failure> {
         match said {
             Ok(said) => {
                 let us = column(&said, ' ', "usec/xfer").filter(|us| *us > 0.0);
-                let us = us.ok_or(Failure::Program { program: FI, what: said })?;
+                let us = us.ok_or_else(|| failed(FI, &said))?;
                 return Ok(us * 1000.0);
             }
             // It does not listen yet.
@@ -64,19 +65,23 @@ pub fn fi_pingpong(bytes: u32, trips: u32) -> Result<f64, Failure> {
     }
 }
 
+fn failed(program: &str, what: &str) -> Failure {
+    Failure::operation(format!("{program} failed: {what}"))
+}
+
 /// What a program has said when it has ended well.
 fn finish(program: &'static str, running: &Temporary) -> Result<String, Failure> {
     let end = Instant::now() + PATIENCE;
-    let failed = |what: String| Err(Failure::Program { program, what });
     loop {
         match running.ended()? {
             Some(status) if status.success() => return Ok(running.said().0),
             Some(status) => {
                 let (out, complaint) = running.said();
-                return failed(format!("{status}\n{out}{complaint}"));
+                return Err(failed(program, &format!("{status}\n{out}{complaint}")));
             }
             None if Instant::now() >= end => {
-                return failed(format!("it did not end within {} s", PATIENCE.as_secs()));
+                let what = format!("it did not end within {} s", PATIENCE.as_secs());
+                return Err(failed(program, &what));
             }
             None => std::thread::sleep(POLL),
         }

@@ -1,7 +1,8 @@
-//! Processes and directories that are there for a while, and gone in the end, whatever that end is.
+//! Programs of others and directories that are there for a while, and gone in the end, whatever that
+//! end is.
 //!
-//! Who holds a [`Temporary`] ends it by dropping it. A signal ends the program without dropping anything: then
-//! all that there are are ended here.
+//! Who holds a [`Temporary`] ends it by dropping it. A signal ends this process without dropping
+//! anything: then all of them are ended here.
 
 use std::io;
 use std::net::TcpListener;
@@ -9,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use fusee_cli::failure::Failure;
+use fusee_cli::interrupt;
 use tempfile::TempDir;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// All that there are.
 static ALL: Mutex<Vec<Option<Held>>> = Mutex::new(Vec::new());
@@ -110,28 +112,14 @@ impl Drop for Temporary {
     }
 }
 
-/// Ends everything at SIGINT, SIGTERM and SIGHUP, then the program.
-pub fn end_with_signals() -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let guard = runtime.enter();
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
-    drop(guard);
-    std::thread::spawn(move || {
-        let code = runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => 130,
-                _ = terminate.recv() => 143,
-                _ = hangup.recv() => 129,
-            }
-        });
-        // Held to the end: nobody starts another one.
+/// Ends everything at SIGINT, SIGTERM and SIGHUP, then this process.
+pub fn end_with_signals() -> Result<(), Failure> {
+    interrupt::end_after(|| {
         let mut all = all();
         all.clear();
-        std::process::exit(code)
-    });
-    Ok(())
+        // Never given back: nobody starts another one.
+        std::mem::forget(all);
+    })
 }
 
 /// A port that is free at the moment.

@@ -1,4 +1,4 @@
-//! What operations are made of, one part at a time. `cargo bench -p fusee-perf` measures; `cargo test` runs
+//! What operations are made of, one part at a time. `cargo bench -p fusee-bench` measures; `cargo test` runs
 //! each once, so that none rots.
 
 use std::hint::black_box;

@@ -1,12 +1,15 @@
-//! The client threads of a contestant, which wait for work.
+//! The client threads of a peer, which wait for work.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use super::{Contestant, Request};
-use crate::Failure;
+use fusee_cli::failure::Failure;
+
+use super::Peer;
+use super::cpu::Task;
+use crate::store::{OperationError, Pipelined, Request};
 
 /// A part of the requests.
 struct Job {
@@ -29,26 +32,35 @@ impl Drop for Thread {
     }
 }
 
-/// A contestant with threads, each with a way of its own into the store.
+/// A peer with threads, each with a session of its own.
 pub struct Crew {
     threads: Vec<Thread>,
-    // Ends after them.
-    pub contestant: Arc<dyn Contestant>,
+    // Has the peer, which ends after the threads.
+    server: Box<dyn Fn() -> Result<Vec<Task>, Failure>>,
 }
 
 impl Crew {
-    pub fn new(contestant: Arc<dyn Contestant>, threads: usize) -> Result<Crew, Failure> {
-        let mut crew = Crew { threads: Vec::new(), contestant };
+    /// So many threads. All pairs of the peer have this value.
+    pub fn new<P: Peer>(peer: P, value: Vec<u8>, threads: usize) -> Result<Crew, Failure> {
+        let peer = Arc::new(peer);
+        let served = peer.clone();
+        let server = Box::new(move || served.server());
+        let mut crew = Crew { threads: Vec::new(), server };
         for _ in 0..threads {
             let (jobs, work) = channel();
             let (report, done) = channel();
-            let contestant = crew.contestant.clone();
-            let handle = std::thread::spawn(move || serve(&*contestant, &work, &report));
+            let (peer, value) = (peer.clone(), value.clone());
+            let handle = std::thread::spawn(move || serve(&*peer, &value, &work, &report));
             let thread = Thread { jobs: Some(jobs), done, handle: Some(handle) };
-            thread.done.recv().unwrap_or(Err(Failure::Panicked))?;
+            thread.done.recv().unwrap_or_else(|_| Err(panicked()))?;
             crew.threads.push(thread);
         }
         Ok(crew)
+    }
+
+    /// The threads of the peer's server.
+    pub fn server(&self) -> Result<Vec<Task>, Failure> {
+        (self.server)()
     }
 
     /// Executes the requests: so many threads each a part, with so many in flight.
@@ -64,23 +76,36 @@ impl Crew {
             let part = at(number)..at(number + 1);
             let job = Job { requests: requests.clone(), part, depth };
             let sent = thread.jobs.as_ref().map(|jobs| jobs.send(job));
-            sent.and_then(Result::ok).ok_or(Failure::Panicked)?;
+            sent.and_then(Result::ok).ok_or_else(panicked)?;
         }
         let done =
-            threads.iter().map(|thread| thread.done.recv().unwrap_or(Err(Failure::Panicked)));
+            threads.iter().map(|thread| thread.done.recv().unwrap_or_else(|_| Err(panicked())));
         done.collect::<Vec<_>>().into_iter().collect()
     }
 }
 
-fn serve(contestant: &dyn Contestant, work: &Receiver<Job>, done: &Sender<Result<(), Failure>>) {
+fn panicked() -> Failure {
+    Failure::operation("a thread of a peer ended")
+}
+
+fn failed(error: impl OperationError) -> Failure {
+    Failure::operation(format!("an operation failed: {error}"))
+}
+
+fn serve<P: Peer>(
+    peer: &P,
+    value: &[u8],
+    work: &Receiver<Job>,
+    done: &Sender<Result<(), Failure>>,
+) {
     // Nobody hears it only if nobody waits for it.
     let tell = |result| done.send(result).unwrap_or_default();
-    let mut client = match contestant.client() {
-        Ok(client) => client,
-        Err(failure) => return tell(Err(failure)),
+    let session = match peer.open() {
+        Ok(session) => session,
+        Err(error) => return tell(Err(failed(error))),
     };
     tell(Ok(()));
     for Job { requests, part, depth } in work {
-        tell(client.run(&requests[part], depth));
+        tell(session.run(&requests[part], value, depth).map_err(failed));
     }
 }

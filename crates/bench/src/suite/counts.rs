@@ -1,4 +1,4 @@
-//! `fusee-perf counts`: instructions of one operation.
+//! `fusee bench counts`: instructions of one operation.
 //!
 //! Runs itself under valgrind's callgrind, which counts only what is done inside [`measured`]. The
 //! count does not depend on what else the machine does; it does on the compiler, on the processor
@@ -7,15 +7,15 @@
 use std::process::Command;
 
 use clap::ValueEnum;
+use fusee_cli::failure::Failure;
 use serde::Serialize;
 
-use crate::Failure;
-use crate::load::{Loaded, Size, numbers};
+use crate::loaded::{Loaded, Size, numbers};
 
 /// How to run it.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Examples:\n  fusee-perf counts\n  fusee-perf counts --pair-bytes 64 --json"
+    after_help = "Examples:\n  fusee bench counts\n  fusee bench counts --pair-bytes 64 --json"
 )]
 pub struct Args {
     /// Bytes of key and value together; keys have 16
@@ -35,6 +35,7 @@ pub struct Args {
 
 /// What to do under valgrind.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "Example: started by `fusee bench counts`")]
 pub struct WorkArgs {
     #[command(flatten)]
     size: Size,
@@ -86,20 +87,24 @@ fn count(args: &Args, kind: Kind) -> Result<u64, Failure> {
     let kind = kind.to_possible_value().expect("none is skipped");
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
-        .arg("--toggle-collect=*fusee_perf*counts*measured*")
+        .arg("--toggle-collect=*fusee_bench*counts*measured*")
         .arg(std::env::current_exe()?)
-        .args(["work", "--kind", kind.get_name()])
+        .args(["bench", "work", "--kind", kind.get_name()])
         .args(["--keys", &KEYS.to_string(), "--pair-bytes", &args.pair_bytes.to_string()])
         .args(["--operations", &args.operations.to_string()])
         .output()
-        .map_err(Failure::NoValgrind)?;
+        .map_err(|error| {
+            Failure::operation(format!(
+                "cannot run valgrind: {error}; install it (Debian: apt-get install valgrind)"
+            ))
+        })?;
     let text = String::from_utf8_lossy(&output.stderr);
     let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
     match collected.and_then(|count| count.trim().parse::<u64>().ok()) {
         Some(count) if output.status.success() && count > 0 => {
             Ok(count / u64::from(args.operations))
         }
-        _ => Err(Failure::Uncounted(text.into_owned())),
+        _ => Err(Failure::operation(format!("valgrind did not count:\n{text}"))),
     }
 }
 

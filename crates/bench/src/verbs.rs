@@ -1,13 +1,14 @@
 //! The verbs that an operation cannot do without, on the same fabric, with no key-value store around
 //! them: on a cluster that was loaded like the one beside it, the same slots and the same objects.
 //!
-//! [`limit`](crate::limit) has them beside operations; [`transports`](crate::transports), which is the command
-//! `raw`, single ones beside other people's.
+//! `bench limit` has them beside operations, `bench raw` single ones beside other people's.
 
+use std::fmt::Display;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll};
 
+use fusee_cli::failure::Failure;
 use fusee_client::{FabricKind, View};
 use fusee_core::layout::{Object, Slot};
 use fusee_core::race::Buckets;
@@ -15,8 +16,8 @@ use fusee_core::verbs::{Batch, ClientId, Fabric};
 use fusee_core::view::{Place, SlotRef};
 use fusee_fabric::AnyFabric;
 
-use crate::Failure;
-use crate::load::{KEY_BYTES, Loaded, NODES, Size, key, last};
+use crate::loaded::{Loaded, NODES, Size, key, last};
+use crate::workload::KEY_BYTES;
 
 /// Bytes of a slot.
 const SLOT_BYTES: u32 = 8;
@@ -64,6 +65,10 @@ impl Places {
     }
 }
 
+fn failed(what: impl Display) -> Failure {
+    Failure::operation(format!("a raw verb failed: {what}"))
+}
+
 /// What comes of a phase: over shared memory at its first poll.
 fn wait<T>(fabric: &AnyFabric, future: impl Future<Output = T>) -> T {
     let (waker, mut future) = (fabric.waker(), pin!(future));
@@ -85,7 +90,7 @@ impl Raw {
         let view = loaded.client.view();
         let fabric = AnyFabric::new(fabric, CLIENT)?;
         for member in &view.members {
-            fabric.attach(member).map_err(|error| Failure::Verb(error.to_string()))?;
+            fabric.attach(member).map_err(|error| failed(error))?;
         }
         let class = Object::class(KEY_BYTES, size.pair_bytes as usize - KEY_BYTES);
         let object_bytes = class.expect("values are not that large").bytes() as u32;
@@ -117,7 +122,7 @@ impl Raw {
                 return Ok(pair);
             }
         }
-        Err(Failure::Verb("a key is not where it was put".into()))
+        Err(failed("a key is not where it was put"))
     }
 
     fn pair(&self, slot: SlotRef, word: Slot, view: &View) -> Pair {
@@ -141,7 +146,7 @@ impl Raw {
             let batch = std::mem::take(&mut self.batch);
             self.batch = wait(&self.fabric, self.fabric.execute(batch));
         }
-        self.batch.check().map_err(|failure| Failure::Verb(format!("{failure:?}")))
+        self.batch.check().map_err(|failure| failed(format!("{failure:?}")))
     }
 
     /// READ of the slot and of the object: one phase. Gives the last byte.

@@ -1,23 +1,27 @@
-//! Each command once, tiny, so that none rots. What it measures is not judged.
+//! What operations cost, beside their raw verbs, other stores and other transports: each benchmark once,
+//! tiny, so that none rots. What it measures is not judged.
+
+mod common;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-fn fusee_perf(args: &str) -> Output {
-    let args = args.split_whitespace();
-    Command::new(env!("CARGO_BIN_EXE_fusee-perf")).args(args).output().unwrap()
+use common::fusee;
+
+fn bench(args: &str) -> Output {
+    fusee(&["bench"]).args(args.split_whitespace()).output().unwrap()
 }
 
 #[test]
 fn limit_measures_everything() {
-    let output = fusee_perf("limit --keys 100 --rounds 3 --operations 50 --json");
+    let output = bench("limit --keys 100 --rounds 3 --operations 50 --json");
     assert!(output.status.success(), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     for what in ["memcpy_ns", "raw_get_ns", "get_ns", "raw_update_ns", "update_ns"] {
         assert!(report[what]["median"].as_f64().unwrap() > 0.0, "{what}: {report}");
     }
-    let table = fusee_perf("limit --keys 100 --rounds 1 --operations 50 --pair-bytes 64");
+    let table = bench("limit --keys 100 --rounds 1 --operations 50 --pair-bytes 64");
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(table.contains("get over raw"), "{table}");
 }
@@ -25,7 +29,7 @@ fn limit_measures_everything() {
 #[test]
 fn peers_do_the_same_work() {
     // Those that are not installed are named.
-    let output = fusee_perf("peers --keys 100 --rounds 2 --operations 60 --depths 1,16 --json");
+    let output = bench("peers --keys 100 --rounds 2 --operations 60 --depths 1,16 --json");
     assert!(output.status.success(), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let runs = report["runs"].as_array().unwrap();
@@ -41,23 +45,22 @@ fn peers_do_the_same_work() {
         assert!(run["server_cpu_ns"]["lmdb"].is_null(), "{report}");
         assert!(run["times_of"]["fusee-shm"]["lmdb"]["median"].as_f64().unwrap() > 0.0, "{report}");
     }
-    let table = fusee_perf(
-        "peers --keys 50 --rounds 1 --operations 20 --threads 1,3 --only lmdb,fusee-tcp",
-    );
+    let table =
+        bench("peers --keys 50 --rounds 1 --operations 20 --threads 1,3 --only lmdb,fusee-tcp");
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(
         table.contains("YCSB A, 3 threads, 16 in flight") && table.contains("x fusee-tcp"),
         "{table}"
     );
     // Fewer requests than connections, and not as many for each.
-    let one_node = fusee_perf(
+    let one_node = bench(
         "peers --keys 50 --rounds 1 --operations 20 --depths 1,4 --connections 3 --memory-nodes 1 \
          --index-replicas 1 --data-replicas 1",
     );
     assert!(one_node.status.success(), "{one_node:?}");
     let one_node = String::from_utf8(one_node.stdout).unwrap();
     assert!(one_node.contains("on 1 memory nodes, others by 3 connections"), "{one_node}");
-    let unknown = fusee_perf("peers --only mongodb");
+    let unknown = bench("peers --only mongodb");
     assert!(!unknown.status.success());
     assert!(String::from_utf8(unknown.stderr).unwrap().contains("mongodb"));
 }
@@ -70,7 +73,7 @@ fn is_installed(program: &str) -> bool {
 /// Measures verbs of ours, beside those of others.
 fn raw(transports: &str) {
     let small = "raw --rounds 2 --operations 500 --trips 20 --bytes 8,65536 --json --only";
-    let output = fusee_perf(&format!("{small} {transports}"));
+    let output = bench(&format!("{small} {transports}"));
     assert!(output.status.success(), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let runs = report["runs"].as_array().unwrap();
@@ -93,7 +96,7 @@ fn raw_measures_libfabric() {
 #[test]
 fn raw_measures_every_verb() {
     raw(if is_installed("ucx_perftest") { "shm,ucx-posix,tcp" } else { "shm,tcp" });
-    let table = fusee_perf("raw --rounds 1 --operations 50 --bytes 64 --only shm");
+    let table = bench("raw --rounds 1 --operations 50 --bytes 64 --only shm");
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(table.contains("FAA") && !table.contains("tcp "), "{table}");
 }
@@ -101,9 +104,8 @@ fn raw_measures_every_verb() {
 #[test]
 fn what_is_not_installed_is_named_with_a_way_out() {
     for (name, program) in [("ucx-posix", "ucx_perftest"), ("libfabric-tcp", "fi_pingpong")] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fusee-perf"));
-        let output =
-            command.args(["raw", "--only", name]).env("PATH", "/nowhere").output().unwrap();
+        let mut command = fusee(&["bench", "raw", "--only", name]);
+        let output = command.env("PATH", "/nowhere").output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let says = String::from_utf8(output.stderr).unwrap();
         assert!(says.contains(program) && says.contains("apt-get install"), "{says}");
@@ -121,8 +123,8 @@ fn children(parent: u32) -> Vec<String> {
 
 #[test]
 fn a_signal_leaves_no_process_behind() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fusee-perf"));
-    command.args(["peers", "--keys=1000", "--rounds=1000000", "--only=redis-unix,memcached-unix"]);
+    let mut command = fusee(&["bench", "peers"]);
+    command.args(["--keys=1000", "--rounds=1000000", "--only=redis-unix,memcached-unix"]);
     let mut perf = command.stderr(Stdio::piped()).spawn().unwrap();
     // Once all are loaded, or not installed.
     let lines = BufReader::new(perf.stderr.take().unwrap()).lines().map(Result::unwrap);
@@ -143,7 +145,7 @@ fn a_signal_leaves_no_process_behind() {
 fn the_work_that_counts_counts_is_done() {
     for kind in ["get", "update"] {
         let work = format!("work --kind {kind} --keys 100 --operations 50");
-        let output = fusee_perf(&work);
+        let output = bench(&work);
         assert!(output.status.success(), "{output:?}");
     }
 }
