@@ -4,6 +4,7 @@ use clap::Args;
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::Bytes;
 use fusee_client::{FabricChoice, Options};
+use serde::Serialize;
 
 use super::value::HEADER_BYTES;
 use super::workload::KEY_BYTES;
@@ -61,7 +62,7 @@ impl ClusterArgs {
 }
 
 /// The load to put on it.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize)]
 pub struct LoadArgs {
     /// Bytes of key and value together; keys have 16
     #[arg(long, default_value_t = 1024, value_name = "BYTES")]
@@ -88,10 +89,6 @@ pub struct LoadArgs {
     /// Share of wrong guesses above which a key bypasses the index cache, 0 to 1
     #[arg(long, value_name = "RATIO", default_value_t = Options::default().cache_threshold)]
     pub cache_threshold: f64,
-
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    pub json: bool,
 }
 
 impl LoadArgs {

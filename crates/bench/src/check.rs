@@ -69,6 +69,18 @@ impl CheckReport {
         self.violations == 0 && self.undecided_keys == 0
     }
 
+    /// Why a run with this history fails.
+    pub fn problems(&self) -> Option<String> {
+        (!self.is_clean()).then(|| {
+            format!(
+                "{} keys are not linearizable, {} undecided\n{}",
+                self.violations,
+                self.undecided_keys,
+                self.explanation.as_deref().unwrap_or_default()
+            )
+        })
+    }
+
     /// For people.
     pub fn table(&self) -> String {
         let mut text = format!(

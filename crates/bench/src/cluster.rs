@@ -19,7 +19,7 @@ use fusee_master::settings::{
 };
 
 use super::args::{ClusterArgs, LoadArgs};
-use super::report::ClusterReport;
+use super::report::Setup;
 use super::workload::KEY_BYTES;
 
 /// Share of the available memory that a run may use, in percent.
@@ -168,9 +168,9 @@ pub struct Target {
 
 impl Target {
     /// For the report.
-    pub fn describe(&self, cluster: &ClusterArgs) -> ClusterReport {
+    pub fn describe(&self, cluster: &ClusterArgs) -> Setup {
         let started = self.servers.is_some();
-        super::describe(&self.client, started, cluster.master.is_none() && !started)
+        Setup::of(&self.client, started, cluster.master.is_none() && !started)
     }
 }
 

@@ -41,11 +41,8 @@ mod worker;
 mod workload;
 mod zipf;
 
-use check::CheckReport;
 use clap::Subcommand;
 use fusee_cli::failure::Failure;
-use fusee_client::Client;
-use report::{ClusterReport, Verdict};
 use suite::{
     cache, churn, counts, elasticity, failover, growth, limit, micro, peers, raw, recovery, sizes,
     sweep, ycsb,
@@ -116,64 +113,4 @@ impl Benchmark {
             Benchmark::Doomed => recovery::doomed::run(),
         }
     }
-}
-
-/// Describes the cluster that was measured.
-fn describe(client: &Client, started: bool, embedded: bool) -> ClusterReport {
-    let view = client.view();
-    ClusterReport {
-        embedded,
-        started,
-        memory_nodes: view.members.len(),
-        index_replicas: view.subtables.first().map_or(0, |s| s.places.len()),
-        data_replicas: view.regions.first().map_or(0, |r| r.places.len()),
-        pool_bytes: view.members.iter().map(|m| m.pool_bytes).sum(),
-    }
-}
-
-/// Fails if anything went wrong, or the run is not whole.
-fn judge(verdict: &Verdict, check: Option<&CheckReport>) -> Result<(), Failure> {
-    let mut wrong = Vec::new();
-    if verdict.errors.total > 0 || verdict.mismatches > 0 {
-        wrong.push(format!("{} errors, {} mismatches", verdict.errors.total, verdict.mismatches));
-    }
-    wrong.extend(verdict.problems.iter().cloned());
-    if let Some(check) = check.filter(|check| !check.is_clean()) {
-        wrong.push(format!(
-            "{} keys are not linearizable, {} undecided\n{}",
-            check.violations,
-            check.undecided_keys,
-            check.explanation.as_deref().unwrap_or_default()
-        ));
-    }
-    match fusee_cli::interrupt::failure() {
-        _ if !wrong.is_empty() => {
-            Err(Failure::operation(format!("the benchmark failed: {}", wrong.join("; "))))
-        }
-        Some(interrupted) => Err(interrupted),
-        None => Ok(()),
-    }
-}
-
-/// What is left to do once the measurement is over. A step that fails does not take the report
-/// with it.
-fn attempt<T: Default>(problems: &mut Vec<String>, step: Result<T, Failure>) -> T {
-    step.unwrap_or_else(|failure| {
-        problems.push(failure.to_string());
-        T::default()
-    })
-}
-
-/// Prints a report on standard output, as one JSON object or as a table for people.
-fn print<R: serde::Serialize>(
-    report: &R,
-    as_json: bool,
-    table: impl FnOnce(&R) -> String,
-) -> Result<(), Failure> {
-    if !as_json {
-        return fusee_cli::output::text(&table(report));
-    }
-    let json = serde_json::to_string_pretty(report)
-        .map_err(|error| Failure::operation(format!("cannot write the report: {error}")))?;
-    fusee_cli::output::line(&json)
 }

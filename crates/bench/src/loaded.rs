@@ -6,11 +6,12 @@ use fusee_cli::failure::Failure;
 use fusee_client::{Client, EmbeddedOptions, FabricKind, Options, Session};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use serde::Serialize;
 
 use crate::workload::KEY_BYTES;
 
 /// What the cluster is like.
-#[derive(clap::Args, Clone, Copy, Debug)]
+#[derive(clap::Args, Clone, Copy, Debug, Serialize)]
 pub struct Size {
     /// Pairs
     #[arg(long, default_value_t = 100_000, value_name = "N",

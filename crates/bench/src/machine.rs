@@ -30,10 +30,15 @@ impl Machine {
     }
 }
 
+/// The commit that a release build was made of.
+pub fn commit() -> Option<&'static str> {
+    option_env!("FUSEE_COMMIT")
+}
+
 impl Machine {
     /// In one line, with the program that ran there.
     pub fn in_words(&self) -> String {
-        let commit = option_env!("FUSEE_COMMIT").map(|commit| format!(" ({commit})"));
+        let commit = commit().map(|commit| format!(" ({commit})"));
         let (version, commit) = (env!("CARGO_PKG_VERSION"), commit.unwrap_or_default());
         let Machine { cpu, cores, .. } = self;
         format!("fusee {version}{commit} on {cores} processors: {cpu}")

@@ -5,33 +5,38 @@ use fusee_cli::failure::Failure;
 use fusee_cli::quantity::Bytes;
 use fusee_client::{FabricChoice, Options};
 use fusee_launch::Servers;
+use serde::Serialize;
 
 use super::args::{ClusterArgs, LoadArgs, MIN_PAIR_BYTES};
 use super::cluster::{self, Demand, Target};
-use super::machine::Machine;
 
-/// The cluster, and the pairs to put into it.
-#[derive(Args, Clone, Debug)]
+/// The cluster, and the pairs to put into it. Reports tell what cluster came of it.
+#[derive(Args, Clone, Debug, Serialize)]
 pub struct OwnCluster {
     /// shm, tcp, verbs, or auto, which means shm
     #[arg(long, default_value = "auto")]
+    #[serde(skip)]
     pub fabric: FabricChoice,
 
     /// Memory nodes, each a process
     #[arg(long, default_value_t = 3, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[serde(skip)]
     pub memory_nodes: u16,
 
     /// Replicas of the index, 1 to 5 [default: 3, or as many as there are memory nodes]
     #[arg(long, value_name = "N")]
+    #[serde(skip)]
     pub index_replicas: Option<u8>,
 
     /// Replicas of keys and values, 1 to 5 [default: 2, or as many as there are memory nodes]
     #[arg(long, value_name = "N")]
+    #[serde(skip)]
     pub data_replicas: Option<u8>,
 
     /// Memory of each node, like 1GiB [default: as much as the benchmark may need]
     #[arg(long, value_name = "BYTES")]
+    #[serde(skip)]
     pub pool: Option<Bytes>,
 
     /// Bytes of key and value together; keys have 16
@@ -41,10 +46,6 @@ pub struct OwnCluster {
     /// Start of all random sequences
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    pub json: bool,
 }
 
 impl OwnCluster {
@@ -65,10 +66,9 @@ impl OwnCluster {
         &self,
         demand: Demand,
         threads: u16,
-        machine: &Machine,
+        available: Option<u64>,
     ) -> Result<(Target, Servers), Failure> {
-        let load = load(self.pair_bytes, threads, self.seed, self.json)?;
-        let available = machine.available_memory_bytes;
+        let load = load(self.pair_bytes, threads, self.seed)?;
         let mut target = cluster::open(demand, &load, &self.cluster(), available)?;
         let servers = target.servers.take();
         let servers = servers.ok_or_else(|| Failure::operation("no servers were started"))?;
@@ -82,7 +82,7 @@ impl OwnCluster {
 }
 
 /// A load of so many threads, each with one operation at a time.
-pub fn load(pair_bytes: usize, threads: u16, seed: u64, json: bool) -> Result<LoadArgs, Failure> {
+pub fn load(pair_bytes: usize, threads: u16, seed: u64) -> Result<LoadArgs, Failure> {
     let options = Options::default();
     let load = LoadArgs {
         pair_bytes,
@@ -91,7 +91,6 @@ pub fn load(pair_bytes: usize, threads: u16, seed: u64, json: bool) -> Result<Lo
         seed,
         cache_entries: options.cache_entries,
         cache_threshold: options.cache_threshold,
-        json,
     };
     load.check()?;
     Ok(load)

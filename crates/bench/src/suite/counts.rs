@@ -11,9 +11,10 @@ use fusee_cli::failure::Failure;
 use serde::Serialize;
 
 use crate::loaded::{Loaded, Size, numbers};
+use crate::report::{Findings, Output, Report, Shell};
 
 /// How to run it.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Serialize)]
 #[command(
     after_help = "Examples:\n  fusee bench counts\n  fusee bench counts --pair-bytes 64 --json"
 )]
@@ -28,9 +29,9 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..))]
     operations: u32,
 
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
 }
 
 /// What to do under valgrind.
@@ -56,31 +57,35 @@ enum Kind {
 /// Keys in the cluster: few, since loading them is slow there.
 const KEYS: u32 = 1000;
 
+/// What came out: instructions of one operation with a right hint in the cache.
 #[derive(Debug, Serialize)]
-struct Report {
-    pair_bytes: u32,
-    operations: u32,
-    /// Instructions of one operation with a right guess in the cache.
+struct Found {
     get_instructions: u64,
     update_instructions: u64,
 }
 
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let pair_bytes = report.settings.pair_bytes;
+        format!("pairs of {pair_bytes} bytes, shm, hints right; instructions of one")
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let Found { get_instructions, update_instructions } = report.findings;
+        format!("\nget     {get_instructions:>8}\nupdate  {update_instructions:>8}\n")
+    }
+}
+
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let report = Report {
-        pair_bytes: args.pair_bytes,
-        operations: args.operations,
+    let shell = Shell::begin("counts", &args.output);
+    let found = Found {
         get_instructions: count(args, Kind::Get)?,
         update_instructions: count(args, Kind::Update)?,
     };
-    if args.json {
-        println!("{}", serde_json::to_string(&report).expect("a report has a form"));
-        return Ok(());
-    }
-    println!("pairs of {} bytes, shm, guesses right; instructions of one", args.pair_bytes);
-    println!("get     {:>8}", report.get_instructions);
-    println!("update  {:>8}", report.update_instructions);
-    Ok(())
+    shell.tell(args, None, found, None)
 }
 
 fn count(args: &Args, kind: Kind) -> Result<u64, Failure> {

@@ -12,17 +12,19 @@ use fusee_cli::failure::Failure;
 use serde::Serialize;
 
 use crate::loaded::{Chain, Loaded, Size, last, numbers};
+use crate::report::{Findings, Output, Report, Shell};
 use crate::samples::Samples;
 use crate::spread::Spread;
 use crate::verbs::Raw;
 
 /// How to run it.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench limit\n  \
     fusee bench limit --pair-bytes 64 --json")]
 pub struct Args {
     #[command(flatten)]
+    #[serde(flatten)]
     size: Size,
 
     /// Rounds
@@ -35,19 +37,13 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..))]
     operations: u32,
 
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
-    keys: u32,
-    pair_bytes: u32,
-    index_replicas: u8,
-    data_replicas: u8,
-    rounds: u32,
-    operations: u32,
+struct Found {
     /// Nanoseconds.
     memcpy_ns: Spread,
     raw_get_ns: Spread,
@@ -61,6 +57,7 @@ struct Report {
 
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    let shell = Shell::begin("limit", &args.output);
     let size = args.size;
     let (mut raw, loaded) = (Raw::new(&size)?, Loaded::new(&size)?);
     let mut copies = Copies::new(&size);
@@ -89,13 +86,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         time(update, &numbers, |numbers| loaded.updates(numbers))?;
     }
     let [memcpy, raw_get, get, raw_update, update] = all;
-    let report = Report {
-        keys: size.keys,
-        pair_bytes: size.pair_bytes,
-        index_replicas: size.index_replicas,
-        data_replicas: size.data_replicas,
-        rounds: args.rounds,
-        operations: args.operations,
+    let found = Found {
         get_over_raw: get.over(&raw_get).spread(),
         update_over_raw: update.over(&raw_update).spread(),
         memcpy_ns: memcpy.spread(),
@@ -104,11 +95,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         raw_update_ns: raw_update.spread(),
         update_ns: update.spread(),
     };
-    match args.json {
-        true => println!("{}", serde_json::to_string(&report).expect("a report has a form")),
-        false => print!("{}", table(&report)),
-    }
-    Ok(())
+    shell.tell(args, None, found, None)
 }
 
 fn time<T>(
@@ -141,26 +128,36 @@ impl Copies {
     }
 }
 
-fn table(report: &Report) -> String {
-    let Report { keys, pair_bytes, index_replicas, data_replicas, rounds, operations, .. } = report;
-    let mut text = format!(
-        "{keys} pairs of {pair_bytes} bytes, {index_replicas} index and {data_replicas} data \
-         replicas, shm, one session; {rounds} rounds of {operations} operations: medians (spread)\n\n"
-    );
-    let rows = [
-        ("memcpy", &report.memcpy_ns, "ns"),
-        ("raw verbs of a get", &report.raw_get_ns, "ns"),
-        ("get", &report.get_ns, "ns"),
-        ("raw verbs of an update", &report.raw_update_ns, "ns"),
-        ("update", &report.update_ns, "ns"),
-        ("get over raw", &report.get_over_raw, "x"),
-        ("update over raw", &report.update_over_raw, "x"),
-    ];
-    for (name, Spread { median, least, most }, unit) in rows {
-        let digits = if unit == "x" { 2 } else { 0 };
-        text += &format!(
-            "{name:<24}{median:>8.digits$} {unit:<3} ({least:.digits$} - {most:.digits$})\n"
-        );
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { size, rounds, operations, .. } = report.settings;
+        let Size { keys, pair_bytes, index_replicas, data_replicas, .. } = size;
+        format!(
+            "{keys} pairs of {pair_bytes} bytes, {index_replicas} index and {data_replicas} data \
+             replicas, shm, one session; {rounds} rounds of {operations} operations: medians (spread)"
+        )
     }
-    text
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let found = &report.findings;
+        let mut text = String::from("\n");
+        let rows = [
+            ("memcpy", &found.memcpy_ns, "ns"),
+            ("raw verbs of a get", &found.raw_get_ns, "ns"),
+            ("get", &found.get_ns, "ns"),
+            ("raw verbs of an update", &found.raw_update_ns, "ns"),
+            ("update", &found.update_ns, "ns"),
+            ("get over raw", &found.get_over_raw, "x"),
+            ("update over raw", &found.update_over_raw, "x"),
+        ];
+        for (name, Spread { median, least, most }, unit) in rows {
+            let digits = if unit == "x" { 2 } else { 0 };
+            text += &format!(
+                "{name:<24}{median:>8.digits$} {unit:<3} ({least:.digits$} - {most:.digits$})\n"
+            );
+        }
+        text
+    }
 }

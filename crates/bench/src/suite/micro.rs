@@ -18,10 +18,12 @@ use crate::cluster::{self, Demand};
 use crate::driver::{self, Crew};
 use crate::machine::Machine;
 use crate::phase::{Job, Phase};
-use crate::report::{ClusterReport, OperationReport, PhaseReport, Verdict, operations_table};
+use crate::report::{
+    Findings, OperationReport, Output, PhaseReport, Report, Shell, Verdict, attempt,
+    operations_table,
+};
 use crate::tally::Tally;
 use crate::worker::Board;
-use crate::{attempt, judge, print};
 
 /// How long keys are inserted, and deleted.
 const INSERT_TIME: Duration = Duration::from_millis(500);
@@ -31,7 +33,7 @@ const MOST_INSERTS_PER_CORE: u64 = 150_000;
 const MOST_UPDATES_PER_CORE_AND_SECOND: f64 = 400_000.0;
 
 /// How to run the microbenchmark.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench micro\n  \
     fusee bench micro --index-replicas 1 --memory-nodes 2 --json\n  \
@@ -41,6 +43,7 @@ pub struct Args {
     /// Operations of each kind to measure the latency of
     #[arg(long, default_value_t = 10_000, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[serde(rename = "latency_operations")]
     operations: u64,
 
     /// Seconds to measure the throughput of updates for, and of searches
@@ -48,10 +51,16 @@ pub struct Args {
     seconds: f64,
 
     #[command(flatten)]
+    #[serde(flatten)]
     load: LoadArgs,
 
     #[command(flatten)]
+    #[serde(skip)]
     cluster: ClusterArgs,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
 }
 
 /// What all clients together may write, so that it fits into the memory.
@@ -107,33 +116,12 @@ impl Args {
 /// The names of the phases, in order.
 const NAMES: [&str; 4] = ["insert", "update", "search", "delete"];
 
+/// What came out: the phases in the order in which they ran. What was not measured yet when the user
+/// ended it counts 0 operations.
 #[derive(Serialize)]
-struct Settings {
-    pair_bytes: usize,
-    latency_operations: u64,
-    seconds: f64,
-    threads: u16,
-    coroutines: u16,
-    seed: u64,
-    cache_entries: usize,
-    cache_threshold: f64,
-}
-
-#[derive(Serialize)]
-struct Report {
-    benchmark: &'static str,
-    version: &'static str,
-    settings: Settings,
-    machine: Machine,
-    fabric: String,
-    cluster: ClusterReport,
-    /// Whether the user ended it: what was not measured yet counts 0 operations.
-    interrupted: bool,
-    /// By phase, in the order in which they ran.
+struct Found {
     latency: Vec<NamedPhase>,
     throughput: Vec<NamedPhase>,
-    #[serde(flatten)]
-    verdict: Verdict,
 }
 
 #[derive(Serialize)]
@@ -143,21 +131,22 @@ struct NamedPhase {
     phase: PhaseReport,
 }
 
-impl Report {
-    fn table(&self) -> String {
-        let settings = &self.settings;
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let pair_bytes = report.settings.load.pair_bytes;
+        format!("microbenchmark: pairs of {pair_bytes} bytes{}", report.ended_early())
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let (load, found) = (&report.settings.load, &report.findings);
         format!(
-            "microbenchmark: pairs of {} bytes{}\n\n{}{}\n\
-             latency, 1 client\n{}\n\
-             throughput, {} threads x {} coroutines\n{}",
-            settings.pair_bytes,
-            if self.interrupted { ", interrupted" } else { "" },
-            self.cluster.line(&self.fabric, &self.machine),
-            self.verdict.table(),
-            operations_table(rows(&self.latency)),
-            settings.threads,
-            settings.coroutines,
-            operations_table(rows(&self.throughput)),
+            "\nlatency, 1 client\n{}\nthroughput, {} threads x {} coroutines\n{}",
+            operations_table(rows(&found.latency)),
+            load.threads,
+            load.coroutines,
+            operations_table(rows(&found.throughput)),
         )
     }
 }
@@ -211,11 +200,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if !(args.seconds > 0.0 && args.seconds < 1e9) {
         return Err(Failure::usage("--seconds must be more than 0"));
     }
-    let machine = Machine::here();
-    let limits = args.limits(&machine);
-    let available = machine.available_memory_bytes;
+    let shell = Shell::begin("micro", &args.output);
+    let limits = args.limits(&shell.machine);
     interrupt::watch()?;
-    let target = cluster::open(args.demand(&limits), &args.load, &args.cluster, available)?;
+    let demand = args.demand(&limits);
+    let target = cluster::open(demand, &args.load, &args.cluster, shell.available())?;
     let client = &target.client;
     let mut total = Total::default();
     let one = Crew { threads: 1, coroutines: 1, first_thread: 0 };
@@ -227,27 +216,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let phases = args.throughput_phases(&limits);
     let throughput = part(client, args, all, &phases, &mut total, false)?;
-    let report = Report {
-        benchmark: "micro",
-        version: env!("CARGO_PKG_VERSION"),
-        settings: Settings {
-            pair_bytes: args.load.pair_bytes,
-            latency_operations: args.operations,
-            seconds: args.seconds,
-            threads: args.load.threads,
-            coroutines: args.load.coroutines,
-            seed: args.load.seed,
-            cache_entries: args.load.cache_entries,
-            cache_threshold: args.load.cache_threshold,
-        },
-        fabric: client.fabric().to_string(),
-        cluster: target.describe(&args.cluster),
-        machine,
-        interrupted: interrupt::requested(),
-        latency,
-        throughput,
-        verdict: Verdict::new(&total.tally, total.verified_keys, total.problems),
-    };
-    print(&report, args.load.json, Report::table)?;
-    judge(&report.verdict, None)
+    let verdict = Verdict::new(&total.tally, total.verified_keys, total.problems);
+    let setup = target.describe(&args.cluster);
+    shell.tell(args, Some(setup), Found { latency, throughput }, Some(verdict))
 }

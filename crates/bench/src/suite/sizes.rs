@@ -18,10 +18,10 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-use crate::print;
+use crate::report::{Findings, Output, Report, Shell};
 
 /// How to run it.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Example: fusee bench sizes --values fixed:100,log-uniform:1-65536 --json")]
 pub struct Args {
     /// Sizes of values: fixed:BYTES, uniform:LEAST-MOST, log-uniform:LEAST-MOST (every octave as
@@ -29,6 +29,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_name = "SIZES",
           default_values = ["fixed:48", "fixed:1008", "uniform:1024-4096",
                             "log-uniform:1-1048576"])]
+    #[serde(skip)]
     values: Vec<Sizes>,
 
     /// Bytes of a key
@@ -39,6 +40,7 @@ pub struct Args {
     /// Size of a block
     #[arg(long, default_value_t = Bytes(Config::default().geometry.block_bytes),
           value_name = "BYTES")]
+    #[serde(rename = "block_size_bytes")]
     block_bytes: Bytes,
 
     /// Pairs to draw for each
@@ -50,9 +52,9 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
 
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
 }
 
 /// A distribution of sizes, in bytes; both ends are included.
@@ -130,30 +132,18 @@ struct Row {
     classes: usize,
 }
 
+/// What came out.
 #[derive(Debug, Serialize)]
-struct Report {
-    benchmark: &'static str,
-    version: &'static str,
-    key_bytes: u32,
-    block_size_bytes: u64,
-    pairs: u64,
-    seed: u64,
+struct Found {
     distributions: Vec<Row>,
 }
 
 /// Draws the sizes and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    let shell = Shell::begin("sizes", &args.output);
     let rows = args.values.iter().map(|sizes| row(args, *sizes));
-    let report = Report {
-        benchmark: "sizes",
-        version: env!("CARGO_PKG_VERSION"),
-        key_bytes: args.key_bytes,
-        block_size_bytes: args.block_bytes.0,
-        pairs: args.pairs,
-        seed: args.seed,
-        distributions: rows.collect::<Result<_, _>>()?,
-    };
-    print(&report, args.json, table)
+    let distributions = rows.collect::<Result<_, _>>()?;
+    shell.tell(args, None, Found { distributions }, None)
 }
 
 fn row(args: &Args, sizes: Sizes) -> Result<Row, Failure> {
@@ -190,32 +180,40 @@ fn row(args: &Args, sizes: Sizes) -> Result<Row, Failure> {
     })
 }
 
-fn table(report: &Report) -> String {
-    let mut text = format!(
-        "{} pairs each, keys of {} bytes, blocks of {}, one replica\n\n{:<24}{:>15}{:>16}{:>18}{:>15}{:>9}\n",
-        report.pairs,
-        report.key_bytes,
-        Bytes(report.block_size_bytes),
-        "values",
-        "user B a pair",
-        "objects / user",
-        "blocks / objects",
-        "blocks / user",
-        "classes"
-    );
-    for row in &report.distributions {
-        let _ = writeln!(
-            text,
-            "{:<24}{:>15.1}{:>16.3}{:>18.3}{:>15.3}{:>9}",
-            row.values,
-            row.user_bytes as f64 / report.pairs as f64,
-            row.object_per_user,
-            row.block_per_object,
-            row.block_per_user,
-            row.classes
-        );
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { pairs, key_bytes, block_bytes, .. } = report.settings;
+        format!(
+            "{pairs} pairs each, keys of {key_bytes} bytes, blocks of {block_bytes}, one replica"
+        )
     }
-    text
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let mut text = format!(
+            "\n{:<24}{:>15}{:>16}{:>18}{:>15}{:>9}\n",
+            "values",
+            "user B a pair",
+            "objects / user",
+            "blocks / objects",
+            "blocks / user",
+            "classes"
+        );
+        for row in &report.findings.distributions {
+            let _ = writeln!(
+                text,
+                "{:<24}{:>15.1}{:>16.3}{:>18.3}{:>15.3}{:>9}",
+                row.values,
+                row.user_bytes as f64 / report.settings.pairs as f64,
+                row.object_per_user,
+                row.block_per_object,
+                row.block_per_user,
+                row.classes
+            );
+        }
+        text
+    }
 }
 
 #[cfg(test)]
@@ -229,7 +227,7 @@ mod tests {
             block_bytes: Bytes(4 << 20),
             pairs,
             seed: 1,
-            json: false,
+            output: Output::default(),
         }
     }
 

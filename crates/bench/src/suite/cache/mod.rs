@@ -15,7 +15,6 @@
 mod report;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use fusee_cli::failure::Failure;
@@ -26,19 +25,17 @@ use serde::{Serialize, Serializer};
 use crate::args::{ClusterArgs, LoadArgs};
 use crate::cluster::{self, Demand};
 use crate::driver::{self, Crew, Outcome, Steps};
-use crate::machine::Machine;
 use crate::message::Run;
 use crate::progress::bar;
-use crate::report::{ClusterReport, Verdict};
+use crate::report::{Drawing, Setup, Shell, Verdict, attempt};
 use crate::tally::Tally;
 use crate::worker::Board;
 use crate::workload::{Part, Workload};
 use crate::zipf::Distribution;
-use crate::{attempt, judge, print};
-use report::{Measured, Report, Settings};
+use report::{Found, Measured};
 
 /// How to run it.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench cache --plot cache.svg\n  \
     fusee bench cache --workloads upd100 --thresholds 0,0.5,1,off --fabrics tcp --rounds 5 --json\n\n\
@@ -48,14 +45,17 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_name = "RATIO",
           default_values = ["0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9",
                             "1", "off"])]
+    #[serde(skip)]
     thresholds: Vec<Threshold>,
 
     /// YCSB workloads: a, b, c, or upd0..upd100
     #[arg(long, value_delimiter = ',', value_name = "W", default_values = ["a", "b"])]
+    #[serde(skip)]
     workloads: Vec<Workload>,
 
     /// shm, tcp, or both
     #[arg(long, value_delimiter = ',', value_name = "F", default_values = ["shm", "tcp"])]
+    #[serde(skip)]
     fabrics: Vec<FabricKind>,
 
     /// How often each setting runs
@@ -100,13 +100,9 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
 
-    /// Draw throughput, phases and bytes by threshold, as SVG
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
-
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    #[serde(skip)]
+    drawing: Drawing,
 }
 
 /// When a key bypasses the cache.
@@ -192,8 +188,13 @@ impl Args {
             seed: self.seed,
             cache_entries: threshold.ratio().map_or(0, |_| self.cache_entries),
             cache_threshold: threshold.ratio().unwrap_or_default(),
-            json: self.json,
         }
+    }
+
+    /// By name.
+    fn fabrics(&self) -> String {
+        let names: Vec<String> = self.fabrics.iter().map(ToString::to_string).collect();
+        names.join(" and ")
     }
 
     fn settings(&self) -> Vec<Setting> {
@@ -242,7 +243,7 @@ struct Total {
     tally: Tally,
     verified_keys: u64,
     problems: Vec<String>,
-    cluster: Option<ClusterReport>,
+    setup: Option<Setup>,
 }
 
 /// One run on a cluster of its own; `None` if it was interrupted.
@@ -276,7 +277,7 @@ fn measure(
     for result in &results {
         total.tally.merge_failures(&result.tally);
     }
-    total.cluster = Some(target.describe(&cluster));
+    total.setup = Some(Setup { fabric: args.fabrics(), ..target.describe(&cluster) });
     let [_, run] = &results[..] else { unreachable!("two phases give two results") };
     Ok((!was_interrupted).then(|| Measured::new(setting, run)))
 }
@@ -284,8 +285,7 @@ fn measure(
 /// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
-    crate::plot::check(args.plot.as_ref())?;
-    let machine = Machine::here();
+    let shell = Shell::begin_drawing("cache", &args.drawing)?;
     interrupt::watch()?;
     let settings = args.settings();
     let mut total = Total::default();
@@ -299,36 +299,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             let Setting { fabric, workload, threshold } = *setting;
             bar.set_message(format!("{fabric}, {workload}, threshold {threshold}"));
             bar.tick();
-            runs.extend(measure(args, *setting, machine.available_memory_bytes, &mut total)?);
+            runs.extend(measure(args, *setting, shell.available(), &mut total)?);
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
-    let report = Report {
-        benchmark: "cache",
-        version: env!("CARGO_PKG_VERSION"),
-        settings: Settings {
-            keys: args.keys,
-            pair_bytes: args.pair_bytes,
-            operations: args.operations,
-            rounds: args.rounds,
-            threads: args.threads,
-            coroutines: args.coroutines,
-            theta: args.theta,
-            seed: args.seed,
-            cache_entries: args.cache_entries,
-        },
-        machine,
-        cluster: total.cluster,
-        interrupted: interrupt::requested(),
-        results: runs.iter().filter_map(|runs| report::median(runs)).collect(),
-        verdict: Verdict::new(&total.tally, total.verified_keys, total.problems),
-    };
-    if let Some(path) = &args.plot {
-        report.chart().write(path)?;
-    }
-    print(&report, args.json, Report::table)?;
-    judge(&report.verdict, None)
+    let results = runs.iter().filter_map(|runs| report::median(runs)).collect();
+    let verdict = Verdict::new(&total.tally, total.verified_keys, total.problems);
+    shell.tell(args, total.setup, Found { results }, Some(verdict))
 }
 
 #[cfg(test)]

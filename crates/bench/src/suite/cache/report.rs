@@ -7,40 +7,17 @@ use fusee_cli::quantity::counted;
 use fusee_client::{FabricKind, KindStats, OpKind};
 use serde::Serialize;
 
-use super::{Setting, Threshold};
+use super::{Args, Setting, Threshold};
 use crate::driver::PhaseResult;
-use crate::machine::Machine;
 use crate::plot::{Chart, Horizontal, Line, Panel};
-use crate::report::{ClusterReport, OperationReport, PhaseReport, Verdict};
+use crate::report::{Findings, OperationReport, PhaseReport, Report};
 use crate::spread::Spread;
-
-/// What was asked for.
-#[derive(Serialize)]
-pub struct Settings {
-    pub keys: u64,
-    pub pair_bytes: usize,
-    pub operations: u64,
-    pub rounds: u16,
-    pub threads: u16,
-    pub coroutines: u16,
-    pub theta: f64,
-    pub seed: u64,
-    pub cache_entries: usize,
-}
 
 /// What came out.
 #[derive(Serialize)]
-pub struct Report {
-    pub benchmark: &'static str,
-    pub version: &'static str,
-    pub settings: Settings,
-    pub machine: Machine,
-    pub cluster: Option<ClusterReport>,
-    pub interrupted: bool,
+pub struct Found {
     /// By fabric, workload and threshold, as asked for.
     pub results: Vec<Median>,
-    #[serde(flatten)]
-    pub verdict: Verdict,
 }
 
 /// What one run gave.
@@ -150,28 +127,35 @@ pub fn median(runs: &[Measured]) -> Option<Median> {
     })
 }
 
-impl Report {
-    /// For people.
-    pub fn table(&self) -> String {
-        let settings = &self.settings;
-        let fabrics = self.groups().into_iter().map(|group| group[0].setting.fabric.to_string());
-        let mut fabrics: Vec<String> = fabrics.collect();
-        fabrics.dedup();
-        let cluster = self.cluster.as_ref();
-        let mut text = format!(
-            "index cache: {} keys, pairs of {} bytes, {} threads x {} coroutines, theta {}, {} \
-             operations a run, {} rounds{}\n\n{}{}",
-            settings.keys,
-            settings.pair_bytes,
-            settings.threads,
-            settings.coroutines,
-            settings.theta,
-            settings.operations,
-            settings.rounds,
-            if self.interrupted { ", INTERRUPTED" } else { "" },
-            cluster.map_or(String::new(), |c| c.line(&fabrics.join(" and "), &self.machine)),
-            self.verdict.table(),
-        );
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { keys, pair_bytes, threads, coroutines, theta, operations, rounds, .. } =
+            report.settings;
+        format!(
+            "index cache: {keys} keys, pairs of {pair_bytes} bytes, {threads} threads x {coroutines} \
+             coroutines, theta {theta}, {operations} operations a run, {rounds} rounds{}",
+            report.ended_early(),
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        report.findings.table()
+    }
+
+    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
+        let Args { threads, keys, pair_bytes, .. } = report.settings;
+        let sessions = counted(*threads, "session");
+        let title = format!("Index cache: {sessions} on {keys} keys of {pair_bytes} bytes");
+        Some(report.findings.chart(title))
+    }
+}
+
+impl Found {
+    /// The rows, by fabric and workload.
+    fn table(&self) -> String {
+        let mut text = String::new();
         for group in self.groups() {
             let _ = write!(
                 text,
@@ -223,7 +207,7 @@ impl Report {
     }
 
     /// As a picture: the axis is the threshold; runs without a cache are horizontal lines.
-    pub fn chart(&self) -> Chart {
+    fn chart(&self, title: String) -> Chart {
         let panel = |label, of: &dyn Fn(&Median) -> f64, fabric: Option<FabricKind>| {
             let shown = |row: &Median| fabric.is_none_or(|fabric| row.setting.fabric == fabric);
             let mut lines = Vec::new();
@@ -254,12 +238,6 @@ impl Report {
         panels.push(panel("phases per operation", &|row| row.counts.phases_mean, None));
         panels.push(panel("bytes per operation", &|row| row.counts.bytes_mean, None));
         panels.push(panel("wasted reads", &|row| row.counts.wasted_reads_mean, None));
-        let title = format!(
-            "Index cache: {} on {} keys of {} bytes",
-            counted(self.settings.threads, "session"),
-            self.settings.keys,
-            self.settings.pair_bytes
-        );
         Chart {
             title,
             x: Horizontal::Numbers("threshold"),

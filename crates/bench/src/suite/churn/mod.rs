@@ -19,21 +19,20 @@ use std::time::{Duration, Instant};
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 use fusee_client::Client;
+use serde::Serialize;
 
-use crate::machine::Machine;
 use crate::own::{self, OwnCluster};
-use crate::report::{ClusterReport, Verdict};
+use crate::report::{Output, Setup, Shell, Verdict};
 use crate::tally::Tally;
-use crate::{describe, judge, print};
 use crew::Load;
 use plan::Sizes;
-use report::{Memory, Report, Settings};
+use report::{Found, Memory};
 
 /// How often to ask the memory nodes while sessions work.
 const LOOK_PERIOD: Duration = Duration::from_millis(25);
 
 /// How to run it.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Serialize)]
 #[command(mut_arg("pool", |pool| {
     pool.help("Memory of each node, like 1GiB").default_value("256MiB")
 }))]
@@ -64,6 +63,7 @@ pub struct Args {
     /// Report every so many passes
     #[arg(long, default_value_t = 10, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(skip)]
     every: u32,
 
     /// Times that memory is filled and half of the pairs are deleted; 0: not at all
@@ -81,7 +81,12 @@ pub struct Args {
     least_share: f64,
 
     #[command(flatten)]
+    #[serde(flatten)]
     cluster: OwnCluster,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
 }
 
 impl Args {
@@ -93,27 +98,13 @@ impl Args {
                 return Err(Failure::usage(format!("--{name} must be more than 0 and at most 1")));
             }
         }
-        let OwnCluster { pair_bytes, seed, json, .. } = self.cluster;
-        own::load(pair_bytes, self.sessions, seed, json).map(drop)
+        own::load(self.cluster.pair_bytes, self.sessions, self.cluster.seed).map(drop)
     }
 
     fn load(&self) -> Load {
         Load {
             sessions: self.sessions,
             value_bytes: self.cluster.value_bytes(),
-            seed: self.cluster.seed,
-        }
-    }
-
-    fn settings(&self) -> Settings {
-        Settings {
-            sessions: self.sessions,
-            pair_bytes: self.cluster.pair_bytes,
-            fill: self.fill,
-            passes: self.passes,
-            rounds: self.rounds,
-            fill_up: self.fill_up,
-            least_share: self.least_share,
             seed: self.cluster.seed,
         }
     }
@@ -127,13 +118,13 @@ struct Sum {
     /// Keys that were read to see what they hold.
     read_back: u64,
     problems: Vec<String>,
-    cluster: Option<(ClusterReport, String)>,
+    setup: Option<Setup>,
 }
 
 impl Sum {
     /// The cluster of a part; they are alike.
     fn describe(&mut self, client: &Client) {
-        self.cluster = Some((describe(client, true, false), client.fabric().to_string()));
+        self.setup = Some(Setup::of(client, true, false));
     }
 }
 
@@ -144,30 +135,20 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if args.passes == 0 && args.rounds == 0 {
         return Err(Failure::usage("with --passes 0 and --rounds 0 there is nothing to do"));
     }
-    let machine = Machine::here();
-    sizes.check_memory(&args.cluster, machine.available_memory_bytes)?;
+    let shell = Shell::begin("churn", &args.output);
+    sizes.check_memory(&args.cluster, shell.available())?;
     interrupt::watch()?;
     let start = Instant::now();
     let mut sum = Sum::default();
     let updates = (args.passes > 0).then(|| updates::run(args, &sizes, &mut sum)).transpose()?;
     let goes_on = args.rounds > 0 && !interrupt::requested();
     let rounds = goes_on.then(|| rounds::run(args, &sizes, &mut sum)).transpose()?;
-    let (cluster, fabric) =
-        sum.cluster.ok_or_else(|| Failure::operation("no cluster was started"))?;
-    let report = Report {
-        benchmark: "churn",
-        version: env!("CARGO_PKG_VERSION"),
-        settings: args.settings(),
-        machine,
-        fabric,
-        cluster,
+    let found = Found {
         memory: Memory::new(&sizes),
         duration_s: start.elapsed().as_secs_f64(),
         updates,
         rounds,
-        interrupted: interrupt::requested(),
-        verdict: Verdict::new(&sum.tally, sum.read_back, sum.problems),
     };
-    print(&report, args.cluster.json, Report::table)?;
-    judge(&report.verdict, None)
+    let verdict = Verdict::new(&sum.tally, sum.read_back, sum.problems);
+    shell.tell(args, sum.setup, found, Some(verdict))
 }

@@ -5,28 +5,15 @@ use std::fmt::Write as _;
 use fusee_cli::quantity::{Bytes, counted};
 use serde::Serialize;
 
+use super::Args;
 use super::plan::Sizes;
 use super::rounds::Rounds;
 use super::updates::Updates;
-use crate::machine::Machine;
-use crate::report::{ClusterReport, Verdict};
+use crate::report::{Findings, Report};
 use crate::series::{Latency, thinned};
 
 /// Rows of a table for people.
 const ROWS: usize = 24;
-
-/// What was asked for.
-#[derive(Debug, Serialize)]
-pub struct Settings {
-    pub sessions: u16,
-    pub pair_bytes: usize,
-    pub fill: f64,
-    pub passes: u32,
-    pub rounds: u32,
-    pub fill_up: f64,
-    pub least_share: f64,
-    pub seed: u64,
-}
 
 /// Sizes, for one replica.
 #[derive(Debug, Serialize)]
@@ -54,43 +41,43 @@ impl Memory {
 
 /// What came out.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    pub benchmark: &'static str,
-    pub version: &'static str,
-    pub settings: Settings,
-    pub machine: Machine,
-    pub fabric: String,
-    pub cluster: ClusterReport,
+pub struct Found {
     pub memory: Memory,
     pub duration_s: f64,
     pub updates: Option<Updates>,
     pub rounds: Option<Rounds>,
-    pub interrupted: bool,
-    #[serde(flatten)]
-    pub verdict: Verdict,
 }
 
-impl Report {
-    /// For people.
-    pub fn table(&self) -> String {
-        let Memory { region_bytes, block_bytes, data_bytes, object_bytes, .. } = self.memory;
-        let mut text = format!(
-            "churn: {}, pairs of {} bytes, {object_bytes} with all that belongs to them\n\n{}\
-             memory      {} for one replica, in regions of {} and blocks of {}\n",
-            counted(self.settings.sessions, "session"),
-            self.settings.pair_bytes,
-            self.cluster.line(&self.fabric, &self.machine),
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { sessions, cluster, .. } = report.settings;
+        format!(
+            "churn: {}, pairs of {} bytes, {} with all that belongs to them",
+            counted(*sessions, "session"),
+            cluster.pair_bytes,
+            report.findings.memory.object_bytes,
+        )
+    }
+
+    fn summary(report: &Report<'_, Found>) -> String {
+        let Memory { region_bytes, block_bytes, data_bytes, .. } = report.findings.memory;
+        format!(
+            "memory      {} for one replica, in regions of {} and blocks of {}\n",
             Bytes(data_bytes),
             Bytes(region_bytes),
             Bytes(block_bytes)
-        );
-        text.push_str(&self.verdict.table());
-        let ended = if self.interrupted { ", INTERRUPTED" } else { "" };
-        let _ = writeln!(text, "duration    {:.1} s{ended}", self.duration_s);
-        if let Some(updates) = &self.updates {
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let Found { duration_s, updates, rounds, .. } = &report.findings;
+        let mut text = format!("duration    {duration_s:.1} s{}\n", report.ended_early());
+        if let Some(updates) = updates {
             updates_table(&mut text, updates);
         }
-        if let Some(rounds) = &self.rounds {
+        if let Some(rounds) = rounds {
             rounds_table(&mut text, rounds);
         }
         text

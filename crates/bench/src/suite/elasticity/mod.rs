@@ -16,7 +16,6 @@ mod load;
 mod report;
 mod steering;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::thread::scope;
 use std::time::Duration;
@@ -25,21 +24,20 @@ use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 use fusee_client::Client;
 use fusee_launch::Servers;
+use serde::Serialize;
 
 use crate::cluster::Demand;
 use crate::driver::{self, Crew, Outcome, Verified};
-use crate::machine::Machine;
 use crate::own::OwnCluster;
 use crate::phase::{Job, Phase};
-use crate::report::Verdict;
+use crate::report::{Drawing, Setup, Shell, Verdict, attempt};
 use crate::series::Meter;
 use crate::tally::Tally;
 use crate::worker::Board;
 use crate::workload::Workload;
 use crate::zipf::{Chooser, Distribution};
-use crate::{attempt, describe, judge, print};
 use load::{Done, Load};
-use report::{Report, Settings};
+use report::Found;
 use steering::{Steering, Step, Timeline};
 
 /// The skew of YCSB.
@@ -48,7 +46,7 @@ const THETA: f64 = 0.99;
 const LOADERS: usize = 2;
 
 /// How to run it.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench elasticity --plot elasticity.svg\n  \
     fusee bench elasticity --sessions 4 --more 4 --rate 0 --phase 10 --json\n\n\
@@ -81,23 +79,27 @@ pub struct Args {
 
     /// Seconds from one step to the next
     #[arg(long, default_value_t = 5.0, value_name = "S")]
+    #[serde(rename = "phase_s")]
     phase: f64,
 
     /// Seconds after which a memory node has to be a member, or has to be drained; their phases
     /// last until then if that is more than --phase
     #[arg(long, default_value_t = 60.0, value_name = "S")]
+    #[serde(rename = "limit_s")]
     limit: f64,
 
     /// Seconds between two rows of the time series
     #[arg(long, default_value_t = 0.5, value_name = "S")]
+    #[serde(rename = "interval_s")]
     interval: f64,
 
-    /// Draw the time series into this file, as SVG
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    cluster: OwnCluster,
 
     #[command(flatten)]
-    cluster: OwnCluster,
+    #[serde(skip)]
+    drawing: Drawing,
 }
 
 impl Args {
@@ -139,33 +141,18 @@ impl Args {
         let pairs = self.keys + updates;
         Demand { keys: self.keys, index_keys: self.keys, pairs, deletes: 0, processes }
     }
-
-    fn settings(&self) -> Settings {
-        Settings {
-            workload: self.workload.to_string(),
-            keys: self.keys,
-            pair_bytes: self.cluster.pair_bytes,
-            sessions: self.sessions,
-            more: self.more,
-            rate: self.rate,
-            phase_s: self.phase,
-            limit_s: self.limit,
-            interval_s: self.interval,
-            seed: self.cluster.seed,
-        }
-    }
 }
 
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
-    crate::plot::check(args.plot.as_ref())?;
-    let machine = Machine::here();
+    let shell = Shell::begin_drawing("elasticity", &args.drawing)?;
     interrupt::watch()?;
     let threads = args.sessions + args.more;
-    let (target, mut servers) = args.cluster.open(args.demand(), threads, &machine)?;
+    let (target, mut servers) = args.cluster.open(args.demand(), threads, shell.available())?;
     let client = &target.client;
-    let cluster = describe(client, true, false);
+    // Before memory nodes come and go.
+    let setup = Setup::of(client, true, false);
     let board = Board::new(args.cluster.pair_bytes, args.cluster.seed);
     let crew = Crew { threads: LOADERS, coroutines: 1, first_thread: 0 };
     let insert = Job::Insert { keys: args.keys };
@@ -184,27 +171,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let verified: Verified = attempt(&mut problems, driver::verify(client, &board, logs));
     tally.merge_failures(&verified.tally);
     let members = attempt(&mut problems, report::members(client));
-    let report = Report {
-        benchmark: "elasticity",
-        version: env!("CARGO_PKG_VERSION"),
-        settings: args.settings(),
-        machine,
-        fabric: client.fabric().to_string(),
-        cluster,
+    let found = Found {
         joined: timeline.joined,
         drained: timeline.drained,
         members,
         events: timeline.events,
         phases: timeline.phases,
         intervals: timeline.intervals,
-        interrupted: interrupt::requested(),
-        verdict: Verdict::new(&tally, verified.keys, problems),
     };
-    if let Some(path) = &args.plot {
-        report.chart().write(path)?;
-    }
-    print(&report, args.cluster.json, Report::table)?;
-    judge(&report.verdict, None)
+    shell.tell(args, Some(setup), found, Some(Verdict::new(&tally, verified.keys, problems)))
 }
 
 /// Runs the load through the script.

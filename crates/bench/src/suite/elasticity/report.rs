@@ -11,31 +11,16 @@ use fusee_cli::standing::state_name;
 use fusee_client::{Client, View};
 use serde::Serialize;
 
+use super::Args;
 use super::load::Load;
-use crate::machine::Machine;
 use crate::plot::{Chart, Horizontal, Line, Mark, Panel};
-use crate::report::{ClusterReport, Verdict};
+use crate::report::{Findings, Report};
 use crate::series::{Latency, Operations, Sample, operations, thinned};
 
 /// Rows of the time series that the table for people has at most.
 const ROWS: usize = 40;
 /// The operations of the load.
 const KINDS: [&str; 2] = ["search", "update"];
-
-/// What was asked for.
-#[derive(Debug, Serialize)]
-pub struct Settings {
-    pub workload: String,
-    pub keys: u64,
-    pub pair_bytes: usize,
-    pub sessions: u16,
-    pub more: u16,
-    pub rate: u64,
-    pub phase_s: f64,
-    pub limit_s: f64,
-    pub interval_s: f64,
-    pub seed: u64,
-}
 
 /// A row of the time series.
 #[derive(Debug, Serialize)]
@@ -157,13 +142,7 @@ fn held(view: &View) -> BTreeMap<String, Held> {
 
 /// What came out.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    pub benchmark: &'static str,
-    pub version: &'static str,
-    pub settings: Settings,
-    pub machine: Machine,
-    pub fabric: String,
-    pub cluster: ClusterReport,
+pub struct Found {
     pub joined: Option<Joined>,
     pub drained: Option<Drained>,
     /// How all memory nodes stand in the end.
@@ -172,29 +151,47 @@ pub struct Report {
     pub events: Vec<Event>,
     pub phases: Vec<PhaseRow>,
     pub intervals: Vec<Interval>,
-    pub interrupted: bool,
-    #[serde(flatten)]
-    pub verdict: Verdict,
 }
 
-impl Report {
-    /// For people.
-    pub fn table(&self) -> String {
-        let settings = &self.settings;
-        let pace = match settings.rate {
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { workload, keys, rate, cluster, .. } = report.settings;
+        let pace = match rate {
             0 => "as fast as they can".into(),
             rate => format!("{rate} operations a second each"),
         };
-        let mut text = format!(
-            "elasticity under YCSB {}: {} keys, pairs of {} bytes, sessions work {pace}\n\n{}",
-            settings.workload,
-            settings.keys,
-            settings.pair_bytes,
-            self.cluster.line(&self.fabric, &self.machine)
-        );
-        text.push_str(&self.verdict.table());
-        text.push_str(&self.moves());
-        let ended = if self.interrupted { "  INTERRUPTED" } else { "" };
+        format!(
+            "elasticity under YCSB {workload}: {keys} keys, pairs of {} bytes, sessions work {pace}",
+            cluster.pair_bytes,
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let found = &report.findings;
+        let mut text = found.moves();
+        found.phases(&mut text, report.interrupted);
+        let _ = writeln!(text, "\n{:>10}{:>10}{:>9}{:>12}", "s", "sessions", "members", "ops/s");
+        for row in thinned(&found.intervals, ROWS) {
+            let _ = writeln!(
+                text,
+                "{:>10.2}{:>10}{:>9}{:>12.0}",
+                row.to_s, row.sessions, row.members, row.ops_per_s
+            );
+        }
+        text
+    }
+
+    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
+        let (workload, fabric) = (report.settings.workload, report.fabric());
+        Some(report.findings.chart(format!("Elasticity: YCSB {workload}, {fabric}")))
+    }
+}
+
+impl Found {
+    fn phases(&self, text: &mut String, interrupted: bool) {
+        let ended = if interrupted { "  INTERRUPTED" } else { "" };
         let _ = writeln!(
             text,
             "\n{:<26}{:>10}{:>10}{:>12}{:>13}{:>13}  nodes: subtables + regions{ended}",
@@ -222,15 +219,6 @@ impl Report {
                 nodes.join(", ")
             );
         }
-        let _ = writeln!(text, "\n{:>10}{:>10}{:>9}{:>12}", "s", "sessions", "members", "ops/s");
-        for row in thinned(&self.intervals, ROWS) {
-            let _ = writeln!(
-                text,
-                "{:>10.2}{:>10}{:>9}{:>12.0}",
-                row.to_s, row.sessions, row.members, row.ops_per_s
-            );
-        }
-        text
     }
 
     /// Who came and who went, for people.
@@ -252,7 +240,7 @@ impl Report {
     }
 
     /// The time series as a picture.
-    pub fn chart(&self) -> Chart {
+    fn chart(&self, title: String) -> Chart {
         let line = |name: &str, value: &dyn Fn(&Interval) -> Option<f64>| {
             let points = self.intervals.iter().filter_map(|i| Some((i.to_s, value(i)?)));
             Line::new(name, points.collect())
@@ -266,7 +254,7 @@ impl Report {
         let members = line("memory nodes", &|i| Some(i.members as f64));
         let panel = |label, logarithmic, lines| Panel { label, logarithmic, lines };
         Chart {
-            title: format!("Elasticity: YCSB {}, {}", self.settings.workload, self.fabric),
+            title,
             x: Horizontal::Seconds,
             panels: vec![
                 panel("operations/s", false, vec![throughput]),

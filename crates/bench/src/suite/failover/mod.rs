@@ -21,23 +21,22 @@ use fusee_cli::interrupt;
 use fusee_client::{Client, MnId};
 use fusee_launch::Servers;
 use fusee_linearizability::{Answer, Call};
+use serde::Serialize;
 
 use crate::check::check;
 use crate::clock::{Clock, monotonic_ns};
 use crate::cluster::Demand;
 use crate::driver::{self, Verified};
-use crate::machine::Machine;
 use crate::own::OwnCluster;
 use crate::record::{End, Entry, Keep, Packed};
-use crate::report::{ClusterReport, Errors};
+use crate::report::{Errors, Output, Setup, Shell, attempt};
 use crate::tally::Tally;
 use crate::verify::Log;
 use crate::worker::{Board, Worker};
 use crate::zipf::{Chooser, Distribution};
-use crate::{attempt, describe, print};
 use gaps::Pauses;
 use load::{Load, Trace};
-use report::{Report, Settings, Stages};
+use report::{Found, Stages};
 use watch::Watch;
 
 /// The skew of YCSB.
@@ -50,7 +49,7 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(5);
 
 /// How to run it.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench failover --spare\n  \
     fusee bench failover --fabric tcp --victim mn0 --json\n\n\
@@ -59,6 +58,7 @@ const POLL: Duration = Duration::from_millis(5);
 pub struct Args {
     /// The memory node to kill: mn0 is the first
     #[arg(long, default_value = "mn1", value_name = "NODE")]
+    #[serde(skip)]
     victim: String,
 
     /// Start one more memory node, which takes the place of the lost one
@@ -82,14 +82,21 @@ pub struct Args {
 
     /// Seconds before the kill
     #[arg(long, default_value_t = 3.0, value_name = "S")]
+    #[serde(rename = "before_s")]
     before: f64,
 
     /// Seconds that the load goes on after it
     #[arg(long, default_value_t = 5.0, value_name = "S")]
+    #[serde(rename = "after_s")]
     after: f64,
 
     #[command(flatten)]
+    #[serde(flatten)]
     cluster: OwnCluster,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
 }
 
 impl Args {
@@ -130,30 +137,19 @@ impl Args {
             processes,
         }
     }
-
-    fn settings(&self) -> Settings {
-        Settings {
-            keys: self.keys,
-            pair_bytes: self.cluster.pair_bytes,
-            threads: self.threads,
-            rate: self.rate,
-            before_s: self.before,
-            after_s: self.after,
-            spare: self.spare,
-            seed: self.cluster.seed,
-        }
-    }
 }
 
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
-    let machine = Machine::here();
+    let shell = Shell::begin("failover", &args.output);
     interrupt::watch()?;
-    let (target, mut servers) = args.cluster.open(args.demand(), args.threads, &machine)?;
+    let available = shell.available();
+    let (target, mut servers) = args.cluster.open(args.demand(), args.threads, available)?;
     let client = &target.client;
     let victim = args.victim(client)?;
-    let cluster = describe(client, true, false);
+    // Before it loses a memory node.
+    let setup = Setup::of(client, true, false);
     if args.spare {
         servers.add_memory_node()?;
         wait_for_members(client, usize::from(args.cluster.memory_nodes) + 1)?;
@@ -163,9 +159,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     board.keep = Keep::All;
     let loaded = load_keys(client, &board, args.keys)?;
     let disturbed = disturb(args, client, &board, victim, &mut servers)?;
-    let report = judge(args, &target.client, &board, loaded, disturbed, (machine, cluster));
-    print(&report, args.cluster.json, Report::table)?;
-    verdict(&report)
+    let found = judge(args, client, &board, loaded, disturbed);
+    shell.tell(args, Some(setup), found, None)
 }
 
 fn wait_for_members(client: &Client, count: usize) -> Result<(), Failure> {
@@ -274,8 +269,7 @@ fn judge(
     board: &Board,
     loaded: Trace,
     disturbed: Disturbed<'_>,
-    (machine, cluster): (Machine, ClusterReport),
-) -> Report {
+) -> Found {
     let Disturbed { traces, begun, killed, ended, watch } = disturbed;
     let operations_before = answered(&traces, begun, killed);
     let operations_after = answered(&traces, killed, ended);
@@ -303,13 +297,7 @@ fn judge(
     let wrong_reads = tally.mismatch_count();
     tally.merge_failures(&verified.tally);
     let ms = |time: Duration| time.as_secs_f64() * 1000.0;
-    Report {
-        benchmark: "failover",
-        version: env!("CARGO_PKG_VERSION"),
-        settings: args.settings(),
-        machine,
-        fabric: client.fabric().to_string(),
-        cluster,
+    Found {
         victim: args.victim.clone(),
         pauses_before,
         pauses_after,
@@ -347,25 +335,4 @@ fn put_together(traces: impl Iterator<Item = Trace>) -> (Vec<Log>, Vec<Packed>) 
         entries.append(&mut kept);
     }
     (logs, entries)
-}
-
-/// Fails if an answer was wrong, or the run is not whole.
-fn verdict(report: &Report) -> Result<(), Failure> {
-    let mut wrong = report.problems.clone();
-    if report.lost_writes > 0 || report.wrong_reads > 0 {
-        let (lost, reads) = (report.lost_writes, report.wrong_reads);
-        wrong.push(format!("{lost} lost writes, {reads} wrong reads"));
-    }
-    if !report.linearizable {
-        let check = &report.check;
-        let (bad, undecided) = (check.violations, check.undecided_keys);
-        wrong.push(format!("{bad} keys are not linearizable, {undecided} undecided"));
-    }
-    match interrupt::failure() {
-        _ if !wrong.is_empty() => {
-            Err(Failure::operation(format!("the benchmark failed: {}", wrong.join("; "))))
-        }
-        Some(interrupted) => Err(interrupted),
-        None => Ok(()),
-    }
 }

@@ -5,23 +5,10 @@ use std::fmt::Write as _;
 use fusee_cli::quantity::counted;
 use serde::Serialize;
 
+use super::Args;
 use super::gaps::Pauses;
 use crate::check::CheckReport;
-use crate::machine::Machine;
-use crate::report::{ClusterReport, Errors};
-
-/// What was asked for.
-#[derive(Debug, Serialize)]
-pub struct Settings {
-    pub keys: u64,
-    pub pair_bytes: usize,
-    pub threads: u16,
-    pub rate: u64,
-    pub before_s: f64,
-    pub after_s: f64,
-    pub spare: bool,
-    pub seed: u64,
-}
+use crate::report::{Errors, Findings, Report};
 
 /// The stages of the change, in milliseconds, as the master measured them.
 #[derive(Debug, Serialize)]
@@ -34,13 +21,7 @@ pub struct Stages {
 
 /// What came out.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    pub benchmark: &'static str,
-    pub version: &'static str,
-    pub settings: Settings,
-    pub machine: Machine,
-    pub fabric: String,
-    pub cluster: ClusterReport,
+pub struct Found {
     /// The memory node that was killed.
     pub victim: String,
     /// The longest times without an acknowledged write before the kill, for comparison.
@@ -73,36 +54,63 @@ pub struct Report {
     pub examples: Vec<String>,
 }
 
-impl Report {
-    /// For people.
-    pub fn table(&self) -> String {
-        let settings = &self.settings;
-        let spare = if settings.spare { " and a spare" } else { "" };
-        let mut text = format!(
-            "kill -9 of {} in a cluster of {} memory nodes{spare}, under YCSB A:\n\
-             {} keys, pairs of {} bytes, {}, {} operations a second\n\n{}\
-             operations  {} before the kill, {} after it\n",
-            self.victim,
-            self.cluster.memory_nodes,
-            settings.keys,
-            settings.pair_bytes,
-            counted(settings.threads, "session"),
-            settings.rate,
-            self.cluster.line(&self.fabric, &self.machine),
-            self.operations_before,
-            self.operations_after,
-        );
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { keys, threads, rate, spare, cluster, .. } = report.settings;
+        let nodes = cluster.memory_nodes;
+        let spare = if *spare { " and a spare" } else { "" };
+        format!(
+            "kill -9 of {} in a cluster of {nodes} memory nodes{spare}, under YCSB A:\n\
+             {keys} keys, pairs of {} bytes, {}, {rate} operations a second",
+            report.findings.victim,
+            cluster.pair_bytes,
+            counted(*threads, "session"),
+        )
+    }
+
+    fn summary(report: &Report<'_, Found>) -> String {
+        let found = &report.findings;
+        let mut text = String::new();
+        found.operations(&mut text);
+        found.view(&mut text);
+        found.answers(&mut text);
+        text
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut wrong = self.problems.clone();
+        if self.lost_writes > 0 || self.wrong_reads > 0 {
+            let (lost, reads) = (self.lost_writes, self.wrong_reads);
+            wrong.push(format!("{lost} lost writes, {reads} wrong reads"));
+        }
+        if !self.linearizable {
+            let (bad, undecided) = (self.check.violations, self.check.undecided_keys);
+            wrong.push(format!("{bad} keys are not linearizable, {undecided} undecided"));
+        }
+        wrong
+    }
+}
+
+impl Found {
+    fn operations(&self, text: &mut String) {
         let (before, after) = (&self.pauses_before, &self.pauses_after);
         let _ = writeln!(
             text,
-            "no write    for {:.1} ms at most after the kill; of one session for {:.1} ms (before: \
+            "operations  {} before the kill, {} after it\n\
+             no write    for {:.1} ms at most after the kill; of one session for {:.1} ms (before: \
              {:.1} and {:.1} ms)",
+            self.operations_before,
+            self.operations_after,
             after.overall_ms,
             after.worst_session_ms(),
             before.overall_ms,
             before.worst_session_ms()
         );
-        self.view(&mut text);
+    }
+
+    fn answers(&self, text: &mut String) {
         let _ = writeln!(
             text,
             "errors      {}, {} opened again",
@@ -135,7 +143,6 @@ impl Report {
         for line in check.explanation.iter().flat_map(|text| text.lines()) {
             let _ = writeln!(text, "            {line}");
         }
-        text
     }
 
     fn view(&self, text: &mut String) {

@@ -12,7 +12,6 @@ mod load;
 mod report;
 mod watch;
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -20,19 +19,19 @@ use std::time::{Duration, Instant};
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 use fusee_client::Client;
+use serde::Serialize;
 
 use crate::args::{ClusterArgs, LoadArgs};
 use crate::cluster::{self, Demand};
 use crate::driver::{self, Verified};
-use crate::machine::Machine;
+use crate::own;
 use crate::progress::bar;
-use crate::report::Verdict;
+use crate::report::{Drawing, Shell, Verdict, attempt};
 use crate::series::{Meter, Sample, operations, take_all};
 use crate::tally::Tally;
 use crate::worker::Board;
-use crate::{attempt, judge, own, print};
 use load::{Done, Load, Role};
-use report::{Interval, Report, Settings};
+use report::{Found, Interval};
 use watch::{Stages, Watch};
 
 /// How often to look for the next view.
@@ -41,7 +40,7 @@ const POLL: Duration = Duration::from_micros(500);
 const SHOWN: Duration = Duration::from_millis(100);
 
 /// How to run it.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench growth --plot growth.svg\n  \
     fusee bench growth --keys 10000000 --json > growth.json\n\n\
@@ -78,6 +77,7 @@ pub struct Args {
 
     /// Seconds between two rows of the time series
     #[arg(long, default_value_t = 1.0, value_name = "S")]
+    #[serde(rename = "interval_s")]
     interval: f64,
 
     /// Start of all random sequences
@@ -86,17 +86,15 @@ pub struct Args {
 
     /// Keep the keys in the cluster of --master
     #[arg(long, requires = "master")]
+    #[serde(skip)]
     keep: bool,
 
-    /// Draw the time series into this file, as SVG
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
-
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    #[serde(skip)]
+    drawing: Drawing,
 
     #[command(flatten)]
+    #[serde(skip)]
     cluster: ClusterArgs,
 }
 
@@ -113,7 +111,7 @@ impl Args {
     }
 
     fn load(&self) -> Result<LoadArgs, Failure> {
-        own::load(self.pair_bytes, self.sessions(), self.seed, self.json)
+        own::load(self.pair_bytes, self.sessions(), self.seed)
     }
 
     fn demand(&self) -> Demand {
@@ -122,29 +120,15 @@ impl Args {
         // to clients is a part of what growth costs.
         Demand { keys: self.keys, index_keys: 1, pairs, deletes: 0, processes: 1 }
     }
-
-    fn settings(&self) -> Settings {
-        Settings {
-            keys: self.keys,
-            pair_bytes: self.pair_bytes,
-            inserters: self.inserters,
-            readers: self.readers,
-            writers: self.writers,
-            rate: self.rate,
-            interval_s: self.interval,
-            seed: self.seed,
-        }
-    }
 }
 
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
-    crate::plot::check(args.plot.as_ref())?;
-    let machine = Machine::here();
+    let shell = Shell::begin_drawing("growth", &args.drawing)?;
     interrupt::watch()?;
-    let available = machine.available_memory_bytes;
-    let target = cluster::open(args.demand(), &args.load()?, &args.cluster, available)?;
+    let load = args.load()?;
+    let target = cluster::open(args.demand(), &load, &args.cluster, shell.available())?;
     let client = &target.client;
     if args.cluster.master.is_some() {
         driver::clean_up(client, args.keys)?;
@@ -164,13 +148,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         attempt(&mut problems, driver::clean_up(client, board.frontier.claimed()));
     }
     let view = client.view();
-    let report = Report {
-        benchmark: "growth",
-        version: env!("CARGO_PKG_VERSION"),
-        settings: args.settings(),
-        machine,
-        fabric: client.fabric().to_string(),
-        cluster: target.describe(&args.cluster),
+    let found = Found {
         duration_s: grown.duration.as_secs_f64(),
         slots_per_bucket: view.geometry.slots_per_bucket,
         subtable_slots: view.geometry.subtable_slots(),
@@ -180,14 +158,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         stages: grown.stages,
         calm: operations(&grown.all.calm, grown.duration.as_secs_f64()),
         changing: operations(&grown.all.changing, grown.duration.as_secs_f64()),
-        interrupted: interrupt::requested(),
-        verdict: Verdict::new(&tally, verified.keys, problems),
     };
-    if let Some(path) = &args.plot {
-        report.chart().write(path)?;
-    }
-    print(&report, args.json, Report::table)?;
-    judge(&report.verdict, None)
+    let verdict = Verdict::new(&tally, verified.keys, problems);
+    shell.tell(args, Some(target.describe(&args.cluster)), found, Some(verdict))
 }
 
 /// What the run gave.

@@ -6,10 +6,10 @@ use std::time::Duration;
 use fusee_client::View;
 use serde::Serialize;
 
+use super::Args;
 use super::watch::{Growth, Stages, load_factor};
-use crate::machine::Machine;
 use crate::plot::{Chart, Horizontal, Line, Mark, Panel};
-use crate::report::{ClusterReport, Verdict};
+use crate::report::{Findings, Report};
 use crate::series::{Latency, Operations, Sample, operations, thinned};
 use crate::worker::Board;
 
@@ -19,19 +19,6 @@ const ROWS: usize = 24;
 const MARKS: usize = 50;
 /// The operations of the load, in this order.
 const KINDS: [&str; 3] = ["insert", "search", "update"];
-
-/// What was asked for.
-#[derive(Debug, Serialize)]
-pub struct Settings {
-    pub keys: u64,
-    pub pair_bytes: usize,
-    pub inserters: u16,
-    pub readers: u16,
-    pub writers: u16,
-    pub rate: u64,
-    pub interval_s: f64,
-    pub seed: u64,
-}
 
 /// A row of the time series.
 #[derive(Debug, Serialize)]
@@ -64,13 +51,7 @@ impl Interval {
 
 /// What came out.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    pub benchmark: &'static str,
-    pub version: &'static str,
-    pub settings: Settings,
-    pub machine: Machine,
-    pub fabric: String,
-    pub cluster: ClusterReport,
+pub struct Found {
     /// Until the last key was there.
     pub duration_s: f64,
     pub slots_per_bucket: u8,
@@ -84,43 +65,52 @@ pub struct Report {
     pub calm: Operations,
     /// Operations during which it was changing.
     pub changing: Operations,
-    pub interrupted: bool,
-    #[serde(flatten)]
-    pub verdict: Verdict,
 }
 
-impl Report {
-    fn last(&self) -> Option<&Interval> {
-        self.intervals.last()
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let (found, args) = (&report.findings, report.settings);
+        format!(
+            "growth of an index from {} subtables of {} slots, {} in a bucket: {} keys, pairs of {} \
+             bytes,\nsessions: {} to insert, {} to read and {} to update {} times a second together",
+            found.subtables_at_start,
+            found.subtable_slots,
+            found.slots_per_bucket,
+            args.keys,
+            args.pair_bytes,
+            args.inserters,
+            args.readers,
+            args.writers,
+            args.rate,
+        )
     }
 
-    /// For people.
-    pub fn table(&self) -> String {
-        let settings = &self.settings;
-        let mut text = format!(
-            "growth of an index from {} subtables of {} slots, {} in a bucket: {} keys, pairs of {} \
-             bytes,\nsessions: {} to insert, {} to read and {} to update {} times a second together\n\n{}",
-            self.subtables_at_start,
-            self.subtable_slots,
-            self.slots_per_bucket,
-            settings.keys,
-            settings.pair_bytes,
-            settings.inserters,
-            settings.readers,
-            settings.writers,
-            settings.rate,
-            self.cluster.line(&self.fabric, &self.machine)
-        );
-        self.outcome(&mut text);
-        text.push_str(&self.verdict.table());
-        self.latencies(&mut text);
-        self.series(&mut text);
+    fn summary(report: &Report<'_, Found>) -> String {
+        let mut text = String::new();
+        report.findings.outcome(&mut text, report.ended_early());
         text
     }
 
-    fn outcome(&self, text: &mut String) {
-        let ended = if self.interrupted { ", INTERRUPTED" } else { "" };
-        if let Some(last) = self.last() {
+    fn rows(report: &Report<'_, Found>) -> String {
+        let mut text = String::new();
+        report.findings.latencies(&mut text);
+        report.findings.series(&mut text);
+        text
+    }
+
+    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
+        let Args { keys, pair_bytes, .. } = report.settings;
+        let fabric = report.fabric();
+        let title = format!("Growth: {keys} keys, pairs of {pair_bytes} bytes, {fabric}");
+        Some(report.findings.chart(title))
+    }
+}
+
+impl Found {
+    fn outcome(&self, text: &mut String, ended: &str) {
+        if let Some(last) = self.intervals.last() {
             let _ = writeln!(
                 text,
                 "inserted    {} keys in {:.2} s: {:.1} kops/s{ended}\n\
@@ -203,7 +193,7 @@ impl Report {
     }
 
     /// The time series as a picture.
-    pub fn chart(&self) -> Chart {
+    fn chart(&self, title: String) -> Chart {
         let line = |name: &str, value: &dyn Fn(&Interval) -> Option<f64>| {
             let points = self.intervals.iter().filter_map(|i| Some((i.to_s, value(i)?)));
             Line::new(name, points.collect())
@@ -220,10 +210,7 @@ impl Report {
         let when_it_grew = Line::new("when it grew", grew.collect());
         let subtables = line("subtables", &|i| Some(i.subtables as f64));
         Chart {
-            title: format!(
-                "Growth: {} keys, pairs of {} bytes, {}",
-                self.settings.keys, self.settings.pair_bytes, self.fabric
-            ),
+            title,
             x: Horizontal::Seconds,
             panels: vec![
                 panel("operations/s", false, by_kind("", &|latency| latency.per_s)),

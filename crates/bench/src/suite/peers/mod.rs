@@ -25,12 +25,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fusee_cli::failure::Failure;
+use fusee_cli::quantity::counted;
 use fusee_client::FabricKind;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde::Serialize;
 
 use crate::loaded::{NODES, Size};
+use crate::report::{Findings, Output, Report, Shell};
 use crate::samples::Samples;
 use crate::spread::Spread;
 use crate::store::{Pipelined, Request, Store};
@@ -49,7 +51,7 @@ const THETA: f64 = 0.99;
 const POPULAR: u64 = 1;
 
 /// How to run it.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Serialize)]
 #[command(
     after_help = "Who takes part: fusee-shm, fusee-tcp, lmdb; memcached-unix, memcached-tcp, \
     redis-unix, redis-tcp, if memcached and redis-server are installed.\n\nExamples:\n  \
@@ -60,20 +62,24 @@ const POPULAR: u64 = 1;
 )]
 pub struct Args {
     #[command(flatten)]
+    #[serde(flatten)]
     size: Size,
 
     /// YCSB workloads
     #[arg(long, value_delimiter = ',', default_value = "a,b,c", value_name = "A,B,C")]
+    #[serde(skip)]
     workloads: Vec<Workload>,
 
     /// Requests in flight
     #[arg(long, value_delimiter = ',', default_value = "1,16", value_name = "N,N",
           value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[serde(skip)]
     depths: Vec<u16>,
 
     /// Client threads, the same number for everybody
     #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,N",
           value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[serde(skip)]
     threads: Vec<u16>,
 
     /// Memory nodes of FUSEE: at least as many as replicas
@@ -99,11 +105,12 @@ pub struct Args {
 
     /// Who takes part [default: all that are installed]
     #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
+    #[serde(skip)]
     only: Vec<String>,
 
-    /// Print one JSON object instead of tables
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
 }
 
 /// A store that takes part. All pairs have been put when it is made, and a session that it opens
@@ -152,15 +159,7 @@ const MEMCACHED: &str = "memcached";
 const REDIS: &str = "redis-server";
 
 #[derive(Debug, Serialize)]
-struct Report {
-    keys: u32,
-    pair_bytes: u32,
-    index_replicas: u8,
-    data_replicas: u8,
-    memory_nodes: u16,
-    connections: u16,
-    rounds: u32,
-    operations: u32,
+struct Found {
     absent: Vec<String>,
     runs: Vec<Run>,
 }
@@ -182,6 +181,7 @@ struct Run {
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     temporary::end_with_signals()?;
+    let shell = Shell::begin("peers", &args.output);
     let (size, connections) = (args.size, args.connections);
     let way = Way { size, memory_nodes: args.memory_nodes, connections };
     if let Some(unknown) = args.only.iter().find(|n| !ALL.iter().any(|(name, ..)| name == n)) {
@@ -211,23 +211,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             }
         }
     }
-    let report = Report {
-        keys: size.keys,
-        pair_bytes: size.pair_bytes,
-        index_replicas: size.index_replicas,
-        data_replicas: size.data_replicas,
-        memory_nodes: args.memory_nodes,
-        connections,
-        rounds: args.rounds,
-        operations: args.operations,
-        absent,
-        runs,
-    };
-    match args.json {
-        true => println!("{}", serde_json::to_string(&report).expect("a report has a form")),
-        false => print!("{}", tables(&report)),
-    }
-    Ok(())
+    shell.tell(args, None, Found { absent, runs }, None)
 }
 
 /// All rounds of one workload.
@@ -297,20 +281,29 @@ fn requests(args: &Args, workload: Workload, chooser: &Chooser, round: u64) -> V
     (0..args.operations).map(request).collect()
 }
 
-fn tables(report: &Report) -> String {
-    let Report { keys, pair_bytes, index_replicas, data_replicas, rounds, operations, .. } = report;
-    let Report { memory_nodes, connections, .. } = report;
-    let mut text = format!(
-        "{keys} pairs of {pair_bytes} bytes, FUSEE with {index_replicas} index and \
-         {data_replicas} data replicas on {memory_nodes} memory nodes, others by {connections} \
-         connections of each thread; {rounds} rounds of {operations} operations: medians (spread)\n"
-    );
-    for Run { workload, depth, threads, ns, server_cpu_ns, times_of } in &report.runs {
-        let threads = match threads {
-            1 => String::from("1 thread"),
-            _ => format!("{threads} threads"),
-        };
-        text += &format!("\nYCSB {workload}, {threads}, {depth} in flight\n");
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { size, memory_nodes, connections, rounds, operations, .. } = report.settings;
+        let Size { keys, pair_bytes, index_replicas, data_replicas, .. } = size;
+        format!(
+            "{keys} pairs of {pair_bytes} bytes, FUSEE with {index_replicas} index and \
+             {data_replicas} data replicas on {memory_nodes} memory nodes, others by {connections} \
+             connections of each thread; {rounds} rounds of {operations} operations: medians (spread)"
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        report.findings.runs.iter().map(Run::table).collect()
+    }
+}
+
+impl Run {
+    fn table(&self) -> String {
+        let Run { workload, depth, threads, ns, server_cpu_ns, times_of } = self;
+        let mut text =
+            format!("\nYCSB {workload}, {}, {depth} in flight\n", counted(*threads, "thread"));
         let names: Vec<&String> = times_of.keys().collect();
         text += &format!("{:<16}{:>10}{:>26}", "", "ns", "server's processor, ns");
         names.iter().for_each(|name| text += &format!("{:>28}", format!("x {name}")));
@@ -329,8 +322,8 @@ fn tables(report: &Report) -> String {
             }
             text += "\n";
         }
+        text
     }
-    text
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use fusee_client::FabricKind;
 use serde::Serialize;
 
 use crate::loaded::Size;
+use crate::report::{Findings, Output, Report, Shell};
 use crate::samples::Samples;
 use crate::spread::Spread;
 use crate::temporary::{self, is_installed};
@@ -34,7 +35,7 @@ const SMALL: u32 = 32;
 const WORD_BYTES: u32 = 8;
 
 /// How to run it.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Who takes part: shm, tcp; ucx-posix, if ucx_perftest is installed; \
     libfabric-tcp, if\nfi_pingpong is. (It listens on all addresses while it runs.)\n\nExamples:\n  \
     fusee bench raw\n  \
@@ -62,11 +63,12 @@ pub struct Args {
 
     /// Who takes part [default: all that are installed]
     #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
+    #[serde(skip)]
     only: Vec<Transport>,
 
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,10 +120,7 @@ impl Transport {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
-    rounds: u32,
-    operations: u32,
-    trips: u32,
+struct Found {
     absent: Vec<&'static str>,
     runs: Vec<Run>,
 }
@@ -146,6 +145,7 @@ type All = BTreeMap<(Transport, Verb), Samples>;
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     temporary::end_with_signals()?;
+    let shell = Shell::begin("raw", &args.output);
     let (transports, absent) = who(args)?;
     let largest = args.bytes.iter().copied().max().unwrap_or(WORD_BYTES);
     let mut own = Own::new(&transports, largest)?;
@@ -160,13 +160,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             }
         }
     }
-    let Args { rounds, operations, trips, .. } = *args;
-    let report = Report { rounds, operations, trips, absent, runs: runs(&all) };
-    match args.json {
-        true => println!("{}", serde_json::to_string(&report).expect("a report has a form")),
-        false => print!("{}", table(&report)),
-    }
-    Ok(())
+    shell.tell(args, None, Found { absent, runs: runs(&all) }, None)
 }
 
 /// Who takes part, and who cannot.
@@ -284,29 +278,38 @@ fn beside(all: &All, transport: Transport, verb: Verb) -> Option<(&'static str, 
     }
 }
 
-fn table(report: &Report) -> String {
-    let Report { rounds, operations, trips, .. } = report;
-    let mut text = format!(
-        "one at a time, from the processor's cache; {rounds} rounds of {operations} operations over \
-         shared memory and {trips} over TCP: medians (spread), ns\n\n\
-         {:<15}{:<9}{:>6}{:>26}{:>27}{:>26}{:>22}\n",
-        "", "", "bytes", "", "beside", "", "x"
-    );
-    for run in &report.runs {
-        let beside_ns = run.beside_ns.map(|ns| spread(&ns, 0)).unwrap_or_default();
-        let times = run.times.map(|times| spread(&times, 2)).unwrap_or_default();
-        text += format!(
-            "{:<15}{:<9}{:>6}{:>26}{:>27}{beside_ns:>26}{times:>22}",
-            run.transport,
-            run.verb,
-            run.bytes,
-            spread(&run.ns, 0),
-            run.beside.unwrap_or_default(),
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { rounds, operations, trips, .. } = report.settings;
+        format!(
+            "one at a time, from the processor's cache; {rounds} rounds of {operations} operations over \
+             shared memory and {trips} over TCP: medians (spread), ns"
         )
-        .trim_end();
-        text += "\n";
     }
-    text
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let mut text = format!(
+            "\n{:<15}{:<9}{:>6}{:>26}{:>27}{:>26}{:>22}\n",
+            "", "", "bytes", "", "beside", "", "x"
+        );
+        for run in &report.findings.runs {
+            let beside_ns = run.beside_ns.map(|ns| spread(&ns, 0)).unwrap_or_default();
+            let times = run.times.map(|times| spread(&times, 2)).unwrap_or_default();
+            text += format!(
+                "{:<15}{:<9}{:>6}{:>26}{:>27}{beside_ns:>26}{times:>22}",
+                run.transport,
+                run.verb,
+                run.bytes,
+                spread(&run.ns, 0),
+                run.beside.unwrap_or_default(),
+            )
+            .trim_end();
+            text += "\n";
+        }
+        text
+    }
 }
 
 fn spread(Spread { median, least, most }: &Spread, digits: usize) -> String {

@@ -21,15 +21,14 @@ use fusee_cli::interrupt;
 use fusee_client::{Client, FabricKind};
 use fusee_control::master::Recovery;
 use fusee_launch::Servers;
+use serde::Serialize;
 
 use crate::cluster::Demand;
-use crate::machine::Machine;
 use crate::own::OwnCluster;
-use crate::report::Verdict;
+use crate::report::{Output, Setup, Shell, Verdict};
 use crate::tally::Tally;
-use crate::{describe, judge, print};
 use doomed::{Doomed, Task};
-use report::{PAPER, Report, Round, Settings, Summary};
+use report::{Found, PAPER, Round, Summary};
 use writer::{Done, Writer};
 
 /// Updates beyond those asked for that a client may get to before it is dead.
@@ -49,7 +48,7 @@ const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
 const RECOVERY_POLL: Duration = Duration::from_millis(1);
 
 /// How to measure it.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench recovery\n  \
     fusee bench recovery --fabric tcp --rounds 20 --json\n\n\
@@ -71,7 +70,12 @@ pub struct Args {
     keys: u64,
 
     #[command(flatten)]
+    #[serde(flatten)]
     cluster: OwnCluster,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
 }
 
 impl Args {
@@ -86,9 +90,9 @@ impl Args {
 
 /// Measures it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let machine = Machine::here();
+    let shell = Shell::begin("recovery", &args.output);
     interrupt::watch()?;
-    let (target, servers) = args.cluster.open(args.demand(), 1, &machine)?;
+    let (target, servers) = args.cluster.open(args.demand(), 1, shell.available())?;
     let client = &target.client;
     let writer = Writer::start(client.clone(), args.keys, args.cluster.value_bytes());
     let mut tally = Tally::default();
@@ -113,26 +117,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         rounds.push(round);
     }
     drop(writer);
-    let report = Report {
-        benchmark: "recovery",
-        version: env!("CARGO_PKG_VERSION"),
-        settings: Settings {
-            rounds: args.rounds,
-            updates: args.updates,
-            keys: args.keys,
-            pair_bytes: args.cluster.pair_bytes,
-        },
-        machine,
-        fabric: client.fabric().to_string(),
-        cluster: describe(client, true, false),
+    let verdict = Verdict::new(&tally, args.keys * rounds.len() as u64, Vec::new());
+    let found = Found {
         undisturbed_ms: ms(undisturbed),
         summary: Summary::new(&rounds),
         paper: PAPER,
-        verdict: Verdict::new(&tally, args.keys * rounds.len() as u64, Vec::new()),
         rounds,
     };
-    print(&report, args.cluster.json, Report::table)?;
-    judge(&report.verdict, None)
+    shell.tell(args, Some(Setup::of(client, true, false)), found, Some(verdict))
 }
 
 fn ms(time: Duration) -> f64 {

@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 use fusee_cli::recoveries::{Parts, RecoveryReport};
 use serde::Serialize;
 
-use crate::machine::Machine;
-use crate::report::{ClusterReport, Verdict};
+use super::Args;
+use crate::report::{Findings, Report};
 use crate::spread::Spread;
 
 /// The paper's Table 1, in milliseconds.
@@ -35,15 +35,6 @@ pub const PAPER: Paper = Paper {
     free_lists_ms: 6.6,
     total_ms: 177.0,
 };
-
-/// What was asked for.
-#[derive(Debug, Serialize)]
-pub struct Settings {
-    pub rounds: u32,
-    pub updates: u64,
-    pub keys: u64,
-    pub pair_bytes: usize,
-}
 
 /// One death.
 #[derive(Debug, Serialize)]
@@ -94,46 +85,43 @@ impl Summary {
 
 /// What came out.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    pub benchmark: &'static str,
-    pub version: &'static str,
-    pub settings: Settings,
-    pub machine: Machine,
-    pub fabric: String,
-    pub cluster: ClusterReport,
+pub struct Found {
     /// How long writing all keys takes when nobody died.
     pub undisturbed_ms: f64,
     pub summary: Summary,
     pub paper: Paper,
     pub rounds: Vec<Round>,
-    #[serde(flatten)]
-    pub verdict: Verdict,
 }
 
-impl Report {
-    /// For people.
-    pub fn table(&self) -> String {
-        let blocked = self.rounds.iter().filter(|round| round.blocked).count();
-        let walked = Spread::of(self.rounds.iter().map(|round| round.recovery.walked as f64));
-        let mut text = format!(
-            "Recovery of a client killed after {} updates of {} bytes to {} keys: {} rounds\n\n{}\
-             slot        blocked by the dead client in {blocked} of {} rounds\n\
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { updates, keys, cluster, .. } = report.settings;
+        format!(
+            "Recovery of a client killed after {updates} updates of {} bytes to {keys} keys: {} rounds",
+            cluster.pair_bytes,
+            report.findings.rounds.len(),
+        )
+    }
+
+    fn summary(report: &Report<'_, Found>) -> String {
+        let Found { rounds, undisturbed_ms, .. } = &report.findings;
+        let blocked = rounds.iter().filter(|round| round.blocked).count();
+        let walked = Spread::of(rounds.iter().map(|round| round.recovery.walked as f64));
+        format!(
+            "slot        blocked by the dead client in {blocked} of {} rounds\n\
              log         {:.0} objects (median)\n\
-             writing all keys takes {:.2} ms when nobody died\n{}\n",
-            self.settings.updates,
-            self.settings.pair_bytes,
-            self.settings.keys,
-            self.rounds.len(),
-            self.cluster.line(&self.fabric, &self.machine),
-            self.rounds.len(),
+             writing all keys takes {undisturbed_ms:.2} ms when nobody died\n",
+            rounds.len(),
             walked.map_or(0.0, |walked| walked.median),
-            self.undisturbed_ms,
-            self.verdict.table(),
-        );
-        let summary = &self.summary;
-        let paper = &self.paper;
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let Found { summary, paper, .. } = &report.findings;
         let requests = paper.traverse_log_ms + paper.recover_requests_ms;
-        let _ = writeln!(text, "{:<52}{:>9}{:>18}{:>11}", "ms", "median", "spread", "paper*");
+        let mut text = format!("\n{:<52}{:>9}{:>18}{:>11}\n", "ms", "median", "spread", "paper*");
         for (name, spread, paper) in [
             ("shut out / connection & MR", summary.reconnect_ms, Some(paper.reconnect_ms)),
             ("metadata", summary.metadata_ms, Some(paper.metadata_ms)),

@@ -14,7 +14,6 @@ mod axis;
 mod report;
 mod turns;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use fusee_cli::failure::Failure;
@@ -24,16 +23,14 @@ use fusee_client::{EmbeddedOptions, FabricChoice, FabricKind};
 use crate::args::{ClusterArgs, LoadArgs};
 use crate::cluster::{self, Demand, Target, check_memory};
 use crate::driver::{self, Crew, Outcome};
-use crate::machine::Machine;
 use crate::phase::{Job, Phase};
-use crate::report::Verdict;
+use crate::report::{ClusterReport, Drawing, Setup, Shell, Verdict, attempt};
 use crate::tally::Tally;
 use crate::worker::Board;
 use crate::workload::{MAX_KEYS, Workload};
 use crate::zipf::{Chooser, Distribution};
-use crate::{attempt, judge, print};
 use axis::{Axis, Point};
-use report::{Mix, PointReport, Report, Settings};
+use report::{Found, Mix, PointReport, Settings};
 use turns::{BEFORE, Seat, Turns};
 
 /// The skew of YCSB.
@@ -127,13 +124,8 @@ pub struct Args {
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
 
-    /// Draw it into this file, as SVG
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
-
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    drawing: Drawing,
 }
 
 impl Args {
@@ -205,7 +197,6 @@ impl Args {
             seed: self.seed,
             cache_entries: (CACHE_PER_KEY * point.keys) as usize,
             cache_threshold: fusee_client::Options::default().cache_threshold,
-            json: self.json,
         }
     }
 
@@ -333,10 +324,9 @@ fn mixes(updates: &[u8], done: &Done) -> Vec<Mix> {
 /// Runs the sweep and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
-    crate::plot::check(args.plot.as_ref())?;
-    let machine = Machine::here();
+    let shell = Shell::begin_drawing("sweep", &args.drawing)?;
     interrupt::watch()?;
-    let targets = open(args, machine.available_memory_bytes)?;
+    let targets = open(args, shell.available())?;
     let boards: Vec<Board> =
         args.points().iter().map(|point| Board::new(point.pair_bytes, args.seed)).collect();
     let done = measure(args, &targets, &boards)?;
@@ -346,7 +336,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         args.values().into_iter().zip(&targets).zip(&boards).zip(done)
     {
         let mixes = mixes(&args.updates(value), &done);
-        let cluster = crate::describe(&target.client, false, true);
+        let cluster = ClusterReport::of(&target.client, false, true);
         points.push(PointReport { value, cluster, mixes });
         done.outcome.results.iter().for_each(|result| tally.merge_failures(&result.tally));
         let verified = driver::verify(&target.client, board, done.outcome.logs);
@@ -354,21 +344,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         tally.merge_failures(&verified.tally);
         keys += verified.keys;
     }
-    let report = Report {
-        benchmark: "sweep",
-        version: env!("CARGO_PKG_VERSION"),
-        axis: args.axis.name(),
-        varied: args.axis,
-        settings: args.settings(),
-        machine,
-        fabric: targets[0].client.fabric().to_string(),
-        points,
-        interrupted: interrupt::requested(),
-        verdict: Verdict::new(&tally, keys, problems),
-    };
-    if let Some(path) = &args.plot {
-        report.chart().write(path)?;
-    }
-    print(&report, args.json, Report::table)?;
-    judge(&report.verdict, None)
+    // Every point has a cluster of its own.
+    let setup = Setup { fabric: targets[0].client.fabric().to_string(), cluster: None };
+    let found = Found { axis: args.axis.name(), varied: args.axis, points };
+    let verdict = Verdict::new(&tally, keys, problems);
+    shell.tell(&args.settings(), Some(setup), found, Some(verdict))
 }

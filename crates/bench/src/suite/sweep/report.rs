@@ -8,9 +8,8 @@ use serde::Serialize;
 
 use super::axis::Axis;
 use crate::driver::PhaseResult;
-use crate::machine::Machine;
 use crate::plot::{Chart, Horizontal, Line, Panel};
-use crate::report::{ClusterReport, Verdict};
+use crate::report::{ClusterReport, Findings, Report};
 use crate::spread::Spread;
 use crate::zipf::Distribution;
 
@@ -73,26 +72,40 @@ pub struct PointReport {
     pub mixes: Vec<Mix>,
 }
 
-/// What is printed.
+/// What came out.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    pub benchmark: &'static str,
-    pub version: &'static str,
+pub struct Found {
     pub axis: &'static str,
     #[serde(skip)]
     pub varied: Axis,
-    pub settings: Settings,
-    pub machine: Machine,
-    pub fabric: String,
     pub points: Vec<PointReport>,
-    pub interrupted: bool,
-    #[serde(flatten)]
-    pub verdict: Verdict,
 }
 
-impl Report {
-    fn title(&self) -> String {
-        let Settings { keys, pair_bytes, sessions, coroutines, .. } = self.settings;
+impl Findings for Found {
+    type Settings = Settings;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        report.findings.fixed(report.settings, report.fabric())
+    }
+
+    fn summary(report: &Report<'_, Found>) -> String {
+        let Settings { rounds, round_s, .. } = report.settings;
+        format!("{rounds} rounds of {round_s} s each, medians (least - most)\n")
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        report.findings.table()
+    }
+
+    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
+        Some(report.findings.chart(Found::title(report)))
+    }
+}
+
+impl Found {
+    /// All that is the same at every point.
+    fn fixed(&self, settings: &Settings, fabric: &str) -> String {
+        let Settings { keys, pair_bytes, sessions, coroutines, .. } = *settings;
         let replicas = self.points.first().map(|point| &point.cluster);
         let replicas = replicas.map(|c| (c.index_replicas, c.data_replicas)).unwrap_or_default();
         let fixed = [
@@ -107,19 +120,12 @@ impl Report {
         if coroutines > 1 {
             fixed.push(format!("{coroutines} requests of each at a time"));
         }
-        format!("{}, {}", fixed.join(", "), self.fabric)
+        format!("{}, {fabric}", fixed.join(", "))
     }
 
-    /// For people.
-    pub fn table(&self) -> String {
-        let mut text = format!(
-            "{}\nmachine     {} cores, {}\n{} rounds of {} s each, medians (least - most)\n\n",
-            self.title(),
-            self.machine.cores,
-            self.machine.cpu,
-            self.settings.rounds,
-            self.settings.round_s
-        );
+    /// The points.
+    fn table(&self) -> String {
+        let mut text = String::from("\n");
         let _ = writeln!(
             text,
             "{:<28}{:>9}{:>30}{:>24}{:>24}",
@@ -144,11 +150,11 @@ impl Report {
                 );
             }
         }
-        text + "\n" + &self.verdict.table()
+        text
     }
 
     /// As a picture.
-    pub fn chart(&self) -> Chart {
+    fn chart(&self, title: String) -> Chart {
         type Value<'a> = &'a dyn Fn(&Mix) -> Option<Spread>;
         let names = self.points.iter().map(|point| self.varied.tick(point.value)).collect();
         let mut shares: Vec<u8> = self.mixes().map(|(_, mix)| mix.updates_percent).collect();
@@ -182,7 +188,7 @@ impl Report {
         let mut latencies = lines("search, ", &|mix| mix.search_p50_us);
         latencies.extend(lines("update, ", &|mix| mix.update_p50_us));
         Chart {
-            title: self.title(),
+            title,
             x: Horizontal::Names { label: self.varied.label(), names },
             panels: vec![
                 Panel {

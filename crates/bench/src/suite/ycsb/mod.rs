@@ -8,6 +8,7 @@ mod report;
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
+use serde::Serialize;
 
 use crate::args::{ClusterArgs, LoadArgs};
 use crate::check::check;
@@ -18,21 +19,22 @@ use crate::machine::Machine;
 use crate::message::{Run, Spec};
 use crate::processes;
 use crate::record::{self, Keep};
-use crate::report::{PhaseReport, Verdict};
+use crate::report::{Output, PhaseReport, Shell, Verdict, attempt};
 use crate::tally::Tally;
 use crate::worker::Board;
 use crate::workload::{Frontier, MAX_KEYS, Part, Workload};
 use crate::zipf::Distribution;
-use crate::{attempt, judge, print};
-use report::{Report, Settings};
+use report::Found;
 
 /// Operations of a run that is not limited by time.
 const DEFAULT_OPERATIONS: u64 = 1_000_000;
+/// Operations that are recorded at most.
+const DEFAULT_CHECK_OPS: u64 = 2_000_000;
 /// More operations a second than a processor can do: what a run limited by time is sized for.
 const OPERATIONS_PER_CORE_AND_SECOND: f64 = 2_000_000.0;
 
 /// How to run a YCSB workload.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench ycsb --workload a\n  \
     fusee bench ycsb --workload upd100 --fabric tcp --seconds 5 --json\n  \
@@ -45,6 +47,7 @@ pub struct Args {
     /// (that percentage of updates), or churn (20 % updates, 25 % inserts and 25 % deletes of the
     /// same keys)
     #[arg(long, default_value = "a", value_name = "NAME")]
+    #[serde(skip)]
     workload: Workload,
 
     /// Keys to load
@@ -70,6 +73,7 @@ pub struct Args {
 
     /// Leave the keys in the cluster of --master
     #[arg(long, requires = "master")]
+    #[serde(skip)]
     keep: bool,
 
     /// Client processes, which share the threads
@@ -80,17 +84,24 @@ pub struct Args {
     /// Record every operation, and check in the end that the history of every key is
     /// linearizable. This costs throughput: the figures of such a run are not to be quoted
     #[arg(long)]
+    #[serde(skip)]
     check: bool,
 
-    /// Operations that are recorded at most, loading included; the run ends there
-    #[arg(long, default_value_t = 2_000_000, requires = "check", value_name = "N")]
-    check_ops: u64,
+    /// Operations that are recorded at most, loading included; the run ends there [default: 2000000]
+    #[arg(long, requires = "check", value_name = "N")]
+    check_ops: Option<u64>,
 
     #[command(flatten)]
+    #[serde(flatten)]
     load: LoadArgs,
 
     #[command(flatten)]
+    #[serde(skip)]
     cluster: ClusterArgs,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
 }
 
 impl Args {
@@ -117,7 +128,8 @@ impl Args {
         if self.check && self.checked_operations() == 0 {
             return Err(Failure::usage(format!(
                 "--check-ops is {}; loading and reading back {} --keys takes all of them",
-                self.check_ops, self.keys
+                self.check_ops(),
+                self.keys
             )));
         }
         match self.seconds {
@@ -126,6 +138,10 @@ impl Args {
             }
             _ => Ok(()),
         }
+    }
+
+    fn check_ops(&self) -> u64 {
+        self.check_ops.unwrap_or(DEFAULT_CHECK_OPS)
     }
 
     fn distribution(&self) -> Distribution {
@@ -143,7 +159,7 @@ impl Args {
 
     /// Operations of the run that are recorded at most; the rest is for loading and reading back.
     fn checked_operations(&self) -> u64 {
-        self.check_ops.saturating_sub(2 * self.keys)
+        self.check_ops().saturating_sub(2 * self.keys)
     }
 
     /// The most operations that the run may take.
@@ -232,21 +248,13 @@ impl Args {
         (0..processes).map(spec).collect()
     }
 
-    fn settings(&self, operations: u64) -> Settings {
-        Settings {
-            keys: self.keys,
-            pair_bytes: self.load.pair_bytes,
+    /// As they are, with what was left open.
+    fn settings(&self, operations: u64) -> Args {
+        Args {
             operations: self.operations.or(self.seconds.is_none().then_some(operations)),
-            seconds: self.seconds,
-            processes: self.processes,
-            threads: self.load.threads,
-            coroutines: self.load.coroutines,
-            distribution: self.distribution(),
-            theta: self.theta,
-            seed: self.load.seed,
-            cache_entries: self.load.cache_entries,
-            cache_threshold: self.load.cache_threshold,
-            check_ops: self.check.then_some(self.check_ops),
+            distribution: Some(self.distribution()),
+            check_ops: self.check.then(|| self.check_ops()),
+            ..self.clone()
         }
     }
 }
@@ -283,11 +291,11 @@ fn measure(args: &Args, target: &Target, run: &Run) -> Result<(Outcome, Board, b
 /// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
-    let machine = Machine::here();
-    let operations = args.operations(&machine);
-    let available = machine.available_memory_bytes;
+    let shell = Shell::begin("ycsb", &args.output);
+    let operations = args.operations(&shell.machine);
     interrupt::watch()?;
-    let target = cluster::open(args.demand(operations), &args.load, &args.cluster, available)?;
+    let demand = args.demand(operations);
+    let target = cluster::open(demand, &args.load, &args.cluster, shell.available())?;
     let client = &target.client;
     if args.cluster.master.is_some() {
         driver::clean_up(client, args.keys)?;
@@ -306,22 +314,16 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let check = args.check.then(|| check(&entries));
     let [load, run] = &results[..] else { unreachable!("two phases give two results") };
-    let report = Report {
-        benchmark: "ycsb",
-        version: env!("CARGO_PKG_VERSION"),
+    let found = Found {
         workload: args.workload.to_string(),
-        settings: args.settings(operations),
-        fabric: client.fabric().to_string(),
-        cluster: target.describe(&args.cluster),
         ended_by: ended_by(args, run, operations, broken),
-        machine,
         load: PhaseReport::new(load, false),
         run: PhaseReport::new(run, false),
-        verdict: Verdict::new(&tally, verified.keys, problems),
         check,
     };
-    print(&report, args.load.json, Report::table)?;
-    judge(&report.verdict, report.check.as_ref())
+    let setup = target.describe(&args.cluster);
+    let verdict = Verdict::new(&tally, verified.keys, problems);
+    shell.tell(&args.settings(operations), Some(setup), found, Some(verdict))
 }
 
 fn ended_by(args: &Args, run: &PhaseResult, operations: u64, broken: bool) -> &'static str {

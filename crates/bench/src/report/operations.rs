@@ -1,8 +1,6 @@
-//! What a benchmark tells: a table for people, or one JSON object for programs.
+//! Operations of a phase: what they took, and what they cost.
 //!
-//! Units are in the names: `_us` microseconds, `_s` seconds, `_bytes` bytes. Operations have the
-//! paper's names: search, insert, update, delete. Costs (phases, verbs) count every operation
-//! that ended, latencies those that succeeded.
+//! Costs (phases, verbs) count every operation that ended, latencies those that succeeded.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,9 +8,8 @@ use std::fmt::Write as _;
 use fusee_client::{KindStats, OpKind};
 use serde::Serialize;
 
-use super::driver::PhaseResult;
-use super::machine::Machine;
-use super::tally::{Latencies, Tally};
+use crate::driver::PhaseResult;
+use crate::tally::Latencies;
 
 /// A distribution function has a point per hundredth, and these.
 const CDF_TAIL: [f64; 4] = [0.995, 0.999, 0.9999, 1.0];
@@ -96,98 +93,6 @@ impl PhaseReport {
             throughput_ops_per_s: operations as f64 / duration_s.max(1e-9),
             per_operation: kinds.collect(),
         }
-    }
-}
-
-/// What went wrong.
-#[derive(Clone, Debug, Serialize)]
-pub struct Errors {
-    /// Operations that failed.
-    pub total: u64,
-    /// By the kind of error.
-    pub by_kind: BTreeMap<String, u64>,
-}
-
-/// Whether the store kept what it acknowledged.
-#[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
-    /// Operations that failed, of all phases.
-    pub errors: Errors,
-    /// Keys that were read back at the end.
-    pub verified_keys: u64,
-    /// Values that must not be there, during the run or at the end.
-    pub mismatches: u64,
-    /// By what was wrong.
-    pub mismatches_by_kind: BTreeMap<String, u64>,
-    /// Some errors and mismatches in words.
-    pub examples: Vec<String>,
-    /// Steps after the measurement that could not be done: reading all keys back, removing them.
-    pub problems: Vec<String>,
-}
-
-impl Verdict {
-    /// Of a tally of everything.
-    pub fn new(tally: &Tally, verified_keys: u64, problems: Vec<String>) -> Verdict {
-        Verdict {
-            errors: Errors { total: tally.error_count(), by_kind: tally.errors.clone() },
-            verified_keys,
-            mismatches: tally.mismatch_count(),
-            mismatches_by_kind: tally.mismatches.clone(),
-            examples: tally.examples.clone(),
-            problems,
-        }
-    }
-
-    /// For people.
-    pub fn table(&self) -> String {
-        let mut text = format!(
-            "verified    {} keys read back, {} mismatches, {} errors\n",
-            self.verified_keys, self.mismatches, self.errors.total
-        );
-        for (kind, count) in self.errors.by_kind.iter().chain(&self.mismatches_by_kind) {
-            let _ = writeln!(text, "            {count} x {kind}");
-        }
-        for example in self.problems.iter().chain(&self.examples) {
-            let _ = writeln!(text, "            {example}");
-        }
-        text
-    }
-}
-
-/// The cluster that was measured.
-#[derive(Clone, Debug, Serialize)]
-pub struct ClusterReport {
-    /// Whether it ran inside the benchmark's process.
-    pub embedded: bool,
-    /// Whether the benchmark started its processes.
-    pub started: bool,
-    /// Memory nodes.
-    pub memory_nodes: usize,
-    /// Replicas of the index.
-    pub index_replicas: usize,
-    /// Replicas of keys and values.
-    pub data_replicas: usize,
-    /// Memory that all nodes lend.
-    pub pool_bytes: u64,
-}
-
-impl ClusterReport {
-    /// For people.
-    pub fn line(&self, fabric: &str, machine: &Machine) -> String {
-        format!(
-            "cluster     {} memory nodes, {} index and {} data replicas, {fabric}{}\n\
-             machine     {} cores, {}\n",
-            self.memory_nodes,
-            self.index_replicas,
-            self.data_replicas,
-            match (self.embedded, self.started) {
-                (true, _) => ", in this process",
-                (_, true) => ", started for this run",
-                _ => "",
-            },
-            machine.cores,
-            machine.cpu
-        )
     }
 }
 
