@@ -1,7 +1,9 @@
-//! The one binary: servers, tools and benchmarks of FUSEE.
+//! The one binary: servers, tools, benchmarks and simulator of FUSEE.
 //!
 //! Everything here parses, connects, prints and counts. The protocol is in `fusee-core`, what
-//! programs import is `fusee-client`, the servers are `fusee-master` and `fusee-memory-node`.
+//! programs import is `fusee-client`, the servers are `fusee-master` and `fusee-memory-node`. The
+//! benchmarks (`fusee-bench`) and the simulator (`fusee-sim`) are features, on by default: a build
+//! without them is a server and its tools.
 #![forbid(unsafe_code)]
 
 mod cli;
@@ -12,6 +14,7 @@ mod kv;
 mod logging;
 mod server;
 mod shell;
+#[cfg(feature = "sim")]
 mod sim;
 mod status;
 mod up;
