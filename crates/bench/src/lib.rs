@@ -6,10 +6,14 @@
 //! what was acknowledged; a run with a single error or mismatch fails.
 //!
 //! Reading order: `workload` and `zipf` (what is asked), `value` and `verify` (how it is checked),
-//! `store` (what is driven), `worker`, `phase` and `driver` (how it is done), `message`, `client_process` and `processes` (the
-//! same in several processes), `cluster` (on what), `record` and `check` (whether the history is
-//! linearizable), `tally`, `series`, `spread`, `report` and `plot` (what comes out), and the
-//! benchmarks themselves, in `suite`.
+//! `store` (what is driven), `worker`, `phase` and `driver` (how it is done), `message`,
+//! `client_process` and `processes` (the same in several processes), `cluster` (on what), `record` and
+//! `check` (whether the history is linearizable), `tally`, `series`, `spread`, `report` and `plot`
+//! (what comes out), and the benchmarks themselves, in `suite`: some show what the store does, some
+//! (`limit`, `counts`, `peers`, `raw`) what its operations cost beside other things.
+//!
+//! The processes that a benchmark starts, clients and servers, run this same executable: they are
+//! commands of `fusee`.
 
 mod args;
 mod check;

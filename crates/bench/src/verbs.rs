@@ -90,7 +90,7 @@ impl Raw {
         let view = loaded.client.view();
         let fabric = AnyFabric::new(fabric, CLIENT)?;
         for member in &view.members {
-            fabric.attach(member).map_err(|error| failed(error))?;
+            fabric.attach(member).map_err(failed)?;
         }
         let class = Object::class(KEY_BYTES, size.pair_bytes as usize - KEY_BYTES);
         let object_bytes = class.expect("values are not that large").bytes() as u32;
