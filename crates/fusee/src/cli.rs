@@ -1,24 +1,27 @@
 //! The command line: which commands there are, and who carries them out.
 
 use clap::{ArgAction, Parser, Subcommand};
+use fusee_cli::failure::{EXIT_CODES, Failure};
 
-use crate::bench::Benchmark;
-use crate::failure::{EXIT_CODES, Failure};
 use crate::logging::Usual;
-use crate::{destroy, drain, form, kv, server, shell, sim, status, up};
+use crate::{destroy, drain, form, kv, server, shell, status, up};
 
 const EXAMPLES: &str = "Examples:\n  \
     fusee up                          start a cluster on this machine to play with\n  \
     fusee put greeting hello          in another terminal\n  \
-    fusee get greeting\n  \
-    fusee bench ycsb --workload a     measure, without any server\n\n";
+    fusee get greeting\n";
+const BENCH_EXAMPLE: &str = if cfg!(feature = "bench") {
+    "  fusee bench ycsb --workload a     measure, without any server\n"
+} else {
+    ""
+};
 
 /// FUSEE: a key-value store whose memory nodes only lend memory
 #[derive(Parser, Debug)]
 #[command(name = "fusee", version, arg_required_else_help = true, propagate_version = true)]
 // The last of several counts, so that aliases and scripts can set defaults.
 #[command(args_override_self = true)]
-#[command(after_help = format!("{EXAMPLES}{EXIT_CODES}"))]
+#[command(after_help = format!("{EXAMPLES}{BENCH_EXAMPLE}\n{EXIT_CODES}"))]
 pub struct Cli {
     /// Log more; twice for even more. RUST_LOG, if set, decides instead
     #[arg(short, long, global = true, action = ArgAction::Count)]
@@ -59,10 +62,12 @@ pub enum Command {
     /// Take a memory node out of the cluster: what it holds moves to others first
     Drain(drain::Args),
     /// Measure, and verify every value on the way
+    #[cfg(feature = "bench")]
     #[command(subcommand)]
-    Bench(Benchmark),
+    Bench(fusee_bench::Benchmark),
     /// Attack the protocol: whole clusters under simulated faults, from one seed each
-    Sim(sim::Args),
+    #[cfg(feature = "sim")]
+    Sim(crate::sim::Args),
 }
 
 impl Command {
@@ -70,6 +75,7 @@ impl Command {
     pub fn usual_log(&self) -> Usual {
         match self {
             Command::Master(_) | Command::MemoryNode(_) => Usual::Everything,
+            #[cfg(feature = "sim")]
             Command::Sim(_) => Usual::Nothing,
             _ => Usual::Problems,
         }
@@ -91,8 +97,10 @@ impl Command {
             Command::Shell(args) => shell::run(&args),
             Command::Status(args) => status::run(&args),
             Command::Drain(args) => drain::run(&args),
+            #[cfg(feature = "bench")]
             Command::Bench(benchmark) => benchmark.run(),
-            Command::Sim(args) => sim::run(&args),
+            #[cfg(feature = "sim")]
+            Command::Sim(args) => crate::sim::run(&args),
         }
     }
 }

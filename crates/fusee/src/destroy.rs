@@ -4,16 +4,17 @@
 //! hold only if it is told twice, the second time by the name of the cluster. It is the way out of a cluster
 //! that has lost its last replicas, and nothing that a server can be started with.
 
+use fusee_cli::connect::{self, DEFAULT_MASTER};
+use fusee_cli::failure::Failure;
+use fusee_cli::quantity::counted;
+use fusee_cli::standing::ask_status;
+use fusee_cli::{flags, output};
 use fusee_client::{Status, View};
 use fusee_control::master::{MasterReply, MasterRequest, MemberState};
 use fusee_control::rpc::{MasterClient, Runtime};
 use fusee_core::verbs::ClusterId;
 
-use crate::connect::{self, DEFAULT_MASTER};
-use crate::drain::{TIMEOUT, ask_status};
-use crate::failure::Failure;
-use crate::quantity::counted;
-use crate::{flags, output};
+use crate::drain::TIMEOUT;
 
 /// What to destroy.
 #[derive(clap::Args, Debug)]

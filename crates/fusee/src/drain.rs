@@ -6,15 +6,13 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use fusee_client::Status;
-use fusee_control::master::{MasterReply, MasterRequest, MemberState};
+use fusee_cli::connect::{self, DEFAULT_MASTER};
+use fusee_cli::failure::Failure;
+use fusee_cli::output;
+use fusee_cli::standing::{Standing, ask, ask_status};
 use fusee_control::rpc::{MasterClient, Runtime};
 use fusee_core::verbs::MnId;
 use serde::Serialize;
-
-use crate::connect::{self, DEFAULT_MASTER};
-use crate::failure::Failure;
-use crate::output;
 
 /// How long to wait for each answer.
 pub const TIMEOUT: Duration = Duration::from_secs(3);
@@ -105,68 +103,6 @@ fn text(report: &Report) -> String {
         ),
         "draining" => format!("{node} is being drained; see `fusee status`\n"),
         _ => format!("{node} stays\n"),
-    }
-}
-
-/// Asks the master at `address` to drain a node, or to keep it after all. It has taken note when
-/// this returns, and no more.
-pub fn ask(master: &MasterClient, address: &str, node: MnId, cancel: bool) -> Result<(), Failure> {
-    match master.call_blocking(MasterRequest::Drain { node, cancel }) {
-        Ok(MasterReply::Done) => Ok(()),
-        Ok(MasterReply::Refused { reason }) => {
-            Err(Failure::operation(crate::flags::in_text(&reason)))
-        }
-        Ok(MasterReply::NotReady { joined, expected }) => Err(Failure::operation(format!(
-            "the cluster is forming, {joined} of {expected} memory nodes joined; try again"
-        ))),
-        Ok(other) => {
-            Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
-        }
-        Err(error) => Err(connect::explain(address, &error)),
-    }
-}
-
-/// What the master at `address` says.
-pub fn ask_status(master: &MasterClient, address: &str) -> Result<Status, Failure> {
-    match master.call_blocking(MasterRequest::Status) {
-        Ok(MasterReply::Status(status)) => Ok(status),
-        Ok(other) => {
-            Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
-        }
-        Err(error) => Err(connect::explain(address, &error)),
-    }
-}
-
-/// How a memory node stands, and how many replicas it holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    pub state: Option<MemberState>,
-    pub subtables: u64,
-    pub regions: u64,
-}
-
-impl Standing {
-    /// Of this one.
-    pub fn of(node: MnId, status: &Status) -> Standing {
-        let member = status.members.iter().find(|member| member.node == node);
-        let view = status.view.as_ref();
-        Standing {
-            state: member.map(|member| member.state),
-            subtables: view.map_or(0, |view| view.subtables_on(node)),
-            regions: view.map_or(0, |view| view.regions_on(node)),
-        }
-    }
-
-    /// Whether it is drained. An error if it will not be: it stays after all, or it was lost.
-    pub fn is_drained(&self, node: MnId) -> Result<bool, Failure> {
-        match self.state {
-            Some(MemberState::Drained) => Ok(true),
-            Some(MemberState::Draining) => Ok(false),
-            Some(MemberState::InView) => {
-                Err(Failure::operation(format!("the drain of {node} was taken back")))
-            }
-            _ => Err(Failure::operation(format!("{node} was lost while it was drained"))),
-        }
     }
 }
 

@@ -7,16 +7,17 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
+use fusee_cli::connect::{self, DEFAULT_MASTER};
+use fusee_cli::failure::Failure;
+use fusee_cli::standing::ask_status;
+use fusee_cli::{flags, output};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, RpcError, Runtime};
 use fusee_core::verbs::ClusterId;
 use fusee_master::random_cluster;
 use serde::Serialize;
 
-use crate::connect::{self, DEFAULT_MASTER};
-use crate::drain::{ask_status, show};
-use crate::failure::Failure;
-use crate::{flags, output};
+use crate::drain::show;
 
 /// How long to wait for each answer.
 const TIMEOUT: Duration = Duration::from_secs(3);

@@ -10,11 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use clap::Args;
+use fusee_cli::connect::ConnectArgs;
+use fusee_cli::failure::Failure;
+use fusee_cli::output;
 use fusee_client::Error;
-
-use crate::connect::ConnectArgs;
-use crate::failure::Failure;
-use crate::output;
 
 /// A key on the command line.
 #[derive(Args, Clone, Debug)]

@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 #[derive(Clone, Copy, Debug)]
 pub enum Usual {
     /// Nothing.
+    #[cfg_attr(not(feature = "sim"), expect(dead_code, reason = "what `sim` logs"))]
     Nothing,
     /// What goes wrong.
     Problems,

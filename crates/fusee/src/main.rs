@@ -1,25 +1,20 @@
-//! The one binary: servers, tools and benchmarks of FUSEE.
+//! The one binary: servers, tools, benchmarks and simulator of FUSEE.
 //!
 //! Everything here parses, connects, prints and counts. The protocol is in `fusee-core`, what
-//! programs import is `fusee-client`, the servers are `fusee-master` and `fusee-memory-node`.
+//! programs import is `fusee-client`, the servers are `fusee-master` and `fusee-memory-node`. The
+//! benchmarks (`fusee-bench`) and the simulator (`fusee-sim`) are features, on by default: a build
+//! without them is a server and its tools.
 #![forbid(unsafe_code)]
 
-mod bench;
 mod cli;
-mod connect;
 mod destroy;
 mod drain;
-mod failure;
-mod flags;
 mod form;
-mod interrupt;
 mod kv;
 mod logging;
-mod output;
-mod quantity;
-mod recoveries;
 mod server;
 mod shell;
+#[cfg(feature = "sim")]
 mod sim;
 mod status;
 mod up;

@@ -7,7 +7,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::data::Region;
-use fusee_core::layout::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, SizeClass, UNIT_BYTES};
+use fusee_core::layout::{
+    BLOCK_HEADER_BYTES, Base, BlockHeader, BlockShape, SizeClass, UNIT_BYTES,
+};
 use fusee_core::verbs::{Batch, ClusterId, Fabric, Op};
 use fusee_core::view::{Geometry, Member, Place, TABLE_ENTRY_BYTES};
 
@@ -105,7 +107,13 @@ fn class() -> SizeClass {
 fn give(memory: &Memory, (region, block): (u32, u32), owner: u32, marked: &[u32]) {
     let (entry, at) = places(region, block);
     memory.put(entry, &owner.to_le_bytes());
-    let header = BlockHeader { class: class(), owner: ClientId(owner), first: 0, at_rest: false };
+    let header = BlockHeader {
+        class: class(),
+        owner: ClientId(owner),
+        first: 0,
+        at_rest: false,
+        base: Base::default(),
+    };
     memory.put(at, &header.encode());
     let shape = BlockShape::new(BLOCK, class()).unwrap();
     let mut bitmap = [0u8; 8];
@@ -213,7 +221,13 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
     // A class that is larger than a block, and a mark on the header.
     give(&memory, (0, 1), 7, &[]);
     let (_, at) = places(0, 1);
-    let header = BlockHeader { class: SizeClass::MAX, owner: ClientId(7), first: 0, at_rest: true };
+    let header = BlockHeader {
+        class: SizeClass::MAX,
+        owner: ClientId(7),
+        first: 0,
+        at_rest: true,
+        base: Base::default(),
+    };
     memory.put(at, &header.encode());
     give(&memory, (0, 2), 100, &[1]);
     let (_, at) = places(0, 2);
@@ -258,7 +272,7 @@ fn random_bytes_are_survived() {
             memory.put(entry, &(random() % 200).max(1).to_le_bytes());
             let class = SizeClass::from_code((random() % 127 + 1) as u8).unwrap();
             let (owner, first) = (ClientId(random()), random());
-            let header = BlockHeader { class, owner, first, at_rest: false };
+            let header = BlockHeader { class, owner, first, at_rest: false, base: Base::default() };
             memory.put(at, &header.encode());
         }
         expect_sums(&read(&memory, &owners(&[7])).unwrap());

@@ -2,16 +2,17 @@
 
 use std::path::PathBuf;
 
+use fusee_cli::connect::{DEFAULT_MASTER, check_address};
+use fusee_cli::failure::Failure;
+use fusee_cli::flags;
+use fusee_cli::quantity::Bytes;
 use fusee_client::Geometry;
+use fusee_launch::announcement;
 use fusee_master::{Config, MasterServer, default_data_dir};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::stop::Stop;
 use super::{announce, read_file};
-use crate::connect::{DEFAULT_MASTER, check_address};
-use crate::failure::Failure;
-use crate::flags;
-use crate::quantity::Bytes;
 
 /// How to run a master.
 #[derive(clap::Args, Debug)]
@@ -190,13 +191,6 @@ impl Settings {
     }
 }
 
-/// What a master announces.
-#[derive(Debug, Deserialize, Serialize)]
-pub struct Announcement {
-    /// Host and port that it listens at.
-    pub control: String,
-}
-
 /// Runs a master until it is told to stop.
 pub fn run(args: Args) -> Result<(), Failure> {
     super::take_descriptors();
@@ -207,7 +201,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let server = MasterServer::start(config).map_err(|error| failed(error.to_string()))?;
     if args.announce {
         let control = server.addr().map(|at| at.to_string()).unwrap_or_default();
-        announce(&Announcement { control })?;
+        announce(&announcement::Master { control })?;
     }
     // What cannot remember must not decide, and is of no use: let a supervisor start it again.
     let ended = Stop::watch(args.stop_with_stdin)?.unless(server.ended());

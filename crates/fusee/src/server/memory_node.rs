@@ -4,17 +4,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use fusee_cli::connect::{DEFAULT_MASTER, check_address};
+use fusee_cli::failure::Failure;
+use fusee_cli::quantity::Bytes;
 use fusee_client::FabricKind;
+use fusee_launch::announcement;
 use fusee_memory_node::config::Config;
 use fusee_memory_node::server::{Dismissal, MemoryNode};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::stop::Stop;
 use super::{announce, read_file};
-use crate::bench::machine;
-use crate::connect::{DEFAULT_MASTER, check_address};
-use crate::failure::Failure;
-use crate::quantity::Bytes;
+use fusee_cli::memory;
 
 /// How to run a memory node.
 #[derive(clap::Args, Debug)]
@@ -56,23 +57,12 @@ pub enum Serve {
     Verbs,
 }
 
-impl Serve {
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Serve::Shm => "shm",
-            Serve::Tcp => "tcp",
-            Serve::Verbs => "verbs",
-        }
-    }
-}
-
-impl From<FabricKind> for Serve {
-    fn from(kind: FabricKind) -> Serve {
-        match kind {
-            FabricKind::Shm => Serve::Shm,
-            FabricKind::Tcp => Serve::Tcp,
-            FabricKind::Verbs => Serve::Verbs,
+impl From<Serve> for FabricKind {
+    fn from(serve: Serve) -> FabricKind {
+        match serve {
+            Serve::Shm => FabricKind::Shm,
+            Serve::Tcp => FabricKind::Tcp,
+            Serve::Verbs => FabricKind::Verbs,
         }
     }
 }
@@ -174,29 +164,16 @@ impl Settings {
     }
 }
 
-/// What a memory node announces.
-#[derive(Debug, Deserialize, Serialize)]
-pub struct Announcement {
-    /// Host and port of its control service.
-    pub control: String,
-    /// Host and port of its software NIC.
-    pub tcp: Option<String>,
-    /// Path of its socket.
-    pub shm: Option<String>,
-    /// Host and port at which it hands out queue pairs.
-    pub verbs: Option<String>,
-}
-
 /// Runs a memory node until it is told to stop. One that the cluster has given up, because it was
 /// silent, joins anew with nothing in it; one that was drained ends.
 pub fn run(args: Args) -> Result<(), Failure> {
     super::take_descriptors();
     let config = args.settings.or(read_file(args.config.as_deref())?).config()?;
-    machine::warn_of_pools(config.pool_bytes, 1);
+    memory::warn_of_pools(config.pool_bytes, 1);
     let mut node = start(config)?;
     if args.announce {
         let description = node.description();
-        announce(&Announcement {
+        announce(&announcement::MemoryNode {
             control: node.control().to_string(),
             tcp: description.tcp.clone(),
             shm: description.shm.clone(),

@@ -14,11 +14,10 @@ mod stop;
 
 use std::path::Path;
 
+use fusee_cli::failure::Failure;
+use fusee_cli::output;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::de::DeserializeOwned;
-
-use crate::failure::Failure;
-use crate::output;
 
 /// Settings of a file. Unknown names and wrong types are errors that name the line.
 fn read_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, Failure> {

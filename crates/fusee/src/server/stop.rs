@@ -5,11 +5,10 @@
 
 use std::io::{Read, stdin};
 
+use fusee_cli::failure::Failure;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
-
-use crate::failure::Failure;
 
 /// Waits for the end, several times: nothing is missed in between.
 pub struct Stop {

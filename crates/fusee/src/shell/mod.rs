@@ -12,6 +12,9 @@ use std::io::{BufRead, IsTerminal, stdin};
 use std::path::PathBuf;
 use std::time::Instant;
 
+use fusee_cli::connect::ConnectArgs;
+use fusee_cli::failure::Failure;
+use fusee_cli::output;
 use fusee_client::Client;
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
@@ -19,9 +22,7 @@ use rustyline::history::DefaultHistory;
 use rustyline::{Context, Editor, Helper, Highlighter, Hinter, Validator};
 
 use self::command::{Command, HELP, NAMES};
-use crate::connect::ConnectArgs;
-use crate::failure::Failure;
-use crate::{kv, output, status};
+use crate::{kv, status};
 
 /// How to start a shell.
 #[derive(clap::Args, Debug)]

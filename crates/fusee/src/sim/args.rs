@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fusee_cli::failure::Failure;
+use fusee_cli::interrupt;
 use fusee_sim::{Fault, RunOptions, Scenario};
-
-use crate::failure::Failure;
-use crate::interrupt;
 
 const EXAMPLES: &str = "Examples:\n  \
     fusee sim                                   100 seeds of all scenarios\n  \

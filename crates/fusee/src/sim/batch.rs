@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fusee_cli::interrupt;
 use fusee_sim::{Outcome, RunOptions, Scenario, run, shrink};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::Plan;
-use crate::interrupt;
 
 /// Runs that a shortening may take.
 const SHRINK_RUNS: usize = 200;

@@ -12,10 +12,10 @@ pub use args::Args;
 
 use std::fs;
 
+use fusee_cli::failure::Failure;
+use fusee_cli::{interrupt, output};
 use fusee_sim::RunOptions;
 
-use crate::failure::Failure;
-use crate::{interrupt, output};
 use batch::Batch;
 use report::Report;
 

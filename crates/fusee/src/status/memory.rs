@@ -7,15 +7,14 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
+use fusee_cli::connect::{self, ConnectArgs};
+use fusee_cli::failure::Failure;
+use fusee_cli::output;
+use fusee_cli::quantity::Bytes;
 use fusee_client::{
     ClassMemory, MemorySurvey, NodeMemory, Options, OwnerMemory, OwnerState, SurveyError,
 };
 use serde::Serialize;
-
-use crate::connect::{self, ConnectArgs};
-use crate::failure::Failure;
-use crate::output;
-use crate::quantity::Bytes;
 
 /// Owners that are shown to people; all are in the JSON.
 const SHOWN: usize = 20;

@@ -13,15 +13,15 @@ mod table;
 
 use std::time::Duration;
 
+use fusee_cli::connect::{self, ConnectArgs};
+use fusee_cli::failure::Failure;
+use fusee_cli::output;
+use fusee_cli::recoveries;
 use fusee_client::Status;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 
-use crate::connect::{self, ConnectArgs};
-use crate::failure::Failure;
-use crate::output;
-use crate::recoveries;
 use report::{Report, Usages};
 use serde::Serialize;
 

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use fusee_cli::flags;
+use fusee_cli::recoveries::RecoveryReport;
+use fusee_cli::standing::state_name;
 use fusee_client::{Status, Usage, View};
-use fusee_control::master::{MemberState, MemberStatus, Reconfiguration, Scrub};
+use fusee_control::master::{MemberStatus, Reconfiguration, Scrub};
 use fusee_core::change::{Change, Stage};
 use serde::Serialize;
-
-use crate::flags;
-use crate::recoveries::RecoveryReport;
 
 /// What each memory node answered, by its number.
 pub type Usages = BTreeMap<u16, Result<Usage, String>>;
@@ -217,18 +217,6 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
         attached_clients: known(|usage| usage.attached_clients),
         subtables: view.map_or(0, |view| view.subtables_on(member.node)),
         regions: view.map_or(0, |view| view.regions_on(member.node)),
-    }
-}
-
-/// What a state is called.
-pub fn state_name(state: MemberState) -> &'static str {
-    match state {
-        MemberState::InView => "in_view",
-        MemberState::Joining => "joining",
-        MemberState::Waiting => "waiting",
-        MemberState::Lost => "lost",
-        MemberState::Draining => "draining",
-        MemberState::Drained => "drained",
     }
 }
 

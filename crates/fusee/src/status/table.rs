@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use fusee_cli::quantity::{Bytes, counted};
+
 use super::report::{NodeReport, ReconfigurationReport, Report};
-use crate::quantity::{Bytes, counted};
 
 /// Changes of the view that are shown; all that the master knows are in the JSON.
 const SHOWN: usize = 5;

@@ -9,30 +9,25 @@
 //!
 //! Without its master `up` is of no use and ends; without a memory node it goes on.
 
-mod child;
-mod directory;
 mod report;
-mod servers;
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
 
+use fusee_cli::connect::DEFAULT_PORT;
+use fusee_cli::failure::Failure;
+use fusee_cli::output;
+use fusee_cli::quantity::Bytes;
+use fusee_launch::{Child, Directory, Plan};
 use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
 };
 use futures_util::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use self::child::Child;
-use self::directory::Directory;
 use self::report::Report;
-pub use self::servers::{Plan, Servers};
-use crate::bench::machine;
-use crate::connect::DEFAULT_PORT;
-use crate::failure::Failure;
-use crate::output;
-use crate::quantity::Bytes;
 use crate::server::memory_node;
+use fusee_cli::memory;
 
 /// Sizes that make small pools useful.
 const REGION_BYTES: u64 = 128 << 20;
@@ -105,7 +100,7 @@ impl Args {
             lease_ms: self.lease,
             move_bytes_per_s: self.move_bytes_per_s.0,
             scrub_bytes_per_s: self.scrub_bytes_per_s.0,
-            fabrics: self.fabric.clone(),
+            fabrics: self.fabric.iter().map(|serve| (*serve).into()).collect(),
             region_bytes: REGION_BYTES,
             block_bytes: BLOCK_BYTES,
         }
@@ -119,7 +114,7 @@ pub fn run(args: &Args, verbose: u8) -> Result<(), Failure> {
     let runtime = runtime.map_err(cannot)?;
     args.plan().check()?;
     check_port(args.port)?;
-    machine::warn_of_pools(args.pool.0, args.memory_nodes.into());
+    memory::warn_of_pools(args.pool.0, args.memory_nodes.into());
     let directory = Directory::create()?;
     let result = runtime.block_on(async {
         let mut end = End::new().map_err(cannot)?;
@@ -128,7 +123,7 @@ pub fn run(args: &Args, verbose: u8) -> Result<(), Failure> {
             () = end.asked() => Ok(()),
             result = live(args, verbose, &directory, &mut children) => result,
         };
-        child::stop_all(children).await;
+        fusee_launch::stop_all(children).await;
         result
     });
     drop(directory);
@@ -156,7 +151,7 @@ async fn live(
     directory: &Directory,
     children: &mut Vec<Child>,
 ) -> Result<(), Failure> {
-    let started = servers::start(&args.plan(), verbose, directory, children).await?;
+    let started = fusee_launch::start(&args.plan(), verbose, directory, children).await?;
     let report = Report::new(directory, &started.master, children, started.nodes);
     output::text(&if args.json { report.json()? } else { report.table() })?;
     watch(children).await
@@ -166,7 +161,7 @@ async fn live(
 async fn watch(children: &mut Vec<Child>) -> Result<(), Failure> {
     let master = children[0].pid();
     loop {
-        let (name, status) = servers::first_exit(children).await;
+        let (name, status) = fusee_launch::first_exit(children).await;
         let dead = children.extract_if(.., |child| child.has_exited());
         if dead.map(|child| child.pid()).any(|pid| pid == master) {
             return Err(Failure::operation(format!("the master ended with {status}")));

@@ -2,13 +2,11 @@
 
 use std::fmt::Write as _;
 
+use fusee_cli::connect::DEFAULT_MASTER;
+use fusee_cli::failure::Failure;
+use fusee_launch::announcement;
+use fusee_launch::{Child, Directory};
 use serde::Serialize;
-
-use super::child::Child;
-use super::directory::Directory;
-use crate::connect::DEFAULT_MASTER;
-use crate::failure::Failure;
-use crate::server::memory_node::Announcement;
 
 /// Where everything is.
 #[derive(Debug, Serialize)]
@@ -30,7 +28,7 @@ struct Node {
     node: String,
     pid: u32,
     #[serde(flatten)]
-    addresses: Announcement,
+    addresses: announcement::MemoryNode,
 }
 
 impl Report {
@@ -39,7 +37,7 @@ impl Report {
         directory: &Directory,
         master: &str,
         children: &[Child],
-        nodes: Vec<Announcement>,
+        nodes: Vec<announcement::MemoryNode>,
     ) -> Report {
         let (first, others) = children.split_first().expect("there is a master");
         let nodes = others.iter().zip(nodes).map(|(child, addresses)| Node {

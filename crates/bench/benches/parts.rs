@@ -1,0 +1,124 @@
+//! What operations are made of, one part at a time. `cargo bench -p fusee-bench` measures; `cargo test` runs
+//! each once, so that none rots.
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use fusee_client::View;
+use fusee_client::logic::IndexCache;
+use fusee_core::layout::{Address, Identity, Object, Opcode, Pair, SizeClass, Slot};
+use fusee_core::race::{Buckets, Key};
+use fusee_core::snapshot::evaluate;
+use fusee_core::store::Hint;
+use fusee_core::verbs::{ClusterId, MnId};
+use fusee_core::view::{Geometry, Place, SlotRef, Subtable};
+
+/// Keys that are cached.
+const KEYS: u32 = 100_000;
+const VALUE_BYTES: [usize; 3] = [48, 1008, 65_536];
+
+fn key(number: u32) -> [u8; 16] {
+    let mut key = *b"key-000000000000";
+    key[8..].copy_from_slice(&u64::from(number).to_le_bytes());
+    key
+}
+
+/// Numbers below a bound that come in no order.
+fn scattered(below: u32) -> impl Iterator<Item = u32> {
+    let mut state = 0u32;
+    std::iter::repeat_with(move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        ((u64::from(state) * u64::from(below)) >> 32) as u32
+    })
+}
+
+fn slots(c: &mut Criterion) {
+    let class = SizeClass::fitting(1024).expect("a small one");
+    let word = |n: u64| Slot::new(7, class, Address::new(n * 64), 3);
+    let (own, other) = (word(1).identity(), word(2).identity());
+    let mut group = c.benchmark_group("evaluate");
+    let rounds: [(&str, &[Identity]); 3] = [
+        ("won by rule 1", &[own, own]),
+        ("won by rule 2", &[own, other, own]),
+        ("no majority", &[own, other]),
+    ];
+    for (name, seen) in rounds {
+        group.bench_function(name, |b| {
+            b.iter(|| evaluate(black_box(own), black_box(seen).iter().copied()));
+        });
+    }
+}
+
+fn hashes(c: &mut Criterion) {
+    let subtables =
+        |n: u32| Subtable::new(4, vec![Place { node: MnId(0), offset: u64::from(n) << 20 }]);
+    let view = View {
+        number: 1,
+        cluster: ClusterId::from_word(1).unwrap(),
+        geometry: Geometry::default(),
+        members: Vec::new(),
+        regions: Vec::new(),
+        directory: (0..16).collect(),
+        subtables: (0..16).map(subtables).collect(),
+        change: None,
+    };
+    let mut group = c.benchmark_group("hash");
+    for len in [16, 64, 250] {
+        let bytes = vec![7; len];
+        group.bench_with_input(BenchmarkId::new("key", len), &bytes, |b, bytes| {
+            b.iter(|| Key::new(black_box(bytes)).hash());
+        });
+    }
+    let bytes = key(1);
+    group.bench_function("buckets of a hashed key", |b| {
+        let key = Key::new(&bytes);
+        b.iter(|| Buckets::of(black_box(key), &view));
+    });
+}
+
+fn cache(c: &mut Criterion) {
+    let hint =
+        |n: u32| Hint { slot: SlotRef { subtable: 0, slot: n }, word: Slot(n.into()), seen: None };
+    let mut cache = IndexCache::new(KEYS as usize, 0.5);
+    for n in 0..KEYS {
+        cache.found(&Key::new(&key(n)), None, Some(hint(n)));
+    }
+    let mut group = c.benchmark_group("index cache");
+    group.bench_function("guess, one key", |b| {
+        let key = key(1);
+        b.iter(|| cache.guess(&Key::new(black_box(&key))));
+    });
+    group.bench_function(BenchmarkId::new("guess, keys", KEYS), |b| {
+        let mut numbers = scattered(KEYS);
+        b.iter(|| cache.guess(&Key::new(&key(numbers.next().expect("endless")))));
+    });
+    group.bench_function("take note of another key, when it is full", |b| {
+        let mut next = KEYS;
+        b.iter(|| {
+            next = next.wrapping_add(1);
+            cache.found(&Key::new(&key(next)), None, Some(hint(next)));
+        });
+    });
+}
+
+fn objects(c: &mut Criterion) {
+    let mut group = c.benchmark_group("object");
+    for len in VALUE_BYTES {
+        let (key, value) = (key(1), vec![7; len]);
+        let class = Object::class(key.len(), len).expect("it fits");
+        let mut bytes = vec![0; class.bytes() as usize];
+        let identity = Identity::new(Address::new(1 << 20), 3);
+        let pair = Pair { key: &key, value: &value, identity, opcode: Opcode::Update };
+        group.throughput(Throughput::Bytes(len as u64));
+        group.bench_function(BenchmarkId::new("encode", len), |b| {
+            b.iter(|| black_box(&pair).encode(black_box(&mut bytes)));
+        });
+        pair.encode(&mut bytes);
+        group.bench_function(BenchmarkId::new("decode", len), |b| {
+            b.iter(|| Object::decode_of(black_box(&bytes), identity).map(|o| o.value().len()));
+        });
+    }
+}
+
+criterion_group!(parts, slots, hashes, cache, objects);
+criterion_main!(parts);

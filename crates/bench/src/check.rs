@@ -1,0 +1,171 @@
+//! `--check`: is what really happened linearizable?
+//!
+//! Real processes, real memory, real time: the recorded history of a run is judged by the same
+//! checker as the simulator's. It sees what the verification of the final state cannot: a stale
+//! read in the middle, a key that came back for a moment, two INSERTs that both succeeded.
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use fusee_linearizability::{History, Refutation};
+use serde::Serialize;
+
+use super::record::{Entry, Packed, name_of};
+
+/// What the check found.
+#[derive(Clone, Debug, Serialize)]
+pub struct CheckReport {
+    /// Operations that were checked, loading and reading back included.
+    pub operations: u64,
+    /// Keys that were checked.
+    pub keys: u64,
+    /// Those that began before an earlier one on the same key had ended.
+    pub overlapping: u64,
+    /// Writes of unknown outcome among the operations.
+    pub pending: u64,
+    /// How long the check took.
+    pub duration_s: f64,
+    /// The most situations that a key may have been in at a time: how much overlapped.
+    pub peak_frontier: usize,
+    /// Keys on which too many operations overlapped to tell.
+    pub undecided_keys: u64,
+    /// Keys whose history is not linearizable.
+    pub violations: u64,
+    /// Operations on the first of these that show it, one a line.
+    pub explanation: Option<String>,
+}
+
+/// Checks the history of these operations.
+pub fn check(entries: &[Packed]) -> CheckReport {
+    let start = Instant::now();
+    let records = entries.iter().filter_map(|packed| Entry::from(*packed).record());
+    let findings = records.collect::<History>().check();
+    CheckReport {
+        operations: findings.operations,
+        keys: findings.keys,
+        overlapping: findings.overlapping,
+        pending: findings.pending,
+        duration_s: start.elapsed().as_secs_f64(),
+        peak_frontier: findings.peak_frontier,
+        undecided_keys: findings.undecided_keys,
+        violations: findings.violations,
+        explanation: findings.refutation.as_deref().map(explain),
+    }
+}
+
+fn explain(refutation: &Refutation) -> String {
+    format!(
+        "key number {}: of {} operations these show it (wW.N is the value of write N of worker W, \
+         times are in ns)\n{}",
+        refutation.key,
+        refutation.operations,
+        refutation.render(name_of)
+    )
+}
+
+impl CheckReport {
+    /// Whether every key was decided, and its history is linearizable.
+    pub fn is_clean(&self) -> bool {
+        self.violations == 0 && self.undecided_keys == 0
+    }
+
+    /// Why a run with this history fails.
+    pub fn problems(&self) -> Option<String> {
+        (!self.is_clean()).then(|| {
+            format!(
+                "{} keys are not linearizable, {} undecided\n{}",
+                self.violations,
+                self.undecided_keys,
+                self.explanation.as_deref().unwrap_or_default()
+            )
+        })
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut text = format!(
+            "checked     {} operations on {} keys, {} overlapped earlier ones, {} pending: {} \
+             violations ({:.2} s)\n\
+             \x20           recording costs throughput: do not quote the figures of this run\n",
+            self.operations,
+            self.keys,
+            self.overlapping,
+            self.pending,
+            self.violations,
+            self.duration_s
+        );
+        if self.undecided_keys > 0 {
+            let _ = writeln!(text, "            {} keys undecided", self.undecided_keys);
+        }
+        for line in self.explanation.iter().flat_map(|text| text.lines()) {
+            let _ = writeln!(text, "            {line}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fusee_linearizability::{Answer, Call};
+
+    use super::*;
+    use crate::record::{End, value_of};
+
+    fn entry(worker: u64, call: Call, invoked: u64, end: End) -> Packed {
+        Entry { key: 3, worker, call, invoked: invoked * 1000, end }.into()
+    }
+
+    fn done(time: u64, answer: Answer) -> End {
+        End::Answered(time * 1000, answer)
+    }
+
+    /// Two workers in turn; the reader is a third.
+    fn entries() -> Vec<Packed> {
+        let mut entries = vec![entry(0, Call::Insert(value_of(0, 0)), 1, done(2, Answer::Done))];
+        for i in 1..100 {
+            let value = value_of(i % 2, i);
+            let at = 10 * i;
+            entries.push(entry(i % 2, Call::Update(value), at, done(at + 2, Answer::Done)));
+            let found = Answer::Found(value);
+            entries.push(entry(2, Call::Search, at + 4, done(at + 6, found)));
+        }
+        entries
+    }
+
+    #[test]
+    fn a_good_history_is_counted() {
+        let mut good = entries();
+        good.push(entry(1, Call::Delete, 2_000, End::Unknown));
+        good.push(entry(1, Call::Update(value_of(1, 200)), 2_001, End::NotApplied));
+        let report = check(&good);
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!((report.operations, report.keys, report.pending), (200, 1, 1));
+        let table = report.table();
+        assert!(table.contains("200 operations on 1 keys, 0 overlapped earlier ones, 1 pending"));
+        assert!(report.table().contains("do not quote"));
+    }
+
+    /// Two values that two reads found, exchanged: as if a write had been late.
+    #[test]
+    fn a_doctored_history_is_reported() {
+        let mut doctored = entries();
+        let at = |entries: &[Packed], i: usize| Entry::from(entries[i]);
+        let (one, other) = (at(&doctored, 50), at(&doctored, 52));
+        assert_eq!((one.call, other.call), (Call::Search, Call::Search));
+        let End::Answered(_, answer) = one.end else { unreachable!("it was answered") };
+        let End::Answered(time, other_answer) = other.end else { unreachable!("so was this") };
+        doctored[52] = Entry { end: End::Answered(time, answer), ..other }.into();
+        let End::Answered(time, _) = one.end else { unreachable!("it was answered") };
+        doctored[50] = Entry { end: End::Answered(time, other_answer), ..one }.into();
+        let report = check(&doctored);
+        assert_eq!((report.violations, report.operations), (1, 199));
+        let explanation = report.explanation.clone().unwrap();
+        assert!(explanation.starts_with("key number 3: of 199 operations"), "{explanation}");
+        // The write of the value comes after the read that found it.
+        let lines: Vec<&str> = explanation.lines().skip(1).collect();
+        assert!(lines.len() <= 4, "{explanation}");
+        let marked: Vec<&&str> = lines.iter().filter(|l| l.contains("<- cannot")).collect();
+        assert!(matches!(marked[..], [line] if line.contains("SEARCH")), "{explanation}");
+        assert!(report.table().contains("cannot be explained"));
+    }
+}

@@ -1,0 +1,347 @@
+//! The cluster that a benchmark measures.
+//!
+//! An embedded cluster is sized from the workload: every write takes a new object, and there is room
+//! for all writes of a run, so that nothing depends on how fast memory comes back (`bench churn` measures
+//! that). Pools are taken from the system as they are used; what a run cannot use up costs nothing. If
+//! what it could use up exceeds the memory of the machine, it is refused before it starts.
+
+use fusee_cli::connect;
+use fusee_cli::failure::Failure;
+use fusee_cli::flags;
+use fusee_cli::memory;
+use fusee_cli::quantity::Bytes;
+use fusee_client::{Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options};
+use fusee_core::layout::{BlockShape, Object};
+use fusee_core::view::View;
+use fusee_launch::{self as launch, Servers};
+use fusee_master::settings::{
+    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, Lease, Settings,
+};
+
+use super::args::{ClusterArgs, LoadArgs};
+use super::report::Setup;
+use super::workload::KEY_BYTES;
+
+/// Share of the available memory that a run may use, in percent.
+const USABLE_PERCENT: u64 = 85;
+/// Retries after conflicts write new objects: so much more than the writes that are asked for.
+const RETRIES_PERCENT: u64 = 25;
+
+/// A growing index is at least so full, but for its first subtables.
+const LEAST_LOAD_PERCENT: u64 = 25;
+
+/// The writes that a run may make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Keys that may exist at a time.
+    pub keys: u64,
+    /// Keys that the index is made for; it grows when there are more.
+    pub index_keys: u64,
+    /// Objects with a pair, for INSERTs and UPDATEs.
+    pub pairs: u64,
+    /// Objects with a key only, for DELETEs.
+    pub deletes: u64,
+    /// Processes with clients, this one not counted.
+    pub processes: u64,
+}
+
+/// An embedded cluster that satisfies a demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Sizes.
+    pub geometry: Geometry,
+    /// Memory of each node, in bytes.
+    pub pool_bytes: u64,
+    /// Memory of all nodes that a run will really touch, in bytes.
+    pub touched_bytes: u64,
+    /// With less memory a node cannot hold one region and its part of the index.
+    pub least_pool_bytes: u64,
+}
+
+/// Bytes that one write takes on all memory nodes together.
+pub fn bytes_per_pair(pair_bytes: usize, data_replicas: u8) -> u64 {
+    let class = Object::class(KEY_BYTES, pair_bytes - KEY_BYTES);
+    class.map_or(u64::MAX, |class| class.bytes()).saturating_mul(data_replicas.into())
+}
+
+/// How many pairs a run may write without using more than the memory that is available.
+pub fn affordable_pairs(load: &LoadArgs, cluster: &ClusterArgs, available: Option<u64>) -> u64 {
+    let usable = available.unwrap_or(u64::MAX) / 100 * USABLE_PERCENT;
+    // Half a share for the index, the rests of blocks and the logs of the benchmark.
+    let objects = usable / 2 / bytes_per_pair(load.pair_bytes, cluster.data_replicas());
+    objects * 100 / (100 + RETRIES_PERCENT)
+}
+
+/// Sizes a cluster.
+pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Plan, Failure> {
+    let geometry = EmbeddedOptions::default().geometry;
+    let settings = Settings {
+        memory_nodes: cluster.memory_nodes.into(),
+        index_replicas: cluster.index_replicas(),
+        data_replicas: cluster.data_replicas(),
+        index_keys: demand.index_keys,
+        geometry,
+        lease: Lease::default(),
+        move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+        scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
+    };
+    settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
+    // One session per thread, the clients' own and the verifier's, each with an open block.
+    let sessions = u64::from(load.threads) + demand.processes + 2;
+    let objects = |count: u64| count + count * RETRIES_PERCENT / 100;
+    let pair_blocks =
+        blocks(&geometry, objects(demand.pairs), load.pair_bytes - KEY_BYTES, sessions)?;
+    let delete_blocks = blocks(&geometry, objects(demand.deletes), 0, sessions)?;
+    let regions = (pair_blocks + delete_blocks).div_ceil(geometry.blocks_per_region().into()) + 1;
+    let replicas = u64::from(cluster.data_replicas());
+    let nodes = u64::from(cluster.memory_nodes);
+    let index_bytes = settings.subtables() * geometry.subtable_bytes();
+    let grown_bytes = grown_index_bytes(&demand, &geometry);
+    // Regions spread over the nodes; of each subtable a node holds one replica at most. One
+    // region more, as extents are aligned.
+    let regions_per_node = (regions * replicas).div_ceil(nodes) + 1;
+    let region_bytes = regions_per_node * geometry.region_bytes;
+    // Room for the index to grow into, with a region or two more taken meanwhile.
+    let pool_bytes = region_bytes + index_bytes + 2 * grown_bytes;
+    let touched_bytes = (pair_blocks + delete_blocks) * geometry.block_bytes * replicas
+        + (index_bytes + grown_bytes) * u64::from(cluster.index_replicas());
+    let least_pool_bytes = geometry.region_bytes + index_bytes;
+    Ok(Plan { geometry, pool_bytes, touched_bytes, least_pool_bytes })
+}
+
+/// Bytes of one replica of what the index may grow to, beyond what it is made for.
+fn grown_index_bytes(demand: &Demand, geometry: &Geometry) -> u64 {
+    if demand.keys <= demand.index_keys {
+        return 0;
+    }
+    let slots = demand.keys.saturating_mul(100) / LEAST_LOAD_PERCENT;
+    slots.div_ceil(geometry.subtable_slots()) * geometry.subtable_bytes()
+}
+
+fn blocks(
+    geometry: &Geometry,
+    objects: u64,
+    value_bytes: usize,
+    sessions: u64,
+) -> Result<u64, Failure> {
+    if objects == 0 {
+        return Ok(0);
+    }
+    let fits = value_bytes <= geometry.max_value_bytes as usize;
+    let class = Object::class(KEY_BYTES, value_bytes).filter(|_| fits);
+    let shape = class.and_then(|class| BlockShape::new(geometry.block_bytes, class));
+    let Some(shape) = shape else {
+        return Err(Failure::usage(format!(
+            "--pair-bytes is {}; values have at most {} bytes",
+            KEY_BYTES + value_bytes,
+            geometry.max_value_bytes
+        )));
+    };
+    Ok(objects.div_ceil(shape.objects.into()) + sessions)
+}
+
+/// Options of which a smaller value makes a run of operations fit.
+const LESS: &str = "--operations, --keys, --pair-bytes or --data-replicas";
+
+/// Refuses what does not fit into the memory; `less` names the options to lower.
+pub fn check_memory(touched_bytes: u64, less: &str, available: Option<u64>) -> Result<(), Failure> {
+    let Some(available) = available else { return Ok(()) };
+    let usable = available / 100 * USABLE_PERCENT;
+    if touched_bytes <= usable {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "this benchmark writes up to {} of new objects and the machine has {} available, of which \
+         {USABLE_PERCENT} % may be used; lower {less}",
+        Bytes(touched_bytes),
+        Bytes(available),
+    )))
+}
+
+/// The cluster that is measured.
+pub struct Target {
+    /// A member of it. Leaves before the servers end.
+    pub client: Client,
+    /// Its processes, if they were started for the purpose.
+    pub servers: Option<Servers>,
+}
+
+impl Target {
+    /// For the report.
+    pub fn describe(&self, cluster: &ClusterArgs) -> Setup {
+        let started = self.servers.is_some();
+        Setup::of(&self.client, started, cluster.master.is_none() && !started)
+    }
+}
+
+/// Joins the cluster that is to be measured, or starts it.
+pub fn open(
+    demand: Demand,
+    load: &LoadArgs,
+    cluster: &ClusterArgs,
+    available: Option<u64>,
+) -> Result<Target, Failure> {
+    let options = Options::default()
+        .with_fabric(cluster.fabric)
+        .with_cache_entries(load.cache_entries)
+        .with_cache_threshold(load.cache_threshold);
+    if let Some(master) = &cluster.master {
+        let client = connect::join(master, options)?;
+        check_capacity(demand, load, &client.view())?;
+        return Ok(Target { client, servers: None });
+    }
+    let plan = plan(demand, load, cluster)?;
+    let (pool_bytes, touched_bytes) = match cluster.pool {
+        None => (plan.pool_bytes, plan.touched_bytes),
+        Some(Bytes(pool)) => {
+            (pool, plan.touched_bytes.min(pool.saturating_mul(cluster.memory_nodes.into())))
+        }
+    };
+    check_pool(pool_bytes, plan.least_pool_bytes)?;
+    if cluster.pool.is_some() {
+        // What the run cannot use up costs nothing, so that is no error.
+        memory::warn_of_pools(pool_bytes, cluster.memory_nodes.into());
+    }
+    check_memory(touched_bytes, LESS, available)?;
+    let fabric = match cluster.fabric {
+        FabricChoice::Auto => FabricKind::Shm,
+        FabricChoice::Only(kind) => kind,
+    };
+    if demand.processes > 0 {
+        let servers = Servers::start(&launch::Plan {
+            memory_nodes: cluster.memory_nodes,
+            index_replicas: cluster.index_replicas(),
+            data_replicas: cluster.data_replicas(),
+            // Whole regions: the index then has room at either end, and a memory node that takes the
+            // place of another one, with the index first, holds as much.
+            pool_bytes: pool_bytes.next_multiple_of(plan.geometry.region_bytes),
+            index_keys: demand.index_keys,
+            port: 0,
+            lease_ms: DEFAULT_LEASE_MS,
+            move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+            scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
+            fabrics: vec![fabric],
+            region_bytes: plan.geometry.region_bytes,
+            block_bytes: plan.geometry.block_bytes,
+        })?;
+        let options = options.with_fabric(fabric);
+        let client = Client::connect_with(servers.master(), options)?;
+        return Ok(Target { client, servers: Some(servers) });
+    }
+    let embedded = EmbeddedOptions::default()
+        .with_memory_nodes(cluster.memory_nodes)
+        .with_index_replicas(cluster.index_replicas())
+        .with_data_replicas(cluster.data_replicas())
+        .with_fabric(fabric)
+        .with_pool_bytes(pool_bytes)
+        .with_geometry(plan.geometry)
+        .with_index_keys(demand.index_keys)
+        .with_client(options);
+    let client = Client::embedded(embedded).map_err(|error| match cluster.pool {
+        // Everything else has been checked.
+        Some(_) => Failure::usage(flags::in_text(&error.to_string())),
+        None => error.into(),
+    })?;
+    Ok(Target { client, servers: None })
+}
+
+/// Refuses pairs that a cluster cannot hold at a time, were it empty. What is replaced is used again there,
+/// so the writes of a run may be many times as much.
+fn check_capacity(demand: Demand, load: &LoadArgs, view: &View) -> Result<(), Failure> {
+    let geometry = &view.geometry;
+    let blocks = blocks(geometry, demand.keys, load.pair_bytes - KEY_BYTES, 0)?;
+    // Of the regions that there are; those to come have as many.
+    let replicas = view.regions.iter().map(|region| region.places().len()).max().unwrap_or(1);
+    let needed = blocks.saturating_mul(geometry.block_bytes).saturating_mul(replicas as u64);
+    let lent: u64 = view.members.iter().map(|member| member.pool_bytes).sum();
+    if needed <= lent {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "this benchmark keeps {} of pairs on {replicas} replicas, and the memory nodes of the cluster lend \
+         {} together; lower --keys, --operations or --pair-bytes, or start more memory nodes",
+        Bytes(needed),
+        Bytes(lent),
+    )))
+}
+
+/// Refuses a pool that cannot hold anything: that of --pool.
+fn check_pool(pool_bytes: u64, least: u64) -> Result<(), Failure> {
+    if pool_bytes >= least {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "--pool is {}; a memory node of this cluster needs at least {}",
+        Bytes(pool_bytes),
+        Bytes(least)
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Args {
+        #[command(flatten)]
+        cluster: ClusterArgs,
+        #[command(flatten)]
+        load: LoadArgs,
+    }
+
+    fn args(line: &str) -> Args {
+        Args::parse_from(["bench"].into_iter().chain(line.split_whitespace()))
+    }
+
+    fn demand(keys: u64, pairs: u64) -> Demand {
+        Demand { keys, index_keys: keys, pairs, deletes: 0, processes: 0 }
+    }
+
+    #[test]
+    fn the_planned_pools_hold_all_writes_but_not_many_times_as_much() {
+        for line in ["", "--memory-nodes 5", "--data-replicas 3", "--pair-bytes 40", "--threads 1"]
+        {
+            let args = args(line);
+            let demand = demand(100_000, 1_000_000);
+            let plan = plan(demand, &args.load, &args.cluster).unwrap();
+            let needed =
+                1_000_000 * bytes_per_pair(args.load.pair_bytes, args.cluster.data_replicas());
+            let pools = plan.pool_bytes * u64::from(args.cluster.memory_nodes);
+            assert!(pools > needed * 5 / 4, "{line}: {plan:?}");
+            assert!(plan.touched_bytes >= needed, "{line}: {plan:?}");
+            let spare = plan.geometry.region_bytes * 4 * u64::from(args.cluster.memory_nodes);
+            assert!(pools < needed * 2 + spare, "{line}: {plan:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_a_way_out() {
+        let args = args("");
+        let demand = demand(1, 1_000_000);
+        let plan = plan(demand, &args.load, &args.cluster).unwrap();
+        assert!(check_memory(plan.touched_bytes, LESS, Some(100 << 30)).is_ok());
+        let refused =
+            check_memory(plan.touched_bytes, LESS, Some(1 << 30)).unwrap_err().to_string();
+        assert!(refused.contains("lower --operations"), "{refused}");
+        let pairs = affordable_pairs(&args.load, &args.cluster, Some(1 << 30));
+        let demand = self::demand(1, pairs);
+        let plan = super::plan(demand, &args.load, &args.cluster).unwrap();
+        assert!(check_memory(plan.touched_bytes, LESS, Some(1 << 30)).is_ok());
+    }
+
+    #[test]
+    fn impossible_clusters_and_pairs_are_refused() {
+        let demand = demand(1, 1);
+        for (line, says) in [
+            ("--memory-nodes 2 --index-replicas 3", "--index-replicas is 3"),
+            ("--data-replicas 0", "--data-replicas is 0; it must be 1..=5"),
+            ("--pair-bytes 2000000", "values have at most 1048576"),
+        ] {
+            let args = args(line);
+            let refused = plan(demand, &args.load, &args.cluster).unwrap_err().to_string();
+            assert!(refused.contains(says), "{refused}");
+        }
+    }
+}

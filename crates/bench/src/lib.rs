@@ -1,0 +1,120 @@
+//! Benchmarks that check what they measure.
+//!
+//! `ycsb` runs the YCSB workloads (P §6.3), `micro` the microbenchmark of P §6.2, both on a cluster
+//! inside the process or on an existing one. Every value that is written names its write,
+//! every value that is read is checked, and in the end all keys are read back and compared with
+//! what was acknowledged; a run with a single error or mismatch fails.
+//!
+//! Reading order: `workload` and `zipf` (what is asked), `value` and `verify` (how it is checked),
+//! `store` (what is driven), `worker`, `phase` and `driver` (how it is done), `message`,
+//! `client_process` and `processes` (the same in several processes), `cluster` (on what), `record` and
+//! `check` (whether the history is linearizable), `tally`, `series`, `spread`, `report` and `plot`
+//! (what comes out), and the benchmarks themselves, in `suite`: some show what the store does, some
+//! (`limit`, `counts`, `peers`, `raw`) what its operations cost beside other things.
+//!
+//! The processes that a benchmark starts, clients and servers, run this same executable: they are
+//! commands of `fusee`.
+
+mod args;
+mod check;
+mod client_process;
+mod clock;
+mod cluster;
+mod driver;
+mod loaded;
+mod machine;
+mod message;
+mod own;
+mod phase;
+mod plot;
+mod processes;
+mod progress;
+mod record;
+mod report;
+mod samples;
+mod series;
+mod spread;
+mod store;
+mod suite;
+mod tally;
+mod temporary;
+mod value;
+mod verbs;
+mod verify;
+mod worker;
+mod workload;
+mod zipf;
+
+use clap::Subcommand;
+use fusee_cli::failure::Failure;
+use suite::{
+    cache, churn, counts, elasticity, failover, growth, limit, micro, peers, raw, recovery, sizes,
+    sweep, ycsb,
+};
+
+/// A benchmark.
+#[derive(Subcommand, Debug)]
+pub enum Benchmark {
+    /// Run a YCSB workload: load keys, then read and write them
+    Ycsb(ycsb::Args),
+    /// Measure INSERT, UPDATE, SEARCH and DELETE one by one: latency, then throughput
+    Micro(micro::Args),
+    /// Kill client processes in the middle of an update: how long they are in the way
+    Recovery(recovery::Args),
+    /// Kill a memory node under load: how long writes pause, and whether anything is lost
+    Failover(failover::Args),
+    /// Insert keys into a small index while others read and write: what its growth costs
+    Growth(growth::Args),
+    /// Let sessions and memory nodes come and go: whether throughput follows
+    Elasticity(elasticity::Args),
+    /// Fill small pools, update and delete: whether memory comes back
+    Churn(churn::Args),
+    /// Vary the threshold of the adaptive index cache: round trips, bytes, throughput
+    Cache(cache::Args),
+    /// Draw sizes of values: what they take of the pools
+    Sizes(sizes::Args),
+    /// Throughput against the size of values, sessions, replicas, updates or keys
+    Sweep(sweep::Args),
+    /// Time of an operation over the time of its raw verbs, in turn in one run
+    Limit(limit::Args),
+    /// Instructions of an operation, counted by valgrind: the same on a busy machine
+    Counts(counts::Args),
+    /// Time of an operation beside memcached, Redis and LMDB, in turn in one run
+    Peers(peers::Args),
+    /// Time of the verbs themselves, beside UCX over shared memory and libfabric over TCP
+    Raw(raw::Args),
+    /// One of the processes of `--processes`; not for people
+    #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
+    Client,
+    /// What `counts` has valgrind run; not for people
+    #[command(hide = true)]
+    Work(counts::WorkArgs),
+    /// The client of `recovery` that is killed; not for people
+    #[command(hide = true, after_help = "Example: started by `fusee bench recovery`")]
+    Doomed,
+}
+
+impl Benchmark {
+    /// Runs it.
+    pub fn run(self) -> Result<(), Failure> {
+        match self {
+            Benchmark::Ycsb(args) => ycsb::run(&args),
+            Benchmark::Micro(args) => micro::run(&args),
+            Benchmark::Recovery(args) => recovery::run(&args),
+            Benchmark::Failover(args) => failover::run(&args),
+            Benchmark::Growth(args) => growth::run(&args),
+            Benchmark::Elasticity(args) => elasticity::run(&args),
+            Benchmark::Churn(args) => churn::run(&args),
+            Benchmark::Cache(args) => cache::run(&args),
+            Benchmark::Sizes(args) => sizes::run(&args),
+            Benchmark::Sweep(args) => sweep::run(&args),
+            Benchmark::Limit(args) => limit::run(&args),
+            Benchmark::Counts(args) => counts::run(&args),
+            Benchmark::Peers(args) => peers::run(&args),
+            Benchmark::Raw(args) => raw::run(&args),
+            Benchmark::Work(args) => counts::work(&args),
+            Benchmark::Client => client_process::run(),
+            Benchmark::Doomed => recovery::doomed::run(),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A loaded cluster with one session, and the operations to measure.
+
+use std::hint::black_box;
+
+use fusee_cli::failure::Failure;
+use fusee_client::{Client, EmbeddedOptions, FabricKind, Options, Session};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+
+use crate::workload::KEY_BYTES;
+
+/// What the cluster is like.
+#[derive(clap::Args, Clone, Copy, Debug, Serialize)]
+pub struct Size {
+    /// Pairs
+    #[arg(long, default_value_t = 100_000, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub keys: u32,
+
+    /// Bytes of key and value together; keys have 16
+    #[arg(long, default_value_t = 1024, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(16..=65_536))]
+    pub pair_bytes: u32,
+
+    /// Replicas of the index
+    #[arg(long, default_value_t = 3, value_name = "N",
+          value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub index_replicas: u8,
+
+    /// Replicas of keys and values
+    #[arg(long, default_value_t = 2, value_name = "N",
+          value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub data_replicas: u8,
+
+    /// Pools in huge pages, of which the system must have enough free (vm.nr_hugepages)
+    #[arg(long)]
+    pub huge_pages: bool,
+}
+
+/// Memory nodes of a cluster, if nothing else is said.
+pub const NODES: u16 = 3;
+
+impl Size {
+    /// Bytes of each pool: twice what the pairs take, and room for the index and some blocks.
+    fn pool_bytes(&self, memory_nodes: u16) -> u64 {
+        let pair = u64::from(self.pair_bytes) + 256;
+        let data =
+            u64::from(self.keys) * pair * u64::from(self.data_replicas) / u64::from(memory_nodes);
+        let index = u64::from(self.keys) * 64;
+        (2 * data + index).next_multiple_of(256 << 20) + (768 << 20)
+    }
+}
+
+/// A key's bytes. Other benchmarks write the number in decimal digits; here a key costs nothing to
+/// make, since that would be counted.
+pub fn key(number: u32) -> [u8; KEY_BYTES] {
+    let mut bytes = *b"key-000000000000";
+    bytes[8..].copy_from_slice(&u64::from(number).to_le_bytes());
+    bytes
+}
+
+/// Numbers below a bound, in random order, so many.
+pub fn numbers(below: u32, count: u32, seed: u64) -> Vec<u32> {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    (0..count).map(|_| rng.random_range(0..below)).collect()
+}
+
+/// The way through a list that knows where it goes on only once a byte is there, which the last step has
+/// brought.
+pub struct Chain {
+    pub at: usize,
+    none: usize,
+}
+
+impl Default for Chain {
+    fn default() -> Chain {
+        Chain { at: 0, none: black_box(0) }
+    }
+}
+
+impl Chain {
+    pub fn next(&mut self, brought: u8) {
+        self.at += 1 + (usize::from(brought) & self.none);
+    }
+}
+
+/// The last byte, if there is one.
+pub fn last(bytes: &[u8]) -> u8 {
+    bytes.last().copied().unwrap_or(0)
+}
+
+/// A cluster in which all keys are, and a session that knows where.
+pub struct Loaded {
+    pub session: Session,
+    pub value: Vec<u8>,
+    // Ends after its session.
+    pub client: Client,
+}
+
+impl Loaded {
+    /// Over shared memory.
+    pub fn new(size: &Size) -> Result<Loaded, Failure> {
+        Loaded::with_keys(size, FabricKind::Shm, NODES, key)
+    }
+
+    /// With keys that are made of their number like this.
+    pub fn with_keys(
+        size: &Size,
+        fabric: FabricKind,
+        memory_nodes: u16,
+        key: impl Fn(u32) -> [u8; KEY_BYTES],
+    ) -> Result<Loaded, Failure> {
+        let options = EmbeddedOptions::default()
+            .with_memory_nodes(memory_nodes)
+            .with_index_replicas(size.index_replicas)
+            .with_data_replicas(size.data_replicas)
+            .with_fabric(fabric)
+            .with_huge_pages(size.huge_pages)
+            .with_pool_bytes(size.pool_bytes(memory_nodes))
+            .with_index_keys(u64::from(size.keys))
+            .with_client(Options::default().with_cache_entries(2 * size.keys as usize));
+        let client = Client::embedded(options)?;
+        let session = client.session()?;
+        let value = vec![7; size.pair_bytes as usize - KEY_BYTES];
+        session.block_on(async {
+            for number in 0..size.keys {
+                session.insert(&key(number), &value).await?;
+            }
+            Ok::<(), Failure>(())
+        })?;
+        Ok(Loaded { session, value, client })
+    }
+
+    /// Reads these keys, one after the other.
+    pub fn gets(&self, numbers: &[u32]) -> Result<(), Failure> {
+        self.session.block_on(async {
+            let mut chain = Chain::default();
+            while let Some(number) = numbers.get(chain.at) {
+                let found = |value: Option<&[u8]>| value.map(|value| (value.len(), last(value)));
+                let found = self.session.get_with(&key(*number), found).await?;
+                let (len, last) = found.expect("every key is there");
+                assert_eq!(len, self.value.len(), "it is not the value");
+                chain.next(last);
+            }
+            Ok(())
+        })
+    }
+
+    /// Updates these keys, one after the other.
+    pub fn updates(&self, numbers: &[u32]) -> Result<(), Failure> {
+        self.session.block_on(async {
+            for number in numbers {
+                self.session.update(&key(*number), &self.value).await?;
+            }
+            Ok(())
+        })
+    }
+}

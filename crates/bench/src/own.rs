@@ -1,0 +1,97 @@
+//! A cluster of processes that a benchmark starts because it kills some of them.
+
+use clap::Args;
+use fusee_cli::failure::Failure;
+use fusee_cli::quantity::Bytes;
+use fusee_client::{FabricChoice, Options};
+use fusee_launch::Servers;
+use serde::Serialize;
+
+use super::args::{ClusterArgs, LoadArgs, MIN_PAIR_BYTES};
+use super::cluster::{self, Demand, Target};
+
+/// The cluster, and the pairs to put into it. Reports tell what cluster came of it.
+#[derive(Args, Clone, Debug, Serialize)]
+pub struct OwnCluster {
+    /// shm, tcp, verbs, or auto, which means shm
+    #[arg(long, default_value = "auto")]
+    #[serde(skip)]
+    pub fabric: FabricChoice,
+
+    /// Memory nodes, each a process
+    #[arg(long, default_value_t = 3, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[serde(skip)]
+    pub memory_nodes: u16,
+
+    /// Replicas of the index, 1 to 5 [default: 3, or as many as there are memory nodes]
+    #[arg(long, value_name = "N")]
+    #[serde(skip)]
+    pub index_replicas: Option<u8>,
+
+    /// Replicas of keys and values, 1 to 5 [default: 2, or as many as there are memory nodes]
+    #[arg(long, value_name = "N")]
+    #[serde(skip)]
+    pub data_replicas: Option<u8>,
+
+    /// Memory of each node, like 1GiB [default: as much as the benchmark may need]
+    #[arg(long, value_name = "BYTES")]
+    #[serde(skip)]
+    pub pool: Option<Bytes>,
+
+    /// Bytes of key and value together; keys have 16
+    #[arg(long, default_value_t = 1024, value_name = "BYTES")]
+    pub pair_bytes: usize,
+
+    /// Start of all random sequences
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+}
+
+impl OwnCluster {
+    /// As the other benchmarks describe it.
+    pub fn cluster(&self) -> ClusterArgs {
+        ClusterArgs {
+            master: None,
+            fabric: self.fabric,
+            memory_nodes: self.memory_nodes,
+            index_replicas: self.index_replicas,
+            data_replicas: self.data_replicas,
+            pool: self.pool,
+        }
+    }
+
+    /// Starts it for a load of so many threads. The demand must count at least one other process.
+    pub fn open(
+        &self,
+        demand: Demand,
+        threads: u16,
+        available: Option<u64>,
+    ) -> Result<(Target, Servers), Failure> {
+        let load = load(self.pair_bytes, threads, self.seed)?;
+        let mut target = cluster::open(demand, &load, &self.cluster(), available)?;
+        let servers = target.servers.take();
+        let servers = servers.ok_or_else(|| Failure::operation("no servers were started"))?;
+        Ok((target, servers))
+    }
+
+    /// Bytes of a value.
+    pub fn value_bytes(&self) -> usize {
+        self.pair_bytes.saturating_sub(MIN_PAIR_BYTES) + super::value::HEADER_BYTES
+    }
+}
+
+/// A load of so many threads, each with one operation at a time.
+pub fn load(pair_bytes: usize, threads: u16, seed: u64) -> Result<LoadArgs, Failure> {
+    let options = Options::default();
+    let load = LoadArgs {
+        pair_bytes,
+        threads,
+        coroutines: 1,
+        seed,
+        cache_entries: options.cache_entries,
+        cache_threshold: options.cache_threshold,
+    };
+    load.check()?;
+    Ok(load)
+}

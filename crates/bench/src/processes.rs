@@ -1,0 +1,252 @@
+//! Runs the client processes of a benchmark, from outside.
+//!
+//! Every process is this same executable ([`super::client_process`]), in a process group of its
+//! own, so that Ctrl-C in a terminal reaches the benchmark alone, which tells the others. They go
+//! through the phases in step; then their counts are added up, and their records put together.
+//! A process that ends early ends the benchmark: its records are lost with it.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use fusee_cli::failure::Failure;
+use fusee_cli::interrupt;
+
+use super::driver::{Outcome, PhaseResult};
+use super::message::{GO, Results, STOP, Said, Spec};
+use super::record::{ENTRY_BYTES, Entry, Packed};
+use super::verify::Log;
+
+/// How often to look whether the user wants to stop.
+const TICK: Duration = Duration::from_millis(50);
+/// Phases that every process goes through.
+const PHASES: usize = 2;
+
+/// What all processes gave together.
+pub struct Gathered {
+    /// As if it had been one process.
+    pub outcome: Outcome,
+    /// Keys are below.
+    pub keys: u64,
+    /// Whether one of them ended early, because of errors.
+    pub broken: bool,
+}
+
+/// Runs a process for each of these, through all phases. There are so many workers in all.
+pub fn run(specs: &[Spec], workers: usize) -> Result<Gathered, Failure> {
+    let mut crew = Processes::start(specs)?;
+    let mut results = vec![PhaseResult::default(); PHASES];
+    for result in &mut results {
+        crew.each(|_, heard| match heard {
+            Heard::Said(Said::Ready) => Some(()),
+            _ => None,
+        })?;
+        crew.tell(GO);
+        let times = crew.each(|_, heard| match heard {
+            Heard::Said(Said::Ended { from_ns, to_ns }) => Some((from_ns, to_ns)),
+            _ => None,
+        })?;
+        let from = times.iter().map(|t| t.0).min().unwrap_or(0);
+        let to = times.iter().map(|t| t.1).max().unwrap_or(0);
+        result.duration = Duration::from_nanos(to.saturating_sub(from));
+    }
+    let all = crew.each(|number, heard| match heard {
+        Heard::Results(results, entries) => Some((specs[number].part, results, entries)),
+        Heard::Said(_) => None,
+    })?;
+    crew.wait();
+    let mut logs = vec![Log::default(); workers];
+    let (mut keys, mut broken, mut kept) = (0, false, Vec::new());
+    for (part, process, mut entries) in all {
+        for (sum, counts) in results.iter_mut().zip(process.phases) {
+            counts.add_to(sum);
+        }
+        keys = keys.max(process.claimed.checked_sub(1).map_or(0, |last| part.key(last) + 1));
+        broken |= process.broken;
+        for entry in entries.iter().map(|packed| Entry::from(*packed)) {
+            if let (Some(write), Some(log)) = (entry.write(), logs.get_mut(entry.worker as usize)) {
+                log.push(write);
+            }
+        }
+        kept.append(&mut entries);
+    }
+    Ok(Gathered { outcome: Outcome { results, logs, entries: kept }, keys, broken })
+}
+
+/// What a process told.
+enum Heard {
+    Said(Said),
+    Results(Results, Vec<Packed>),
+}
+
+/// From which process, and what; the error is that it ended, or talks nonsense.
+type Message = (usize, Result<Heard, String>);
+
+struct Processes {
+    children: Vec<(Child, Option<ChildStdin>)>,
+    heard: Receiver<Message>,
+    /// By process: what it told and nobody has asked for yet. One may be ahead of the others.
+    told: Vec<VecDeque<Result<Heard, String>>>,
+    stopped: bool,
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for (child, _) in &mut self.children {
+            // An error means that it has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Processes {
+    fn start(specs: &[Spec]) -> Result<Processes, Failure> {
+        let (tell, heard) = channel();
+        let told = specs.iter().map(|_| VecDeque::new()).collect();
+        let mut processes = Processes { children: Vec::new(), heard, told, stopped: false };
+        for (number, spec) in specs.iter().enumerate() {
+            let cannot = |error: String| {
+                Failure::operation(format!("cannot start client process {number}: {error}"))
+            };
+            let path = std::env::current_exe().map_err(|error| cannot(error.to_string()))?;
+            let mut command = Command::new(path);
+            command.args(["bench", "client"]).process_group(0);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
+            let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+            processes.children.push((child, stdin));
+            let json = serde_json::to_string(spec).map_err(|error| cannot(error.to_string()))?;
+            processes.tell_one(number, &json);
+            if let Some(stdout) = stdout {
+                let tell = tell.clone();
+                std::thread::spawn(move || listen(number, stdout, &tell));
+            }
+        }
+        Ok(processes)
+    }
+
+    fn tell_one(&mut self, number: usize, line: &str) {
+        if let Some(stdin) = &mut self.children[number].1 {
+            // One that is gone is noticed by the end of its output.
+            let _ = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
+        }
+    }
+
+    fn tell(&mut self, line: &str) {
+        (0..self.children.len()).for_each(|number| self.tell_one(number, line));
+    }
+
+    /// Waits for what every process tells next, which must be what is wanted; gives it by process.
+    fn each<T>(&mut self, wanted: impl Fn(usize, Heard) -> Option<T>) -> Result<Vec<T>, Failure> {
+        let mut got = Vec::new();
+        for number in 0..self.children.len() {
+            let heard = self.next(number)?;
+            let name = format!("client process {number} (pid {})", self.children[number].0.id());
+            let value = match heard {
+                Ok(Heard::Said(Said::Failed { code, message })) => {
+                    return Err(Failure::of(code, format!("{name}: {message}")));
+                }
+                Ok(heard) => wanted(number, heard).ok_or("told something else than was expected"),
+                Err(problem) => {
+                    return Err(Failure::operation(format!("{name} ended early: {problem}")));
+                }
+            };
+            got.push(value.map_err(|what| Failure::operation(format!("{name} {what}")))?);
+        }
+        Ok(got)
+    }
+
+    /// What a process tells next. Ends as soon as any of them has ended early.
+    fn next(&mut self, number: usize) -> Result<Result<Heard, String>, Failure> {
+        loop {
+            if let Some(heard) = self.told[number].pop_front() {
+                return Ok(heard);
+            }
+            let ended = |told: &VecDeque<_>| matches!(told.front(), Some(Err(_)));
+            if let Some(other) = self.told.iter().position(ended) {
+                let pid = self.children[other].0.id();
+                return Err(Failure::operation(format!(
+                    "client process {other} (pid {pid}) ended early"
+                )));
+            }
+            if interrupt::requested() && !self.stopped {
+                self.stopped = true;
+                self.tell(STOP);
+            }
+            match self.heard.recv_timeout(TICK) {
+                Ok((from, heard)) => self.told[from].push_back(heard),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::operation("all client processes ended early"));
+                }
+            }
+        }
+    }
+
+    /// Lets them end.
+    fn wait(&mut self) {
+        for (child, _) in &mut self.children {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Passes on what a process tells, until it has told everything.
+fn listen(number: usize, stdout: ChildStdout, tell: &Sender<Message>) {
+    let mut stdout = BufReader::new(stdout);
+    loop {
+        let heard = hear(&mut stdout);
+        let is_last = !matches!(heard, Ok(Heard::Said(_)));
+        if tell.send((number, heard)).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+fn hear(stdout: &mut impl BufRead) -> Result<Heard, String> {
+    let mut line = String::new();
+    match stdout.read_line(&mut line) {
+        Ok(0) => return Err("it told nothing more".into()),
+        Ok(_) => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    let said = serde_json::from_str(&line).map_err(|error| format!("it told {line:?}: {error}"))?;
+    let Said::Results(results) = said else { return Ok(Heard::Said(said)) };
+    let mut entries = Vec::new();
+    for _ in 0..results.entries {
+        let mut bytes = [0; ENTRY_BYTES];
+        stdout.read_exact(&mut bytes).map_err(|error| format!("its records: {error}"))?;
+        entries.push(Packed::from_bytes(&bytes));
+    }
+    Ok(Heard::Results(results, entries))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_tells_is_understood_and_its_early_end_noticed() {
+        let said = |said: &Said| serde_json::to_string(said).unwrap() + "\n";
+        let mut bytes = said(&Said::Ready).into_bytes();
+        let results = Results { phases: Vec::new(), claimed: 7, broken: false, entries: 2 };
+        bytes.extend(said(&Said::Results(results)).bytes());
+        bytes.extend([1; ENTRY_BYTES]);
+        let whole = [&bytes[..], &[2; ENTRY_BYTES]].concat();
+        let mut reader = &whole[..];
+        assert!(matches!(hear(&mut reader), Ok(Heard::Said(Said::Ready))));
+        let Ok(Heard::Results(results, entries)) = hear(&mut reader) else {
+            panic!("there are results")
+        };
+        assert_eq!((results.claimed, entries.len()), (7, 2));
+        assert_eq!(entries[1].to_bytes(), [2; ENTRY_BYTES]);
+        assert!(hear(&mut reader).is_err());
+        let mut reader = &bytes[..];
+        assert!(hear(&mut reader).is_ok() && hear(&mut reader).is_err());
+        assert!(hear(&mut &b"what?\n"[..]).is_err());
+    }
+}

@@ -1,0 +1,203 @@
+//! What a benchmark tells: a table for people, or one JSON object for programs, and a picture.
+//!
+//! A benchmark has arguments, a run, and what it found ([`Findings`]). All else is here, the same
+//! for all: the machine, the commit and the command, the cluster, the verdict, the order of the
+//! table, `--json`, `--plot`, and the exit code.
+//!
+//! Units are in the names: `_us` microseconds, `_s` seconds, `_bytes` bytes. Operations have the
+//! paper's names: search, insert, update, delete.
+
+mod operations;
+mod setup;
+mod verdict;
+
+use std::path::PathBuf;
+
+use fusee_cli::failure::Failure;
+use fusee_cli::{interrupt, output};
+use serde::Serialize;
+
+use crate::machine::{Machine, commit};
+use crate::plot::{self, Chart};
+pub use operations::{OperationReport, PhaseReport, operations_table};
+pub use setup::{ClusterReport, Setup};
+pub use verdict::{Errors, Verdict, attempt};
+
+/// How the result is told.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Output {
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// The same, for what can be drawn.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Drawing {
+    /// Draw it into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+/// What a benchmark found.
+pub trait Findings: Serialize + Sized {
+    /// What was asked for: the arguments, usually.
+    type Settings: Serialize;
+
+    /// The first line of the table: what was done.
+    fn title(report: &Report<'_, Self>) -> String;
+
+    /// What stands below the cluster and above the verdict, in lines.
+    fn summary(_report: &Report<'_, Self>) -> String {
+        String::new()
+    }
+
+    /// What stands below the verdict: the rows.
+    fn rows(_report: &Report<'_, Self>) -> String {
+        String::new()
+    }
+
+    /// The picture, if it can be drawn.
+    fn chart(_report: &Report<'_, Self>) -> Option<Chart> {
+        None
+    }
+
+    /// Why the run fails, beside what the verdict says.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// What a benchmark found, with all that a reader has to know. Its fields are those of the JSON.
+#[derive(Serialize)]
+pub struct Report<'a, F: Findings> {
+    benchmark: &'static str,
+    version: &'static str,
+    /// Of a release build.
+    commit: Option<&'static str>,
+    command: String,
+    pub settings: &'a F::Settings,
+    pub machine: Machine,
+    #[serde(flatten)]
+    pub setup: Option<Setup>,
+    /// Whether the user ended it.
+    pub interrupted: bool,
+    #[serde(flatten)]
+    pub findings: F,
+    #[serde(flatten)]
+    verdict: Option<Verdict>,
+}
+
+/// A benchmark that has begun.
+pub struct Shell {
+    name: &'static str,
+    drawing: Drawing,
+    pub machine: Machine,
+}
+
+impl Shell {
+    /// Begins a benchmark.
+    pub fn begin(name: &'static str, output: &Output) -> Shell {
+        let drawing = Drawing { plot: None, output: output.clone() };
+        Shell { name, drawing, machine: Machine::here() }
+    }
+
+    /// Begins one that can be drawn. Where the picture cannot be written that is told now, not after
+    /// the run.
+    pub fn begin_drawing(name: &'static str, drawing: &Drawing) -> Result<Shell, Failure> {
+        plot::check(drawing.plot.as_ref())?;
+        Ok(Shell { drawing: drawing.clone(), ..Shell::begin(name, &drawing.output) })
+    }
+
+    /// Bytes of memory that are available, if the system tells.
+    pub fn available(&self) -> Option<u64> {
+        self.machine.available_memory_bytes
+    }
+
+    /// Draws and prints what was found, on which cluster, and how it was judged. Fails if anything
+    /// was wrong, or the run is not whole.
+    pub fn tell<F: Findings>(
+        self,
+        settings: &F::Settings,
+        setup: Option<Setup>,
+        findings: F,
+        verdict: Option<Verdict>,
+    ) -> Result<(), Failure> {
+        let report = Report {
+            benchmark: self.name,
+            version: env!("CARGO_PKG_VERSION"),
+            commit: commit(),
+            command: command(),
+            settings,
+            machine: self.machine,
+            setup,
+            interrupted: interrupt::requested(),
+            findings,
+            verdict,
+        };
+        if let Some(path) = &self.drawing.plot
+            && let Some(chart) = F::chart(&report)
+        {
+            chart.write(path)?;
+        }
+        if self.drawing.output.json {
+            let json = serde_json::to_string_pretty(&report);
+            let json = json
+                .map_err(|error| Failure::operation(format!("cannot write the report: {error}")))?;
+            output::line(&json)?;
+        } else {
+            output::text(&report.table())?;
+        }
+        report.judge()
+    }
+}
+
+impl<F: Findings> Report<'_, F> {
+    /// Names the fabric, if there is a cluster.
+    pub fn fabric(&self) -> &str {
+        self.setup.as_ref().map_or("", |setup| &setup.fabric)
+    }
+
+    /// For a title, if the user ended the run.
+    pub fn ended_early(&self) -> &'static str {
+        if self.interrupted { ", INTERRUPTED" } else { "" }
+    }
+
+    /// For people.
+    fn table(&self) -> String {
+        let cluster = self.setup.as_ref().map(Setup::line).unwrap_or_default();
+        let verdict = self.verdict.as_ref().map(Verdict::table).unwrap_or_default();
+        let Machine { cores, cpu, .. } = &self.machine;
+        let commit = self.commit.map(|commit| format!(", commit {commit}")).unwrap_or_default();
+        format!(
+            "{}\n\n{cluster}machine     {cores} cores, {cpu}\n\
+             command     {} ({}{commit})\n{}{verdict}{}",
+            F::title(self),
+            self.command,
+            self.version,
+            F::summary(self),
+            F::rows(self),
+        )
+    }
+
+    fn judge(&self) -> Result<(), Failure> {
+        let mut wrong = self.verdict.as_ref().map(Verdict::problems).unwrap_or_default();
+        wrong.extend(self.findings.problems());
+        match interrupt::failure() {
+            _ if !wrong.is_empty() => {
+                Err(Failure::operation(format!("the benchmark failed: {}", wrong.join("; "))))
+            }
+            Some(interrupted) => Err(interrupted),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The command line of this process.
+fn command() -> String {
+    let arguments = std::env::args().skip(1);
+    std::iter::once("fusee".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+}

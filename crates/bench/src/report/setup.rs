@@ -1,0 +1,71 @@
+//! The cluster that was measured.
+
+use fusee_client::Client;
+use serde::Serialize;
+
+/// What was measured: a cluster, and the way to it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Setup {
+    /// The fabric, or several by name.
+    pub fabric: String,
+    /// If there was one cluster, or several that are alike.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterReport>,
+}
+
+impl Setup {
+    /// The cluster of a client: whether it is in this process, or was started as processes.
+    pub fn of(client: &Client, started: bool, embedded: bool) -> Setup {
+        let cluster = Some(ClusterReport::of(client, started, embedded));
+        Setup { fabric: client.fabric().to_string(), cluster }
+    }
+
+    /// For people.
+    pub fn line(&self) -> String {
+        let Some(cluster) = &self.cluster else { return String::new() };
+        format!(
+            "cluster     {} memory nodes, {} index and {} data replicas, {}{}\n",
+            cluster.memory_nodes,
+            cluster.index_replicas,
+            cluster.data_replicas,
+            self.fabric,
+            match (cluster.embedded, cluster.started) {
+                (true, _) => ", in this process",
+                (_, true) => ", started for this run",
+                _ => "",
+            },
+        )
+    }
+}
+
+/// A cluster.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClusterReport {
+    /// Whether it ran inside the benchmark's process.
+    pub embedded: bool,
+    /// Whether the benchmark started its processes.
+    pub started: bool,
+    /// Memory nodes.
+    pub memory_nodes: usize,
+    /// Replicas of the index.
+    pub index_replicas: usize,
+    /// Replicas of keys and values.
+    pub data_replicas: usize,
+    /// Memory that all nodes lend.
+    pub pool_bytes: u64,
+}
+
+impl ClusterReport {
+    /// That of a client.
+    pub fn of(client: &Client, started: bool, embedded: bool) -> ClusterReport {
+        let view = client.view();
+        ClusterReport {
+            embedded,
+            started,
+            memory_nodes: view.members.len(),
+            index_replicas: view.subtables.first().map_or(0, |s| s.replicas().len()),
+            data_replicas: view.regions.first().map_or(0, |r| r.places().len()),
+            pool_bytes: view.members.iter().map(|m| m.pool_bytes).sum(),
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Repeated measurements of one thing, round by round: what is compared is of the same round.
+
+use crate::spread::Spread;
+
+/// Nanoseconds of one operation, of every round.
+#[derive(Clone, Debug, Default)]
+pub struct Samples(Vec<f64>);
+
+impl Samples {
+    /// Adds what the next round gave.
+    pub fn push(&mut self, value: f64) {
+        self.0.push(value);
+    }
+
+    /// Every value over the other one of the same round.
+    pub fn over(&self, other: &Samples) -> Samples {
+        Samples(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
+    }
+
+    /// Every value and the other one of the same round, added up.
+    pub fn plus(&self, other: &Samples) -> Samples {
+        Samples(self.0.iter().zip(&other.0).map(|(a, b)| a + b).collect())
+    }
+
+    /// # Panics
+    /// If nothing was measured.
+    pub fn spread(&self) -> Spread {
+        Spread::of(self.0.iter().copied()).expect("something was measured")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_compared_round_by_round() {
+        let samples = Samples(vec![4.0, 1.0, 3.0, 2.0]);
+        assert_eq!(samples.over(&Samples(vec![2.0; 4])).spread().most, 2.0);
+    }
+}

@@ -1,0 +1,199 @@
+//! Latencies over time, taken from threads that go on working.
+//!
+//! Every thread notes its operations in a [`Meter`]; whoever draws the time series takes what is in
+//! all of them once in an interval. Operations are kept apart by whether the view was *changing*
+//! meanwhile, as the session itself saw it: a view with a change under way was in force when the
+//! operation began, or a newer view came before it had ended. That costs two loads of a word per
+//! operation. A session hears of a change some time after the master has begun it and of its end
+//! some time after it is over, which is what its operations depend on.
+//!
+//! An operation belongs to the interval in which it ended.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fusee_client::{Client, OpKind, Session, View};
+use serde::Serialize;
+
+use super::tally::{Latencies, Tally};
+use super::worker::Worker;
+
+/// What was noted in some time.
+#[derive(Debug, Default)]
+pub struct Sample {
+    /// Operations during which the view was at rest.
+    pub calm: Tally,
+    /// Operations during which it was changing, if only for a part of them.
+    pub changing: Tally,
+}
+
+impl Sample {
+    /// Adds what another thread or interval gave.
+    pub fn merge(&mut self, other: &Sample) {
+        self.calm.merge(&other.calm);
+        self.changing.merge(&other.changing);
+    }
+
+    /// All operations.
+    pub fn all(&self) -> Tally {
+        let mut all = self.calm.clone();
+        all.merge(&self.changing);
+        all
+    }
+}
+
+/// What a thread has noted since it was asked last.
+#[derive(Debug, Default)]
+pub struct Meter(Mutex<Sample>);
+
+impl Meter {
+    /// Takes what is there.
+    pub fn take(&self) -> Sample {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn note(&self, is_changing: bool, kind: OpKind, latency_ns: u64) {
+        let mut sample = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Sample { calm, changing } = &mut *sample;
+        (if is_changing { changing } else { calm }).record(kind, latency_ns);
+    }
+}
+
+/// Takes what is in all of them.
+pub fn take_all(meters: &[Meter]) -> Sample {
+    let mut all = Sample::default();
+    meters.iter().for_each(|meter| all.merge(&meter.take()));
+    all
+}
+
+/// Notes the operations of a session.
+pub struct Noting<'a> {
+    session: &'a Session,
+    meter: &'a Meter,
+    view: Arc<View>,
+}
+
+impl<'a> Noting<'a> {
+    /// Into this meter.
+    pub fn new(client: &Client, session: &'a Session, meter: &'a Meter) -> Noting<'a> {
+        Noting { session, meter, view: client.view() }
+    }
+
+    /// Runs an operation of a worker of the session, and notes it if it succeeds. Gives the time of
+    /// its end.
+    pub fn run<'w>(
+        &mut self,
+        worker: &mut Worker<'w, Session>,
+        operation: impl AsyncFnOnce(&mut Worker<'w, Session>) -> u64,
+    ) -> u64 {
+        self.hear();
+        let changing_before = self.view.change.is_some();
+        let end = self.session.block_on(operation(worker));
+        let changed = self.hear();
+        if let Some((kind, latency_ns)) = worker.latest.take() {
+            self.meter.note(changing_before || changed, kind, latency_ns);
+        }
+        end
+    }
+
+    /// Whether there is a newer view.
+    fn hear(&mut self) -> bool {
+        let newer = self.session.newer_view(self.view.number);
+        let came = newer.is_some();
+        if let Some(newer) = newer {
+            self.view = newer;
+        }
+        came
+    }
+}
+
+/// The latencies of one kind of operation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Latency {
+    /// Operations that succeeded.
+    pub count: u64,
+    /// Of them, by the second.
+    pub per_s: f64,
+    /// Median, in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// The slowest.
+    pub max_us: f64,
+}
+
+impl Latency {
+    fn new(latencies: &Latencies, seconds: f64) -> Latency {
+        let us = |quantile| latencies.value_at_quantile(quantile) as f64 / 1000.0;
+        Latency {
+            count: latencies.len(),
+            per_s: latencies.len() as f64 / seconds.max(1e-9),
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+            p999_us: us(0.999),
+            max_us: latencies.max() as f64 / 1000.0,
+        }
+    }
+
+    /// For people, as one line of a table under [`Latency::HEADER`].
+    pub fn row(&self) -> String {
+        format!(
+            "{:>12}{:>11.1}{:>11.1}{:>11.1}{:>12.1}",
+            self.count, self.p50_us, self.p99_us, self.p999_us, self.max_us
+        )
+    }
+
+    /// What stands above [`Latency::row`].
+    pub const HEADER: &str = "       count     p50 us     p99 us   p99.9 us      max us";
+}
+
+/// By kind of operation, in the paper's names.
+pub type Operations = BTreeMap<&'static str, Latency>;
+
+/// The latencies of a tally that was filled for so long.
+pub fn operations(tally: &Tally, seconds: f64) -> Operations {
+    let kinds = OpKind::ALL.into_iter();
+    kinds
+        .filter_map(|kind| Some((kind.name(), Latency::new(tally.latencies(kind)?, seconds))))
+        .collect()
+}
+
+/// Up to so many of the rows of a series, evenly spread, the last one included.
+pub fn thinned<T>(rows: &[T], most: usize) -> impl Iterator<Item = &T> {
+    let step = rows.len().div_ceil(most.max(1)).max(1);
+    let skipped = rows.len().checked_sub(1).map_or(0, |last| last % step);
+    rows.iter().skip(skipped).step_by(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_noted_is_taken_once_and_kept_apart() {
+        let meters = [Meter::default(), Meter::default()];
+        meters[0].note(false, OpKind::Search, 1_000);
+        meters[0].note(true, OpKind::Search, 5_000);
+        meters[1].note(true, OpKind::Insert, 9_000);
+        let taken = take_all(&meters);
+        assert_eq!((taken.calm.operations(), taken.changing.operations()), (1, 2));
+        let all = operations(&taken.all(), 2.0);
+        assert_eq!((all["search"].count, all["insert"].count), (2, 1));
+        assert_eq!((all["search"].per_s, all["search"].max_us.round()), (1.0, 5.0));
+        assert!(!all.contains_key("update"));
+        assert_eq!(take_all(&meters).all().operations(), 0);
+    }
+
+    #[test]
+    fn long_series_are_thinned_to_their_end() {
+        let rows: Vec<u32> = (0..100).collect();
+        assert_eq!(thinned(&rows, 1000).count(), 100);
+        for most in [1, 2, 7, 24, 99] {
+            let thin: Vec<u32> = thinned(&rows, most).copied().collect();
+            assert!(thin.len() <= most && thin.last() == Some(&99), "{most}: {thin:?}");
+        }
+        assert_eq!(thinned(&[] as &[u32], 3).count(), 0);
+    }
+}

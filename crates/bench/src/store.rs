@@ -1,0 +1,227 @@
+//! What is driven: a store, and a thread's way into it.
+//!
+//! Workers ([`crate::worker`]), phases, verification and the stores beside FUSEE know a store by
+//! these traits alone. To drive another one, implement [`Store`] and [`Session`] for it; to let it
+//! take part in `bench peers`, also [`Pipelined`] and [`crate::suite::peers::Peer`].
+//!
+//! Calls are resolved at compile time, and FUSEE's own futures are returned as they are: driving it
+//! through the traits costs what driving its sessions costs.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use fusee_client::{CacheStats, Client, Error, FabricKind, Outcome, Stats};
+use fusee_linearizability::Answer;
+
+/// A store, as its clients see it.
+pub trait Store: Sync {
+    /// A thread's way into it.
+    type Session: Session;
+
+    /// Opens a session for the thread that calls this.
+    fn open(&self) -> Result<Self::Session, <Self::Session as Session>::Error>;
+}
+
+/// A thread's way into a store, with as many operations under way as futures are polled on it.
+pub trait Session {
+    /// How an operation fails.
+    type Error: OperationError;
+
+    /// Runs operations to their end.
+    fn block_on<T>(&self, operations: impl Future<Output = T>) -> T;
+
+    /// Reads a key; `found` gets its value, or `None`, while that is where it was read to.
+    fn get_with<R>(
+        &self,
+        key: &[u8],
+        found: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> impl Future<Output = Result<R, Self::Error>>;
+
+    /// Adds a key that does not exist.
+    fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Self::Error>>;
+
+    /// Replaces the value of a key that exists.
+    fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Self::Error>>;
+
+    /// Removes a key that exists.
+    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<(), Self::Error>>;
+
+    /// Whether an operation may end without ever having waited. Then the workers of a session have
+    /// to give way to each other.
+    fn is_immediate(&self) -> bool;
+
+    /// What its operations have cost, as far as the store counts that.
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+
+    /// What became of accesses to its index cache, if it has one.
+    fn cache_stats(&self) -> CacheStats {
+        CacheStats::default()
+    }
+}
+
+/// Sessions that send several requests before they wait for answers, in their own best way.
+pub trait Pipelined: Session {
+    /// Executes requests on keys that exist, with so many in flight. Every update writes `value`,
+    /// and every get must find a value that ends as it does.
+    ///
+    /// # Panics
+    /// If a key is not there, or has another value.
+    fn run(&self, requests: &[Request], value: &[u8], depth: usize) -> Result<(), Self::Error>;
+}
+
+/// A request on a key that exists.
+#[derive(Clone, Copy, Debug)]
+pub enum Request {
+    /// Read it.
+    Get(Key),
+    /// Replace its value.
+    Update(Key),
+}
+
+/// A key of the benchmarks.
+pub type Key = [u8; crate::workload::KEY_BYTES];
+
+/// How an operation failed, for whoever counts and judges it.
+pub trait OperationError: Display {
+    /// A short name, for counting.
+    fn kind(&self) -> &'static str;
+
+    /// What the operation answered, if the failure is an answer: the key exists, or it does not.
+    fn answer(&self) -> Option<Answer>;
+
+    /// Whether a write that failed so may have taken effect, or may still.
+    fn may_have_effect(&self) -> bool;
+
+    /// Whether the store is full. Every such answer may take as long as the store looks for room.
+    fn is_full(&self) -> bool;
+}
+
+impl Store for Client {
+    type Session = fusee_client::Session;
+
+    fn open(&self) -> Result<fusee_client::Session, Error> {
+        self.session()
+    }
+}
+
+impl Session for fusee_client::Session {
+    type Error = Error;
+
+    fn block_on<T>(&self, operations: impl Future<Output = T>) -> T {
+        self.block_on(operations)
+    }
+
+    fn get_with<R>(
+        &self,
+        key: &[u8],
+        found: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> impl Future<Output = Result<R, Error>> {
+        self.get_with(key, found)
+    }
+
+    fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
+        self.insert(key, value)
+    }
+
+    fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
+        self.update(key, value)
+    }
+
+    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<(), Error>> {
+        self.delete(key)
+    }
+
+    fn is_immediate(&self) -> bool {
+        // Over a network every operation waits, and others run meanwhile.
+        self.fabric() == FabricKind::Shm
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats()
+    }
+
+    fn cache_stats(&self) -> CacheStats {
+        self.cache_stats()
+    }
+}
+
+impl OperationError for Error {
+    fn kind(&self) -> &'static str {
+        match self {
+            Error::NotFound => "not_found",
+            Error::AlreadyExists => "already_exists",
+            Error::KeyEmpty => "key_empty",
+            Error::KeyTooLarge { .. } => "key_too_large",
+            Error::ValueTooLarge { .. } => "value_too_large",
+            Error::OutOfMemory => "out_of_memory",
+            Error::IndexFull => "index_full",
+            Error::Unreachable { .. } => "unreachable",
+            Error::GaveUp { .. } => "gave_up",
+            Error::Corrupt { .. } => "corrupt",
+            Error::Interrupted { .. } => "interrupted",
+            Error::Expelled { .. } => "expelled",
+            Error::Allocation { .. } => "allocation",
+            Error::NoSession { .. } => "no_session",
+            _ => "other",
+        }
+    }
+
+    fn answer(&self) -> Option<Answer> {
+        match self {
+            Error::AlreadyExists => Some(Answer::Exists),
+            Error::NotFound => Some(Answer::Absent),
+            _ => None,
+        }
+    }
+
+    fn may_have_effect(&self) -> bool {
+        match self {
+            Error::Unreachable { outcome, .. }
+            | Error::GaveUp { outcome, .. }
+            | Error::Expelled { outcome } => *outcome == Outcome::Unknown,
+            Error::NotFound
+            | Error::AlreadyExists
+            | Error::KeyEmpty
+            | Error::KeyTooLarge { .. }
+            | Error::ValueTooLarge { .. }
+            | Error::OutOfMemory
+            | Error::IndexFull
+            | Error::Allocation { .. }
+            | Error::NoSession { .. } => false,
+            _ => true,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        matches!(self, Error::OutOfMemory | Error::IndexFull)
+    }
+}
+
+/// Runs operations of a store that never waits to their end: they only give way to each other.
+pub fn poll_to_end<T>(operations: impl Future<Output = T>) -> T {
+    let mut operations = pin!(operations);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(done) = operations.as_mut().poll(&mut context) {
+            return done;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_writes_without_any_effect_are_excluded() {
+        let unknown = Error::GaveUp { waiting_for: "x", outcome: Outcome::Unknown };
+        let none = Error::GaveUp { waiting_for: "x", outcome: Outcome::NotApplied };
+        assert!(unknown.may_have_effect() && !none.may_have_effect());
+        assert!(Error::Interrupted { what: "x" }.may_have_effect());
+        assert!(!Error::OutOfMemory.may_have_effect() && Error::OutOfMemory.is_full());
+    }
+}

@@ -1,0 +1,249 @@
+//! What the benchmark of the index cache tells.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use fusee_cli::quantity::counted;
+use fusee_client::{FabricKind, KindStats, OpKind};
+use serde::Serialize;
+
+use super::{Args, Setting, Threshold};
+use crate::driver::PhaseResult;
+use crate::plot::{Chart, Horizontal, Line, Panel};
+use crate::report::{Findings, OperationReport, PhaseReport, Report};
+use crate::spread::Spread;
+
+/// What came out.
+#[derive(Serialize)]
+pub struct Found {
+    /// By fabric, workload and threshold, as asked for.
+    pub results: Vec<Median>,
+}
+
+/// What one run gave.
+pub struct Measured {
+    setting: Setting,
+    phase: PhaseReport,
+    counts: Counts,
+}
+
+/// Means per operation: get or update, whichever it was.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Counts {
+    /// Round trips.
+    phases_mean: f64,
+    /// READs, WRITEs and atomics.
+    verbs_mean: f64,
+    /// Bytes moved.
+    bytes_mean: f64,
+    /// Objects read for nothing, since the guess was wrong.
+    wasted_reads_mean: f64,
+    /// Operations for which the cache was bypassed.
+    bypassed_mean: f64,
+    /// Operations whose key the cache did not know.
+    unknown_mean: f64,
+}
+
+/// Medians of all runs of a setting, and what each of them did.
+#[derive(Serialize)]
+pub struct Median {
+    #[serde(flatten)]
+    setting: Setting,
+    throughput_ops_per_s: f64,
+    throughput_min_ops_per_s: f64,
+    throughput_max_ops_per_s: f64,
+    #[serde(flatten)]
+    counts: Counts,
+    /// Median latency in microseconds, and mean round trips, by kind of operation.
+    per_operation: BTreeMap<&'static str, Kind>,
+}
+
+/// Of one kind of operation.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Kind {
+    p50_us: f64,
+    p99_us: f64,
+    phases_mean: f64,
+    bytes_mean: f64,
+}
+
+impl Measured {
+    pub fn new(setting: Setting, run: &PhaseResult) -> Measured {
+        let kinds = [OpKind::Search, OpKind::Update].map(|kind| run.costs[kind as usize]);
+        let sum = |of: fn(&KindStats) -> u64| kinds.iter().map(of).sum::<u64>();
+        let operations = sum(|kind| kind.operations).max(1) as f64;
+        let mean = |sum: u64| sum as f64 / operations;
+        let cache = &run.cache;
+        let counts = Counts {
+            phases_mean: mean(sum(|kind| kind.phases)),
+            verbs_mean: mean(sum(|kind| kind.verbs)),
+            bytes_mean: mean(sum(|kind| kind.bytes)),
+            wasted_reads_mean: mean(cache.wrong),
+            bypassed_mean: mean(cache.bypassed),
+            unknown_mean: mean(cache.accesses - cache.guesses - cache.bypassed),
+        };
+        Measured { setting, phase: PhaseReport::new(run, false), counts }
+    }
+}
+
+fn middle(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    Spread::of(values).map(|spread| spread.median)
+}
+
+/// Of all runs of a setting, if there were any.
+pub fn median(runs: &[Measured]) -> Option<Median> {
+    let first = runs.first()?;
+    let throughput = Spread::of(runs.iter().map(|run| run.phase.throughput_ops_per_s))?;
+    let of = |value: fn(&Counts) -> f64| middle(runs.iter().map(|run| value(&run.counts)));
+    let kind = |name: &'static str| {
+        let all = |value: fn(&OperationReport) -> f64| {
+            middle(runs.iter().filter_map(|r| r.phase.per_operation.get(name)).map(value))
+        };
+        let kind = Kind {
+            p50_us: all(|op| op.p50_us)?,
+            p99_us: all(|op| op.p99_us)?,
+            phases_mean: all(|op| op.phases_mean)?,
+            bytes_mean: all(|op| op.bytes_mean)?,
+        };
+        Some((name, kind))
+    };
+    Some(Median {
+        setting: first.setting,
+        throughput_ops_per_s: throughput.median,
+        throughput_min_ops_per_s: throughput.least,
+        throughput_max_ops_per_s: throughput.most,
+        counts: Counts {
+            phases_mean: of(|counts| counts.phases_mean)?,
+            verbs_mean: of(|counts| counts.verbs_mean)?,
+            bytes_mean: of(|counts| counts.bytes_mean)?,
+            wasted_reads_mean: of(|counts| counts.wasted_reads_mean)?,
+            bypassed_mean: of(|counts| counts.bypassed_mean)?,
+            unknown_mean: of(|counts| counts.unknown_mean)?,
+        },
+        per_operation: [OpKind::Search, OpKind::Update]
+            .into_iter()
+            .filter_map(|k| kind(k.name()))
+            .collect(),
+    })
+}
+
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { keys, pair_bytes, threads, coroutines, theta, operations, rounds, .. } =
+            report.settings;
+        format!(
+            "index cache: {keys} keys, pairs of {pair_bytes} bytes, {threads} threads x {coroutines} \
+             coroutines, theta {theta}, {operations} operations a run, {rounds} rounds{}",
+            report.ended_early(),
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        report.findings.table()
+    }
+
+    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
+        let Args { threads, keys, pair_bytes, .. } = report.settings;
+        let sessions = counted(*threads, "session");
+        let title = format!("Index cache: {sessions} on {keys} keys of {pair_bytes} bytes");
+        Some(report.findings.chart(title))
+    }
+}
+
+impl Found {
+    /// The rows, by fabric and workload.
+    fn table(&self) -> String {
+        let mut text = String::new();
+        for group in self.groups() {
+            let _ = write!(
+                text,
+                "\n{}, workload {}\n{:>9}{:>10}{:>16}{:>10}{:>10}{:>8}{:>9}{:>9}{:>9}{:>10}\n",
+                group[0].setting.fabric,
+                group[0].setting.workload,
+                "threshold",
+                "kops/s",
+                "min-max",
+                "get us",
+                "update us",
+                "phases",
+                "verbs",
+                "bytes",
+                "wasted",
+                "bypassed"
+            );
+            for row in group {
+                let p50 = |name| {
+                    let kind = row.per_operation.get(name);
+                    kind.map_or("-".into(), |kind: &Kind| format!("{:.2}", kind.p50_us))
+                };
+                let spread = format!(
+                    "{:.1}-{:.1}",
+                    row.throughput_min_ops_per_s / 1000.0,
+                    row.throughput_max_ops_per_s / 1000.0
+                );
+                let Counts { phases_mean, verbs_mean, bytes_mean, .. } = row.counts;
+                let _ = writeln!(
+                    text,
+                    "{:>9}{:>10.1}{spread:>16}{:>10}{:>10}{phases_mean:>8.3}{verbs_mean:>9.2}\
+                     {bytes_mean:>9.0}{:>9.3}{:>10.3}",
+                    row.setting.threshold.to_string(),
+                    row.throughput_ops_per_s / 1000.0,
+                    p50("search"),
+                    p50("update"),
+                    row.counts.wasted_reads_mean,
+                    row.counts.bypassed_mean,
+                );
+            }
+        }
+        text
+    }
+
+    /// The rows of one fabric and workload each.
+    fn groups(&self) -> Vec<&[Median]> {
+        let of = |row: &Median| (row.setting.fabric, row.setting.workload);
+        self.results.chunk_by(|a, b| of(a) == of(b)).collect()
+    }
+
+    /// As a picture: the axis is the threshold; runs without a cache are horizontal lines.
+    fn chart(&self, title: String) -> Chart {
+        let panel = |label, of: &dyn Fn(&Median) -> f64, fabric: Option<FabricKind>| {
+            let shown = |row: &Median| fabric.is_none_or(|fabric| row.setting.fabric == fabric);
+            let mut lines = Vec::new();
+            for group in self.groups().into_iter().filter(|group| shown(&group[0])) {
+                let Setting { fabric, workload, .. } = group[0].setting;
+                let name = format!("{fabric} {workload}");
+                let (off, on): (Vec<_>, Vec<_>) =
+                    group.iter().partition(|row| row.setting.threshold == Threshold::Off);
+                let points =
+                    on.iter().filter_map(|row| Some((row.setting.threshold.ratio()?, of(row))));
+                lines.push(Line::new(name.clone(), points.collect()));
+                for row in off {
+                    let points = vec![(0.0, of(row)), (1.0, of(row))];
+                    lines.push(Line::new(format!("{name}, no cache"), points));
+                }
+            }
+            Panel { label, logarithmic: false, lines }
+        };
+        let kops = |row: &Median| row.throughput_ops_per_s / 1000.0;
+        let has = |fabric| self.results.iter().any(|row| row.setting.fabric == fabric);
+        let mut panels = Vec::new();
+        for (fabric, label) in [(FabricKind::Shm, "kops/s, shm"), (FabricKind::Tcp, "kops/s, tcp")]
+        {
+            if has(fabric) {
+                panels.push(panel(label, &kops, Some(fabric)));
+            }
+        }
+        panels.push(panel("phases per operation", &|row| row.counts.phases_mean, None));
+        panels.push(panel("bytes per operation", &|row| row.counts.bytes_mean, None));
+        panels.push(panel("wasted reads", &|row| row.counts.wasted_reads_mean, None));
+        Chart {
+            title,
+            x: Horizontal::Numbers("threshold"),
+            panels,
+            marks: Vec::new(),
+            mark_name: "",
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `fusee bench churn`: memory comes back, on real processes.
+//!
+//! Two loads on small pools, each on a cluster of its own: updates of all pairs, many times as much
+//! as there is memory for ([`updates`]); and filling a pool until memory is used up, deleting half,
+//! and filling it again ([`rounds`]). Both are done by several sessions, so that most of what one
+//! frees lies in blocks of another. Every value that is read is judged ([`model`]), in the end by
+//! sessions that remember nothing.
+
+mod crew;
+mod model;
+mod plan;
+mod report;
+mod rounds;
+mod updates;
+mod usage;
+
+use std::time::{Duration, Instant};
+
+use fusee_cli::failure::Failure;
+use fusee_cli::interrupt;
+use fusee_client::Client;
+use serde::Serialize;
+
+use crate::own::{self, OwnCluster};
+use crate::report::{Output, Setup, Shell, Verdict};
+use crate::tally::Tally;
+use crew::Load;
+use plan::Sizes;
+use report::{Found, Memory};
+
+/// How often to ask the memory nodes while sessions work.
+const LOOK_PERIOD: Duration = Duration::from_millis(25);
+
+/// How to run it.
+#[derive(clap::Args, Debug, Serialize)]
+#[command(mut_arg("pool", |pool| {
+    pool.help("Memory of each node, like 1GiB").default_value("256MiB")
+}))]
+#[command(after_help = "Examples:\n  \
+    fusee bench churn\n  \
+    fusee bench churn --fabric tcp --passes 20 --rounds 5 --json\n  \
+    fusee bench churn --rounds 0 --fill 0.8 --pool 1GiB      updates only\n\n\
+    Regions and blocks are smaller than elsewhere, as the pools are.\n\n\
+    Exit code 1 if an operation failed (in the updates also for want of memory), a read was\n\
+    wrong, deletes were refused until no session got on, or less than --least-share of the\n\
+    pairs of the first round fitted in a later one.")]
+pub struct Args {
+    /// Sessions, each a thread
+    #[arg(long, default_value_t = 4, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    sessions: u16,
+
+    /// Share of the data memory that pairs, with all that belongs to them, take while they are
+    /// updated
+    #[arg(long, default_value_t = 0.7, value_name = "SHARE")]
+    fill: f64,
+
+    /// Times that every pair is updated; 0: not at all
+    #[arg(long, default_value_t = 100, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    passes: u32,
+
+    /// Report every so many passes
+    #[arg(long, default_value_t = 10, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    #[serde(skip)]
+    every: u32,
+
+    /// Times that memory is filled and half of the pairs are deleted; 0: not at all
+    #[arg(long, default_value_t = 20, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    rounds: u32,
+
+    /// Share of the data memory that pairs are to take in every round; 1: until every session is
+    /// out of memory
+    #[arg(long, default_value_t = 1.0, value_name = "SHARE")]
+    fill_up: f64,
+
+    /// Of the pairs that fitted in the first round so many must fit in every later one
+    #[arg(long, default_value_t = 0.9, value_name = "SHARE")]
+    least_share: f64,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    cluster: OwnCluster,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
+}
+
+impl Args {
+    fn check(&self) -> Result<(), Failure> {
+        let shares =
+            [("fill", self.fill), ("fill-up", self.fill_up), ("least-share", self.least_share)];
+        for (name, share) in shares {
+            if !(share > 0.0 && share <= 1.0) {
+                return Err(Failure::usage(format!("--{name} must be more than 0 and at most 1")));
+            }
+        }
+        own::load(self.cluster.pair_bytes, self.sessions, self.cluster.seed).map(drop)
+    }
+
+    fn load(&self) -> Load {
+        Load {
+            sessions: self.sessions,
+            value_bytes: self.cluster.value_bytes(),
+            seed: self.cluster.seed,
+        }
+    }
+}
+
+/// What both parts add to.
+#[derive(Default)]
+struct Sum {
+    /// Errors and mismatches.
+    tally: Tally,
+    /// Keys that were read to see what they hold.
+    read_back: u64,
+    problems: Vec<String>,
+    setup: Option<Setup>,
+}
+
+impl Sum {
+    /// The cluster of a part; they are alike.
+    fn describe(&mut self, client: &Client) {
+        self.setup = Some(Setup::of(client, true, false));
+    }
+}
+
+/// Runs it and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    args.check()?;
+    let sizes = Sizes::new(&args.cluster)?;
+    if args.passes == 0 && args.rounds == 0 {
+        return Err(Failure::usage("with --passes 0 and --rounds 0 there is nothing to do"));
+    }
+    let shell = Shell::begin("churn", &args.output);
+    sizes.check_memory(&args.cluster, shell.available())?;
+    interrupt::watch()?;
+    let start = Instant::now();
+    let mut sum = Sum::default();
+    let updates = (args.passes > 0).then(|| updates::run(args, &sizes, &mut sum)).transpose()?;
+    let goes_on = args.rounds > 0 && !interrupt::requested();
+    let rounds = goes_on.then(|| rounds::run(args, &sizes, &mut sum)).transpose()?;
+    let found = Found {
+        memory: Memory::new(&sizes),
+        duration_s: start.elapsed().as_secs_f64(),
+        updates,
+        rounds,
+    };
+    let verdict = Verdict::new(&sum.tally, sum.read_back, sum.problems);
+    shell.tell(args, sum.setup, found, Some(verdict))
+}

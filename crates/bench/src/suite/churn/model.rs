@@ -1,0 +1,194 @@
+//! What every key must hold: which of its versions was acknowledged, and which was begun.
+//!
+//! A value names its key, its writer and its *version*. Nobody writes a key that somebody else is
+//! writing, so two numbers per key say everything: the version that was *acknowledged* last, and
+//! the one that was *begun* last; 0 is no value. Whoever reads takes the former before and the
+//! latter after. What is read must be one of the two, or between them: anything older is lost or
+//! has come back, anything newer was never written. A log of all writes, as other benchmarks keep
+//! it, would take more memory here than the pairs themselves.
+//!
+//! * A write of unknown outcome leaves the two apart: both are right until the next one is
+//! * A write without effect takes back what it began.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use fusee_client::Error;
+
+use crate::store::OperationError;
+use crate::value::Origin;
+use crate::verify::{Mismatch, self_check};
+
+/// The version of a key that is not there.
+pub const ABSENT: u32 = 0;
+
+#[derive(Debug, Default)]
+struct Key {
+    acknowledged: AtomicU32,
+    begun: AtomicU32,
+}
+
+/// All keys that there may be.
+#[derive(Debug)]
+pub struct Model {
+    keys: Vec<Key>,
+}
+
+// Sequentially consistent throughout: a version that was read has been begun in everybody's eyes.
+const ORDER: Ordering = Ordering::SeqCst;
+
+impl Model {
+    /// Of keys `0..keys`, none of which is there.
+    pub fn new(keys: u64) -> Model {
+        Model { keys: (0..keys).map(|_| Key::default()).collect() }
+    }
+
+    /// How many keys there may be.
+    pub fn len(&self) -> u64 {
+        self.keys.len() as u64
+    }
+
+    fn key(&self, key: u64) -> &Key {
+        &self.keys[key as usize]
+    }
+
+    /// The version that a key had last, as far as it was acknowledged.
+    pub fn acknowledged(&self, key: u64) -> u32 {
+        self.key(key).acknowledged.load(ORDER)
+    }
+
+    /// Whether the key is there for sure.
+    pub fn is_present(&self, key: u64) -> bool {
+        let Key { acknowledged, begun } = self.key(key);
+        acknowledged.load(ORDER) != ABSENT && begun.load(ORDER) != ABSENT
+    }
+
+    /// A write of this version begins.
+    pub fn begin(&self, key: u64, version: u32) {
+        self.key(key).begun.store(version, ORDER);
+    }
+
+    /// It has ended.
+    pub fn end(&self, key: u64, version: u32, result: &Result<(), Error>) {
+        let key = self.key(key);
+        match result {
+            Ok(()) => key.acknowledged.store(version, ORDER),
+            Err(error) if error.may_have_effect() => {}
+            Err(_) => key.begun.store(key.acknowledged.load(ORDER), ORDER),
+        }
+    }
+
+    /// Judges what a read found that began when `before` was acknowledged and has just ended.
+    pub fn check(
+        &self,
+        key: u64,
+        before: u32,
+        found: Option<&[u8]>,
+        value_len: usize,
+    ) -> Result<(), Mismatch> {
+        let begun = self.key(key).begun.load(ORDER);
+        let Some(value) = found else {
+            let may_be_absent = before == ABSENT || begun == ABSENT;
+            return if may_be_absent { Ok(()) } else { Err(Mismatch::Missing) };
+        };
+        let Origin { writer, sequence, .. } = self_check(key, value, value_len)?;
+        let version = u32::try_from(sequence).unwrap_or(ABSENT);
+        if version != ABSENT && is_admissible(version, before, begun) {
+            return Ok(());
+        }
+        match version == ABSENT || version > before.max(begun) {
+            true => Err(Mismatch::NeverWritten { writer, sequence }),
+            false => Err(Mismatch::Overwritten { writer, sequence }),
+        }
+    }
+}
+
+fn is_admissible(version: u32, before: u32, begun: u32) -> bool {
+    let between = before != ABSENT && before < version && version < begun;
+    version == before || version == begun || between
+}
+
+#[cfg(test)]
+mod tests {
+    use fusee_core::error::Outcome;
+
+    use super::*;
+
+    const LEN: usize = 48;
+
+    fn value(key: u64, version: u64) -> Vec<u8> {
+        let mut bytes = vec![0; LEN];
+        Origin { key, writer: 7, sequence: version }.encode(&mut bytes);
+        bytes
+    }
+
+    fn write(model: &Model, version: u32, result: &Result<(), Error>) {
+        model.begin(0, version);
+        model.end(0, version, result);
+    }
+
+    fn check(model: &Model, before: u32, version: u64) -> Result<(), Mismatch> {
+        model.check(0, before, Some(&value(0, version)), LEN)
+    }
+
+    fn unknown() -> Result<(), Error> {
+        Err(Error::GaveUp { waiting_for: "a test", outcome: Outcome::Unknown })
+    }
+
+    #[test]
+    fn only_the_last_acknowledged_version_is_right() {
+        let model = Model::new(1);
+        assert_eq!(model.check(0, ABSENT, None, LEN), Ok(()));
+        write(&model, 1, &Ok(()));
+        write(&model, 2, &Ok(()));
+        let old = Mismatch::Overwritten { writer: 7, sequence: 1 };
+        assert_eq!((check(&model, 2, 2), check(&model, 2, 1)), (Ok(()), Err(old)));
+        for never in [0, 3, u64::MAX] {
+            let never_written = Mismatch::NeverWritten { writer: 7, sequence: never };
+            assert_eq!(check(&model, 2, never), Err(never_written));
+        }
+        assert_eq!(model.check(0, 2, None, LEN), Err(Mismatch::Missing));
+        assert_eq!(
+            model.check(0, 2, Some(&value(1, 2)), LEN),
+            Err(Mismatch::ForeignKey { key: 1 })
+        );
+        let cut = &value(0, 2)[..LEN - 1];
+        assert_eq!(model.check(0, 2, Some(cut), LEN), Err(Mismatch::Torn));
+    }
+
+    #[test]
+    fn who_reads_while_somebody_writes_may_see_either() {
+        let model = Model::new(1);
+        write(&model, 4, &Ok(()));
+        model.begin(0, 5);
+        assert_eq!((check(&model, 4, 4), check(&model, 4, 5)), (Ok(()), Ok(())));
+        assert!(check(&model, 4, 3).is_err() && check(&model, 4, 6).is_err());
+    }
+
+    #[test]
+    fn a_deleted_key_is_gone_and_its_value_does_not_come_back() {
+        let model = Model::new(1);
+        write(&model, 1, &Ok(()));
+        write(&model, ABSENT, &Ok(()));
+        assert!(!model.is_present(0));
+        assert_eq!(model.check(0, ABSENT, None, LEN), Ok(()));
+        assert!(check(&model, ABSENT, 1).is_err());
+        write(&model, 2, &Ok(()));
+        assert!(model.is_present(0) && check(&model, 2, 1).is_err());
+        assert_eq!(check(&model, 2, 2), Ok(()));
+    }
+
+    #[test]
+    fn failed_writes_leave_what_was_and_unknown_ones_leave_both() {
+        let model = Model::new(1);
+        write(&model, 1, &Ok(()));
+        write(&model, 2, &Err(Error::OutOfMemory));
+        assert!(check(&model, 1, 1).is_ok() && check(&model, 1, 2).is_err());
+        write(&model, 3, &unknown());
+        assert!(check(&model, 1, 1).is_ok() && check(&model, 1, 3).is_ok());
+        write(&model, ABSENT, &unknown());
+        assert!(!model.is_present(0));
+        assert!(check(&model, 1, 1).is_ok() && model.check(0, 1, None, LEN).is_ok());
+        write(&model, 4, &Ok(()));
+        assert!(check(&model, 4, 4).is_ok() && check(&model, 4, 3).is_err());
+    }
+}

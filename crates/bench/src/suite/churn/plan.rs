@@ -1,0 +1,194 @@
+//! The cluster of `bench churn`, and how much fits into it.
+//!
+//! Pools are small here, so that they are full soon, and regions and blocks are smaller with them:
+//! a session holds one block per size class, and what it holds others cannot have. Blocks stay
+//! large enough for the largest value.
+//!
+//! The *data memory* is what regions can take of all pools, over the number of replicas: all
+//! figures of this benchmark are for one replica, as keys and values are counted.
+
+use fusee_cli::failure::Failure;
+use fusee_cli::flags;
+use fusee_cli::quantity::Bytes;
+use fusee_client::{Client, FabricChoice, FabricKind, Geometry, Options};
+use fusee_control::node::extent_align_bytes;
+use fusee_core::layout::{BlockShape, Object, SizeClass};
+use fusee_launch::{Plan, Servers};
+use fusee_master::settings::{
+    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, Lease, Settings,
+};
+
+use crate::cluster::check_memory;
+use crate::own::OwnCluster;
+use crate::workload::KEY_BYTES;
+
+/// A pool is so many regions, about.
+const REGIONS_PER_POOL: u64 = 8;
+/// A region is so many blocks, about, if blocks of that size can be.
+const BLOCKS_PER_REGION: u64 = 32;
+/// The smallest block that holds the largest value.
+const LEAST_BLOCK_BYTES: u64 = 2 << 20;
+/// As in other clusters that benchmarks start.
+const MOST_BLOCK_BYTES: u64 = 4 << 20;
+const MOST_REGION_BYTES: u64 = 128 << 20;
+/// The smallest region: of one with very few blocks memory nodes keep none back for DELETEs.
+const LEAST_REGION_BYTES: u64 = 16 * LEAST_BLOCK_BYTES;
+/// The smallest pool.
+const LEAST_POOL_BYTES: u64 = 2 * LEAST_REGION_BYTES;
+
+/// Sizes.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    pub geometry: Geometry,
+    /// Of each node.
+    pub pool_bytes: u64,
+    /// Blocks of all regions that there is room for.
+    pub blocks: u64,
+    /// Pairs in a block.
+    pub pairs_per_block: u64,
+    /// What a pair takes: key, value, what belongs to them, and the rest of the size class.
+    pub object_bytes: u64,
+    index_keys: u64,
+}
+
+impl Sizes {
+    /// For a cluster like this.
+    pub fn new(cluster: &OwnCluster) -> Result<Sizes, Failure> {
+        // There is a default.
+        let pool_bytes = cluster.pool.map_or(LEAST_POOL_BYTES, |Bytes(bytes)| bytes);
+        if pool_bytes < LEAST_POOL_BYTES {
+            return Err(Failure::usage(format!(
+                "--pool is {}; this benchmark needs at least {} on each memory node",
+                Bytes(pool_bytes),
+                Bytes(LEAST_POOL_BYTES)
+            )));
+        }
+        let geometry = geometry(pool_bytes);
+        let class = class(cluster.pair_bytes, &geometry)?;
+        let shape = BlockShape::new(geometry.block_bytes, class);
+        let pairs_per_block = shape.map_or(0, |shape| u64::from(shape.objects));
+        let mut sizes = Sizes {
+            geometry,
+            pool_bytes,
+            blocks: 0,
+            pairs_per_block,
+            object_bytes: class.bytes(),
+            index_keys: 0,
+        };
+        let (nodes, replicas) = (u64::from(cluster.memory_nodes), cluster.cluster());
+        let data_replicas = u64::from(replicas.data_replicas());
+        // For as many keys as could be without an index.
+        sizes.index_keys = pool_bytes * nodes / data_replicas / sizes.object_bytes;
+        let settings = sizes.settings(cluster);
+        settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
+        let padded = |bytes: u64| bytes.next_multiple_of(extent_align_bytes(bytes));
+        let subtables = settings.subtables() * u64::from(replicas.index_replicas());
+        let index_bytes = subtables.div_ceil(nodes) * padded(geometry.subtable_bytes());
+        let regions = pool_bytes.saturating_sub(index_bytes) / geometry.region_bytes;
+        let regions = regions * nodes / data_replicas;
+        sizes.blocks = regions * u64::from(geometry.blocks_per_region());
+        Ok(sizes)
+    }
+
+    fn settings(&self, cluster: &OwnCluster) -> Settings {
+        let replicas = cluster.cluster();
+        Settings {
+            memory_nodes: cluster.memory_nodes.into(),
+            index_replicas: replicas.index_replicas(),
+            data_replicas: replicas.data_replicas(),
+            index_keys: self.index_keys,
+            geometry: self.geometry,
+            lease: Lease::default(),
+            move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+            scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
+        }
+    }
+
+    /// The data memory, in bytes.
+    pub fn data_bytes(&self) -> u64 {
+        self.blocks * self.geometry.block_bytes
+    }
+
+    /// Pairs that take this share of the data memory.
+    pub fn pairs(&self, fill: f64) -> u64 {
+        ((self.data_bytes() as f64 * fill) as u64 / self.object_bytes).max(1)
+    }
+
+    /// More pairs than there can be.
+    pub fn most_pairs(&self) -> u64 {
+        self.index_keys
+    }
+
+    /// Refuses pools that the machine has no memory for: they are filled.
+    pub fn check_memory(
+        &self,
+        cluster: &OwnCluster,
+        available: Option<u64>,
+    ) -> Result<(), Failure> {
+        let pools = self.pool_bytes.saturating_mul(cluster.memory_nodes.into());
+        check_memory(pools, "--pool or --memory-nodes", available)
+    }
+
+    /// Starts the cluster, and joins it.
+    pub fn open(&self, cluster: &OwnCluster) -> Result<(Client, Servers), Failure> {
+        let replicas = cluster.cluster();
+        let fabric = match cluster.fabric {
+            FabricChoice::Auto => FabricKind::Shm,
+            FabricChoice::Only(kind) => kind,
+        };
+        let servers = Servers::start(&Plan {
+            memory_nodes: cluster.memory_nodes,
+            index_replicas: replicas.index_replicas(),
+            data_replicas: replicas.data_replicas(),
+            pool_bytes: self.pool_bytes,
+            index_keys: self.index_keys,
+            port: 0,
+            lease_ms: DEFAULT_LEASE_MS,
+            move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+            scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
+            fabrics: vec![fabric],
+            region_bytes: self.geometry.region_bytes,
+            block_bytes: self.geometry.block_bytes,
+        })?;
+        let options = Options::default().with_fabric(fabric);
+        Ok((Client::connect_with(servers.master(), options)?, servers))
+    }
+}
+
+/// The largest power of two that is not above.
+fn power_of_two_below(bytes: u64) -> u64 {
+    1 << bytes.max(1).ilog2()
+}
+
+fn geometry(pool_bytes: u64) -> Geometry {
+    let region_bytes = power_of_two_below(pool_bytes / REGIONS_PER_POOL)
+        .clamp(LEAST_REGION_BYTES, MOST_REGION_BYTES);
+    let block_bytes = (region_bytes / BLOCKS_PER_REGION).clamp(LEAST_BLOCK_BYTES, MOST_BLOCK_BYTES);
+    Geometry { region_bytes, block_bytes, ..fusee_master::Config::default().geometry }
+}
+
+fn class(pair_bytes: usize, geometry: &Geometry) -> Result<SizeClass, Failure> {
+    let value_bytes = pair_bytes.saturating_sub(KEY_BYTES);
+    let fits = value_bytes <= geometry.max_value_bytes as usize;
+    Object::class(KEY_BYTES, value_bytes).filter(|_| fits).ok_or_else(|| {
+        let most = KEY_BYTES + geometry.max_value_bytes as usize;
+        Failure::usage(format!("--pair-bytes is {pair_bytes}; pairs have at most {most} bytes"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_and_blocks_follow_the_pool() {
+        for (pool_mib, region_mib, block_mib) in
+            [(64, 32, 2), (256, 32, 2), (512, 64, 2), (1 << 10, 128, 4), (1 << 20, 128, 4)]
+        {
+            let geometry = geometry(pool_mib << 20);
+            assert_eq!(geometry.region_bytes, region_mib << 20, "{pool_mib}");
+            assert_eq!(geometry.block_bytes, block_mib << 20, "{pool_mib}");
+            assert_eq!(geometry.check(), Ok(()));
+        }
+    }
+}

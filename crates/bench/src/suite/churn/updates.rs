@@ -1,0 +1,153 @@
+//! First part of `bench churn`: the pool is filled to a share of it, and then every key is updated,
+//! again and again.
+//!
+//! The pairs stay as many as they are, and take as much memory as they do. If what is replaced did
+//! not come back, the pool would be full within less than a pass; so that no operation is out of
+//! memory is the first result, and the second one the *factor*: the most memory that was in use at
+//! any time during the passes over what the pairs take.
+
+use std::time::{Duration, Instant};
+
+use fusee_cli::failure::Failure;
+use serde::Serialize;
+
+use super::crew::{Crew, Keys, Task};
+use super::model::Model;
+use super::plan::Sizes;
+use super::usage::{Use, Watch};
+use super::{Args, LOOK_PERIOD, Sum};
+use crate::progress::bar;
+use crate::series::{Operations, operations};
+use crate::tally::Tally;
+
+/// No further pass is begun after so many failed operations: each may take seconds.
+const MOST_ERRORS: u64 = 16;
+
+/// A pass over all keys.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pass {
+    /// Counted from 1.
+    pub pass: u32,
+    /// Updates and reads that succeeded, by the second.
+    pub ops_per_s: f64,
+    /// The most memory that was in use during it.
+    pub most_in_use_bytes: u64,
+    /// In its end.
+    #[serde(flatten)]
+    pub usage: Use,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Updates {
+    /// Pairs.
+    pub keys: u64,
+    /// What they take: objects with everything that belongs to them.
+    pub live_bytes: u64,
+    /// That over the data memory.
+    pub fill: f64,
+    /// Memory in use when all had been inserted.
+    pub loaded_in_use_bytes: u64,
+    /// Passes that were begun.
+    pub passes_done: u32,
+    /// Every so many of them, and the last.
+    pub passes: Vec<Pass>,
+    /// The most memory that was in use during the passes.
+    pub most_in_use_bytes: u64,
+    /// That over `live_bytes`.
+    pub factor: f64,
+    /// Of all passes.
+    pub operations: Operations,
+    /// Keys that were read in the end, by new sessions.
+    pub read_back: u64,
+}
+
+/// Runs it.
+pub fn run(args: &Args, sizes: &Sizes, sum: &mut Sum) -> Result<Updates, Failure> {
+    let (client, _servers) = sizes.open(&args.cluster)?;
+    sum.describe(&client);
+    let keys = sizes.pairs(args.fill);
+    let model = Model::new(keys);
+    let mut watch = Watch::new(&client, sizes.geometry.block_bytes);
+    let mut updates = Crew::run(&client, &model, args.load(), |crew| {
+        passes(args, sizes, keys, crew, &mut watch, sum)
+    })?;
+    let checked = Crew::run(&client, &model, args.load(), |crew| {
+        let bar = bar("verify", keys, true);
+        let done = crew.give(Task::Check, Keys::below(keys), |taken| bar.set_position(taken));
+        bar.finish_and_clear();
+        done
+    })?;
+    updates.read_back = checked.tally.operations();
+    sum.tally.merge_failures(&checked.tally);
+    sum.read_back += updates.read_back;
+    sum.problems.extend(watch.problem);
+    Ok(updates)
+}
+
+fn passes(
+    args: &Args,
+    sizes: &Sizes,
+    keys: u64,
+    crew: &Crew<'_>,
+    watch: &mut Watch<'_>,
+    sum: &mut Sum,
+) -> Updates {
+    let load = bar("insert", keys, true);
+    let loaded = crew.give(Task::Insert(1), Keys::below(keys), |taken| load.set_position(taken));
+    load.finish_and_clear();
+    sum.tally.merge_failures(&loaded.tally);
+    let loaded_in_use_bytes = watch.look().in_use_bytes;
+    let shown = bar("update", u64::from(args.passes), true);
+    let (mut all, mut passes, mut most) = (Tally::default(), Vec::new(), 0);
+    let (mut duration, mut looked, mut done) = (Duration::ZERO, Instant::now(), 0);
+    watch.take_most_bytes();
+    let mut gave_up = loaded.gave_up;
+    for pass in 1..=args.passes {
+        if gave_up || !crew.goes_on() {
+            break;
+        }
+        let result = crew.give(Task::Update(pass + 1), Keys::below(keys), |_| {
+            if looked.elapsed() >= LOOK_PERIOD {
+                watch.look();
+                looked = Instant::now();
+            }
+        });
+        let usage = watch.look();
+        let most_in_use_bytes = watch.take_most_bytes();
+        most = most.max(most_in_use_bytes);
+        duration += result.duration;
+        done = pass;
+        let seconds = result.duration.as_secs_f64().max(1e-9);
+        let ops_per_s = result.tally.operations() as f64 / seconds;
+        all.merge(&result.tally);
+        gave_up = result.gave_up || all.error_count() >= MOST_ERRORS;
+        shown.set_position(pass.into());
+        shown.set_message(format!("{:.0} kops/s", ops_per_s / 1000.0));
+        let is_shown = pass == 1 || pass == args.passes || pass.is_multiple_of(args.every);
+        if is_shown || gave_up {
+            passes.push(Pass { pass, ops_per_s, most_in_use_bytes, usage });
+        }
+    }
+    shown.finish_and_clear();
+    if gave_up {
+        sum.problems.push(format!(
+            "the updates ended in pass {done} of {}: too many operations failed",
+            args.passes
+        ));
+    }
+    sum.tally.merge_failures(&all);
+    let live_bytes = keys * sizes.object_bytes;
+    Updates {
+        keys,
+        live_bytes,
+        fill: live_bytes as f64 / sizes.data_bytes().max(1) as f64,
+        loaded_in_use_bytes,
+        passes_done: done,
+        passes,
+        most_in_use_bytes: most,
+        factor: most as f64 / live_bytes as f64,
+        operations: operations(&all, duration.as_secs_f64()),
+        read_back: 0,
+    }
+}

@@ -1,0 +1,152 @@
+//! What a step has to come to: a memory node is a member, or is gone.
+//!
+//! Whether one has joined is looked up where the sessions have their view; they use it from then
+//! on. Whether one is drained only the master knows. It is told through the request that `fusee
+//! drain` sends, and asked a few times a second. A goal is reached once; a master that does not
+//! answer is asked again until the time is over, and what it said last is then told.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use fusee_cli::failure::Failure;
+use fusee_cli::standing::{self, Standing};
+use fusee_client::{Client, MnId, View};
+use fusee_control::rpc::{MasterClient, Runtime};
+
+use super::report::{Drained, Joined};
+
+/// How often to ask the master.
+const PERIOD: Duration = Duration::from_millis(50);
+/// How long to wait for its answer: the time series waits as well.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a phase waits for.
+pub enum Goal {
+    /// Nothing.
+    None,
+    /// A member that was none before.
+    Member(BTreeSet<MnId>),
+    /// The end of a drain.
+    Drained(Drain),
+}
+
+/// What was reached.
+pub enum Reached {
+    Joined(Joined),
+    Drained(Drained),
+}
+
+impl Goal {
+    /// One more member than now.
+    pub fn member(view: &View) -> Goal {
+        Goal::Member(names(view))
+    }
+
+    /// Looks whether it is reached; `from_s` and `took_s` say when the step was taken and how long
+    /// ago that is.
+    pub fn look(
+        &mut self,
+        client: &Client,
+        from_s: f64,
+        took_s: f64,
+    ) -> Result<Option<Reached>, Failure> {
+        match self {
+            Goal::None => Ok(None),
+            Goal::Member(before) => {
+                let new = names(&client.view()).difference(before).next().copied();
+                let joined = |node: MnId| Joined { node: node.to_string(), from_s, took_s };
+                Ok(new.map(|node| Reached::Joined(joined(node))))
+            }
+            Goal::Drained(drain) => {
+                let is_over = drain.look()? && !names(&client.view()).contains(&drain.node);
+                Ok(is_over.then(|| Reached::Drained(drain.report(from_s, took_s))))
+            }
+        }
+    }
+
+    /// Why it is not reached.
+    pub fn missed(&self, limit: f64) -> Option<String> {
+        match self {
+            Goal::None => None,
+            Goal::Member(_) => Some(format!("no memory node became a member in {limit} s")),
+            Goal::Drained(drain) => Some(drain.missed(limit)),
+        }
+    }
+}
+
+fn names(view: &View) -> BTreeSet<MnId> {
+    view.members.iter().map(|member| member.node).collect()
+}
+
+/// A drain that is under way.
+pub struct Drain {
+    node: MnId,
+    address: String,
+    master: MasterClient,
+    /// What the node held at the beginning.
+    first: Standing,
+    moved_bytes: u64,
+    asked: Instant,
+    /// What the master said last, if there is anything to tell.
+    heard: Option<String>,
+    /// Carries the calls.
+    _runtime: Runtime,
+}
+
+impl Drain {
+    /// Tells the master to drain a node.
+    pub fn begin(address: &str, node: MnId) -> Result<Drain, Failure> {
+        let runtime = Runtime::start("fusee-bench")
+            .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
+        let master = MasterClient::new(&runtime, address).with_deadline(TIMEOUT);
+        let status = standing::ask_status(&master, address)?;
+        let first = Standing::of(node, &status);
+        let geometry = status.view.as_ref().map(|view| view.geometry);
+        let moved_bytes = geometry.map_or(0, |geometry| {
+            first.subtables * geometry.subtable_bytes() + first.regions * geometry.region_bytes
+        });
+        standing::ask(&master, address, node, false)?;
+        let (address, asked, heard) = (address.to_string(), Instant::now(), None);
+        Ok(Drain { node, address, master, first, moved_bytes, asked, heard, _runtime: runtime })
+    }
+
+    /// Whether it is over.
+    fn look(&mut self) -> Result<bool, Failure> {
+        if self.asked.elapsed() < PERIOD {
+            return Ok(false);
+        }
+        let status = standing::ask_status(&self.master, &self.address);
+        self.asked = Instant::now();
+        match status {
+            Ok(status) => {
+                let standing = Standing::of(self.node, &status);
+                let Standing { subtables, regions, .. } = standing;
+                let problem = status.problem.map(|text| format!("; {text}")).unwrap_or_default();
+                self.heard =
+                    Some(format!("{subtables} subtables and {regions} regions left{problem}"));
+                standing.is_drained(self.node)
+            }
+            // It may answer again.
+            Err(failure) => {
+                self.heard = Some(failure.to_string());
+                Ok(false)
+            }
+        }
+    }
+
+    fn report(&self, from_s: f64, took_s: f64) -> Drained {
+        Drained {
+            node: self.node.to_string(),
+            from_s,
+            took_s,
+            subtables: self.first.subtables,
+            regions: self.first.regions,
+            moved_bytes: self.moved_bytes,
+        }
+    }
+
+    fn missed(&self, limit: f64) -> String {
+        let heard = self.heard.as_deref().unwrap_or("nothing was heard of it");
+        format!("{} is not drained after {limit} s: {heard}", self.node)
+    }
+}

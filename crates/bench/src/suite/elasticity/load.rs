@@ -1,0 +1,103 @@
+//! Sessions that come and go as they are wanted, and read and update in between.
+//!
+//! Thread number n has a session while more than n are wanted. It opens a new one every time, as a
+//! client that comes would, so that joining and leaving are a part of what is measured.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fusee_cli::failure::Failure;
+use fusee_cli::interrupt;
+use fusee_client::Client;
+
+use crate::series::{Meter, Noting};
+use crate::tally::Tally;
+use crate::verify::Log;
+use crate::worker::{Board, Worker};
+use crate::workload::{Request, Workload};
+use crate::zipf::Chooser;
+
+/// How often a thread without a session looks whether it is wanted.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// What threads share.
+pub struct Load<'a> {
+    pub client: &'a Client,
+    pub board: &'a Board,
+    pub workload: Workload,
+    pub chooser: &'a Chooser,
+    /// Keys that exist.
+    pub keys: u64,
+    /// Between the beginnings of two operations of a session, if they are paced.
+    pub interval: Option<Duration>,
+    /// The number of the next writer.
+    pub writers: AtomicU64,
+    /// Sessions that there should be.
+    pub wanted: AtomicU16,
+    /// Sessions that there are.
+    pub working: AtomicU16,
+    /// Whether to stop.
+    pub over: AtomicBool,
+}
+
+/// What a session did.
+pub struct Done {
+    pub writer: u64,
+    pub log: Log,
+    /// Errors and mismatches.
+    pub tally: Tally,
+}
+
+impl Load<'_> {
+    /// Whether nobody wants an end.
+    pub fn goes_on(&self) -> bool {
+        // Relaxed, as everywhere here: it is seen soon enough.
+        !self.over.load(Ordering::Relaxed) && !self.board.is_broken() && !interrupt::requested()
+    }
+
+    fn is_wanted(&self, number: u16) -> bool {
+        self.goes_on() && self.wanted.load(Ordering::Relaxed) > number
+    }
+
+    /// Runs a thread until all is over.
+    pub fn thread(&self, number: u16, meter: &Meter) -> Result<Vec<Done>, Failure> {
+        let mut done = Vec::new();
+        while self.goes_on() {
+            if self.is_wanted(number) {
+                done.push(self.session(number, meter)?);
+            } else {
+                sleep(LOOK);
+            }
+        }
+        Ok(done)
+    }
+
+    fn session(&self, number: u16, meter: &Meter) -> Result<Done, Failure> {
+        let session = self.client.session()?;
+        self.working.fetch_add(1, Ordering::Relaxed);
+        let writer = self.writers.fetch_add(1, Ordering::Relaxed);
+        let tally = RefCell::new(Tally::default());
+        let mut worker = Worker::new(self.board, &session, &tally, writer, false);
+        let mut noting = Noting::new(self.client, &session, meter);
+        let mut chooser = self.chooser.clone();
+        let mut next = Instant::now();
+        while self.is_wanted(number) {
+            let request = self.workload.draw(&mut worker.rng);
+            let key = chooser.next(&mut worker.rng, self.keys);
+            noting.run(&mut worker, async |worker| match request {
+                Request::Update => worker.update(key).await,
+                _ => worker.search(key).await,
+            });
+            if let Some(interval) = self.interval {
+                let now = Instant::now();
+                next = (next + interval).max(now);
+                sleep(next - now);
+            }
+        }
+        self.working.fetch_sub(1, Ordering::Relaxed);
+        let (writer, log, _) = worker.into_log();
+        Ok(Done { writer, log, tally: tally.into_inner() })
+    }
+}

@@ -1,0 +1,272 @@
+//! What `bench elasticity` tells.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use fusee_cli::failure::Failure;
+use fusee_cli::quantity::Bytes;
+use fusee_cli::standing::state_name;
+use fusee_client::{Client, View};
+use serde::Serialize;
+
+use super::Args;
+use super::load::Load;
+use crate::plot::{Chart, Horizontal, Line, Mark, Panel};
+use crate::report::{Findings, Report};
+use crate::series::{Latency, Operations, Sample, operations, thinned};
+
+/// Rows of the time series that the table for people has at most.
+const ROWS: usize = 40;
+/// The operations of the load.
+const KINDS: [&str; 2] = ["search", "update"];
+
+/// A row of the time series.
+#[derive(Debug, Serialize)]
+pub struct Interval {
+    pub from_s: f64,
+    pub to_s: f64,
+    /// Sessions that worked at its end.
+    pub sessions: u16,
+    /// Memory nodes in the view then.
+    pub members: usize,
+    pub ops_per_s: f64,
+    pub operations: Operations,
+}
+
+impl Interval {
+    /// That ends now.
+    pub fn new(load: &Load<'_>, from: Duration, to: Duration, sample: &Sample) -> Interval {
+        let (all, seconds) = (sample.all(), (to - from).as_secs_f64());
+        Interval {
+            from_s: from.as_secs_f64(),
+            to_s: to.as_secs_f64(),
+            sessions: load.working.load(Ordering::Relaxed),
+            members: load.client.view().members.len(),
+            ops_per_s: all.operations() as f64 / seconds.max(1e-9),
+            operations: operations(&all, seconds),
+        }
+    }
+}
+
+/// From one step to the next.
+#[derive(Debug, Serialize)]
+pub struct PhaseRow {
+    /// The step that it began with.
+    pub step: String,
+    pub from_s: f64,
+    pub to_s: f64,
+    pub ops_per_s: f64,
+    pub operations: Operations,
+    /// Operations during which the view was changing.
+    pub changing: Operations,
+    /// By memory node, at its end: what it holds.
+    pub nodes: BTreeMap<String, Held>,
+}
+
+/// Replicas on a memory node.
+#[derive(Debug, Default, Serialize)]
+pub struct Held {
+    pub subtables: u64,
+    pub regions: u64,
+}
+
+impl PhaseRow {
+    /// That has ended, with this view.
+    pub fn new(step: String, view: &View, from: Duration, to: Duration, sample: &Sample) -> Self {
+        let (all, seconds) = (sample.all(), (to - from).as_secs_f64());
+        PhaseRow {
+            step,
+            from_s: from.as_secs_f64(),
+            to_s: to.as_secs_f64(),
+            ops_per_s: all.operations() as f64 / seconds.max(1e-9),
+            operations: operations(&all, seconds),
+            changing: operations(&sample.changing, seconds),
+            nodes: held(view),
+        }
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, Serialize)]
+pub struct Event {
+    pub at_s: f64,
+    pub what: String,
+}
+
+/// A memory node that became a member.
+#[derive(Clone, Debug, Serialize)]
+pub struct Joined {
+    pub node: String,
+    /// When its process was started.
+    pub from_s: f64,
+    /// From then until the sessions had a view with it.
+    pub took_s: f64,
+}
+
+/// A memory node that was drained.
+#[derive(Clone, Debug, Serialize)]
+pub struct Drained {
+    pub node: String,
+    /// When the master was told.
+    pub from_s: f64,
+    /// From then until the cluster went on without it.
+    pub took_s: f64,
+    /// Replicas that it held when the master was told, all of which had to move.
+    pub subtables: u64,
+    pub regions: u64,
+    /// What those take of the pools: so much was copied, since they move as a whole.
+    pub moved_bytes: u64,
+}
+
+/// How the master sees every memory node, by its name; as in `fusee status`.
+pub fn members(client: &Client) -> Result<BTreeMap<String, &'static str>, Failure> {
+    let status = client.status()?;
+    let states = status.members.iter().map(|m| (m.node.to_string(), state_name(m.state)));
+    Ok(states.collect())
+}
+
+/// What every member holds.
+fn held(view: &View) -> BTreeMap<String, Held> {
+    let mut nodes: BTreeMap<String, Held> =
+        view.members.iter().map(|member| (member.node.to_string(), Held::default())).collect();
+    for place in view.subtables.iter().flat_map(|subtable| subtable.replicas()) {
+        nodes.entry(place.node.to_string()).or_default().subtables += 1;
+    }
+    for place in view.regions.iter().flat_map(|region| region.places()) {
+        nodes.entry(place.node.to_string()).or_default().regions += 1;
+    }
+    nodes
+}
+
+/// What came out.
+#[derive(Debug, Serialize)]
+pub struct Found {
+    pub joined: Option<Joined>,
+    pub drained: Option<Drained>,
+    /// How all memory nodes stand in the end.
+    pub members: BTreeMap<String, &'static str>,
+    /// The steps, and when what they aim at had come about.
+    pub events: Vec<Event>,
+    pub phases: Vec<PhaseRow>,
+    pub intervals: Vec<Interval>,
+}
+
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { workload, keys, rate, cluster, .. } = report.settings;
+        let pace = match rate {
+            0 => "as fast as they can".into(),
+            rate => format!("{rate} operations a second each"),
+        };
+        format!(
+            "elasticity under YCSB {workload}: {keys} keys, pairs of {} bytes, sessions work {pace}",
+            cluster.pair_bytes,
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let found = &report.findings;
+        let mut text = found.moves();
+        found.phases(&mut text, report.interrupted);
+        let _ = writeln!(text, "\n{:>10}{:>10}{:>9}{:>12}", "s", "sessions", "members", "ops/s");
+        for row in thinned(&found.intervals, ROWS) {
+            let _ = writeln!(
+                text,
+                "{:>10.2}{:>10}{:>9}{:>12.0}",
+                row.to_s, row.sessions, row.members, row.ops_per_s
+            );
+        }
+        text
+    }
+
+    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
+        let (workload, fabric) = (report.settings.workload, report.fabric());
+        Some(report.findings.chart(format!("Elasticity: YCSB {workload}, {fabric}")))
+    }
+}
+
+impl Found {
+    fn phases(&self, text: &mut String, interrupted: bool) {
+        let ended = if interrupted { "  INTERRUPTED" } else { "" };
+        let _ = writeln!(
+            text,
+            "\n{:<26}{:>10}{:>10}{:>12}{:>13}{:>13}  nodes: subtables + regions{ended}",
+            "", "from s", "to s", "ops/s", "get p99 us", "upd p99 us"
+        );
+        for phase in &self.phases {
+            let p99 = |kind| match phase.operations.get(kind) {
+                Some(Latency { p99_us, .. }) => format!("{p99_us:.1}"),
+                None => "-".into(),
+            };
+            let nodes: Vec<String> = phase
+                .nodes
+                .iter()
+                .map(|(node, held)| format!("{node}: {} + {}", held.subtables, held.regions))
+                .collect();
+            let _ = writeln!(
+                text,
+                "{:<26}{:>10.2}{:>10.2}{:>12.0}{:>13}{:>13}  {}",
+                phase.step,
+                phase.from_s,
+                phase.to_s,
+                phase.ops_per_s,
+                p99("search"),
+                p99("update"),
+                nodes.join(", ")
+            );
+        }
+    }
+
+    /// Who came and who went, for people.
+    fn moves(&self) -> String {
+        let mut text = String::new();
+        if let Some(Joined { node, took_s, .. }) = &self.joined {
+            let _ = writeln!(text, "joined      {node}, a member after {took_s:.2} s");
+        }
+        if let Some(drained) = &self.drained {
+            let Drained { node, took_s, subtables, regions, moved_bytes, .. } = drained;
+            let _ = writeln!(
+                text,
+                "drained     {node}, gone after {took_s:.2} s; {subtables} subtables and {regions} \
+                 regions moved, {}",
+                Bytes(*moved_bytes)
+            );
+        }
+        text
+    }
+
+    /// The time series as a picture.
+    fn chart(&self, title: String) -> Chart {
+        let line = |name: &str, value: &dyn Fn(&Interval) -> Option<f64>| {
+            let points = self.intervals.iter().filter_map(|i| Some((i.to_s, value(i)?)));
+            Line::new(name, points.collect())
+        };
+        let throughput = line("all operations", &|i| Some(i.ops_per_s));
+        let of = |kind: &'static str| {
+            line(&format!("{kind} p99"), &|i| i.operations.get(kind).map(|latency| latency.p99_us))
+        };
+        let latencies = KINDS.into_iter().map(of).filter(|line| !line.points.is_empty()).collect();
+        let sessions = line("sessions", &|i| Some(f64::from(i.sessions)));
+        let members = line("memory nodes", &|i| Some(i.members as f64));
+        let panel = |label, logarithmic, lines| Panel { label, logarithmic, lines };
+        Chart {
+            title,
+            x: Horizontal::Seconds,
+            panels: vec![
+                panel("operations/s", false, vec![throughput]),
+                panel("microseconds", true, latencies),
+                panel("how many", false, vec![sessions, members]),
+            ],
+            mark_name: "changes of the view, steps",
+            marks: self
+                .events
+                .iter()
+                .map(|event| Mark { at_s: event.at_s, text: event.what.clone() })
+                .collect(),
+        }
+    }
+}

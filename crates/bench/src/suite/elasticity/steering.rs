@@ -1,0 +1,162 @@
+//! What happens beside the sessions of `bench elasticity`: one step after the other, and the time
+//! series.
+//!
+//! The phase of a step lasts as long as it was asked for, and until what the step aims at has come
+//! about or its time is over. A step that fails is a problem, which the report tells; the load goes
+//! on, so that what it did is told too.
+
+use std::sync::atomic::Ordering;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fusee_cli::failure::Failure;
+use fusee_cli::quantity::counted;
+use fusee_launch::Servers;
+
+use super::Args;
+use super::goal::{Drain, Goal, Reached};
+use super::load::Load;
+use super::report::{Drained, Event, Interval, Joined, PhaseRow};
+use crate::progress::bar;
+use crate::series::{Meter, Sample, take_all};
+
+/// How often to look at the clock.
+const POLL: Duration = Duration::from_millis(2);
+
+/// Something that changes the cluster or its load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// So many sessions work from now on.
+    Sessions(u16),
+    /// One more memory node is started.
+    Join,
+    /// The memory node that has been there for longest is drained.
+    Drain,
+}
+
+impl Step {
+    fn text(self) -> String {
+        match self {
+            Step::Sessions(n) => counted(n, "session"),
+            Step::Join => "a memory node joins".into(),
+            Step::Drain => "a memory node is drained".into(),
+        }
+    }
+}
+
+/// What was seen.
+#[derive(Default)]
+pub struct Timeline {
+    pub events: Vec<Event>,
+    pub phases: Vec<PhaseRow>,
+    pub intervals: Vec<Interval>,
+    pub joined: Option<Joined>,
+    pub drained: Option<Drained>,
+    /// Steps that failed.
+    pub problems: Vec<String>,
+}
+
+/// Takes the steps.
+pub struct Steering<'a> {
+    args: &'a Args,
+    load: &'a Load<'a>,
+    meters: &'a [Meter],
+    servers: &'a mut Servers,
+    start: Instant,
+    pub timeline: Timeline,
+}
+
+impl<'a> Steering<'a> {
+    pub fn new(
+        args: &'a Args,
+        load: &'a Load<'a>,
+        meters: &'a [Meter],
+        servers: &'a mut Servers,
+    ) -> Steering<'a> {
+        let (start, timeline) = (Instant::now(), Timeline::default());
+        Steering { args, load, meters, servers, start, timeline }
+    }
+
+    /// Takes a step, and watches the phase that begins with it.
+    pub fn take(&mut self, step: Step) {
+        if !self.load.goes_on() {
+            return;
+        }
+        let from = self.start.elapsed();
+        self.note(from, step.text());
+        let goal = self.begin(step).unwrap_or_else(|failure| {
+            self.timeline.problems.push(format!("{}: {failure}", step.text()));
+            Goal::None
+        });
+        self.watch(step, goal, from);
+    }
+
+    fn begin(&mut self, step: Step) -> Result<Goal, Failure> {
+        match step {
+            Step::Sessions(count) => {
+                self.load.wanted.store(count, Ordering::Relaxed);
+                Ok(Goal::None)
+            }
+            Step::Join => {
+                let goal = Goal::member(&self.load.client.view());
+                self.servers.add_memory_node()?;
+                Ok(goal)
+            }
+            Step::Drain => {
+                let view = self.load.client.view();
+                let oldest = view.members.iter().map(|member| member.node).min();
+                let node = oldest.ok_or_else(|| Failure::operation("no memory node is there"))?;
+                Ok(Goal::Drained(Drain::begin(self.servers.master(), node)?))
+            }
+        }
+    }
+
+    fn note(&mut self, at: Duration, what: String) {
+        self.timeline.events.push(Event { at_s: at.as_secs_f64(), what });
+    }
+
+    fn watch(&mut self, step: Step, mut goal: Goal, from: Duration) {
+        let end = from + Duration::from_secs_f64(self.args.phase);
+        let bar = bar("run", (self.args.phase * 1000.0) as u64, true);
+        bar.set_message(step.text());
+        let (mut all, mut begun, mut goes_on) = (Sample::default(), from, true);
+        while goes_on {
+            sleep(POLL);
+            self.look(&mut goal, from);
+            let now = self.start.elapsed();
+            let waits = now < end || !matches!(goal, Goal::None);
+            goes_on = waits && self.load.goes_on();
+            bar.set_position((now - from).as_millis() as u64);
+            if (now - begun).as_secs_f64() < self.args.interval && goes_on {
+                continue;
+            }
+            let sample = take_all(self.meters);
+            self.timeline.intervals.push(Interval::new(self.load, begun, now, &sample));
+            all.merge(&sample);
+            begun = now;
+        }
+        bar.finish_and_clear();
+        let view = self.load.client.view();
+        self.timeline.phases.push(PhaseRow::new(step.text(), &view, from, begun, &all));
+    }
+
+    /// Looks for what a step aims at; there is no goal any more when it was reached or missed.
+    fn look(&mut self, goal: &mut Goal, from: Duration) {
+        let now = self.start.elapsed();
+        let took_s = (now - from).as_secs_f64();
+        match goal.look(self.load.client, from.as_secs_f64(), took_s) {
+            Ok(None) if took_s < self.args.limit => return,
+            Ok(None) => self.timeline.problems.extend(goal.missed(self.args.limit)),
+            Ok(Some(Reached::Joined(joined))) => {
+                self.note(now, format!("{} is a member", joined.node));
+                self.timeline.joined = Some(joined);
+            }
+            Ok(Some(Reached::Drained(drained))) => {
+                self.note(now, format!("{} is gone", drained.node));
+                self.timeline.drained = Some(drained);
+            }
+            Err(failure) => self.timeline.problems.push(failure.to_string()),
+        }
+        *goal = Goal::None;
+    }
+}

@@ -1,0 +1,75 @@
+//! How long nothing went through: the longest time between two writes that were acknowledged.
+//!
+//! The ends of the period count as writes, so a session that never goes on again is seen. Times are
+//! nanoseconds of one clock.
+
+use serde::Serialize;
+
+use super::load::Trace;
+use crate::record::{End, Entry};
+use fusee_linearizability::{Answer, Call};
+
+/// The longest pauses of a period, in milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pauses {
+    /// Of all sessions together: nobody wrote for so long.
+    pub overall_ms: f64,
+    /// By session.
+    pub per_session_ms: Vec<f64>,
+}
+
+impl Pauses {
+    /// Of the sessions' writes between two moments.
+    pub fn between(traces: &[Trace], from: u64, to: u64) -> Pauses {
+        let times: Vec<Vec<u64>> = traces.iter().map(acknowledged).collect();
+        let ms = |ns: u64| ns as f64 / 1e6;
+        Pauses {
+            overall_ms: ms(longest(times.iter().flatten().copied(), from, to)),
+            per_session_ms: times
+                .iter()
+                .map(|times| ms(longest(times.iter().copied(), from, to)))
+                .collect(),
+        }
+    }
+
+    /// Of the session that had to wait longest.
+    pub fn worst_session_ms(&self) -> f64 {
+        self.per_session_ms.iter().copied().fold(0.0, f64::max)
+    }
+}
+
+/// When the writes of a session were acknowledged.
+fn acknowledged(trace: &Trace) -> Vec<u64> {
+    let entries = trace.writers.iter().flat_map(|(_, _, entries)| entries);
+    let times = entries.filter_map(|packed| {
+        let Entry { call, end, .. } = (*packed).into();
+        match end {
+            End::Answered(time, Answer::Done) if call != Call::Search => Some(time),
+            _ => None,
+        }
+    });
+    times.collect()
+}
+
+fn longest(times: impl Iterator<Item = u64>, from: u64, to: u64) -> u64 {
+    let mut times: Vec<u64> = times.filter(|time| (from..to).contains(time)).collect();
+    times.extend([from, to]);
+    times.sort_unstable();
+    times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_pause_includes_those_at_the_ends() {
+        let longest = |times: &[u64]| longest(times.iter().copied(), 100, 200);
+        assert_eq!(longest(&[]), 100);
+        assert_eq!(longest(&[150]), 50);
+        assert_eq!(longest(&[160, 110]), 50);
+        assert_eq!(longest(&[110, 120, 130]), 70);
+        assert_eq!(longest(&[50, 190, 300]), 90, "what is outside does not count");
+        assert_eq!(longest(&[170, 175, 180]), 70);
+    }
+}

@@ -1,0 +1,103 @@
+//! The load that goes on while a memory node dies: half reads, half updates, at an even pace.
+//!
+//! Every thread has a session and makes one operation at a time. A session that is lost is followed
+//! by another one, as an application would do it; who wrote what is told by *writers*, one for each
+//! session there ever was, so that the histories stay apart.
+//!
+//! The pace bounds the records that a run takes. After a pause nothing is made up for.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fusee_cli::interrupt;
+use fusee_client::Client;
+
+use crate::record::Packed;
+use crate::store::OperationError;
+use crate::tally::Tally;
+use crate::verify::Log;
+use crate::worker::{Board, Worker};
+use crate::workload::{Request, Workload};
+use crate::zipf::Chooser;
+
+/// Before another session is asked for, when none was to be had.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// What threads share.
+pub struct Load<'a> {
+    pub client: &'a Client,
+    pub board: &'a Board,
+    pub chooser: &'a Chooser,
+    /// Keys that exist.
+    pub keys: u64,
+    /// Between the beginnings of two operations of a session.
+    pub interval: Duration,
+    /// The number of the next writer; 0 is whoever loads the keys.
+    pub writers: AtomicU64,
+    /// Whether to stop.
+    pub over: AtomicBool,
+}
+
+/// What a thread did.
+pub struct Trace {
+    /// By writer: what it wrote, and all that it did.
+    pub writers: Vec<(u64, Log, Vec<Packed>)>,
+    /// Latencies, errors, mismatches.
+    pub tally: Tally,
+}
+
+impl Load<'_> {
+    /// Runs a thread until it is over.
+    pub fn thread(&self) -> Trace {
+        let tally = RefCell::new(Tally::default());
+        let mut writers = Vec::new();
+        while self.goes_on() {
+            match self.session(&tally) {
+                Some(done) => writers.push(done),
+                None => sleep(RETRY),
+            }
+        }
+        Trace { writers, tally: tally.into_inner() }
+    }
+
+    /// Waits until so many threads have their first session.
+    pub fn wait_for_sessions(&self, threads: u64) {
+        while self.writers.load(Ordering::Relaxed) <= threads && self.goes_on() {
+            sleep(RETRY);
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        // Relaxed: it is seen soon enough.
+        !self.over.load(Ordering::Relaxed) && !self.board.is_broken() && !interrupt::requested()
+    }
+
+    /// Works with one session until it is lost, or all is over; `None` if there is none to be had.
+    fn session(&self, tally: &RefCell<Tally>) -> Option<(u64, Log, Vec<Packed>)> {
+        let opened = self.client.session().inspect_err(|error| {
+            let kind = error.kind().to_string();
+            *tally.borrow_mut().errors.entry(kind).or_default() += 1;
+        });
+        let session = opened.ok()?;
+        let writer = self.writers.fetch_add(1, Ordering::Relaxed);
+        let mut worker = Worker::new(self.board, &session, tally, writer, false);
+        let mut chooser = self.chooser.clone();
+        let mut next = Instant::now();
+        while self.goes_on() && !session.is_lost() {
+            let request = Workload::A.draw(&mut worker.rng);
+            let key = chooser.next(&mut worker.rng, self.keys);
+            session.block_on(async {
+                match request {
+                    Request::Update => worker.update(key).await,
+                    _ => worker.search(key).await,
+                }
+            });
+            let now = Instant::now();
+            next = (next + self.interval).max(now);
+            sleep(next - now);
+        }
+        Some(worker.into_log())
+    }
+}

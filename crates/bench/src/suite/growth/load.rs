@@ -1,0 +1,109 @@
+//! Sessions that insert, read and update while the index grows.
+//!
+//! Whoever inserts takes the next key and goes on with the next as soon as that is done. Reads and
+//! updates are of keys that have been inserted, each as likely as any other, so that they go to all
+//! subtables; they come at an even pace, and after a pause nothing is made up for. Updates are
+//! bounded by the inserts, and with them the memory that a run takes.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fusee_cli::failure::Failure;
+use fusee_cli::interrupt;
+use fusee_client::Client;
+use rand::RngExt;
+
+use crate::series::{Meter, Noting};
+use crate::tally::Tally;
+use crate::verify::Log;
+use crate::worker::{Board, Worker};
+
+/// There is at most one update for so many inserts.
+pub const INSERTS_PER_UPDATE: u64 = 2;
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Insert,
+    Read,
+    Update,
+}
+
+/// What threads share.
+pub struct Load<'a> {
+    pub client: &'a Client,
+    pub board: &'a Board,
+    /// Keys to insert.
+    pub keys: u64,
+    /// Between the beginnings of two reads or updates of a session.
+    pub interval: Duration,
+    /// Sessions that update.
+    pub writers: u64,
+    /// Sessions that are not done with inserting.
+    pub inserters_left: AtomicUsize,
+    /// Whether to stop.
+    pub over: AtomicBool,
+}
+
+/// What a thread did.
+pub struct Done {
+    pub writer: u64,
+    pub log: Log,
+    /// Errors and mismatches.
+    pub tally: Tally,
+}
+
+impl Load<'_> {
+    /// Whether there is something left to insert, and nobody wants an end.
+    pub fn goes_on(&self) -> bool {
+        // Relaxed: it is seen soon enough.
+        !self.over.load(Ordering::Relaxed)
+            && self.inserters_left.load(Ordering::Relaxed) > 0
+            && !self.board.is_broken()
+            && !interrupt::requested()
+    }
+
+    /// Runs a thread until it is over.
+    pub fn thread(&self, role: Role, writer: u64, meter: &Meter) -> Result<Done, Failure> {
+        let result = self.work(role, writer, meter);
+        if role == Role::Insert {
+            self.inserters_left.fetch_sub(1, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn work(&self, role: Role, writer: u64, meter: &Meter) -> Result<Done, Failure> {
+        let session = self.client.session()?;
+        let tally = RefCell::new(Tally::default());
+        let mut worker = Worker::new(self.board, &session, &tally, writer, false);
+        let mut noting = Noting::new(self.client, &session, meter);
+        let (mut next, mut turns) = (Instant::now(), 0);
+        while self.goes_on() {
+            if role == Role::Insert {
+                let Some(key) = self.board.frontier.claim_below(self.keys) else { break };
+                noting.run(&mut worker, async |worker| worker.insert_new(key).await);
+                continue;
+            }
+            let keys = self.board.frontier.acknowledged();
+            let is_due = match role {
+                Role::Update => turns * self.writers * INSERTS_PER_UPDATE < keys,
+                _ => keys > 0,
+            };
+            if is_due {
+                turns += 1;
+                let key = worker.rng.random_range(0..keys);
+                noting.run(&mut worker, async |worker| match role {
+                    Role::Update => worker.update(key).await,
+                    _ => worker.search(key).await,
+                });
+            }
+            let now = Instant::now();
+            next = (next + self.interval).max(now);
+            sleep(next - now);
+        }
+        let (writer, log, _) = worker.into_log();
+        Ok(Done { writer, log, tally: tally.into_inner() })
+    }
+}

@@ -1,0 +1,247 @@
+//! `fusee bench growth`: an index of one subtable takes many keys, while others read and write.
+//!
+//! Some sessions insert as fast as they can, others read and update keys that are there, at an even
+//! pace ([`load`]). Meanwhile the index is split again and again. What comes out is a time series,
+//! and the latencies of the operations during which the view changed beside those of the others
+//! (see [`crate::series`] for what that means); how full the index was whenever it grew; how long
+//! the stages of the changes took. In the end every key is read back.
+//!
+//! The load factor is the number of the benchmark's keys over the slots of all subtables.
+
+mod load;
+mod report;
+mod watch;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use fusee_cli::failure::Failure;
+use fusee_cli::interrupt;
+use fusee_client::Client;
+use serde::Serialize;
+
+use crate::args::{ClusterArgs, LoadArgs};
+use crate::cluster::{self, Demand};
+use crate::driver::{self, Verified};
+use crate::own;
+use crate::progress::bar;
+use crate::report::{Drawing, Shell, Verdict, attempt};
+use crate::series::{Meter, Sample, operations, take_all};
+use crate::tally::Tally;
+use crate::worker::Board;
+use load::{Done, Load, Role};
+use report::{Found, Interval};
+use watch::{Stages, Watch};
+
+/// How often to look for the next view.
+const POLL: Duration = Duration::from_micros(500);
+/// How often the bar moves.
+const SHOWN: Duration = Duration::from_millis(100);
+
+/// How to run it.
+#[derive(clap::Args, Debug, Serialize)]
+#[command(after_help = "Examples:\n  \
+    fusee bench growth --plot growth.svg\n  \
+    fusee bench growth --keys 10000000 --json > growth.json\n\n\
+    Exit code 1 if an operation failed or a key does not hold what was acknowledged.")]
+pub struct Args {
+    /// Keys to insert
+    #[arg(long, default_value_t = 1_000_000, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    keys: u64,
+
+    /// Sessions that insert, as fast as they can
+    #[arg(long, default_value_t = 2, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    inserters: u16,
+
+    /// Sessions that read keys which are there
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(0..=256))]
+    readers: u16,
+
+    /// Sessions that update keys which are there, half as often as keys are inserted at most
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(0..=256))]
+    writers: u16,
+
+    /// Reads and updates a second of all sessions together
+    #[arg(long, default_value_t = 10_000, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    rate: u64,
+
+    /// Bytes of key and value together; keys have 16
+    #[arg(long, default_value_t = 64, value_name = "BYTES")]
+    pair_bytes: usize,
+
+    /// Seconds between two rows of the time series
+    #[arg(long, default_value_t = 1.0, value_name = "S")]
+    #[serde(rename = "interval_s")]
+    interval: f64,
+
+    /// Start of all random sequences
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+
+    /// Keep the keys in the cluster of --master
+    #[arg(long, requires = "master")]
+    #[serde(skip)]
+    keep: bool,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    drawing: Drawing,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    cluster: ClusterArgs,
+}
+
+impl Args {
+    fn check(&self) -> Result<(), Failure> {
+        match self.interval > 0.0 && self.interval < 1e6 {
+            true => Ok(()),
+            false => Err(Failure::usage("--interval must be more than 0")),
+        }
+    }
+
+    fn sessions(&self) -> u16 {
+        self.inserters + self.readers + self.writers
+    }
+
+    fn load(&self) -> Result<LoadArgs, Failure> {
+        own::load(self.pair_bytes, self.sessions(), self.seed)
+    }
+
+    fn demand(&self) -> Demand {
+        let pairs = self.keys + self.keys / load::INSERTS_PER_UPDATE;
+        // An index for one key has one subtable. The servers are processes: what the master sends
+        // to clients is a part of what growth costs.
+        Demand { keys: self.keys, index_keys: 1, pairs, deletes: 0, processes: 1 }
+    }
+}
+
+/// Runs it and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    args.check()?;
+    let shell = Shell::begin_drawing("growth", &args.drawing)?;
+    interrupt::watch()?;
+    let load = args.load()?;
+    let target = cluster::open(args.demand(), &load, &args.cluster, shell.available())?;
+    let client = &target.client;
+    if args.cluster.master.is_some() {
+        driver::clean_up(client, args.keys)?;
+    }
+    let board = Board::new(args.pair_bytes, args.seed);
+    let mut grown = grow(args, client, &board)?;
+    let (mut tally, mut logs) = (Tally::default(), Vec::new());
+    grown.done.sort_by_key(|done| done.writer);
+    for done in grown.done {
+        tally.merge_failures(&done.tally);
+        logs.push(done.log);
+    }
+    let mut problems = Vec::new();
+    let verified: Verified = attempt(&mut problems, driver::verify(client, &board, logs));
+    tally.merge_failures(&verified.tally);
+    if args.cluster.master.is_some() && !args.keep {
+        attempt(&mut problems, driver::clean_up(client, board.frontier.claimed()));
+    }
+    let view = client.view();
+    let found = Found {
+        duration_s: grown.duration.as_secs_f64(),
+        slots_per_bucket: view.geometry.slots_per_bucket,
+        subtable_slots: view.geometry.subtable_slots(),
+        subtables_at_start: grown.subtables_at_start,
+        intervals: grown.intervals,
+        growth: grown.watch.growth,
+        stages: grown.stages,
+        calm: operations(&grown.all.calm, grown.duration.as_secs_f64()),
+        changing: operations(&grown.all.changing, grown.duration.as_secs_f64()),
+    };
+    let verdict = Verdict::new(&tally, verified.keys, problems);
+    shell.tell(args, Some(target.describe(&args.cluster)), found, Some(verdict))
+}
+
+/// What the run gave.
+struct Grown<'a> {
+    done: Vec<Done>,
+    duration: Duration,
+    subtables_at_start: usize,
+    intervals: Vec<Interval>,
+    all: Sample,
+    watch: Watch<'a>,
+    stages: Stages,
+}
+
+/// Runs the load until all keys are there.
+fn grow<'a>(args: &Args, client: &'a Client, board: &'a Board) -> Result<Grown<'a>, Failure> {
+    let roles =
+        [(Role::Insert, args.inserters), (Role::Read, args.readers), (Role::Update, args.writers)];
+    let roles = roles.into_iter().flat_map(|(role, n)| std::iter::repeat_n(role, n.into()));
+    let roles: Vec<Role> = roles.collect();
+    let paced = f64::from(args.readers + args.writers);
+    let load = Load {
+        client,
+        board,
+        keys: args.keys,
+        interval: Duration::from_secs_f64(paced / args.rate as f64),
+        writers: args.writers.max(1).into(),
+        inserters_left: AtomicUsize::new(args.inserters.into()),
+        over: AtomicBool::new(false),
+    };
+    let meters: Vec<Meter> = roles.iter().map(|_| Meter::default()).collect();
+    scope(|scope| {
+        let threads: Vec<_> = (0u64..)
+            .zip(roles.iter().zip(&meters))
+            .map(|(writer, (role, meter))| {
+                let load = &load;
+                scope.spawn(move || load.thread(*role, writer, meter))
+            })
+            .collect();
+        let steered = steer(args, &load, &meters);
+        load.over.store(true, Ordering::Relaxed);
+        let done = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
+        let done: Vec<Done> = done.collect::<Result<_, _>>()?;
+        let mut grown = steered?;
+        // What came after the last interval.
+        grown.all.merge(&take_all(&meters));
+        grown.done = done;
+        Ok(grown)
+    })
+}
+
+/// What happens beside the threads: the time series.
+fn steer<'a>(args: &Args, load: &Load<'a>, meters: &[Meter]) -> Result<Grown<'a>, Failure> {
+    let (client, board) = (load.client, load.board);
+    let start = Instant::now();
+    let mut watch = Watch::start(client, board, start);
+    let mut stages = Stages::start(&client.status()?);
+    let subtables_at_start = client.view().subtables.len();
+    let (mut intervals, mut all) = (Vec::new(), Sample::default());
+    let (mut from, mut shown) = (Duration::ZERO, Duration::ZERO);
+    let bar = bar("insert", args.keys, true);
+    let mut goes_on = true;
+    while goes_on {
+        sleep(POLL);
+        watch.look();
+        goes_on = load.goes_on();
+        let now = start.elapsed();
+        if now - shown >= SHOWN {
+            shown = now;
+            bar.set_position(board.frontier.acknowledged());
+            bar.set_message(format!("{} subtables", client.view().subtables.len()));
+        }
+        if (now - from).as_secs_f64() < args.interval && goes_on {
+            continue;
+        }
+        stages.add(&client.status()?);
+        let sample = take_all(meters);
+        intervals.push(Interval::new(&client.view(), board, from, now, &sample));
+        all.merge(&sample);
+        from = now;
+    }
+    bar.finish_and_clear();
+    let (done, duration) = (Vec::new(), start.elapsed());
+    Ok(Grown { done, duration, subtables_at_start, intervals, all, watch, stages })
+}

@@ -1,0 +1,141 @@
+//! When the index grew, and how long the stages of the changes took.
+//!
+//! That it grows is seen where the load's sessions have their views, by looking often: a change may
+//! be seen a moment late, by as much as the machine is busy. The stages are the master's figures,
+//! in whole milliseconds; what it has done since it was asked last is added up.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fusee_client::{Client, Status, View};
+use serde::Serialize;
+
+use crate::worker::Board;
+
+/// The views that a change takes: frozen, transforming, switched, stable.
+const VIEWS: u64 = 4;
+
+/// A change of the view in which the index grew.
+#[derive(Clone, Debug, Serialize)]
+pub struct Growth {
+    /// When it was seen first, in seconds.
+    pub at_s: f64,
+    /// When it was seen to be over.
+    pub ended_s: f64,
+    /// Keys that there were when it began.
+    pub keys: u64,
+    /// Subtables before.
+    pub subtables: usize,
+    /// Subtables afterwards.
+    pub subtables_after: usize,
+    /// How full the index was when it began, 0 to 1.
+    pub load_factor: f64,
+}
+
+/// How full an index is with so many keys.
+pub fn load_factor(keys: u64, subtables: usize, view: &View) -> f64 {
+    keys as f64 / (subtables as u64 * view.geometry.subtable_slots()) as f64
+}
+
+/// Looks at the view.
+pub struct Watch<'a> {
+    client: &'a Client,
+    board: &'a Board,
+    start: Instant,
+    seen: Arc<View>,
+    /// The number of the first view of the change that is under way, and what is known of it.
+    under_way: Option<(u64, Growth)>,
+    /// What is over.
+    pub growth: Vec<Growth>,
+}
+
+impl<'a> Watch<'a> {
+    /// From now on.
+    pub fn start(client: &'a Client, board: &'a Board, start: Instant) -> Watch<'a> {
+        let seen = client.view();
+        Watch { client, board, start, seen, under_way: None, growth: Vec::new() }
+    }
+
+    /// Looks once.
+    pub fn look(&mut self) {
+        let view = self.client.view();
+        if view.number == self.seen.number {
+            return;
+        }
+        let (at_s, keys) = (self.start.elapsed().as_secs_f64(), self.board.frontier.acknowledged());
+        self.came(view, at_s, keys);
+    }
+
+    /// A view came.
+    fn came(&mut self, view: Arc<View>, at_s: f64, keys: u64) {
+        if self.under_way.as_ref().is_some_and(|(first, _)| view.number >= first + VIEWS) {
+            self.end(&view, at_s);
+        }
+        if self.under_way.is_none() {
+            let subtables = self.seen.subtables.len();
+            let growth = Growth {
+                at_s,
+                ended_s: at_s,
+                keys,
+                subtables,
+                subtables_after: subtables,
+                load_factor: load_factor(keys, subtables, &view),
+            };
+            // Of the stages of this change some may have been missed.
+            let stages = view.change.as_ref().map_or(VIEWS - 1, |change| change.stage as u64);
+            self.under_way = Some((view.number - stages.min(view.number), growth));
+        }
+        if view.change.is_none() {
+            self.end(&view, at_s);
+        }
+        self.seen = view;
+    }
+
+    fn end(&mut self, view: &View, at_s: f64) {
+        let Some((_, growth)) = self.under_way.take() else { return };
+        let subtables_after = view.subtables.len();
+        if subtables_after > growth.subtables {
+            self.growth.push(Growth { ended_s: at_s, subtables_after, ..growth });
+        }
+    }
+}
+
+/// The stages of all changes since the beginning, added up, in milliseconds.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Stages {
+    /// Changes of the view.
+    pub changes: u64,
+    /// Those of them that the master told in time: the times are theirs.
+    pub timed: u64,
+    /// Until everybody had stopped in the scope.
+    pub frozen_ms: u64,
+    /// Until the new subtables were filled.
+    pub transforming_ms: u64,
+    /// Until everybody had found out, and what had moved was cleared.
+    pub switched_ms: u64,
+    /// Changes that were complete when the master was asked last.
+    #[serde(skip)]
+    seen: u64,
+}
+
+impl Stages {
+    /// From what the master says in the beginning.
+    pub fn start(status: &Status) -> Stages {
+        Stages { seen: status.reconfigurations, ..Stages::default() }
+    }
+
+    /// Adds what has been completed since.
+    pub fn add(&mut self, status: &Status) {
+        let new = status.reconfigurations.saturating_sub(self.seen);
+        self.seen = status.reconfigurations;
+        self.changes += new;
+        let is_under_way = status.view.as_ref().is_some_and(|view| view.change.is_some());
+        let last = status.last_reconfigurations.iter().rev().skip(usize::from(is_under_way));
+        for change in last.take(usize::try_from(new).unwrap_or(usize::MAX)) {
+            self.timed += 1;
+            self.frozen_ms += change.frozen_ms;
+            self.transforming_ms += change.transforming_ms;
+            self.switched_ms += change.switched_ms;
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The microbenchmark (P §6.2).
+//!
+//! Latency: one client does each of INSERT, UPDATE, SEARCH and DELETE so many times, one after
+//! the other, on distinct keys. Throughput: all clients insert distinct keys for half a second,
+//! then each updates and then reads its own keys for some seconds, and then deletes them for half
+//! a second. After each part all keys are read back: those that are left must hold what was
+//! written last, the others must be gone.
+
+use std::time::Duration;
+
+use fusee_cli::failure::Failure;
+use fusee_cli::interrupt;
+use fusee_client::Client;
+use serde::Serialize;
+
+use crate::args::{ClusterArgs, LoadArgs};
+use crate::cluster::{self, Demand};
+use crate::driver::{self, Crew};
+use crate::machine::Machine;
+use crate::phase::{Job, Phase};
+use crate::report::{
+    Findings, OperationReport, Output, PhaseReport, Report, Shell, Verdict, attempt,
+    operations_table,
+};
+use crate::tally::Tally;
+use crate::worker::Board;
+
+/// How long keys are inserted, and deleted.
+const INSERT_TIME: Duration = Duration::from_millis(500);
+/// More inserts than a processor does in that time.
+const MOST_INSERTS_PER_CORE: u64 = 150_000;
+/// More updates than a processor does in a second.
+const MOST_UPDATES_PER_CORE_AND_SECOND: f64 = 400_000.0;
+
+/// How to run the microbenchmark.
+#[derive(clap::Args, Debug, Serialize)]
+#[command(after_help = "Examples:\n  \
+    fusee bench micro\n  \
+    fusee bench micro --index-replicas 1 --memory-nodes 2 --json\n  \
+    fusee bench micro --master 127.0.0.1:7400 --fabric tcp\n\n\
+    Exit code 1 if an operation failed or a value was not what it must be.")]
+pub struct Args {
+    /// Operations of each kind to measure the latency of
+    #[arg(long, default_value_t = 10_000, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[serde(rename = "latency_operations")]
+    operations: u64,
+
+    /// Seconds to measure the throughput of updates for, and of searches
+    #[arg(long, default_value_t = 1.0, value_name = "S")]
+    seconds: f64,
+
+    #[command(flatten)]
+    #[serde(flatten)]
+    load: LoadArgs,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    cluster: ClusterArgs,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
+}
+
+/// What all clients together may write, so that it fits into the memory.
+struct Limits {
+    keys: u64,
+    updates: u64,
+}
+
+impl Args {
+    fn limits(&self, machine: &Machine) -> Limits {
+        let cores = machine.cores as u64;
+        let keys = cores * MOST_INSERTS_PER_CORE;
+        let updates = self.seconds * MOST_UPDATES_PER_CORE_AND_SECOND * cores as f64;
+        if self.cluster.master.is_some() {
+            return Limits { keys, updates: u64::MAX };
+        }
+        let available = machine.available_memory_bytes;
+        let pairs = cluster::affordable_pairs(&self.load, &self.cluster, available);
+        let keys = keys.min(pairs / 4).max(1);
+        Limits { keys, updates: (updates as u64).min(pairs.saturating_sub(keys)).max(1) }
+    }
+
+    fn demand(&self, limits: &Limits) -> Demand {
+        let keys = limits.keys.max(self.operations);
+        Demand {
+            keys,
+            index_keys: keys,
+            pairs: limits.keys + limits.updates.min(1 << 40) + 2 * self.operations,
+            deletes: limits.keys + self.operations,
+            processes: 0,
+        }
+    }
+
+    fn latency_phases(&self) -> [Phase; 4] {
+        let phase = |job| Phase { job, operations: self.operations, time: None };
+        let insert = Job::Insert { keys: self.operations };
+        [phase(insert), phase(Job::Update), phase(Job::Search), phase(Job::Delete)]
+    }
+
+    fn throughput_phases(&self, limits: &Limits) -> [Phase; 4] {
+        let time = Some(Duration::from_secs_f64(self.seconds));
+        let insert = Job::Insert { keys: limits.keys };
+        let most = u64::MAX;
+        [
+            Phase { job: insert, operations: most, time: Some(INSERT_TIME) },
+            Phase { job: Job::Update, operations: limits.updates, time },
+            Phase { job: Job::Search, operations: most, time },
+            Phase { job: Job::Delete, operations: most, time: Some(INSERT_TIME) },
+        ]
+    }
+}
+
+/// The names of the phases, in order.
+const NAMES: [&str; 4] = ["insert", "update", "search", "delete"];
+
+/// What came out: the phases in the order in which they ran. What was not measured yet when the user
+/// ended it counts 0 operations.
+#[derive(Serialize)]
+struct Found {
+    latency: Vec<NamedPhase>,
+    throughput: Vec<NamedPhase>,
+}
+
+#[derive(Serialize)]
+struct NamedPhase {
+    operation: &'static str,
+    #[serde(flatten)]
+    phase: PhaseReport,
+}
+
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let pair_bytes = report.settings.load.pair_bytes;
+        format!("microbenchmark: pairs of {pair_bytes} bytes{}", report.ended_early())
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let (load, found) = (&report.settings.load, &report.findings);
+        format!(
+            "\nlatency, 1 client\n{}\nthroughput, {} threads x {} coroutines\n{}",
+            operations_table(rows(&found.latency)),
+            load.threads,
+            load.coroutines,
+            operations_table(rows(&found.throughput)),
+        )
+    }
+}
+
+fn rows(phases: &[NamedPhase]) -> impl Iterator<Item = (&str, &OperationReport, Option<f64>)> {
+    phases.iter().filter_map(|named| {
+        let operation = named.phase.per_operation.get(named.operation)?;
+        Some((named.operation, operation, Some(named.phase.throughput_ops_per_s)))
+    })
+}
+
+/// One part of the benchmark, on keys of its own.
+fn part(
+    client: &Client,
+    args: &Args,
+    crew: Crew,
+    phases: &[Phase],
+    total: &mut Total,
+    with_cdf: bool,
+) -> Result<Vec<NamedPhase>, Failure> {
+    if args.cluster.master.is_some() {
+        driver::clean_up(client, args.operations)?;
+    }
+    let board = Board::new(args.load.pair_bytes, args.load.seed);
+    let outcome = driver::run(client, &board, crew, phases, &mut ())?;
+    let problems = &mut total.problems;
+    let verified = attempt(problems, driver::verify(client, &board, outcome.logs));
+    total.tally.merge_failures(&verified.tally);
+    total.verified_keys += verified.keys;
+    // Whatever the time did not suffice to delete.
+    attempt(problems, driver::clean_up(client, board.frontier.claimed()));
+    let mut named = Vec::new();
+    for (operation, result) in NAMES.into_iter().zip(&outcome.results) {
+        total.tally.merge_failures(&result.tally);
+        named.push(NamedPhase { operation, phase: PhaseReport::new(result, with_cdf) });
+    }
+    Ok(named)
+}
+
+/// What both parts gave, beside their measurements.
+#[derive(Default)]
+struct Total {
+    tally: Tally,
+    verified_keys: u64,
+    problems: Vec<String>,
+}
+
+/// Runs the benchmark and prints its report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    args.load.check()?;
+    if !(args.seconds > 0.0 && args.seconds < 1e9) {
+        return Err(Failure::usage("--seconds must be more than 0"));
+    }
+    let shell = Shell::begin("micro", &args.output);
+    let limits = args.limits(&shell.machine);
+    interrupt::watch()?;
+    let demand = args.demand(&limits);
+    let target = cluster::open(demand, &args.load, &args.cluster, shell.available())?;
+    let client = &target.client;
+    let mut total = Total::default();
+    let one = Crew { threads: 1, coroutines: 1, first_thread: 0 };
+    let latency = part(client, args, one, &args.latency_phases(), &mut total, true)?;
+    let all = Crew {
+        threads: args.load.threads.into(),
+        coroutines: args.load.coroutines.into(),
+        first_thread: 0,
+    };
+    let phases = args.throughput_phases(&limits);
+    let throughput = part(client, args, all, &phases, &mut total, false)?;
+    let verdict = Verdict::new(&total.tally, total.verified_keys, total.problems);
+    let setup = target.describe(&args.cluster);
+    shell.tell(args, Some(setup), Found { latency, throughput }, Some(verdict))
+}

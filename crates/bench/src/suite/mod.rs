@@ -1,0 +1,16 @@
+//! The benchmarks, one module each: arguments, run, and what comes out.
+
+pub mod cache;
+pub mod churn;
+pub mod counts;
+pub mod elasticity;
+pub mod failover;
+pub mod growth;
+pub mod limit;
+pub mod micro;
+pub mod peers;
+pub mod raw;
+pub mod recovery;
+pub mod sizes;
+pub mod sweep;
+pub mod ycsb;

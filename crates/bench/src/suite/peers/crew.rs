@@ -1,0 +1,111 @@
+//! The client threads of a peer, which wait for work.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use fusee_cli::failure::Failure;
+
+use super::Peer;
+use super::cpu::Task;
+use crate::store::{OperationError, Pipelined, Request};
+
+/// A part of the requests.
+struct Job {
+    requests: Arc<Vec<Request>>,
+    part: Range<usize>,
+    depth: usize,
+}
+
+struct Thread {
+    jobs: Option<Sender<Job>>,
+    done: Receiver<Result<(), Failure>>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.jobs = None;
+        // If it panicked, it said so, and whoever waited for it failed.
+        let _ended = self.handle.take().map(JoinHandle::join);
+    }
+}
+
+/// A peer with threads, each with a session of its own.
+pub struct Crew {
+    threads: Vec<Thread>,
+    // Has the peer, which ends after the threads.
+    server: Box<dyn Fn() -> Result<Vec<Task>, Failure>>,
+}
+
+impl Crew {
+    /// So many threads. All pairs of the peer have this value.
+    pub fn new<P: Peer>(peer: P, value: Vec<u8>, threads: usize) -> Result<Crew, Failure> {
+        let peer = Arc::new(peer);
+        let served = peer.clone();
+        let server = Box::new(move || served.server());
+        let mut crew = Crew { threads: Vec::new(), server };
+        for _ in 0..threads {
+            let (jobs, work) = channel();
+            let (report, done) = channel();
+            let (peer, value) = (peer.clone(), value.clone());
+            let handle = std::thread::spawn(move || serve(&*peer, &value, &work, &report));
+            let thread = Thread { jobs: Some(jobs), done, handle: Some(handle) };
+            thread.done.recv().unwrap_or_else(|_| Err(panicked()))?;
+            crew.threads.push(thread);
+        }
+        Ok(crew)
+    }
+
+    /// The threads of the peer's server.
+    pub fn server(&self) -> Result<Vec<Task>, Failure> {
+        (self.server)()
+    }
+
+    /// Executes the requests: so many threads each a part, with so many in flight.
+    pub fn run(
+        &self,
+        requests: &Arc<Vec<Request>>,
+        threads: usize,
+        depth: usize,
+    ) -> Result<(), Failure> {
+        let threads = &self.threads[..threads];
+        let at = |number: usize| requests.len() * number / threads.len();
+        for (number, thread) in threads.iter().enumerate() {
+            let part = at(number)..at(number + 1);
+            let job = Job { requests: requests.clone(), part, depth };
+            let sent = thread.jobs.as_ref().map(|jobs| jobs.send(job));
+            sent.and_then(Result::ok).ok_or_else(panicked)?;
+        }
+        let done =
+            threads.iter().map(|thread| thread.done.recv().unwrap_or_else(|_| Err(panicked())));
+        done.collect::<Vec<_>>().into_iter().collect()
+    }
+}
+
+fn panicked() -> Failure {
+    Failure::operation("a thread of a peer ended")
+}
+
+fn failed(error: impl OperationError) -> Failure {
+    Failure::operation(format!("an operation failed: {error}"))
+}
+
+fn serve<P: Peer>(
+    peer: &P,
+    value: &[u8],
+    work: &Receiver<Job>,
+    done: &Sender<Result<(), Failure>>,
+) {
+    // Nobody hears it only if nobody waits for it.
+    let tell = |result| done.send(result).unwrap_or_default();
+    let session = match peer.open() {
+        Ok(session) => session,
+        Err(error) => return tell(Err(failed(error))),
+    };
+    tell(Ok(()));
+    for Job { requests, part, depth } in work {
+        tell(session.run(&requests[part], value, depth).map_err(failed));
+    }
+}

@@ -1,0 +1,51 @@
+//! How an operation on a store beside FUSEE fails.
+
+use std::io;
+
+use fusee_linearizability::Answer;
+
+use crate::store::OperationError;
+
+/// Why it failed.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// An insert found the key.
+    #[error("the key exists already")]
+    Exists,
+    /// An update or delete did not.
+    #[error("the key does not exist")]
+    Absent,
+    /// The connection to the server broke, or the answer has another form.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// LMDB says so.
+    #[error("LMDB: {0}")]
+    Lmdb(#[from] heed::Error),
+}
+
+impl OperationError for PeerError {
+    fn kind(&self) -> &'static str {
+        match self {
+            PeerError::Exists => "already_exists",
+            PeerError::Absent => "not_found",
+            PeerError::Io(_) => "io",
+            PeerError::Lmdb(_) => "lmdb",
+        }
+    }
+
+    fn answer(&self) -> Option<Answer> {
+        match self {
+            PeerError::Exists => Some(Answer::Exists),
+            PeerError::Absent => Some(Answer::Absent),
+            PeerError::Io(_) | PeerError::Lmdb(_) => None,
+        }
+    }
+
+    fn may_have_effect(&self) -> bool {
+        self.answer().is_none()
+    }
+
+    fn is_full(&self) -> bool {
+        matches!(self, PeerError::Lmdb(heed::Error::Mdb(heed::MdbError::MapFull)))
+    }
+}

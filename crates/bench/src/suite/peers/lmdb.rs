@@ -1,0 +1,162 @@
+//! LMDB, in this process: a transaction for each operation, and nothing is ever synced.
+
+use fusee_cli::failure::Failure;
+use heed::types::Bytes;
+use heed::{Database, Env, EnvFlags, EnvOpenOptions};
+
+use super::Peer;
+use super::cpu::Task;
+use super::error::PeerError;
+use crate::loaded::{Size, last};
+use crate::store::{Pipelined, Request, Session, Store, poll_to_end};
+use crate::temporary::Temporary;
+use crate::workload::{KEY_BYTES, key_bytes};
+
+pub struct Lmdb {
+    env: Env,
+    database: Database<Bytes, Bytes>,
+    // In the end.
+    _directory: Temporary,
+}
+
+impl Lmdb {
+    /// Without a pair.
+    fn empty(size: &Size) -> Result<Lmdb, PeerError> {
+        let directory = Temporary::directory()?;
+        let bytes = u64::from(size.keys) * (u64::from(size.pair_bytes) + 4096) + (64 << 20);
+        let mut options = EnvOpenOptions::new();
+        options.map_size(bytes.next_multiple_of(1 << 20) as usize);
+        let env = open(options, &directory)?;
+        let mut transaction = env.write_txn()?;
+        let database = env.create_database(&mut transaction, None)?;
+        transaction.commit()?;
+        Ok(Lmdb { env, database, _directory: directory })
+    }
+
+    fn load(size: &Size) -> Result<Lmdb, PeerError> {
+        let lmdb = Lmdb::empty(size)?;
+        let value = vec![7u8; size.pair_bytes as usize - KEY_BYTES];
+        let mut transaction = lmdb.env.write_txn()?;
+        for number in 0..size.keys {
+            lmdb.database.put(&mut transaction, &key_bytes(number.into()), &value)?;
+        }
+        transaction.commit()?;
+        Ok(lmdb)
+    }
+
+    pub fn new(size: &Size) -> Result<Lmdb, Failure> {
+        Lmdb::load(size).map_err(|error| Failure::operation(error.to_string()))
+    }
+}
+
+#[allow(unsafe_code)]
+fn open(mut options: EnvOpenOptions, directory: &Temporary) -> Result<Env, heed::Error> {
+    // SAFETY: the directory is new, and nobody else knows of it: the files are opened once. What the flags
+    // give up, that they outlive the system, is not wanted.
+    unsafe {
+        options.flags(EnvFlags::NO_SYNC | EnvFlags::WRITE_MAP);
+        options.open(directory.path())
+    }
+}
+
+impl Store for Lmdb {
+    type Session = Handle;
+
+    fn open(&self) -> Result<Handle, PeerError> {
+        Ok(Handle { env: self.env.clone(), database: self.database })
+    }
+}
+
+impl Peer for Lmdb {
+    fn server(&self) -> Result<Vec<Task>, Failure> {
+        Ok(Vec::new())
+    }
+}
+
+/// Of one thread.
+pub struct Handle {
+    env: Env,
+    database: Database<Bytes, Bytes>,
+}
+
+impl Handle {
+    /// Writes a key that is there, or one that is not: what is asked for.
+    fn write(&self, key: &[u8], value: &[u8], is_there: bool) -> Result<(), PeerError> {
+        let mut transaction = self.env.write_txn()?;
+        match (self.database.get(&transaction, key)?.is_some(), is_there) {
+            (true, false) => return Err(PeerError::Exists),
+            (false, true) => return Err(PeerError::Absent),
+            _ => self.database.put(&mut transaction, key, value)?,
+        }
+        Ok(transaction.commit()?)
+    }
+}
+
+impl Session for Handle {
+    type Error = PeerError;
+
+    fn block_on<T>(&self, operations: impl Future<Output = T>) -> T {
+        poll_to_end(operations)
+    }
+
+    async fn get_with<R>(
+        &self,
+        key: &[u8],
+        found: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R, PeerError> {
+        let transaction = self.env.read_txn()?;
+        Ok(found(self.database.get(&transaction, key)?))
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), PeerError> {
+        self.write(key, value, false)
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), PeerError> {
+        self.write(key, value, true)
+    }
+
+    async fn delete(&self, key: &[u8]) -> Result<(), PeerError> {
+        let mut transaction = self.env.write_txn()?;
+        if !self.database.delete(&mut transaction, key)? {
+            return Err(PeerError::Absent);
+        }
+        Ok(transaction.commit()?)
+    }
+
+    fn is_immediate(&self) -> bool {
+        true
+    }
+}
+
+impl Pipelined for Handle {
+    /// One at a time: each is over at once.
+    fn run(&self, requests: &[Request], value: &[u8], _depth: usize) -> Result<(), PeerError> {
+        for request in requests {
+            match request {
+                Request::Get(key) => {
+                    let transaction = self.env.read_txn()?;
+                    let found = self.database.get(&transaction, key)?.expect("every key is there");
+                    assert_eq!((found.len(), last(found)), (value.len(), last(value)));
+                }
+                Request::Update(key) => {
+                    let mut transaction = self.env.write_txn()?;
+                    self.database.put(&mut transaction, key, value)?;
+                    transaction.commit()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::peers::tests::small;
+
+    #[test]
+    fn a_workload_on_lmdb_is_verified_like_one_on_fusee() {
+        crate::driver::tests::drive(&Lmdb::empty(&small()).unwrap());
+    }
+}

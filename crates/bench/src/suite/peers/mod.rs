@@ -1,0 +1,337 @@
+//! `fusee bench peers`: beside what a user would pick instead.
+//!
+//! Every round is one sequence of operations, which each peer executes, one after the other, from
+//! one thread or from several, each a part of it: YCSB A (half of them updates), B (one in twenty) or C
+//! (none), on Zipfian keys. The order changes with every round. Ratios are of the same round, so that a
+//! machine that is busy for a while slows all.
+//!
+//! Memcached and Redis run in processes of their own, started here, without persistence. LMDB runs in this
+//! process, on files that it never syncs. FUSEE keeps three replicas of the index and two of the data;
+//! the others keep one copy.
+//!
+//! Beside the time of an operation stands what the server's processors did for it: memory nodes are meant
+//! to be weak machines. Over shared memory, and in LMDB, there is no server.
+
+mod cpu;
+mod crew;
+mod error;
+mod lmdb;
+mod own;
+mod server;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fusee_cli::failure::Failure;
+use fusee_cli::quantity::counted;
+use fusee_client::FabricKind;
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use serde::Serialize;
+
+use crate::loaded::{NODES, Size};
+use crate::report::{Findings, Output, Report, Shell};
+use crate::samples::Samples;
+use crate::spread::Spread;
+use crate::store::{Pipelined, Request, Store};
+use crate::temporary::{self, is_installed};
+use crate::workload::{self, KEY_BYTES, Workload, key_bytes};
+use crate::zipf::{Chooser, Distribution};
+use cpu::{Task, time_ns};
+use crew::Crew;
+use lmdb::Lmdb;
+use own::Own;
+use server::{Memcached, Redis};
+
+/// The skew of YCSB.
+const THETA: f64 = 0.99;
+/// Which keys are popular: the same in every round.
+const POPULAR: u64 = 1;
+
+/// How to run it.
+#[derive(clap::Args, Debug, Serialize)]
+#[command(
+    after_help = "Who takes part: fusee-shm, fusee-tcp, lmdb; memcached-unix, memcached-tcp, \
+    redis-unix, redis-tcp, if memcached and redis-server are installed.\n\nExamples:\n  \
+    fusee bench peers\n  \
+    fusee bench peers --pair-bytes 64 --workloads c --depths 1 --threads 1,2\n  \
+    fusee bench peers --only fusee-tcp,memcached-tcp,redis-tcp --connections 3\n  \
+    fusee bench peers --only fusee-tcp,memcached-tcp --json"
+)]
+pub struct Args {
+    #[command(flatten)]
+    #[serde(flatten)]
+    size: Size,
+
+    /// YCSB workloads
+    #[arg(long, value_delimiter = ',', default_value = "a,b,c", value_name = "A,B,C")]
+    #[serde(skip)]
+    workloads: Vec<Workload>,
+
+    /// Requests in flight
+    #[arg(long, value_delimiter = ',', default_value = "1,16", value_name = "N,N",
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[serde(skip)]
+    depths: Vec<u16>,
+
+    /// Client threads, the same number for everybody
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,N",
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[serde(skip)]
+    threads: Vec<u16>,
+
+    /// Memory nodes of FUSEE: at least as many as replicas
+    #[arg(long, default_value_t = NODES, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=16))]
+    memory_nodes: u16,
+
+    /// Connections of each client thread to memcached and to Redis, which share what is in flight. FUSEE has
+    /// one to each of its memory nodes
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=16))]
+    connections: u16,
+
+    /// Rounds
+    #[arg(long, default_value_t = 9, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+
+    /// Operations of a round
+    #[arg(long, default_value_t = 20_000, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    operations: u32,
+
+    /// Who takes part [default: all that are installed]
+    #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
+    #[serde(skip)]
+    only: Vec<String>,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
+}
+
+/// A store that takes part. All pairs have been put when it is made, and a session that it opens
+/// knows where everything is.
+pub trait Peer: Store<Session: Pipelined> + Send + 'static {
+    /// The threads of its server; none if there is no server.
+    fn server(&self) -> Result<Vec<Task>, Failure>;
+}
+
+/// How everybody is started.
+#[derive(Clone, Copy)]
+struct Way {
+    size: Size,
+    memory_nodes: u16,
+    /// Of each client thread to those who have one server.
+    connections: u16,
+}
+
+impl Way {
+    /// That of every pair.
+    fn value(&self) -> Vec<u8> {
+        vec![7; self.size.pair_bytes as usize - KEY_BYTES]
+    }
+
+    /// Lets a peer take part.
+    fn crew<P: Peer>(&self, peer: Result<P, Failure>, threads: u16) -> Result<Crew, Failure> {
+        Crew::new(peer?, self.value(), threads.into())
+    }
+}
+
+/// Starts a peer with so many client threads.
+type Start = fn(&Way, u16) -> Result<Crew, Failure>;
+
+/// Everybody, with the program that has to be installed.
+const ALL: [(&str, Option<&str>, Start); 7] = [
+    ("fusee-shm", None, |way, n| way.crew(Own::new(way, FabricKind::Shm), n)),
+    ("fusee-tcp", None, |way, n| way.crew(Own::new(way, FabricKind::Tcp), n)),
+    ("lmdb", None, |way, n| way.crew(Lmdb::new(&way.size), n)),
+    ("memcached-unix", Some(MEMCACHED), |way, n| way.crew(Memcached::unix(way)?.load(way), n)),
+    ("memcached-tcp", Some(MEMCACHED), |way, n| way.crew(Memcached::tcp(way)?.load(way), n)),
+    ("redis-unix", Some(REDIS), |way, n| way.crew(Redis::unix(way)?.load(way), n)),
+    ("redis-tcp", Some(REDIS), |way, n| way.crew(Redis::tcp(way)?.load(way), n)),
+];
+
+const MEMCACHED: &str = "memcached";
+const REDIS: &str = "redis-server";
+
+#[derive(Debug, Serialize)]
+struct Found {
+    absent: Vec<String>,
+    runs: Vec<Run>,
+}
+
+/// One workload with so many requests in flight in each of so many threads.
+#[derive(Debug, Serialize)]
+struct Run {
+    workload: String,
+    depth: u16,
+    threads: u16,
+    /// Nanoseconds from one operation to the next, of all threads together.
+    ns: BTreeMap<String, Spread>,
+    /// Nanoseconds that the server's threads were on a processor, by operation; of those that have one.
+    server_cpu_ns: BTreeMap<String, Spread>,
+    /// How many times as long the others take as a peer of ours, in the same round.
+    times_of: BTreeMap<String, BTreeMap<String, Spread>>,
+}
+
+/// Runs it and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    temporary::end_with_signals()?;
+    let shell = Shell::begin("peers", &args.output);
+    let (size, connections) = (args.size, args.connections);
+    let way = Way { size, memory_nodes: args.memory_nodes, connections };
+    if let Some(unknown) = args.only.iter().find(|n| !ALL.iter().any(|(name, ..)| name == n)) {
+        return Err(Failure::usage(format!("there is no {unknown:?} to take part; see --help")));
+    }
+    let (mut peers, mut absent) = (Vec::new(), Vec::new());
+    for (name, program, start) in ALL {
+        let is_wanted = args.only.is_empty() || args.only.iter().any(|only| only == name);
+        match program {
+            _ if !is_wanted => {}
+            Some(program) if !is_installed(program) => absent.push(name.to_owned()),
+            _ => {
+                eprintln!("loading {name}");
+                let most = args.threads.iter().copied().max().unwrap_or(1);
+                peers.push((name, start(&way, most)?));
+            }
+        }
+    }
+    if !absent.is_empty() {
+        eprintln!("not installed: {}", absent.join(", "));
+    }
+    let mut runs = Vec::new();
+    for workload in &args.workloads {
+        for threads in &args.threads {
+            for depth in &args.depths {
+                runs.push(compete(args, &peers, *workload, *threads, *depth)?);
+            }
+        }
+    }
+    shell.tell(args, None, Found { absent, runs }, None)
+}
+
+/// All rounds of one workload.
+fn compete(
+    args: &Args,
+    peers: &[(&str, Crew)],
+    workload: Workload,
+    threads: u16,
+    depth: u16,
+) -> Result<Run, Failure> {
+    eprintln!("YCSB {}, {threads} threads, {depth} in flight", name_of(workload));
+    let servers = peers.iter().map(|(_, crew)| crew.server());
+    let servers: Vec<Vec<Task>> = servers.collect::<Result<_, _>>()?;
+    let keys = args.size.keys.into();
+    let chooser = Chooser::new(Distribution::Zipfian, keys, THETA, POPULAR);
+    let mut series = vec![(Samples::default(), Samples::default()); peers.len()];
+    for round in 0..args.rounds {
+        let requests = Arc::new(requests(args, workload, &chooser, u64::from(round)));
+        for i in 0..peers.len() {
+            let i = (i + round as usize) % peers.len();
+            let (times, server_times) = &mut series[i];
+            let busy_before = time_ns(&servers[i])?;
+            let start = Instant::now();
+            peers[i].1.run(&requests, threads.into(), depth.into())?;
+            let time = start.elapsed().as_nanos() as f64;
+            let busy = time_ns(&servers[i])? - busy_before;
+            times.push(time / f64::from(args.operations));
+            server_times.push(busy as f64 / f64::from(args.operations));
+        }
+    }
+    let all = || peers.iter().map(|(name, _)| (*name).to_owned()).zip(&series);
+    let served = all().zip(&servers).filter(|(_, server)| !server.is_empty());
+    Ok(Run {
+        workload: name_of(workload),
+        depth,
+        threads,
+        ns: all().map(|(name, (times, _))| (name, times.spread())).collect(),
+        server_cpu_ns: served.map(|((name, (_, busy)), _)| (name, busy.spread())).collect(),
+        times_of: times_of(&all().map(|(n, (times, _))| (n, times.clone())).collect::<Vec<_>>()),
+    })
+}
+
+fn times_of(all: &[(String, Samples)]) -> BTreeMap<String, BTreeMap<String, Spread>> {
+    let ours = all.iter().filter(|(name, _)| name.starts_with("fusee"));
+    let times = |own: &Samples, name: &str| {
+        let others = all.iter().filter(|(other, _)| other != name);
+        others.map(|(other, series)| (other.clone(), series.over(own).spread())).collect()
+    };
+    ours.map(|(name, own)| (name.clone(), times(own, name))).collect()
+}
+
+/// What a workload is called in reports.
+fn name_of(workload: Workload) -> String {
+    workload.to_string().to_uppercase()
+}
+
+/// The requests of a round, the same for everybody.
+fn requests(args: &Args, workload: Workload, chooser: &Chooser, round: u64) -> Vec<Request> {
+    let (mut rng, mut chooser) = (SmallRng::seed_from_u64(round), chooser.clone());
+    let request = |_| {
+        let key = key_bytes(chooser.next(&mut rng, args.size.keys.into()));
+        match workload.draw(&mut rng) {
+            workload::Request::Update => Request::Update(key),
+            _ => Request::Get(key),
+        }
+    };
+    (0..args.operations).map(request).collect()
+}
+
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { size, memory_nodes, connections, rounds, operations, .. } = report.settings;
+        let Size { keys, pair_bytes, index_replicas, data_replicas, .. } = size;
+        format!(
+            "{keys} pairs of {pair_bytes} bytes, FUSEE with {index_replicas} index and \
+             {data_replicas} data replicas on {memory_nodes} memory nodes, others by {connections} \
+             connections of each thread; {rounds} rounds of {operations} operations: medians (spread)"
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        report.findings.runs.iter().map(Run::table).collect()
+    }
+}
+
+impl Run {
+    fn table(&self) -> String {
+        let Run { workload, depth, threads, ns, server_cpu_ns, times_of } = self;
+        let mut text =
+            format!("\nYCSB {workload}, {}, {depth} in flight\n", counted(*threads, "thread"));
+        let names: Vec<&String> = times_of.keys().collect();
+        text += &format!("{:<16}{:>10}{:>26}", "", "ns", "server's processor, ns");
+        names.iter().for_each(|name| text += &format!("{:>28}", format!("x {name}")));
+        text += "\n";
+        for (name, spread) in ns {
+            text += &format!("{name:<16}{:>10.0}", spread.median);
+            let busy = server_cpu_ns.get(name).map(|Spread { median, least, most }| {
+                format!("{median:.0} ({least:.0} - {most:.0})")
+            });
+            text += &format!("{:>26}", busy.unwrap_or_else(|| "-".into()));
+            for own in &names {
+                let times = times_of[*own].get(name).map(|Spread { median, least, most }| {
+                    format!("{median:.2} ({least:.2} - {most:.2})")
+                });
+                text += &format!("{:>28}", times.unwrap_or_default());
+            }
+            text += "\n";
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// Few small pairs.
+    pub fn small() -> Size {
+        Size { keys: 1000, pair_bytes: 64, index_replicas: 3, data_replicas: 2, huge_pages: false }
+    }
+}

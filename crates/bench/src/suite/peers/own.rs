@@ -1,0 +1,114 @@
+//! FUSEE, in this process: its memory nodes, and a session of each thread.
+
+use fusee_cli::failure::Failure;
+use fusee_client::{Client, Error, FabricKind, Session};
+use futures_util::future::join_all;
+
+use super::cpu::{self, Task};
+use super::{Peer, Way};
+use crate::loaded::{Loaded, last};
+use crate::store::{Pipelined, Request, Store};
+use crate::workload::key_bytes;
+
+/// Requests in flight while a session learns where the keys are.
+const LEARNED_TOGETHER: usize = 16;
+/// The threads that take the network card's place.
+const SERVERS: &str = "fusee-tcp";
+
+pub struct Own {
+    client: Client,
+    value: Vec<u8>,
+    keys: u32,
+    fabric: FabricKind,
+}
+
+impl Own {
+    pub fn new(way: &Way, fabric: FabricKind) -> Result<Own, Failure> {
+        let Way { size, memory_nodes, .. } = way;
+        let key = |number: u32| key_bytes(number.into());
+        let Loaded { session, value, client } =
+            Loaded::with_keys(size, fabric, *memory_nodes, key)?;
+        drop(session);
+        Ok(Own { client, value, keys: size.keys, fabric })
+    }
+}
+
+impl Store for Own {
+    type Session = Session;
+
+    /// Its session knows where every key is.
+    fn open(&self) -> Result<Session, Error> {
+        let session = self.client.session()?;
+        let all = (0..self.keys).map(|number| Request::Get(key_bytes(number.into())));
+        let all: Vec<Request> = all.collect();
+        session.run(&all, &self.value, LEARNED_TOGETHER)?;
+        Ok(session)
+    }
+}
+
+impl Peer for Own {
+    fn server(&self) -> Result<Vec<Task>, Failure> {
+        match self.fabric {
+            FabricKind::Tcp => Ok(cpu::tasks(std::process::id(), Some(SERVERS))?),
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+impl Pipelined for Session {
+    fn run(&self, requests: &[Request], value: &[u8], depth: usize) -> Result<(), Error> {
+        if depth == 1 {
+            return self.block_on(all(self, requests.iter(), value));
+        }
+        if self.fabric() == FabricKind::Shm {
+            return self.block_on(by_batches(self, requests, depth, value));
+        }
+        let each = |i: usize| all(self, requests.iter().skip(i).step_by(depth), value);
+        self.block_on(join_all((0..depth).map(each))).into_iter().collect()
+    }
+}
+
+/// Over shared memory an operation is over at once, so that there is never more than one in flight. But
+/// those who have several requests can hand them over together: reads one behind the other do not wait for
+/// memory each by itself. (Updates of a batch come before its reads.)
+async fn by_batches(
+    session: &Session,
+    requests: &[Request],
+    depth: usize,
+    value: &[u8],
+) -> Result<(), Error> {
+    let mut keys = Vec::with_capacity(depth);
+    for batch in requests.chunks(depth) {
+        keys.clear();
+        for request in batch {
+            match request {
+                Request::Get(key) => keys.push(key),
+                Request::Update(key) => session.update(key, value).await?,
+            }
+        }
+        let mut found = 0;
+        let is_right = |found: &[u8]| (found.len(), last(found)) == (value.len(), last(value));
+        let count = |_, value: Option<&[u8]>| found += usize::from(value.is_some_and(is_right));
+        session.get_many_with(&keys, count).await?;
+        assert_eq!(found, keys.len(), "every key is there");
+    }
+    Ok(())
+}
+
+async fn all<'r>(
+    session: &Session,
+    requests: impl Iterator<Item = &'r Request>,
+    value: &[u8],
+) -> Result<(), Error> {
+    for request in requests {
+        match request {
+            Request::Get(key) => {
+                let found = |found: Option<&[u8]>| found.map(|value| (value.len(), last(value)));
+                let found = session.get_with(key, found).await?;
+                assert_eq!(found, Some((value.len(), last(value))), "every key is there");
+            }
+            Request::Update(key) => session.update(key, value).await?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,317 @@
+//! `fusee bench raw`: the verbs of our fabrics beside the transports that others use, with no key-value
+//! store around any of them.
+//!
+//! One at a time, always the same memory, so it is in the processor's cache; in every round all have their
+//! turn, and ratios are of the same round.
+//!
+//! * *UCX over posix shared memory* is `ucx_perftest`, on the transport itself (UCT), which talks to itself
+//!   (`-l`): one process maps the memory and does what it wants there, as ours does. `get` with buffered copy is
+//!   our READ, `put_bw` with short messages, each of which is over before the next one, our WRITE; `cswap` and
+//!   `fadd` our CAS and FAA. (`put_lat` is something else: two processes that wait for each other's bytes.)
+//! * *libfabric over TCP* is `fi_pingpong` on connected endpoints: messages of n bytes to and fro between two
+//!   processes; what it tells is half of that. A READ of n bytes is a small message and an answer of n bytes,
+//!   a WRITE the other way round: both stand beside one way of [`SMALL`] bytes and one of n.
+
+mod installed;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use fusee_cli::failure::Failure;
+use fusee_client::FabricKind;
+use serde::Serialize;
+
+use crate::loaded::Size;
+use crate::report::{Findings, Output, Report, Shell};
+use crate::samples::Samples;
+use crate::spread::Spread;
+use crate::temporary::{self, is_installed};
+use crate::verbs::{Raw, Verb};
+use installed::{fi_pingpong, ucx};
+
+/// A request without data, or an answer.
+const SMALL: u32 = 32;
+/// Bytes of an atomic operation.
+const WORD_BYTES: u32 = 8;
+
+/// How to run it.
+#[derive(clap::Args, Debug, Serialize)]
+#[command(after_help = "Who takes part: shm, tcp; ucx-posix, if ucx_perftest is installed; \
+    libfabric-tcp, if\nfi_pingpong is. (It listens on all addresses while it runs.)\n\nExamples:\n  \
+    fusee bench raw\n  \
+    fusee bench raw --only shm,ucx-posix --bytes 64,1024 --json")]
+pub struct Args {
+    /// Bytes of a READ, a WRITE or a message
+    #[arg(long, value_delimiter = ',', default_value = "8,64,1024,4096,16384,65536",
+          value_name = "N,N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    bytes: Vec<u32>,
+
+    /// Rounds
+    #[arg(long, default_value_t = 9, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+
+    /// Operations of a round over shared memory
+    #[arg(long, default_value_t = 200_000, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    operations: u32,
+
+    /// Round trips of a round over TCP
+    #[arg(long, default_value_t = 3000, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    trips: u32,
+
+    /// Who takes part [default: all that are installed]
+    #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
+    #[serde(skip)]
+    only: Vec<Transport>,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Transport {
+    Shm,
+    UcxPosix,
+    Tcp,
+    LibfabricTcp,
+}
+
+impl Transport {
+    const ALL: [Transport; 4] =
+        [Transport::Shm, Transport::UcxPosix, Transport::Tcp, Transport::LibfabricTcp];
+
+    fn name(self) -> &'static str {
+        ["shm", "ucx-posix", "tcp", "libfabric-tcp"][self as usize]
+    }
+
+    /// The program that it needs, and where that is.
+    fn program(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Transport::Shm | Transport::Tcp => None,
+            Transport::UcxPosix => Some(("ucx_perftest", "ucx-utils")),
+            Transport::LibfabricTcp => Some(("fi_pingpong", "libfabric-bin")),
+        }
+    }
+
+    fn is_over_tcp(self) -> bool {
+        matches!(self, Transport::Tcp | Transport::LibfabricTcp)
+    }
+
+    /// What it can do with so many bytes.
+    fn verbs(self, bytes: &[u32]) -> Vec<Verb> {
+        match self {
+            // Messages, one way.
+            Transport::LibfabricTcp => {
+                let mut all: Vec<u32> = bytes.iter().copied().chain([SMALL]).collect();
+                all.sort_unstable();
+                all.dedup();
+                all.into_iter().map(Verb::Write).collect()
+            }
+            _ => {
+                let reads = bytes.iter().map(|bytes| Verb::Read(*bytes));
+                let writes = bytes.iter().map(|bytes| Verb::Write(*bytes));
+                reads.chain(writes).chain([Verb::Cas, Verb::Faa]).collect()
+            }
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Found {
+    absent: Vec<&'static str>,
+    runs: Vec<Run>,
+}
+
+/// A verb of ours, with what stands beside it.
+#[derive(Debug, Serialize)]
+struct Run {
+    transport: &'static str,
+    verb: &'static str,
+    bytes: u32,
+    /// Nanoseconds.
+    ns: Spread,
+    /// What does the same.
+    beside: Option<&'static str>,
+    beside_ns: Option<Spread>,
+    /// How many times as long ours takes, in the same round.
+    times: Option<Spread>,
+}
+
+type All = BTreeMap<(Transport, Verb), Samples>;
+
+/// Runs it and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    temporary::end_with_signals()?;
+    let shell = Shell::begin("raw", &args.output);
+    let (transports, absent) = who(args)?;
+    let largest = args.bytes.iter().copied().max().unwrap_or(WORD_BYTES);
+    let mut own = Own::new(&transports, largest)?;
+    let mut all = All::new();
+    for round in 0..args.rounds {
+        eprintln!("round {} of {}", round + 1, args.rounds);
+        for i in 0..transports.len() {
+            let transport = transports[(i + round as usize) % transports.len()];
+            for verb in transport.verbs(&args.bytes) {
+                let ns = measure(args, &mut own, transport, verb)?;
+                all.entry((transport, verb)).or_default().push(ns);
+            }
+        }
+    }
+    shell.tell(args, None, Found { absent, runs: runs(&all) }, None)
+}
+
+/// Who takes part, and who cannot.
+fn who(args: &Args) -> Result<(Vec<Transport>, Vec<&'static str>), Failure> {
+    let (mut transports, mut absent) = (Vec::new(), Vec::new());
+    for transport in Transport::ALL {
+        let is_asked_for = args.only.contains(&transport);
+        let missing = transport.program().filter(|(program, _)| !is_installed(program));
+        match missing {
+            _ if !is_asked_for && !args.only.is_empty() => {}
+            None => transports.push(transport),
+            Some((program, package)) => {
+                let failure = Failure::operation(format!(
+                    "{program} is not installed (Debian: apt-get install {package})"
+                ));
+                if is_asked_for {
+                    return Err(failure);
+                }
+                eprintln!("without {}: {failure}", transport.name());
+                absent.push(transport.name());
+            }
+        }
+    }
+    Ok((transports, absent))
+}
+
+/// Our fabrics.
+#[derive(Default)]
+struct Own {
+    shm: Option<Raw>,
+    tcp: Option<Raw>,
+}
+
+impl Own {
+    fn new(transports: &[Transport], largest: u32) -> Result<Own, Failure> {
+        // One object that is as large.
+        let pair_bytes = largest.max(1024);
+        let size =
+            Size { keys: 1, pair_bytes, index_replicas: 3, data_replicas: 2, huge_pages: false };
+        let open = |transport, kind| {
+            let is_wanted = transports.contains(&transport);
+            is_wanted.then(|| Raw::over(&size, kind)).transpose()
+        };
+        Ok(Own {
+            shm: open(Transport::Shm, FabricKind::Shm)?,
+            tcp: open(Transport::Tcp, FabricKind::Tcp)?,
+        })
+    }
+}
+
+/// Nanoseconds of one.
+fn measure(args: &Args, own: &mut Own, transport: Transport, verb: Verb) -> Result<f64, Failure> {
+    let count = if transport.is_over_tcp() { args.trips } else { args.operations };
+    let raw = match transport {
+        Transport::UcxPosix => return ucx(verb, count),
+        Transport::LibfabricTcp => return fi_pingpong(bytes(verb), count),
+        Transport::Shm => &mut own.shm,
+        Transport::Tcp => &mut own.tcp,
+    };
+    let raw = raw.as_mut().expect("it takes part");
+    let warm_up = count / 10;
+    (0..warm_up).try_for_each(|_| raw.verb(verb))?;
+    let start = Instant::now();
+    (0..count).try_for_each(|_| raw.verb(verb))?;
+    Ok(start.elapsed().as_nanos() as f64 / f64::from(count))
+}
+
+fn bytes(verb: Verb) -> u32 {
+    match verb {
+        Verb::Read(bytes) | Verb::Write(bytes) => bytes,
+        Verb::Cas | Verb::Faa => WORD_BYTES,
+    }
+}
+
+/// Ours, beside the others.
+fn runs(all: &All) -> Vec<Run> {
+    let row = |(transport, verb): (Transport, Verb), series: &Samples| {
+        let beside = beside(all, transport, verb);
+        let is_message = transport == Transport::LibfabricTcp;
+        Run {
+            transport: transport.name(),
+            verb: match verb {
+                Verb::Write(_) if is_message => "one way",
+                Verb::Read(_) => "READ",
+                Verb::Write(_) => "WRITE",
+                Verb::Cas => "CAS",
+                Verb::Faa => "FAA",
+            },
+            bytes: bytes(verb),
+            ns: series.spread(),
+            beside: beside.as_ref().map(|(name, _)| *name),
+            beside_ns: beside.as_ref().map(|(_, other)| other.spread()),
+            times: beside.as_ref().map(|(_, other)| series.over(other).spread()),
+        }
+    };
+    all.iter().map(|(key, series)| row(*key, series)).collect()
+}
+
+/// What does the same as a verb of ours, if it took part.
+fn beside(all: &All, transport: Transport, verb: Verb) -> Option<(&'static str, Samples)> {
+    match transport {
+        Transport::Shm => {
+            let same = all.get(&(Transport::UcxPosix, verb))?;
+            Some((Transport::UcxPosix.name(), same.clone()))
+        }
+        Transport::Tcp => {
+            let way = |bytes| all.get(&(Transport::LibfabricTcp, Verb::Write(bytes)));
+            let large = match verb {
+                Verb::Read(bytes) | Verb::Write(bytes) => bytes,
+                Verb::Cas | Verb::Faa => SMALL,
+            };
+            Some(("two ways of libfabric-tcp", way(SMALL)?.plus(way(large)?)))
+        }
+        Transport::UcxPosix | Transport::LibfabricTcp => None,
+    }
+}
+
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { rounds, operations, trips, .. } = report.settings;
+        format!(
+            "one at a time, from the processor's cache; {rounds} rounds of {operations} operations over \
+             shared memory and {trips} over TCP: medians (spread), ns"
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let mut text = format!(
+            "\n{:<15}{:<9}{:>6}{:>26}{:>27}{:>26}{:>22}\n",
+            "", "", "bytes", "", "beside", "", "x"
+        );
+        for run in &report.findings.runs {
+            let beside_ns = run.beside_ns.map(|ns| spread(&ns, 0)).unwrap_or_default();
+            let times = run.times.map(|times| spread(&times, 2)).unwrap_or_default();
+            text += format!(
+                "{:<15}{:<9}{:>6}{:>26}{:>27}{beside_ns:>26}{times:>22}",
+                run.transport,
+                run.verb,
+                run.bytes,
+                spread(&run.ns, 0),
+                run.beside.unwrap_or_default(),
+            )
+            .trim_end();
+            text += "\n";
+        }
+        text
+    }
+}
+
+fn spread(Spread { median, least, most }: &Spread, digits: usize) -> String {
+    format!("{median:.digits$} ({least:.digits$} - {most:.digits$})")
+}

@@ -1,0 +1,168 @@
+//! The client process that is killed: `fusee bench doomed`, which is not for people.
+//!
+//! On its standard input stands its [`Task`], one line of JSON. It updates the keys in turn, tells
+//! in one line ([`Said`]) when it has made as many updates as it should, and goes on, so that it is
+//! in the middle of one whenever it dies. The end of its input ends it: none outlives the
+//! benchmark.
+
+use std::io::{BufRead, BufReader, Read, Write, stdin};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use fusee_cli::failure::Failure;
+use fusee_client::{Client, FabricChoice, Options};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::value::Origin;
+use crate::workload::key_bytes;
+
+/// What to do until it is killed.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Task {
+    /// Address of the master.
+    pub master: String,
+    /// shm, tcp, verbs or auto.
+    pub fabric: String,
+    /// Keys to update in turn; all exist.
+    pub keys: u64,
+    /// Updates before it tells that it is ready.
+    pub updates: u64,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// Who it is, in the values.
+    pub writer: u64,
+}
+
+/// What it tells.
+#[derive(Debug, Deserialize, Serialize)]
+enum Said {
+    /// The updates are made.
+    Ready {
+        /// The name of its session.
+        client: String,
+    },
+    /// It ends by itself.
+    Failed {
+        /// Why.
+        message: String,
+    },
+}
+
+/// Runs it.
+pub fn run() -> Result<(), Failure> {
+    let result = work();
+    if let Err(failure) = &result {
+        say(&Said::Failed { message: failure.to_string() })?;
+    }
+    result
+}
+
+fn work() -> Result<(), Failure> {
+    let mut line = String::new();
+    let read = stdin().lock().read_line(&mut line);
+    read.map_err(|error| Failure::operation(format!("cannot read what to do: {error}")))?;
+    let task: Task = serde_json::from_str(&line).map_err(|error| {
+        Failure::usage(format!("this is for the benchmark itself to start: {error}"))
+    })?;
+    std::thread::spawn(|| {
+        while matches!(stdin().lock().read(&mut [0; 64]), Ok(n) if n > 0) {}
+        std::process::exit(1);
+    });
+    let fabric = task.fabric.parse::<FabricChoice>().map_err(Failure::usage)?;
+    let options = Options::default().with_fabric(fabric);
+    // On a thread of its own, whose session ends with it: one session shall die, not two.
+    let master = task.master.clone();
+    let joining = std::thread::spawn(move || Client::connect_with(&master, options));
+    let client =
+        joining.join().map_err(|_| Failure::operation("the thread that joins panicked"))?;
+    let client = client?;
+    let session = client.session()?;
+    let mut value = vec![0; task.value_bytes];
+    for sequence in 0.. {
+        let key = sequence % task.keys;
+        Origin { key, writer: task.writer, sequence }.encode(&mut value);
+        session.block_on(session.update(&key_bytes(key), &value))?;
+        if sequence + 1 == task.updates {
+            say(&Said::Ready { client: session.id().to_string() })?;
+        }
+    }
+    Ok(())
+}
+
+fn say(said: &Said) -> Result<(), Failure> {
+    let json = serde_json::to_string(said)
+        .map_err(|error| Failure::operation(format!("cannot tell: {error}")))?;
+    fusee_cli::output::line(&json)
+}
+
+/// The process, from outside. Dropping it kills it.
+pub struct Doomed {
+    child: Child,
+    _stdin: Option<ChildStdin>,
+    stdout: Option<BufReader<ChildStdout>>,
+}
+
+impl Doomed {
+    /// Starts it. In a group of its own: Ctrl-C in a terminal reaches the benchmark alone.
+    pub fn start(task: &Task) -> Result<Doomed, Failure> {
+        let cannot = |error: String| {
+            Failure::operation(format!("cannot start the client that is to die: {error}"))
+        };
+        let path = std::env::current_exe().map_err(|error| cannot(error.to_string()))?;
+        let mut command = Command::new(path);
+        command.args(["bench", "doomed"]).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
+        let (mut stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let json = serde_json::to_string(task).map_err(|error| cannot(error.to_string()))?;
+        if let Some(stdin) = &mut stdin {
+            // One that is gone is noticed by the end of its output.
+            let _ = writeln!(stdin, "{json}").and_then(|()| stdin.flush());
+        }
+        Ok(Doomed { child, _stdin: stdin, stdout: stdout.map(BufReader::new) })
+    }
+
+    /// Waits until it has made its updates; gives the name of its session.
+    pub fn ready(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        let read = self.stdout.as_mut().map(|stdout| stdout.read_line(&mut line));
+        match (read, serde_json::from_str(&line)) {
+            (Some(Ok(_)), Ok(Said::Ready { client })) => Ok(client),
+            (_, Ok(Said::Failed { message })) => {
+                Err(Failure::operation(format!("the client that is to die: {message}")))
+            }
+            _ => Err(Failure::operation("the client that is to die ended early")),
+        }
+    }
+
+    /// Stops it where it is.
+    pub fn stop(&self) -> Result<(), Failure> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) -> Result<(), Failure> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Kills it: SIGKILL.
+    pub fn kill(&self) -> Result<(), Failure> {
+        self.signal(Signal::KILL)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Failure> {
+        // Not waited for before it is dropped, so the number is still its own.
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal)
+            .map_err(|error| Failure::operation(format!("cannot send {signal:?}: {error}")))
+    }
+}
+
+impl Drop for Doomed {
+    fn drop(&mut self) {
+        // An error means that it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,145 @@
+//! What `bench recovery` tells, beside the paper's Table 1.
+//!
+//! The parts are not the same ones: reading the logs and ending the requests they show are one walk
+//! here, and making the replicas of the block tables agree has no counterpart there. Nor are the
+//! machines: the paper's 163 ms go to connections and memory registration of RDMA.
+
+use std::fmt::Write as _;
+
+use fusee_cli::recoveries::{Parts, RecoveryReport};
+use serde::Serialize;
+
+use super::Args;
+use crate::report::{Findings, Report};
+use crate::spread::Spread;
+
+/// The paper's Table 1, in milliseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Paper {
+    source: &'static str,
+    reconnect_ms: f64,
+    metadata_ms: f64,
+    traverse_log_ms: f64,
+    recover_requests_ms: f64,
+    free_lists_ms: f64,
+    total_ms: f64,
+}
+
+/// Shen et al., FAST '23.
+pub const PAPER: Paper = Paper {
+    source: "Shen et al., FUSEE, FAST '23, Table 1",
+    reconnect_ms: 163.1,
+    metadata_ms: 0.3,
+    traverse_log_ms: 3.5,
+    recover_requests_ms: 3.5,
+    free_lists_ms: 6.6,
+    total_ms: 177.0,
+};
+
+/// One death.
+#[derive(Debug, Serialize)]
+pub struct Round {
+    /// From the kill until a write to every key of the dead client had succeeded.
+    pub writable_ms: f64,
+    /// From the kill until the master told that the client is recovered.
+    pub recovered_ms: f64,
+    /// How often the client was stopped and let go on, until it stood where a slot is blocked.
+    pub stops: u32,
+    /// Whether a slot was blocked when it was killed.
+    pub blocked: bool,
+    /// What the master says of the recovery.
+    pub recovery: RecoveryReport,
+}
+
+/// The medians of all rounds.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    /// Of the rounds in which a slot was blocked.
+    pub writable_ms: Option<Spread>,
+    pub recovered_ms: Option<Spread>,
+    pub reconnect_ms: Option<Spread>,
+    pub metadata_ms: Option<Spread>,
+    pub log_ms: Option<Spread>,
+    pub repair_ms: Option<Spread>,
+    pub free_lists_ms: Option<Spread>,
+    pub total_ms: Option<Spread>,
+}
+
+impl Summary {
+    /// Of these rounds.
+    pub fn new(rounds: &[Round]) -> Summary {
+        let part = |of: fn(&Parts) -> f64| Spread::of(rounds.iter().map(|r| of(&r.recovery.parts)));
+        let blocked = rounds.iter().filter(|round| round.blocked);
+        Summary {
+            writable_ms: Spread::of(blocked.map(|round| round.writable_ms)),
+            recovered_ms: Spread::of(rounds.iter().map(|round| round.recovered_ms)),
+            reconnect_ms: part(|parts| parts.reconnect_ms),
+            metadata_ms: part(|parts| parts.metadata_ms),
+            log_ms: part(|parts| parts.log_ms),
+            repair_ms: part(|parts| parts.repair_ms),
+            free_lists_ms: part(|parts| parts.free_lists_ms),
+            total_ms: part(|parts| parts.total_ms),
+        }
+    }
+}
+
+/// What came out.
+#[derive(Debug, Serialize)]
+pub struct Found {
+    /// How long writing all keys takes when nobody died.
+    pub undisturbed_ms: f64,
+    pub summary: Summary,
+    pub paper: Paper,
+    pub rounds: Vec<Round>,
+}
+
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { updates, keys, cluster, .. } = report.settings;
+        format!(
+            "Recovery of a client killed after {updates} updates of {} bytes to {keys} keys: {} rounds",
+            cluster.pair_bytes,
+            report.findings.rounds.len(),
+        )
+    }
+
+    fn summary(report: &Report<'_, Found>) -> String {
+        let Found { rounds, undisturbed_ms, .. } = &report.findings;
+        let blocked = rounds.iter().filter(|round| round.blocked).count();
+        let walked = Spread::of(rounds.iter().map(|round| round.recovery.walked as f64));
+        format!(
+            "slot        blocked by the dead client in {blocked} of {} rounds\n\
+             log         {:.0} objects (median)\n\
+             writing all keys takes {undisturbed_ms:.2} ms when nobody died\n",
+            rounds.len(),
+            walked.map_or(0.0, |walked| walked.median),
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let Found { summary, paper, .. } = &report.findings;
+        let requests = paper.traverse_log_ms + paper.recover_requests_ms;
+        let mut text = format!("\n{:<52}{:>9}{:>18}{:>11}\n", "ms", "median", "spread", "paper*");
+        for (name, spread, paper) in [
+            ("shut out / connection & MR", summary.reconnect_ms, Some(paper.reconnect_ms)),
+            ("metadata", summary.metadata_ms, Some(paper.metadata_ms)),
+            ("log walk, and requests half-way", summary.log_ms, Some(requests)),
+            ("replicas of the block tables", summary.repair_ms, None),
+            ("free lists", summary.free_lists_ms, Some(paper.free_lists_ms)),
+            ("total", summary.total_ms, Some(paper.total_ms)),
+            ("from the kill: every key writable, if one was blocked", summary.writable_ms, None),
+            ("from the kill: client recovered", summary.recovered_ms, None),
+        ] {
+            let paper = paper.map_or("-".into(), |ms| format!("{ms:.1}"));
+            let (median, range) = match spread {
+                Some(s) => (format!("{:.2}", s.median), format!("{:.2}-{:.2}", s.least, s.most)),
+                None => ("-".into(), "-".into()),
+            };
+            let _ = writeln!(text, "{name:<52}{median:>9}{range:>18}{paper:>11}");
+        }
+        let _ = writeln!(text, "* {}: another machine, another network", paper.source);
+        text
+    }
+}

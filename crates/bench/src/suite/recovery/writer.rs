@@ -1,0 +1,190 @@
+//! The survivor: a thread with a session that writes every key once when it is told to.
+//!
+//! All writes of a pass run side by side, so that one that has to wait for a dead client does not
+//! hold up the others. Every end is noted; a pass that does not come to its end shows which keys
+//! are blocked.
+
+use std::cell::RefCell;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fusee_cli::failure::Failure;
+use fusee_client::{Client, Error, OpKind, Session};
+use futures_util::future::join_all;
+
+use crate::tally::Tally;
+use crate::value::Origin;
+use crate::verify::{Mismatch, self_check};
+use crate::workload::key_bytes;
+
+/// The number of the survivor in the values.
+pub const SURVIVOR: u64 = 0;
+/// Longer than a blocked write waits before it gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+enum Order {
+    /// Insert every key.
+    Load,
+    /// Write every key.
+    Pass,
+    /// Read every key; one of them may hold a value of this writer.
+    Check { dead: u64 },
+}
+
+/// What came of a pass.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// When the last write had ended.
+    pub last: Option<Instant>,
+    /// Errors and wrong values.
+    pub tally: Tally,
+}
+
+/// The thread, from outside.
+pub struct Writer {
+    orders: Option<Sender<Order>>,
+    done: Receiver<Result<Done, Failure>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    /// Starts it.
+    pub fn start(client: Client, keys: u64, value_bytes: usize) -> Writer {
+        let (orders, ordered) = channel();
+        let (tell, done) = channel();
+        let thread = std::thread::spawn(move || {
+            let session = match client.session() {
+                Ok(session) => session,
+                Err(error) => return drop(tell.send(Err(error.into()))),
+            };
+            let mut passes = Passes { session, keys, value_bytes, number: 0 };
+            while let Ok(order) = ordered.recv() {
+                if tell.send(Ok(passes.carry_out(&order))).is_err() {
+                    return;
+                }
+            }
+        });
+        Writer { orders: Some(orders), done, thread: Some(thread) }
+    }
+
+    /// Inserts all keys.
+    pub fn load(&self) -> Result<Done, Failure> {
+        self.order(Order::Load);
+        self.finish()
+    }
+
+    /// Begins to write all keys.
+    pub fn begin(&self) {
+        self.order(Order::Pass);
+    }
+
+    /// Reads all keys back: each must hold what the last pass wrote; one may hold what the dead
+    /// client had begun to write, since that may take effect at any time until it is recovered.
+    pub fn check(&self, dead: u64) -> Result<Done, Failure> {
+        self.order(Order::Check { dead });
+        self.finish()
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            // It fails only if the thread has ended; then there is no answer either.
+            let _ended = orders.send(order);
+        }
+    }
+
+    /// What came of the pass, if it comes to its end in this time.
+    pub fn within(&self, time: Duration) -> Result<Option<Done>, Failure> {
+        match self.done.recv_timeout(time) {
+            Ok(done) => done.map(Some),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Failure::operation("the thread that writes has ended"))
+            }
+        }
+    }
+
+    /// What came of the pass.
+    pub fn finish(&self) -> Result<Done, Failure> {
+        let done = self.within(PATIENCE)?;
+        done.ok_or_else(|| Failure::operation(format!("writes did not end within {PATIENCE:?}")))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.orders.take();
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, there was no answer, and that has been told.
+            let _panicked = thread.join();
+        }
+    }
+}
+
+struct Passes {
+    session: Session,
+    keys: u64,
+    value_bytes: usize,
+    /// Of the last pass: the sequence number in its values.
+    number: u64,
+}
+
+impl Passes {
+    fn carry_out(&mut self, order: &Order) -> Done {
+        match order {
+            Order::Load => self.write(OpKind::Insert),
+            Order::Pass => {
+                self.number += 1;
+                self.write(OpKind::Update)
+            }
+            Order::Check { dead } => self.read(*dead),
+        }
+    }
+
+    fn write(&self, kind: OpKind) -> Done {
+        let done = RefCell::new(Done::default());
+        let write = async |key: u64| -> Result<(), Error> {
+            let mut value = vec![0; self.value_bytes];
+            Origin { key, writer: SURVIVOR, sequence: self.number }.encode(&mut value);
+            match kind {
+                OpKind::Insert => self.session.insert(&key_bytes(key), &value).await,
+                _ => self.session.update(&key_bytes(key), &value).await,
+            }
+        };
+        let all = (0..self.keys).map(async |key| {
+            let result = write(key).await;
+            let mut done = done.borrow_mut();
+            done.last = Some(Instant::now());
+            if let Err(error) = result {
+                done.tally.error(kind, key, &error);
+            }
+        });
+        self.session.block_on(join_all(all));
+        done.into_inner()
+    }
+
+    fn read(&self, dead: u64) -> Done {
+        let mut done = Done::default();
+        let mut of_the_dead = 0;
+        for key in 0..self.keys {
+            let found = self.session.block_on(self.session.get(&key_bytes(key)));
+            let origin = match found {
+                Ok(Some(value)) => self_check(key, &value, self.value_bytes),
+                Ok(None) => Err(Mismatch::Missing),
+                Err(error) => {
+                    done.tally.error(OpKind::Search, key, &error);
+                    continue;
+                }
+            };
+            match origin {
+                Ok(Origin { writer: SURVIVOR, sequence, .. }) if sequence == self.number => {}
+                Ok(Origin { writer, .. }) if writer == dead && of_the_dead == 0 => of_the_dead = 1,
+                Ok(Origin { writer, sequence, .. }) => {
+                    done.tally.mismatch(key, &Mismatch::Overwritten { writer, sequence });
+                }
+                Err(mismatch) => done.tally.mismatch(key, &mismatch),
+            }
+        }
+        done
+    }
+}

@@ -1,0 +1,279 @@
+//! `fusee bench sizes`: what pairs of some sizes take of the pools.
+//!
+//! Drawn sizes, no cluster: the layouts decide. An *object* is as long as the size class that the
+//! pair falls into, with header and log entry; a *block* holds so many objects of one class, its
+//! header, its bitmap, and a rest at its end. So the bytes of blocks are those of full ones, on one
+//! replica. What comes on top: a session holds one block for every class that it writes, full or
+//! not.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use fusee_cli::failure::Failure;
+use fusee_cli::quantity::Bytes;
+use fusee_core::layout::{BlockShape, Object};
+use fusee_master::Config;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+
+use crate::report::{Findings, Output, Report, Shell};
+
+/// How to run it.
+#[derive(clap::Args, Debug, Serialize)]
+#[command(after_help = "Example: fusee bench sizes --values fixed:100,log-uniform:1-65536 --json")]
+pub struct Args {
+    /// Sizes of values: fixed:BYTES, uniform:LEAST-MOST, log-uniform:LEAST-MOST (every octave as
+    /// often as any other)
+    #[arg(long, value_delimiter = ',', value_name = "SIZES",
+          default_values = ["fixed:48", "fixed:1008", "uniform:1024-4096",
+                            "log-uniform:1-1048576"])]
+    #[serde(skip)]
+    values: Vec<Sizes>,
+
+    /// Bytes of a key
+    #[arg(long, default_value_t = 16, value_name = "BYTES",
+          value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    key_bytes: u32,
+
+    /// Size of a block
+    #[arg(long, default_value_t = Bytes(Config::default().geometry.block_bytes),
+          value_name = "BYTES")]
+    #[serde(rename = "block_size_bytes")]
+    block_bytes: Bytes,
+
+    /// Pairs to draw for each
+    #[arg(long, default_value_t = 100_000, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pairs: u64,
+
+    /// Start of all random sequences
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
+}
+
+/// A distribution of sizes, in bytes; both ends are included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    Fixed(u32),
+    Uniform(u32, u32),
+    LogUniform(u32, u32),
+}
+
+impl Sizes {
+    fn draw(self, rng: &mut SmallRng) -> u32 {
+        match self {
+            Sizes::Fixed(bytes) => bytes,
+            Sizes::Uniform(least, most) => rng.random_range(least..=most),
+            Sizes::LogUniform(least, most) => {
+                let (low, high) = (f64::from(least).ln(), (f64::from(most) + 1.0).ln());
+                (rng.random_range(low..high).exp() as u32).clamp(least, most)
+            }
+        }
+    }
+}
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Sizes, String> {
+        let (kind, sizes) = text.split_once(':').unwrap_or((text, ""));
+        let size = |text: &str| text.parse::<u32>().ok().filter(|bytes| *bytes <= 16 << 20);
+        let range = || {
+            let (least, most) = sizes.split_once('-')?;
+            let (least, most) = (size(least)?, size(most)?);
+            (least <= most).then_some((least, most))
+        };
+        let sizes = match kind {
+            "fixed" => size(sizes).map(Sizes::Fixed),
+            "uniform" => range().map(|(least, most)| Sizes::Uniform(least, most)),
+            "log-uniform" => {
+                let range = range().filter(|(least, _)| *least > 0);
+                range.map(|(least, most)| Sizes::LogUniform(least, most))
+            }
+            _ => None,
+        };
+        sizes.ok_or_else(|| {
+            format!(
+                "`{text}` is none of fixed:BYTES, uniform:LEAST-MOST, log-uniform:LEAST-MOST (from \
+                 1 on), with at most 16777216 bytes"
+            )
+        })
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sizes::Fixed(bytes) => write!(f, "fixed:{bytes}"),
+            Sizes::Uniform(least, most) => write!(f, "uniform:{least}-{most}"),
+            Sizes::LogUniform(least, most) => write!(f, "log-uniform:{least}-{most}"),
+        }
+    }
+}
+
+/// What pairs of one distribution take.
+#[derive(Debug, Serialize)]
+struct Row {
+    values: String,
+    /// Keys and values.
+    user_bytes: u64,
+    object_bytes: u64,
+    block_bytes: f64,
+    object_per_user: f64,
+    block_per_object: f64,
+    block_per_user: f64,
+    /// Size classes that occurred: as many blocks are open in a session.
+    classes: usize,
+}
+
+/// What came out.
+#[derive(Debug, Serialize)]
+struct Found {
+    distributions: Vec<Row>,
+}
+
+/// Draws the sizes and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let shell = Shell::begin("sizes", &args.output);
+    let rows = args.values.iter().map(|sizes| row(args, *sizes));
+    let distributions = rows.collect::<Result<_, _>>()?;
+    shell.tell(args, None, Found { distributions }, None)
+}
+
+fn row(args: &Args, sizes: Sizes) -> Result<Row, Failure> {
+    let mut rng = SmallRng::seed_from_u64(args.seed);
+    let (mut user_bytes, mut object_bytes, mut block_bytes) = (0, 0, 0.0);
+    let mut classes = std::collections::BTreeSet::new();
+    for _ in 0..args.pairs {
+        let value_bytes = sizes.draw(&mut rng);
+        let class = Object::class(args.key_bytes as usize, value_bytes as usize);
+        let shaped = class.and_then(|class| {
+            let shape = BlockShape::new(args.block_bytes.0, class)?;
+            Some((class, shape.objects))
+        });
+        let Some((class, objects)) = shaped else {
+            return Err(Failure::usage(format!(
+                "a pair of {} and {value_bytes} bytes does not fit into a block of {}",
+                args.key_bytes, args.block_bytes
+            )));
+        };
+        user_bytes += u64::from(args.key_bytes) + u64::from(value_bytes);
+        object_bytes += class.bytes();
+        block_bytes += args.block_bytes.0 as f64 / f64::from(objects);
+        classes.insert(class);
+    }
+    Ok(Row {
+        values: sizes.to_string(),
+        user_bytes,
+        object_bytes,
+        block_bytes,
+        object_per_user: object_bytes as f64 / user_bytes as f64,
+        block_per_object: block_bytes / object_bytes as f64,
+        block_per_user: block_bytes / user_bytes as f64,
+        classes: classes.len(),
+    })
+}
+
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { pairs, key_bytes, block_bytes, .. } = report.settings;
+        format!(
+            "{pairs} pairs each, keys of {key_bytes} bytes, blocks of {block_bytes}, one replica"
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let mut text = format!(
+            "\n{:<24}{:>15}{:>16}{:>18}{:>15}{:>9}\n",
+            "values",
+            "user B a pair",
+            "objects / user",
+            "blocks / objects",
+            "blocks / user",
+            "classes"
+        );
+        for row in &report.findings.distributions {
+            let _ = writeln!(
+                text,
+                "{:<24}{:>15.1}{:>16.3}{:>18.3}{:>15.3}{:>9}",
+                row.values,
+                row.user_bytes as f64 / report.settings.pairs as f64,
+                row.object_per_user,
+                row.block_per_object,
+                row.block_per_user,
+                row.classes
+            );
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(values: &str, pairs: u64) -> Args {
+        Args {
+            values: vec![values.parse().unwrap()],
+            key_bytes: 16,
+            block_bytes: Bytes(4 << 20),
+            pairs,
+            seed: 1,
+            output: Output::default(),
+        }
+    }
+
+    #[test]
+    fn distributions_are_understood_and_unknown_ones_refused() {
+        for text in ["fixed:0", "uniform:1-1", "uniform:0-4096", "log-uniform:1-1048576"] {
+            assert_eq!(text.parse::<Sizes>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "fixed",
+            "fixed:-1",
+            "fixed:99999999",
+            "uniform:7",
+            "uniform:2-1",
+            "log-uniform:0-9",
+        ] {
+            assert!(text.parse::<Sizes>().unwrap_err().contains("none of"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_fixed_sizes_take_is_what_the_layouts_say() {
+        // 16 + 48 bytes of a pair and 40 of the object make two units of 64 bytes.
+        let row = row(&args("fixed:48", 10), Sizes::Fixed(48)).unwrap();
+        assert_eq!((row.user_bytes, row.object_bytes, row.classes), (640, 1280, 1));
+        assert!(row.block_per_object > 1.0 && row.block_per_object < 1.01, "{row:?}");
+        assert_eq!(row.block_per_user, row.block_bytes / 640.0);
+        let too_large = super::row(&args("fixed:48", 1), Sizes::Fixed(8 << 20)).unwrap_err();
+        assert!(too_large.to_string().contains("does not fit"), "{too_large}");
+    }
+
+    #[test]
+    fn drawn_sizes_stay_in_their_range_and_reach_its_ends() {
+        let mut rng = SmallRng::seed_from_u64(3);
+        for sizes in [Sizes::Uniform(3, 9), Sizes::LogUniform(3, 9)] {
+            let mut seen = [0u32; 12];
+            for _ in 0..10_000 {
+                seen[sizes.draw(&mut rng) as usize] += 1;
+            }
+            assert!(seen[3..=9].iter().all(|n| *n > 100) && seen[..3] == [0; 3], "{seen:?}");
+            assert_eq!(seen.iter().sum::<u32>(), 10_000);
+        }
+        // As many below 1 KiB as above.
+        let octaves = Sizes::LogUniform(1, (1 << 20) - 1);
+        let below = (0..10_000).filter(|_| octaves.draw(&mut rng) < 1 << 10).count();
+        assert!((4_700..5_300).contains(&below), "{below}");
+    }
+}

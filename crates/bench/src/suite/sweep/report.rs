@@ -1,0 +1,227 @@
+//! What `bench sweep` tells.
+
+use std::fmt::Write as _;
+
+use fusee_cli::quantity::counted;
+use fusee_client::OpKind;
+use serde::Serialize;
+
+use super::axis::Axis;
+use crate::driver::PhaseResult;
+use crate::plot::{Chart, Horizontal, Line, Panel};
+use crate::report::{ClusterReport, Findings, Report};
+use crate::spread::Spread;
+use crate::zipf::Distribution;
+
+/// What was asked for.
+#[derive(Debug, Serialize)]
+pub struct Settings {
+    /// Those that are varied have their value of the first point.
+    pub keys: u64,
+    pub pair_bytes: usize,
+    pub sessions: u16,
+    pub coroutines: u16,
+    pub distribution: Distribution,
+    pub theta: f64,
+    /// Keys whose place a session remembers, for every key in the store.
+    pub cache_per_key: u64,
+    pub rounds: u32,
+    pub round_s: f64,
+    pub warm_up_s: f64,
+    pub seed: u64,
+}
+
+/// One share of updates at one point.
+#[derive(Debug, Serialize)]
+pub struct Mix {
+    pub updates_percent: u8,
+    /// Rounds that ran to their end.
+    pub rounds: usize,
+    /// Of all sessions together, with what the benchmark does itself: it makes values and checks them.
+    pub ops_per_s: Spread,
+    /// Medians of the round's latencies: the operation alone.
+    pub search_p50_us: Option<Spread>,
+    pub update_p50_us: Option<Spread>,
+}
+
+impl Mix {
+    /// If a round ran to its end.
+    pub fn new(updates_percent: u8, rounds: &[&PhaseResult]) -> Option<Mix> {
+        let rate = |round: &&PhaseResult| {
+            round.tally.operations() as f64 / round.duration.as_secs_f64().max(1e-9)
+        };
+        let p50 = |kind: OpKind| {
+            let latencies = rounds.iter().filter_map(|round| round.tally.latencies(kind));
+            Spread::of(latencies.map(|latencies| latencies.value_at_quantile(0.5) as f64 / 1000.0))
+        };
+        Some(Mix {
+            updates_percent,
+            rounds: rounds.len(),
+            ops_per_s: Spread::of(rounds.iter().map(rate))?,
+            search_p50_us: p50(OpKind::Search),
+            update_p50_us: p50(OpKind::Update),
+        })
+    }
+}
+
+/// A point of the axis.
+#[derive(Debug, Serialize)]
+pub struct PointReport {
+    pub value: u64,
+    pub cluster: ClusterReport,
+    pub mixes: Vec<Mix>,
+}
+
+/// What came out.
+#[derive(Debug, Serialize)]
+pub struct Found {
+    pub axis: &'static str,
+    #[serde(skip)]
+    pub varied: Axis,
+    pub points: Vec<PointReport>,
+}
+
+impl Findings for Found {
+    type Settings = Settings;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        report.findings.fixed(report.settings, report.fabric())
+    }
+
+    fn summary(report: &Report<'_, Found>) -> String {
+        let Settings { rounds, round_s, .. } = report.settings;
+        format!("{rounds} rounds of {round_s} s each, medians (least - most)\n")
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        report.findings.table()
+    }
+
+    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
+        Some(report.findings.chart(Found::title(report)))
+    }
+}
+
+impl Found {
+    /// All that is the same at every point.
+    fn fixed(&self, settings: &Settings, fabric: &str) -> String {
+        let Settings { keys, pair_bytes, sessions, coroutines, .. } = *settings;
+        let replicas = self.points.first().map(|point| &point.cluster);
+        let replicas = replicas.map(|c| (c.index_replicas, c.data_replicas)).unwrap_or_default();
+        let fixed = [
+            (Axis::Keys, format!("{keys} keys")),
+            (Axis::ValueBytes, format!("pairs of {pair_bytes} bytes")),
+            (Axis::Sessions, counted(sessions, "session")),
+            (Axis::IndexReplicas, format!("{} index", replicas.0)),
+            (Axis::DataReplicas, counted(replicas.1 as u64, "data replica")),
+        ];
+        let fixed = fixed.into_iter().filter(|(axis, _)| *axis != self.varied);
+        let mut fixed: Vec<String> = fixed.map(|(_, text)| text).collect();
+        if coroutines > 1 {
+            fixed.push(format!("{coroutines} requests of each at a time"));
+        }
+        format!("{}, {fabric}", fixed.join(", "))
+    }
+
+    /// The points.
+    fn table(&self) -> String {
+        let mut text = String::from("\n");
+        let _ = writeln!(
+            text,
+            "{:<28}{:>9}{:>30}{:>24}{:>24}",
+            self.varied.label(),
+            "updates",
+            "kops/s",
+            "search p50 us",
+            "update p50 us"
+        );
+        for point in &self.points {
+            for mix in &point.mixes {
+                let Spread { median, least, most } = mix.ops_per_s;
+                let [median, least, most] = [median, least, most].map(|rate| rate / 1000.0);
+                let rate = format!("{median:.1} ({least:.1} - {most:.1})");
+                let _ = writeln!(
+                    text,
+                    "{:<28}{:>7} %{rate:>30}{:>24}{:>24}",
+                    self.varied.tick(point.value),
+                    mix.updates_percent,
+                    in_us(mix.search_p50_us),
+                    in_us(mix.update_p50_us)
+                );
+            }
+        }
+        text
+    }
+
+    /// As a picture.
+    fn chart(&self, title: String) -> Chart {
+        type Value<'a> = &'a dyn Fn(&Mix) -> Option<Spread>;
+        let names = self.points.iter().map(|point| self.varied.tick(point.value)).collect();
+        let mut shares: Vec<u8> = self.mixes().map(|(_, mix)| mix.updates_percent).collect();
+        shares.sort_unstable();
+        shares.dedup();
+        let is_one = self.varied == Axis::Updates;
+        let line = |name: String, share: Option<u8>, value: Value<'_>| {
+            let mixes =
+                self.mixes().filter(|(_, mix)| share.is_none_or(|s| s == mix.updates_percent));
+            let values: Vec<(f64, Spread)> =
+                mixes.filter_map(|(at, mix)| Some((at, value(mix)?))).collect();
+            let points = values.iter().map(|(at, spread)| (*at, spread.median)).collect();
+            let spreads = values.iter().map(|(at, s)| (*at, s.least, s.most)).collect();
+            Line { name, points, spreads }
+        };
+        let lines = |what: &str, value: Value<'_>| -> Vec<Line> {
+            let all = match is_one {
+                true => vec![line(what.to_owned(), None, value)],
+                false => shares
+                    .iter()
+                    .map(|share| line(format!("{what}{share} % updates"), Some(*share), value))
+                    .collect(),
+            };
+            all.into_iter().filter(|line| !line.points.is_empty()).collect()
+        };
+        let thousands = |spread: Spread| Spread {
+            median: spread.median / 1000.0,
+            least: spread.least / 1000.0,
+            most: spread.most / 1000.0,
+        };
+        let mut latencies = lines("search, ", &|mix| mix.search_p50_us);
+        latencies.extend(lines("update, ", &|mix| mix.update_p50_us));
+        Chart {
+            title,
+            x: Horizontal::Names { label: self.varied.label(), names },
+            panels: vec![
+                Panel {
+                    label: "1000 operations/s",
+                    logarithmic: false,
+                    lines: lines("", &|mix| Some(thousands(mix.ops_per_s))),
+                },
+                Panel { label: "microseconds, median", logarithmic: false, lines: latencies },
+            ],
+            marks: Vec::new(),
+            mark_name: "",
+        }
+    }
+
+    /// With the number of their point.
+    fn mixes(&self) -> impl Iterator<Item = (f64, &Mix)> {
+        let points = self.points.iter().enumerate();
+        points.flat_map(|(number, point)| point.mixes.iter().map(move |mix| (number as f64, mix)))
+    }
+}
+
+fn in_us(spread: Option<Spread>) -> String {
+    let text = spread
+        .map(|Spread { median, least, most }| format!("{median:.2} ({least:.2} - {most:.2})"));
+    text.unwrap_or_else(|| "-".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_round_there_is_nothing_to_tell() {
+        assert!(Mix::new(50, &[]).is_none());
+    }
+}

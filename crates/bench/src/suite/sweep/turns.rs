@@ -1,0 +1,144 @@
+//! Who works when: all points are there at the same time, and one works while the others wait.
+//!
+//! Every point goes through phases of its own: it loads, warms up, and then there are rounds. In every
+//! round each of them has its turn, another one first every time, so that a machine that is busy for a while
+//! slows all.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use fusee_cli::interrupt;
+
+use crate::driver::Steps;
+
+/// Phases before the rounds: loading, and warming up.
+pub const BEFORE: usize = 2;
+
+/// The order of all.
+pub struct Turns {
+    /// Which point is next, one after the other.
+    order: Vec<usize>,
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+struct State {
+    at: usize,
+    /// Points that have no more turns.
+    gone: Vec<bool>,
+}
+
+impl Turns {
+    /// In every round each point has so many turns.
+    pub fn new(points: usize, rounds: usize, turns: usize) -> Turns {
+        let before = (0..BEFORE).flat_map(|_| 0..points);
+        let rounds = (0..rounds).flat_map(|round| {
+            (0..turns).flat_map(move |_| (0..points).map(move |i| (i + round) % points))
+        });
+        let state = State { at: 0, gone: vec![false; points] };
+        Turns {
+            order: before.chain(rounds).collect(),
+            state: Mutex::new(state),
+            moved: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self, point: usize) {
+        let waits = |state: &mut State| self.order.get(state.at).is_some_and(|next| *next != point);
+        let state = self.moved.wait_while(self.state(), waits);
+        drop(state.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn pass_on(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        change(&mut state);
+        while self.order.get(state.at).is_some_and(|next| state.gone[*next]) {
+            state.at += 1;
+        }
+        self.moved.notify_all();
+    }
+}
+
+/// A point among the others. It gives its turns away when it is dropped.
+pub struct Seat<'a> {
+    turns: &'a Turns,
+    point: usize,
+    name: &'a str,
+    /// Of every phase that has ended, whether it ran to its end.
+    pub whole: Vec<bool>,
+}
+
+impl<'a> Seat<'a> {
+    pub fn new(turns: &'a Turns, point: usize, name: &'a str) -> Seat<'a> {
+        Seat { turns, point, name, whole: Vec::new() }
+    }
+}
+
+impl Steps for Seat<'_> {
+    fn shows_progress(&self) -> bool {
+        false
+    }
+
+    fn begin(&mut self) {
+        self.turns.wait(self.point);
+        match self.whole.len() {
+            _ if interrupt::requested() => {}
+            0 => eprintln!("loading {}", self.name),
+            1 => eprintln!("warming up {}", self.name),
+            _ => eprint!("."),
+        }
+    }
+
+    fn ended(&mut self, _from_ns: u64, _to_ns: u64) {
+        self.whole.push(!interrupt::requested());
+        self.turns.pass_on(|state| state.at += 1);
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.turns.pass_on(|state| state.gone[self.point] = true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_works_at_a_time_and_who_is_gone_is_not_waited_for() {
+        let (points, rounds, turns) = (3, 4, 2);
+        let all = Turns::new(points, rounds, turns);
+        assert_eq!(all.order[..6], [0, 1, 2, 0, 1, 2]);
+        assert_eq!(all.order[12..18], [1, 2, 0, 1, 2, 0]);
+        let done = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for point in 0..points {
+                let (all, done) = (&all, &done);
+                scope.spawn(move || {
+                    let mut seat = Seat::new(all, point, "a point");
+                    // The last one goes after it has been loaded.
+                    let phases = if point == 2 { 1 } else { BEFORE + rounds * turns };
+                    for _ in 0..phases {
+                        seat.begin();
+                        done.lock().unwrap().push(point);
+                        seat.ended(0, 0);
+                    }
+                    assert_eq!(seat.whole, vec![true; phases]);
+                });
+            }
+        });
+        let mut left = all.order.clone();
+        let first = left.iter().position(|point| *point == 2).unwrap();
+        left = left
+            .iter()
+            .enumerate()
+            .filter(|(i, p)| **p != 2 || *i == first)
+            .map(|(_, p)| *p)
+            .collect();
+        assert_eq!(*done.lock().unwrap(), left);
+    }
+}

@@ -1,0 +1,149 @@
+//! Programs of others and directories that are there for a while, and gone in the end, whatever that
+//! end is.
+//!
+//! Who holds a [`Temporary`] ends it by dropping it. A signal ends this process without dropping
+//! anything: then all of them are ended here.
+
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fusee_cli::failure::Failure;
+use fusee_cli::interrupt;
+use tempfile::TempDir;
+
+/// All that there are.
+static ALL: Mutex<Vec<Option<Held>>> = Mutex::new(Vec::new());
+
+fn all() -> MutexGuard<'static, Vec<Option<Held>>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Held {
+    process: Option<Child>,
+    // In the end.
+    _directory: TempDir,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            let _gone_already = process.kill();
+            let _as_well = process.wait();
+        }
+    }
+}
+
+/// A directory, perhaps with a process.
+pub struct Temporary {
+    number: usize,
+    path: PathBuf,
+    id: u32,
+}
+
+impl Temporary {
+    /// A directory.
+    pub fn directory() -> io::Result<Temporary> {
+        Temporary::new(|_| Ok(None))
+    }
+
+    /// A program that is told nothing and says nothing, with a directory.
+    pub fn process(
+        program: &str,
+        args: impl FnOnce(&Path) -> Vec<String>,
+    ) -> io::Result<Temporary> {
+        Temporary::new(|path| {
+            let mut command = Command::new(program);
+            command.args(args(path)).stdin(Stdio::null());
+            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().map(Some)
+        })
+    }
+
+    /// A program that says what it says into files of its directory: see [`Temporary::said`].
+    pub fn speaking(command: &mut Command) -> io::Result<Temporary> {
+        Temporary::new(|path| {
+            let file = |name| std::fs::File::create(path.join(name));
+            command.stdin(Stdio::null()).stdout(file("stdout")?).stderr(file("stderr")?);
+            command.spawn().map(Some)
+        })
+    }
+
+    fn new(start: impl FnOnce(&Path) -> io::Result<Option<Child>>) -> io::Result<Temporary> {
+        // Whoever ends all of them waits for this one.
+        let mut all = all();
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().to_owned();
+        let process = start(&path)?;
+        let id = process.as_ref().map_or(0, Child::id);
+        all.push(Some(Held { process, _directory: directory }));
+        Ok(Temporary { number: all.len() - 1, path, id })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Of the process.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// How the process ended, if it has.
+    pub fn ended(&self) -> io::Result<Option<ExitStatus>> {
+        let mut all = all();
+        let process = all[self.number].as_mut().and_then(|held| held.process.as_mut());
+        process.map_or(Ok(None), Child::try_wait)
+    }
+
+    /// What it has said, with what it complained about.
+    pub fn said(&self) -> (String, String) {
+        let text = |name| std::fs::read(self.path.join(name)).unwrap_or_default();
+        let text = |name| String::from_utf8_lossy(&text(name)).into_owned();
+        (text("stdout"), text("stderr"))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let held = all()[self.number].take();
+        drop(held);
+    }
+}
+
+/// Ends everything at SIGINT, SIGTERM and SIGHUP, then this process.
+pub fn end_with_signals() -> Result<(), Failure> {
+    interrupt::end_after(|| {
+        let mut all = all();
+        all.clear();
+        // Never given back: nobody starts another one.
+        std::mem::forget(all);
+    })
+}
+
+/// A port that is free at the moment.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+/// Whether there is such a program.
+pub fn is_installed(program: &str) -> bool {
+    let dirs = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_and_its_directory_end_together() {
+        let sleeps = Temporary::process("sleep", |_| vec!["600".into()]).unwrap();
+        let (path, process) = (sleeps.path().to_owned(), format!("/proc/{}", sleeps.id()));
+        assert!(sleeps.ended().unwrap().is_none() && path.is_dir());
+        drop(sleeps);
+        assert!(!path.exists() && !Path::new(&process).exists());
+        assert!(is_installed("sleep") && !is_installed("no-such-program"));
+    }
+}

@@ -1,0 +1,219 @@
+//! The verbs that an operation cannot do without, on the same fabric, with no key-value store around
+//! them: on a cluster that was loaded like the one beside it, the same slots and the same objects.
+//!
+//! `bench limit` has them beside operations, `bench raw` single ones beside other people's.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+use fusee_cli::failure::Failure;
+use fusee_client::{FabricKind, View};
+use fusee_core::layout::{Object, Slot};
+use fusee_core::race::Buckets;
+use fusee_core::verbs::{Batch, ClientId, Fabric};
+use fusee_core::view::{Place, SlotRef};
+use fusee_fabric::AnyFabric;
+
+use crate::loaded::{Loaded, NODES, Size, key, last};
+use crate::workload::KEY_BYTES;
+
+/// Bytes of a slot.
+const SLOT_BYTES: u32 = 8;
+/// A name that no session gets.
+const CLIENT: ClientId = ClientId(u32::MAX);
+
+/// A cluster, and a way to its memory that knows nothing of keys.
+pub struct Raw {
+    fabric: AnyFabric,
+    batch: Batch,
+    pairs: Vec<Pair>,
+    object_bytes: u32,
+    /// Whose object the next update writes: one after the other, as a slab hands them out.
+    next: usize,
+    // In the end.
+    _loaded: Loaded,
+}
+
+/// Where a pair is: no more than a hint says, already looked up in the view.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    word: Slot,
+    /// The slot on the primary, then on the backups.
+    slots: Places,
+    /// The object's replicas; the one that is read first.
+    objects: Places,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    places: [Place; NODES as usize],
+    count: u8,
+}
+
+impl Places {
+    fn new(from: impl ExactSizeIterator<Item = Place>) -> Places {
+        let mut places = [Place { node: fusee_client::MnId(0), offset: 0 }; NODES as usize];
+        let count = from.len() as u8;
+        places.iter_mut().zip(from).for_each(|(place, from)| *place = from);
+        Places { places, count }
+    }
+
+    fn get(&self) -> &[Place] {
+        &self.places[..usize::from(self.count)]
+    }
+}
+
+fn failed(what: impl Display) -> Failure {
+    Failure::operation(format!("a raw verb failed: {what}"))
+}
+
+/// What comes of a phase: over shared memory at its first poll.
+fn wait<T>(fabric: &AnyFabric, future: impl Future<Output = T>) -> T {
+    let (waker, mut future) = (fabric.waker(), pin!(future));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(done) => return done,
+            Poll::Pending => fabric.turn(None),
+        }
+    }
+}
+
+impl Raw {
+    pub fn new(size: &Size) -> Result<Raw, Failure> {
+        Raw::over(size, FabricKind::Shm)
+    }
+
+    pub fn over(size: &Size, fabric: FabricKind) -> Result<Raw, Failure> {
+        let loaded = Loaded::with_keys(size, fabric, NODES, key)?;
+        let view = loaded.client.view();
+        let fabric = AnyFabric::new(fabric, CLIENT)?;
+        for member in &view.members {
+            fabric.attach(member).map_err(failed)?;
+        }
+        let class = Object::class(KEY_BYTES, size.pair_bytes as usize - KEY_BYTES);
+        let object_bytes = class.expect("values are not that large").bytes() as u32;
+        let (batch, pairs) = (Batch::new(), Vec::new());
+        let mut raw = Raw { fabric, batch, pairs, object_bytes, next: 0, _loaded: loaded };
+        for number in 0..size.keys {
+            let pair = raw.find(&key(number), &view)?;
+            raw.pairs.push(pair);
+        }
+        Ok(raw)
+    }
+
+    /// Looks for a key as one would without a hint.
+    fn find(&mut self, key: &[u8], view: &View) -> Result<Pair, Failure> {
+        let buckets = Buckets::of(key, view);
+        let primary = view.subtables[buckets.subtable as usize].primary();
+        self.batch.clear();
+        let tickets = buckets.read(&mut self.batch, primary);
+        self.phase()?;
+        let words = buckets.words(&self.batch, tickets).expect("checked");
+        for (slot, word) in words.matching() {
+            let pair = self.pair(slot, word, view);
+            let at = pair.objects.get()[0];
+            self.batch.clear();
+            let ticket = self.batch.read(at.node, at.offset, self.object_bytes);
+            self.phase()?;
+            let bytes = self.batch.data(ticket).expect("checked");
+            if Object::decode(bytes).is_ok_and(|object| object.key() == key) {
+                return Ok(pair);
+            }
+        }
+        Err(failed("a key is not where it was put"))
+    }
+
+    fn pair(&self, slot: SlotRef, word: Slot, view: &View) -> Pair {
+        let slots = Places::new(view.slot_places(slot));
+        let object = view.object(word.address(), self.object_bytes.into());
+        let mut objects = Places::new(object.expect("an object is in a region").places());
+        let primary = slots.get()[0].node;
+        if let Some(near) = objects.get().iter().position(|place| place.node == primary) {
+            objects.places.swap(0, near);
+        }
+        Pair { word, slots, objects }
+    }
+
+    /// The pairs of these keys, in this order.
+    pub fn pairs(&self, numbers: &[u32]) -> Vec<Pair> {
+        numbers.iter().map(|number| self.pairs[*number as usize]).collect()
+    }
+
+    fn phase(&mut self) -> Result<(), Failure> {
+        if !self.fabric.execute_now(&mut self.batch) {
+            let batch = std::mem::take(&mut self.batch);
+            self.batch = wait(&self.fabric, self.fabric.execute(batch));
+        }
+        self.batch.check().map_err(|failure| failed(format!("{failure:?}")))
+    }
+
+    /// READ of the slot and of the object: one phase. Gives the last byte.
+    pub fn get(&mut self, pair: &Pair) -> Result<u8, Failure> {
+        self.batch.clear();
+        let (slot, object) = (pair.slots.places[0], pair.objects.places[0]);
+        self.batch.read(slot.node, slot.offset, SLOT_BYTES);
+        let object = self.batch.read(object.node, object.offset, self.object_bytes);
+        self.phase()?;
+        Ok(last(self.batch.data(object).expect("checked")))
+    }
+
+    /// WRITE of an object to its replicas, READ of the slot; CAS of the backups; CAS of the
+    /// primary. The words of the slots stay what they are.
+    pub fn update(&mut self, pair: &Pair) -> Result<(), Failure> {
+        self.batch.clear();
+        let span = self.batch.stage(self.object_bytes);
+        let written = self.pairs[self.next].objects;
+        self.next = (self.next + 1) % self.pairs.len();
+        for place in written.get() {
+            self.batch.write(place.node, place.offset, span);
+        }
+        let (primary, word) = (pair.slots.places[0], pair.word.0);
+        self.batch.read(primary.node, primary.offset, SLOT_BYTES);
+        self.phase()?;
+        let backups = &pair.slots.get()[1..];
+        if !backups.is_empty() {
+            self.batch.clear();
+            for backup in backups {
+                self.batch.cas(backup.node, backup.offset, word, word);
+            }
+            self.phase()?;
+        }
+        self.batch.clear();
+        self.batch.cas(primary.node, primary.offset, word, word);
+        self.phase()
+    }
+
+    /// One verb, on the first pair.
+    pub fn verb(&mut self, verb: Verb) -> Result<(), Failure> {
+        let Pair { word, slots, objects } = self.pairs[0];
+        let (slot, object) = (slots.places[0], objects.places[0]);
+        self.batch.clear();
+        match verb {
+            Verb::Read(bytes) => {
+                self.batch.read(object.node, object.offset, bytes);
+            }
+            Verb::Write(bytes) => {
+                let span = self.batch.stage(bytes);
+                self.batch.write(object.node, object.offset, span);
+            }
+            Verb::Cas => {
+                self.batch.cas(slot.node, slot.offset, word.0, word.0);
+            }
+            Verb::Faa => {
+                self.batch.faa(slot.node, slot.offset, 0);
+            }
+        }
+        self.phase()
+    }
+}
+
+/// A verb, with its bytes. They leave the slot as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verb {
+    Read(u32),
+    Write(u32),
+    Cas,
+    Faa,
+}

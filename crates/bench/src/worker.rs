@@ -1,0 +1,299 @@
+//! One client of a benchmark: a coroutine on a session of any store, which operates, times, logs and
+//! checks.
+//!
+//! Every value that a worker writes names the write (see [`super::value`]), every write is logged
+//! with its times and outcome (see [`super::verify`]), and every value that is read is checked to
+//! be whole and of the right key before the next operation.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
+
+use fusee_client::OpKind;
+use fusee_linearizability::{Answer, Call};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use super::clock::{Clock, SLACK_NS};
+use super::record::{End, Entry, Keep, Packed, value_of};
+use super::store::{OperationError, Session};
+use super::tally::Tally;
+use super::value::{HEADER_BYTES, Origin, mix};
+use super::verify::{Effect, Fate, Log, Mismatch, Write, self_check};
+use super::workload::{Frontier, KEY_BYTES, Part, key_bytes};
+
+/// A run stops early after so many failed operations: something is broken, and with a timeout
+/// for each it could take for ever.
+const MAX_ERRORS: u64 = 1000;
+
+/// A run that is out of memory stops after so many of those: nobody makes room, and each takes as long as
+/// the cluster looks for some.
+const MAX_REFUSALS: u64 = 16;
+
+/// What all workers share.
+pub struct Board {
+    /// For times that are compared across threads.
+    pub clock: Clock,
+    /// Which of the process's own keys exist.
+    pub frontier: Frontier,
+    /// Which process of those that share the workload this is.
+    pub part: Part,
+    /// What to keep of every operation, beside the logs.
+    pub keep: Keep,
+    /// Whether keys may be there or not: then both answers are right.
+    pub keys_come_and_go: bool,
+    /// Bytes of key and value together.
+    pub pair_bytes: usize,
+    /// Start of all random sequences.
+    pub seed: u64,
+    errors: AtomicU64,
+    /// Keys whose insert failed: they may be missing.
+    doubtful: Mutex<HashSet<u64>>,
+}
+
+impl Board {
+    /// # Panics
+    /// If pairs are too small for a key and the smallest value.
+    pub fn new(pair_bytes: usize, seed: u64) -> Board {
+        assert!(pair_bytes >= KEY_BYTES + HEADER_BYTES, "pairs must hold a key and a header");
+        Board {
+            clock: Clock::start(),
+            frontier: Frontier::new(0),
+            part: Part::WHOLE,
+            keep: Keep::Nothing,
+            keys_come_and_go: false,
+            pair_bytes,
+            seed,
+            errors: AtomicU64::new(0),
+            doubtful: Mutex::default(),
+        }
+    }
+
+    /// Bytes of a value.
+    pub fn value_bytes(&self) -> usize {
+        self.pair_bytes - KEY_BYTES
+    }
+
+    /// Whether so much went wrong that going on is pointless.
+    pub fn is_broken(&self) -> bool {
+        self.errors.load(Ordering::Relaxed) >= MAX_ERRORS
+    }
+
+    fn doubt(&self, key: u64) {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+    }
+
+    fn is_doubtful(&self, key: u64) -> bool {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner).contains(&key)
+    }
+}
+
+/// One client of a benchmark.
+pub struct Worker<'a, S> {
+    board: &'a Board,
+    session: &'a S,
+    /// Counts of the worker's thread.
+    tally: &'a RefCell<Tally>,
+    writer: u64,
+    log: Log,
+    entries: Vec<Packed>,
+    value: Vec<u8>,
+    /// For its choices.
+    pub rng: SmallRng,
+    /// The keys that it inserted and has not deleted, where a phase works on its own keys.
+    pub own_keys: Vec<u64>,
+    /// The last operation that succeeded: what it was and how long it took, in nanoseconds.
+    pub latest: Option<(OpKind, u64)>,
+    takes_turns: bool,
+}
+
+impl<'a, S: Session> Worker<'a, S> {
+    /// `writer` is its number among all workers, `takes_turns` whether others run on its session.
+    pub fn new(
+        board: &'a Board,
+        session: &'a S,
+        tally: &'a RefCell<Tally>,
+        writer: u64,
+        takes_turns: bool,
+    ) -> Worker<'a, S> {
+        Worker {
+            board,
+            session,
+            tally,
+            writer,
+            log: Log::default(),
+            entries: Vec::new(),
+            value: vec![0; board.value_bytes()],
+            rng: SmallRng::seed_from_u64(mix(board.seed ^ mix(writer))),
+            own_keys: Vec::new(),
+            latest: None,
+            takes_turns: takes_turns && session.is_immediate(),
+        }
+    }
+
+    /// Its number, its writes, and what is kept of what it did.
+    pub fn into_log(self) -> (u64, Log, Vec<Packed>) {
+        (self.writer, self.log, self.entries)
+    }
+
+    /// Lets the other workers of the session run: where an operation may end without ever having
+    /// waited, a worker that is waiting for its turn in a conflict would starve.
+    pub async fn take_turns(&self) {
+        if !self.takes_turns {
+            return;
+        }
+        let mut yielded = false;
+        poll_fn(|context| {
+            if std::mem::replace(&mut yielded, true) {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Reads a key that exists, and checks what comes. Returns the time of the end.
+    pub async fn search(&mut self, key: u64) -> u64 {
+        let len = self.board.value_bytes();
+        let bytes = key_bytes(key);
+        let clock = &self.board.clock;
+        let start = clock.now();
+        let mut end = start;
+        let result = self
+            .session
+            .get_with(&bytes, |found| {
+                // The operation has ended; the check is not a part of it.
+                end = clock.now();
+                match found {
+                    Some(value) => self_check(key, value, len).map(Answer::from),
+                    None => Err(Mismatch::Missing),
+                }
+            })
+            .await;
+        match result {
+            Ok(checked) => {
+                self.record(OpKind::Search, end - start);
+                let answer = match checked {
+                    Ok(answer) => Some(answer),
+                    Err(Mismatch::Missing) => {
+                        if !self.board.keys_come_and_go && !self.board.is_doubtful(key) {
+                            self.tally.borrow_mut().mismatch(key, &Mismatch::Missing);
+                        }
+                        Some(Answer::Absent)
+                    }
+                    Err(mismatch) => {
+                        self.tally.borrow_mut().mismatch(key, &mismatch);
+                        None
+                    }
+                };
+                if let Some(answer) = answer {
+                    self.keep(key, Call::Search, start, End::Answered(end, answer));
+                }
+            }
+            Err(error) => {
+                end = clock.now();
+                self.fail(OpKind::Search, key, &error);
+            }
+        }
+        end
+    }
+
+    /// Adds a key that the worker has claimed. Returns the time of the end.
+    pub async fn insert_new(&mut self, key: u64) -> u64 {
+        let end = self.insert(key).await;
+        self.board.frontier.finish(self.board.part.index(key));
+        end
+    }
+
+    /// Adds a key that does not exist. Returns the time of the end.
+    pub async fn insert(&mut self, key: u64) -> u64 {
+        let value = self.next_value(key);
+        let start = self.board.clock.now();
+        let result = self.session.insert(&key_bytes(key), &self.value).await;
+        if result.is_err() && !self.board.keys_come_and_go {
+            self.board.doubt(key);
+        }
+        self.wrote(OpKind::Insert, key, Call::Insert(value), start, result)
+    }
+
+    /// Replaces the value of a key that exists. Returns the time of the end.
+    pub async fn update(&mut self, key: u64) -> u64 {
+        let value = self.next_value(key);
+        let start = self.board.clock.now();
+        let result = self.session.update(&key_bytes(key), &self.value).await;
+        self.wrote(OpKind::Update, key, Call::Update(value), start, result)
+    }
+
+    /// Removes a key that exists. Returns the time of the end.
+    pub async fn delete(&mut self, key: u64) -> u64 {
+        let start = self.board.clock.now();
+        let result = self.session.delete(&key_bytes(key)).await;
+        self.wrote(OpKind::Delete, key, Call::Delete, start, result)
+    }
+
+    /// Makes the next value; returns what it is known by.
+    fn next_value(&mut self, key: u64) -> u64 {
+        let sequence = self.log.next_sequence();
+        Origin { key, writer: self.writer, sequence }.encode(&mut self.value);
+        value_of(self.writer, sequence)
+    }
+
+    fn wrote(
+        &mut self,
+        kind: OpKind,
+        key: u64,
+        call: Call,
+        start: u64,
+        result: Result<(), S::Error>,
+    ) -> u64 {
+        let time = self.board.clock.now();
+        let answer = match &result {
+            Ok(()) => Some(Answer::Done),
+            Err(error) => error.answer(),
+        };
+        match &result {
+            Err(error) if answer.is_none() || !self.board.keys_come_and_go => {
+                self.fail(kind, key, error);
+            }
+            _ => self.record(kind, time - start),
+        }
+        let (fate, end) = match (answer, result) {
+            (Some(answer @ Answer::Done), _) => {
+                (Fate::Acknowledged(time), End::Answered(time, answer))
+            }
+            (Some(answer), _) => (Fate::NotApplied, End::Answered(time, answer)),
+            (None, Err(error)) if error.may_have_effect() => (Fate::Unknown, End::Unknown),
+            (None, _) => (Fate::NotApplied, End::NotApplied),
+        };
+        let effect = if kind == OpKind::Delete { Effect::Absent } else { Effect::Value };
+        self.log.push(Write { key, effect, start: start - SLACK_NS, fate });
+        self.keep(key, call, start, end);
+        time
+    }
+
+    fn keep(&mut self, key: u64, call: Call, invoked: u64, end: End) {
+        let wanted = match self.board.keep {
+            Keep::Nothing => false,
+            Keep::Writes => call != Call::Search,
+            Keep::All => true,
+        };
+        if wanted {
+            self.entries.push(Entry { key, worker: self.writer, call, invoked, end }.into());
+        }
+    }
+
+    fn record(&mut self, kind: OpKind, latency_ns: u64) {
+        self.tally.borrow_mut().record(kind, latency_ns);
+        self.latest = Some((kind, latency_ns));
+    }
+
+    fn fail(&self, kind: OpKind, key: u64, error: &S::Error) {
+        let weight = if error.is_full() { MAX_ERRORS.div_ceil(MAX_REFUSALS) } else { 1 };
+        self.board.errors.fetch_add(weight, Ordering::Relaxed);
+        self.tally.borrow_mut().error(kind, key, error);
+    }
+}

@@ -1,0 +1,92 @@
+//! How a command fails: a message for people, and an exit code for scripts.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | the operation failed, or had nothing to find |
+//! | 2 | the command line, a configuration file or the environment makes no sense |
+//! | 3 | the cluster cannot be reached |
+//! | 130 | interrupted; 128 and the number of the signal |
+//!
+//! A message names the cause and the next step, on standard error.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+use fusee_client::{ConnectError, Error};
+
+/// For `--help`.
+pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 the operation failed or found nothing; \
+2 wrong usage or configuration; 3 the cluster cannot be reached; 130 interrupted.";
+
+/// Why a command failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// The operation failed.
+    pub fn operation(message: impl Into<String>) -> Failure {
+        Failure { code: 1, message: message.into() }
+    }
+
+    /// The user asked for what cannot be.
+    pub fn usage(message: impl Into<String>) -> Failure {
+        Failure { code: 2, message: message.into() }
+    }
+
+    /// The cluster cannot be reached.
+    pub fn unreachable(message: impl Into<String>) -> Failure {
+        Failure { code: 3, message: message.into() }
+    }
+
+    /// A signal asked the process to end, with this code.
+    pub fn interrupted(code: u8) -> Failure {
+        Failure { code, message: "interrupted".into() }
+    }
+
+    /// A failure that another process of this executable ended with.
+    pub fn of(code: u8, message: impl Into<String>) -> Failure {
+        Failure { code, message: message.into() }
+    }
+
+    /// The number that the process ends with.
+    pub fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// What the process ends with.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::operation(error.to_string())
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Failure {
+        Failure::unreachable(error.to_string())
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::NoSession { .. } => Failure::unreachable(error.to_string()),
+            _ => Failure::operation(error.to_string()),
+        }
+    }
+}

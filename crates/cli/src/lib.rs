@@ -1,0 +1,17 @@
+//! What the commands of FUSEE share, whichever crate they are in.
+//!
+//! How a command fails ([`failure`]), what it prints ([`output`], [`quantity`], [`recoveries`]), how
+//! a signal ends it ([`interrupt`]), and how it reaches a cluster and asks its master ([`connect`],
+//! [`standing`], [`flags`]). There is no command here: those of users are in `fusee`, the benchmarks
+//! in `fusee-bench`.
+#![forbid(unsafe_code)]
+
+pub mod connect;
+pub mod failure;
+pub mod flags;
+pub mod interrupt;
+pub mod memory;
+pub mod output;
+pub mod quantity;
+pub mod recoveries;
+pub mod standing;

@@ -1,0 +1,143 @@
+//! Numbers as people write them, and of bytes: `512`, `64KiB`, `1.5GiB`, `2GB`.
+//!
+//! `K`, `M`, `G`, `T` and their `Ki…` forms count in powers of 1024, as is usual for memory;
+//! `KB`, `MB`, `GB`, `TB` count in powers of 1000. Case does not matter.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// So many of something.
+pub fn counted(count: impl Into<u64>, what: &str) -> String {
+    let count = count.into();
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A number of bytes, which programs read as a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Bytes(pub u64);
+
+const UNITS: [(&str, u64); 13] = [
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+    ("tib", 1 << 40),
+    ("kb", 1000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
+    ("k", 1 << 10),
+    ("m", 1 << 20),
+    ("g", 1 << 30),
+    ("t", 1 << 40),
+    ("b", 1),
+];
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Bytes, String> {
+        let wrong = || format!("`{text}` is no number of bytes; write it like 512MiB or 1.5GiB");
+        let lower = text.trim().to_ascii_lowercase();
+        let unit = UNITS.iter().find(|(suffix, _)| lower.ends_with(suffix));
+        let (suffix, factor) = unit.copied().unwrap_or(("", 1));
+        let number = lower[..lower.len() - suffix.len()].trim_end();
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(factor).map(Bytes).ok_or_else(wrong);
+        }
+        let valid = number.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+        let fraction: f64 = number.parse().map_err(|_| wrong())?;
+        let bytes = fraction * factor as f64;
+        // 2^63 and more would lose bytes in the conversion, and nobody has them.
+        if valid && bytes < (1u64 << 63) as f64 { Ok(Bytes(bytes as u64)) } else { Err(wrong()) }
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0 as f64;
+        for (unit, name) in [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB")] {
+            if self.0 >= unit {
+                return write!(f, "{:.1} {name}", bytes / unit as f64);
+            }
+        }
+        if self.0 >= 1 << 10 {
+            return write!(f, "{:.1} KiB", bytes / 1024.0);
+        }
+        write!(f, "{} B", self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Number(u64),
+            Text(String),
+        }
+        match Form::deserialize(deserializer)? {
+            Form::Number(bytes) => Ok(Bytes(bytes)),
+            Form::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_understood() {
+        let cases = [
+            ("0", 0),
+            ("512", 512),
+            ("64k", 64 << 10),
+            ("64KiB", 64 << 10),
+            ("1.5GiB", 3 << 29),
+            ("2GB", 2_000_000_000),
+            (" 3 MiB ", 3 << 20),
+            ("7b", 7),
+        ];
+        for (text, bytes) in cases {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        for text in ["", "GiB", "x", "-1", "1e3", "inf", "nan", "1..2", "99999999999999T", "é"] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn quantities_are_shown_short() {
+        assert_eq!(Bytes(100).to_string(), "100 B");
+        assert_eq!(Bytes(1536).to_string(), "1.5 KiB");
+        assert_eq!(Bytes(1 << 30).to_string(), "1.0 GiB");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whole_numbers_come_back_in_every_unit(number: u64, unit in 0..UNITS.len(), upper: bool) {
+            let (suffix, factor) = UNITS[unit];
+            // As many as there may be of this unit, and all of them alone.
+            let number = number / factor;
+            let unit = if upper { suffix.to_uppercase() } else { suffix.to_owned() };
+            for text in [format!("{number}{unit}"), format!(" {number} {unit} ")] {
+                proptest::prop_assert_eq!(text.parse(), Ok(Bytes(number * factor)), "{}", text);
+            }
+            proptest::prop_assert_eq!(number.to_string().parse(), Ok(Bytes(number)));
+            let too_many = format!("{}{unit}", u128::from(u64::MAX / factor) + 1);
+            proptest::prop_assert!(factor == 1 || too_many.parse::<Bytes>().is_err());
+        }
+
+        #[test]
+        fn any_text_is_a_number_of_bytes_or_an_error(
+            text in proptest::prop_oneof!["\\PC{0,20}", "[0-9.eE+-]{0,9} ?[kKmMgGtTiIbB]{0,3}"]
+        ) {
+            if let Ok(bytes) = text.parse::<Bytes>() {
+                proptest::prop_assert!(text.contains(|c: char| c.is_ascii_digit()));
+                proptest::prop_assert!(!text.contains('-'), "{}", bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! How the memory nodes of a cluster stand, as its master says, and the request that drains one.
+
+use fusee_client::Status;
+use fusee_control::master::{MasterReply, MasterRequest, MemberState};
+use fusee_control::rpc::MasterClient;
+use fusee_core::verbs::MnId;
+
+use crate::connect;
+use crate::failure::Failure;
+use crate::flags;
+
+/// Asks the master at `address` to drain a node, or to keep it after all. It has taken note when
+/// this returns, and no more.
+pub fn ask(master: &MasterClient, address: &str, node: MnId, cancel: bool) -> Result<(), Failure> {
+    match master.call_blocking(MasterRequest::Drain { node, cancel }) {
+        Ok(MasterReply::Done) => Ok(()),
+        Ok(MasterReply::Refused { reason }) => Err(Failure::operation(flags::in_text(&reason))),
+        Ok(MasterReply::NotReady { joined, expected }) => Err(Failure::operation(format!(
+            "the cluster is forming, {joined} of {expected} memory nodes joined; try again"
+        ))),
+        Ok(other) => {
+            Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
+        }
+        Err(error) => Err(connect::explain(address, &error)),
+    }
+}
+
+/// What the master at `address` says.
+pub fn ask_status(master: &MasterClient, address: &str) -> Result<Status, Failure> {
+    match master.call_blocking(MasterRequest::Status) {
+        Ok(MasterReply::Status(status)) => Ok(status),
+        Ok(other) => {
+            Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
+        }
+        Err(error) => Err(connect::explain(address, &error)),
+    }
+}
+
+/// How a memory node stands, and how many replicas it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// How the master sees it; `None` if it knows no such node.
+    pub state: Option<MemberState>,
+    /// Subtables of which it holds a replica.
+    pub subtables: u64,
+    /// Regions of which it holds a replica.
+    pub regions: u64,
+}
+
+impl Standing {
+    /// Of this one.
+    pub fn of(node: MnId, status: &Status) -> Standing {
+        let member = status.members.iter().find(|member| member.node == node);
+        let view = status.view.as_ref();
+        Standing {
+            state: member.map(|member| member.state),
+            subtables: view.map_or(0, |view| view.subtables_on(node)),
+            regions: view.map_or(0, |view| view.regions_on(node)),
+        }
+    }
+
+    /// Whether it is drained. An error if it will not be: it stays after all, or it was lost.
+    pub fn is_drained(&self, node: MnId) -> Result<bool, Failure> {
+        match self.state {
+            Some(MemberState::Drained) => Ok(true),
+            Some(MemberState::Draining) => Ok(false),
+            Some(MemberState::InView) => {
+                Err(Failure::operation(format!("the drain of {node} was taken back")))
+            }
+            _ => Err(Failure::operation(format!("{node} was lost while it was drained"))),
+        }
+    }
+}
+
+/// What a state is called.
+pub fn state_name(state: MemberState) -> &'static str {
+    match state {
+        MemberState::InView => "in_view",
+        MemberState::Joining => "joining",
+        MemberState::Waiting => "waiting",
+        MemberState::Lost => "lost",
+        MemberState::Draining => "draining",
+        MemberState::Drained => "drained",
+    }
+}

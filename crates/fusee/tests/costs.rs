@@ -1,0 +1,151 @@
+//! What operations cost, beside their raw verbs, other stores and other transports: each benchmark once,
+//! tiny, so that none rots. What it measures is not judged.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use common::fusee;
+
+fn bench(args: &str) -> Output {
+    fusee(&["bench"]).args(args.split_whitespace()).output().unwrap()
+}
+
+#[test]
+fn limit_measures_everything() {
+    let output = bench("limit --keys 100 --rounds 3 --operations 50 --json");
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for what in ["memcpy_ns", "raw_get_ns", "get_ns", "raw_update_ns", "update_ns"] {
+        assert!(report[what]["median"].as_f64().unwrap() > 0.0, "{what}: {report}");
+    }
+    let table = bench("limit --keys 100 --rounds 1 --operations 50 --pair-bytes 64");
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("get over raw"), "{table}");
+}
+
+#[test]
+fn peers_do_the_same_work() {
+    // Those that are not installed are named.
+    let output = bench("peers --keys 100 --rounds 2 --operations 60 --depths 1,16 --json");
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 6, "three workloads, each with 1 and with 16 in flight: {report}");
+    let absent = report["absent"].as_array().unwrap().len();
+    for run in runs {
+        assert_eq!(run["ns"].as_object().unwrap().len() + absent, 7, "{report}");
+        // Whoever has a server of its own.
+        for name in ["fusee-tcp", "redis-tcp", "memcached-unix"] {
+            let is_there = !run["ns"][name].is_null();
+            assert_eq!(run["server_cpu_ns"][name].is_object(), is_there, "{report}");
+        }
+        assert!(run["server_cpu_ns"]["lmdb"].is_null(), "{report}");
+        assert!(run["times_of"]["fusee-shm"]["lmdb"]["median"].as_f64().unwrap() > 0.0, "{report}");
+    }
+    let table =
+        bench("peers --keys 50 --rounds 1 --operations 20 --threads 1,3 --only lmdb,fusee-tcp");
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(
+        table.contains("YCSB A, 3 threads, 16 in flight") && table.contains("x fusee-tcp"),
+        "{table}"
+    );
+    // Fewer requests than connections, and not as many for each.
+    let one_node = bench(
+        "peers --keys 50 --rounds 1 --operations 20 --depths 1,4 --connections 3 --memory-nodes 1 \
+         --index-replicas 1 --data-replicas 1",
+    );
+    assert!(one_node.status.success(), "{one_node:?}");
+    let one_node = String::from_utf8(one_node.stdout).unwrap();
+    assert!(one_node.contains("on 1 memory nodes, others by 3 connections"), "{one_node}");
+    let unknown = bench("peers --only mongodb");
+    assert!(!unknown.status.success());
+    assert!(String::from_utf8(unknown.stderr).unwrap().contains("mongodb"));
+}
+
+fn is_installed(program: &str) -> bool {
+    let dirs = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file())
+}
+
+/// Measures verbs of ours, beside those of others.
+fn raw(transports: &str) {
+    let small = "raw --rounds 2 --operations 500 --trips 20 --bytes 8,65536 --json --only";
+    let output = bench(&format!("{small} {transports}"));
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    for (transport, beside) in [("shm", "ucx-posix"), ("tcp", "libfabric-tcp")] {
+        let runs: Vec<_> = runs.iter().filter(|run| run["transport"] == transport).collect();
+        assert_eq!(runs.len(), 6, "two READs, two WRITEs, CAS and FAA: {report}");
+        for run in runs {
+            assert!(run["ns"]["median"].as_f64().unwrap() > 0.0, "{report}");
+            assert_eq!(!run["times"].is_null(), transports.contains(beside), "{report}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "fi_pingpong is needed, and listens on all addresses"]
+fn raw_measures_libfabric() {
+    raw("shm,tcp,libfabric-tcp");
+}
+
+#[test]
+fn raw_measures_every_verb() {
+    raw(if is_installed("ucx_perftest") { "shm,ucx-posix,tcp" } else { "shm,tcp" });
+    let table = bench("raw --rounds 1 --operations 50 --bytes 64 --only shm");
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("FAA") && !table.contains("tcp "), "{table}");
+}
+
+#[test]
+fn what_is_not_installed_is_named_with_a_way_out() {
+    for (name, program) in [("ucx-posix", "ucx_perftest"), ("libfabric-tcp", "fi_pingpong")] {
+        let mut command = fusee(&["bench", "raw", "--only", name]);
+        let output = command.env("PATH", "/nowhere").output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let says = String::from_utf8(output.stderr).unwrap();
+        assert!(says.contains(program) && says.contains("apt-get install"), "{says}");
+    }
+}
+
+/// Processes whose parent this is.
+fn children(parent: u32) -> Vec<String> {
+    let tasks = format!("/proc/{parent}/task");
+    let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
+    let children = tasks.map(|task| std::fs::read_to_string(task.path().join("children")));
+    let children = children.map(Result::unwrap_or_default).collect::<Vec<_>>().join(" ");
+    children.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_signal_leaves_no_process_behind() {
+    let mut command = fusee(&["bench", "peers"]);
+    command.args(["--keys=1000", "--rounds=1000000", "--only=redis-unix,memcached-unix"]);
+    let mut perf = command.stderr(Stdio::piped()).spawn().unwrap();
+    // Once all are loaded, or not installed.
+    let lines = BufReader::new(perf.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut lines = lines.skip_while(|line| !line.starts_with("YCSB"));
+    assert!(lines.next().is_some());
+    let servers = children(perf.id());
+    let installed = ["redis-server", "memcached"].into_iter().filter(|name| is_installed(name));
+    assert_eq!(servers.len(), installed.count(), "a process each: {servers:?}");
+    let kill = Command::new("kill").args(["-TERM", &perf.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    assert_eq!(perf.wait().unwrap().code(), Some(143));
+    for server in servers {
+        assert!(!Path::new("/proc").join(&server).exists(), "{server} is left");
+    }
+}
+
+#[test]
+fn the_work_that_counts_counts_is_done() {
+    for kind in ["get", "update"] {
+        let work = format!("work --kind {kind} --keys 100 --operations 50");
+        let output = bench(&work);
+        assert!(output.status.success(), "{output:?}");
+    }
+}

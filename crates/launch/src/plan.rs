@@ -1,0 +1,90 @@
+//! Which cluster to start, and the command lines of its servers.
+
+use fusee_cli::failure::Failure;
+use fusee_cli::flags;
+use fusee_client::{FabricKind, Geometry};
+use fusee_master::settings::Lease;
+use fusee_master::{Config, Settings};
+
+use crate::directory::Directory;
+
+/// The cluster to form.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Memory nodes.
+    pub memory_nodes: u16,
+    /// Replicas of the index.
+    pub index_replicas: u8,
+    /// Replicas of keys and values.
+    pub data_replicas: u8,
+    /// Memory that each node lends, in bytes.
+    pub pool_bytes: u64,
+    /// The number of keys to make the index for.
+    pub index_keys: u64,
+    /// Port of the master on 127.0.0.1; 0 is any free one.
+    pub port: u16,
+    /// Who is silent for so many milliseconds is given up.
+    pub lease_ms: u64,
+    /// Bytes a second at most that move between memory nodes.
+    pub move_bytes_per_s: u64,
+    /// Bytes a second at most that are read to find damage.
+    pub scrub_bytes_per_s: u64,
+    /// Fabrics that the memory nodes serve.
+    pub fabrics: Vec<FabricKind>,
+    /// Size of a region, in bytes.
+    pub region_bytes: u64,
+    /// Size of a block, in bytes.
+    pub block_bytes: u64,
+}
+
+impl Plan {
+    /// Refuses what the master would refuse.
+    pub fn check(&self) -> Result<(), Failure> {
+        let settings = Settings {
+            memory_nodes: self.memory_nodes.into(),
+            index_replicas: self.index_replicas,
+            data_replicas: self.data_replicas,
+            index_keys: self.index_keys,
+            geometry: Geometry {
+                region_bytes: self.region_bytes,
+                block_bytes: self.block_bytes,
+                ..Config::default().geometry
+            },
+            lease: Lease { lease_ms: self.lease_ms, ..Lease::default() },
+            move_bytes_per_s: self.move_bytes_per_s,
+            scrub_bytes_per_s: self.scrub_bytes_per_s,
+        };
+        settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
+    }
+
+    /// The command line of its master.
+    pub(crate) fn master_arguments(&self, directory: &Directory) -> Vec<String> {
+        let data_dir = directory.path().join("master");
+        vec![
+            "master".into(),
+            format!("--listen=127.0.0.1:{}", self.port),
+            format!("--data-dir={}", data_dir.display()),
+            format!("--memory-nodes={}", self.memory_nodes),
+            format!("--index-replicas={}", self.index_replicas),
+            format!("--data-replicas={}", self.data_replicas),
+            format!("--index-keys={}", self.index_keys),
+            format!("--lease={}", self.lease_ms),
+            format!("--move-bytes-per-s={}", self.move_bytes_per_s),
+            format!("--scrub-bytes-per-s={}", self.scrub_bytes_per_s),
+            format!("--region-bytes={}", self.region_bytes),
+            format!("--block-bytes={}", self.block_bytes),
+        ]
+    }
+
+    /// The command line of one of its memory nodes.
+    pub(crate) fn node_arguments(&self, directory: &Directory, master: &str) -> Vec<String> {
+        let fabrics = self.fabrics.iter().map(ToString::to_string);
+        vec![
+            "memory-node".into(),
+            format!("--master={master}"),
+            format!("--pool={}", self.pool_bytes),
+            format!("--serve={}", fabrics.collect::<Vec<_>>().join(",")),
+            format!("--shm-dir={}", directory.path().display()),
+        ]
+    }
+}

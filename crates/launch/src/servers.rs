@@ -1,0 +1,193 @@
+//! A master and memory nodes as child processes that form a cluster.
+//!
+//! [`start`] does it, [`Servers`] also owns what it started: for whoever needs a cluster of real
+//! processes that ends with them. Each server is this same executable; it ends when its standard
+//! input does, so none outlives its parent, whatever that died of.
+
+use std::time::{Duration, Instant};
+
+use fusee_cli::failure::Failure;
+use fusee_client::View;
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::rpc::{MasterClient, Runtime};
+use fusee_master::random_cluster;
+use futures_util::future::select_all;
+
+use crate::announcement;
+use crate::child::{self, Child};
+use crate::directory::Directory;
+use crate::plan::Plan;
+
+/// How long the cluster may take to form.
+const FORM_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the master is asked whether it has.
+const FORM_POLL: Duration = Duration::from_millis(20);
+
+/// A cluster that clients can join.
+pub struct Started {
+    /// Host and port of the master.
+    pub master: String,
+    /// The memory nodes, in the order of their names.
+    pub nodes: Vec<announcement::MemoryNode>,
+}
+
+/// Starts the servers. `children` are the master and then the memory nodes, in the order of their
+/// names; also after an error, for the caller to stop them.
+pub async fn start(
+    plan: &Plan,
+    verbose: u8,
+    directory: &Directory,
+    children: &mut Vec<Child>,
+) -> Result<Started, Failure> {
+    let mut master = Child::spawn("master", verbose, &plan.master_arguments(directory))?;
+    let announced = master.announcement().await;
+    children.push(master);
+    let address =
+        announced.and_then(|line| announcement::parse::<announcement::Master>(&line))?.control;
+    form(&address).await?;
+    for number in 0..plan.memory_nodes {
+        let arguments = plan.node_arguments(directory, &address);
+        children.push(Child::spawn(&format!("memory node {number}"), verbose, &arguments)?);
+    }
+    let mut nodes = Vec::new();
+    for child in &mut children[1..] {
+        let announced = child.announcement().await;
+        nodes.push(announced.and_then(|line| announcement::parse(&line))?);
+    }
+    let view = tokio::select! {
+        view = formed(&address) => view?,
+        (name, status) = first_exit(children) => {
+            return Err(Failure::operation(format!("{name} ended with {status}; see above")));
+        }
+    };
+    let nodes = name_nodes(children, nodes, &view);
+    Ok(Started { master: address, nodes })
+}
+
+/// Waits for the end of any of them; gives its name and how it ended.
+pub async fn first_exit(children: &mut [Child]) -> (String, String) {
+    let exits = children.iter_mut().map(|child| Box::pin(child.exit()));
+    select_all(exits).await.0
+}
+
+/// Gives the memory nodes the names that they have in the cluster, and brings them into that
+/// order; they joined in any.
+fn name_nodes(
+    children: &mut Vec<Child>,
+    nodes: Vec<announcement::MemoryNode>,
+    view: &View,
+) -> Vec<announcement::MemoryNode> {
+    let mut named: Vec<_> = children
+        .drain(1..)
+        .zip(nodes)
+        .map(|(child, node)| {
+            let member = view.members.iter().find(|member| member.control == node.control);
+            (member.map(|member| member.node), child, node)
+        })
+        .collect();
+    named.sort_by_key(|(name, ..)| *name);
+    let mut nodes = Vec::new();
+    for (name, mut child, node) in named {
+        if let Some(name) = name {
+            child.rename(name.to_string());
+        }
+        children.push(child);
+        nodes.push(node);
+    }
+    nodes
+}
+
+/// Asks for the cluster: its master's store is empty, in a fresh directory.
+async fn form(address: &str) -> Result<(), Failure> {
+    let cannot = |what: String| Failure::operation(format!("the cluster cannot be formed: {what}"));
+    let runtime = Runtime::start("fusee-launch").map_err(|error| cannot(error.to_string()))?;
+    let master = MasterClient::new(&runtime, address);
+    match master.call(MasterRequest::Form { cluster: random_cluster() }).await {
+        Ok(MasterReply::Done) => Ok(()),
+        Ok(MasterReply::Refused { reason }) => Err(cannot(reason)),
+        Ok(other) => Err(cannot(format!("the master answered with something else: {other:?}"))),
+        Err(error) => Err(cannot(error.to_string())),
+    }
+}
+
+/// Waits until clients can join.
+async fn formed(address: &str) -> Result<View, Failure> {
+    let cannot = |what: String| Failure::operation(format!("the cluster cannot be formed: {what}"));
+    let runtime = Runtime::start("fusee-launch").map_err(|error| cannot(error.to_string()))?;
+    let master = MasterClient::new(&runtime, address);
+    let start = Instant::now();
+    loop {
+        match master.call(MasterRequest::GetView { newer_than: 0 }).await {
+            Ok(MasterReply::View(Some(view))) => return Ok(view),
+            Ok(MasterReply::Refused { reason }) => return Err(cannot(reason)),
+            Ok(MasterReply::NotReady { joined, expected }) if start.elapsed() > FORM_TIMEOUT => {
+                let what = format!("{joined} of {expected} memory nodes joined in time");
+                return Err(cannot(what));
+            }
+            Ok(_) => {}
+            Err(error) => return Err(cannot(error.to_string())),
+        }
+        tokio::time::sleep(FORM_POLL).await;
+    }
+}
+
+/// A cluster of child processes, which ends with its value.
+pub struct Servers {
+    plan: Plan,
+    runtime: tokio::runtime::Runtime,
+    children: Vec<Child>,
+    master: String,
+    /// Removed after the children have ended.
+    directory: Directory,
+}
+
+impl Servers {
+    /// Starts the servers and waits until clients can join.
+    pub fn start(plan: &Plan) -> Result<Servers, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime =
+            runtime.map_err(|error| Failure::operation(format!("cannot start: {error}")))?;
+        let directory = Directory::create()?;
+        let mut servers = Servers {
+            plan: plan.clone(),
+            runtime,
+            children: Vec::new(),
+            master: String::new(),
+            directory,
+        };
+        let Servers { runtime, children, directory, .. } = &mut servers;
+        servers.master = runtime.block_on(start(plan, 0, directory, children))?.master;
+        Ok(servers)
+    }
+
+    /// Host and port of the master.
+    pub fn master(&self) -> &str {
+        &self.master
+    }
+
+    /// Starts one more memory node, and waits until its ports are open.
+    pub fn add_memory_node(&mut self) -> Result<(), Failure> {
+        let arguments = self.plan.node_arguments(&self.directory, &self.master);
+        let name = format!("memory node {}", self.children.len() - 1);
+        // A child needs the runtime from its beginning.
+        let added = self.runtime.block_on(async {
+            let mut child = Child::spawn(&name, 0, &arguments)?;
+            let announced = child.announcement().await;
+            announced.map(|_| child)
+        });
+        self.children.push(added?);
+        Ok(())
+    }
+
+    /// Kills the memory node of this name (SIGKILL).
+    pub fn kill(&mut self, name: &str) -> Result<(), Failure> {
+        let child = self.children.iter_mut().find(|child| child.name() == name);
+        child.ok_or_else(|| Failure::usage(format!("no server is called {name}")))?.kill()
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        self.runtime.block_on(child::stop_all(std::mem::take(&mut self.children)));
+    }
+}
