@@ -3,7 +3,7 @@
 //!
 //! A [`Plan`] says what cluster. [`start`] starts its servers as children that run this same
 //! executable, on loopback addresses, with their files in a private [`Directory`]; each says where it
-//! is with an [announcement](announcement). [`Servers`] also owns what it started, and ends it.
+//! is with an [`announcement`]. [`Servers`] also owns what it started, and ends it.
 //!
 //! No server outlives its parent: it ends when its standard input does (`--stop-with-stdin`), and
 //! the system closes that input whatever the parent died of.
