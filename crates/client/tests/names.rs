@@ -4,7 +4,7 @@
 use std::io;
 
 use fusee_client::status::{MemberState, MemberStatus, Reconfiguration, Recovery, RecoveryTimes};
-use fusee_client::view::{Change, Member, Place, Region, RegionChange, Scheme, Stage, Subtable};
+use fusee_client::view::{Change, Member, Place, Region, RegionChange, Stage, Subtable};
 use fusee_client::{
     AttachCause, AttachError, ClientId, ClusterId, ConnectError, Damage, Error, FabricChoice,
     FabricKind, MnId, Outcome, RdmaError, Role, RpcError, SizeClass, SurveyError, UnknownFabric,
@@ -81,7 +81,7 @@ fn parts_of_views_and_reports_are_named() {
     fn named<T>() -> bool {
         !std::any::type_name::<T>().is_empty()
     }
-    assert!(named::<(Member, Region, Subtable, Place, Scheme)>());
+    assert!(named::<(Member, Region, Subtable, Place)>());
     assert!(named::<(Change, RegionChange, Stage)>());
     assert!(named::<(MemberState, MemberStatus, Reconfiguration, Recovery, RecoveryTimes)>());
     assert!(named::<(ClientId, SizeClass, Damage)>());
