@@ -73,8 +73,10 @@ type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 /// Whether bytes are, whole, the object of an entry that stands in a slot of this number.
 pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &Object<'_>) -> bool {
     let buckets = Buckets::of(object.key(), view);
-    // The log object of a DELETE is nobody's entry.
+    // The log object of a DELETE is nobody's entry. No object was put anywhere by a change of its
+    // redundancy yet, so a word that says so is damaged.
     object.opcode() != Some(Opcode::Delete)
+        && !word.is_moved()
         && word.class() == Object::class(object.key().len(), object.value().len())
         && buckets.fingerprint == word.fingerprint()
         && buckets.covers_number(slot)

@@ -571,15 +571,24 @@ impl Slabs {
     }
 
     /// As [`Slabs::end`], for an object that no CAS has mentioned. It is free again in a later epoch:
-    /// else an object could run through all generations in one.
-    pub fn give_back(&mut self, object: &Allocation) {
+    /// else an object could run through all generations in one. What was given back in earlier ones is
+    /// free now; marks are those of [`Epochs`](crate::host::Epochs).
+    pub fn give_back(
+        &mut self,
+        object: &Allocation,
+        has_passed: impl Fn(u64) -> bool,
+        mark: impl Fn() -> u64,
+    ) {
         if let Some(block) = self.block_of(object) {
             block.in_flight -= 1;
             let offset = object.address.bytes() - block.address.bytes();
             let index = block.shape.object_at(offset).expect("it was allocated here");
             match removed(Mutant::GivenBackAtOnce) {
                 true => block.free.push_front(index),
-                false => block.returned.push(index),
+                false => {
+                    block.returned.push(index);
+                    block.take_returned(has_passed, mark);
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use common::{Up, eventually, signal};
 
 /// What an object holds beside key and value.
-const OVERHEAD: u64 = 32;
+const OVERHEAD: u64 = 33;
 const KEY: u64 = 16;
 /// Values such that pairs fill objects of these sizes.
 const SMALL: u64 = 128;

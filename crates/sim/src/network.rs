@@ -239,6 +239,15 @@ impl Network {
         self.0.memories.borrow_mut().get_mut(&node).map(f)
     }
 
+    /// The identity in the header of an object that begins at a place. For checks: it takes no time.
+    pub(crate) fn identity_at(&self, place: Place) -> Option<Identity> {
+        let header = |memory: &mut Memory| {
+            let bytes = memory.pool.get(place.offset as usize..)?;
+            Object::header_identity(bytes)
+        };
+        self.with(place.node, header).flatten()
+    }
+
     /// The word at a place. For checks: it takes no time.
     ///
     /// # Panics

@@ -54,7 +54,9 @@ impl SimFabric {
                     if is_write {
                         let data = &bytes[buf.range()];
                         self.network.check_identity(self.client, Place { node, offset }, data);
-                        self.network.reuse().written(self.client, node, offset, data);
+                        let identity_at = |at| self.network.identity_at(at);
+                        let at = (node, offset);
+                        self.network.reuse().written(self.client, at, data, identity_at);
                     }
                     *left = self.pieces(offset, buf.len as usize, is_write);
                 }

@@ -36,7 +36,7 @@ fn with_bad_words(word: u64, scenario: impl AsyncFnOnce(&SimStore, Hint)) {
 /// Words that lead nowhere: an impossible class, an address outside of every region, an object of
 /// 16 MiB inside one.
 fn bad_words() -> [u64; 4] {
-    let far = Address::new((1 << 48) - 64);
+    let far = Address::new((1 << 44) - 64);
     let near = Address::new(1 << 16);
     let small = SizeClass::from_code(1).unwrap();
     [

@@ -117,7 +117,7 @@ fn whatever_stands_in_memory_recovery_ends() {
         }
         let real = blocks.len();
         // No blocks at all.
-        blocks.extend([Address::NONE, Address::new(64), Address::new((1 << 48) - 64), blocks[0]]);
+        blocks.extend([Address::NONE, Address::new(64), Address::new((1 << 44) - 64), blocks[0]]);
         for _ in 0..2 {
             let report = recovered(&rng, &cluster, store.client(), &blocks).unwrap();
             assert_eq!(report.blocks.len(), real + 3, "each once");

@@ -203,7 +203,7 @@ impl<'a> Object<'a> {
         has_header.then(|| Identity::from_word(u64_at(header, IDENTITY)))
     }
 
-    /// The size class that holds a pair of these lengths; `None` over 16 MiB.
+    /// The size class that holds a pair of these lengths; `None` over 15 MiB.
     pub fn class(key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
         SizeClass::fitting(object_bytes(key_bytes as u64, value_bytes as u64))
     }

@@ -60,17 +60,16 @@ fn what_is_given_back_comes_again_in_a_later_epoch_with_the_next_generation() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
     add(&mut slabs, grant(1, 0));
     let first = take(&mut slabs).unwrap();
-    slabs.give_back(&first);
+    slabs.give_back(&first, |_| false, || 7);
     let others: Vec<Allocation> = core::iter::from_fn(|| take(&mut slabs)).collect();
     assert!(others.iter().all(|other| other.address != first.address));
     let block = slabs.find(Address::new(BLOCK)).unwrap();
     assert_eq!((block.free_objects(), block.returned_objects(), block.prospect()), (0, 1, 1));
     assert!(!block.taken()[0] && block.taken()[1], "it belongs to nothing");
-    block.take_returned(|_| false, || 7);
+    block.take_returned(|_| false, || 8);
     assert_eq!(block.free_objects(), 0, "some may know what was there before");
-    slabs.give_back(&others[0]);
+    slabs.give_back(&others[0], |mark| mark == 7, || 9);
     let block = slabs.find(Address::new(BLOCK)).unwrap();
-    block.take_returned(|mark| mark == 7, || 8);
     assert_eq!(
         (block.free_objects(), block.returned_objects()),
         (1, 1),
@@ -145,7 +144,7 @@ fn a_block_is_lent_between_two_operations_and_used_again_however_little_is_free(
     slabs.lend(class());
     assert_eq!(slabs.offer(), (vec![], vec![]), "an operation uses an object of it");
     slabs.take_back(&[]);
-    slabs.give_back(&first);
+    slabs.give_back(&first, |_| false, || 0);
     assert_eq!(slabs.offer().0[0].marked, None, "nobody else knows what is free");
     pass(&mut slabs);
     assert_eq!(slabs.offer().0[0].marked, None, "nor now");
@@ -229,7 +228,7 @@ fn a_header_goes_with_every_object_until_it_is_written() {
     let block = Address::new(BLOCK);
     assert!(!slabs.aside()[0].may_rest(), "three writes are under way");
     [first, second].iter().for_each(|object| slabs.end(object));
-    slabs.give_back(&third);
+    slabs.give_back(&third, |_| false, || 0);
     assert!(slabs.aside()[0].may_rest());
     let base = Base::default();
     let header = BlockHeader { class: class(), owner: ClientId(1), first: 3, at_rest: true, base };
@@ -296,7 +295,7 @@ fn rests_say_what_was_never_allocated() {
     add(&mut slabs, grant(1, 0));
     add(&mut slabs, grant(2, 0));
     let object = take(&mut slabs).unwrap();
-    slabs.give_back(&object);
+    slabs.give_back(&object, |_| false, || 0);
     let mut rests = slabs.take_rests();
     rests.sort_by_key(|rest| rest.first);
     assert_eq!(rests.iter().map(|rest| rest.first).collect::<Vec<u32>>(), [0, 1]);

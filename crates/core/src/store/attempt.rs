@@ -28,7 +28,7 @@ use crate::host::Host;
 use crate::layout::{Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
-use crate::slab::Allocation;
+use crate::slab::{Allocation, Slabs};
 use crate::verbs::{Fabric, Ticket};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
@@ -239,9 +239,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let mut slabs = self.store.slabs.borrow_mut();
         match is_known && !removed(Mutant::IdentityUsedAgain) {
             true if attempt.step.is_mentioned() => slabs.end(&attempt.object),
-            true => slabs.give_back(&attempt.object),
+            true => self.give_back(&mut slabs, &attempt.object),
             false => {}
         }
+    }
+
+    /// No CAS has mentioned an object.
+    pub(super) fn give_back(&self, slabs: &mut Slabs, object: &Allocation) {
+        let host = &self.store.host;
+        slabs.give_back(object, |mark| host.has_passed(mark), || host.mark());
     }
 
     /// The slot's place on each backup, in order.

@@ -13,9 +13,10 @@
 //! Besides: a bit of a free bitmap is set only where it is not, and cleared only where it is. Else it
 //! is carried into its neighbour.
 //!
-//! *Generations never restart.* Each life of an object takes an epoch at least, no two objects are
-//! written with one identity, and none comes back within a window of epochs after it stood in a slot
-//! or in an object. That needs somebody to say which epoch it is: the master, in what it answers.
+//! *Generations never restart.* Each life of an object takes an epoch at least, no object is written
+//! with an identity that stands in another one on any replica, and none comes back within a window of
+//! epochs after it stood in a slot or in an object. That needs somebody to say which epoch it is: the
+//! master, in what it answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,8 +44,8 @@ struct Life {
 #[derive(Default)]
 pub(crate) struct Reuse {
     view: Option<View>,
-    /// The newest epoch, if anybody has told one.
-    epoch: Option<u64>,
+    /// The newest epoch; 0 if nobody has told one, and then nothing is known of windows.
+    epoch: u64,
     /// By address: the life that was written last.
     lives: BTreeMap<u64, Life>,
     /// In which epoch an identity stood last, of those that do not any more.
@@ -69,45 +70,44 @@ impl Reuse {
 
     /// This is the newest epoch, or an earlier one.
     pub fn epoch(&mut self, epoch: u64) {
-        self.epoch = self.epoch.max(Some(epoch));
+        self.epoch = self.epoch.max(epoch);
     }
 
     /// An identity stood somewhere until now.
     fn has_stood(&mut self, identity: Identity) {
-        if let Some(epoch) = self.epoch {
-            self.stood.insert(identity, epoch);
-        }
+        self.stood.insert(identity, self.epoch);
     }
 
     /// An object is written, or a part of it.
     ///
     /// # Panics
     /// If a word comes back too early.
-    fn lives(&mut self, who: ClientId, address: u64, header: &[u8]) {
-        let (Some(epoch), Some(identity)) = (self.epoch, Object::header_identity(header)) else {
-            return;
-        };
+    fn lives(&mut self, who: ClientId, address: u64, header: &[u8], stands: bool) {
+        let Some(identity) = Object::header_identity(header) else { return };
+        let epoch = self.epoch;
         let at = Address::new(address);
         let Some(generation) = identity.generation_at(at) else { return };
         let crc = header.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
         let life = Life { identity, crc, since: epoch };
         if let Some(known) = self.lives.get(&address).copied() {
             if known.identity == identity {
+                // What came to nodes alone that are lost is forgotten.
                 assert!(
-                    known.crc == crc,
+                    known.crc == crc || !stands,
                     "{who} writes another object to {at} with generation {generation}"
                 );
+                self.lives.insert(address, Life { since: known.since, ..life });
                 return;
             }
             assert!(
-                known.since < epoch,
+                known.since < epoch || epoch == 0,
                 "{who} uses {at} twice in epoch {epoch}, with generation {generation} now"
             );
             self.has_stood(known.identity);
         }
         let stood = self.stood.get(&identity).copied();
         assert!(
-            stood.is_none_or(|stood| stood + WINDOW_EPOCHS <= epoch),
+            epoch == 0 || stood.is_none_or(|stood| stood + WINDOW_EPOCHS <= epoch),
             "{who} writes {at} with generation {generation} in epoch {epoch}, which stood in {stood:?}"
         );
         self.lives.insert(address, life);
@@ -169,11 +169,17 @@ impl Reuse {
         assert!(is_good, "{place:?}, at {offset} of its block: {add:#x} is added to {old:#x}");
     }
 
-    /// Somebody begins to write to a node's memory.
+    /// Somebody begins to write to a node's memory, where `identity_at` says what stands.
     ///
     /// # Panics
-    /// If memory is used again that a running operation may know.
-    pub fn written(&mut self, who: ClientId, node: MnId, offset: u64, bytes: &[u8]) {
+    /// If memory is used again that a running operation may know, or an identity too early.
+    pub fn written(
+        &mut self,
+        who: ClientId,
+        (node, offset): (MnId, u64),
+        bytes: &[u8],
+        identity_at: impl Fn(Place) -> Option<Identity>,
+    ) {
         let Some((start, in_block)) = self.in_block(Place { node, offset }) else { return };
         let block_bytes = self.view.as_ref().expect("it has blocks").geometry.block_bytes;
         if in_block < BLOCK_HEADER_BYTES + bitmap_bytes(block_bytes) {
@@ -196,8 +202,10 @@ impl Reuse {
         }
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
         self.used.insert(start, bytes.len() as u64);
-        self.lives(who, start, header);
         let identity = Object::header_identity(header);
+        let replicas = self.replicas_of(Place { node, offset });
+        let stands = replicas.into_iter().any(|at| identity_at(at) == identity);
+        self.lives(who, start, header, stands);
         let known = self.free.get(&start).copied();
         // Who completes an object of a dead client writes the same once more.
         let Some((since, _)) = known.filter(|(_, left)| *left != identity) else { return };
