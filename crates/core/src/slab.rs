@@ -16,7 +16,7 @@
 //! An object that was allocated is free again in one of two ways: no CAS has mentioned it, so it is
 //! given back ([`Slabs::give_back`]); or its bit in the block's free bitmap was set. Either way it is
 //! allocated again when every operation has ended that had begun before, with the next generation,
-//! so that what was there before is never taken for it ([`generations`]).
+//! so that what was there before is never taken for it (`slab/generations.rs`).
 //!
 //! [`store`]: crate::store
 
@@ -83,7 +83,7 @@ pub struct Rest {
     /// From this object on none was ever allocated; the number of its objects if all were.
     pub first: u32,
     /// With the view since which its free bitmap is where it is, if that tells which of the others
-    /// are free ([`Region::led_since`](crate::view::Region::led_since)). If not, or if the bitmap is
+    /// are free ([`Region::led_since`](crate::data::Region::led_since)). If not, or if the bitmap is
     /// elsewhere since, only a look at the whole index does.
     pub marked: Option<u64>,
 }
@@ -97,7 +97,7 @@ pub(crate) const USED_AGAIN_AT: u32 = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// The bitmap: that of the place that leads the region since this view
-    /// ([`Region::led_since`](crate::view::Region::led_since)).
+    /// ([`Region::led_since`](crate::data::Region::led_since)).
     pub led_since: u64,
     /// When they had been seen ([`Epochs::mark`](crate::host::Epochs::mark)).
     pub mark: u64,
@@ -345,7 +345,30 @@ impl Block {
 
     /// Whether it would wait for a whole window on its way back to the pool, and can be used as it is.
     pub fn is_better_kept(&self) -> bool {
-        self.generations.is_known() && !self.generations.has_base()
+        self.generations.is_known() && self.generations.is_apart()
+    }
+
+    /// Whether nobody may use it before a later epoch than this: it was emptied without a base.
+    pub fn waits_for_its_window(&self, epoch: u64) -> bool {
+        self.generations.waits(epoch)
+    }
+
+    /// Whether its header was read, whatever it says.
+    pub fn is_read(&self) -> bool {
+        !self.generations.is_open()
+    }
+
+    /// Whether no header tells anything of it.
+    pub fn is_lost(&self) -> bool {
+        self.is_read() && !self.generations.is_known()
+    }
+
+    /// It was to be emptied, and that failed: of its objects some are zeros, some are not.
+    pub fn forget(&mut self) {
+        (self.free, self.returned, self.waiting) = (VecDeque::new(), Vec::new(), None);
+        self.generations.forget();
+        self.scrubbed = None;
+        self.begin_doubt(Doubt::Open);
     }
 
     /// Begins to empty the block, in this epoch. Its header says that before the first zero is written.
@@ -697,7 +720,8 @@ impl Slabs {
     /// Whether a block is about to become free, for others as well, and is not offered.
     pub(crate) fn ripens(&self) -> bool {
         let is_compared = |b: &Block| matches!(b.doubt, Doubt::Compared { .. });
-        let ripens = |b: &Block| b.scrubbed.is_some() || is_compared(b) || b.is_free();
+        let comes = |b: &Block| b.scrubbed.is_some() && b.not_before() == 0;
+        let ripens = |b: &Block| comes(b) || is_compared(b) || b.is_free() && b.scrubbed.is_none();
         self.aside.iter().any(|block| !block.offered && ripens(block))
     }
 

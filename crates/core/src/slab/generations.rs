@@ -14,7 +14,9 @@
 //! The header says so before the first zero is written, so an owner may die anywhere. Who takes a
 //! block over counts lives from the base on, by what stands in the objects' headers. That cannot tell
 //! 3 lives from 515; so before an object has more than [`TOLD`] lives the header says that the block
-//! is *wrapped*, and such a block has no base at its end, unless its owner has counted them all.
+//! is *wrapped*, and such a block has no base at its end, unless its owner has counted them all. It
+//! says so twice, and first when an object has had half as many: a header without it that is still on
+//! its way then has come, or never will, when the second is posted.
 //!
 //! `spec/Generations.tla` has all of this.
 
@@ -56,6 +58,8 @@ pub(crate) struct Generations {
     lives: Vec<u16>,
     /// Whether the header says, or is about to say, that lives cannot be told from it.
     wrapped: bool,
+    /// Whether it says so for the second time.
+    is_told: bool,
     /// Whether the owner cannot tell how far the objects are apart.
     is_wide: bool,
 }
@@ -92,12 +96,29 @@ impl Generations {
     pub fn unread(allocated: u32) -> Generations {
         let lives = vec![UNKNOWN; allocated as usize];
         let state = State::Unread { not_before: 0 };
-        Generations { state, base: 0, lives, wrapped: false, is_wide: false }
+        Generations { state, base: 0, lives, wrapped: false, is_told: false, is_wide: false }
     }
 
     /// Whether objects may be allocated.
     pub fn is_known(&self) -> bool {
         self.state == State::Known
+    }
+
+    /// Whether the header was read, and says that nobody may use the block before a later epoch than
+    /// this.
+    pub fn waits(&self, epoch: u64) -> bool {
+        matches!(self.state, State::Unread { not_before } if not_before > epoch)
+    }
+
+    /// Whether the header is yet to be read.
+    pub fn is_open(&self) -> bool {
+        matches!(self.state, State::Unread { .. })
+    }
+
+    /// Nothing is known any more: what stands in the block and in its header is to be read.
+    pub fn forget(&mut self) {
+        self.lives.fill(UNKNOWN);
+        self.state = State::Unread { not_before: 0 };
     }
 
     /// Whether the header is to be read in this epoch.
@@ -107,6 +128,10 @@ impl Generations {
 
     /// The headers were read in this epoch.
     pub fn read(&mut self, headers: &Headers, epoch: u64) {
+        if !self.is_open() {
+            return;
+        }
+        self.is_told = false;
         self.state = match headers {
             Headers::None => State::Known,
             Headers::Damaged => State::Lost,
@@ -156,15 +181,18 @@ impl Generations {
             *lives -= 64 * Slot::GENERATIONS;
             self.is_wide = true;
         }
-        let wraps = *lives > TOLD && !self.wrapped;
-        self.wrapped |= wraps;
-        (generation, wraps)
+        let is_first = *lives > TOLD / 2 && !self.wrapped;
+        let is_second = *lives > TOLD && !self.is_told;
+        self.wrapped |= is_first || is_second;
+        self.is_told |= is_second;
+        (generation, is_first || is_second)
     }
 
     /// What stands in the replicas of an object: the generation in each header that names the object.
     /// They differ if a client died that had guessed, or within a WRITE: the next one stands in none,
     /// so that nobody ever takes what was left there for what is written next.
     pub fn learn(&mut self, object: u32, standing: impl Iterator<Item = Option<u16>>) {
+        debug_assert!(!self.is_open(), "the header comes first");
         let Some(lives) = self.lives.get_mut(object as usize) else { return };
         let ahead = |generation: u16| {
             let next = generation + 1 + Slot::GENERATIONS - self.base;
@@ -201,18 +229,22 @@ impl Generations {
             let waits = if removed(Mutant::EmptiedDoesNotWait) { 0 } else { WINDOW_EPOCHS + 1 };
             self.state = State::Unread { not_before: epoch + waits };
         }
-        self.is_wide = false;
+        (self.is_wide, self.is_told) = (false, false);
         self.lives.fill(0);
     }
 
     /// Whether the block can go back to the pool without a wait.
     pub fn has_base(&self) -> bool {
-        let mut used = self.lives.iter().filter(|lives| **lives > 0);
-        let Some(first) = used.next() else { return self.is_known() && !self.is_wide };
+        self.is_known() && !self.lives.contains(&UNKNOWN) && !self.is_apart()
+    }
+
+    /// Whether the objects are too far apart for a base, or may be.
+    pub fn is_apart(&self) -> bool {
+        let mut used = self.lives.iter().filter(|lives| **lives > 0 && **lives != UNKNOWN);
+        let Some(first) = used.next() else { return self.is_wide };
         let (least, most) =
             used.fold((*first, *first), |(least, most), n| (least.min(*n), most.max(*n)));
-        let is_narrow = most - least <= SPREAD || removed(Mutant::LaggardsForgotten);
-        self.is_known() && !self.is_wide && most != UNKNOWN && is_narrow
+        self.is_wide || most - least > SPREAD && !removed(Mutant::LaggardsForgotten)
     }
 }
 
@@ -243,11 +275,8 @@ mod tests {
         let mut generations = fresh();
         generations.push();
         for life in 0..2000 {
-            assert_eq!(
-                generations.next(0),
-                (life % Slot::GENERATIONS, life == TOLD),
-                "life {life}"
-            );
+            let is_told = life == TOLD / 2 || life == TOLD;
+            assert_eq!(generations.next(0), (life % Slot::GENERATIONS, is_told), "life {life}");
         }
         assert!(generations.base().is_wrapped);
     }
@@ -279,7 +308,7 @@ mod tests {
         assert!(generations.is_unread(base.not_before));
         // Whoever has it then.
         let mut next = known(base, 0);
-        assert!(!next.is_known());
+        assert!(!next.is_known() && next.waits(base.not_before - 1));
         next.read(&Headers::Base(base), base.not_before);
         assert!(next.is_known() && next.has_base() && !next.base().is_wrapped);
     }
@@ -297,6 +326,14 @@ mod tests {
         assert!(generations.is_unknown(4));
         generations.learn(4, [Some(510)].into_iter());
         assert!(generations.has_base());
+
+        // A block that could not be emptied: what stands there counts.
+        generations.forget();
+        generations.read(&Headers::Base(base), 0);
+        assert!(generations.is_unknown(4) && !generations.has_base() && !generations.is_apart());
+        // Late headers change nothing.
+        generations.read(&Headers::Damaged, 0);
+        assert!(generations.is_known());
 
         let wrapped = Base { is_wrapped: true, ..base };
         let mut generations = known(wrapped, 1);

@@ -50,6 +50,8 @@ use crate::view::{MAX_REPLICAS, Place, View};
 pub(super) const MARKED_TOGETHER: usize = 64;
 /// Blocks that one look goes to.
 const LOOKED_AT_TOGETHER: usize = 8;
+/// Blocks of a session that wait for a window together.
+const WAITING_TOGETHER: usize = 4;
 /// Bytes that are overwritten in one WRITE.
 const CHUNK_BYTES: u64 = 1 << 20;
 
@@ -237,10 +239,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if short {
             self.compare_doubtful().await;
         }
+        let epoch = self.host.epoch();
         let waits = |b: &Block| {
             let is_of_use = b.is_free() || b.is_worth_collecting(class, least);
             ((self.is_ripening(b) || b.returned_objects() > 0) && is_of_use)
-                || b.scrubbed.is_some()
+                || (b.scrubbed.is_some() && !b.waits_for_its_window(epoch))
                 || *b.doubt() != Doubt::None
                 || !b.is_quiet()
         };
@@ -365,11 +368,22 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Whether an emptied block must not be used yet. Then somebody waits for later epochs.
     fn waits_for_its_window(&self, block: Address) -> bool {
+        let epoch = self.host.epoch();
         let mut slabs = self.slabs.borrow_mut();
-        let waits = |b: &&mut Block| b.not_before() > self.host.epoch();
+        let waits = |b: &&mut Block| b.waits_for_its_window(epoch);
         let Some(found) = slabs.aside_at(block).filter(waits) else { return false };
         found.scrubbed = Some(Scrub::Done(self.host.mark()));
         true
+    }
+
+    /// Whether some block waits for its window. Then somebody wants later epochs.
+    pub(super) fn any_waits_for_its_window(&self) -> bool {
+        let epoch = self.host.epoch();
+        let waits = self.slabs.borrow().aside().iter().any(|b| b.waits_for_its_window(epoch));
+        if waits {
+            self.host.mark();
+        }
+        waits
     }
 
     /// Reads the headers of blocks from which nothing can be allocated before.
@@ -400,14 +414,23 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut blocks = Vec::new();
         let is_ripe = |b: &Block| b.seen.as_ref().is_none_or(|seen| self.is_ripe(seen));
         let free = |b: &&Block| b.is_free() && *b.doubt() == Doubt::None && is_ripe(b);
+        let epoch = self.host.epoch();
+        let waiting = slabs.aside().iter().filter(|b| b.waits_for_its_window(epoch)).count();
+        let mut may_wait = WAITING_TOGETHER.saturating_sub(waiting);
         for block in slabs.aside().iter().filter(free) {
             let is_other = short && block.class != class;
-            // Without a base it would wait long: its own class can use it at once.
-            let is_better_kept = block.scrubbed.is_none() && block.is_better_kept() && !is_other;
-            if is_better_kept {
+            if block.scrubbed.is_none() && !block.is_read() {
+                // It may have to wait, and would begin to anew.
                 continue;
             }
-            let is_kept = kept.contains(&block.class) || is_other;
+            if block.scrubbed.is_none() && (block.is_better_kept() || block.is_lost()) {
+                // Its own class can use it at once, and it would wait long.
+                if !block.is_lost() && !is_other || may_wait == 0 {
+                    continue;
+                }
+                may_wait -= 1;
+            }
+            let is_kept = kept.contains(&block.class) || is_other || block.is_lost();
             match is_kept || block.scrubbed.is_some() {
                 true => blocks.push((block.address, block.scrubbed)),
                 false => kept.push(block.class),
@@ -715,7 +738,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let mark = self.store.host.mark();
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
-            found.scrubbed = is_good.then_some(Scrub::Done(mark));
+            match is_good {
+                true => found.scrubbed = Some(Scrub::Done(mark)),
+                false => found.forget(),
+            }
         }
     }
 

@@ -39,6 +39,8 @@ const ASKED_TOGETHER: u32 = 8;
 /// So often nobody has anything to hand on, and nothing of the session's own is left to wait for, before
 /// there is no memory; once, if besides nobody did anything by which memory becomes free.
 const ASKED_IN_VAIN: u32 = 4;
+/// Who waits for the window of a block asks again after so many pauses.
+const ASKED_EVERY: u32 = 32;
 /// A wait for others counts as so many pauses.
 const PAUSES_PER_WAIT: u32 = 10;
 /// So often a DELETE pauses until a block can be used again: some 50 ms.
@@ -163,6 +165,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     self.await_others().await;
                     attempt += PAUSES_PER_WAIT;
                     asked = self.ask(class, to_delete, view).await?;
+                }
+                // Something comes in some seconds. Until then others may have returned something.
+                Left::Nothing if asked == Asked::Nothing && self.any_waits_for_its_window() => {
+                    if attempt % ASKED_EVERY == 0 {
+                        asked = self.ask(class, to_delete, view).await?;
+                    }
                 }
                 Left::Nothing if asked == Asked::Nothing => {
                     if !self.doubt_all() {

@@ -116,6 +116,12 @@ pub fn emptied(seed: u64) {
 /// follows their generation is what stood in that one a moment before: the block waits.
 pub fn laggard(seed: u64) {
     let lives = Lives::new(seed);
+    far_apart(&lives);
+    let epochs = lives.uses_for_another_class(WINDOW_EPOCHS + 64);
+    assert!(epochs >= WINDOW_EPOCHS, "it has waited for {epochs} only");
+}
+
+fn far_apart(lives: &Lives) {
     for key in [b"a", b"b"] {
         run(lives.store.insert(key, &VALUE)).expect("there is room");
     }
@@ -124,8 +130,6 @@ pub fn laggard(seed: u64) {
     assert!(lives.header().base.is_wrapped);
     lives.delete(b"a");
     lives.delete(b"b");
-    let epochs = lives.uses_for_another_class(WINDOW_EPOCHS + 64);
-    assert!(epochs >= WINDOW_EPOCHS, "it has waited for {epochs} only");
 }
 
 /// The owner of a block dies when it has emptied it. Who has the block next knows nothing but what its header
@@ -135,6 +139,21 @@ pub fn dies_when_it_is_empty(seed: u64) {
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
     (0..20).for_each(|_| lives.update(b"a"));
     lives.delete(b"a");
+    let epochs = dies_and_is_inherited(lives);
+    assert!(epochs < 64, "nothing was to wait for a window: {epochs}");
+}
+
+/// The same, of a block that waits for its window. Who has it next is short of its own class, and waits as
+/// well, and for no more than what is left.
+pub fn inherited_while_it_waits(seed: u64) {
+    let lives = Lives::new(seed);
+    far_apart(&lives);
+    let epochs = dies_and_is_inherited(lives);
+    assert!((WINDOW_EPOCHS - 64..WINDOW_EPOCHS + 64).contains(&epochs), "{epochs} epochs");
+}
+
+/// How many epochs passed before somebody else could use the block.
+fn dies_and_is_inherited(lives: Lives) -> u64 {
     {
         lives.lets_pass(64);
         let mut insert: Pin<Box<dyn Future<Output = _> + '_>> =
@@ -158,8 +177,10 @@ pub fn dies_when_it_is_empty(seed: u64) {
     its.grant_rest(class(), block(stage, 0), 3);
     its.grant(log_class(), block(stage, 2), None);
     let lives = Lives { stage: stage.clone(), store: next, script: its };
-    lives.lets_pass(64);
-    run(lives.store.insert(b"y", &VALUE)).expect("all of the block is free");
+    let before = lives.script.epoch();
+    lives.lets_pass(WINDOW_EPOCHS + 64);
+    run(lives.store.insert(b"y", &VALUE)).expect("all of the block is free before long");
+    lives.script.epoch() - before
 }
 
 fn class() -> SizeClass {
