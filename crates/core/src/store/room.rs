@@ -270,6 +270,30 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.slabs.borrow_mut().doubt_all()
     }
 
+    /// Whether a class has a block whose header is yet to be read.
+    fn has_unread(&self, class: SizeClass) -> bool {
+        let epoch = self.host.epoch();
+        self.slabs.borrow_mut().blocks().any(|b| b.class == class && b.is_unread(epoch))
+    }
+
+    /// Waits until the headers of a class's blocks are read, or a newer view has come; whether it has.
+    async fn await_headers(&self, class: SizeClass, view: &Arc<View>) -> Result<bool, Error> {
+        for attempt in 0.. {
+            self.read_headers().await;
+            if !self.has_unread(class) {
+                return Ok(false);
+            }
+            if self.newest_view().number > view.number {
+                return Ok(true);
+            }
+            if self.host.pause(attempt).await.is_err() {
+                let waiting_for = "a memory node to show the header of a block";
+                return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
+            }
+        }
+        unreachable!("the loop ends by return")
+    }
+
     /// Adds a block, unless a newer view comes or there is none.
     async fn ask_for_block(
         &self,
@@ -277,6 +301,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         to_delete: bool,
         view: &Arc<View>,
     ) -> Result<Asked, Error> {
+        // Else one block after the other would come from a memory node that answers, and none be of use.
+        if self.has_unread(class) && self.await_headers(class, view).await? {
+            return Ok(Asked::NewerView);
+        }
         // Acts by this view until the block is recorded on all replicas: none is added meanwhile that
         // would not know of it.
         let (mut acts, newest) = Acts::new(self);
@@ -304,7 +332,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if !self.slabs.borrow_mut().add_block(class, grant) {
             return Err(Error::Corrupt { what: "a granted block has no room for one object" });
         }
-        self.read_headers().await;
+        if self.await_headers(class, view).await? {
+            return Ok(Asked::NewerView);
+        }
         self.pool_was_empty.set(grant.pool_is_empty);
         Ok(if grant.pool_is_empty { Asked::LastBlock } else { Asked::Block })
     }
