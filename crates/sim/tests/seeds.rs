@@ -34,3 +34,10 @@ fn nothing_goes_wrong_any_more_when_a_run_is_judged() {
     holds(Scenario::Elastic, 7_808_785, None, None);
     holds(Scenario::Elastic, 7_804_564, None, None);
 }
+
+/// A block whose header could not be read, since a memory node was silent, was no reason not to ask for the next
+/// one: regions were added without an end.
+#[test]
+fn a_session_asks_for_no_block_before_it_knows_the_last_one() {
+    holds(Scenario::Unsteady, 94, None, None);
+}
