@@ -22,6 +22,11 @@
 (* freed or overwritten last.  Nobody else needs to know: nothing here     *)
 (* decides by `knows`, by `life` or by `bad`.                              *)
 (*                                                                         *)
+(* The block has more objects, of which only one thing is of interest:     *)
+(* that one is taken into use, so that the header says what recovery has   *)
+(* to walk through.  What is zeros there, and not told to have been        *)
+(* allocated, is as good as new for whoever comes next.                    *)
+(*                                                                         *)
 (* What a round does is Snapshot.tla's: a word is replaced in one step.    *)
 (* What a keeper may say of its session is Gate.tla's: a pulse is one step.*)
 (***************************************************************************)
@@ -89,8 +94,11 @@ Init ==
             given |-> [s \in Sessions |-> <<>>],     \* what it was given: <<owner, new, marked>>
             limbo |-> [s \in Sessions |-> <<>>],     \* the same, under the name of one that lives
             heard |-> [s \in Sessions |-> 0]]        \* the serial of what it handed on last
-  /\ obj = [life |-> 0, slot |-> 0, mark |-> FALSE, written |-> FALSE, knows |-> {}, bad |-> FALSE,
+  /\ obj = [life |-> 0, slot |-> 0, mark |-> FALSE, knows |-> {}, bad |-> FALSE,
             lived |-> FALSE,                         \* something was there since there were zeros
+            bytes |-> FALSE,                         \* it is not zeros
+            header |-> "none",                       \* of the block: none, use, rest
+            told |-> FALSE,                          \* by the header: it had been allocated
             lost |-> FALSE,                          \* a mark was lost with a session
             hv |-> "new", e |-> Idle]                \* what the holder knows, and since which epoch
   /\ ep = [newest |-> 1, job |-> Idle,
@@ -349,12 +357,17 @@ ReturnGiven(m, s) ==
        THEN IF Has("limbo") THEN [q EXCEPT !.limbo[g[1]] = g] ELSE Keep(q, g[1], g[2], g[3])
   ELSE Keep(q, g[1], g[2], g[3])
 
+\* No operation of the owner is under way in the block, and the header says so: Op::put_to_rest.
+AtRestNow(o) ==
+  IF Has("the owner marks at rest") THEN [o EXCEPT !.header = "rest", !.told = o.hv # "new"] ELSE o
+
 Leave(s) ==
   /\ May(s) /\ ep.op[s] = Idle
   /\ ep.freed[s] = Idle
   /\ ses' = [ses EXCEPT ![s].st = "leaving"]
   /\ obj' = IF ses[s].held /\ obj.hv \in {"free", "zeros"}
-            THEN [obj EXCEPT !.mark = TRUE, !.hv = "taken"] ELSE obj     \* Store::leave
+            THEN [AtRestNow(obj) EXCEPT !.mark = TRUE, !.hv = "taken"]     \* Store::leave
+            ELSE obj
   /\ UNCHANGED <<tab, fence, late, lateOn, mas, ep, n>>
 
 \* Whether it knows all that the tables say, or asks all members: BlockSource::is_settled.
@@ -407,6 +420,11 @@ Read(s) ==
   /\ ses' = [ses EXCEPT ![s].st = "reading", ![s].shown = {m \in Nodes : tab[m] = s}]
   /\ UNCHANGED <<tab, fence, late, lateOn, mas, obj, ep, n>>
 
+\* What recovery takes for new: Recovery::walk.
+IsNew ==
+  LET told == obj.told /\ (obj.header = "rest" \/ Has("headers tell what was allocated"))
+  IN ~told /\ ~obj.bytes
+
 \* What is its everywhere goes to others; what is its on some replicas is whose the others say.
 Recover(s) ==
   LET shown == ses[s].shown
@@ -414,12 +432,12 @@ Recover(s) ==
       other == Min(Nodes \ shown)
       told  == mas.left = s
       kept(free) == IF owned /\ ~free /\ ~told
-                    THEN Keep(IsHad(mas, s), s, ~obj.written, FALSE)
+                    THEN Keep(IsHad(mas, s), s, IsNew, FALSE)
                     ELSE IF owned THEN IsHad(mas, s) ELSE mas
   IN
   /\ ses[s].st = "reading"
   \* One to which nobody has written goes back to the pool.
-  /\ \E free \in (IF Objects THEN {owned /\ ~obj.written} ELSE {FALSE, owned}) :
+  /\ \E free \in (IF Objects THEN {owned /\ obj.header = "none"} ELSE {FALSE, owned}) :
      \* It begins again where the tables have changed meanwhile: one job recovers several clients.
      /\ IF shown # {m \in Nodes : tab[m] = s} /\ (free \/ (~owned /\ Has("recovery reads again")))
         THEN /\ ses' = [ses EXCEPT ![s].st = "crashed"]
@@ -451,12 +469,30 @@ End(s) ==
   /\ obj' = [obj EXCEPT !.knows = @ \ {s}]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, n>>
 
+\* The header with which an object comes that is taken into use.
+InUse(o) == [o EXCEPT !.header = "use", !.told = o.hv # "new" \/ (o.header = "use" /\ @)]
+
+\* The holder's operation takes another object of the block.
+UseOther(s) ==
+  /\ ses[s].st = "open" /\ ses[s].held /\ ep.op[s] # Idle
+  /\ obj.header # "use" /\ obj.hv # "zeros"
+  /\ obj' = InUse(obj)
+  /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep, n>>
+
+\* The holder's operation takes the object, and nothing comes of that: it was given back before any of it
+\* was written, or its operation was dropped.
+TakeInVain(s) ==
+  /\ ses[s].st = "open" /\ ses[s].held /\ ep.op[s] # Idle
+  /\ obj.hv = "new" /\ ~obj.bytes
+  /\ \E hv \in {"free", "taken"} : obj' = [InUse(obj) EXCEPT !.hv = hv]
+  /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep, n>>
+
 \* The holder's operation takes the object, and its word comes into the slot.
 Write(s) ==
   /\ ses[s].st = "open" /\ ses[s].held /\ ep.op[s] # Idle
   /\ obj.hv \in {"new", "free"} /\ obj.life < MaxLives
-  /\ obj' = [obj EXCEPT !.life = @ + 1, !.slot = obj.life + 1, !.hv = "taken", !.e = Idle,
-                        !.written = TRUE, !.lived = TRUE,
+  /\ obj' = [InUse(obj) EXCEPT !.life = @ + 1, !.slot = obj.life + 1, !.hv = "taken", !.e = Idle,
+                        !.bytes = TRUE, !.lived = TRUE,
                         !.bad = @ \/ obj.slot # 0 \/ obj.knows # {}]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep, n>>
 
@@ -523,12 +559,13 @@ Compare(s) ==
 MarkGarbage(s) ==
   /\ Holder(s) /\ obj.hv = "compared" /\ obj.e # Idle
   /\ obj.e < Settled \/ ~Has("compared is settled")
-  /\ obj' = [obj EXCEPT !.mark = TRUE, !.hv = "seen"]
+  /\ obj' = [AtRestNow(obj) EXCEPT !.mark = TRUE, !.hv = "seen"]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep, n>>
 
 Zero(s) ==
   /\ Holder(s) /\ obj.hv = "free" /\ ep.op[s] = Idle
-  /\ obj' = [obj EXCEPT !.hv = "zeros", !.e = Idle, !.lived = FALSE, !.knows = Running]
+  /\ obj' = [obj EXCEPT !.hv = "zeros", !.e = Idle, !.lived = FALSE, !.knows = Running,
+                        !.bytes = FALSE, !.header = "rest", !.told = TRUE]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep, n>>
 
 ---------------------------------------------------------------------------
@@ -575,7 +612,7 @@ Next ==
   \/ \E s \in Sessions :
        \/ Answer(s) \/ GiveUp(s) \/ Alloc(s) \/ Find(s) \/ Return(s) \/ HandOn(s) \/ Tell(s)
        \/ Take(s) \/ Report(s) \/ Leave(s) \/ Close(s) \/ Crash(s) \/ Read(s) \/ Recover(s)
-       \/ Begin(s) \/ End(s) \/ Write(s) \/ Replace(s) \/ MayMark(s) \/ Mark(s) \/ Revoke(s)
+       \/ Begin(s) \/ End(s) \/ Write(s) \/ UseOther(s) \/ TakeInVain(s) \/ Replace(s) \/ MayMark(s) \/ Mark(s) \/ Revoke(s)
        \/ Look(s) \/ AskMaster(s) \/ TakeIn(s) \/ Doubts(s) \/ Compare(s) \/ MarkGarbage(s)
        \/ Zero(s) \/ Learn(s) \/ Pulse(s)
        \/ \E node \in Nodes : Fence(s, node)

@@ -102,6 +102,12 @@ mutants! {
     /// Of the objects that a dead client had begun to write, recovery takes for new what is complete
     /// nowhere: the next owner writes the same identities.
     TornObjectsAreNew,
+    /// Recovery takes objects for new that are zeros, though they had been allocated before.
+    ZerosAreNew,
+    /// A session marks objects of its own in blocks whose headers say that they are in use.
+    MarksInUse,
+    /// The header of a block is written before it was read: nobody learns of the base any more.
+    RestsUnread,
 
     // Who is the last writer of a round.
     /// Half of the backups count as a majority: two writers win by Rule 2.

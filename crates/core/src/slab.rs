@@ -309,9 +309,16 @@ impl Block {
         self.in_flight == 0
     }
 
-    /// Whether the header is to be told that the block is at rest.
+    /// Whether the header is to be told that the block is at rest. Not before it was read: a header has the
+    /// base, which is known from there.
     pub fn may_rest(&self) -> bool {
-        self.is_quiet() && self.written != Some(true) && self.scrubbed.is_none()
+        let is_known = self.generations.is_known() || removed(Mutant::RestsUnread);
+        self.is_quiet() && self.written != Some(true) && self.scrubbed.is_none() && is_known
+    }
+
+    /// Whether its header says on all replicas that it is at rest.
+    pub fn is_at_rest(&self) -> bool {
+        self.written == Some(true)
     }
 
     /// Of every object, whether it was allocated and is not free.
@@ -375,6 +382,11 @@ impl Block {
     pub fn begin_scrub(&mut self, epoch: u64) {
         self.generations.end_tenure(epoch);
         (self.scrubbed, self.written) = (Some(Scrub::Begun), None);
+    }
+
+    /// It is all zeros at this mark, and its header says that it is at rest.
+    pub fn end_scrub(&mut self, mark: u64) {
+        (self.scrubbed, self.written) = (Some(Scrub::Done(mark)), Some(true));
     }
 
     /// The epoch before which nobody may use the block, which is emptied.
@@ -533,6 +545,7 @@ impl Slabs {
             self.aside.extend(slab.current.replace(next));
         }
         let block = slab.current.as_mut()?;
+        let fresh = block.fresh;
         let index = match block.free.pop_front() {
             Some(index) => index,
             None => {
@@ -551,7 +564,7 @@ impl Slabs {
             // Whoever posts it may be dropped, or fail, at any time from now on.
             block.written = None;
             let (first, base) = (block.in_use_from, block.generations.base());
-            (block.address, BlockHeader { class, owner, first, at_rest: false, base })
+            (block.address, BlockHeader { class, owner, first, fresh, at_rest: false, base })
         });
         Some(Allocation { address: block.object(index), class, generation, header })
     }
@@ -741,8 +754,9 @@ impl Slabs {
     pub(crate) fn at_rest(&self, block: Address) -> Option<BlockHeader> {
         let block = self.aside.iter().find(|b| b.address == block)?;
         let (Block { class, fresh, .. }, base) = (block, block.generations.base());
-        let (class, first) = (*class, *fresh);
-        Some(BlockHeader { class, owner: self.owner, first, at_rest: true, base })
+        let (class, fresh) = (*class, *fresh);
+        let (owner, first) = (self.owner, fresh);
+        Some(BlockHeader { class, owner, first, fresh, at_rest: true, base })
     }
 }
 

@@ -337,7 +337,8 @@ proptest! {
         let (owner, first) = (ClientId(random as u32), word as u32);
         let generation = (random >> 32) as u16 % Slot::GENERATIONS;
         let base = Base { generation, is_wrapped: !at_rest, not_before: word };
-        let header = BlockHeader { class, owner, first, at_rest, base };
+        let fresh = (word >> 32) as u32;
+        let header = BlockHeader { class, owner, first, fresh, at_rest, base };
         let mut bytes = header.encode();
         prop_assert_eq!(BlockHeader::decode(&bytes), Some(header));
         bytes[bit / 8] ^= 1 << (bit % 8);

@@ -11,7 +11,7 @@ use crate::run::Run;
 use crate::scenario::Fault;
 use crate::servers::OTHER_CLUSTER;
 
-/// Injects faults until there is nothing left to disturb.
+/// Injects faults until there is nothing left to disturb, or it has been disturbed for long enough.
 pub(crate) async fn run(run: &Run) {
     let sudden = [
         Fault::ClientCrash,
@@ -36,7 +36,7 @@ pub(crate) async fn run(run: &Run) {
     while run.goes_on() {
         run.sim.sleep(rng.below_u64(2 * run.shape.fault_every_ns)).await;
         // All may have ended meanwhile, and be looked at.
-        if run.is_over.get() {
+        if run.is_over.get() || !run.is_disturbed.get() {
             return;
         }
         match rng.pick(&kinds) {

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use fusee_core::layout::{BlockHeader, HEADER_BYTES, Object};
 use fusee_core::verbs::{MnId, Op, Verb};
 use fusee_core::view::Place;
 
@@ -54,9 +55,9 @@ impl SimFabric {
                     if is_write {
                         let data = &bytes[buf.range()];
                         self.network.check_identity(self.client, Place { node, offset }, data);
-                        let identity_at = |at| self.network.identity_at(at);
                         let at = (node, offset);
-                        self.network.reuse().written(self.client, at, data, identity_at);
+                        self.network.reuse().written(self.client, at, data, &self.network);
+                        self.note_content(at, data);
                     }
                     *left = self.pieces(offset, buf.len as usize, is_write);
                 }
@@ -66,6 +67,22 @@ impl SimFabric {
                 left.is_empty()
             }
         }
+    }
+
+    /// For the trace: what a WRITE is about to put there, if that tells more than how long it is.
+    fn note_content(&self, (node, offset): (MnId, u64), data: &[u8]) {
+        let header = data.first_chunk().and_then(BlockHeader::decode);
+        let object = data.get(..HEADER_BYTES as usize).and_then(Object::header_identity);
+        if header.is_none() && object.is_none() {
+            return;
+        }
+        self.network.sim().note(&[10, node.0.into(), offset], || {
+            let who = self.client;
+            match (header, object) {
+                (Some(header), _) => format!("{who} begins {node}+{offset:#x}: {header:?}"),
+                (None, object) => format!("{who} begins {node}+{offset:#x}: {object:?}"),
+            }
+        });
     }
 
     /// Changes a word, or not; returns what it was.

@@ -89,7 +89,8 @@ pub struct Failure {
     pub history: Vec<String>,
 }
 
-/// Events after which a run counts as stuck, per operation.
+/// Events after which a run counts as stuck, per operation. After half as many nobody disturbs it any
+/// more: the promise is that everything goes on when faults end, not under any number of them.
 const EVENTS_PER_OPERATION: u64 = 3_000;
 
 /// Operations that run at once, at most; no scenario has as many clients by itself. What the check of a
@@ -150,6 +151,8 @@ pub(crate) struct Run {
     births: Cell<usize>,
     /// All clients have ended: nothing goes wrong any more.
     pub is_over: Cell<bool>,
+    /// Nothing goes wrong any more, when it is not.
+    pub is_disturbed: Cell<bool>,
     /// Until when the cluster's own master is away for long, and until when it stays from then on: it needs
     /// some leases to put anything right.
     pub master_is_away: Cell<(Nanos, Nanos)>,
@@ -206,6 +209,7 @@ impl Run {
             op_rng: named("operations"),
             clients: RefCell::default(),
             is_over: Cell::new(false),
+            is_disturbed: Cell::new(true),
             master_is_away: Cell::new((0, 0)),
             disturbances: Rc::default(),
             stop: options.stop,
@@ -230,6 +234,7 @@ impl Run {
             assert!(executor.step(), "everything waits for ever");
             self.kill_condemned();
             events.set(events.get() + 1);
+            self.is_disturbed.set(events.get() < limit / 2);
             assert!(events.get() < limit, "stuck after {limit} events");
             if events.get().is_multiple_of(EVENTS_PER_LOOK) && (self.stop)() {
                 return Ok(None);

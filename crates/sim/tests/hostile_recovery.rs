@@ -45,6 +45,7 @@ fn scribble(rng: &Rng, cluster: &Cluster, client: ClientId, block: Address) {
         class: SizeClass::from_code(code).unwrap(),
         owner: [client, ClientId(99), ClientId::NOBODY][rng.below(3)],
         first: any(&[0, 1, 7, 63, 64, 1000, u32::MAX]),
+        fresh: any(&[0, 1, 7, 63, 64, 1000, u32::MAX]),
         at_rest: rng.below(4) == 0,
         base: Base {
             generation: any(&[0, 1, 500, 511]) as u16,
@@ -224,7 +225,8 @@ fn what_a_guess_left_beside_a_newer_header_is_found() {
         let shape = BlockShape::new(geometry.block_bytes, class).unwrap();
         let header = |first| {
             let owner = dead.client();
-            BlockHeader { class, owner, first, at_rest: false, base: Base::default() }.encode()
+            let (fresh, base) = (0, Base::default());
+            BlockHeader { class, owner, first, fresh, at_rest: false, base }.encode()
         };
         put(&cluster, blocks[0], &header(9), None);
         put(&cluster, blocks[0], &header(5), Some(replica));
@@ -261,9 +263,9 @@ fn of_headers_at_rest_the_one_that_leaves_least_as_new_counts() {
         alone(&rng, async { dead.insert(b"key", b"1").await.map(drop).unwrap() });
         let class = SizeClass::from_code(1).unwrap();
         let blocks = blocks_of(&cluster, dead.client());
-        let header = |first| {
-            let owner = dead.client();
-            BlockHeader { class, owner, first, at_rest: true, base: Base::default() }.encode()
+        let header = |fresh| {
+            let (owner, first, base) = (dead.client(), fresh, Base::default());
+            BlockHeader { class, owner, first, fresh, at_rest: true, base }.encode()
         };
         put(&cluster, blocks[0], &header(5), None);
         put(&cluster, blocks[0], &header(9), Some(replica));

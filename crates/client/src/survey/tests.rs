@@ -111,6 +111,7 @@ fn give(memory: &Memory, (region, block): (u32, u32), owner: u32, marked: &[u32]
         class: class(),
         owner: ClientId(owner),
         first: 0,
+        fresh: 0,
         at_rest: false,
         base: Base::default(),
     };
@@ -225,6 +226,7 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
         class: SizeClass::MAX,
         owner: ClientId(7),
         first: 0,
+        fresh: 0,
         at_rest: true,
         base: Base::default(),
     };
@@ -271,8 +273,9 @@ fn random_bytes_are_survived() {
             let (entry, at) = places(0, block);
             memory.put(entry, &(random() % 200).max(1).to_le_bytes());
             let class = SizeClass::from_code((random() % 127 + 1) as u8).unwrap();
-            let (owner, first) = (ClientId(random()), random());
-            let header = BlockHeader { class, owner, first, at_rest: false, base: Base::default() };
+            let (owner, first, fresh) = (ClientId(random()), random(), random());
+            let base = Base::default();
+            let header = BlockHeader { class, owner, first, fresh, at_rest: false, base };
             memory.put(at, &header.encode());
         }
         expect_sums(&read(&memory, &owners(&[7])).unwrap());

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! block         | header 64 | free bitmap | objects of one size class |
-//! block header  | magic 4 | class 1 | state 1 | base 2 | owner 4 | first 4 | not before 8 | zeros 36 | crc 4 |
+//! block header  | magic 4 | class 1 | state 1 | base 2 | owner 4 | first 4 | not before 8 | fresh 4 | zeros 32 | crc 4 |
 //! base          | generation 9 bits | zeros 6 bits | wrapped 1 bit |
 //! ```
 //!
 //! A block belongs to one client and holds objects of one size class. Its header tells recovery
 //! whose it is, and whether the owner may have writes under way in it: a block *in use* is walked
-//! from its first object that may be, one *at rest* is not: it says from where on it is new. The
+//! from its first object that may be, one *at rest* is not. Both say from where on it is new. The
 //! *base* is the generation with which objects begin that nothing else is known of.
 //!
 //! The free bitmap (P §4.4) has one bit for every 64 bytes of the block, of which the one where an
@@ -35,9 +35,11 @@ pub struct BlockHeader {
     pub class: SizeClass,
     /// The client that allocates from it.
     pub owner: ClientId,
-    /// In use: the first object that the owner may have allocated since the block is. At rest: from this
-    /// object on none was ever allocated.
+    /// The first object that the owner may have allocated since the block is in use. At rest: as
+    /// `fresh`.
     pub first: u32,
+    /// From this object on none had ever been allocated when the header was written.
+    pub fresh: u32,
     /// No write of the owner is under way whose object lies here, and none begins before the
     /// header says otherwise.
     pub at_rest: bool,
@@ -94,6 +96,7 @@ impl BlockHeader {
         put_u32(&mut bytes, 8, self.owner.0);
         put_u32(&mut bytes, 12, self.first);
         put_u64(&mut bytes, 16, self.base.not_before);
+        put_u32(&mut bytes, 24, self.fresh);
         let crc = crc32c(&bytes[..CRC]);
         put_u32(&mut bytes, CRC, crc);
         bytes
@@ -109,9 +112,13 @@ impl BlockHeader {
             AT_REST => true,
             _ => return None,
         };
-        let (owner, first) = (ClientId(u32_at(bytes, 8)), u32_at(bytes, 12));
-        let base = Base::decode([bytes[6], bytes[7]], u64_at(bytes, 16))?;
-        Some(BlockHeader { class: SizeClass::from_code(bytes[4])?, owner, first, at_rest, base })
+        let (owner, first, fresh) =
+            (ClientId(u32_at(bytes, 8)), u32_at(bytes, 12), u32_at(bytes, 24));
+        let (class, base) = (
+            SizeClass::from_code(bytes[4])?,
+            Base::decode([bytes[6], bytes[7]], u64_at(bytes, 16))?,
+        );
+        Some(BlockHeader { class, owner, first, fresh, at_rest, base })
     }
 }
 
@@ -168,7 +175,8 @@ mod tests {
         let class = SizeClass::from_code(18).unwrap();
         for at_rest in [false, true] {
             let base = Base { generation: 511, is_wrapped: at_rest, not_before: 1 << 40 };
-            let header = BlockHeader { class, owner: ClientId(7), first: 3, at_rest, base };
+            let (owner, first, fresh) = (ClientId(7), 3, 5);
+            let header = BlockHeader { class, owner, first, fresh, at_rest, base };
             let mut bytes = header.encode();
             assert_eq!(BlockHeader::decode(&bytes), Some(header));
             bytes[16] ^= 1;

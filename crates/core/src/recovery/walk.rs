@@ -13,6 +13,8 @@
 //!   complete everywhere. So an object that is complete on no replica has never been mentioned. But its
 //!   identity may stand there, so nobody else begins with it: behind the last object of which any byte
 //!   stands anywhere all is as new as it was.
+//! * Objects that had been allocated when a header was written are never new, though they may be zeros:
+//!   their bits may be set in the free bitmap. Of the headers the one counts that tells of most.
 //! * Where two replicas hold complete objects of two generations, both are looked for. Only the later
 //!   one can stand in a slot: it was allocated when the earlier one stood nowhere any more.
 //!
@@ -95,14 +97,17 @@ impl<F: Fabric> Recovery<'_, F> {
             let header = BlockHeader::decode(bytes);
             // In use rather than at rest, and anything rather than an earlier owner's header, which
             // the client may have begun to replace. A header in use can be replaced by one that tells of
-            // more objects, and a guess may stand beside the later one alone. One at rest tells what
-            // is new: no more than the one that tells of the least.
-            let least_new = |h: &BlockHeader| if h.at_rest { h.first } else { 0 };
-            let rank = |h: &BlockHeader| {
-                (h.owner == self.dead, !h.at_rest, least_new(h), Reverse(h.first))
-            };
+            // more objects, and a guess may stand beside the later one alone.
+            let rank = |h: &BlockHeader| (h.owner == self.dead, !h.at_rest, Reverse(h.first));
+            let of_class = header.iter().chain(&best).map(|h| (h.class, h.fresh));
+            let fresh: ArrayVec<(SizeClass, u32), 2> = of_class.collect();
             if header.as_ref().map(rank) > best.as_ref().map(rank) {
                 best = header;
+            }
+            // What one of them tells to be allocated is, also if it is not the one to go by.
+            if let Some(best) = &mut best {
+                let fresh = fresh.iter().filter(|(class, _)| *class == best.class);
+                best.fresh = fresh.map(|(_, fresh)| *fresh).max().unwrap_or(best.fresh);
             }
         }
         let shaped = best.and_then(|header| {
@@ -127,7 +132,7 @@ impl<F: Fabric> Recovery<'_, F> {
         let Log { block, header, shape } = log;
         let class = header.class;
         let walked_from = header.first.min(shape.objects);
-        let mut unused = walked_from;
+        let mut last_begun = walked_from;
         let mut from = if header.at_rest { shape.objects } else { walked_from };
         while from < shape.objects {
             let fitting = (CHUNK_BYTES / shape.object_bytes).max(1);
@@ -141,17 +146,20 @@ impl<F: Fabric> Recovery<'_, F> {
                 let address = Address::new(block.bytes() + shape.offset(from + i));
                 let spans: Replicas = replicas.iter().map(part).collect();
                 if self.look_at(address, class, &spans, header.owner == self.dead) {
-                    unused = from + i + 1;
+                    last_begun = from + i + 1;
                 }
             }
             from += count;
         }
         if header.owner == self.dead && !header.at_rest {
-            self.report.walked += u64::from(unused - walked_from);
+            self.report.walked += u64::from(last_begun - walked_from);
         }
         if removed(Mutant::RecoveryHandsOnTheLastObject) && !header.at_rest {
-            unused = unused.saturating_sub(1).max(walked_from);
+            last_begun = last_begun.saturating_sub(1).max(walked_from);
         }
+        let had_been =
+            if removed(Mutant::ZerosAreNew) && !header.at_rest { 0 } else { header.fresh };
+        let unused = last_begun.max(had_been.min(shape.objects));
         self.report_block(*block, BlockContent::Objects { class, first: unused });
         Ok(())
     }

@@ -348,7 +348,7 @@ mod tests {
             let class = crate::layout::SizeClass::from_code(3).unwrap();
             let base = Base { generation, is_wrapped, not_before: 0 };
             let owner = crate::verbs::ClientId(7);
-            BlockHeader { class, owner, first: 0, at_rest: true, base }.encode()
+            BlockHeader { class, owner, first: 0, fresh: 0, at_rest: true, base }.encode()
         };
         let (zeros, other) = ([0; 64], [7; 64]);
         let of = |replicas: &[&[u8; 64]]| Headers::of(replicas.iter().map(|bytes| &bytes[..]));

@@ -49,9 +49,16 @@ fn objects_come_from_one_block_after_the_other() {
     assert_eq!(all.len(), 3 + 2);
     assert!(all.iter().all(|object| object.generation == 0));
     let base = Base::default();
-    let header = BlockHeader { class: class(), owner: ClientId(7), first: 0, at_rest: false, base };
+    let header = BlockHeader {
+        class: class(),
+        owner: ClientId(7),
+        first: 0,
+        fresh: 0,
+        at_rest: false,
+        base,
+    };
     assert_eq!(all[0].header, Some((Address::new(BLOCK), header)));
-    let header = BlockHeader { first: 1, ..header };
+    let header = BlockHeader { first: 1, fresh: 1, ..header };
     assert_eq!(all[3].header, Some((Address::new(5 * BLOCK), header)));
 }
 
@@ -231,7 +238,8 @@ fn a_header_goes_with_every_object_until_it_is_written() {
     slabs.give_back(&third, |_| false, || 0);
     assert!(slabs.aside()[0].may_rest());
     let base = Base::default();
-    let header = BlockHeader { class: class(), owner: ClientId(1), first: 3, at_rest: true, base };
+    let header =
+        BlockHeader { class: class(), owner: ClientId(1), first: 3, fresh: 3, at_rest: true, base };
     assert_eq!(slabs.at_rest(block), Some(header), "all three were allocated once");
     slabs.rests(block, true);
     assert!(!slabs.aside()[0].may_rest());

@@ -174,6 +174,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     async fn mark_garbage(&mut self, block: Address, mark: u64, garbage: &[u32]) {
         let Some(led_since) = self.led_since(block) else { return };
+        self.put_to_rest(&[block]).await;
+        if !self.is_at_rest(block) && !removed(Mutant::MarksInUse) {
+            return;
+        }
         let words = {
             let mut slabs = self.store.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };

@@ -30,6 +30,7 @@ mod lead;
 mod many;
 mod reclaim;
 mod resolve;
+mod rest;
 mod room;
 mod round;
 mod search;

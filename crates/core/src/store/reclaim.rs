@@ -38,10 +38,10 @@ use arrayvec::ArrayVec;
 use super::{Op, Store};
 use crate::host::Host;
 use crate::layout::{
-    Address, BLOCK_HEADER_BYTES, BlockHeader, HEADER_BYTES, Object, SizeClass, Slot, bitmap_bytes,
+    Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, SizeClass, Slot, bitmap_bytes,
 };
 use crate::mutant::{Mutant, removed};
-use crate::slab::{Block, Doubt, Headers, Rest, Scrub, Seen};
+use crate::slab::{Block, Doubt, Headers, Scrub, Seen};
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
 use crate::view::{MAX_REPLICAS, Place, View};
@@ -49,18 +49,18 @@ use crate::view::{MAX_REPLICAS, Place, View};
 /// So many freed objects are marked together.
 pub(super) const MARKED_TOGETHER: usize = 64;
 /// Blocks that one look goes to.
-const LOOKED_AT_TOGETHER: usize = 8;
+pub(super) const LOOKED_AT_TOGETHER: usize = 8;
 /// Blocks of a session that wait for a window together.
 const WAITING_TOGETHER: usize = 4;
 /// Bytes that are overwritten in one WRITE.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Something per replica of a block, without touching the heap.
-type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
+pub(super) type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 
 /// Bits to be set in a word of a block's free bitmap.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+pub(super) struct Mark {
     block: Address,
     word: u32,
     bits: u64,
@@ -128,7 +128,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Sets bits of free bitmaps, in as many phases as it takes. Whether all went well.
-    async fn mark(&mut self, marks: &[Mark]) -> bool {
+    pub(super) async fn mark(&mut self, marks: &[Mark]) -> bool {
         let mut is_good = true;
         for marks in marks.chunks(MAX_BATCH_VERBS) {
             self.batch.clear();
@@ -144,12 +144,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         is_good
     }
 
-    fn is_frozen(&self, block: Address) -> bool {
+    pub(super) fn is_frozen(&self, block: Address) -> bool {
         is_frozen(&self.view, block)
     }
 
     /// The replicas of a block, or with `offset` more of a place in it.
-    fn places_in(
+    pub(super) fn places_in(
         &self,
         block: Address,
         offset: u64,
@@ -438,32 +438,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         blocks
     }
-
-    /// Ends the use of all blocks, for others to go on with: marks all that is free and tells what
-    /// is left. To be called when no operation runs, and none begins any more.
-    pub async fn leave(&self) -> Vec<Rest> {
-        self.take_back();
-        self.mark_freed(1).await;
-        self.slabs.borrow_mut().set_aside();
-        let blocks: Vec<(Address, Vec<Address>)> = {
-            let slabs = self.slabs.borrow();
-            slabs.aside().iter().map(|b| (b.address, b.unmarked().collect())).collect()
-        };
-        let mut op = self.operation();
-        let mut marks = Vec::new();
-        for (block, objects) in blocks {
-            by_word(&op.view, &objects, &mut marks);
-            let is_good = op.mark(&marks).await;
-            if let Some(found) = self.slabs.borrow_mut().aside_at(block) {
-                op.led_since(block).into_iter().for_each(|led_since| found.follow(led_since));
-                if !is_good {
-                    found.begin_doubt(Doubt::Open);
-                }
-            }
-        }
-        op.finish(OpKind::Reclaim);
-        self.slabs.borrow_mut().take_rests()
-    }
 }
 
 /// An operation collects; also when it is dropped, it has stopped collecting.
@@ -485,7 +459,7 @@ pub(super) enum Left {
 }
 
 /// The bits of these objects, word by word of their blocks' bitmaps.
-fn by_word(view: &View, objects: &[Address], marks: &mut Vec<Mark>) {
+pub(super) fn by_word(view: &View, objects: &[Address], marks: &mut Vec<Mark>) {
     marks.clear();
     marks.extend(objects.iter().filter_map(|object| {
         let (block, word, bits) = view.geometry.free_bit(*object)?;
@@ -534,10 +508,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             block.seen = Some(Seen { led_since, mark, words, objects });
             any = true;
         }
-        // What may still execute keeps the block from being used, and the session from going on.
-        if !self.acts.posted {
-            resting.iter().for_each(|block| slabs.rests(*block, is_good));
-        }
+        drop(slabs);
+        self.end_rests(&resting, is_good);
         any
     }
 
@@ -550,34 +522,6 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             (block, led_since, self.batch.read(place.node, place.offset, bytes))
         };
         places.into_iter().map(read).collect()
-    }
-
-    /// Posts what tells recovery that it need not walk through these blocks.
-    fn post_rests(&mut self, blocks: &[Address]) -> Vec<Address> {
-        let resting: Vec<(Address, BlockHeader)> = {
-            let slabs = self.store.slabs.borrow();
-            let quiet = slabs.aside().iter().filter(|b| b.may_rest());
-            let quiet = quiet.filter(|b| blocks.contains(&b.address));
-            quiet.filter_map(|b| Some((b.address, slabs.at_rest(b.address)?))).collect()
-        };
-        let mut posted = Vec::new();
-        for (block, header) in resting {
-            if self.is_frozen(block) {
-                continue;
-            }
-            if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
-                found.held = true;
-            }
-            let header = header.encode();
-            let span = self.batch.stage(header.len() as u32);
-            self.batch.bytes_mut(span).copy_from_slice(&header);
-            let places: PerReplica<Place> = self.places_in(block, 0).collect();
-            for place in places {
-                self.batch.write(place.node, place.offset, span);
-            }
-            posted.push(block);
-        }
-        posted
     }
 
     /// Makes the objects allocatable that were seen marked in a block.
@@ -739,7 +683,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let mark = self.store.host.mark();
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
             match is_good {
-                true => found.scrubbed = Some(Scrub::Done(mark)),
+                true => found.end_scrub(mark),
                 false => found.forget(),
             }
         }

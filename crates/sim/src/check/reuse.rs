@@ -11,7 +11,7 @@
 //! verbs may still be under way: that is looser than what is promised.
 //!
 //! Besides: a bit of a free bitmap is set only where it is not, and cleared only where it is. Else it
-//! is carried into its neighbour.
+//! is carried into its neighbour. No object begins to live whose bit is set.
 //!
 //! *Generations never restart.* Each life of an object takes an epoch at least, no object is written
 //! with an identity that stands in another one on any replica, and none comes back within a window of
@@ -26,6 +26,8 @@ use fusee_core::layout::{
 use fusee_core::slab::WINDOW_EPOCHS;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Place, View};
+
+use crate::network::Network;
 
 /// What was in an object when it became free: its identity, or nothing but zeros.
 type Left = Option<Identity>;
@@ -82,10 +84,12 @@ impl Reuse {
     ///
     /// # Panics
     /// If a word comes back too early.
-    fn lives(&mut self, who: ClientId, address: u64, header: &[u8], stands: bool) {
+    fn lives(&mut self, who: ClientId, address: u64, header: &[u8], memory: &Network) {
         let Some(identity) = Object::header_identity(header) else { return };
         let epoch = self.epoch;
         let at = Address::new(address);
+        let replicas = self.places_of(at);
+        let stands = || replicas.iter().any(|at| memory.identity_at(*at) == Some(identity));
         let Some(generation) = identity.generation_at(at) else { return };
         let crc = header.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
         let life = Life { identity, crc, since: epoch };
@@ -93,7 +97,7 @@ impl Reuse {
             if known.identity == identity {
                 // What came to nodes alone that are lost is forgotten.
                 assert!(
-                    known.crc == crc || !stands,
+                    known.crc == crc || !stands(),
                     "{who} writes another object to {at} with generation {generation}"
                 );
                 self.lives.insert(address, Life { since: known.since, ..life });
@@ -110,7 +114,17 @@ impl Reuse {
             epoch == 0 || stood.is_none_or(|stood| stood + WINDOW_EPOCHS <= epoch),
             "{who} writes {at} with generation {generation} in epoch {epoch}, which stood in {stood:?}"
         );
+        let bit = self.free_bit(at).map(|(word, bits)| memory.word_at(word).0 & bits);
+        assert!(bit.is_none_or(|bit| bit == 0), "{who} writes {at}, which is marked as free");
         self.lives.insert(address, life);
+    }
+
+    /// The word of a free bitmap that has an object's bit, on the primary, and the bit.
+    fn free_bit(&self, object: Address) -> Option<(Place, u64)> {
+        let view = self.view.as_ref()?;
+        let (block, word, bits) = view.geometry.free_bit(object)?;
+        let bitmap = view.block(block)?.bitmap();
+        Some((Place { offset: bitmap.offset + u64::from(word) * 8, ..bitmap }, bits))
     }
 
     fn tick(&mut self) -> u64 {
@@ -169,7 +183,7 @@ impl Reuse {
         assert!(is_good, "{place:?}, at {offset} of its block: {add:#x} is added to {old:#x}");
     }
 
-    /// Somebody begins to write to a node's memory, where `identity_at` says what stands.
+    /// Somebody begins to write to a node's memory, of which `memory` tells what stands there.
     ///
     /// # Panics
     /// If memory is used again that a running operation may know, or an identity too early.
@@ -178,7 +192,7 @@ impl Reuse {
         who: ClientId,
         (node, offset): (MnId, u64),
         bytes: &[u8],
-        identity_at: impl Fn(Place) -> Option<Identity>,
+        memory: &Network,
     ) {
         let Some((start, in_block)) = self.in_block(Place { node, offset }) else { return };
         let block_bytes = self.view.as_ref().expect("it has blocks").geometry.block_bytes;
@@ -203,9 +217,7 @@ impl Reuse {
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
         self.used.insert(start, bytes.len() as u64);
         let identity = Object::header_identity(header);
-        let replicas = self.replicas_of(Place { node, offset });
-        let stands = replicas.into_iter().any(|at| identity_at(at) == identity);
-        self.lives(who, start, header, stands);
+        self.lives(who, start, header, memory);
         let known = self.free.get(&start).copied();
         // Who completes an object of a dead client writes the same once more.
         let Some((since, _)) = known.filter(|(_, left)| *left != identity) else { return };
@@ -228,9 +240,15 @@ impl Reuse {
         if in_block < BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes) {
             return Vec::new();
         }
-        let region = &view.regions[(address / geometry.region_bytes) as usize];
-        let at =
-            |p: &Place| Place { node: p.node, offset: p.offset + address % geometry.region_bytes };
+        self.places_of(Address::new(address))
+    }
+
+    /// The replicas of an address.
+    fn places_of(&self, address: Address) -> Vec<Place> {
+        let Some(view) = &self.view else { return Vec::new() };
+        let bytes = view.geometry.region_bytes;
+        let region = &view.regions[(address.bytes() / bytes) as usize];
+        let at = |p: &Place| Place { node: p.node, offset: p.offset + address.bytes() % bytes };
         region.places().iter().map(at).collect()
     }
 

@@ -106,6 +106,9 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         LaggardsForgotten | EmptiedDoesNotWait => &scenarios::LAGGARD,
         ZeroesBeforeTheBase => &scenarios::DIES_EMPTY,
         TornObjectsAreNew => &scenarios::TIMED_REUSE,
+        MarksInUse => &scenarios::LEAVES,
+        ZerosAreNew => &scenarios::ZEROS,
+        RestsUnread => &scenarios::UNREAD,
         CopiesNoOwners => &scenarios::TIMED_ELASTIC,
         EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,
     }

@@ -143,6 +143,10 @@ pub const EMPTIED: Scenario = named("emptied", scripted::generations::emptied);
 pub const LAGGARD: Scenario = named("laggard", scripted::generations::laggard);
 pub const DIES_EMPTY: Scenario = named("dies empty", scripted::generations::dies_when_it_is_empty);
 
+pub const LEAVES: Scenario = named("leaves", scripted::rests::leaves);
+pub const ZEROS: Scenario = named("zeros", scripted::rests::zeros);
+pub const UNREAD: Scenario = named("unread", scripted::rests::unread);
+
 pub const DAMAGE: Scenario = named("damage", scenarios::damage);
 
 pub const DAMAGED_SPLITS: Scenario = named("damaged splits", |seed| {

@@ -91,7 +91,7 @@ pub fn late_repair(seed: u64) {
         let key = Place { offset: place.offset + 24, ..place };
         stage.cluster.network().flip(key, 1 << 40);
         let (reader, script) = stage.open(0..0, None);
-        script.lose(|op| matches!(op, Op::Write { .. }));
+        script.lose(|verb| matches!(verb.op, Op::Write { .. }));
         let found = run(reader.search(b"a", None)).map(|found| found.value() == Some(&VALUE[..]));
         assert!(found != Ok(false), "replica {i}: {found:?}");
         if found.is_err() {

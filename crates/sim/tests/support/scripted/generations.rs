@@ -7,24 +7,24 @@ use std::rc::Rc;
 
 use fusee_core::Error;
 use fusee_core::layout::{Address, BlockHeader, BlockShape, Object, SizeClass, Slot};
-use fusee_core::slab::WINDOW_EPOCHS;
+use fusee_core::slab::{Rest, WINDOW_EPOCHS};
 use fusee_core::view::Place;
 
 use super::{Scene, Script, Stage, VALUE, poll_until, run};
 
 /// Of another size class than [`VALUE`]: one object fits in a block.
-const LARGE: [u8; 2500] = [2; 2500];
+pub(super) const LARGE: [u8; 2500] = [2; 2500];
 
 /// Two sessions of one cluster, in which epochs pass.
-struct Lives {
-    stage: Rc<Stage>,
-    store: Scene,
-    script: Rc<Script>,
+pub(super) struct Lives {
+    pub stage: Rc<Stage>,
+    pub store: Scene,
+    pub script: Rc<Script>,
 }
 
 impl Lives {
     /// A session with one block for objects of [`VALUE`], and one for log objects of DELETEs.
-    fn new(seed: u64) -> Lives {
+    pub fn new(seed: u64) -> Lives {
         let stage = Rc::new(Stage::new(seed));
         let led_since = Some(stage.cluster.view().regions[0].led_since());
         let (store, script) = stage.open(0..1, led_since);
@@ -34,7 +34,7 @@ impl Lives {
     }
 
     /// So many epochs may pass while the session waits.
-    fn lets_pass(&self, epochs: u64) {
+    pub fn lets_pass(&self, epochs: u64) {
         for _ in 0..epochs {
             let (stage, script) = (self.stage.clone(), self.script.clone());
             self.script.then(move || {
@@ -46,20 +46,20 @@ impl Lives {
         }
     }
 
-    fn update(&self, key: &[u8]) {
+    pub fn update(&self, key: &[u8]) {
         self.lets_pass(8);
         run(self.store.update(key, &VALUE, None)).expect("there is room before long");
         self.script.then_nothing();
     }
 
-    fn delete(&self, key: &[u8]) {
+    pub fn delete(&self, key: &[u8]) {
         self.lets_pass(8);
         run(self.store.delete(key, None)).expect("it is there");
         self.script.then_nothing();
     }
 
     /// The block is emptied for an object of another class. How many epochs that took.
-    fn uses_for_another_class(&self, epochs: u64) -> u64 {
+    pub fn uses_for_another_class(&self, epochs: u64) -> u64 {
         let before = self.script.epoch();
         self.lets_pass(epochs);
         run(self.store.insert(b"x", &LARGE)).expect("the block is free");
@@ -67,7 +67,7 @@ impl Lives {
         self.script.epoch() - before
     }
 
-    fn header(&self) -> BlockHeader {
+    pub fn header(&self) -> BlockHeader {
         let view = self.stage.cluster.view().clone();
         let at = view.block(block(&self.stage, 0)).expect("a block").places().next();
         let word = |i: u64| {
@@ -79,11 +79,11 @@ impl Lives {
     }
 }
 
-fn log_class() -> SizeClass {
+pub(super) fn log_class() -> SizeClass {
     Object::class(1, 0).expect("a small one")
 }
 
-fn block(stage: &Stage, number: u32) -> Address {
+pub(super) fn block(stage: &Stage, number: u32) -> Address {
     stage.cluster.view().geometry.block_address(0, number)
 }
 
@@ -154,6 +154,15 @@ pub fn inherited_while_it_waits(seed: u64) {
 
 /// How many epochs passed before somebody else could use the block.
 fn dies_and_is_inherited(lives: Lives) -> u64 {
+    let lives = dies_when_empty(lives);
+    let before = lives.script.epoch();
+    lives.lets_pass(WINDOW_EPOCHS + 64);
+    run(lives.store.insert(b"y", &VALUE)).expect("all of the block is free before long");
+    lives.script.epoch() - before
+}
+
+/// The owner dies when the block is empty. Who has it next.
+pub(super) fn dies_when_empty(lives: Lives) -> Lives {
     {
         lives.lets_pass(64);
         let mut insert: Pin<Box<dyn Future<Output = _> + '_>> =
@@ -174,15 +183,16 @@ fn dies_and_is_inherited(lives: Lives) -> u64 {
     let (stage, script) = (&lives.stage, &lives.script);
     let (next, its) = stage.open(0..0, None);
     its.follow(script);
-    its.grant_rest(class(), block(stage, 0), 3);
+    let rest = Rest { block: block(stage, 0), class: class(), first: 3, marked: None };
+    its.grant_rest(&rest);
     its.grant(log_class(), block(stage, 2), None);
-    let lives = Lives { stage: stage.clone(), store: next, script: its };
-    let before = lives.script.epoch();
-    lives.lets_pass(WINDOW_EPOCHS + 64);
-    run(lives.store.insert(b"y", &VALUE)).expect("all of the block is free before long");
-    lives.script.epoch() - before
+    Lives { stage: stage.clone(), store: next, script: its }
 }
 
-fn class() -> SizeClass {
+pub(super) fn large_class() -> SizeClass {
+    Object::class(1, LARGE.len()).expect("there is such a class")
+}
+
+pub(super) fn class() -> SizeClass {
     Object::class(1, VALUE.len()).expect("there is such a class")
 }

@@ -47,7 +47,7 @@ pub fn seen_elsewhere(seed: u64) {
 /// whatever the session does next: they would set the same bit.
 pub fn late_mark(seed: u64) {
     let stage = Stage::new(seed);
-    let loses = |script: &Script| script.lose(|op| matches!(op, Op::Faa { .. }));
+    let loses = |script: &Script| script.lose(|verb| matches!(verb.op, Op::Faa { .. }));
     let (store, script) = prepared(&stage, loses);
     assert_eq!(script.late(), 1, "the mark of what was replaced");
     script.lose(|_| false);

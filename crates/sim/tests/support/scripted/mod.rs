@@ -12,6 +12,7 @@ pub mod doubts;
 pub mod generations;
 pub mod guesses;
 pub mod marks;
+pub mod rests;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -68,7 +69,7 @@ pub struct Script {
     /// What happens while the session waits. Nothing more: then it has waited long enough.
     steps: RefCell<VecDeque<Step>>,
     /// Whether a batch with such a verb is lost.
-    loses: Cell<fn(&Op) -> bool>,
+    loses: Cell<fn(&Verb) -> bool>,
     late: RefCell<Vec<Late>>,
     damage: Cell<Damage>,
 }
@@ -80,7 +81,7 @@ impl Script {
     }
 
     /// Batches with such a verb are lost from now on.
-    pub fn lose(&self, verbs: fn(&Op) -> bool) {
+    pub fn lose(&self, verbs: fn(&Verb) -> bool) {
         self.loses.set(verbs);
     }
 
@@ -127,9 +128,10 @@ impl Script {
         self.grants.borrow_mut().push_back(grant);
     }
 
-    /// The same, of a block that somebody has left, who had allocated so many objects.
-    pub fn grant_rest(&self, class: SizeClass, address: Address, first: u32) {
-        let grant = BlockGrant { address, class, first, marked: None, pool_is_empty: false };
+    /// The same, of a block that somebody has left.
+    pub fn grant_rest(&self, rest: &Rest) {
+        let Rest { block: address, class, first, marked } = *rest;
+        let grant = BlockGrant { address, class, first, marked, pool_is_empty: false };
         self.grants.borrow_mut().push_back(grant);
     }
 
@@ -286,7 +288,7 @@ pub struct Lossy {
 
 impl Fabric for Lossy {
     async fn execute(&self, mut batch: Batch) -> Batch {
-        if !batch.verbs().iter().any(|verb| (self.script.loses.get())(&verb.op)) {
+        if !batch.verbs().iter().any(|verb| (self.script.loses.get())(verb)) {
             return self.inner.execute(batch).await;
         }
         let since = self.script.acting.get().expect("who posts verbs acts");
@@ -361,11 +363,16 @@ impl Stage {
             damage: Cell::default(),
             view: RefCell::new(view.clone()),
         });
-        self.sessions.set(self.sessions.get() + 1);
-        let client = ClientId((1 << 20) + self.sessions.get());
+        let client = self.next_client();
         let inner = SimFabric::new(self.cluster.network(), client);
         let fabric = Lossy { inner, script: script.clone() };
         (Store::new(fabric, Scripted(script.clone()), client, view), script)
+    }
+
+    /// Nobody's id so far.
+    pub fn next_client(&self) -> ClientId {
+        self.sessions.set(self.sessions.get() + 1);
+        ClientId((1 << 20) + self.sessions.get())
     }
 
     /// Another replica comes first in region 0, with a bitmap of zeros.

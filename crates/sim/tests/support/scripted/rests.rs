@@ -1,0 +1,85 @@
+//! Blocks at rest: who leaves says so before it marks what nobody has written, and not before it has read
+//! the header. And what recovery makes of a block whose objects are zeros.
+
+use std::rc::Rc;
+
+use fusee_core::Error;
+use fusee_core::recovery::{BlockContent, recover};
+use fusee_core::verbs::{Op, Verb};
+use fusee_sim::SimFabric;
+
+use super::generations::{LARGE, Lives, block, class, dies_when_empty, large_class};
+use super::{VALUE, run};
+
+/// A session has objects that it gave back, and leaves. It marks them, and whoever goes on with the block may
+/// die before it begins: its header must be at rest.
+pub fn leaves(seed: u64) {
+    let lives = Lives::new(seed);
+    run(lives.store.insert(b"a", &VALUE)).expect("there is room");
+    let exists = run(lives.store.insert(b"a", &VALUE)).map(|_| ());
+    assert!(matches!(exists, Err(Error::AlreadyExists)), "{exists:?}");
+    let rests = run(lives.store.leave());
+    lives.stage.check(&rests);
+    let header = lives.header();
+    assert_eq!((header.at_rest, header.fresh), (true, 2), "bits are set of what is no slot's");
+}
+
+/// A block came that had been used and is all zeros. Its owner uses one object, and dies.
+pub fn zeros(seed: u64) {
+    let lives = Lives::new(seed);
+    for key in [b"a", b"b", b"c"] {
+        run(lives.store.insert(key, &VALUE)).expect("there is room");
+    }
+    [b"a", b"b", b"c"].into_iter().for_each(|key| lives.delete(key));
+    let lives = dies_when_empty(lives);
+    lives.lets_pass(64);
+    run(lives.store.insert(b"y", &VALUE)).expect("all of the block is free before long");
+    let header = lives.header();
+    assert_eq!((header.at_rest, header.first), (false, 0), "it is walked from the start");
+    let (stage, view) = (&lives.stage, lives.stage.cluster.view().clone());
+    let fabric = SimFabric::new(stage.cluster.network(), stage.next_client());
+    let dead = lives.store.client();
+    let report = run(recover(&fabric, &view, dead, &[block(stage, 0)])).expect("all nodes answer");
+    let content = BlockContent::Objects { class: class(), first: 3 };
+    assert_eq!(report.blocks[0].content, content, "three objects had been allocated");
+}
+
+/// Whoever gets a block cannot read its header for some time.
+pub fn unread(seed: u64) {
+    let lives = Lives::new(seed);
+    run(lives.store.insert(b"a", &VALUE)).expect("there is room");
+    (0..20).for_each(|_| lives.update(b"a"));
+    lives.delete(b"a");
+    lives.uses_for_another_class(64);
+    lives.delete(b"x");
+    lives.lets_pass(64);
+    run(lives.store.insert(b"a", &VALUE)).expect("the block is free again");
+    lives.script.then_nothing();
+    assert!(lives.header().base.generation > 7, "it has a base");
+    let rests = run(lives.store.leave());
+    let (stage, script) = (lives.stage.clone(), lives.script.clone());
+    let (store, its) = stage.open(0..0, None);
+    its.follow(&script);
+    let rest = rests.iter().find(|rest| rest.class == class()).expect("the block");
+    its.grant_rest(rest);
+    its.lose(is_header_read);
+    its.grant(large_class(), block(&stage, 3), None);
+    // While it waits for the header, another operation of the session looks at its blocks.
+    let store = Rc::new(store);
+    its.then({
+        let store = store.clone();
+        move || run(store.insert(b"x", &LARGE)).map(drop).expect("it has a block")
+    });
+    its.then({
+        let its = its.clone();
+        move || its.lose(|_| false)
+    });
+    for key in [b"y", b"z"] {
+        run(store.insert(key, &VALUE)).expect("its header is read in the end");
+    }
+}
+
+fn is_header_read(verb: &Verb) -> bool {
+    const BLOCK: u64 = 4096;
+    matches!(verb.op, Op::Read { buf } if buf.len == 64) && verb.offset.is_multiple_of(BLOCK)
+}
