@@ -140,6 +140,8 @@ pub(crate) struct Block {
     written: Option<bool>,
     /// The first object that may have been allocated since the block is in use.
     in_use_from: u32,
+    /// What `fresh` was then. All headers of one use are the same: operations post them side by side.
+    was_fresh: u32,
     /// When so many objects are left, half of what there was is used up.
     half: u32,
     pub seen: Option<Seen>,
@@ -185,6 +187,7 @@ impl Block {
             in_flight: 0,
             written: None,
             in_use_from: u32::MAX,
+            was_fresh: grant.first,
             half: 0,
             seen: None,
             looked: 0,
@@ -412,13 +415,13 @@ impl Block {
             self.half = self.free_objects() / 2;
         }
         self.is_foreign = false;
-        let is_new = self.free.is_empty() && self.returned_objects() == 0;
-        let from = if is_new { self.fresh } else { 0 };
+        let from = self.idle().fold(self.fresh, u32::min);
         if self.written == Some(true) {
-            self.in_use_from = from;
+            (self.in_use_from, self.was_fresh) = (from, self.fresh);
         }
+        // Objects before that have come with a collection, when nothing was under way here.
         if from < self.in_use_from {
-            (self.in_use_from, self.written) = (from, None);
+            (self.in_use_from, self.was_fresh, self.written) = (from, self.fresh, None);
         }
     }
 
@@ -545,7 +548,6 @@ impl Slabs {
             self.aside.extend(slab.current.replace(next));
         }
         let block = slab.current.as_mut()?;
-        let fresh = block.fresh;
         let index = match block.free.pop_front() {
             Some(index) => index,
             None => {
@@ -563,7 +565,8 @@ impl Slabs {
         let header = (block.written != Some(false)).then(|| {
             // Whoever posts it may be dropped, or fail, at any time from now on.
             block.written = None;
-            let (first, base) = (block.in_use_from, block.generations.base());
+            let (first, fresh) = (block.in_use_from, block.was_fresh);
+            let base = block.generations.base();
             (block.address, BlockHeader { class, owner, first, fresh, at_rest: false, base })
         });
         Some(Allocation { address: block.object(index), class, generation, header })

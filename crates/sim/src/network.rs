@@ -253,9 +253,14 @@ impl Network {
     /// # Panics
     /// If the node is gone.
     pub fn word_at(&self, place: Place) -> Slot {
+        Slot(self.number_at(place).expect("a living node"))
+    }
+
+    /// The same as a number; `None` if the node is gone.
+    pub(crate) fn number_at(&self, place: Place) -> Option<u64> {
         let at = place.offset as usize;
         let bytes = self.with(place.node, |m| m.pool[at..at + 8].try_into().expect("8 bytes"));
-        Slot(u64::from_le_bytes(bytes.expect("a living node")))
+        bytes.map(u64::from_le_bytes)
     }
 
     /// Whether anything was damaged.

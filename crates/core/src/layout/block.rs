@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! block         | header 64 | free bitmap | objects of one size class |
-//! block header  | magic 4 | class 1 | state 1 | base 2 | owner 4 | first 4 | not before 8 | fresh 4 | zeros 32 | crc 4 |
+//! block header  | magic 4 | class 1 | state 1 | base 2 | owner 4 | first 4 |
+//!               | not before 8 | fresh 4 | zeros 32 | crc 4 |
 //! base          | generation 9 bits | zeros 6 bits | wrapped 1 bit |
 //! ```
 //!

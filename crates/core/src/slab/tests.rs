@@ -245,7 +245,21 @@ fn a_header_goes_with_every_object_until_it_is_written() {
     assert!(!slabs.aside()[0].may_rest());
     pass(&mut slabs);
     let (_, header) = take(&mut slabs).unwrap().header.unwrap();
-    assert_eq!((header.first, header.at_rest), (0, false));
+    assert_eq!((header.first, header.fresh, header.at_rest), (2, 3, false));
+}
+
+#[test]
+fn headers_of_one_use_are_the_same_though_objects_were_given_back() {
+    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    add(&mut slabs, grant(1, 0));
+    let first = take(&mut slabs).unwrap();
+    let second = take(&mut slabs).unwrap();
+    slabs.give_back(&second, |_| true, || 0);
+    // Its header is on its way, and the block is set aside and used again.
+    slabs.set_aside();
+    let third = take(&mut slabs).unwrap();
+    assert!(first.header.is_some());
+    assert_eq!(first.header, third.header);
 }
 
 #[test]

@@ -114,7 +114,8 @@ impl Reuse {
             epoch == 0 || stood.is_none_or(|stood| stood + WINDOW_EPOCHS <= epoch),
             "{who} writes {at} with generation {generation} in epoch {epoch}, which stood in {stood:?}"
         );
-        let bit = self.free_bit(at).map(|(word, bits)| memory.word_at(word).0 & bits);
+        // With a lost node its bitmaps are gone.
+        let bit = self.free_bit(at).and_then(|(word, bits)| Some(memory.number_at(word)? & bits));
         assert!(bit.is_none_or(|bit| bit == 0), "{who} writes {at}, which is marked as free");
         self.lives.insert(address, life);
     }
