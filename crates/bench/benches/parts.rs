@@ -86,11 +86,11 @@ fn cache(c: &mut Criterion) {
     let mut group = c.benchmark_group("index cache");
     group.bench_function("guess, one key", |b| {
         let key = key(1);
-        b.iter(|| cache.guess(&Key::new(black_box(&key))));
+        b.iter(|| cache.hint(&Key::new(black_box(&key))));
     });
     group.bench_function(BenchmarkId::new("guess, keys", KEYS), |b| {
         let mut numbers = scattered(KEYS);
-        b.iter(|| cache.guess(&Key::new(&key(numbers.next().expect("endless")))));
+        b.iter(|| cache.hint(&Key::new(&key(numbers.next().expect("endless")))));
     });
     group.bench_function("take note of another key, when it is full", |b| {
         let mut next = KEYS;

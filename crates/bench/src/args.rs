@@ -86,7 +86,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = Options::default().cache_entries)]
     pub cache_entries: usize,
 
-    /// Share of wrong guesses above which a key bypasses the index cache, 0 to 1
+    /// Share of wrong hints above which a key bypasses the index cache, 0 to 1
     #[arg(long, value_name = "RATIO", default_value_t = Options::default().cache_threshold)]
     pub cache_threshold: f64,
 }

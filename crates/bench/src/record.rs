@@ -13,7 +13,7 @@ use fusee_linearizability::{Answer, Call, Operation, Record, Value};
 
 use super::clock::SHARED_SLACK_NS;
 use super::value::Origin;
-use super::verify::{Effect, Fate, Write};
+use super::verify::{Effect, Write, WriteOutcome};
 
 /// Bytes of a packed entry.
 pub const ENTRY_BYTES: usize = 32;
@@ -175,9 +175,9 @@ impl Entry {
             _ => Effect::Value,
         };
         let fate = match self.end {
-            End::Answered(time, Answer::Done) => Fate::Acknowledged(time),
-            End::Unknown => Fate::Unknown,
-            _ => Fate::NotApplied,
+            End::Answered(time, Answer::Done) => WriteOutcome::Acknowledged(time),
+            End::Unknown => WriteOutcome::Unknown,
+            _ => WriteOutcome::NotApplied,
         };
         let start = self.invoked.saturating_sub(super::clock::SLACK_NS);
         Some(Write { key: self.key, effect, start, fate })
@@ -220,7 +220,7 @@ mod tests {
         let pending = entry(Call::Update(1), End::Unknown).record().unwrap();
         assert_eq!((pending.operation.invoked, pending.operation.returned), (4_900, None));
         let absent = entry(Call::Delete, End::Answered(6_000, Answer::Absent));
-        assert_eq!(absent.write().unwrap().fate, Fate::NotApplied);
+        assert_eq!(absent.write().unwrap().fate, WriteOutcome::NotApplied);
         assert_eq!(absent.record().unwrap().operation.returned, Some((6_000, Answer::Absent)));
     }
 }

@@ -83,8 +83,8 @@ impl Origin {
             word = next_word(word);
             differences |= word ^ word_of(bytes);
         }
-        let same_rest = rest == &next_word(word).to_le_bytes()[..rest.len()];
-        if differences == 0 && same_rest { Ok(origin) } else { Err(Torn) }
+        let same_remainder = rest == &next_word(word).to_le_bytes()[..rest.len()];
+        if differences == 0 && same_remainder { Ok(origin) } else { Err(Torn) }
     }
 }
 

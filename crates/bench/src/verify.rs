@@ -20,7 +20,7 @@ use super::value::{Origin, Torn};
 
 /// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum WriteOutcome {
     /// It was acknowledged at this time.
     Acknowledged(u64),
     /// It may have taken effect, or may still.
@@ -48,7 +48,7 @@ pub struct Write {
     /// When the call began.
     pub start: u64,
     /// How it ended.
-    pub fate: Fate,
+    pub fate: WriteOutcome,
 }
 
 /// The writes of one writer.
@@ -141,12 +141,12 @@ impl Verifier {
         for write in logs.iter().flat_map(|log| &log.writes) {
             let state = &mut states[write.key as usize];
             let end = match write.fate {
-                Fate::Acknowledged(end) => {
+                WriteOutcome::Acknowledged(end) => {
                     state.last_start = state.last_start.max(write.start);
                     end
                 }
-                Fate::Unknown => u64::MAX,
-                Fate::NotApplied => continue,
+                WriteOutcome::Unknown => u64::MAX,
+                WriteOutcome::NotApplied => continue,
             };
             if write.effect == Effect::Absent {
                 state.absent_end = state.absent_end.max(end);
@@ -168,9 +168,11 @@ impl Verifier {
         let write = write.and_then(|log| log.writes.get(usize::try_from(sequence).ok()?));
         let end = match write {
             Some(Write { key: k, effect: Effect::Value, fate, .. }) if *k == key => match fate {
-                Fate::Acknowledged(end) => *end,
-                Fate::Unknown => u64::MAX,
-                Fate::NotApplied => return Err(Mismatch::NeverWritten { writer, sequence }),
+                WriteOutcome::Acknowledged(end) => *end,
+                WriteOutcome::Unknown => u64::MAX,
+                WriteOutcome::NotApplied => {
+                    return Err(Mismatch::NeverWritten { writer, sequence });
+                }
             },
             _ => return Err(Mismatch::NeverWritten { writer, sequence }),
         };
@@ -197,7 +199,7 @@ mod tests {
     const LEN: usize = 64;
 
     /// A history by hand: each entry is (writer, key, effect, start, fate).
-    fn verifier(writes: &[(usize, u64, Effect, u64, Fate)]) -> Verifier {
+    fn verifier(writes: &[(usize, u64, Effect, u64, WriteOutcome)]) -> Verifier {
         let writers = writes.iter().map(|w| w.0 + 1).max().unwrap_or(0);
         let mut logs = vec![Log::default(); writers];
         for (writer, key, effect, start, fate) in writes.iter().copied() {
@@ -217,7 +219,7 @@ mod tests {
     }
 
     use Effect::{Absent, Value};
-    use Fate::{Acknowledged as Ack, NotApplied, Unknown};
+    use WriteOutcome::{Acknowledged as Ack, NotApplied, Unknown};
 
     #[test]
     fn the_last_of_one_writer_is_the_only_admissible_value() {

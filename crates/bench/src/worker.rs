@@ -22,7 +22,7 @@ use super::record::{End, Entry, Keep, Packed, value_of};
 use super::store::{OperationError, Session};
 use super::tally::Tally;
 use super::value::{HEADER_BYTES, Origin, mix};
-use super::verify::{Effect, Fate, Log, Mismatch, Write, self_check};
+use super::verify::{Effect, Log, Mismatch, Write, WriteOutcome, self_check};
 use super::workload::{Frontier, KEY_BYTES, Part, key_bytes};
 
 /// A run stops early after so many failed operations: something is broken, and with a timeout
@@ -263,11 +263,11 @@ impl<'a, S: Session> Worker<'a, S> {
         }
         let (fate, end) = match (answer, result) {
             (Some(answer @ Answer::Done), _) => {
-                (Fate::Acknowledged(time), End::Answered(time, answer))
+                (WriteOutcome::Acknowledged(time), End::Answered(time, answer))
             }
-            (Some(answer), _) => (Fate::NotApplied, End::Answered(time, answer)),
-            (None, Err(error)) if error.may_have_effect() => (Fate::Unknown, End::Unknown),
-            (None, _) => (Fate::NotApplied, End::NotApplied),
+            (Some(answer), _) => (WriteOutcome::NotApplied, End::Answered(time, answer)),
+            (None, Err(error)) if error.may_have_effect() => (WriteOutcome::Unknown, End::Unknown),
+            (None, _) => (WriteOutcome::NotApplied, End::NotApplied),
         };
         let effect = if kind == OpKind::Delete { Effect::Absent } else { Effect::Value };
         self.log.push(Write { key, effect, start: start - SLACK_NS, fate });

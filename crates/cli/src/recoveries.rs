@@ -52,7 +52,7 @@ pub struct RecoveryReport {
     /// Those of them that were freed.
     pub freed: u64,
     /// Those whose unused rest is handed on.
-    pub leftovers: u64,
+    pub orphans: u64,
     /// Objects in its logs.
     pub walked: u64,
     /// Writes that were completed for it.
@@ -72,7 +72,7 @@ impl From<&Recovery> for RecoveryReport {
             client: recovery.client.to_string(),
             blocks: recovery.blocks,
             freed: recovery.freed,
-            leftovers: recovery.leftovers,
+            orphans: recovery.orphans,
             walked: recovery.walked,
             committed: recovery.committed,
             aborted: recovery.aborted,
@@ -142,7 +142,7 @@ mod tests {
             client: ClientId(7),
             blocks: 2,
             freed: 1,
-            leftovers: 1,
+            orphans: 1,
             walked: 1001,
             committed: 1,
             aborted: 0,

@@ -194,7 +194,7 @@ mod tests {
             let attachments = Attachments::new(kind, gate.clone(), &gate.view()).unwrap();
             let nobody = |node| panic!("cannot attach to {node}");
             assert_eq!(reached(&attachments), [0, 1]);
-            gate.publish(&view(2, &[a, c]));
+            gate.publish_view(&view(2, &[a, c]));
             attachments.follow();
             assert_eq!(reached(&attachments), [0]);
             attachments.adopt(&gate.view(), nobody);
@@ -202,15 +202,15 @@ mod tests {
             // The same name, but another node, which nobody can attach to.
             let stranger = Member { identity: 1, ..c.clone() };
             let failed = Cell::new(None);
-            gate.publish(&view(3, &[a, b, &stranger]));
+            gate.publish_view(&view(3, &[a, b, &stranger]));
             attachments.adopt(&gate.view(), |node| failed.set(Some(node)));
             assert_eq!((reached(&attachments), failed.get()), (vec![0, 1], Some(MnId(2))));
-            gate.publish(&view(4, &[a, b, c]));
+            gate.publish_view(&view(4, &[a, b, c]));
             attachments.adopt(&gate.view(), nobody);
             assert_eq!(reached(&attachments), [0, 1, 2]);
             gate.expel();
             attachments.follow();
-            gate.publish(&view(5, &[a, b, c]));
+            gate.publish_view(&view(5, &[a, b, c]));
             attachments.follow();
             attachments.adopt(&gate.view(), nobody);
             assert_eq!(reached(&attachments), []);

@@ -270,8 +270,8 @@ impl Client {
         let shared = &self.handle.shared;
         // What is handed on is asked for first and whose session is open last, so that no owner that
         // was read is unknown.
-        let leftovers = survey::owners(shared)?.leftovers;
-        let read = |session: &Session| session.block_on(survey::read_all(session, &leftovers));
+        let orphans = survey::owners(shared)?.orphans;
+        let read = |session: &Session| session.block_on(survey::read_all(session, &orphans));
         let found = self.with_session(read)??;
         Ok(survey::survey(found, &survey::owners(shared)?, &self.usage()))
     }

@@ -70,7 +70,7 @@ pub struct Options {
     /// A key whose cached place was wrong in more than this share of its accesses is looked up
     /// in the index instead (P §4.6). 0..=1; 1 never bypasses the cache. Default: 0.5.
     ///
-    /// A wrong guess costs the bytes of an object and no round trip, a right one saves a round trip: lower
+    /// A wrong hint costs the bytes of an object and no round trip, a right one saves a round trip: lower
     /// it if pairs are large and bandwidth is short. `docs/results` has what `fusee bench cache` measured.
     pub cache_threshold: f64,
     /// How long an operation waits for others, at least, before it gives up: for the winner of a

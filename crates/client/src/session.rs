@@ -67,7 +67,7 @@ impl Session {
         Session::attach(shared, keep_alive, gate).inspect_err(|_| {
             // The master need not count a session that never was.
             shared.keeper.close(client);
-            shared.close_session(MasterRequest::Close { client, leftovers: Vec::new() });
+            shared.close_session(MasterRequest::Close { client, orphans: Vec::new() });
         })
     }
 

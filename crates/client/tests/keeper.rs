@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use fusee_client::logic::{Gate, Keeper, Keeping, Timing};
 use fusee_client::{ClientId, Geometry, MnId, View};
-use fusee_control::master::{Epochs, Leftover, MasterReply, MasterRequest, Pulse};
+use fusee_control::master::{Epochs, MasterReply, MasterRequest, Orphan, SessionHeartbeat};
 use fusee_control::node::BlockId;
 use fusee_control::rpc::RpcError;
 use fusee_core::change::Gain;
 use fusee_core::data::Region;
-use fusee_core::host::Acting;
+use fusee_core::host::Pinned;
 use fusee_core::layout::SizeClass;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::ClusterId;
@@ -30,9 +30,9 @@ type Answer = Result<MasterReply, RpcError>;
 /// A question of the keeper.
 struct Asked {
     at: Duration,
-    sessions: Vec<Pulse>,
+    sessions: Vec<SessionHeartbeat>,
     newer_than: u64,
-    heeded: u64,
+    acked: u64,
 }
 
 /// Time, and a master.
@@ -45,7 +45,7 @@ struct World {
     /// Answers every question; without it answers are held until the test gives them.
     at_once: RefCell<Option<Answer>>,
     held: RefCell<Vec<oneshot::Sender<Answer>>>,
-    handed_on: RefCell<Vec<(ClientId, Vec<Leftover>)>>,
+    handed_on: RefCell<Vec<(ClientId, Vec<Orphan>)>>,
     /// What it heard last about them.
     used: RefCell<Vec<BlockId>>,
     /// It hears what is handed on.
@@ -74,12 +74,12 @@ impl Keeping for Outside {
     }
 
     async fn ask_master(&self, request: MasterRequest, _: Duration) -> Answer {
-        let (sessions, newer_than, heeded) = match request {
-            MasterRequest::Renew { sessions, newer_than, heeded, .. } => {
-                (sessions, newer_than, heeded)
+        let (sessions, newer_than, acked) = match request {
+            MasterRequest::Heartbeat { sessions, newer_than, acked, .. } => {
+                (sessions, newer_than, acked)
             }
-            MasterRequest::HandOn { client, leftovers, used, serial: _ } => {
-                self.0.handed_on.borrow_mut().push((client, leftovers));
+            MasterRequest::HandOn { client, orphans, used, serial: _ } => {
+                self.0.handed_on.borrow_mut().push((client, orphans));
                 *self.0.used.borrow_mut() = used;
                 return match self.0.hears.get() {
                     true => Ok(MasterReply::Done),
@@ -89,7 +89,7 @@ impl Keeping for Outside {
             other => panic!("{other:?}"),
         };
         let at = self.0.now.get();
-        self.0.asked.borrow_mut().push(Asked { at, sessions, newer_than, heeded });
+        self.0.asked.borrow_mut().push(Asked { at, sessions, newer_than, acked });
         if let Some(answer) = &*self.0.at_once.borrow() {
             return answer.clone();
         }
@@ -182,7 +182,7 @@ impl Rig {
     fn last(&self) -> (Duration, Vec<(u32, u64)>) {
         let asked = self.world.asked.borrow();
         let last = asked.last().expect("the keeper has asked");
-        (last.at, last.sessions.iter().map(|p| (p.client.0, p.acts_by)).collect())
+        (last.at, last.sessions.iter().map(|p| (p.client.0, p.pinned_by)).collect())
     }
 }
 
@@ -214,7 +214,7 @@ fn view(number: u64) -> View {
 fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
     let expelled = expelled.iter().copied().map(ClientId).collect();
     let (view, epochs) = (view.into().map(ViewUpdate::from), Epochs::default());
-    Ok(MasterReply::Renewed {
+    Ok(MasterReply::Heartbeat {
         view,
         expelled,
         epochs,
@@ -225,11 +225,11 @@ fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
     })
 }
 
-fn acting(oldest: u64) -> Acting {
-    Acting { oldest: Some(oldest), stopped: 0 }
+fn pinned(oldest: u64) -> Pinned {
+    Pinned { oldest: Some(oldest), suspended: 0 }
 }
 
-const IDLE: Acting = Acting { oldest: None, stopped: 0 };
+const IDLE: Pinned = Pinned { oldest: None, suspended: 0 };
 
 #[test]
 fn sessions_are_renewed_as_soon_as_the_master_lets_go_of_its_answer() {
@@ -248,8 +248,8 @@ fn sessions_are_renewed_as_soon_as_the_master_lets_go_of_its_answer() {
     }
 }
 
-fn block(block: u32) -> Leftover {
-    Leftover {
+fn block(block: u32) -> Orphan {
+    Orphan {
         block: BlockId { region: 0, block },
         owner: ClientId(5),
         class: SizeClass::from_code(1).unwrap(),
@@ -262,20 +262,20 @@ fn block(block: u32) -> Leftover {
 fn what_an_older_operation_frees_is_told() {
     for is_marking in [false, true] {
         let gate = Gate::new(ClientId(5), Arc::new(view(1)), 1);
-        let acts = |oldest| gate.tell(Acting { oldest, stopped: 0 });
-        acts(Some(0));
+        let pinned = |oldest| gate.publish(Pinned { oldest, suspended: 0 });
+        pinned(Some(0));
         gate.publish_epoch(2);
         // An operation of the second epoch has freed something, and then one of the first.
-        gate.freed.tell_older(gate.moment());
-        assert!(!is_marking || gate.freed.may_mark());
-        gate.freed.tell_older(0);
-        acts(None);
-        let told = || (gate.pulse().acts_in, gate.pulse().frees_in);
+        gate.freed.publish_older(gate.local_epoch());
+        assert!(!is_marking || gate.freed.may_set_free());
+        gate.freed.publish_older(0);
+        pinned(None);
+        let told = || (gate.heartbeat().pinned_in, gate.heartbeat().frees_in);
         assert_eq!(told(), (2, 1), "{is_marking}");
-        gate.freed.tell(is_marking.then_some(0));
+        gate.freed.publish(is_marking.then_some(0));
         assert_eq!(told(), if is_marking { (2, 1) } else { (2, 2) });
-        assert!(gate.freed.may_mark());
-        gate.freed.tell(None);
+        assert!(gate.freed.may_set_free());
+        gate.freed.publish(None);
         assert_eq!(told(), (2, 2));
     }
 }
@@ -285,14 +285,14 @@ fn what_an_older_operation_frees_is_told() {
 fn what_is_being_marked_is_waited_for_however_long_it_takes() {
     for is_marking in [false, true] {
         let gate = Gate::new(ClientId(5), Arc::new(view(1)), 1);
-        gate.freed.tell(Some(0));
-        assert!(!is_marking || gate.freed.may_mark());
+        gate.freed.publish(Some(0));
+        assert!(!is_marking || gate.freed.may_set_free());
         for epoch in 2..100 {
             gate.publish_epoch(epoch);
-            gate.pulse();
+            gate.heartbeat();
         }
-        assert_eq!(gate.pulse().frees_in, if is_marking { 1 } else { 99 });
-        assert_eq!(gate.freed.may_mark(), is_marking);
+        assert_eq!(gate.heartbeat().frees_in, if is_marking { 1 } else { 99 });
+        assert_eq!(gate.freed.may_set_free(), is_marking);
     }
 }
 
@@ -324,15 +324,17 @@ fn what_a_session_has_no_use_for_is_handed_on_at_once() {
 /// The answer of a master that calls for memory.
 fn called(short: u64) -> Result<MasterReply, RpcError> {
     match renewed(None, &[]) {
-        Ok(MasterReply::Renewed { view, expelled, epochs, mark, .. }) => Ok(MasterReply::Renewed {
-            view,
-            expelled,
-            epochs,
-            mark,
-            short,
-            lease_ms: 1_000,
-            behind_ms: 0,
-        }),
+        Ok(MasterReply::Heartbeat { view, expelled, epochs, mark, .. }) => {
+            Ok(MasterReply::Heartbeat {
+                view,
+                expelled,
+                epochs,
+                mark,
+                short,
+                lease_ms: 1_000,
+                behind_ms: 0,
+            })
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -341,7 +343,7 @@ fn called(short: u64) -> Result<MasterReply, RpcError> {
 /// does not wait for ever.
 #[test]
 fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
-    let heeded = |rig: &Rig| rig.world.asked.borrow().last().unwrap().heeded;
+    let acked = |rig: &Rig| rig.world.asked.borrow().last().unwrap().acked;
     for ends in [true, false] {
         let mut rig = Rig::new();
         rig.world.hears.set(true);
@@ -352,20 +354,20 @@ fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
         rig.answer(called(17));
         assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(6), vec![block(7)])]);
         rig.pass(60 * MS);
-        assert_eq!(heeded(&rig), 0);
+        assert_eq!(acked(&rig), 0);
         if ends {
             looking.offer((1..10).map(block).collect(), vec![]);
             rig.answer(called(17));
             rig.pass(20 * MS);
             assert_eq!(rig.world.handed_on.borrow()[1], (ClientId(5), vec![block(1), block(2)]));
-            assert_eq!(heeded(&rig), 17);
+            assert_eq!(acked(&rig), 17);
             continue;
         }
         for _ in 0..4 {
             rig.answer(called(17));
             rig.pass(100 * MS);
         }
-        assert_eq!(heeded(&rig), 17, "it was waited for long enough");
+        assert_eq!(acked(&rig), 17, "it was waited for long enough");
         assert_eq!(rig.world.handed_on.borrow().len(), 1);
         // What comes now is for the next one.
         looking.offer(vec![block(1)], vec![]);
@@ -409,13 +411,13 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     assert!(rig.world.handed_on.borrow().is_empty(), "nobody is short");
     // The master does not acknowledge it, so it is told again, and has to wait.
     rig.answer(called(17));
-    let heeded = |rig: &Rig| rig.world.asked.borrow().last().unwrap().heeded;
+    let acked = |rig: &Rig| rig.world.asked.borrow().last().unwrap().acked;
     assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(5), vec![block(1), block(2)])]);
-    assert_eq!(heeded(&rig), 0);
+    assert_eq!(acked(&rig), 0);
     rig.world.hears.set(true);
     rig.answer(called(17));
     rig.pass(100 * MS);
-    assert_eq!(heeded(&rig), 17);
+    assert_eq!(acked(&rig), 17);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
     // What is offered later waits for the next call.
     assert_eq!(gate.offers.take_back(), [block(1).block, block(2).block]);
@@ -444,7 +446,7 @@ fn a_master_that_answers_at_once_is_not_flooded() {
     for news in [None, Some(view(1)), Some(broken), Some(stranger)] {
         let mut rig = Rig::answering(renewed(news, &[]));
         let gate = rig.open(5);
-        gate.tell(acting(1));
+        gate.publish(pinned(1));
         rig.pass(1000 * MS);
         assert!((20..=21).contains(&rig.count()), "{} questions", rig.count());
         assert_eq!((gate.view().number, rig.keeper.view().number), (1, 1));
@@ -475,7 +477,7 @@ fn a_view_is_acknowledged_once_no_operation_acts_by_an_older_one() {
     let mut rig = Rig::new();
     let (busy, idle) = (rig.open(5), rig.open(6));
     rig.pass(100 * MS);
-    busy.tell(acting(busy.moment()));
+    busy.publish(pinned(busy.local_epoch()));
     rig.answer(renewed(view(2), &[]));
     for gate in [&busy, &idle] {
         assert_eq!(gate.newer_view(1).map(|view| view.number), Some(2));
@@ -484,7 +486,7 @@ fn a_view_is_acknowledged_once_no_operation_acts_by_an_older_one() {
     rig.pass(20 * MS);
     assert_eq!(rig.last().1, [(5, 1), (6, 2)], "the lease lives meanwhile");
     let (now, before) = (rig.world.now.get(), rig.count());
-    busy.tell(acting(busy.moment()));
+    busy.publish(pinned(busy.local_epoch()));
     rig.pass(5 * MS);
     assert_eq!((rig.count(), rig.last().1), (before + 1, vec![(5, 2), (6, 2)]));
     assert!(rig.last().0 <= now + MS, "the keeper looks every millisecond");
@@ -494,7 +496,7 @@ fn a_view_is_acknowledged_once_no_operation_acts_by_an_older_one() {
 #[test]
 fn sessions_that_are_idle_acknowledge_at_once() {
     let mut rig = Rig::new();
-    rig.open(5).tell(IDLE);
+    rig.open(5).publish(IDLE);
     rig.pass(100 * MS);
     rig.answer(renewed(view(2), &[]));
     assert_eq!((rig.count(), rig.last()), (2, (100 * MS, vec![(5, 2)])));
@@ -514,7 +516,7 @@ fn a_switch_is_acknowledged_when_nobody_has_to_look_any_more() {
     let mut rig = Rig::new();
     let gate = rig.open(5);
     rig.settle();
-    gate.tell(Acting { oldest: None, stopped: 1 });
+    gate.publish(Pinned { oldest: None, suspended: 1 });
     rig.answer(renewed(frozen(), &[]));
     assert_eq!(rig.last().1, [(5, 2)], "who is stopped acts by nothing");
     rig.answer(renewed(frozen().advanced().advanced(), &[]));
@@ -522,11 +524,11 @@ fn a_switch_is_acknowledged_when_nobody_has_to_look_any_more() {
     let before = rig.count();
     rig.pass(100 * MS);
     assert_eq!(rig.count(), before);
-    assert!(rig.world.asked.borrow().last().unwrap().sessions[0].has_stopped);
-    gate.tell(IDLE);
+    assert!(rig.world.asked.borrow().last().unwrap().sessions[0].has_suspended);
+    gate.publish(IDLE);
     rig.pass(2 * MS);
     assert_eq!(rig.count(), before + 1);
-    assert!(!rig.world.asked.borrow().last().unwrap().sessions[0].has_stopped);
+    assert!(!rig.world.asked.borrow().last().unwrap().sessions[0].has_suspended);
 }
 
 #[test]
@@ -565,7 +567,7 @@ fn nothing_ends_while_the_master_is_away() {
 fn who_is_shut_out_hears_of_it_and_holds_up_nobody() {
     let mut rig = Rig::new();
     let (out, other) = (rig.open(5), rig.open(6));
-    out.tell(acting(1));
+    out.publish(pinned(1));
     rig.pass(100 * MS);
     rig.answer(renewed(view(2), &[5, 99]));
     assert!(out.is_expelled() && !other.is_expelled());
@@ -607,7 +609,7 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
     };
     let told = |update: ViewUpdate| -> Answer {
         let (expelled, epochs) = (Vec::new(), Epochs::default());
-        Ok(MasterReply::Renewed {
+        Ok(MasterReply::Heartbeat {
             view: Some(update),
             expelled,
             epochs,
@@ -623,10 +625,10 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
     rig.answer(told(ViewUpdate::to(&grown(2, 2), Some(&view(1)))));
     assert_eq!(*gate.view(), grown(2, 2));
     // To another view than the one that is here, and to one that is none.
-    let headless = View { members: Vec::new(), ..view(3) };
+    let without_primary = View { members: Vec::new(), ..view(3) };
     for misfit in [
         ViewUpdate::to(&grown(4, 3), Some(&grown(3, 1))),
-        ViewUpdate::to(&headless, Some(&grown(2, 2))),
+        ViewUpdate::to(&without_primary, Some(&grown(2, 2))),
     ] {
         assert!(matches!(misfit, ViewUpdate::Difference(_)));
         rig.pass(100 * MS);

@@ -257,7 +257,7 @@ fn phases_are_within_the_budget() {
             (sums.phases as f64 / sums.operations as f64, sums.max_phases)
         };
         assert_eq!(phases(OpKind::Search), (1.0, 1));
-        // Over a network those that may guess take two.
+        // Over a network those that may speculate take two.
         for kind in [OpKind::Update, OpKind::Delete] {
             let (mean, most) = phases(kind);
             assert!(most == 3 && (2.0..=3.0).contains(&mean), "{kind:?}: {mean}, {most}");
@@ -307,7 +307,7 @@ fn phases_are_within_the_budget() {
 /// With as many memory nodes as replicas, of slots and of objects, over a network: who has just seen a key
 /// updates and deletes it in two phases.
 #[test]
-fn guesses_take_two_phases_over_a_network() {
+fn speculations_take_two_phases_over_a_network() {
     for (fabric, expected) in [(FabricKind::Tcp, 2), (FabricKind::Shm, 3)] {
         let options = options(fabric).with_data_replicas(3);
         let client = Client::embedded(options).unwrap();

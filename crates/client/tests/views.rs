@@ -73,7 +73,7 @@ fn idle_sessions_acknowledge_a_view_without_their_threads() {
         let client = cluster.fake.connect(fabric);
         let idle = client.session().unwrap();
         client.put(b"key", b"value").unwrap();
-        cluster.fake.wait("the first renewal", |script| script.pulses.len() == 2);
+        cluster.fake.wait("the first renewal", |script| script.heartbeats.len() == 2);
         let before = client.view().number;
         cluster.fake.publish(cluster.next());
         cluster.fake.wait_acknowledged();
@@ -85,7 +85,7 @@ fn idle_sessions_acknowledge_a_view_without_their_threads() {
         drop(idle);
         let renewals = cluster.fake.script().renewals;
         cluster.fake.wait("a renewal without it", |script| {
-            script.renewals > renewals && script.pulses.iter().all(|p| p.client != id)
+            script.renewals > renewals && script.heartbeats.iter().all(|p| p.client != id)
         });
         assert!(cluster.fake.script().closed.contains(&id));
     }
@@ -96,7 +96,7 @@ fn a_held_renewal_is_not_repeated_for_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = cluster(dir.path());
     let client = cluster.fake.connect(FabricKind::Tcp);
-    cluster.fake.wait("the first renewal", |script| script.pulses.len() == 1);
+    cluster.fake.wait("the first renewal", |script| script.heartbeats.len() == 1);
     let before = cluster.fake.script().renewals;
     let begun = Instant::now();
     for i in 0..1000u32 {
@@ -202,9 +202,9 @@ fn who_was_shut_out_comes_back() {
         runtime.block_on(client.put_async(b"async", b"value")).unwrap();
         // The client's own, the one of its thread for async calls, and the one by hand.
         let all = 3;
-        cluster.fake.wait("the first renewal", |script| script.pulses.len() == all);
+        cluster.fake.wait("the first renewal", |script| script.heartbeats.len() == all);
         session.block_on(session.put(b"key", b"by hand")).unwrap();
-        let old: Vec<_> = cluster.fake.script().pulses.iter().map(|p| p.client).collect();
+        let old: Vec<_> = cluster.fake.script().heartbeats.iter().map(|p| p.client).collect();
         cluster.fake.script().expelled.clone_from(&old);
         let expelled = Error::Expelled { outcome: Outcome::NotApplied };
         let end = Instant::now() + SOON;
@@ -221,7 +221,8 @@ fn who_was_shut_out_comes_back() {
         let abandoned = |id| move |script: &Script| script.abandoned.contains(id);
         old.iter().for_each(|id| cluster.fake.wait("the end", abandoned(id)));
         cluster.fake.wait("new sessions", |script| {
-            script.pulses.len() == all - 1 && script.pulses.iter().all(|p| !old.contains(&p.client))
+            script.heartbeats.len() == all - 1
+                && script.heartbeats.iter().all(|p| !old.contains(&p.client))
         });
         assert!(cluster.fake.script().closed.is_empty());
     }
@@ -278,7 +279,7 @@ fn a_running_operation_holds_the_acknowledgement_back() {
     let forwarder = cluster.forward(slow);
     let client = cluster.fake.connect(FabricKind::Tcp);
     client.put(b"key", b"value").unwrap();
-    cluster.fake.wait("the first renewal", |script| script.pulses.len() == 1);
+    cluster.fake.wait("the first renewal", |script| script.heartbeats.len() == 1);
     thread::scope(|scope| {
         let session = client.session().unwrap();
         forwarder.set_silent(true);

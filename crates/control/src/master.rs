@@ -11,7 +11,7 @@ use crate::node::{Bars, BlockId};
 
 /// A block that a client has left, for others to go on with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Leftover {
+pub struct Orphan {
     /// The block.
     pub block: BlockId,
     /// Whose name stands in the block tables.
@@ -20,7 +20,7 @@ pub struct Leftover {
     pub class: SizeClass,
     /// From this object on none was ever allocated; the number of its objects if all were.
     pub first: u32,
-    /// See [`Rest::marked`](fusee_core::slab::Rest::marked).
+    /// See [`Remainder::marked`](fusee_core::slab::Remainder::marked).
     pub marked: Option<u64>,
 }
 
@@ -37,19 +37,19 @@ pub struct Epochs {
 
 /// What a session says of itself, again and again: that it is there, and by which view it acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pulse {
+pub struct SessionHeartbeat {
     /// The session.
     pub client: ClientId,
     /// It acts by no view older than this one: neither has it operations that began under one, nor
     /// will it begin any.
-    pub acts_by: u64,
+    pub pinned_by: u64,
     /// It has no operations of earlier epochs than this one, and will begin none.
-    pub acts_in: u64,
+    pub pinned_in: u64,
     /// What its operations of earlier epochs than this one have freed is marked, or never will be.
     pub frees_in: u64,
     /// Whether operations of it were stopped by a change of the view, and have not found out yet
     /// what became of their writes.
-    pub has_stopped: bool,
+    pub has_suspended: bool,
     /// What it found damaged since it began.
     pub damage: Damage,
     /// Whether it may soon free memory, or have some to hand on, by what it does now.
@@ -101,8 +101,8 @@ pub enum MasterRequest {
     /// A session wants to start. Answer: `Opened`, or `NotReady` while the cluster forms.
     Open,
     /// A session needs a block and would rather go on with one that another session left. Not
-    /// idempotent: a lost answer costs one block, until the session ends. Answer: `Leftover`.
-    TakeLeftover {
+    /// idempotent: a lost answer costs one block, until the session ends. Answer: `Orphan`.
+    TakeOrphan {
         /// The session's id.
         client: ClientId,
         /// Names this request among those of the session, and what it is given in answer to it.
@@ -127,7 +127,7 @@ pub enum MasterRequest {
         /// Counts what the session hands on, from 1. The next one comes when this has been answered.
         serial: u64,
         /// The blocks.
-        leftovers: Vec<Leftover>,
+        orphans: Vec<Orphan>,
         /// Those of which it has just seen that objects in them are in use: of no use to who is short
         /// of memory for another size class.
         used: Vec<BlockId>,
@@ -137,21 +137,21 @@ pub enum MasterRequest {
         /// The session's id.
         client: ClientId,
         /// What it hands on.
-        leftovers: Vec<Leftover>,
+        orphans: Vec<Orphan>,
     },
     /// The sessions of a client process are there. The answer waits until there is a newer view,
-    /// or until it is time to say so again. Answer: `Renewed`.
-    Renew {
+    /// or until it is time to say so again. Answer: `Heartbeat`.
+    Heartbeat {
         /// All open sessions of the process.
-        sessions: Vec<Pulse>,
+        sessions: Vec<SessionHeartbeat>,
         /// The number of the newest view that the process has; 0 to be told the newest one whole.
         newer_than: u64,
         /// The epochs that it knows.
         known: Epochs,
         /// Whether it waits for later ones: then the answer comes when there are.
         reclaims: bool,
-        /// The last call for memory that it has heeded ([`MasterReply::Renewed`]); 0 for none.
-        heeded: u64,
+        /// The last call for memory that it has acknowledged ([`MasterReply::Heartbeat`]); 0 for none.
+        acked: u64,
     },
     /// A session ends as if it had crashed: something of it may have to be put right. To be told
     /// only when nothing of it runs any more. Answer: `Done`.
@@ -230,19 +230,19 @@ pub enum MasterReply {
         epoch: u64,
         /// The lease, in milliseconds: so long the session counts as heard from this request on.
         lease_ms: u64,
-        /// See [`MasterReply::Renewed`].
+        /// See [`MasterReply::Heartbeat`].
         behind_ms: u64,
     },
-    /// To `TakeLeftover`: a block that is now the session's, if there is one of this class.
-    Leftover {
+    /// To `TakeOrphan`: a block that is now the session's, if there is one of this class.
+    Orphan {
         /// The block.
-        leftover: Option<Leftover>,
+        orphan: Option<Orphan>,
         /// Its owner has not ended: should it be given up, the block is recovered with it, and must
         /// not be taken over any more.
         owner_lives: bool,
     },
-    /// To `Renew`.
-    Renewed {
+    /// To `Heartbeat`.
+    Heartbeat {
         /// The newest view, if the process does not have it yet; whole, or as the difference to
         /// the one that it has.
         view: Option<ViewUpdate>,
@@ -341,8 +341,8 @@ pub struct Status {
     pub rebalancing: bool,
     /// Sessions open now.
     pub open_sessions: u64,
-    /// Sessions that were given up and are not recovered yet.
-    pub given_up_sessions: u64,
+    /// Sessions that had expired and are not recovered yet.
+    pub expired_sessions: u64,
     /// Client ids ever used; the master's own repair sessions take some.
     pub sessions_opened: u64,
     /// The current view; `None` while the cluster forms.
@@ -386,11 +386,11 @@ pub struct Owners {
     /// The open sessions, in order.
     pub open: Vec<ClientId>,
     /// Those that were given up and are not recovered yet, in order.
-    pub given_up: Vec<ClientId>,
+    pub expired: Vec<ClientId>,
     /// Ids from this one on have not been handed out.
     pub unused_from: ClientId,
     /// Blocks of sessions that have ended, which wait for somebody to go on with them.
-    pub leftovers: Vec<Leftover>,
+    pub orphans: Vec<Orphan>,
 }
 
 /// How a memory node stands to the cluster.
@@ -447,7 +447,7 @@ pub struct Recovery {
     /// Those of them that were freed.
     pub freed: u64,
     /// Those whose unused rest is handed on.
-    pub leftovers: u64,
+    pub orphans: u64,
     /// Objects in its logs.
     pub walked: u64,
     /// Writes that were completed for it.

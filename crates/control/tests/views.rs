@@ -33,7 +33,7 @@ fn the_views_of_a_split_are_short_messages() {
     let told = |view: &View, from: Option<&View>| {
         let view = Some(ViewUpdate::to(view, from));
         let (expelled, epochs) = (Vec::new(), Epochs::default());
-        let reply = MasterReply::Renewed {
+        let reply = MasterReply::Heartbeat {
             view,
             expelled,
             epochs,

@@ -12,7 +12,7 @@
 //! says what they mean for those who act by a view (`view/stage.rs`).
 //!
 //! Every step is a view of its own, with the next number: what a session may do follows from the
-//! view it acts by, and what the master has to do next follows from the view in its store. So a
+//! view it is pinned by, and what the master has to do next follows from the view in its store. So a
 //! master that takes over needs to know nothing else.
 //!
 //! What is in the *scope* of a change:
@@ -47,8 +47,8 @@
 //!
 //! Invariants:
 //!
-//! * A session *acknowledges* a view once none of its operations acts by an older one. An
-//!   operation that was stopped half-way in a scope acts by no view until it looks.
+//! * A session *acknowledges* a view once none of its operations is pinned by an older one. An
+//!   operation that was suspended half-way in a scope is pinned by no view until it looks.
 //! * `transforming` begins when all sessions have acknowledged `frozen`, or are fenced. Since
 //!   then nobody writes in the scope, nor reads from a lost memory node.
 //! * `switched` ends when all sessions have acknowledged it and none of their operations still
@@ -66,7 +66,7 @@ use crate::view::Place;
 /// How far a change has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Stage {
-    /// Who acts by an older view comes to an end.
+    /// Who is pinned by an older view comes to an end.
     Frozen,
     /// Replicas are made equal, and new ones are filled.
     Transforming,
@@ -112,7 +112,7 @@ pub struct SubtableChange {
     /// Which.
     pub subtable: u32,
     /// Whether its primary was lost: its first place is a backup, until the change is switched.
-    pub headless: bool,
+    pub without_primary: bool,
     /// A replica to fill, which takes the place of the one that is leaving, or becomes the last
     /// backup.
     pub joining: Option<Place>,
@@ -179,7 +179,13 @@ pub enum NothingLeft {
 impl SubtableChange {
     /// Only that it is frozen, and its replicas made equal.
     pub(crate) fn of(subtable: u32) -> SubtableChange {
-        SubtableChange { subtable, headless: false, joining: None, leaving: None, split: None }
+        SubtableChange {
+            subtable,
+            without_primary: false,
+            joining: None,
+            leaving: None,
+            split: None,
+        }
     }
 
     /// Where something is filled that is no part of the index yet.

@@ -17,7 +17,7 @@ use core::future::Future;
 
 use crate::error::Error;
 use crate::layout::{Address, SizeClass};
-use crate::slab::{BlockGrant, Rest};
+use crate::slab::{BlockGrant, Remainder};
 use crate::stats::Damage;
 use crate::verbs::MnId;
 use crate::view::View;
@@ -32,7 +32,7 @@ pub enum Granted {
     /// This block is the session's.
     Block(BlockGrant),
     /// None is free, and others have been called upon to hand some on. To be asked again after
-    /// [`Blocks::await_others`], by an operation that does not act meanwhile.
+    /// [`Blocks::await_others`], by an operation that does not be pinned meanwhile.
     Called,
     /// A newer view has come, by which to ask again.
     NewerView,
@@ -41,11 +41,11 @@ pub enum Granted {
 /// What a session says of its operations to whoever changes the view
 /// ([`change`](crate::change)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Acting {
-    /// The moment since which the oldest running operation acts; `None` if none does.
+pub struct Pinned {
+    /// The local epoch since which the oldest running operation is pinned; `None` if none does.
     pub oldest: Option<u64>,
     /// Operations that were stopped after a CAS and have not found out what became of it.
-    pub stopped: usize,
+    pub suspended: usize,
 }
 
 /// How an operation waits for others.
@@ -58,7 +58,7 @@ pub trait Waiting {
 
 /// Where a session's blocks come from, and who else may have them.
 pub trait Blocks {
-    /// Gets a block for objects of a class (ALLOC, P §4.4), for an operation that acts by `view`.
+    /// Gets a block for objects of a class (ALLOC, P §4.4), for an operation that is pinned by `view`.
     /// [`Error::OutOfMemory`] when no memory node has one, nor anybody else, [`Error::Allocation`] when they
     /// cannot be asked. `to_delete`: it may be one of those that memory nodes keep back for DELETEs.
     fn alloc_block(
@@ -83,14 +83,14 @@ pub trait Blocks {
 
     /// Anybody who is short of memory may have these blocks from now on, until they are taken back; the
     /// first ones first. Those in `surplus` are of no use here, and not wholly free: they are for
-    /// whoever needs objects of their class, and need not wait until somebody is short. `ripens`: others
+    /// whoever needs objects of their class, and need not wait until somebody is short. `frees_soon`: others
     /// are about to become free.
-    fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>, ripens: bool);
+    fn offer(&self, spare: Vec<Remainder>, surplus: Vec<Remainder>, frees_soon: bool);
 
     /// Takes back what was offered; returns the blocks that somebody else has got.
     fn take_back(&self) -> Vec<Address>;
 
-    /// Gives a block back to the pool (FREE, P §4.4), for who acts by `view`. Its bytes are zeros,
+    /// Gives a block back to the pool (FREE, P §4.4), for who is pinned by `view`. Its bytes are zeros,
     /// and no operation runs that began before they were. It is not the session's any more, even if
     /// that fails.
     fn free_block(&self, block: Address, view: &Arc<View>) -> impl Future<Output = ()>;
@@ -102,7 +102,7 @@ pub trait Views {
     /// then.
     fn newer_view(&self, than: u64) -> Option<Arc<View>>;
 
-    /// A subtable has no free slot for a key, for an operation that acts by no view now. Waits
+    /// A subtable has no free slot for a key, for an operation that is pinned by no view now. Waits
     /// until there is a newer view than `view`, in which there may be one; false if there will be
     /// none.
     fn grow_index(&self, subtable: u32, view: &Arc<View>) -> impl Future<Output = bool>;
@@ -119,31 +119,31 @@ pub trait Views {
 
 /// Since when operations act, and when all of those have ended that may know of some memory.
 pub trait Epochs {
-    /// The moment: a number that grows when a view has come, or an epoch. In an earlier moment than
+    /// The local epoch: a number that grows when a view has come, or an epoch. In an earlier local epoch than
     /// the one of a view, `newer_view` may find that view or not; from that moment on it does.
-    fn moment(&self) -> u64;
+    fn local_epoch(&self) -> u64;
 
-    /// Tells others since when the operations act. In one order with [`Epochs::moment`] for everybody:
-    /// who makes a new moment after this finds what was told, or a later `moment` finds the new one.
-    fn tell(&self, acting: Acting);
+    /// Tells others since when the operations act. In one order with [`Epochs::local_epoch`] for everybody:
+    /// who makes a new local epoch after this finds what was told, or a later `local_epoch` finds the new one.
+    fn publish(&self, pinned: Pinned);
 
-    /// An operation begins to act in this moment. For whoever checks that no memory is used again too early;
+    /// An operation is pinned in this local epoch. For whoever checks that no memory is used again too early;
     /// nobody else needs to know more than is told.
-    fn began(&self, _moment: u64) {}
+    fn began(&self, _local_epoch: u64) {}
 
-    /// One that acts since this moment does not act any more.
-    fn ended(&self, _moment: u64) {}
+    /// One that is pinned since this local epoch does not be pinned any more.
+    fn ended(&self, _local_epoch: u64) {}
 
     /// Tells others since when there are freed objects whose bits are not set yet.
-    fn tell_freed(&self, since: Option<u64>);
+    fn publish_freed(&self, since: Option<u64>);
 
-    /// Tells others that something was freed by an operation that acts since then, which is older than
+    /// Tells others that something was freed by an operation that is pinned since then, which is older than
     /// what was told; also while bits are being set.
-    fn tell_older(&self, since: u64);
+    fn publish_older(&self, since: u64);
 
     /// Whether the bits may be set now; if not, nothing is waited for any more that was told, and
     /// they must stay as they are.
-    fn may_mark(&self) -> bool;
+    fn may_set_free(&self) -> bool;
 
     /// The newest epoch that the session knows; the newest of all is at most one later.
     fn epoch(&self) -> u64;

@@ -49,9 +49,9 @@ mutants! {
     /// A loser waits on when the view changes: for a winner that is dead, and whose recovery waits
     /// for the change.
     LoserIgnoresNewView,
-    /// A session does not tell that stopped writers have yet to look: others may overwrite what they
+    /// A session does not tell that suspended writers have yet to look: others may overwrite what they
     /// look for.
-    StoppedIsForgotten,
+    SuspendedIsForgotten,
     /// Blocks of a new region are handed out before everybody knows it: a slot leads readers
     /// nowhere.
     NewRegionLedAtOnce,
@@ -64,7 +64,7 @@ mutants! {
     /// The master lets writes go on before those that were stopped have looked, and before all
     /// readers have left the old places.
     SwitchDoesNotWait,
-    /// A stopped writer looks before the replicas are equal.
+    /// A suspended writer looks before the replicas are equal.
     LooksBeforeTheSwitch,
     /// A writer stops for a change although something that it has posted may still execute.
     StopsInDoubt,
@@ -107,7 +107,7 @@ mutants! {
     /// A session marks objects of its own in blocks whose headers say that they are in use.
     MarksInUse,
     /// The header of a block is written before it was read: nobody learns of the base any more.
-    RestsUnread,
+    SealsUnread,
 
     // Who is the last writer of a round.
     /// Half of the backups count as a majority: two writers win by Rule 2.
@@ -216,7 +216,7 @@ mutants! {
     WithdrawnObjectFreed,
     /// What no slot keeps is used again although whoever freed it may still mark it.
     ComparedIsNotSettled,
-    /// An operation acts while it waits for memory: what it could know never becomes free.
+    /// An operation is pinned while it waits for memory: what it could know never becomes free.
     WaitsWhileItActs,
     /// A keeper takes an epoch for over when the one before it is.
     EpochsPassEarly,
@@ -238,8 +238,8 @@ mutants! {
     MarksHalfWay,
     /// A mark that may still come is taken for lost: who has settled on that sets the bit as well.
     LateVerbsNotAwaited,
-    /// Who asks for a block does not act: the view by which it has it recorded may have ended.
-    AsksWithoutActing,
+    /// Who asks for a block does not be pinned: the view by which it has it recorded may have ended.
+    AsksUnpinned,
 
     // Recovery of clients, and settling after the loss of a memory node.
     /// Recovery reads the backups' slots before the primary's.
@@ -261,16 +261,17 @@ mutants! {
     /// Settling keeps a tentative word.
     SettleKeepsTentative,
 
-    // Guesses: an UPDATE or DELETE that CASes the backups before it has read the slot.
-    /// A guess posts its CAS before the object: a word stands where its object is not.
-    GuessCasesBeforeItWrites,
-    /// A guess uses a hint of an earlier moment: its word may have come back, on its way to the primary.
-    GuessesByOldHints,
-    /// A guess is made wherever the object lies: if the word is all that is left of it, it leads nowhere.
-    GuessesAnywhere,
-    /// A guess that nothing has proved takes itself for the loser of a round that may have been over
+    // Speculative writes: an UPDATE or DELETE that CASes the backups before it has read the slot.
+    /// A speculative write posts its CAS before the object: a word stands where its object is not.
+    SpeculationCasesBeforeItWrites,
+    /// A speculative write uses a hint of an earlier local epoch: its word may have come back, on its
+    /// way to the primary.
+    SpeculationsByOldHints,
+    /// A speculative write is made wherever the object lies: if the word is all that is left of it, it leads nowhere.
+    SpeculationsAnywhere,
+    /// A speculative write that nothing has proved takes itself for the loser of a round that may have been over
     /// before it began.
-    StaleGuessLoses,
+    StaleSpeculationLoses,
     /// Recovery looks for objects on one replica of a block only.
     RecoveryWalksOneReplica,
     /// Recovery goes on with a round although its object is not on all replicas.
@@ -313,9 +314,9 @@ mutants! {
     BarredIsVouchedFor,
     /// The loser of an UPDATE is done although its winner may have been read before it began.
     LosersDoNotAsk,
-    /// The same of a loser that was stopped by a change, or of a guess whose round may have been over before
-    /// it began.
-    StoppedLoserEnds,
+    /// The same of a loser that was suspended by a change, or of a speculative write whose round may
+    /// have been over before it began.
+    SuspendedLoserEnds,
     /// Bars are taken back when a member hears of the change that is to settle what was read.
     BarsFallEarly,
     /// Who reads beside a primary does not ask whether a later view is there, of which its backups know nothing.

@@ -3,14 +3,14 @@
 //! Per size class a session owns blocks and takes their objects. A block goes round:
 //!
 //! ```text
-//! granted --> in use --> aside --> at rest --> its marked objects are collected --> in use ...
+//! granted --> in use --> aside --> sealed --> its marked objects are collected --> in use ...
 //!                                          `-> all its objects are free: back to the pool
 //! ```
 //!
 //! * *In use*: objects are allocated from it. Its header says so on all replicas before anybody can
 //!   learn of one of them: that is how recovery finds what may be under way.
 //! * *Aside*: another block is in use, or its region is frozen. Writes may still be under way.
-//! * *At rest*: none is, and the header says so. Only such blocks are collected ([`store`]), and
+//! * *Sealed*: none is, and the header says so. Only such blocks are collected ([`store`]), and
 //!   can leave the session.
 //!
 //! An object that was allocated is free again in one of two ways: no CAS has mentioned it, so it is
@@ -67,7 +67,7 @@ pub struct BlockGrant {
     pub class: SizeClass,
     /// The first object never allocated; more than 0 in a block that another client left.
     pub first: u32,
-    /// See [`Rest::marked`].
+    /// See [`Remainder::marked`].
     pub marked: Option<u64>,
     /// Whether the pool had no block any more, and this is one of those that others left.
     pub pool_is_empty: bool,
@@ -75,7 +75,7 @@ pub struct BlockGrant {
 
 /// What is left of a block whose owner has done with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rest {
+pub struct Remainder {
     /// The block's address.
     pub block: Address,
     /// The class of its objects.
@@ -83,7 +83,7 @@ pub struct Rest {
     /// From this object on none was ever allocated; the number of its objects if all were.
     pub first: u32,
     /// With the view since which its free bitmap is where it is, if that tells which of the others
-    /// are free ([`Region::led_since`](crate::data::Region::led_since)). If not, or if the bitmap is
+    /// are free ([`Region::primary_since`](crate::data::Region::primary_since)). If not, or if the bitmap is
     /// elsewhere since, only a look at the whole index does.
     pub marked: Option<u64>,
 }
@@ -97,8 +97,8 @@ pub(crate) const USED_AGAIN_AT: u32 = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// The bitmap: that of the place that leads the region since this view
-    /// ([`Region::led_since`](crate::data::Region::led_since)).
-    pub led_since: u64,
+    /// ([`Region::primary_since`](crate::data::Region::primary_since)).
+    pub primary_since: u64,
     /// When they had been seen ([`Epochs::mark`](crate::host::Epochs::mark)).
     pub mark: u64,
     /// Number and bits of every word that is not zero.
@@ -109,7 +109,7 @@ pub(crate) struct Seen {
 
 /// Why the free bitmap of a block does not tell all that is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Doubt {
+pub(crate) enum Verification {
     /// It does.
     None,
     /// To be compared with the index.
@@ -135,7 +135,7 @@ pub(crate) struct Block {
     generations: Generations,
     /// Objects that were handed out for operations that have not ended.
     in_flight: u32,
-    /// Whether the header says on all replicas that the block is at rest; `None` if that is not
+    /// Whether the header says on all replicas that the block is sealed; `None` if that is not
     /// certain.
     written: Option<bool>,
     /// The first object that may have been allocated since the block is in use.
@@ -148,9 +148,9 @@ pub(crate) struct Block {
     /// The look at the bitmap that was the last, counted over all blocks.
     pub looked: u64,
     /// As in [`Seen`], of that look, or of when the block was granted.
-    pub led_since: u64,
+    pub primary_since: u64,
     /// If there is one, nothing is `seen`.
-    doubt: Doubt,
+    verification: Verification,
     /// Its header or its bitmap is being changed. It must not be taken into use meanwhile: two
     /// headers under way could overtake each other.
     pub held: bool,
@@ -191,8 +191,12 @@ impl Block {
             half: 0,
             seen: None,
             looked: 0,
-            led_since: grant.marked.unwrap_or(0),
-            doubt: if grant.marked.is_some() { Doubt::None } else { Doubt::Open },
+            primary_since: grant.marked.unwrap_or(0),
+            verification: if grant.marked.is_some() {
+                Verification::None
+            } else {
+                Verification::Open
+            },
             held: false,
             offered: false,
             lent: false,
@@ -268,18 +272,18 @@ impl Block {
         self.is_free() && self.seen.is_none() && is_ours
     }
 
-    pub fn doubt(&self) -> &Doubt {
-        &self.doubt
+    pub fn verification(&self) -> &Verification {
+        &self.verification
     }
 
     /// The free bitmap is not trusted any more, or the comparison with the index is so far.
-    pub fn begin_doubt(&mut self, doubt: Doubt) {
-        (self.doubt, self.seen) = (doubt, None);
+    pub fn unverify(&mut self, verification: Verification) {
+        (self.verification, self.seen) = (verification, None);
     }
 
     /// The free bitmap tells all that is free, except what was freed since `seen`.
-    pub fn end_doubt(&mut self, seen: Option<Seen>) {
-        (self.doubt, self.seen) = (Doubt::None, seen);
+    pub fn verify(&mut self, seen: Option<Seen>) {
+        (self.verification, self.seen) = (Verification::None, seen);
     }
 
     /// The objects that set bits stand for, as far as they were allocated, and the bits of these.
@@ -312,15 +316,15 @@ impl Block {
         self.in_flight == 0
     }
 
-    /// Whether the header is to be told that the block is at rest. Not before it was read: a header has the
+    /// Whether the header is to be told that the block is sealed. Not before it was read: a header has the
     /// base, which is known from there.
-    pub fn may_rest(&self) -> bool {
-        let is_known = self.generations.is_known() || removed(Mutant::RestsUnread);
+    pub fn may_seal(&self) -> bool {
+        let is_known = self.generations.is_known() || removed(Mutant::SealsUnread);
         self.is_quiet() && self.written != Some(true) && self.scrubbed.is_none() && is_known
     }
 
-    /// Whether its header says on all replicas that it is at rest.
-    pub fn is_at_rest(&self) -> bool {
+    /// Whether its header says on all replicas that it is sealed.
+    pub fn is_sealed(&self) -> bool {
         self.written == Some(true)
     }
 
@@ -378,7 +382,7 @@ impl Block {
         (self.free, self.returned, self.waiting) = (VecDeque::new(), Vec::new(), None);
         self.generations.forget();
         self.scrubbed = None;
-        self.begin_doubt(Doubt::Open);
+        self.unverify(Verification::Open);
     }
 
     /// Begins to empty the block, in this epoch. Its header says that before the first zero is written.
@@ -387,7 +391,7 @@ impl Block {
         (self.scrubbed, self.written) = (Some(Scrub::Begun), None);
     }
 
-    /// It is all zeros at this mark, and its header says that it is at rest.
+    /// It is all zeros at this mark, and its header says that it is sealed.
     pub fn end_scrub(&mut self, mark: u64) {
         (self.scrubbed, self.written) = (Some(Scrub::Done(mark)), Some(true));
     }
@@ -405,7 +409,7 @@ impl Block {
     }
 
     /// Objects are free from now on: their bits are cleared, and their generations known.
-    pub fn take_in(&mut self, objects: &[u32]) {
+    pub fn reclaim(&mut self, objects: &[u32]) {
         self.free.extend(objects);
     }
 
@@ -426,36 +430,36 @@ impl Block {
     }
 
     /// Since this view the free bitmap is where it is. If it was elsewhere before, marks are missing.
-    pub fn follow(&mut self, led_since: u64) {
-        let before = core::mem::replace(&mut self.led_since, led_since);
-        let is_elsewhere = before != led_since && !removed(Mutant::AnotherBitmapUnnoticed);
-        if is_elsewhere && self.doubt == Doubt::None {
-            self.begin_doubt(Doubt::Open);
+    pub fn follow(&mut self, primary_since: u64) {
+        let before = core::mem::replace(&mut self.primary_since, primary_since);
+        let is_elsewhere = before != primary_since && !removed(Mutant::AnotherBitmapUnnoticed);
+        if is_elsewhere && self.verification == Verification::None {
+            self.unverify(Verification::Open);
         }
     }
 
-    fn rest(&self) -> Rest {
+    fn rest(&self) -> Remainder {
         let Block { address, class, fresh, .. } = *self;
-        let marked = (self.doubt == Doubt::None).then_some(self.led_since);
-        Rest { block: address, class, first: fresh, marked }
+        let marked = (self.verification == Verification::None).then_some(self.primary_since);
+        Remainder { block: address, class, first: fresh, marked }
     }
 
     /// What somebody else would get, if nothing is under way about it. What was collected is not marked
     /// any more, and nobody else would find it without a look at the index: such a block, of which there
     /// are few, stays, unless it is lent.
-    fn spare(&self) -> Option<Rest> {
+    fn spare(&self) -> Option<Remainder> {
         let is_spare = self.is_quiet() && !self.held && self.scrubbed.is_none();
         let is_all_marked = self.free.is_empty() && self.returned_objects() == 0;
         if !is_spare || !(is_all_marked || self.lent) {
             return None;
         }
         let rest = self.rest();
-        Some(Rest { marked: rest.marked.filter(|_| is_all_marked), ..rest })
+        Some(Remainder { marked: rest.marked.filter(|_| is_all_marked), ..rest })
     }
 
     /// Whether nobody here has a use for it: it was looked at, and does not go back to the pool.
     fn is_surplus(&self) -> bool {
-        let is_known = self.looked > 0 && self.doubt == Doubt::None;
+        let is_known = self.looked > 0 && self.verification == Verification::None;
         self.is_foreign && is_known && !self.is_free()
     }
 
@@ -567,7 +571,7 @@ impl Slabs {
             block.written = None;
             let (first, fresh) = (block.in_use_from, block.was_fresh);
             let base = block.generations.base();
-            (block.address, BlockHeader { class, owner, first, fresh, at_rest: false, base })
+            (block.address, BlockHeader { class, owner, first, fresh, sealed: false, base })
         });
         Some(Allocation { address: block.object(index), class, generation, header })
     }
@@ -667,10 +671,10 @@ impl Slabs {
     }
 
     /// None of the free bitmaps is trusted any more; whether one was.
-    pub(crate) fn doubt_all(&mut self) -> bool {
-        let trusted = |b: &&mut Block| b.doubt == Doubt::None && b.scrubbed.is_none();
-        let doubt = |block: &mut Block| block.begin_doubt(Doubt::Open);
-        self.aside.iter_mut().filter(trusted).map(doubt).count() > 0
+    pub(crate) fn unverify_all(&mut self) -> bool {
+        let trusted = |b: &&mut Block| b.verification == Verification::None && b.scrubbed.is_none();
+        let verification = |block: &mut Block| block.unverify(Verification::Open);
+        self.aside.iter_mut().filter(trusted).map(verification).count() > 0
     }
 
     /// No block is in use any more.
@@ -688,7 +692,7 @@ impl Slabs {
         }
     }
 
-    /// The header of a block that is `held` says on all replicas that it is at rest, or may do so.
+    /// The header of a block that is `held` says on all replicas that it is sealed, or may do so.
     pub(crate) fn rests(&mut self, block: Address, is_sure: bool) {
         if let Some(block) = self.aside_at(block) {
             block.held = false;
@@ -707,7 +711,7 @@ impl Slabs {
     /// need no comparison, and of these where most is known to be free: whoever is short gets something
     /// that is of use at once. Where nothing is known, more may be free by now the longer it was not
     /// looked at. Apart from these, what is of no use here.
-    pub(crate) fn offer(&mut self) -> (Vec<Rest>, Vec<Rest>) {
+    pub(crate) fn offer(&mut self) -> (Vec<Remainder>, Vec<Remainder>) {
         let (mut spare, mut surplus) = (Vec::new(), Vec::new());
         let short = self.slabs.iter().filter(|slab| slab.asking).map(|slab| slab.class);
         let best = |class| {
@@ -734,11 +738,12 @@ impl Slabs {
     }
 
     /// Whether a block is about to become free, for others as well, and is not offered.
-    pub(crate) fn ripens(&self) -> bool {
-        let is_compared = |b: &Block| matches!(b.doubt, Doubt::Compared { .. });
+    pub(crate) fn frees_soon(&self) -> bool {
+        let is_compared = |b: &Block| matches!(b.verification, Verification::Compared { .. });
         let comes = |b: &Block| b.scrubbed.is_some() && b.not_before() == 0;
-        let ripens = |b: &Block| comes(b) || is_compared(b) || b.is_free() && b.scrubbed.is_none();
-        self.aside.iter().any(|block| !block.offered && ripens(block))
+        let frees_soon =
+            |b: &Block| comes(b) || is_compared(b) || b.is_free() && b.scrubbed.is_none();
+        self.aside.iter().any(|block| !block.offered && frees_soon(block))
     }
 
     /// Nothing is offered any more. These blocks are gone.
@@ -748,18 +753,18 @@ impl Slabs {
     }
 
     /// What is left of all blocks, which this client stops using.
-    pub fn take_rests(&mut self) -> Vec<Rest> {
+    pub fn take_remainders(&mut self) -> Vec<Remainder> {
         self.set_aside();
         core::mem::take(&mut self.aside).iter().map(Block::rest).collect()
     }
 
-    /// The header that says that a block which is not in use is at rest, and from where on it is new.
-    pub(crate) fn at_rest(&self, block: Address) -> Option<BlockHeader> {
+    /// The header that says that a block which is not in use is sealed, and from where on it is new.
+    pub(crate) fn sealed(&self, block: Address) -> Option<BlockHeader> {
         let block = self.aside.iter().find(|b| b.address == block)?;
         let (Block { class, fresh, .. }, base) = (block, block.generations.base());
         let (class, fresh) = (*class, *fresh);
         let (owner, first) = (self.owner, fresh);
-        Some(BlockHeader { class, owner, first, fresh, at_rest: true, base })
+        Some(BlockHeader { class, owner, first, fresh, sealed: true, base })
     }
 }
 

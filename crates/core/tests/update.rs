@@ -37,7 +37,8 @@ fn subtable() -> impl Strategy<Value = Subtable> {
 }
 
 fn region() -> impl Strategy<Value = Region> {
-    (places(), any::<u64>()).prop_map(|(places, led_since)| Region::replicated(places, led_since))
+    (places(), any::<u64>())
+        .prop_map(|(places, primary_since)| Region::replicated(places, primary_since))
 }
 
 fn change() -> impl Strategy<Value = Option<Change>> {
@@ -46,9 +47,10 @@ fn change() -> impl Strategy<Value = Option<Change>> {
         number().prop_map(|sibling| Some(Split::Clearing(sibling))),
         Just(None),
     ];
-    let subtable = (number(), any::<bool>(), split).prop_map(|(subtable, headless, split)| {
-        SubtableChange { subtable, headless, joining: None, leaving: None, split }
-    });
+    let subtable =
+        (number(), any::<bool>(), split).prop_map(|(subtable, without_primary, split)| {
+            SubtableChange { subtable, without_primary, joining: None, leaving: None, split }
+        });
     let stage = prop_oneof![Just(Stage::Frozen), Just(Stage::Transforming), Just(Stage::Switched)];
     let change =
         (stage, any::<bool>(), vec(subtable, 0..3)).prop_map(|(stage, data_lost, subtables)| {

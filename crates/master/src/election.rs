@@ -94,13 +94,13 @@ struct Campaign<L> {
 }
 
 /// A lease that is being renewed. Dropping it ends the renewals, not the lease.
-struct Lease {
+struct LeadershipLease {
     id: i64,
     tenure: Arc<Tenure>,
     renewals: tokio::task::JoinHandle<()>,
 }
 
-impl Drop for Lease {
+impl Drop for LeadershipLease {
     fn drop(&mut self) {
         self.renewals.abort();
     }
@@ -148,7 +148,7 @@ where
     }
 
     /// Campaigns until it is elected, however long that takes.
-    async fn elected(&mut self, etcd: &Etcd, said: &mut String) -> (Lease, Candidacy) {
+    async fn elected(&mut self, etcd: &Etcd, said: &mut String) -> (LeadershipLease, Candidacy) {
         loop {
             let lease = match self.lease(etcd).await {
                 Ok(lease) => lease,
@@ -178,7 +178,7 @@ where
     }
 
     /// Gives a lease back, and with it the candidacy, or remembers to do so later.
-    async fn give_back(&mut self, etcd: &Etcd, lease: &Lease) {
+    async fn give_back(&mut self, etcd: &Etcd, lease: &LeadershipLease) {
         lease.tenure.end();
         if let Err(error) = revoke(etcd, lease.id).await {
             tracing::debug!(%error, "the lease is not given back");
@@ -186,7 +186,7 @@ where
         }
     }
 
-    async fn lease(&mut self, etcd: &Etcd) -> Result<Lease, StoreError> {
+    async fn lease(&mut self, etcd: &Etcd) -> Result<LeadershipLease, StoreError> {
         while let Some(id) = self.abandoned.last() {
             revoke(etcd, *id).await?;
             self.abandoned.pop();
@@ -198,14 +198,14 @@ where
         let ttl = Duration::from_secs(granted.ttl().unsigned_abs());
         let tenure = Arc::new(Tenure::new(asked, ttl));
         let renewals = tokio::spawn(renew(etcd.clone(), granted.id(), Arc::clone(&tenure)));
-        Ok(Lease { id: granted.id(), tenure, renewals })
+        Ok(LeadershipLease { id: granted.id(), tenure, renewals })
     }
 
     /// Stands by until there is no older candidate.
     async fn wait_elected(
         &self,
         etcd: &Etcd,
-        lease: &Lease,
+        lease: &LeadershipLease,
         said: &mut String,
     ) -> Result<Candidacy, StoreError> {
         let key = etcd.enter(lease.id, &self.platform.advertise).await?;
@@ -239,7 +239,7 @@ where
     }
 
     /// Leads until the term is over.
-    fn term(&mut self, etcd: &Etcd, lease: &Lease, candidacy: Candidacy) -> Next {
+    fn term(&mut self, etcd: &Etcd, lease: &LeadershipLease, candidacy: Candidacy) -> Next {
         let runtime = self.runtime.clone();
         let number = candidacy.created;
         let (over, ended) = oneshot::channel();

@@ -13,7 +13,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_control::master::{Leftover, Recovery, RecoveryTimes};
+use fusee_control::master::{Orphan, Recovery, RecoveryTimes};
 use fusee_control::node::{BlockId, Extent, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::change::{LeavingFrom, RegionChange};
 use fusee_core::layout::BLOCK_HEADER_BYTES;
@@ -30,7 +30,7 @@ use futures_util::future::try_join_all;
 pub enum Job {
     /// The change of the view, which is *transforming*.
     Transform {
-        /// Clients that are given up, and not recovered. Those that had not left the older views behind when
+        /// Clients that have expired, and not recovered. Those that had not left the older views behind when
         /// the stage began are fenced at all members.
         dead: Vec<ClientId>,
     },
@@ -93,7 +93,7 @@ pub struct Recovered {
     /// The blocks that it had taken over on all replicas.
     pub owned: Vec<BlockId>,
     /// What others can go on with of them.
-    pub leftovers: Vec<Leftover>,
+    pub orphans: Vec<Orphan>,
 }
 
 /// Why a job ended early. It can be run again.
@@ -352,19 +352,19 @@ async fn recover_client<F: Fabric, R: Reach>(
     let unused = blocks.owned_with(view, &report, BlockContent::Nothing);
     free(fabric, reach, view, client, &unused).await?;
     times.free_lists_us = watch.lap();
-    let leftovers = blocks.leftovers(view, &report);
+    let orphans = blocks.orphans(view, &report);
     let recovery = Recovery {
         client,
         blocks: blocks.owned.len() as u64,
         freed: unused.len() as u64,
-        leftovers: leftovers.len() as u64,
+        orphans: orphans.len() as u64,
         walked: report.walked,
         committed: report.committed,
         aborted: report.aborted,
         strange: report.strange,
         times,
     };
-    Ok(Recovered { recovery, owned: blocks.owned.into_iter().collect(), leftovers })
+    Ok(Recovered { recovery, owned: blocks.owned.into_iter().collect(), orphans })
 }
 
 /// Measures one stretch after the other.
@@ -461,15 +461,15 @@ impl Blocks {
         blocks.filter(|block| self.owned.contains(block)).collect()
     }
 
-    fn leftovers(&self, view: &View, report: &Report) -> Vec<Leftover> {
+    fn orphans(&self, view: &View, report: &Report) -> Vec<Orphan> {
         let rests = report.blocks.iter().filter_map(|b| b.rest(view.geometry.block_bytes));
-        let leftovers = rests.filter_map(|rest| {
+        let orphans = rests.filter_map(|rest| {
             let (region, block) = view.geometry.block_at(rest.block)?;
             let block = BlockId { region, block };
             let (class, first, marked) = (rest.class, rest.first, rest.marked);
-            Some(Leftover { block, owner: self.client, class, first, marked })
+            Some(Orphan { block, owner: self.client, class, first, marked })
         });
-        leftovers.filter(|leftover| self.owned.contains(&leftover.block)).collect()
+        orphans.filter(|orphan| self.owned.contains(&orphan.block)).collect()
     }
 }
 

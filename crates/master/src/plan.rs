@@ -13,7 +13,7 @@ use fusee_core::data::Region;
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Member, Place, Subtable, View};
 
-use crate::logic::balance::Kind;
+use crate::logic::rebalance::Kind;
 use crate::placement::{Room, capacity, place};
 use crate::settings::{MAX_REGIONS, Settings};
 

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use fusee_control::master::Leftover;
+use fusee_control::master::Orphan;
 use fusee_control::node::BlockId;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Member, View};
@@ -38,14 +38,14 @@ pub enum Record {
         /// The session.
         client: ClientId,
         /// It is shut out, for good; what it left is still to be put right.
-        given_up: bool,
+        expired: bool,
         /// The serial of what it handed on last (`HandOn`).
         handed_on: u64,
     },
     /// A session under which a master has repaired things. Only the youngest may go on.
     Repairer(ClientId),
     /// A block without an owner that uses it, for the next session that needs one.
-    Leftover(Leftover),
+    Orphan(Orphan),
     /// All epochs before this one may have been told.
     Epochs {
         /// The first one that has not.
@@ -95,7 +95,7 @@ impl Record {
             Record::ClientIds { .. } => "client-ids".into(),
             Record::Session { client, .. } => session_key(*client),
             Record::Repairer(client) => repairer_key(*client),
-            Record::Leftover(Leftover { block, .. }) => leftover_key(*block),
+            Record::Orphan(Orphan { block, .. }) => orphan_key(*block),
             Record::Epochs { .. } => "epochs".into(),
             Record::Draining(node) => draining_key(*node),
             Record::Drained(Member { node, .. }) => drained_key(*node),
@@ -160,7 +160,7 @@ pub fn repairer_key(client: ClientId) -> String {
     format!("repairer/{:010}", client.0)
 }
 
-/// The key of [`Record::Leftover`].
-pub fn leftover_key(block: BlockId) -> String {
+/// The key of [`Record::Orphan`].
+pub fn orphan_key(block: BlockId) -> String {
     format!("leftover/{:010}/{:010}", block.region, block.block)
 }

@@ -56,8 +56,8 @@ impl Seat {
         caller: Caller,
         request: MasterRequest,
     ) -> impl Future<Output = MasterReply> + use<> {
-        let hands_on = matches!(&request, MasterRequest::Close { leftovers, .. }
-            if !leftovers.is_empty());
+        let hands_on = matches!(&request, MasterRequest::Close { orphans, .. }
+            if !orphans.is_empty());
         let asked = self.pass_on(caller, request);
         let contested = self.contested;
         async move {

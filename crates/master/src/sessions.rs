@@ -5,7 +5,7 @@
 //! is left of the range.
 //!
 //! A session is recorded before it is told its id, until it is closed or recovered. So whatever is
-//! not recorded is gone, and may be told so. That a session is given up is recorded before
+//! not recorded is gone, and may be told so. That a session has expired is recorded before
 //! anything follows from it: it never comes back.
 //!
 //! What a session was *given* is returned if it ends before it has said that it took it over. That may
@@ -15,7 +15,7 @@
 //! session waits in *limbo* until that ends, and says itself what it has. For the same reason what a
 //! session hands on has a serial, which is recorded: repeated, it changes nothing.
 //!
-//! A leftover is recorded with the end of its session, and its record is removed before it is
+//! A orphaned block is recorded with the end of its session, and its record is removed before it is
 //! handed out: a master that crashes in between loses one block, and never hands one
 //! out twice, to two clients that would write to the same objects.
 //!
@@ -24,25 +24,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_control::master::{Leftover, Pulse};
+use fusee_control::master::{Orphan, SessionHeartbeat};
 use fusee_control::node::BlockId;
 use fusee_core::layout::{BlockShape, SizeClass};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 
-use crate::record::{Record, Write, leftover_key, session_key};
+use crate::record::{Record, Write, orphan_key, session_key};
 
 /// Ids per write to the store.
 pub const IDS_PER_RECORD: u32 = 64;
-/// Leftovers kept at most; beyond, they are forgotten.
-const MAX_LEFTOVERS: usize = 1 << 16;
+/// Orphaned blocks kept at most; beyond, they are forgotten.
+const MAX_ORPHANS: usize = 1 << 16;
 
 /// What a session was given, in answer to which of its requests.
 #[derive(Debug)]
 struct Gift {
     turn: u64,
-    left: Leftover,
+    left: Orphan,
 }
 
 /// An open session.
@@ -53,13 +53,13 @@ pub struct Session {
     /// The serial of what it handed on last.
     handed_on: u64,
     /// Its last pulse; views before the first count as not acknowledged.
-    pub acts_by: u64,
+    pub pinned_by: u64,
     /// As in the pulse.
-    pub has_stopped: bool,
+    pub has_suspended: bool,
     /// As in the pulse.
     damage: Damage,
     /// As in the pulse; 0 if this process has not heard it.
-    acts_in: u64,
+    pinned_in: u64,
     /// As in the pulse.
     frees_in: u64,
     /// When it was heard last; 0 if not yet by this process.
@@ -78,15 +78,15 @@ pub struct Sessions {
     end: u32,
     open: BTreeMap<ClientId, Session>,
     /// Shut out, not recovered yet.
-    given_up: BTreeMap<ClientId, Session>,
-    leftovers: BTreeMap<SizeClass, Vec<Leftover>>,
-    /// The blocks of all leftovers.
+    expired: BTreeMap<ClientId, Session>,
+    orphans: BTreeMap<SizeClass, Vec<Orphan>>,
+    /// The blocks of all orphaned blocks.
     left: BTreeSet<BlockId>,
     /// Those of them in which objects were in use, and until when nobody is to look again. Not stored.
     used: BTreeMap<BlockId, u64>,
     /// By open session: what others were given under its name, and perhaps did not take over. Not stored:
     /// a master that dies loses these blocks.
-    limbo: BTreeMap<ClientId, Vec<Leftover>>,
+    limbo: BTreeMap<ClientId, Vec<Orphan>>,
     /// What all sessions found damaged, as far as this process has heard.
     damage: Damage,
     /// See [`Sessions::handed_on`].
@@ -101,8 +101,8 @@ impl Sessions {
             next: first,
             end: first,
             open: BTreeMap::new(),
-            given_up: BTreeMap::new(),
-            leftovers: BTreeMap::new(),
+            expired: BTreeMap::new(),
+            orphans: BTreeMap::new(),
             left: BTreeSet::new(),
             used: BTreeMap::new(),
             limbo: BTreeMap::new(),
@@ -123,19 +123,19 @@ impl Sessions {
     }
 
     /// From the store: a session.
-    pub fn restore_session(&mut self, client: ClientId, given_up: bool, handed_on: u64) {
+    pub fn restore_session(&mut self, client: ClientId, expired: bool, handed_on: u64) {
         let session = Session { handed_on, ..Session::default() };
-        if given_up {
-            self.given_up.insert(client, session);
+        if expired {
+            self.expired.insert(client, session);
         } else {
             self.open.insert(client, session);
         }
     }
 
-    /// From the store: a leftover.
-    pub fn restore_leftover(&mut self, leftover: Leftover) {
-        self.left.insert(leftover.block);
-        self.leftovers.entry(leftover.class).or_default().push(leftover);
+    /// From the store: a orphaned block.
+    pub fn restore_orphan(&mut self, orphan: Orphan) {
+        self.left.insert(orphan.block);
+        self.orphans.entry(orphan.class).or_default().push(orphan);
     }
 
     /// The open sessions.
@@ -143,14 +143,14 @@ impl Sessions {
         self.open.iter().map(|(client, session)| (*client, session))
     }
 
-    /// The sessions that are given up and not recovered.
-    pub fn given_up(&self) -> impl Iterator<Item = ClientId> + '_ {
-        self.given_up.keys().copied()
+    /// The sessions that have expired and not recovered.
+    pub fn expired(&self) -> impl Iterator<Item = ClientId> + '_ {
+        self.expired.keys().copied()
     }
 
     /// When these were heard last.
-    pub fn given_up_heard_ms(&self) -> impl Iterator<Item = u64> + '_ {
-        self.given_up.values().map(|session| session.heard_ms)
+    pub fn expired_heard_ms(&self) -> impl Iterator<Item = u64> + '_ {
+        self.expired.values().map(|session| session.heard_ms)
     }
 
     /// Whether it may go on.
@@ -169,8 +169,8 @@ impl Sessions {
     }
 
     /// The blocks that wait for somebody to go on with them.
-    pub fn leftovers(&self) -> impl Iterator<Item = &Leftover> {
-        self.leftovers.values().flatten()
+    pub fn orphans(&self) -> impl Iterator<Item = &Orphan> {
+        self.orphans.values().flatten()
     }
 
     /// Ids used up.
@@ -192,9 +192,9 @@ impl Sessions {
     /// Before which epoch no operation runs any more: of open sessions, and of those that somebody
     /// may still have to put an end to. And before which one what was freed is marked.
     pub fn epochs(&self) -> Option<(u64, u64)> {
-        let all = self.open.values().chain(self.given_up.values());
-        let settled = all.clone().map(|session| session.frees_in.min(session.acts_in)).min()?;
-        Some((all.map(|session| session.acts_in).min()?, settled))
+        let all = self.open.values().chain(self.expired.values());
+        let settled = all.clone().map(|session| session.frees_in.min(session.pinned_in)).min()?;
+        Some((all.map(|session| session.pinned_in).min()?, settled))
     }
 
     /// Opens a session, which acts by the view of this number and in this epoch; `None` when all ids
@@ -207,10 +207,10 @@ impl Sessions {
         writes: &mut Vec<Write>,
     ) -> Option<ClientId> {
         let client = self.new_id(writes)?;
-        writes.push(Write::Put(Record::Session { client, given_up: false, handed_on: 0 }));
+        writes.push(Write::Put(Record::Session { client, expired: false, handed_on: 0 }));
         let session = Session {
-            acts_by: view,
-            acts_in: epoch,
+            pinned_by: view,
+            pinned_in: epoch,
             frees_in: epoch,
             heard_ms: now_ms,
             connection: Some(connection),
@@ -221,24 +221,24 @@ impl Sessions {
     }
 
     /// A session says what it acts by. An older pulse than the last one changes nothing.
-    pub fn pulse(&mut self, now_ms: u64, connection: u64, pulse: &Pulse) {
-        let Some(session) = self.open.get_mut(&pulse.client) else { return };
+    pub fn heartbeat(&mut self, now_ms: u64, connection: u64, heartbeat: &SessionHeartbeat) {
+        let Some(session) = self.open.get_mut(&heartbeat.client) else { return };
         session.heard_ms = now_ms;
         session.connection = Some(connection);
         session.gone_at_ms = None;
-        if pulse.acts_by >= session.acts_by {
-            session.acts_by = pulse.acts_by;
-            session.has_stopped = pulse.has_stopped;
+        if heartbeat.pinned_by >= session.pinned_by {
+            session.pinned_by = heartbeat.pinned_by;
+            session.has_suspended = heartbeat.has_suspended;
         }
         let Damage { found, repaired } = session.damage;
         self.damage.add(Damage {
-            found: pulse.damage.found.saturating_sub(found),
-            repaired: pulse.damage.repaired.saturating_sub(repaired),
+            found: heartbeat.damage.found.saturating_sub(found),
+            repaired: heartbeat.damage.repaired.saturating_sub(repaired),
         });
-        session.damage.found = found.max(pulse.damage.found);
-        session.damage.repaired = repaired.max(pulse.damage.repaired);
-        session.acts_in = session.acts_in.max(pulse.acts_in);
-        session.frees_in = session.frees_in.max(pulse.frees_in);
+        session.damage.found = found.max(heartbeat.damage.found);
+        session.damage.repaired = repaired.max(heartbeat.damage.repaired);
+        session.pinned_in = session.pinned_in.max(heartbeat.pinned_in);
+        session.frees_in = session.frees_in.max(heartbeat.frees_in);
     }
 
     /// What all sessions found damaged.
@@ -261,44 +261,44 @@ impl Sessions {
     pub fn give_up(&mut self, client: ClientId, writes: &mut Vec<Write>) -> bool {
         let Some(session) = self.open.remove(&client) else { return false };
         let handed_on = session.handed_on;
-        self.given_up.insert(client, session);
+        self.expired.insert(client, session);
         // Its recovery finds all that the tables say is its.
         self.limbo.remove(&client);
-        writes.push(Write::Put(Record::Session { client, given_up: true, handed_on }));
+        writes.push(Write::Put(Record::Session { client, expired: true, handed_on }));
         true
     }
 
     /// Gives an open session a block for objects of a class, or of any, of which `may_use` holds. None
     /// whose owner is about to be recovered: that finds it again.
-    pub fn take_leftover(
+    pub fn take_orphan(
         &mut self,
         (client, turn): (ClientId, u64),
         class: Option<SizeClass>,
-        may_use: impl Fn(&Leftover) -> bool,
+        may_use: impl Fn(&Orphan) -> bool,
         writes: &mut Vec<Write>,
-    ) -> Option<Leftover> {
+    ) -> Option<Orphan> {
         let session = self.open.get_mut(&client)?;
         let of_class = |(known, _): &(&SizeClass, _)| class.is_none_or(|class| class == **known);
-        let (given_up, used) = (&self.given_up, &self.used);
-        let is_of_use = |left: &Leftover| class.is_some() || !used.contains_key(&left.block);
+        let (expired, used) = (&self.expired, &self.used);
+        let is_of_use = |left: &Orphan| class.is_some() || !used.contains_key(&left.block);
         // What it has just handed on itself is of no use for another class.
-        let is_its_own = |left: &Leftover| class.is_none() && left.owner == client;
-        let may_use = |left: &Leftover| {
-            !given_up.contains_key(&left.owner)
+        let is_its_own = |left: &Orphan| class.is_none() && left.owner == client;
+        let may_use = |left: &Orphan| {
+            !expired.contains_key(&left.owner)
                 && is_of_use(left)
                 && !is_its_own(left)
                 && may_use(left)
         };
-        let leftover = self.leftovers.iter_mut().filter(of_class).find_map(|(_, left)| {
+        let orphan = self.orphans.iter_mut().filter(of_class).find_map(|(_, left)| {
             let at = left.iter().rposition(may_use)?;
             Some(left.remove(at))
         })?;
-        self.left.remove(&leftover.block);
-        self.used.remove(&leftover.block);
-        session.given.retain(|given| given.left.block != leftover.block);
-        session.given.push(Gift { turn, left: leftover });
-        writes.push(Write::Remove(leftover_key(leftover.block)));
-        Some(leftover)
+        self.left.remove(&orphan.block);
+        self.used.remove(&orphan.block);
+        session.given.retain(|given| given.left.block != orphan.block);
+        session.given.push(Gift { turn, left: orphan });
+        writes.push(Write::Remove(orphan_key(orphan.block)));
+        Some(orphan)
     }
 
     /// A session has taken over what it was given in answer to these requests. It may have been given the same
@@ -310,10 +310,10 @@ impl Sessions {
     }
 
     /// Somebody says what he has: whatever others were given of it, also under his name, is of the past.
-    fn is_had(&mut self, client: ClientId, leftovers: &[Leftover]) {
+    fn is_had(&mut self, client: ClientId, orphans: &[Orphan]) {
         let had: BTreeSet<BlockId> =
-            leftovers.iter().filter(|left| left.owner == client).map(|left| left.block).collect();
-        let sessions = self.open.iter_mut().chain(&mut self.given_up);
+            orphans.iter().filter(|left| left.owner == client).map(|left| left.block).collect();
+        let sessions = self.open.iter_mut().chain(&mut self.expired);
         let others = sessions.filter(|(other, _)| **other != client);
         others.for_each(|(_, session)| {
             session.given.retain(|given| !had.contains(&given.left.block))
@@ -326,12 +326,12 @@ impl Sessions {
         self.used.retain(|_, until_ms| *until_ms > now_ms);
     }
 
-    /// Keeps what an open session hands on. Repeating it changes nothing. Until then those leftovers that
+    /// Keeps what an open session hands on. Repeating it changes nothing. Until then those orphaned blocks that
     /// are `used` are for who needs objects of their class. An error says what was wrong with some.
     pub fn hand_on(
         &mut self,
         (client, serial): (ClientId, u64),
-        leftovers: &[Leftover],
+        orphans: &[Orphan],
         (used, until_ms): (&[BlockId], u64),
         view: &View,
         writes: &mut Vec<Write>,
@@ -343,16 +343,16 @@ impl Sessions {
             return Ok(());
         }
         session.handed_on = serial;
-        let is_hope = |left: &&Leftover| !used.contains(&left.block);
-        self.handed_on += leftovers.iter().filter(is_hope).count() as u64;
-        writes.push(Write::Put(Record::Session { client, given_up: false, handed_on: serial }));
+        let is_hope = |left: &&Orphan| !used.contains(&left.block);
+        self.handed_on += orphans.iter().filter(is_hope).count() as u64;
+        writes.push(Write::Put(Record::Session { client, expired: false, handed_on: serial }));
         // What it had been given it may not return once more, should it be given up.
-        let handed_on = |given: &Gift| leftovers.iter().any(|left| left.block == given.left.block);
+        let handed_on = |given: &Gift| orphans.iter().any(|left| left.block == given.left.block);
         let (gone, given): (Vec<Gift>, _) =
             std::mem::take(&mut session.given).into_iter().partition(handed_on);
         session.given = given;
-        self.is_had(client, leftovers);
-        let kept = self.keep_all(client, leftovers, &gone, view, writes);
+        self.is_had(client, orphans);
+        let kept = self.keep_all(client, orphans, &gone, view, writes);
         let left = used.iter().filter(|block| self.left.contains(block));
         self.used.extend(left.map(|block| (*block, until_ms)));
         kept
@@ -361,28 +361,28 @@ impl Sessions {
     fn keep_all(
         &mut self,
         client: ClientId,
-        leftovers: &[Leftover],
+        orphans: &[Orphan],
         given: &[Gift],
         view: &View,
         writes: &mut Vec<Write>,
     ) -> Result<(), String> {
         let mut dropped = None;
-        for leftover in leftovers {
-            let before = before(given, leftover);
-            if let Err(what) = self.keep(client, leftover, before, view, writes) {
-                dropped = Some(format!("{leftover:?} is dropped: {what}"));
+        for orphan in orphans {
+            let before = before(given, orphan);
+            if let Err(what) = self.keep(client, orphan, before, view, writes) {
+                dropped = Some(format!("{orphan:?} is dropped: {what}"));
             }
         }
         dropped.map_or(Ok(()), Err)
     }
 
-    /// Closes a session and keeps the leftovers that it may hand on. Repeating it changes
-    /// nothing; nor does it if the session is given up. An error says what was wrong; the session
+    /// Closes a session and keeps the orphaned blocks that it may hand on. Repeating it changes
+    /// nothing; nor does it if the session has expired. An error says what was wrong; the session
     /// is closed all the same.
     pub fn close(
         &mut self,
         client: ClientId,
-        leftovers: &[Leftover],
+        orphans: &[Orphan],
         view: &View,
         writes: &mut Vec<Write>,
     ) -> Result<(), String> {
@@ -392,9 +392,9 @@ impl Sessions {
         let Some(session) = self.open.remove(&client) else { return Ok(()) };
         self.handed_on += 1;
         writes.push(Write::Remove(session_key(client)));
-        self.is_had(client, leftovers);
-        let kept = self.keep_all(client, leftovers, &session.given, view, writes);
-        let said = |left: &Leftover| leftovers.iter().any(|other| other.block == left.block);
+        self.is_had(client, orphans);
+        let kept = self.keep_all(client, orphans, &session.given, view, writes);
+        let said = |left: &Orphan| orphans.iter().any(|other| other.block == left.block);
         self.return_given(client, &session.given, said, view, writes);
         for left in self.limbo.remove(&client).unwrap_or_default() {
             if !said(&left) && !self.left.contains(&left.block) {
@@ -410,7 +410,7 @@ impl Sessions {
         &mut self,
         client: ClientId,
         given: &[Gift],
-        is_known: impl Fn(&Leftover) -> bool,
+        is_known: impl Fn(&Orphan) -> bool,
         view: &View,
         writes: &mut Vec<Write>,
     ) {
@@ -426,28 +426,28 @@ impl Sessions {
         }
     }
 
-    /// A session that was given up is recovered. `owned` are the blocks that it had taken over on
+    /// A session that had expired is recovered. `owned` are the blocks that it had taken over on
     /// all replicas; what it was given and had not taken over goes to somebody else.
     pub fn recovered(
         &mut self,
         client: ClientId,
         owned: &[BlockId],
-        leftovers: &[Leftover],
+        orphans: &[Orphan],
         view: &View,
         writes: &mut Vec<Write>,
     ) {
-        let Some(Session { given, .. }) = self.given_up.remove(&client) else { return };
+        let Some(Session { given, .. }) = self.expired.remove(&client) else { return };
         self.handed_on += 1;
         writes.push(Write::Remove(session_key(client)));
-        self.is_had(client, leftovers);
-        let leftovers = leftovers.iter().filter(|left| !self.is_handed_on(client, left.block));
-        let leftovers: Vec<Leftover> = leftovers.copied().collect();
-        for leftover in &leftovers {
+        self.is_had(client, orphans);
+        let orphans = orphans.iter().filter(|left| !self.is_handed_on(client, left.block));
+        let orphans: Vec<Orphan> = orphans.copied().collect();
+        for orphan in &orphans {
             // What is dropped is room, no more.
-            let before = before(&given, leftover);
-            let _dropped = self.keep(client, leftover, before, view, writes);
+            let before = before(&given, orphan);
+            let _dropped = self.keep(client, orphan, before, view, writes);
         }
-        let is_owned = |left: &Leftover| owned.contains(&left.block);
+        let is_owned = |left: &Orphan| owned.contains(&left.block);
         self.return_given(client, &given, is_owned, view, writes);
     }
 
@@ -455,19 +455,19 @@ impl Sessions {
     /// session, so its recovery finds the block, but knows less of it than the session told:
     /// where it is new, and whether its free bitmap tells what is free.
     fn is_handed_on(&self, client: ClientId, block: BlockId) -> bool {
-        let mut left = self.leftovers();
+        let mut left = self.orphans();
         self.left.contains(&block) && left.any(|left| left.block == block && left.owner == client)
     }
 
     fn keep(
         &mut self,
         client: ClientId,
-        leftover: &Leftover,
-        before: Option<&Leftover>,
+        orphan: &Orphan,
+        before: Option<&Orphan>,
         view: &View,
         writes: &mut Vec<Write>,
     ) -> Result<(), &'static str> {
-        let Leftover { block, owner, class, first, marked: _ } = *leftover;
+        let Orphan { block, owner, class, first, marked: _ } = *orphan;
         let region = view.regions.get(block.region as usize);
         if region.is_none() || block.block >= view.geometry.blocks_per_region() {
             return Err("no such block");
@@ -486,7 +486,7 @@ impl Sessions {
             None if owner != client => return Err("the block is not the session's"),
             _ => {}
         }
-        if self.left.len() == MAX_LEFTOVERS {
+        if self.left.len() == MAX_ORPHANS {
             return Err("there are too many");
         }
         if !self.left.insert(block) {
@@ -494,15 +494,15 @@ impl Sessions {
                 return Err("it has been handed on already");
             }
             // Of an owner who has given it back to the pool since, from where this one got it.
-            self.leftovers.values_mut().for_each(|left| left.retain(|l| l.block != block));
+            self.orphans.values_mut().for_each(|left| left.retain(|l| l.block != block));
         }
-        writes.push(Write::Put(Record::Leftover(*leftover)));
-        self.leftovers.entry(class).or_default().push(*leftover);
+        writes.push(Write::Put(Record::Orphan(*orphan)));
+        self.orphans.entry(class).or_default().push(*orphan);
         Ok(())
     }
 }
 
 /// How a session was given a block that it hands on.
-fn before<'g>(given: &'g [Gift], leftover: &Leftover) -> Option<&'g Leftover> {
-    given.iter().map(|given| &given.left).find(|before| before.block == leftover.block)
+fn before<'g>(given: &'g [Gift], orphan: &Orphan) -> Option<&'g Orphan> {
+    given.iter().map(|given| &given.left).find(|before| before.block == orphan.block)
 }

@@ -17,7 +17,9 @@ mod joins;
 mod standing;
 mod world;
 
-use fusee_control::master::{Epochs, Leftover, MasterReply, MasterRequest, MemberState, Pulse};
+use fusee_control::master::{
+    Epochs, MasterReply, MasterRequest, MemberState, Orphan, SessionHeartbeat,
+};
 use fusee_control::node::{Bars, BlockId, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
 use fusee_core::layout::{Address, SizeClass, Slot};
@@ -158,7 +160,7 @@ fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
     world.until("redundancy", |world| {
         let gone = world.view().member(MnId(1)).is_none();
         gone && world.is_whole()
-            && !world.disk.values().any(|r| matches!(r, Record::Session { given_up: true, .. }))
+            && !world.disk.values().any(|r| matches!(r, Record::Session { expired: true, .. }))
             && world.disk.values().filter(|r| matches!(r, Record::Session { .. })).count() == 1
     });
     let view = world.view();
@@ -180,7 +182,7 @@ fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
 }
 
 /// Nothing to go on with.
-const NO_LEFTOVER: MasterReply = MasterReply::Leftover { leftover: None, owner_lives: false };
+const NO_ORPHAN: MasterReply = MasterReply::Orphan { orphan: None, owner_lives: false };
 
 #[test]
 fn a_lost_node_and_a_dead_client_are_put_right() {
@@ -208,16 +210,16 @@ fn a_master_that_crashes_anywhere_in_between_goes_on() {
 }
 
 #[test]
-fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
+fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
     let mut world = World::formed(settings(3, 2, 2));
     let (first, second) = (world.open(), world.open());
     let block = give_block(&world, first, true);
     let class = SizeClass::from_code(2).unwrap();
-    let leftover = Leftover { block, owner: first, class, first: 3, marked: Some(1) };
-    let close = MasterRequest::Close { client: first, leftovers: vec![leftover] };
+    let orphan = Orphan { block, owner: first, class, first: 3, marked: Some(1) };
+    let close = MasterRequest::Close { client: first, orphans: vec![orphan] };
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     let number = world.view().number;
-    let take = |client| MasterRequest::TakeLeftover {
+    let take = |client| MasterRequest::TakeOrphan {
         turn: 0,
         adopted: vec![],
         client,
@@ -227,7 +229,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     };
     assert_eq!(
         world.ask(take(second)),
-        Some(MasterReply::Leftover { leftover: Some(leftover), owner_lives: false })
+        Some(MasterReply::Orphan { orphan: Some(orphan), owner_lives: false })
     );
     // It has taken the block over on one of two replicas.
     let view = world.view();
@@ -240,7 +242,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
     check_tables(&world, &world.view(), second);
     let third = world.open();
     // Who acts by an older view would miss the replicas that have been added since.
-    let late = MasterRequest::TakeLeftover {
+    let late = MasterRequest::TakeOrphan {
         client: third,
         turn: 0,
         adopted: vec![],
@@ -248,12 +250,12 @@ fn a_session_that_ends_half_way_is_recovered_and_its_leftover_returns() {
         full: true,
         view: number - 1,
     };
-    assert_eq!(world.ask(late), Some(NO_LEFTOVER));
+    assert_eq!(world.ask(late), Some(NO_ORPHAN));
     assert_eq!(
         world.ask(take(third)),
-        Some(MasterReply::Leftover { leftover: Some(leftover), owner_lives: false })
+        Some(MasterReply::Orphan { orphan: Some(orphan), owner_lives: false })
     );
-    assert_eq!(world.ask(take(third)), Some(NO_LEFTOVER));
+    assert_eq!(world.ask(take(third)), Some(NO_ORPHAN));
     assert_eq!(world.view(), view, "no view has to change for a client");
 }
 
@@ -264,11 +266,11 @@ fn sessions_that_die_together_leave_no_block_half_way() {
     let (first, second) = (world.open(), world.open());
     let block = give_block(&world, first, true);
     let class = SizeClass::from_code(2).unwrap();
-    let leftovers = vec![Leftover { block, owner: first, class, first: 3, marked: Some(1) }];
-    let hand_on = MasterRequest::HandOn { client: first, serial: 1, leftovers, used: vec![] };
+    let orphans = vec![Orphan { block, owner: first, class, first: 3, marked: Some(1) }];
+    let hand_on = MasterRequest::HandOn { client: first, serial: 1, orphans, used: vec![] };
     assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
     let view = world.view();
-    let take = MasterRequest::TakeLeftover {
+    let take = MasterRequest::TakeOrphan {
         turn: 0,
         adopted: vec![],
         client: second,
@@ -276,7 +278,7 @@ fn sessions_that_die_together_leave_no_block_half_way() {
         full: false,
         view: view.number,
     };
-    assert!(matches!(world.ask(take), Some(MasterReply::Leftover { leftover: Some(_), .. })));
+    assert!(matches!(world.ask(take), Some(MasterReply::Orphan { orphan: Some(_), .. })));
     set_owner(&world, view.regions[block.region as usize].primary().node, block, first, second);
     world.sessions.iter_mut().for_each(|session| session.renews = false);
     world.pass(2 * LEASE_MS);
@@ -285,18 +287,24 @@ fn sessions_that_die_together_leave_no_block_half_way() {
     check_tables(&world, &world.view(), second);
 }
 
-fn renew(client: ClientId, acts_by: u64, newer_than: u64) -> MasterRequest {
-    let pulse = Pulse {
+fn renew(client: ClientId, pinned_by: u64, newer_than: u64) -> MasterRequest {
+    let heartbeat = SessionHeartbeat {
         client,
-        acts_by,
-        acts_in: 0,
+        pinned_by,
+        pinned_in: 0,
         frees_in: 0,
-        has_stopped: false,
+        has_suspended: false,
         damage: Damage::default(),
         stirs: true,
     };
     let known = Epochs::default();
-    MasterRequest::Renew { sessions: vec![pulse], newer_than, known, reclaims: false, heeded: 0 }
+    MasterRequest::Heartbeat {
+        sessions: vec![heartbeat],
+        newer_than,
+        known,
+        reclaims: false,
+        acked: 0,
+    }
 }
 
 #[test]
@@ -306,7 +314,8 @@ fn an_answer_waits_for_news_or_for_a_quarter_of_a_lease() {
     world.sessions[0].renews = false;
     let first = world.view().number;
     let told = world.send(9, renew(client, first, 0));
-    let Some(MasterReply::Renewed { view: Some(view), expelled, .. }) = world.replies.remove(&told)
+    let Some(MasterReply::Heartbeat { view: Some(view), expelled, .. }) =
+        world.replies.remove(&told)
     else {
         panic!("the view is news");
     };
@@ -348,7 +357,7 @@ fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
     let mut ask = |newer_than: u64| {
         let told = world.send(9, renew(client, newest.number, newer_than));
         match world.replies.remove(&told) {
-            Some(MasterReply::Renewed { view: Some(update), .. }) => update,
+            Some(MasterReply::Heartbeat { view: Some(update), .. }) => update,
             other => panic!("the view is news: {other:?}"),
         }
     };
@@ -364,7 +373,7 @@ fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
     let told = world.send(9, renew(client, newest.number, from.number));
     assert!(matches!(
         world.replies.remove(&told),
-        Some(MasterReply::Renewed { view: Some(ViewUpdate::Whole(_)), .. })
+        Some(MasterReply::Heartbeat { view: Some(ViewUpdate::Whole(_)), .. })
     ));
 }
 
@@ -389,7 +398,7 @@ fn a_closed_connection_is_a_suspicion_that_another_connection_refutes() {
     assert!(world.said(&format!("{gone} is given up: its connection was closed")));
     assert!(
         !world.disk.values().any(
-            |r| matches!(r, Record::Session { client, given_up: false, .. } if *client == gone)
+            |r| matches!(r, Record::Session { client, expired: false, .. } if *client == gone)
         )
     );
     assert!(status.members.iter().all(|member| member.state == MemberState::InView));
@@ -413,7 +422,7 @@ fn who_does_not_leave_old_views_behind_is_given_up() {
     assert!(world.sessions[1].expelled && !world.sessions[0].expelled);
 }
 
-/// A session was given up that had not left the old view behind. Its verbs may still arrive where nobody has
+/// A session had expired that had not left the old view behind. Its verbs may still arrive where nobody has
 /// confirmed that it is shut out.
 #[test]
 fn a_change_waits_until_all_nodes_have_shut_out_who_was_given_up() {
@@ -425,24 +434,24 @@ fn a_change_waits_until_all_nodes_have_shut_out_who_was_given_up() {
     world.sessions[1].renews = false;
     world.nodes.borrow_mut()[2].withholds_fences = true;
     world.kill(1);
-    let is_given_up = |world: &World| {
+    let is_expired = |world: &World| {
         let is_it = |record: &Record| match record {
-            Record::Session { client, given_up, .. } => *given_up && *client == dead,
+            Record::Session { client, expired, .. } => *expired && *client == dead,
             _ => false,
         };
         world.disk.values().any(is_it)
     };
-    world.until("it is given up", |world| is_given_up(world));
+    world.until("it is given up", |world| is_expired(world));
     let fenced_at = |world: &World, at: usize| world.nodes.borrow()[at].fenced.contains(&dead);
     for _ in 0..5 {
         world.pass(LEASE_MS);
         let stage = world.view().change.map(|change| change.stage);
         assert_eq!(stage, Some(Stage::Frozen), "one node has not confirmed it");
-        assert!(is_given_up(&world) && fenced_at(&world, 0) && !fenced_at(&world, 2));
+        assert!(is_expired(&world) && fenced_at(&world, 0) && !fenced_at(&world, 2));
     }
     assert!(world.repairers.is_empty(), "nothing was put right meanwhile");
     world.nodes.borrow_mut()[2].withholds_fences = false;
-    world.until("going on", |world| world.view().change.is_none() && !is_given_up(world));
+    world.until("going on", |world| world.view().change.is_none() && !is_expired(world));
     assert!(fenced_at(&world, 2) && world.view().member(MnId(2)).is_some());
 }
 
@@ -600,9 +609,9 @@ fn memory_nodes_are_lost_one_after_the_other_in_any_stage() {
     }
 }
 
-/// An answer to a [`MasterRequest::Renew`] without news; memory nodes were heard so long before the question.
+/// An answer to a [`MasterRequest::Heartbeat`] without news; memory nodes were heard so long before the question.
 fn renewed(expelled: Vec<ClientId>, behind_ms: u64) -> MasterReply {
-    MasterReply::Renewed {
+    MasterReply::Heartbeat {
         view: None,
         expelled,
         epochs: Epochs::default(),

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fusee_control::master::{Epochs, MasterReply, MasterRequest, MemberState, Pulse, Status};
+use fusee_control::master::{
+    Epochs, MasterReply, MasterRequest, MemberState, SessionHeartbeat, Status,
+};
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime, ServeError};
 use fusee_core::stats::Damage;
@@ -331,27 +333,27 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
     let ((alive, _), (dead, _)) = (open(&client), open(&client));
     wait_until("joining", || nodes.iter().all(|node| node.name().is_some()));
     let block = alloc(&nodes[0].client(), dead).unwrap();
-    let pulse = Pulse {
+    let heartbeat = SessionHeartbeat {
         client: alive,
-        acts_by: view.number,
-        acts_in: 0,
+        pinned_by: view.number,
+        pinned_in: 0,
         frees_in: 0,
-        has_stopped: false,
+        has_suspended: false,
         damage: Damage::default(),
         stirs: true,
     };
-    let renew = MasterRequest::Renew {
-        sessions: vec![pulse],
+    let renew = MasterRequest::Heartbeat {
+        sessions: vec![heartbeat],
         newer_than: view.number,
         known: Epochs::default(),
         reclaims: false,
-        heeded: 0,
+        acked: 0,
     };
     wait_until("the recovery", || {
         let renewed = client.call_blocking(renew.clone());
         let epochs = Epochs::default();
-        let Ok(MasterReply::Renewed { behind_ms, .. }) = renewed else { panic!("{renewed:?}") };
-        let nothing = MasterReply::Renewed {
+        let Ok(MasterReply::Heartbeat { behind_ms, .. }) = renewed else { panic!("{renewed:?}") };
+        let nothing = MasterReply::Heartbeat {
             view: None,
             expelled: vec![],
             epochs,

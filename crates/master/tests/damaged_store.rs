@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use fusee_control::master::Leftover;
+use fusee_control::master::Orphan;
 use fusee_control::node::BlockId;
 use fusee_core::data::Region;
 use fusee_core::layout::SizeClass;
@@ -55,17 +55,17 @@ fn history() -> Vec<Vec<Write>> {
     let class = SizeClass::from_code(3).unwrap();
     let put = |records: Vec<Record>| records.into_iter().map(Write::Put).collect::<Vec<_>>();
     let session =
-        |client| Record::Session { client: ClientId(client), given_up: false, handed_on: 3 };
-    let leftover = |block| {
+        |client| Record::Session { client: ClientId(client), expired: false, handed_on: 3 };
+    let orphan = |block| {
         let block = BlockId { region: 1, block };
-        Record::Leftover(Leftover { block, owner: ClientId(5), class, first: 9, marked: Some(1) })
+        Record::Orphan(Orphan { block, owner: ClientId(5), class, first: 9, marked: Some(1) })
     };
     vec![
         put(vec![Record::Cluster(CLUSTER), Record::Attempt(1), Record::NextNode(2)]),
         put(vec![Record::Member(member(0)), Record::Member(member(1)), Record::View(view())]),
         put((1..40).map(session).collect()),
-        put((0..60).map(leftover).collect()),
-        vec![Write::Remove(session(7).key()), Write::Remove(leftover(9).key())],
+        put((0..60).map(orphan).collect()),
+        vec![Write::Remove(session(7).key()), Write::Remove(orphan(9).key())],
         put(vec![Record::ClientIds { end: 129 }, Record::Epochs { end: 1 << 40 }]),
     ]
 }

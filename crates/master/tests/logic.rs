@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use fusee_control::master::{Leftover, MasterReply, MasterRequest, MemberState};
+use fusee_control::master::{MasterReply, MasterRequest, MemberState, Orphan};
 use fusee_control::node::{BlockId, Description, NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::Caller;
 use fusee_core::layout::{SizeClass, first_extent};
@@ -281,7 +281,7 @@ impl World {
     }
 
     /// Opens a session, and takes all there is for it to go on with.
-    fn open(&mut self) -> Option<(ClientId, Vec<Leftover>)> {
+    fn open(&mut self) -> Option<(ClientId, Vec<Orphan>)> {
         let (client, view) = match self.ask(MasterRequest::Open)? {
             MasterReply::Opened { client, view, .. } => (client, view.number),
             other => panic!("unexpected {other:?}"),
@@ -289,7 +289,7 @@ impl World {
         let class = SizeClass::from_code(2).unwrap();
         let mut taken = Vec::new();
         loop {
-            match self.ask(MasterRequest::TakeLeftover {
+            match self.ask(MasterRequest::TakeOrphan {
                 turn: 0,
                 adopted: vec![],
                 client,
@@ -297,12 +297,12 @@ impl World {
                 full: false,
                 view,
             })? {
-                MasterReply::Leftover { leftover: Some(leftover), .. } => taken.push(leftover),
-                MasterReply::Leftover { leftover: None, .. } => break,
+                MasterReply::Orphan { orphan: Some(orphan), .. } => taken.push(orphan),
+                MasterReply::Orphan { orphan: None, .. } => break,
                 other => panic!("unexpected {other:?}"),
             }
         }
-        taken.sort_by_key(|leftover| leftover.block);
+        taken.sort_by_key(|orphan| orphan.block);
         Some((client, taken))
     }
 }
@@ -524,18 +524,18 @@ fn client_ids_never_repeat_whenever_the_master_crashes() {
     assert_eq!(records, 1);
 }
 
-fn leftover(block: u32, owner: ClientId, first: u32) -> Leftover {
+fn orphan(block: u32, owner: ClientId, first: u32) -> Orphan {
     let class = SizeClass::from_code(2).unwrap();
-    Leftover { block: BlockId { region: 0, block }, owner, class, first, marked: Some(1) }
+    Orphan { block: BlockId { region: 0, block }, owner, class, first, marked: Some(1) }
 }
 
 #[test]
-fn leftovers_pass_to_one_later_session_each() {
+fn orphans_pass_to_one_later_session_each() {
     let mut world = World::new(settings(1, 1, 1), &[POOL]);
     world.form();
     let (first, _) = world.open().unwrap();
-    let mine = vec![leftover(3, first, 5), leftover(4, first, 0)];
-    let close = MasterRequest::Close { client: first, leftovers: mine.clone() };
+    let mine = vec![orphan(3, first, 5), orphan(4, first, 0)];
+    let close = MasterRequest::Close { client: first, orphans: mine.clone() };
     assert_eq!(world.ask(close.clone()), Some(MasterReply::Done));
     assert_eq!(world.ask(close), Some(MasterReply::Done), "repeated");
     let (second, given) = world.open().unwrap();
@@ -544,15 +544,15 @@ fn leftovers_pass_to_one_later_session_each() {
     assert_eq!(none, []);
 
     // What was given may be handed on under the name that stands in the tables, further used.
-    let (used, taken_over) = (leftover(3, first, 9), leftover(4, second, 0));
-    let leftovers = vec![used, taken_over];
+    let (used, taken_over) = (orphan(3, first, 9), orphan(4, second, 0));
+    let orphans = vec![used, taken_over];
     assert_eq!(
-        world.ask(MasterRequest::Close { client: second, leftovers }),
+        world.ask(MasterRequest::Close { client: second, orphans }),
         Some(MasterReply::Done)
     );
     let other_class = SizeClass::from_code(3).unwrap();
     let class = Some(other_class);
-    let request = MasterRequest::TakeLeftover {
+    let request = MasterRequest::TakeOrphan {
         client: ClientId(3),
         turn: 0,
         adopted: vec![],
@@ -560,30 +560,30 @@ fn leftovers_pass_to_one_later_session_each() {
         full: false,
         view: 1,
     };
-    let nothing = MasterReply::Leftover { leftover: None, owner_lives: false };
+    let nothing = MasterReply::Orphan { orphan: None, owner_lives: false };
     assert_eq!(world.ask(request), Some(nothing), "of another class");
     let (third, given) = world.open().unwrap();
     assert_eq!(given, [used, taken_over]);
     // Not so what was never the session's, or makes no sense.
     let wrong = [
-        leftover(5, second, 0),
-        Leftover { block: BlockId { region: 99, block: 0 }, ..leftover(0, third, 0) },
-        leftover(15, third, 0),
-        leftover(6, third, u32::MAX),
+        orphan(5, second, 0),
+        Orphan { block: BlockId { region: 99, block: 0 }, ..orphan(0, third, 0) },
+        orphan(15, third, 0),
+        orphan(6, third, u32::MAX),
     ];
     for wrong in wrong {
         let (client, _) = world.open().unwrap();
-        let wrong = Leftover { owner: if wrong.owner == third { client } else { second }, ..wrong };
-        let refused = world.ask(MasterRequest::Close { client, leftovers: vec![wrong] });
+        let wrong = Orphan { owner: if wrong.owner == third { client } else { second }, ..wrong };
+        let refused = world.ask(MasterRequest::Close { client, orphans: vec![wrong] });
         assert!(matches!(refused, Some(MasterReply::Refused { .. })), "{wrong:?}");
     }
     // Less used than it was given: its first objects are in use.
-    let leftovers = vec![leftover(3, first, 8)];
-    let refused = world.ask(MasterRequest::Close { client: third, leftovers });
+    let orphans = vec![orphan(3, first, 8)];
+    let refused = world.ask(MasterRequest::Close { client: third, orphans });
     assert!(matches!(refused, Some(MasterReply::Refused { .. })), "{refused:?}");
     // What it does not mention it may never have heard of.
     assert_eq!(world.open().unwrap().1, [taken_over]);
-    let never = MasterRequest::Close { client: ClientId(4000), leftovers: vec![] };
+    let never = MasterRequest::Close { client: ClientId(4000), orphans: vec![] };
     assert!(matches!(world.ask(never), Some(MasterReply::Refused { .. })));
 }
 
@@ -594,44 +594,42 @@ fn the_master_tells_who_may_own_blocks() {
     world.form();
     let (first, _) = world.open().unwrap();
     let (second, _) = world.open().unwrap();
-    let mine = leftover(3, first, 5);
-    let close = MasterRequest::Close { client: first, leftovers: vec![mine] };
+    let mine = orphan(3, first, 5);
+    let close = MasterRequest::Close { client: first, orphans: vec![mine] };
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     let Some(MasterReply::Owners(owners)) = world.ask(MasterRequest::Owners) else { panic!() };
-    assert_eq!((owners.open, owners.given_up), (vec![second], vec![]));
-    assert_eq!(owners.leftovers, [mine]);
+    assert_eq!((owners.open, owners.expired), (vec![second], vec![]));
+    assert_eq!(owners.orphans, [mine]);
     assert!(second < owners.unused_from);
     assert_eq!(world.open().unwrap().0, owners.unused_from);
     // What is handed on belongs to somebody.
     let Some(MasterReply::Owners(owners)) = world.ask(MasterRequest::Owners) else { panic!() };
-    assert_eq!((owners.open.len(), owners.leftovers), (2, vec![]));
+    assert_eq!((owners.open.len(), owners.orphans), (2, vec![]));
 }
 
 #[test]
-fn a_restart_keeps_leftovers_and_sessions() {
+fn a_restart_keeps_orphans_and_sessions() {
     let mut world = World::new(settings(1, 1, 1), &[POOL]);
     world.form();
     let (first, _) = world.open().unwrap();
     let (second, _) = world.open().unwrap();
-    let close = |client, block| MasterRequest::Close {
-        client,
-        leftovers: vec![leftover(block, client, 0)],
-    };
+    let close =
+        |client, block| MasterRequest::Close { client, orphans: vec![orphan(block, client, 0)] };
     assert_eq!(world.ask(close(first, 1)), Some(MasterReply::Done));
     world.restart_master();
-    assert_eq!(world.open().unwrap().1, [leftover(1, first, 0)]);
+    assert_eq!(world.open().unwrap().1, [orphan(1, first, 0)]);
     world.restart_master();
     assert_eq!(world.open().unwrap().1, [], "handed out before the restart");
     assert_eq!(world.ask(close(second, 2)), Some(MasterReply::Done));
-    assert_eq!(world.open().unwrap().1, [leftover(2, second, 0)]);
-    // A repeated close after the leftover has gone to somebody else must not give it again.
+    assert_eq!(world.open().unwrap().1, [orphan(2, second, 0)]);
+    // A repeated close after the orphaned block has gone to somebody else must not give it again.
     world.restart_master();
     assert_eq!(world.ask(close(second, 2)), Some(MasterReply::Done));
     assert_eq!(world.open().unwrap().1, []);
 }
 
 #[test]
-fn a_leftover_is_never_handed_out_twice_whenever_the_master_crashes() {
+fn a_orphan_is_never_handed_out_twice_whenever_the_master_crashes() {
     let mut handed_out = 0;
     for crash_after in 0..12 {
         let mut world = World::new(settings(1, 1, 1), &[POOL]);
@@ -639,8 +637,8 @@ fn a_leftover_is_never_handed_out_twice_whenever_the_master_crashes() {
         world.crash_after = Some(world.actions + crash_after);
         let mut taken = Vec::new();
         if let Some((client, _)) = world.open() {
-            let leftovers = vec![leftover(3, client, 0)];
-            world.ask(MasterRequest::Close { client, leftovers });
+            let orphans = vec![orphan(3, client, 0)];
+            world.ask(MasterRequest::Close { client, orphans });
         }
         for _ in 0..3 {
             taken.extend(world.open().into_iter().flat_map(|(_, taken)| taken));

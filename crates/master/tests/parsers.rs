@@ -327,7 +327,7 @@ proptest! {
         class in 1u8..=127,
         bytes in vec(any::<u8>(), BLOCK_HEADER_BYTES as usize),
         bit in 0usize..512,
-        at_rest: bool,
+        sealed: bool,
     ) {
         core::slot(word);
         core::slot(random);
@@ -336,9 +336,9 @@ proptest! {
         let class = SizeClass::from_code(class).unwrap();
         let (owner, first) = (ClientId(random as u32), word as u32);
         let generation = (random >> 32) as u16 % Slot::GENERATIONS;
-        let base = Base { generation, is_wrapped: !at_rest, not_before: word };
+        let base = Base { generation, is_wrapped: !sealed, not_before: word };
         let fresh = (word >> 32) as u32;
-        let header = BlockHeader { class, owner, first, fresh, at_rest, base };
+        let header = BlockHeader { class, owner, first, fresh, sealed, base };
         let mut bytes = header.encode();
         prop_assert_eq!(BlockHeader::decode(&bytes), Some(header));
         bytes[bit / 8] ^= 1 << (bit % 8);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use fusee_client::ConnectError;
 use fusee_client::logic::{Gate, Keeper, LogicOptions, Opened, Session, SessionHost, Timing};
-use fusee_control::master::{Leftover, MasterReply, MasterRequest, Note};
+use fusee_control::master::{MasterReply, MasterRequest, Note, Orphan};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
 use fusee_core::layout::first_extent;
@@ -682,15 +682,15 @@ impl Cluster {
     ///
     /// # Panics
     /// If the master is not there.
-    pub fn take_leftovers(&self) -> BTreeMap<BlockId, Leftover> {
+    pub fn take_orphans(&self) -> BTreeMap<BlockId, Orphan> {
         let ask = |request| self.peek_master(request).expect("the master answers at once");
         let MasterReply::Opened { client, view, .. } = ask(MasterRequest::Open) else {
             panic!("the master does not open a session");
         };
         let view = view.number;
-        let mut leftovers = BTreeMap::new();
-        while let MasterReply::Leftover { leftover: Some(leftover), .. } =
-            ask(MasterRequest::TakeLeftover {
+        let mut orphans = BTreeMap::new();
+        while let MasterReply::Orphan { orphan: Some(orphan), .. } =
+            ask(MasterRequest::TakeOrphan {
                 client,
                 turn: 0,
                 adopted: vec![],
@@ -699,10 +699,10 @@ impl Cluster {
                 view,
             })
         {
-            let before = leftovers.insert(leftover.block, leftover);
-            assert_eq!(before, None, "{leftover:?} is there twice");
+            let before = orphans.insert(orphan.block, orphan);
+            assert_eq!(before, None, "{orphan:?} is there twice");
         }
-        leftovers
+        orphans
     }
 
     /// A keeper for the sessions of a client process, which works from now on.

@@ -50,8 +50,8 @@ counts! {
     /// Writes on an immediate network that took the start of an object for a proof of what a slot on
     /// another node showed before.
     proofs_across_nodes,
-    /// Batches that wrote an object and took backups for it: writes that began with a guess.
-    guesses,
+    /// Batches that wrote an object and took backups for it: writes that began with a speculative write.
+    speculations,
     /// Batches on a network of cards that had a WRITE for some node, and behind it a READ.
     writes_before_reads,
     /// Verbs that had executed when a later one of their batch failed, on a network of cards.

@@ -104,12 +104,12 @@ impl Environment for SimEnvironment {
         self.cluster.network().adopted(self.client, view);
     }
 
-    fn began(&self, moment: u64) {
-        self.cluster.network().reuse().began(self.client, moment);
+    fn began(&self, local_epoch: u64) {
+        self.cluster.network().reuse().began(self.client, local_epoch);
     }
 
-    fn ended(&self, moment: u64) {
-        self.cluster.network().reuse().ended(self.client, moment);
+    fn ended(&self, local_epoch: u64) {
+        self.cluster.network().reuse().ended(self.client, local_epoch);
     }
 
     fn report_unreachable(&self, node: MnId) {

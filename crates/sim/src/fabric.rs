@@ -145,7 +145,7 @@ impl Flight {
         let (network, client) = (&fabric.network, fabric.client);
         let has = |is: fn(&Op) -> bool| batch.verbs().iter().any(|verb| is(&verb.op));
         if has(|op| matches!(op, Op::Write { .. })) && has(|op| matches!(op, Op::Cas { .. })) {
-            count(&network.sim().counts().guesses);
+            count(&network.sim().counts().speculations);
         }
         if fabric.waits_for_reads() && reads_behind_a_write(batch.verbs()) {
             count(&network.sim().counts().writes_before_reads);

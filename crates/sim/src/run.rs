@@ -11,7 +11,7 @@ use fusee_core::verbs::ClientId;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::adversary;
-use crate::check::{at_rest, nothing_is_lost};
+use crate::check::{nothing_is_lost, quiescent};
 use crate::cluster::Cluster;
 use crate::counts::count;
 use crate::engine::{Nanos, ProcessId, Sim};
@@ -21,7 +21,7 @@ use crate::network::NetworkOptions;
 use crate::rng::Rng;
 use crate::scenario::{Fault, Mix, Scenario, Shape};
 use crate::trace::Trace;
-use crate::workload::{Went, Workload};
+use crate::workload::{CallOutcome, Workload};
 
 /// Which run, and how much of it.
 #[derive(Clone, Debug)]
@@ -75,14 +75,14 @@ pub struct Outcome {
     /// What happened.
     pub trace: Trace,
     /// The promise that was broken, if one was.
-    pub failure: Option<Failure>,
+    pub failure: Option<Broken>,
     /// Whether it was stopped ([`RunOptions::stop`]) before anything could be said.
     pub is_stopped: bool,
 }
 
 /// A broken promise.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct Broken {
     /// In words.
     pub what: String,
     /// The operations that cannot be explained, for people, if that is what it is about.
@@ -120,7 +120,7 @@ pub fn run(options: &RunOptions) -> Outcome {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
             let what = text.unwrap_or_else(|| "a panic without words".into());
-            (0, Some(Failure { what, history: Vec::new() }))
+            (0, Some(Broken { what, history: Vec::new() }))
         }
     };
     Outcome {
@@ -218,7 +218,7 @@ impl Run {
     }
 
     /// Returns the number of operations checked; `None` if it was stopped.
-    fn run(&self, events: &Cell<u64>) -> Result<Option<u64>, Failure> {
+    fn run(&self, events: &Cell<u64>) -> Result<Option<u64>, Broken> {
         let limit = (self.shape.operations as u64 + 200) * EVENTS_PER_OPERATION;
         let mut executor = Executor::new(&self.sim);
         let adversary = self.sim.process("adversary");
@@ -241,16 +241,16 @@ impl Run {
             }
         }
         drop(executor);
-        let leftovers = self.cluster.take_leftovers();
-        at_rest(&self.cluster, &leftovers);
+        let orphans = self.cluster.take_orphans();
+        quiescent(&self.cluster, &orphans);
         if self.faults.iter().all(|fault| [Fault::Delay, Fault::Tear].contains(fault)) {
-            nothing_is_lost(&self.cluster, &leftovers);
+            nothing_is_lost(&self.cluster, &orphans);
         }
         let findings = self.workload.check();
         if let Some(refutation) = findings.refutation {
             let what = format!("the operations on key {} have no order", refutation.key);
             let text = refutation.render(|value| value.to_string());
-            return Err(Failure { what, history: text.lines().map(str::to_string).collect() });
+            return Err(Broken { what, history: text.lines().map(str::to_string).collect() });
         }
         assert_eq!(findings.undecided_keys, 0, "too many operations overlap to tell");
         Ok(Some(findings.operations))
@@ -303,7 +303,7 @@ impl Run {
             let lives = |node| self.cluster.network().has(node);
             view.change.is_none() && view.members.iter().all(|member| lives(member.node))
         });
-        let idle = status.given_up_sessions == 0 && !status.rebalancing;
+        let idle = status.expired_sessions == 0 && !status.rebalancing;
         stable && idle && status.open_sessions == 0
     }
 
@@ -393,7 +393,7 @@ impl Run {
                 let running = Running(&self.running);
                 left.set(left.get() - 1);
                 let (kind, key) = self.draw();
-                if self.workload.run(&self.op_rng, session, kind, key).await == Went::Lost {
+                if self.workload.run(&self.op_rng, session, kind, key).await == CallOutcome::Lost {
                     lost.set(true);
                 }
                 drop(running);
@@ -423,7 +423,7 @@ impl Run {
         let session = Rc::new(session.expect("nothing fails any more"));
         for key in 0..self.workload.key_count() {
             let went = self.workload.run(&self.op_rng, &session, OpKind::Search, key).await;
-            assert_eq!(went, Went::Well, "the last SEARCH of key {key}");
+            assert_eq!(went, CallOutcome::Well, "the last SEARCH of key {key}");
         }
     }
 }

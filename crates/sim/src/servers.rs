@@ -344,7 +344,7 @@ impl MasterHost {
                 }
             }
             Action::Reply { token, reply } => {
-                if let MasterReply::Renewed { epochs, .. } = &reply {
+                if let MasterReply::Heartbeat { epochs, .. } = &reply {
                     cluster.network().reuse().epoch(epochs.newest);
                 }
                 if let Some(waiting) = self.waiting.borrow_mut().remove(&token) {

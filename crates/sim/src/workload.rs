@@ -35,7 +35,7 @@ type Entry = usize;
 
 /// What became of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Went {
+pub enum CallOutcome {
     /// It answered.
     Well,
     /// It failed, but the session can go on.
@@ -81,7 +81,13 @@ impl Workload {
     ///
     /// # Panics
     /// If it answers what it never may.
-    pub async fn run(&self, rng: &Rng, session: &Rc<SimSession>, kind: OpKind, key: usize) -> Went {
+    pub async fn run(
+        &self,
+        rng: &Rng,
+        session: &Rc<SimSession>,
+        kind: OpKind,
+        key: usize,
+    ) -> CallOutcome {
         let value = self.values.get() + 1;
         self.values.set(value);
         let (name, bytes) = (self.keys[key].clone(), encode(rng, value));
@@ -113,14 +119,14 @@ impl Workload {
         self.answered(entry, result.map(|()| Answer::Done))
     }
 
-    async fn search_many(&self, rng: &Rng, session: &SimSession) -> Went {
+    async fn search_many(&self, rng: &Rng, session: &SimSession) -> CallOutcome {
         let mut wanted: Vec<usize> = (0..self.keys.len()).collect();
         wanted.extend((0..rng.below(2)).map(|_| rng.below(self.keys.len())));
         let names: Vec<&[u8]> = wanted.iter().map(|key| &self.keys[*key][..]).collect();
         let entries: Vec<Entry> =
             wanted.iter().map(|k| self.invoke(session, *k, Call::Search)).collect();
         let result = session.get_many(&names).await;
-        let mut went = Went::Well;
+        let mut went = CallOutcome::Well;
         for (i, entry) in entries.into_iter().enumerate() {
             let answer = result.as_ref().map(|found| decode(found[i].as_deref()));
             went = self.answered(entry, answer.map_err(Clone::clone));
@@ -128,11 +134,11 @@ impl Workload {
         went
     }
 
-    fn answered(&self, entry: Entry, result: Result<Answer, Error>) -> Went {
+    fn answered(&self, entry: Entry, result: Result<Answer, Error>) -> CallOutcome {
         let error = match result {
             Ok(answer) => {
                 self.answer(entry, answer);
-                return Went::Well;
+                return CallOutcome::Well;
             }
             Err(error) => error,
         };
@@ -140,22 +146,22 @@ impl Workload {
             Error::AlreadyExists | Error::NotFound => {
                 let exists = error == Error::AlreadyExists;
                 self.answer(entry, if exists { Answer::Exists } else { Answer::Absent });
-                return Went::Well;
+                return CallOutcome::Well;
             }
             Error::IndexFull | Error::OutOfMemory | Error::Allocation { .. } => {
-                (Outcome::NotApplied, Went::Failed)
+                (Outcome::NotApplied, CallOutcome::Failed)
             }
-            Error::GaveUp { outcome, .. } => (outcome, Went::Failed),
-            Error::Unreachable { outcome, .. } => (outcome, Went::Lost),
-            Error::Expelled { outcome } => (outcome, Went::Lost),
-            Error::Interrupted { .. } => (Outcome::Unknown, Went::Lost),
+            Error::GaveUp { outcome, .. } => (outcome, CallOutcome::Failed),
+            Error::Unreachable { outcome, .. } => (outcome, CallOutcome::Lost),
+            Error::Expelled { outcome } => (outcome, CallOutcome::Lost),
+            Error::Interrupted { .. } => (Outcome::Unknown, CallOutcome::Lost),
             other => panic!("no fault excuses this answer: {other}"),
         };
         if outcome == Outcome::NotApplied {
             self.history.borrow_mut()[entry] = None;
             return went;
         }
-        Went::Lost
+        CallOutcome::Lost
     }
 
     fn now(&self) -> u64 {

@@ -11,7 +11,7 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::error::Error;
 use fusee_core::store::Hint;
 use fusee_core::view::Geometry;
-use fusee_sim::check::at_rest;
+use fusee_sim::check::quiescent;
 use fusee_sim::{Client, Cluster, ClusterOptions, Executor, Sim};
 
 const SEEDS: u64 = 200;
@@ -43,7 +43,7 @@ fn clients(cluster: &Cluster, n: usize) -> Vec<Client> {
 fn run(mut executor: Executor<'_>, cluster: &Cluster) {
     executor.run(MAX_EVENTS, || ());
     drop(executor);
-    at_rest(cluster, &BTreeMap::new());
+    quiescent(cluster, &BTreeMap::new());
     cluster.live_keys();
 }
 
@@ -95,7 +95,7 @@ fn of_concurrent_deletes_exactly_one_reports_success() {
         let mut executor = Executor::new(sim);
         executor.spawn(stores[0].process, async {
             let place = stores[0].insert(b"key", b"value").await.unwrap().place;
-            hint.set(place.map(Hint::doubted))
+            hint.set(place.map(Hint::uncertain))
         });
         run(executor, cluster);
         let results = RefCell::new(Vec::new());

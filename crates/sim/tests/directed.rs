@@ -29,7 +29,7 @@ fn a_slot_that_is_free_on_a_backup_may_be_live_on_the_primary() {
 
 #[test]
 fn what_a_look_sees_is_read_where_it_was_seen() {
-    for_all(4000, steered::guessed_entry);
+    for_all(4000, steered::speculated_entry);
 }
 
 #[test]
@@ -72,15 +72,15 @@ fn sessions_promise_what_their_surroundings_rely_on() {
         scripted::doubts::beside_a_write,
         scripted::doubts::lost_word,
         scripted::doubts::late_repair,
-        scripted::guesses::half_written,
+        scripted::speculations::half_written,
         scripted::generations::given_back,
         scripted::generations::emptied,
         scripted::generations::laggard,
         scripted::generations::dies_when_it_is_empty,
         scripted::generations::inherited_while_it_waits,
-        scripted::rests::leaves,
-        scripted::rests::zeros,
-        scripted::rests::unread,
+        scripted::seals::leaves,
+        scripted::seals::zeros,
+        scripted::seals::unread,
     ];
     scripts.into_iter().for_each(|script| (0..10).for_each(script));
 }

@@ -40,8 +40,8 @@ fn bad_words() -> [u64; 4] {
     let near = Address::new(1 << 16);
     let small = SizeClass::from_code(1).unwrap();
     [
-        200 << 48 | Slot::empty_marker(near, 0).0,
-        255 << 48 | Slot::empty_marker(far, 31).0,
+        200 << 48 | Slot::tombstone(near, 0).0,
+        255 << 48 | Slot::tombstone(far, 31).0,
         Slot::new(0, small, far, 0).0,
         Slot::new(0, SizeClass::MAX, near, 0).0,
     ]

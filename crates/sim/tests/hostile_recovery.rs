@@ -46,7 +46,7 @@ fn scribble(rng: &Rng, cluster: &Cluster, client: ClientId, block: Address) {
         owner: [client, ClientId(99), ClientId::NOBODY][rng.below(3)],
         first: any(&[0, 1, 7, 63, 64, 1000, u32::MAX]),
         fresh: any(&[0, 1, 7, 63, 64, 1000, u32::MAX]),
-        at_rest: rng.below(4) == 0,
+        sealed: rng.below(4) == 0,
         base: Base {
             generation: any(&[0, 1, 500, 511]) as u16,
             is_wrapped: rng.below(2) == 0,
@@ -135,7 +135,7 @@ fn whatever_stands_in_memory_recovery_ends() {
     assert!(strange > 1_000, "{strange}");
 }
 
-/// What a guess left may stand on any replica. A node that is lost has to be taken out of the view first.
+/// What a speculative write left may stand on any replica. A node that is lost has to be taken out of the view first.
 #[test]
 fn recovery_needs_every_node_that_the_view_names() {
     let options =
@@ -207,9 +207,9 @@ fn recovery_takes_as_many_phases_as_it_says() {
 }
 
 /// A client took a block into use that it had used from its object 1 on, now from its object 0 on, and died
-/// in its first guess: header, object and word have come to one memory node.
+/// in its first speculative write: header, object and word have come to one memory node.
 #[test]
-fn what_a_guess_left_beside_a_newer_header_is_found() {
+fn what_a_speculation_left_beside_a_newer_header_is_found() {
     let options =
         ClusterOptions { memory_nodes: 2, index_replicas: 2, ..ClusterOptions::default() };
     for replica in [0, 1] {
@@ -226,7 +226,7 @@ fn what_a_guess_left_beside_a_newer_header_is_found() {
         let header = |first| {
             let owner = dead.client();
             let (fresh, base) = (0, Base::default());
-            BlockHeader { class, owner, first, fresh, at_rest: false, base }.encode()
+            BlockHeader { class, owner, first, fresh, sealed: false, base }.encode()
         };
         put(&cluster, blocks[0], &header(9), None);
         put(&cluster, blocks[0], &header(5), Some(replica));
@@ -265,7 +265,7 @@ fn of_headers_at_rest_the_one_that_leaves_least_as_new_counts() {
         let blocks = blocks_of(&cluster, dead.client());
         let header = |fresh| {
             let (owner, first, base) = (dead.client(), fresh, Base::default());
-            BlockHeader { class, owner, first, fresh, at_rest: true, base }.encode()
+            BlockHeader { class, owner, first, fresh, sealed: true, base }.encode()
         };
         put(&cluster, blocks[0], &header(5), None);
         put(&cluster, blocks[0], &header(9), Some(replica));

@@ -132,7 +132,7 @@ fn run_beside(replicas: (u8, u8), scenario: impl AsyncFnOnce(&SimStore)) -> Stat
 }
 
 #[test]
-fn a_guess_that_is_right_takes_2_phases() {
+fn a_speculation_that_is_right_takes_2_phases() {
     for replicas in [(2, 2), (3, 3), (4, 4), (5, 5)] {
         let stats = run_beside(replicas, async |store| {
             let hint = store.insert(b"key", b"1").await.unwrap().place;
@@ -151,11 +151,11 @@ fn a_guess_that_is_right_takes_2_phases() {
 
 /// The word has changed since, or the pair has gone: no phase more than with a hint that is not certain.
 #[test]
-fn a_guess_that_is_wrong_costs_what_a_wrong_hint_costs() {
+fn a_speculation_that_is_wrong_costs_what_a_wrong_hint_costs() {
     for doubted in [false, true] {
         let stats = run_beside((3, 3), async |store| {
             let hint = |hint: Option<Hint>| match doubted {
-                true => hint.map(Hint::doubted),
+                true => hint.map(Hint::uncertain),
                 false => hint,
             };
             let old = store.insert(b"key", b"1").await.unwrap().place;
@@ -170,9 +170,10 @@ fn a_guess_that_is_wrong_costs_what_a_wrong_hint_costs() {
     }
 }
 
-/// What is not certain is not guessed: a hint of an earlier moment, and an object that lies elsewhere.
+/// What is not certain is not written speculatively: a hint of an earlier local epoch, and an object
+/// that lies elsewhere.
 #[test]
-fn what_is_not_certain_is_not_guessed() {
+fn what_is_not_certain_is_not_speculated() {
     let sim = Sim::new(1);
     let cluster = Cluster::new(&sim, &beside(2, 2));
     let store = cluster.client();
@@ -191,10 +192,10 @@ fn what_is_not_certain_is_not_guessed() {
     assert_eq!(phases(&stats, OpKind::Update), 3, "one replica cannot lie beside two backups");
 }
 
-/// What an UPDATE posts with a guess: the object on every data replica, a CAS per backup, and a READ of the
-/// slot; the CAS of the primary.
+/// What an UPDATE posts with a speculative write: the object on every data replica, a CAS per backup,
+/// and a READ of the slot; the CAS of the primary.
 #[test]
-fn a_guess_posts_the_verbs_that_it_must() {
+fn a_speculation_posts_the_verbs_that_it_must() {
     let stats = run_beside((3, 3), async |store| {
         let hint = store.insert(b"key", b"1").await.unwrap().place;
         store.update(b"key", b"2", hint).await.unwrap();

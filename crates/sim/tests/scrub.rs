@@ -97,13 +97,13 @@ fn free_slots_that_differ_are_made_equal() {
 fn a_bitmap_that_contradicts_the_index_begins_anew() {
     held(1, 2, async |held| {
         for hint in &held.hints {
-            let (at, bit, led_since) = {
+            let (at, bit, primary_since) = {
                 let view = held.cluster.view();
                 let (block, word, bit) = view.geometry.free_bit(hint.word.address()).unwrap();
                 let (region, offset) = view.region_of(block).unwrap();
                 let first = region.primary();
                 let offset = first.offset + offset + BLOCK_HEADER_BYTES + u64::from(word) * 8;
-                (Place { offset, ..first }, bit, region.led_since())
+                (Place { offset, ..first }, bit, region.primary_since())
             };
             let is_set = || held.cluster.network().word_at(at).0 & bit != 0;
             assert!(!is_set());
@@ -111,7 +111,7 @@ fn a_bitmap_that_contradicts_the_index_begins_anew() {
             let begun_anew = || {
                 let view = held.cluster.view();
                 let (region, _) = view.region_of(hint.word.address()).unwrap();
-                region.led_since() > led_since && !is_set()
+                region.primary_since() > primary_since && !is_set()
             };
             held.until("the bitmap begins anew", begun_anew).await;
         }

@@ -23,7 +23,7 @@
 //! ends. So every path that turns a grant down notes that, and a search that passes over a block
 //! leaves the note standing.
 
-mod leftovers;
+mod orphans;
 mod turns;
 
 use std::cell::{Cell, RefCell};
@@ -32,7 +32,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 
-use fusee_control::master::{Leftover, MasterReply, MasterRequest};
+use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_control::node::{
     BlockId, BlockRequest, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply, NodeRequest,
 };
@@ -40,7 +40,7 @@ use fusee_control::rpc::RpcError;
 use fusee_core::error::Error;
 use fusee_core::layout::{Address, SizeClass};
 use fusee_core::slab::BlockGrant;
-use fusee_core::slab::Rest;
+use fusee_core::slab::Remainder;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
@@ -69,7 +69,7 @@ pub(super) struct BlockSource<E> {
     without_master: Cell<u32>,
     turns: Turns,
     /// Blocks that were given back without an acknowledgement from all their nodes.
-    in_doubt: RefCell<BTreeSet<BlockId>>,
+    unconfirmed: RefCell<BTreeSet<BlockId>>,
     /// Those that are being given back.
     returning: RefCell<BTreeSet<BlockId>>,
     /// Blocks that were granted and not given back.
@@ -85,7 +85,7 @@ pub(super) struct BlockSource<E> {
     adopted: RefCell<Vec<(BlockId, u64)>>,
     /// Requests to the master for what others have left, so far.
     taking: Cell<u64>,
-    /// Leftovers that it has taken since the last block from the pool.
+    /// Orphaned blocks that it has taken since the last block from the pool.
     full_in_a_row: Cell<u32>,
     /// Requests for blocks so far, and blocks that were given back.
     asked: Cell<u64>,
@@ -106,7 +106,7 @@ pub(super) struct BlockSource<E> {
 #[derive(Clone, Copy)]
 struct Gift {
     turn: u64,
-    leftover: Leftover,
+    orphan: Orphan,
     owner_lives: bool,
 }
 
@@ -145,7 +145,7 @@ impl<E: Environment> BlockSource<E> {
             turn,
             without_master,
             turns: Turns::default(),
-            in_doubt: RefCell::default(),
+            unconfirmed: RefCell::default(),
             returning: RefCell::default(),
             held: RefCell::default(),
             handed_on: RefCell::default(),
@@ -251,7 +251,7 @@ impl<E: Environment> BlockSource<E> {
                 if let Some(left) = self.go_on_with(None, true, view).await {
                     return Ok(left);
                 }
-                // A leftover that it was not told of, or did not get, or a block that it has not found:
+                // A orphaned block that it was not told of, or did not get, or a block that it has not found:
                 // there may be something after all.
                 if self.missed.get() {
                     self.exhausted.set(false);
@@ -272,7 +272,7 @@ impl<E: Environment> BlockSource<E> {
     fn fresh(&self, block: BlockId, class: SizeClass, view: &View) -> BlockGrant {
         self.holds(block);
         let address = view.geometry.block_address(block.region, block.block);
-        let marked = view.regions.get(block.region as usize).map(|region| region.led_since());
+        let marked = view.regions.get(block.region as usize).map(|region| region.primary_since());
         BlockGrant { address, class, first: 0, marked, pool_is_empty: false }
     }
 
@@ -347,7 +347,7 @@ impl<E: Environment> BlockSource<E> {
     fn is_usable(&self, block: BlockId, view: &View) -> bool {
         is_valid(view, block)
             && !view.is_region_frozen(block.region)
-            && !self.in_doubt.borrow().contains(&block)
+            && !self.unconfirmed.borrow().contains(&block)
     }
 
     /// Gives a block of this session back to the pool. The primary last: it hands the block out as
@@ -366,7 +366,7 @@ impl<E: Environment> BlockSource<E> {
 
     /// For a session that ends: gives back again what may not have been given back, and finds blocks of
     /// which it had not heard. `None` if some table says what it does not know all the same.
-    pub async fn settle(&self, view: &View) -> Option<Vec<Rest>> {
+    pub async fn settle(&self, view: &View) -> Option<Vec<Remainder>> {
         self.give_back_again(view).await;
         let mut found = Vec::new();
         // Of which class it is to be nobody knows yet; its next owner may find that it is empty.
@@ -374,13 +374,13 @@ impl<E: Environment> BlockSource<E> {
         while let Some(BlockGrant { address: block, class, first, marked, .. }) =
             self.find_missed(class, view).await
         {
-            found.push(Rest { block, class, first, marked });
+            found.push(Remainder { block, class, first, marked });
         }
         self.is_settled(view).await.then_some(found)
     }
 
     async fn is_settled(&self, view: &View) -> bool {
-        let is_clear = self.in_doubt.borrow().is_empty() && self.adopting.borrow().is_empty();
+        let is_clear = self.unconfirmed.borrow().is_empty() && self.adopting.borrow().is_empty();
         if is_clear && !self.missed.get() {
             return true;
         }
@@ -409,7 +409,9 @@ impl<E: Environment> BlockSource<E> {
         for i in 0..members.len() {
             let member = &members[first.wrapping_add(i) % members.len()];
             match self.ask(member.node, self.alloc_request(to_delete, view)).await {
-                Ok(NodeReply::Allocated { block }) if self.in_doubt.borrow().contains(&block) => {
+                Ok(NodeReply::Allocated { block })
+                    if self.unconfirmed.borrow().contains(&block) =>
+                {
                     // The node had freed it, and its acknowledgement is not here yet.
                     self.missed.set(true);
                     last_failure = Some(format!("{}: {block:?} may yet be freed", member.node));
@@ -501,7 +503,7 @@ impl<E: Environment> BlockSource<E> {
             let is_under_way = self.returning.borrow().contains(block);
             is_valid(view, *block) && !view.is_region_frozen(block.region) && !is_under_way
         };
-        let due: Vec<BlockId> = self.in_doubt.borrow().iter().copied().filter(is_due).collect();
+        let due: Vec<BlockId> = self.unconfirmed.borrow().iter().copied().filter(is_due).collect();
         for block in due {
             self.give_back(block, view).await;
         }
@@ -509,7 +511,7 @@ impl<E: Environment> BlockSource<E> {
 
     async fn return_to(&self, nodes: &[MnId], block: BlockId) {
         // Before anything is sent: who waits for the block may tire of it at any await.
-        self.in_doubt.borrow_mut().insert(block);
+        self.unconfirmed.borrow_mut().insert(block);
         let _ends = Returning::begin(&self.returning, block);
         for node in nodes {
             let (from, to) = (self.client, ClientId::NOBODY);
@@ -525,7 +527,7 @@ impl<E: Environment> BlockSource<E> {
                 }
             }
         }
-        self.in_doubt.borrow_mut().remove(&block);
+        self.unconfirmed.borrow_mut().remove(&block);
     }
 
     async fn record_on_backups(&self, block: BlockId, view: &View) -> Result<(), Error> {

@@ -1,14 +1,14 @@
 //! The adaptive index cache (P §4.6): where this session last saw a key.
 //!
-//! An entry is a guess that saves a phase when it is right and costs an object READ when it is
-//! wrong. Per key we count accesses and wrong guesses. A key with a larger share of wrong guesses
+//! An entry is a hint that saves a phase when it is right and costs an object READ when it is
+//! wrong. Per key we count accesses and wrong hints. A key with a larger share of wrong hints
 //! than the threshold is *bypassed*: its accesses go through the index, which keeps counting
 //! them, so that a key that calms down is cached again. The entry holds the slot's word, and the
 //! slot that is read is compared with it: there is no invalidation bit that could be forgotten.
 //!
 //! An entry does not hold its key but 64 bits of the key's hash: operations compare the key with the
-//! object that a guess leads to, so that two keys of one hash cost each other wrong guesses and
-//! nothing else. So an entry is half a cache line, and to find it is one access to memory. Which guesses are
+//! object that a hint leads to, so that two keys of one hash cost each other wrong hints and
+//! nothing else. So an entry is half a cache line, and to find it is one access to memory. Which hints are
 //! certainly of the right key, and of when, is known of a few keys besides (`recent.rs`).
 //!
 //! The cache is bounded. When it is full, a key is forgotten that was not used since a hand that goes
@@ -73,8 +73,8 @@ pub struct CacheStats {
     pub accesses: u64,
     /// Those that were told where the key is. The others had to read the index: they were bypassed, or
     /// the key was not there.
-    pub guesses: u64,
-    /// Guesses that were wrong. Each has read an object for nothing.
+    pub hints: u64,
+    /// hints that were wrong. Each has read an object for nothing.
     pub wrong: u64,
     /// Accesses to a key that was there, and too often wrong (P §4.6).
     pub bypassed: u64,
@@ -85,7 +85,7 @@ impl CacheStats {
     pub fn since(&self, before: &CacheStats) -> CacheStats {
         CacheStats {
             accesses: self.accesses - before.accesses,
-            guesses: self.guesses - before.guesses,
+            hints: self.hints - before.hints,
             wrong: self.wrong - before.wrong,
             bypassed: self.bypassed - before.bypassed,
         }
@@ -94,7 +94,7 @@ impl CacheStats {
     /// Adds the counters of another session.
     pub fn merge(&mut self, other: &CacheStats) {
         self.accesses += other.accesses;
-        self.guesses += other.guesses;
+        self.hints += other.hints;
         self.wrong += other.wrong;
         self.bypassed += other.bypassed;
     }
@@ -127,15 +127,15 @@ impl IndexCache {
         self.stats
     }
 
-    /// Has the processor fetch what it takes to guess, for soon.
+    /// Has the processor fetch what a look for a hint takes, for soon.
     pub fn prefetch(&self, key: &Key<'_>) {
         if !self.table.is_empty() {
             fusee_fabric::prefetch(&self.table[self.home(key.hash())]);
         }
     }
 
-    /// Counts an access, and guesses where the key is.
-    pub fn guess(&mut self, key: &Key<'_>) -> Option<Hint> {
+    /// Counts an access, and hints where the key is.
+    pub fn hint(&mut self, key: &Key<'_>) -> Option<Hint> {
         self.stats.accesses += 1;
         let at = self.find(key.hash())?;
         let entry = &mut self.table[at];
@@ -148,15 +148,15 @@ impl IndexCache {
         let tolerated = self.threshold * f32::from(entry.accesses);
         let bypass = entry.accesses > MIN_ACCESSES && f32::from(entry.wrong) > tolerated;
         let hint = Hint { slot: entry.slot, word: entry.word, seen: None };
-        let counter = if bypass { &mut self.stats.bypassed } else { &mut self.stats.guesses };
+        let counter = if bypass { &mut self.stats.bypassed } else { &mut self.stats.hints };
         *counter += 1;
         (!bypass).then(|| self.recent.confirm(key, hint))
     }
 
     /// Takes note of where a read found the key.
-    pub fn found(&mut self, key: &Key<'_>, guess: Option<Hint>, place: Option<Hint>) {
-        let right = |guess: Hint| place.is_some_and(|place| place.leads_like(&guess));
-        let wrong = guess.is_some_and(|guess| !right(guess));
+    pub fn found(&mut self, key: &Key<'_>, hint: Option<Hint>, place: Option<Hint>) {
+        let right = |hint: Hint| place.is_some_and(|place| place.leads_like(&hint));
+        let wrong = hint.is_some_and(|hint| !right(hint));
         self.stats.wrong += u64::from(wrong);
         match place {
             Some(place) => self.remember(key, place, wrong),
@@ -165,8 +165,8 @@ impl IndexCache {
     }
 
     /// Takes note of what a write left behind.
-    pub fn written(&mut self, key: &Key<'_>, guess: Option<Hint>, written: Written) {
-        let wrong = guess.is_some() && !written.hint_held;
+    pub fn written(&mut self, key: &Key<'_>, hint: Option<Hint>, written: Written) {
+        let wrong = hint.is_some() && !written.hint_held;
         self.stats.wrong += u64::from(wrong);
         if let Some(place) = written.place {
             self.remember(key, place, wrong);
@@ -296,16 +296,16 @@ mod tests {
         let mut cache = IndexCache::new(10, 0.5);
         cache.found(&KEY.into(), None, Some(place(0)));
         for word in 1..20 {
-            let guess = cache.guess(&KEY.into());
-            cache.found(&KEY.into(), guess, Some(place(word)));
+            let hint = cache.hint(&KEY.into());
+            cache.found(&KEY.into(), hint, Some(place(word)));
         }
-        assert_eq!(cache.guess(&KEY.into()), None, "bypassed");
-        let calm = (0..100).find(|_| cache.guess(&KEY.into()).is_some());
+        assert_eq!(cache.hint(&KEY.into()), None, "bypassed");
+        let calm = (0..100).find(|_| cache.hint(&KEY.into()).is_some());
         assert!(calm.is_some(), "cached again");
-        assert_eq!(cache.guess(&KEY.into()), Some(place(19)), "the place was kept up to date");
+        assert_eq!(cache.hint(&KEY.into()), Some(place(19)), "the place was kept up to date");
     }
 
-    /// As often as a key is wrong when it is guessed, as long as the threshold allows: of a key that is
+    /// As often as a key is wrong when a hint is used, as long as the threshold allows: of a key that is
     /// always wrong, that share of all accesses.
     #[test]
     fn the_threshold_is_the_share_of_accesses_that_may_be_wrong() {
@@ -313,28 +313,24 @@ mod tests {
             let mut cache = IndexCache::new(10, threshold);
             cache.found(&KEY.into(), None, Some(place(0)));
             for word in 1..=10_000 {
-                let guess = cache.guess(&KEY.into());
-                cache.found(&KEY.into(), guess, Some(place(word)));
+                let hint = cache.hint(&KEY.into());
+                cache.found(&KEY.into(), hint, Some(place(word)));
             }
-            let CacheStats { accesses, guesses, wrong, bypassed } = cache.stats();
-            assert_eq!((accesses, guesses + bypassed, guesses), (10_000, 10_000, wrong));
+            let CacheStats { accesses, hints, wrong, bypassed } = cache.stats();
+            assert_eq!((accesses, hints + bypassed, hints), (10_000, 10_000, wrong));
             let share = wrong as f64 / 10_000.0;
             assert!((share - threshold).abs() < 0.001, "{share} at {threshold}");
         }
     }
 
     #[test]
-    fn a_stable_key_is_always_guessed_and_own_writes_are_not_wrong_guesses() {
+    fn a_stable_key_is_always_speculated_and_own_writes_are_not_wrong_speculations() {
         let mut cache = IndexCache::new(10, 0.0);
         cache.written(&KEY.into(), None, Written { place: Some(place(0)), hint_held: false });
         for word in 1..100 {
-            let guess = cache.guess(&KEY.into());
-            assert_eq!(guess, Some(place(word - 1)));
-            cache.written(
-                &KEY.into(),
-                guess,
-                Written { place: Some(place(word)), hint_held: true },
-            );
+            let hint = cache.hint(&KEY.into());
+            assert_eq!(hint, Some(place(word - 1)));
+            cache.written(&KEY.into(), hint, Written { place: Some(place(word)), hint_held: true });
         }
     }
 
@@ -347,13 +343,12 @@ mod tests {
             off.found(&Key::new(&i.to_le_bytes()), None, Some(place(1)));
         }
         let kept =
-            (0..1000u32).filter(|i| cache.guess(&Key::new(&i.to_le_bytes())).is_some()).count();
+            (0..1000u32).filter(|i| cache.hint(&Key::new(&i.to_le_bytes())).is_some()).count();
         assert!((1..=10).contains(&kept), "{kept}");
-        assert_eq!(off.guess(&Key::new(&999u32.to_le_bytes())), None);
-        let key =
-            (0..1000u32).find(|i| cache.guess(&Key::new(&i.to_le_bytes())).is_some()).unwrap();
+        assert_eq!(off.hint(&Key::new(&999u32.to_le_bytes())), None);
+        let key = (0..1000u32).find(|i| cache.hint(&Key::new(&i.to_le_bytes())).is_some()).unwrap();
         cache.forget(&Key::new(&key.to_le_bytes()));
-        assert_eq!(cache.guess(&Key::new(&key.to_le_bytes())), None);
+        assert_eq!(cache.hint(&Key::new(&key.to_le_bytes())), None);
     }
 
     #[test]
@@ -361,7 +356,7 @@ mod tests {
         let mut cache = IndexCache::new(100, 0.5);
         for i in 0..10_000u32 {
             let (hot, cold) = ((i % 20).to_le_bytes(), (1000 + i).to_le_bytes());
-            if cache.guess(&Key::new(&hot)).is_none() {
+            if cache.hint(&Key::new(&hot)).is_none() {
                 assert!(i < 20, "key {} of the hot ones is forgotten after {i}", i % 20);
                 cache.found(&Key::new(&hot), None, Some(place(1)));
             }
@@ -371,10 +366,10 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map that forgets nothing: what is guessed is what was remembered last; without
+        /// Against a map that forgets nothing: what a hint says is what was remembered last; without
         /// evictions nothing is missing.
         #[test]
-        fn it_guesses_what_it_was_told_last(
+        fn it_hints_at_what_it_was_told_last(
             capacity in 1usize..200,
             steps in prop::collection::vec((0u8..3, 0u16..300), 1..2000),
         ) {
@@ -385,10 +380,10 @@ mod tests {
                 let key = Key::new(&bytes);
                 match step {
                     0 => {
-                        let guess = cache.guess(&key);
-                        prop_assert!(guess.is_none() || guess == model.get(&bytes).copied());
+                        let hint = cache.hint(&key);
+                        prop_assert!(hint.is_none() || hint == model.get(&bytes).copied());
                         let evicts = model.len() > capacity;
-                        prop_assert!(evicts || guess == model.get(&bytes).copied());
+                        prop_assert!(evicts || hint == model.get(&bytes).copied());
                     }
                     1 => {
                         cache.found(&key, None, Some(place(i)));
@@ -400,7 +395,7 @@ mod tests {
                         if model.len() <= capacity {
                             model.remove(&bytes);
                         } else {
-                            prop_assert_eq!(cache.guess(&key), None);
+                            prop_assert_eq!(cache.hint(&key), None);
                         }
                     }
                 }

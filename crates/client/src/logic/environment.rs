@@ -45,10 +45,10 @@ pub trait Environment {
     fn adopt(&self, view: &View);
 
     /// See [`Epochs::began`](fusee_core::host::Epochs::began).
-    fn began(&self, _moment: u64) {}
+    fn began(&self, _local_epoch: u64) {}
 
     /// See [`Epochs::ended`](fusee_core::host::Epochs::ended).
-    fn ended(&self, _moment: u64) {}
+    fn ended(&self, _local_epoch: u64) {}
 
     /// Tells the master that a memory node does not answer. Nobody waits for it.
     fn report_unreachable(&self, node: MnId);

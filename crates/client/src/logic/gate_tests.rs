@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fusee_control::master::Leftover;
+use fusee_control::master::Orphan;
 use fusee_control::node::BlockId;
-use fusee_core::host::Acting;
+use fusee_core::host::Pinned;
 use fusee_core::layout::SizeClass;
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::{Geometry, View};
@@ -29,13 +29,13 @@ fn gate() -> Gate {
 }
 
 fn frees_in(gate: &Gate) -> u64 {
-    gate.pulse().frees_in
+    gate.heartbeat().frees_in
 }
 
 fn pass_epochs(gate: &Gate, until: u64) {
     for epoch in gate.epoch() + 1..=until {
         gate.publish_epoch(epoch);
-        gate.pulse();
+        gate.heartbeat();
     }
 }
 
@@ -43,47 +43,47 @@ fn pass_epochs(gate: &Gate, until: u64) {
 #[test]
 fn what_waits_is_as_old_as_the_oldest_operation_that_freed_it() {
     let gate = gate();
-    let older = gate.moment();
-    gate.tell(Acting { oldest: Some(older), stopped: 0 });
+    let older = gate.local_epoch();
+    gate.publish(Pinned { oldest: Some(older), suspended: 0 });
     pass_epochs(&gate, 2);
-    gate.freed.tell_older(gate.moment());
+    gate.freed.publish_older(gate.local_epoch());
     assert_eq!(frees_in(&gate), 0, "the older one still acts");
-    gate.freed.tell_older(older);
-    gate.tell(Acting { oldest: None, stopped: 0 });
+    gate.freed.publish_older(older);
+    gate.publish(Pinned { oldest: None, suspended: 0 });
     assert_eq!(frees_in(&gate), 0);
-    gate.freed.tell_older(gate.moment());
+    gate.freed.publish_older(gate.local_epoch());
     assert_eq!(frees_in(&gate), 0, "a newer one changes nothing");
-    assert!(gate.freed.may_mark());
+    assert!(gate.freed.may_set_free());
     assert_eq!(frees_in(&gate), 0, "it is not marked yet");
-    gate.freed.tell(None);
+    gate.freed.publish(None);
     assert_eq!(frees_in(&gate), 2);
 }
 
 #[test]
 fn what_waits_for_long_is_revoked_and_never_marked() {
     let gate = gate();
-    gate.freed.tell_older(gate.moment());
+    gate.freed.publish_older(gate.local_epoch());
     pass_epochs(&gate, REVOKED_AFTER);
     assert_eq!(frees_in(&gate), 0);
     pass_epochs(&gate, REVOKED_AFTER + 1);
     assert_eq!(frees_in(&gate), REVOKED_AFTER + 1);
-    gate.freed.tell_older(gate.moment());
-    assert!(!gate.freed.may_mark(), "all of it is revoked");
-    gate.freed.tell_older(gate.moment());
-    assert!(gate.freed.may_mark(), "that was freed since");
+    gate.freed.publish_older(gate.local_epoch());
+    assert!(!gate.freed.may_set_free(), "all of it is revoked");
+    gate.freed.publish_older(gate.local_epoch());
+    assert!(gate.freed.may_set_free(), "that was freed since");
 }
 
 /// Else somebody would mark it for the second time, as garbage that nobody marks.
 #[test]
 fn what_is_being_marked_is_not_revoked() {
     let gate = gate();
-    gate.freed.tell_older(gate.moment());
-    assert!(gate.freed.may_mark());
+    gate.freed.publish_older(gate.local_epoch());
+    assert!(gate.freed.may_set_free());
     pass_epochs(&gate, 3 * REVOKED_AFTER);
     assert_eq!(frees_in(&gate), 0);
-    gate.freed.tell_older(gate.moment());
+    gate.freed.publish_older(gate.local_epoch());
     assert_eq!(frees_in(&gate), 0);
-    gate.freed.tell(None);
+    gate.freed.publish(None);
     assert_eq!(frees_in(&gate), 3 * REVOKED_AFTER);
 }
 
@@ -106,28 +106,28 @@ fn a_mark_has_passed_when_a_later_question_has() {
 #[test]
 fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
     let gate = gate();
-    let stirs = || gate.pulse().stirs;
+    let stirs = || gate.heartbeat().stirs;
     assert!(!stirs());
-    gate.tell(Acting { oldest: Some(0), stopped: 0 });
+    gate.publish(Pinned { oldest: Some(0), suspended: 0 });
     assert!(stirs(), "an operation runs");
-    gate.tell(Acting { oldest: None, stopped: 0 });
-    gate.freed.tell(Some(0));
+    gate.publish(Pinned { oldest: None, suspended: 0 });
+    gate.freed.publish(Some(0));
     assert!(stirs(), "something waits to be marked");
-    gate.freed.tell(None);
+    gate.freed.publish(None);
     gate.offers.take_back();
     assert!(
         gate.offers.withholds(1) && stirs(),
         "it looks for memory, and others have called for some"
     );
-    gate.tell(Acting { oldest: Some(0), stopped: 0 });
+    gate.publish(Pinned { oldest: Some(0), suspended: 0 });
     gate.offer(vec![], vec![]);
     assert!(stirs(), "an operation runs");
     gate.offers.take_back();
     assert!(!gate.offers.withholds(1) && !stirs(), "it had nothing, and goes on looking");
-    gate.tell(Acting { oldest: None, stopped: 0 });
-    gate.offers.tell_ripening(true);
+    gate.publish(Pinned { oldest: None, suspended: 0 });
+    gate.offers.tell_frees_soon(true);
     assert!(stirs(), "a block is on its way to the pool");
-    gate.offers.tell_ripening(false);
+    gate.offers.tell_frees_soon(false);
     assert!(!stirs());
 }
 
@@ -135,7 +135,7 @@ fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
 #[test]
 fn a_call_gets_its_part_at_the_moment_of_the_offer() {
     let gate = gate();
-    let left = |block| Leftover {
+    let left = |block| Orphan {
         block: BlockId { region: 0, block },
         owner: ClientId(1),
         class: SizeClass::from_code(1).expect("there is one"),
@@ -151,7 +151,7 @@ fn a_call_gets_its_part_at_the_moment_of_the_offer() {
     assert!(!gate.offers.withholds(7));
     gate.offer(vec![left(2)], vec![]);
     let batch = gate.offers.hand_on(7).expect("the master does not know of it yet");
-    assert_eq!(batch.leftovers, [left(1)]);
+    assert_eq!(batch.orphans, [left(1)]);
     gate.offers.handed_on(batch.serial);
     assert_eq!(gate.offers.hand_on(7), None);
     assert!(!gate.offers.are_pressing());

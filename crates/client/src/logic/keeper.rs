@@ -1,7 +1,7 @@
 //! The keeper of a process: talks to the master for all of its sessions, so that none has to do it
 //! itself, nor has to be awake for it.
 //!
-//! It says again and again which sessions are there and since when they act (`Renew`), puts the
+//! It says again and again which sessions are there and since when they act (`Heartbeat`), puts the
 //! views and epochs that come back before them, and tells the master as soon as all of them have
 //! acknowledged one. Between a session and its keeper stands a [`Gate`].
 //!
@@ -40,7 +40,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
+use fusee_control::master::{Epochs, MasterReply, MasterRequest, SessionHeartbeat};
 use fusee_control::rpc::RpcError;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::update::ViewUpdate;
@@ -56,7 +56,7 @@ const FIRST_LOOK: Duration = Duration::from_micros(100);
 const LAST_LOOK: Duration = Duration::from_millis(1);
 /// Questions whose epoch is remembered until it has passed. Beyond, a later one has to do.
 const MAX_MARKS: usize = 256;
-/// So often a session that looks for memory itself is waited for, before a call counts as heeded.
+/// So often a session that looks for memory itself is waited for, before a call counts as acknowledged.
 const MOST_WAITS: u32 = 4;
 
 /// How long a keeper waits for what.
@@ -139,8 +139,8 @@ struct State {
     /// The questions that nobody waits for any more: see [`tell_passed`](super::Questions::tell_passed).
     passed: Marks,
     settled: Marks,
-    /// The last call for memory that was heeded.
-    heeded: u64,
+    /// The last call for memory that was acknowledged.
+    acked: u64,
     /// The call that is not, and how often it was looked whether sessions offer something.
     waited_for_offers: (u64, u32),
     /// A difference did not lead from `view` to a good one: the next is to be told whole.
@@ -175,16 +175,16 @@ impl Marks {
 }
 
 /// What the master has been told.
-struct Told {
+struct Reported {
     changes: u64,
     /// The view that all sessions acknowledged; 0 for none.
     acknowledged: u64,
     /// The epoch before which none of them acts.
-    acts_in: u64,
+    pinned_in: u64,
     /// The number of the question, and whether it waits for later epochs.
     question: u64,
     reclaims: bool,
-    heeded: u64,
+    acked: u64,
     /// Of whom, and when.
     named: Vec<ClientId>,
     at: Duration,
@@ -204,7 +204,7 @@ impl Keeper {
             asked: 0,
             passed: Marks::default(),
             settled: Marks::default(),
-            heeded: 0,
+            acked: 0,
             waited_for_offers: (0, 0),
             wants_whole: false,
         };
@@ -260,7 +260,7 @@ impl Keeper {
         let mut called = 0;
         loop {
             self.somebody().await;
-            let is_heeded = self.hand_on(called, outside).await;
+            let is_acked = self.hand_on(called, outside).await;
             let (request, told) = self.renewal(outside.now());
             let mut asking = pin!(outside.ask_master(request, self.timing().deadline));
             let mut more = pin!(self.more_to_tell(&told, outside));
@@ -280,7 +280,7 @@ impl Keeper {
                 Some(News::View) => {
                     select(pin!(outside.sleep(LAST_LOOK)), more).await;
                 }
-                Some(News::Nothing) if paced || (is_heeded && called != told.heeded) => {}
+                Some(News::Nothing) if paced || (is_acked && called != told.acked) => {}
                 Some(News::Nothing) => {
                     select(pace, more).await;
                 }
@@ -295,12 +295,12 @@ impl Keeper {
     }
 
     /// Hands on what sessions have no use for, and once for each call, some of what is offered. The call is
-    /// heeded when the master knows of all of that; whether it is. A session that looks for memory itself
+    /// acknowledged when the master knows of all of that; whether it is. A session that looks for memory itself
     /// is waited for, for some time: what it does not need it offers when it has done.
     async fn hand_on(&self, called: u64, outside: &impl Keeping) -> bool {
         let (call, waits, gates): (u64, bool, Vec<Arc<Gate>>) = {
             let mut state = self.state();
-            let call = if state.heeded == called { 0 } else { called };
+            let call = if state.acked == called { 0 } else { called };
             let (last, waited) = state.waited_for_offers;
             let waited = if last == call { waited } else { 0 };
             state.waited_for_offers = (call, waited + 1);
@@ -316,7 +316,7 @@ impl Keeper {
         let all: Vec<_> = all.collect();
         let all = join_all(all).await.into_iter().all(|is_known| is_known) && !withheld;
         if all {
-            self.state().heeded = called;
+            self.state().acked = called;
         }
         all
     }
@@ -353,31 +353,33 @@ impl Keeper {
         .await;
     }
 
-    fn renewal(&self, at: Duration) -> (MasterRequest, Told) {
+    fn renewal(&self, at: Duration) -> (MasterRequest, Reported) {
         let mut state = self.state();
         state.asked += 1;
         let question = state.asked;
         // Before it is sent: whoever takes a mark from now on waits for a later one.
         state.open().for_each(|gate| gate.questions.asks(question));
         let reclaims = state.open().any(|gate| gate.questions.are_awaited());
-        let sessions: Vec<Pulse> = state.open().map(|gate| gate.pulse()).collect();
+        let sessions: Vec<SessionHeartbeat> = state.open().map(|gate| gate.heartbeat()).collect();
         // By what is told, not by another look: that could find an acknowledgement which the
         // pulse does not have yet.
-        let all = sessions.iter().all(|pulse| Gate::acknowledged(pulse, &state.view));
+        let all = sessions.iter().all(|heartbeat| Gate::acknowledged(heartbeat, &state.view));
         let acknowledged = if all { state.view.number } else { 0 };
         let newer_than = if state.wants_whole { 0 } else { state.view.number };
-        let acts_in = sessions.iter().map(|pulse| pulse.acts_in).min().unwrap_or(u64::MAX);
+        let pinned_in =
+            sessions.iter().map(|heartbeat| heartbeat.pinned_in).min().unwrap_or(u64::MAX);
         let changes = state.changes;
-        let (known, heeded) = (state.epochs, state.heeded);
-        let named = sessions.iter().map(|pulse| pulse.client).collect();
-        let told = Told { changes, acknowledged, acts_in, question, reclaims, heeded, named, at };
-        (MasterRequest::Renew { sessions, newer_than, known, reclaims, heeded }, told)
+        let (known, acked) = (state.epochs, state.acked);
+        let named = sessions.iter().map(|heartbeat| heartbeat.client).collect();
+        let told =
+            Reported { changes, acknowledged, pinned_in, question, reclaims, acked, named, at };
+        (MasterRequest::Heartbeat { sessions, newer_than, known, reclaims, acked }, told)
     }
 
     /// Waits until the master should hear more than it was told, which is the case soon after a
     /// session has come or wants something to be asked, and once all have acknowledged the newest
     /// view and epoch.
-    async fn more_to_tell(&self, told: &Told, outside: &impl Keeping) {
+    async fn more_to_tell(&self, told: &Reported, outside: &impl Keeping) {
         let changed = poll_fn(|context| {
             self.changed.register(context.waker());
             let state = self.state();
@@ -393,13 +395,13 @@ impl Keeper {
     }
 
     /// Waits until all sessions have acknowledged a newer view or epoch than the master was told.
-    async fn acknowledgement(&self, told: &Told, outside: &impl Keeping) {
+    async fn acknowledgement(&self, told: &Reported, outside: &impl Keeping) {
         // Needs no waking: it is this very task that puts newer views into the state, and with
         // those that a new session brings comes a change of the list.
         let newer = |_: &mut Context<'_>| {
             let state = self.state();
             let is_newer = state.view.number > told.acknowledged;
-            match is_newer || state.epochs.newest > told.acts_in {
+            match is_newer || state.epochs.newest > told.pinned_in {
                 true => Poll::Ready(()),
                 false => Poll::Pending,
             }
@@ -415,13 +417,13 @@ impl Keeper {
     /// What an answer brings; `None` if there is none.
     fn take(
         &self,
-        told: &Told,
+        told: &Reported,
         reply: Result<MasterReply, RpcError>,
         broken: &mut u64,
         called: &mut u64,
     ) -> Option<News> {
         let (view, expelled, epochs, mark, (lease_ms, behind_ms)) = match reply {
-            Ok(MasterReply::Renewed {
+            Ok(MasterReply::Heartbeat {
                 view,
                 expelled,
                 epochs,
@@ -448,7 +450,7 @@ impl Keeper {
         state.follow_lease(lease_ms);
         let until = heard_until(told.at, lease_ms, behind_ms);
         for gate in state.open() {
-            gate.lease.tell(Duration::from_millis(lease_ms));
+            gate.lease.publish(Duration::from_millis(lease_ms));
         }
         for gate in state.open().filter(|gate| told.named.contains(&gate.client())) {
             gate.lease.hear(until);
@@ -539,7 +541,7 @@ impl State {
 
     fn publish(&self) {
         for gate in self.open() {
-            gate.publish(&self.view);
+            gate.publish_view(&self.view);
             gate.publish_epoch(self.epochs.newest);
         }
     }

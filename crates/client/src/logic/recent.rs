@@ -1,9 +1,9 @@
-//! Keys that were seen in this moment, with where: what the index cache does not know for certain.
+//! Keys that were seen in this local epoch, with where: what the index cache does not know for certain.
 //!
 //! An entry of the [index cache](super::cache) has 64 bits of a hash, and somebody who chooses keys can make
-//! two of them alike. A write that [guesses](fusee_core::store) must not take one key for another, so here
-//! stands the key itself, and the moment ([`Hint::seen`]): a hint of an earlier one is of no use to it.
-//! A key takes the place of another one whose hash ends alike. Whoever does not guess, as over
+//! two of them alike. A write that is [speculative](fusee_core::store) must not take one key for another, so here
+//! stands the key itself, and the local epoch ([`Hint::seen`]): a hint of an earlier one is of no use to it.
+//! A key takes the place of another one whose hash ends alike. Whoever writes nothing speculatively, as over
 //! shared memory, leaves this empty.
 
 use fusee_core::race::Key;
@@ -56,15 +56,15 @@ impl Recent {
         }
     }
 
-    /// A guess, with the moment in which it was seen if it is certainly the key's.
-    pub fn confirm(&self, key: &Key<'_>, guess: Hint) -> Hint {
-        self.get(key.hash(), key, guess)
+    /// A hint, with the local epoch in which it was seen if it is certainly the key's.
+    pub fn confirm(&self, key: &Key<'_>, hint: Hint) -> Hint {
+        self.get(key.hash(), key, hint)
     }
 
-    fn get(&self, hash: u64, key: &[u8], guess: Hint) -> Hint {
+    fn get(&self, hash: u64, key: &[u8], hint: Hint) -> Hint {
         let seen = self.places.get(Recent::at(hash)).and_then(Option::as_ref);
-        let seen = seen.filter(|seen| seen.key == key && seen.hint.leads_like(&guess));
-        seen.map_or(guess.doubted(), |seen| seen.hint)
+        let seen = seen.filter(|seen| seen.key == key && seen.hint.leads_like(&hint));
+        seen.map_or(hint.uncertain(), |seen| seen.hint)
     }
 }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fusee_control::master::{Leftover, MasterReply, MasterRequest};
+use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_core::race::Key;
 use fusee_core::stats::Stats;
 use fusee_core::store::{Hint, SearchKey};
@@ -70,7 +70,7 @@ impl Opened {
     /// The gate of the session, for which the master was asked at this time.
     pub fn gate(self, asked_at: Duration) -> Gate {
         let gate = Gate::new(self.client, Arc::new(self.view), self.epoch);
-        gate.lease.tell(Duration::from_millis(self.lease_ms));
+        gate.lease.publish(Duration::from_millis(self.lease_ms));
         gate.heard_until(heard_until(asked_at, self.lease_ms, self.behind_ms))
     }
 }
@@ -81,13 +81,13 @@ pub struct Leaving {
     /// The session.
     pub client: ClientId,
     /// Its blocks.
-    pub leftovers: Vec<Leftover>,
+    pub orphans: Vec<Orphan>,
 }
 
 impl Leaving {
     /// What to tell the master.
     pub fn request(self) -> MasterRequest {
-        MasterRequest::Close { client: self.client, leftovers: self.leftovers }
+        MasterRequest::Close { client: self.client, orphans: self.orphans }
     }
 }
 
@@ -156,7 +156,7 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         }
         let found = blocks.settle(&view).await?;
         let rests = rests.into_iter().chain(found).collect();
-        Some(Leaving { client: self.id(), leftovers: blocks.give_up(rests, &view) })
+        Some(Leaving { client: self.id(), orphans: blocks.give_up(rests, &view) })
     }
 
     /// Looks a key up and shows the value to `f` where it was fetched, without another copy.
@@ -166,10 +166,10 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, Error> {
         let key = Key::new(key);
-        let guess = self.guess(&key);
-        let found = self.store.search(key, guess).await?;
-        if guess.is_none() || found.hint() != guess {
-            self.cache.borrow_mut().found(&key, guess, found.hint());
+        let hint = self.hint(&key);
+        let found = self.store.search(key, hint).await?;
+        if hint.is_none() || found.hint() != hint {
+            self.cache.borrow_mut().found(&key, hint, found.hint());
         }
         Ok(f(found.value()))
     }
@@ -204,7 +204,7 @@ impl<F: Fabric, E: Environment> Session<F, E> {
             .collect();
         // Now that all of them are on their way.
         for SearchKey { key, hint } in &mut wanted {
-            *hint = self.guess(key);
+            *hint = self.hint(key);
         }
         let found = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
             f(i, value);
@@ -227,35 +227,35 @@ impl<F: Fabric, E: Environment> Session<F, E> {
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let key = Key::new(key);
-        let guess = self.guess(&key);
-        let result = self.store.update(key, value, guess).await;
+        let hint = self.hint(&key);
+        let result = self.store.update(key, value, hint).await;
         self.forget_if_absent(&key, &result);
-        self.cache.borrow_mut().written(&key, guess, result?);
+        self.cache.borrow_mut().written(&key, hint, result?);
         Ok(())
     }
 
     /// Adds a key, or replaces its value.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let key = Key::new(key);
-        let guess = self.guess(&key);
-        let written = self.store.upsert(key, value, guess).await?;
-        self.cache.borrow_mut().written(&key, guess, written);
+        let hint = self.hint(&key);
+        let written = self.store.upsert(key, value, hint).await?;
+        self.cache.borrow_mut().written(&key, hint, written);
         Ok(())
     }
 
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         let key = Key::new(key);
-        let guess = self.guess(&key);
-        let result = self.store.delete(key, guess).await;
+        let hint = self.hint(&key);
+        let result = self.store.delete(key, hint).await;
         self.forget_if_absent(&key, &result);
         result?;
         self.cache.borrow_mut().forget(&key);
         Ok(())
     }
 
-    fn guess(&self, key: &Key<'_>) -> Option<Hint> {
-        self.cache.borrow_mut().guess(key)
+    fn hint(&self, key: &Key<'_>) -> Option<Hint> {
+        self.cache.borrow_mut().hint(key)
     }
 
     fn forget_if_absent<T>(&self, key: &Key<'_>, result: &Result<T, Error>) {

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::{Error, Outcome};
-use fusee_core::host::{Acting, Blocks, Epochs, GiveUp, Granted, Reports, Views, Waiting};
+use fusee_core::host::{Blocks, Epochs, GiveUp, Granted, Pinned, Reports, Views, Waiting};
 use fusee_core::layout::{Address, SizeClass};
-use fusee_core::slab::Rest;
+use fusee_core::slab::Remainder;
 use fusee_core::stats::Damage;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
@@ -156,14 +156,14 @@ impl<E: Environment> Blocks for SessionHost<E> {
             }
             self.blocks.grant(class, to_delete, view).await.map(Granted::Block)
         });
-        let tiring = async {
+        let give_up_timer = async {
             let is_newer = self.outwait(view.number).await;
             if is_newer {
                 self.env.sleep(BLOCK_PATIENCE).await;
             }
             is_newer
         };
-        match select(granting, pin!(tiring)).await {
+        match select(granting, pin!(give_up_timer)).await {
             Either::Left((result, _)) => {
                 if result != Ok(Granted::Called) {
                     self.call_patience.set(FIRST_CALL_PATIENCE);
@@ -196,8 +196,8 @@ impl<E: Environment> Blocks for SessionHost<E> {
         self.blocks.lends()
     }
 
-    fn offer(&self, spare: Vec<Rest>, surplus: Vec<Rest>, ripens: bool) {
-        self.gate.offers.tell_ripening(ripens);
+    fn offer(&self, spare: Vec<Remainder>, surplus: Vec<Remainder>, frees_soon: bool) {
+        self.gate.offers.tell_frees_soon(frees_soon);
         let view = self.gate.view();
         let give_up = |rests| self.blocks.give_up(rests, &view);
         self.gate.offer(give_up(spare), give_up(surplus));
@@ -249,32 +249,32 @@ impl<E: Environment> Views for SessionHost<E> {
 }
 
 impl<E: Environment> Epochs for SessionHost<E> {
-    fn moment(&self) -> u64 {
-        self.gate.moment()
+    fn local_epoch(&self) -> u64 {
+        self.gate.local_epoch()
     }
 
-    fn tell(&self, acting: Acting) {
-        self.gate.tell(acting);
+    fn publish(&self, pinned: Pinned) {
+        self.gate.publish(pinned);
     }
 
-    fn began(&self, moment: u64) {
-        self.env.began(moment);
+    fn began(&self, local_epoch: u64) {
+        self.env.began(local_epoch);
     }
 
-    fn ended(&self, moment: u64) {
-        self.env.ended(moment);
+    fn ended(&self, local_epoch: u64) {
+        self.env.ended(local_epoch);
     }
 
-    fn tell_freed(&self, since: Option<u64>) {
-        self.gate.freed.tell(since);
+    fn publish_freed(&self, since: Option<u64>) {
+        self.gate.freed.publish(since);
     }
 
-    fn tell_older(&self, since: u64) {
-        self.gate.freed.tell_older(since);
+    fn publish_older(&self, since: u64) {
+        self.gate.freed.publish_older(since);
     }
 
-    fn may_mark(&self) -> bool {
-        self.gate.freed.may_mark()
+    fn may_set_free(&self) -> bool {
+        self.gate.freed.may_set_free()
     }
 
     fn epoch(&self) -> u64 {

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fusee_control::master::{Leftover, MasterReply, MasterRequest, Owners};
+use fusee_control::master::{MasterReply, MasterRequest, Orphan, Owners};
 use fusee_control::node::{BlockId, Usage};
 use fusee_core::verbs::{ClientId, Failure, MnId, VerbError};
 use fusee_core::view::View;
@@ -83,17 +83,17 @@ pub(crate) struct Findings {
     tally: Tally,
 }
 
-/// Reads all regions. `leftovers` are what the master knew of before.
+/// Reads all regions. `orphans` are what the master knew of before.
 pub(crate) async fn read_all(
     session: &Session,
-    leftovers: &[Leftover],
+    orphans: &[Orphan],
 ) -> Result<Findings, SurveyError> {
-    let leftovers: BTreeMap<BlockId, Leftover> = leftovers.iter().map(|l| (l.block, *l)).collect();
+    let orphans: BTreeMap<BlockId, Orphan> = orphans.iter().map(|l| (l.block, *l)).collect();
     let (mut view, mut at, mut tally) =
         (session.adopt_newest(), Cursor::default(), Tally::default());
     let mut attempts = 0;
     while let Some(group) = Group::next(&view, at) {
-        let reader = Reader::new(session.verbs(), &view, &leftovers);
+        let reader = Reader::new(session.verbs(), &view, &orphans);
         let part = reader.read(&group).await;
         if let Err(failure) = part {
             outlive(session, &view, failure).await?;
@@ -168,12 +168,12 @@ pub(crate) fn survey(
 
 fn named(known: &[(&ClientId, &OfOwner)], owners: &Owners) -> Vec<OwnerMemory> {
     let open: BTreeSet<ClientId> = owners.open.iter().copied().collect();
-    let given_up: BTreeSet<ClientId> = owners.given_up.iter().copied().collect();
+    let expired: BTreeSet<ClientId> = owners.expired.iter().copied().collect();
     let named = |(owner, of): &(&ClientId, &OfOwner)| OwnerMemory {
         owner: **owner,
         state: match () {
             () if open.contains(owner) => OwnerState::Open,
-            () if given_up.contains(owner) => OwnerState::GivenUp,
+            () if expired.contains(owner) => OwnerState::Expired,
             () => OwnerState::Departed,
         },
         blocks: of.blocks,

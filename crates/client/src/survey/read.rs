@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use fusee_control::master::Leftover;
+use fusee_control::master::Orphan;
 use fusee_control::node::BlockId;
 use fusee_core::data::Region;
 use fusee_core::layout::{
@@ -80,7 +80,7 @@ impl Group {
     pub fn is_same_in(&self, view: &View, other: &View) -> bool {
         self.pieces.iter().all(|piece| {
             let [before, now] = [view, other].map(|view| view.regions.get(piece.region as usize));
-            let first = |region: &Region| (region.primary(), region.led_since());
+            let first = |region: &Region| (region.primary(), region.primary_since());
             before.map(first) == now.map(first)
         })
     }
@@ -98,7 +98,7 @@ pub(super) struct Reader<'a, F> {
     pub fabric: &'a F,
     pub view: &'a View,
     /// What the master knows of blocks that wait for an owner.
-    pub leftovers: &'a BTreeMap<BlockId, Leftover>,
+    pub orphans: &'a BTreeMap<BlockId, Orphan>,
     batch: Batch,
     tally: Tally,
 }
@@ -107,9 +107,9 @@ impl<'a, F: Fabric> Reader<'a, F> {
     pub fn new(
         fabric: &'a F,
         view: &'a View,
-        leftovers: &'a BTreeMap<BlockId, Leftover>,
+        orphans: &'a BTreeMap<BlockId, Orphan>,
     ) -> Reader<'a, F> {
-        Reader { fabric, view, leftovers, batch: Batch::new(), tally: Tally::default() }
+        Reader { fabric, view, orphans, batch: Batch::new(), tally: Tally::default() }
     }
 
     /// Counts the blocks of a group.
@@ -154,7 +154,7 @@ impl<'a, F: Fabric> Reader<'a, F> {
             *free += u64::from(piece.count) - (owned.len() - before) as u64;
         }
         for Owned { id, owner } in &owned {
-            let is_handed_on = self.leftover(*id, *owner).is_some();
+            let is_handed_on = self.orphan(*id, *owner).is_some();
             let of = self.tally.owners.entry(*owner).or_default();
             of.blocks += 1;
             of.handed_on += u64::from(is_handed_on);
@@ -163,8 +163,8 @@ impl<'a, F: Fabric> Reader<'a, F> {
     }
 
     /// What the master knows of a block, if it is still of the same owner.
-    fn leftover(&self, id: BlockId, owner: ClientId) -> Option<&'a Leftover> {
-        self.leftovers.get(&id).filter(|leftover| leftover.owner == owner)
+    fn orphan(&self, id: BlockId, owner: ClientId) -> Option<&'a Orphan> {
+        self.orphans.get(&id).filter(|orphan| orphan.owner == owner)
     }
 
     /// Counts what is in these blocks. Returns those whose headers make no sense, or counts them
@@ -198,7 +198,7 @@ impl<'a, F: Fabric> Reader<'a, F> {
 
     fn count(&mut self, block: &Owned, found: &Objects) {
         let Objects { class, shape, marked, stray } = *found;
-        let known = self.leftover(block.id, block.owner).filter(|known| known.class == class);
+        let known = self.orphan(block.id, block.owner).filter(|known| known.class == class);
         let of = self.tally.classes.entry(class).or_default();
         of.blocks += 1;
         of.objects += u64::from(shape.objects);

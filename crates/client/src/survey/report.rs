@@ -112,7 +112,7 @@ pub enum OwnerState {
     /// Its session is open.
     Open,
     /// The master has given it up, and it is not recovered yet.
-    GivenUp,
+    Expired,
     /// It has ended. Its blocks stay under its name until somebody goes on with them.
     Departed,
 }

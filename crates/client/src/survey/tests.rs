@@ -112,7 +112,7 @@ fn give(memory: &Memory, (region, block): (u32, u32), owner: u32, marked: &[u32]
         owner: ClientId(owner),
         first: 0,
         fresh: 0,
-        at_rest: false,
+        sealed: false,
         base: Base::default(),
     };
     memory.put(at, &header.encode());
@@ -127,15 +127,15 @@ fn give(memory: &Memory, (region, block): (u32, u32), owner: u32, marked: &[u32]
 
 fn owners(open: &[u32]) -> Owners {
     let open = open.iter().map(|n| ClientId(*n)).collect();
-    let given_up = vec![ClientId(8)];
-    Owners { open, given_up, unused_from: ClientId(100), leftovers: Vec::new() }
+    let expired = vec![ClientId(8)];
+    Owners { open, expired, unused_from: ClientId(100), orphans: Vec::new() }
 }
 
 fn read(memory: &Memory, owners: &Owners) -> Result<MemorySurvey, Failure> {
     let (view, mut at, mut tally) = (Arc::new(view()), Cursor::default(), Tally::default());
-    let leftovers = owners.leftovers.iter().map(|l| (l.block, *l)).collect();
+    let orphans = owners.orphans.iter().map(|l| (l.block, *l)).collect();
     while let Some(group) = Group::next(&view, at) {
-        let part = pin!(Reader::new(memory, &view, &leftovers).read(&group))
+        let part = pin!(Reader::new(memory, &view, &orphans).read(&group))
             .poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(part) = part else { panic!("nothing here waits") };
         tally.add(part?);
@@ -170,7 +170,7 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
     memory.put(places(1, 5).0, &7u32.to_le_bytes());
     // The copy on a backup does not count.
     memory.put(Place { node: MnId(1), offset: 4 }, &7u32.to_le_bytes());
-    let leftover = |block, owner, first| Leftover {
+    let orphan = |block, owner, first| Orphan {
         block: BlockId { region: 1, block },
         owner: ClientId(owner),
         class: class(),
@@ -178,8 +178,8 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
         marked: Some(1),
     };
     // The second has been taken over since by somebody else.
-    let leftovers = vec![leftover(3, 9, 11), leftover(4, 6, 0)];
-    let owners = Owners { leftovers, ..owners(&[7, 50]) };
+    let orphans = vec![orphan(3, 9, 11), orphan(4, 6, 0)];
+    let owners = Owners { orphans, ..owners(&[7, 50]) };
     let survey = read(&memory, &owners).unwrap();
     expect_sums(&survey);
     let shape = BlockShape::new(BLOCK, class()).unwrap();
@@ -202,7 +202,7 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
     };
     let named = [
         owner(7, OwnerState::Open, 2, 0, 3),
-        owner(8, OwnerState::GivenUp, 1, 0, 0),
+        owner(8, OwnerState::Expired, 1, 0, 0),
         owner(9, OwnerState::Departed, 2, 1, 1),
     ];
     assert_eq!(survey.owners, named);
@@ -227,7 +227,7 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
         owner: ClientId(7),
         first: 0,
         fresh: 0,
-        at_rest: true,
+        sealed: true,
         base: Base::default(),
     };
     memory.put(at, &header.encode());
@@ -275,7 +275,7 @@ fn random_bytes_are_survived() {
             let class = SizeClass::from_code((random() % 127 + 1) as u8).unwrap();
             let (owner, first, fresh) = (ClientId(random()), random(), random());
             let base = Base::default();
-            let header = BlockHeader { class, owner, first, fresh, at_rest: false, base };
+            let header = BlockHeader { class, owner, first, fresh, sealed: false, base };
             memory.put(at, &header.encode());
         }
         expect_sums(&read(&memory, &owners(&[7])).unwrap());
@@ -297,7 +297,7 @@ fn groups_cover_every_block_once_whatever_the_regions() {
         view.regions = vec![view.regions[0].clone(); regions];
         let (mut at, mut groups, mut moved) = (Cursor::default(), 0, view.clone());
         for region in &mut moved.regions[..regions.min(1)] {
-            *region = Region::replicated(region.places().to_vec(), region.led_since() + 1);
+            *region = Region::replicated(region.places().to_vec(), region.primary_since() + 1);
         }
         let mut touched = 0;
         while let Some(group) = Group::next(&view, at) {

@@ -10,10 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, ClientId, FabricKind, MnId, Options, View};
-use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
+use fusee_control::master::{Epochs, MasterReply, MasterRequest, SessionHeartbeat};
 use fusee_control::rpc::{self, MasterClient, MasterService, Runtime, Server};
 
-/// How long the fake holds an answer to `Renew`.
+/// How long the fake holds an answer to `Heartbeat`.
 const HOLD: Duration = Duration::from_millis(250);
 /// What takes longer than this does not happen.
 pub const SOON: Duration = Duration::from_secs(20);
@@ -22,7 +22,7 @@ pub const SOON: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub struct Script {
     /// The newest question of a process: its sessions, and the view that it has.
-    pub pulses: Vec<Pulse>,
+    pub heartbeats: Vec<SessionHeartbeat>,
     pub has_view: u64,
     /// How many such questions there were.
     pub renewals: usize,
@@ -92,7 +92,7 @@ impl FakeMaster {
     pub fn is_acknowledged(&self) -> bool {
         let script = self.script();
         let number = script.view.as_ref().map_or(0, |view| view.number);
-        script.has_view == number && script.pulses.iter().all(|p| p.acts_by >= number)
+        script.has_view == number && script.heartbeats.iter().all(|p| p.pinned_by >= number)
     }
 
     pub fn wait_acknowledged(&self) {
@@ -111,12 +111,12 @@ async fn answer(
 ) -> MasterReply {
     let lock = || script.lock().unwrap();
     match request {
-        MasterRequest::Renew { sessions, newer_than, .. } => {
+        MasterRequest::Heartbeat { sessions, newer_than, .. } => {
             let mine: Vec<ClientId> = sessions.iter().map(|p| p.client).collect();
             {
                 let mut script = lock();
                 script.renewals += 1;
-                (script.pulses, script.has_view) = (sessions, newer_than);
+                (script.heartbeats, script.has_view) = (sessions, newer_than);
             }
             let end = Instant::now() + HOLD;
             loop {
@@ -128,7 +128,7 @@ async fn answer(
                     if view.is_some() || !expelled.is_empty() || Instant::now() >= end {
                         let view = view.map(|view| view.into());
                         let epochs = Epochs::default();
-                        return MasterReply::Renewed {
+                        return MasterReply::Heartbeat {
                             view,
                             expelled,
                             epochs,

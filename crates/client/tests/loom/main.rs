@@ -6,7 +6,7 @@
 //! it: a model that passes with its fault sees nothing.
 //!
 //! An operation is an access to a cell of which loom asserts that no two are concurrent. A keeper that
-//! hears from the gate that the session acts in a newer epoch than the operation's accesses the cell as
+//! hears from the gate that the session is pinned in a newer epoch than the operation's accesses the cell as
 //! well: as others do who change what operations of the older epoch knew. So an operation that goes on
 //! after its epoch has passed, or whose end did not *happen before* it, ends the execution with a panic.
 
@@ -35,7 +35,7 @@ mod sync {
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fusee_core::host::Acting;
+use fusee_core::host::Pinned;
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::{Geometry, View};
 use loom::cell::UnsafeCell;
@@ -73,21 +73,21 @@ fn view() -> Arc<View> {
     })
 }
 
-/// An operation begins as `Store::begin` does: it tells first, and looks for a newer moment after that.
+/// An operation begins as `Store::begin` does: it tells first, and looks for a newer local epoch after that.
 /// Returns since when it acts.
 fn begin(gate: &Gate) -> u64 {
     loop {
-        let moment = gate.moment();
-        gate.tell(Acting { oldest: Some(moment), stopped: 0 });
-        if gate.moment() == moment {
-            return moment;
+        let local_epoch = gate.local_epoch();
+        gate.publish(Pinned { oldest: Some(local_epoch), suspended: 0 });
+        if gate.local_epoch() == local_epoch {
+            return local_epoch;
         }
         end(gate);
     }
 }
 
 fn end(gate: &Gate) {
-    gate.tell(Acting { oldest: None, stopped: 0 });
+    gate.publish(Pinned { oldest: None, suspended: 0 });
 }
 
 /// A session with so many operations, one after the other, beside a keeper that makes so many epochs.
@@ -118,16 +118,16 @@ fn operations_beside_epochs(operations: usize, epochs: u64, preemptions: usize) 
         };
         for epoch in 1..=epochs {
             gate.publish_epoch(epoch);
-            let acts_in = gate.pulse().acts_in;
-            assert!(acts_in <= epoch);
-            match acts_in > 0 {
+            let pinned_in = gate.heartbeat().pinned_in;
+            assert!(pinned_in <= epoch);
+            match pinned_in > 0 {
                 true => known.access(),
                 false => drop(held.fetch_add(1, Ordering::Relaxed)),
             }
-            passed.fetch_add(u64::from(acts_in > 0), Ordering::Relaxed);
+            passed.fetch_add(u64::from(pinned_in > 0), Ordering::Relaxed);
         }
         session.join().expect("it ends");
-        assert_eq!(gate.pulse().acts_in, epochs, "an idle session holds up nobody");
+        assert_eq!(gate.heartbeat().pinned_in, epochs, "an idle session holds up nobody");
     });
     // A model in which these never happen checks less than its author thinks.
     assert!(tallies.0.load(Ordering::Relaxed) > 0 && tallies.1.load(Ordering::Relaxed) > 0);
@@ -145,7 +145,7 @@ fn an_epoch_passes_after_its_operations_with_membarrier() {
     operations_beside_epochs(1, 1, 3);
 }
 
-/// The keeper passes its barrier once for every moment, and not for every look.
+/// The keeper passes its barrier once for every local epoch, and not for every look.
 #[test]
 fn epochs_pass_one_after_the_other() {
     choose(Membarrier::Missing);

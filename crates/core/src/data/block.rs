@@ -36,8 +36,8 @@ impl<'v> BlockAt<'v> {
 
     /// The number of the view since which its free bitmap is there.
     #[inline]
-    pub fn led_since(self) -> u64 {
-        self.region.led_since()
+    pub fn primary_since(self) -> u64 {
+        self.region.primary_since()
     }
 
     /// Posts the WRITEs of its header.

@@ -15,7 +15,7 @@
 //! | How is an incomplete object completed? | `complete` |
 //! | How does a region get another place? | `copy_to` |
 //! | Where are header and free bitmap of a block? | [`View::block`]: a [`BlockAt`] |
-//! | Who hands out blocks, and since when? | [`Region::primary`], [`Region::led_since`] |
+//! | Who hands out blocks, and since when? | [`Region::primary`], [`Region::primary_since`] |
 //! | How many nodes may be lost? | [`Region::survives`] |
 //!
 //! The answers that a scheme gives lie in a file of its own (`replicated.rs`); `by_scheme` has the one
@@ -75,14 +75,14 @@ pub struct Region {
     places: Vec<Place>,
     /// The number of the view since which the first place is the first: with another one came other
     /// free bitmaps, all zeros.
-    led_since: u64,
+    primary_since: u64,
 }
 
 impl Region {
     /// A region of which every byte stands on each of these places, whose first one is the first since
     /// the view of this number. A view has at least one place of each region.
-    pub fn replicated(places: Vec<Place>, led_since: u64) -> Region {
-        Region { scheme: Scheme::Replicated, places, led_since }
+    pub fn replicated(places: Vec<Place>, primary_since: u64) -> Region {
+        Region { scheme: Scheme::Replicated, places, primary_since }
     }
 
     /// Where it starts on each of its memory nodes, the primary first: extents to be placed, moved and
@@ -109,8 +109,8 @@ impl Region {
     /// The number of the view since which the primary is the primary: with another one came other
     /// free bitmaps, all zeros.
     #[inline]
-    pub fn led_since(&self) -> u64 {
-        self.led_since
+    pub fn primary_since(&self) -> u64 {
+        self.primary_since
     }
 
     /// Whether a memory node has one of its places.
@@ -131,7 +131,7 @@ impl Region {
     /// Goes on without the places that are lost, in the view of this number.
     pub(crate) fn lose(&mut self, is_lost: impl Fn(&Place) -> bool, view: u64) {
         if self.places.first().is_some_and(&is_lost) {
-            self.led_since = view;
+            self.primary_since = view;
         }
         self.places.retain(|place| !is_lost(place));
     }
@@ -146,7 +146,7 @@ impl Region {
         view: u64,
     ) {
         if self.places.first() == leaving.as_ref() || renewed {
-            self.led_since = view;
+            self.primary_since = view;
         }
         exchange(&mut self.places, joining, leaving);
     }

@@ -9,7 +9,7 @@
 //!
 //! A block belongs to one client and holds objects of one size class. Its header tells recovery
 //! whose it is, and whether the owner may have writes under way in it: a block *in use* is walked
-//! from its first object that may be, one *at rest* is not. Both say from where on it is new. The
+//! from its first object that may be, one *sealed* is not. Both say from where on it is new. The
 //! *base* is the generation with which objects begin that nothing else is known of.
 //!
 //! The free bitmap (P §4.4) has one bit for every 64 bytes of the block, of which the one where an
@@ -27,7 +27,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"FBLK");
 const CRC: usize = 60;
 
 const IN_USE: u8 = 1;
-const AT_REST: u8 = 2;
+const SEALED: u8 = 2;
 
 /// The first 64 bytes of a block that has an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,14 +36,14 @@ pub struct BlockHeader {
     pub class: SizeClass,
     /// The client that allocates from it.
     pub owner: ClientId,
-    /// The first object that the owner may have allocated since the block is in use. At rest: as
+    /// The first object that the owner may have allocated since the block is in use. Sealed: as
     /// `fresh`.
     pub first: u32,
     /// From this object on none had ever been allocated when the header was written.
     pub fresh: u32,
     /// No write of the owner is under way whose object lies here, and none begins before the
     /// header says otherwise.
-    pub at_rest: bool,
+    pub sealed: bool,
     /// Where the generations of its objects begin.
     pub base: Base,
 }
@@ -92,7 +92,7 @@ impl BlockHeader {
         let mut bytes = [0; BLOCK_HEADER_BYTES as usize];
         put_u32(&mut bytes, 0, MAGIC);
         bytes[4] = self.class.code();
-        bytes[5] = if self.at_rest { AT_REST } else { IN_USE };
+        bytes[5] = if self.sealed { SEALED } else { IN_USE };
         bytes[6..8].copy_from_slice(&self.base.encode());
         put_u32(&mut bytes, 8, self.owner.0);
         put_u32(&mut bytes, 12, self.first);
@@ -108,9 +108,9 @@ impl BlockHeader {
         if u32_at(bytes, 0) != MAGIC || u32_at(bytes, CRC) != crc32c(&bytes[..CRC]) {
             return None;
         }
-        let at_rest = match bytes[5] {
+        let sealed = match bytes[5] {
             IN_USE => false,
-            AT_REST => true,
+            SEALED => true,
             _ => return None,
         };
         let (owner, first, fresh) =
@@ -119,7 +119,7 @@ impl BlockHeader {
             SizeClass::from_code(bytes[4])?,
             Base::decode([bytes[6], bytes[7]], u64_at(bytes, 16))?,
         );
-        Some(BlockHeader { class, owner, first, fresh, at_rest, base })
+        Some(BlockHeader { class, owner, first, fresh, sealed, base })
     }
 }
 
@@ -174,10 +174,10 @@ mod tests {
     #[test]
     fn headers_come_back_and_damage_is_noticed() {
         let class = SizeClass::from_code(18).unwrap();
-        for at_rest in [false, true] {
-            let base = Base { generation: 511, is_wrapped: at_rest, not_before: 1 << 40 };
+        for sealed in [false, true] {
+            let base = Base { generation: 511, is_wrapped: sealed, not_before: 1 << 40 };
             let (owner, first, fresh) = (ClientId(7), 3, 5);
-            let header = BlockHeader { class, owner, first, fresh, at_rest, base };
+            let header = BlockHeader { class, owner, first, fresh, sealed, base };
             let mut bytes = header.encode();
             assert_eq!(BlockHeader::decode(&bytes), Some(header));
             bytes[16] ^= 1;

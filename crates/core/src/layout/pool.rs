@@ -43,7 +43,7 @@ pub const BARS_BYTES: usize = 8 * MAX_BARS;
 /// Views that somebody may be barred by have smaller numbers than this.
 pub const MAX_BARRED_VIEW: u64 = 1 << 48;
 
-/// The value of a [`HeaderWord::Bar`]: a node is barred for who acts by views up to this one, which is none
+/// The value of a [`HeaderWord::Bar`]: a node is barred for who is pinned by views up to this one, which is none
 /// but 0.
 pub const fn bar_word(node: MnId, view: u64) -> u64 {
     ((node.0 as u64) << 48) | (view % MAX_BARRED_VIEW)

@@ -85,7 +85,7 @@ impl Slot {
 
     /// A slot that refers to an object.
     pub fn new(fingerprint: u8, class: SizeClass, address: Address, generation: u16) -> Slot {
-        let marker = Slot::empty_marker(address, generation);
+        let marker = Slot::tombstone(address, generation);
         Slot(
             u64::from(fingerprint) << FINGERPRINT_SHIFT
                 | u64::from(class.code()) << CLASS_SHIFT
@@ -94,7 +94,7 @@ impl Slot {
     }
 
     /// A free slot that nobody else can write: what DELETE and an aborted INSERT leave.
-    pub fn empty_marker(address: Address, generation: u16) -> Slot {
+    pub fn tombstone(address: Address, generation: u16) -> Slot {
         Slot(Identity::new(address, generation).0 << GENERATION_SHIFT)
     }
 
@@ -104,7 +104,7 @@ impl Slot {
     pub fn vacated(sibling: u32) -> Slot {
         let units = u64::MAX >> (64 - ADDRESS_UNIT_BITS);
         let address = Address::new((units - u64::from(sibling)) * UNIT_BYTES);
-        Slot::empty_marker(address, Slot::GENERATIONS - 1)
+        Slot::tombstone(address, Slot::GENERATIONS - 1)
     }
 
     /// Whether this is what [`Slot::vacated`] makes.
@@ -177,7 +177,7 @@ impl Slot {
 
     /// The free slot of the same identity: how an INSERT withdraws.
     pub fn aborted(self) -> Slot {
-        Slot::empty_marker(self.address(), self.generation())
+        Slot::tombstone(self.address(), self.generation())
     }
 
     /// Who wrote this.

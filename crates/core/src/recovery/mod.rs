@@ -7,7 +7,7 @@
 //!
 //! 1. *Walk* (`walk.rs`): READ the headers of the client's blocks, then the objects of those that
 //!    are in use, on all replicas. An object that is complete nowhere was never mentioned in a CAS; one
-//!    that is complete on some only may have been, by a write that guessed.
+//!    that is complete on some only may have been, by a write that was speculative.
 //! 2. *Examine* (`examine.rs`): READ the slots that may hold the object's key, the primary's
 //!    first, then the backups'. The other order is wrong: a round could end in between, and the
 //!    word that we would take for the round's old value would be a stranger's new one.
@@ -44,7 +44,7 @@ use core::mem;
 
 use crate::layout::{Address, BlockShape, Opcode, SizeClass, Slot};
 use crate::race::Buckets;
-use crate::slab::Rest;
+use crate::slab::Remainder;
 use crate::stats::Cost;
 use crate::verbs::{Batch, ClientId, Fabric, Failure};
 use crate::view::View;
@@ -90,10 +90,10 @@ pub struct BlockReport {
 
 impl BlockReport {
     /// What another client may go on with; `None` if nothing says of which class it is.
-    pub fn rest(&self, block_bytes: u64) -> Option<Rest> {
+    pub fn rest(&self, block_bytes: u64) -> Option<Remainder> {
         let BlockContent::Objects { class, first } = self.content else { return None };
         BlockShape::new(block_bytes, class)?;
-        Some(Rest { block: self.block, class, first, marked: None })
+        Some(Remainder { block: self.block, class, first, marked: None })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The logs of a dead client: the headers of its blocks, and the objects of those in use.
 //!
 //! Within a block the walk goes by position and needs no pointers. Objects of any age lie there side
-//! by side: what was committed long ago, what is free, and what was under way. Blocks at rest hold
+//! by side: what was committed long ago, what is free, and what was under way. Blocks sealed hold
 //! nothing that was under way, so they are not walked: their headers tell from where on they are new.
 //!
 //! The replicas of a block differ where the client died within a WRITE, or a WRITE did not reach one of
@@ -9,10 +9,10 @@
 //!
 //! * On every replica the header says that the block is in use before an object of this use stands
 //!   there. A block that one replica shows in use is walked, from the first object that one of them tells of.
-//! * No CAS goes to a memory node before the object is complete there, and none that is no guess before it is
-//!   complete everywhere. So an object that is complete on no replica has never been mentioned. But its
-//!   identity may stand there, so nobody else begins with it: behind the last object of which any byte
-//!   stands anywhere all is as new as it was.
+//! * No CAS goes to a memory node before the object is complete there, and none that is no speculative
+//!   write before it is complete everywhere. So an object that is complete on no replica has never been
+//!   mentioned. But its identity may stand there, so nobody else begins with it: behind the last object
+//!   of which any byte stands anywhere all is as new as it was.
 //! * Objects that had been allocated when a header was written are never new, though they may be zeros:
 //!   their bits may be set in the free bitmap. Of the headers the one counts that tells of most.
 //! * Where two replicas hold complete objects of two generations, both are looked for. Only the later
@@ -95,10 +95,10 @@ impl<F: Fabric> Recovery<'_, F> {
                 bytes.try_into().expect("as long as was asked for");
             written |= bytes.iter().any(|b| *b != 0);
             let header = BlockHeader::decode(bytes);
-            // In use rather than at rest, and anything rather than an earlier owner's header, which
+            // In use rather than sealed, and anything rather than an earlier owner's header, which
             // the client may have begun to replace. A header in use can be replaced by one that tells of
-            // more objects, and a guess may stand beside the later one alone.
-            let rank = |h: &BlockHeader| (h.owner == self.dead, !h.at_rest, Reverse(h.first));
+            // more objects, and a speculative write may stand beside the later one alone.
+            let rank = |h: &BlockHeader| (h.owner == self.dead, !h.sealed, Reverse(h.first));
             let of_class = header.iter().chain(&best).map(|h| (h.class, h.fresh));
             let fresh: ArrayVec<(SizeClass, u32), 2> = of_class.collect();
             if header.as_ref().map(rank) > best.as_ref().map(rank) {
@@ -133,7 +133,7 @@ impl<F: Fabric> Recovery<'_, F> {
         let class = header.class;
         let walked_from = header.first.min(shape.objects);
         let mut last_begun = walked_from;
-        let mut from = if header.at_rest { shape.objects } else { walked_from };
+        let mut from = if header.sealed { shape.objects } else { walked_from };
         while from < shape.objects {
             let fitting = (CHUNK_BYTES / shape.object_bytes).max(1);
             let count = fitting.min(u64::from(shape.objects - from)) as u32;
@@ -151,14 +151,14 @@ impl<F: Fabric> Recovery<'_, F> {
             }
             from += count;
         }
-        if header.owner == self.dead && !header.at_rest {
+        if header.owner == self.dead && !header.sealed {
             self.report.walked += u64::from(last_begun - walked_from);
         }
-        if removed(Mutant::RecoveryHandsOnTheLastObject) && !header.at_rest {
+        if removed(Mutant::RecoveryHandsOnTheLastObject) && !header.sealed {
             last_begun = last_begun.saturating_sub(1).max(walked_from);
         }
         let had_been =
-            if removed(Mutant::ZerosAreNew) && !header.at_rest { 0 } else { header.fresh };
+            if removed(Mutant::ZerosAreNew) && !header.sealed { 0 } else { header.fresh };
         let unused = last_begun.max(had_been.min(shape.objects));
         self.report_block(*block, BlockContent::Objects { class, first: unused });
         Ok(())

@@ -10,10 +10,10 @@
 //! anywhere and be run again.
 //!
 //! Before it changes a slot, it completes ([`data`](crate::data)) the object of the word that the slot
-//! gets: the word of a writer that guessed may stand on a backup while its object stands beside that
+//! gets: the word of a writer that was speculative may stand on a backup while its object stands beside that
 //! backup only. Where nothing has to change, the object is complete. Either the primary is left, and shows
 //! only what is; or all backups that are left show the word. Then the object is complete beside each of
-//! them, and lies nowhere else but beside the primary that is lost ([`store`](crate::store), guesses).
+//! them, and lies nowhere else but beside the primary that is lost ([`store`](crate::store), speculative writes).
 //!
 //! A subtable that gets a replica, or a sibling ([`split`]), is made equal first, and copied then; a
 //! region is only copied ([`data`](crate::data)), since an object is complete before anybody can learn of

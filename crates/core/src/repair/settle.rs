@@ -28,7 +28,7 @@ pub(super) async fn settle_subtable<F: Fabric>(
     result: &mut Transformed,
 ) -> Result<(), RepairError> {
     let replicas = view.subtables[subtable as usize].replicas();
-    let has_primary = !view.is_headless(subtable);
+    let has_primary = !view.is_without_primary(subtable);
     let mut survivors: Survivors = replicas.iter().copied().collect();
     // In the order in which they are written.
     survivors.rotate_left(usize::from(has_primary));

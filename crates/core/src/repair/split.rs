@@ -6,7 +6,7 @@
 //! not know it yet, and the subtable stays as it is, so that writers that were stopped find there
 //! what they look for.
 //!
-//! [`clear`] runs when the change is *switched*, nobody acts by an older view any more, and nobody
+//! [`clear`] runs when the change is *switched*, nobody is pinned by an older view any more, and nobody
 //! has to look: entries that stand in both are taken out of the subtable, the backups first, the
 //! primary last. In their place stands a free word that only this split leaves
 //! ([`Slot::vacated`]): that of the same identity would keep the object from being reused for ever,

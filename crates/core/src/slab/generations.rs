@@ -189,7 +189,7 @@ impl Generations {
     }
 
     /// What stands in the replicas of an object: the generation in each header that names the object.
-    /// They differ if a client died that had guessed, or within a WRITE: the next one stands in none,
+    /// They differ if a client died that had written speculatively, or within a WRITE: the next one stands in none,
     /// so that nobody ever takes what was left there for what is written next.
     pub fn learn(&mut self, object: u32, standing: impl Iterator<Item = Option<u16>>) {
         debug_assert!(!self.is_open(), "the header comes first");
@@ -348,7 +348,7 @@ mod tests {
             let class = crate::layout::SizeClass::from_code(3).unwrap();
             let base = Base { generation, is_wrapped, not_before: 0 };
             let owner = crate::verbs::ClientId(7);
-            BlockHeader { class, owner, first: 0, fresh: 0, at_rest: true, base }.encode()
+            BlockHeader { class, owner, first: 0, fresh: 0, sealed: true, base }.encode()
         };
         let (zeros, other) = ([0; 64], [7; 64]);
         let of = |replicas: &[&[u8; 64]]| Headers::of(replicas.iter().map(|bytes| &bytes[..]));

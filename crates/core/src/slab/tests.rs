@@ -49,14 +49,8 @@ fn objects_come_from_one_block_after_the_other() {
     assert_eq!(all.len(), 3 + 2);
     assert!(all.iter().all(|object| object.generation == 0));
     let base = Base::default();
-    let header = BlockHeader {
-        class: class(),
-        owner: ClientId(7),
-        first: 0,
-        fresh: 0,
-        at_rest: false,
-        base,
-    };
+    let header =
+        BlockHeader { class: class(), owner: ClientId(7), first: 0, fresh: 0, sealed: false, base };
     assert_eq!(all[0].header, Some((Address::new(BLOCK), header)));
     let header = BlockHeader { first: 1, fresh: 1, ..header };
     assert_eq!(all[3].header, Some((Address::new(5 * BLOCK), header)));
@@ -92,8 +86,8 @@ fn objects_are_used_again_in_turn() {
     add(&mut slabs, grant(1, 3));
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
     (0..3).for_each(|object| block.learn(object, [None].into_iter()));
-    block.take_in(&[2]);
-    block.take_in(&[0, 1]);
+    block.reclaim(&[2]);
+    block.reclaim(&[0, 1]);
     let at = |object: Allocation| block_shape().object_at(object.address.bytes() - BLOCK);
     assert_eq!([(); 3].map(|()| take(&mut slabs).and_then(at)), [2, 0, 1].map(Some));
 }
@@ -124,23 +118,27 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
     // One of them stands for no object.
     let words = vec![(0, 1 << unit | 1)];
     assert_eq!(block.marked(&words), (vec![1], vec![(0, 1 << unit)]));
-    block.seen = Some(Seen { led_since: 1, mark: 0, words, objects: 1 });
+    block.seen = Some(Seen { primary_since: 1, mark: 0, words, objects: 1 });
     assert_eq!((block.free_objects(), block.prospect()), (0, 1));
     assert!(block.is_worth_collecting(class(), 3) && !block.is_worth_collecting(class(), 2));
     let rest = slabs.offer().0.pop().expect("nothing of it was collected");
     assert_eq!((rest.first, rest.marked), (3, Some(1)));
     slabs.take_back(&[]);
-    slabs.aside_at(Address::new(BLOCK)).unwrap().take_in(&[1]);
+    slabs.aside_at(Address::new(BLOCK)).unwrap().reclaim(&[1]);
     assert_eq!(slabs.offer(), (vec![], vec![]), "nobody else would find the object");
     slabs.take_back(&[]);
-    slabs.aside_at(Address::new(BLOCK)).unwrap().begin_doubt(Doubt::Open);
+    slabs.aside_at(Address::new(BLOCK)).unwrap().unverify(Verification::Open);
     assert_eq!(slabs.aside()[0].prospect(), 1, "in doubt nothing is seen");
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-    block.end_doubt(Some(Seen { led_since: 1, mark: 0, words: vec![(0, 1)], objects: 1 }));
+    block.verify(Some(Seen { primary_since: 1, mark: 0, words: vec![(0, 1)], objects: 1 }));
     block.follow(1);
-    assert_eq!((block.doubt(), block.prospect()), (&Doubt::None, 2));
+    assert_eq!((block.verification(), block.prospect()), (&Verification::None, 2));
     block.follow(2);
-    assert_eq!((block.doubt(), block.prospect()), (&Doubt::Open, 1), "another bitmap");
+    assert_eq!(
+        (block.verification(), block.prospect()),
+        (&Verification::Open, 1),
+        "another bitmap"
+    );
 }
 
 #[test]
@@ -178,7 +176,7 @@ fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
     for (block, seen) in [(1, 0), (2, 1), (3, 2), (4, 3)] {
         add(&mut slabs, grant(block, 3));
         let words = vec![(0, u64::MAX)];
-        let seen = Seen { led_since: 1, mark: 0, words, objects: seen };
+        let seen = Seen { primary_since: 1, mark: 0, words, objects: seen };
         slabs.aside_at(Address::new(block * BLOCK)).unwrap().seen = Some(seen);
     }
     let offered = |slabs: &mut Slabs| {
@@ -212,7 +210,7 @@ fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
     block.read(&Headers::None, 0);
     block.learn(2, [None].into_iter());
-    block.take_in(&[2]);
+    block.reclaim(&[2]);
     let object = take(&mut slabs).expect("its class needs one");
     slabs.end(&object);
     slabs.set_aside();
@@ -230,22 +228,22 @@ fn a_header_goes_with_every_object_until_it_is_written() {
     slabs.header_written(&second);
     let third = take(&mut slabs).unwrap();
     assert_eq!(third.header, None);
-    // At rest, and in use once more.
+    // Sealed, and in use once more.
     slabs.set_aside();
     let block = Address::new(BLOCK);
-    assert!(!slabs.aside()[0].may_rest(), "three writes are under way");
+    assert!(!slabs.aside()[0].may_seal(), "three writes are under way");
     [first, second].iter().for_each(|object| slabs.end(object));
     slabs.give_back(&third, |_| false, || 0);
-    assert!(slabs.aside()[0].may_rest());
+    assert!(slabs.aside()[0].may_seal());
     let base = Base::default();
     let header =
-        BlockHeader { class: class(), owner: ClientId(1), first: 3, fresh: 3, at_rest: true, base };
-    assert_eq!(slabs.at_rest(block), Some(header), "all three were allocated once");
+        BlockHeader { class: class(), owner: ClientId(1), first: 3, fresh: 3, sealed: true, base };
+    assert_eq!(slabs.sealed(block), Some(header), "all three were allocated once");
     slabs.rests(block, true);
-    assert!(!slabs.aside()[0].may_rest());
+    assert!(!slabs.aside()[0].may_seal());
     pass(&mut slabs);
     let (_, header) = take(&mut slabs).unwrap().header.unwrap();
-    assert_eq!((header.first, header.fresh, header.at_rest), (2, 3, false));
+    assert_eq!((header.first, header.fresh, header.sealed), (2, 3, false));
 }
 
 #[test]
@@ -281,7 +279,7 @@ fn freed_objects_are_taken_in_with_the_generation_that_stands_there() {
     assert_eq!(block.taken(), [true; 3]);
     assert_eq!(block.unknown(&[1, 2]).collect::<Vec<u32>>(), [1, 2]);
     block.learn(2, [standing(2, 511)].into_iter());
-    block.take_in(&[2]);
+    block.reclaim(&[2]);
     assert_eq!(block.taken(), [true, true, false]);
     assert_eq!(block.in_use_from, u32::MAX, "not in use yet");
     let object = take(&mut slabs).unwrap();
@@ -306,22 +304,22 @@ fn no_replica_has_the_generation_that_comes_next() {
         let elsewhere = [standing(1, 99), Some(Identity::from_word(0)), None];
         let shown = shown.iter().map(|generation| standing(2, *generation));
         block.learn(2, shown.chain(elsewhere));
-        block.take_in(&[2]);
+        block.reclaim(&[2]);
         assert_eq!(take(&mut slabs).map(|object| object.generation), Some(next));
     }
 }
 
 #[test]
-fn rests_say_what_was_never_allocated() {
+fn remainders_say_what_was_never_allocated() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
     add(&mut slabs, grant(1, 0));
     add(&mut slabs, grant(2, 0));
     let object = take(&mut slabs).unwrap();
     slabs.give_back(&object, |_| false, || 0);
-    let mut rests = slabs.take_rests();
+    let mut rests = slabs.take_remainders();
     rests.sort_by_key(|rest| rest.first);
     assert_eq!(rests.iter().map(|rest| rest.first).collect::<Vec<u32>>(), [0, 1]);
-    assert!(slabs.take_rests().is_empty());
+    assert!(slabs.take_remainders().is_empty());
     add(&mut slabs, grant(1, 3));
     assert!(!slabs.add_block(class(), grant(5, 4)));
     let too_large = BlockGrant { class: SizeClass::MAX, ..grant(1, 0) };

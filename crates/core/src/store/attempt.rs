@@ -74,7 +74,7 @@ pub(super) enum Step {
     Led(Led),
     /// The object is posted, the CASes of the backups, and the READ of the slot: nothing shows yet that the round
     /// was open when the operation began.
-    Guessed(Round, Posted, Ticket),
+    Speculated(Round, Posted, Ticket),
     /// The CASes of the backups are posted.
     Contending(Round, Posted),
     /// They are answered. It comes to a decision, or has won and confirms its word, or has lost and waits.
@@ -93,7 +93,7 @@ impl Step {
     pub fn round(&self) -> Option<&Round> {
         match self {
             Step::Begun | Step::Led(_) | Step::Mentioned => None,
-            Step::Guessed(round, ..)
+            Step::Speculated(round, ..)
             | Step::Contending(round, _)
             | Step::Contended(round)
             | Step::Committing(round, _)
@@ -109,9 +109,9 @@ impl Step {
     fn leads_to(&self, next: &Step) -> bool {
         use Step::*;
         match self {
-            Begun => matches!(next, Led(_) | Guessed(..) | Contending(..) | Mentioned),
+            Begun => matches!(next, Led(_) | Speculated(..) | Contending(..) | Mentioned),
             Led(_) => matches!(next, Begun | Contending(..) | Mentioned),
-            Guessed(..) => matches!(next, Begun | Contending(..)),
+            Speculated(..) => matches!(next, Begun | Contending(..)),
             Contending(..) => matches!(next, Contended(_) | Committing(..)),
             Contended(_) => matches!(next, Committing(..) | Withdrawing(_)),
             Withdrawing(_) => matches!(next, Mentioned),
@@ -153,10 +153,10 @@ impl<'i> Attempt<'i> {
         self.goes_to(Step::Begun);
     }
 
-    /// Its guess is answered: the round was open.
-    pub fn guessed_right(&mut self) {
-        let guessed = mem::replace(&mut self.step, Step::Begun);
-        let Step::Guessed(round, posted, _) = guessed else { unreachable!("it guessed") };
+    /// Its speculative write is answered: the round was open.
+    pub fn speculated_right(&mut self) {
+        let speculated = mem::replace(&mut self.step, Step::Begun);
+        let Step::Speculated(round, posted, _) = speculated else { unreachable!("it guessed") };
         self.hint_held = true;
         self.step = Step::Contending(round, posted);
     }
@@ -180,7 +180,7 @@ impl<'i> Attempt<'i> {
         let Attempt { intent, object, .. } = self;
         let own = match intent.opcode {
             Opcode::Delete if removed(Mutant::DeleteWritesZero) => Slot(0),
-            Opcode::Delete => Slot::empty_marker(object.address, object.generation),
+            Opcode::Delete => Slot::tombstone(object.address, object.generation),
             _ => self.own_word(),
         };
         Round { slot: found.slot, old: found.word, own }

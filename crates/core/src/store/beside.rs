@@ -11,8 +11,8 @@
 //! shows. When all leases are over nobody counts on it any more, and the word of a slot is what all of its backups
 //! agree on (`docs/decisions/0030-reads-without-a-master.md`, which has the argument).
 //!
-//! That holds for one view: an operation that acts by it holds up the change that settles what was read. Where the
-//! backups do not agree, or one of them does not answer, the operation waits.
+//! That holds for one view: an operation that is pinned by it holds up the change that settles what was
+//! read. Where the backups do not agree, or one of them does not answer, the operation waits.
 //!
 //! What was read so is no hint: it is not known to be committed.
 
@@ -85,7 +85,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Whether the slots of a subtable are read from its backups, by the view that the operation acts by,
+    /// Whether the slots of a subtable are read from its backups, by the view that the operation is pinned by,
     /// although that has a primary.
     #[inline]
     pub(super) fn reads_beside(&self, subtable: u32) -> bool {
@@ -104,8 +104,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         error: Error,
     ) -> Result<(), Error> {
         // A READ that is still on its way harms nobody.
-        self.acts.pause();
-        self.in_doubt.clear();
+        self.pin.pause();
+        self.unanswered.clear();
         self.store.host.report_unreachable(primary);
         loop {
             let view = self.store.newest_view();

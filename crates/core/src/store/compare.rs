@@ -28,7 +28,7 @@ use super::Store;
 use crate::host::Host;
 use crate::layout::{Address, BlockShape, Slot, UNIT_BYTES, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
-use crate::slab::{Block, Doubt, Seen};
+use crate::slab::{Block, Seen, Verification};
 use crate::stats::OpKind;
 use crate::store::Op;
 use crate::verbs::Fabric;
@@ -44,12 +44,12 @@ struct Target {
     taken: Vec<bool>,
     kept: Vec<bool>,
     /// Since when its bitmap was where it was.
-    led_since: u64,
+    primary_since: u64,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Goes on with the comparison of all blocks in doubt.
-    pub(super) async fn compare_doubtful(&self) {
+    pub(super) async fn compare_unverified(&self) {
         self.end_comparison().await;
         let mut op = self.operation();
         let mut targets = self.targets(&op);
@@ -64,12 +64,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let mark = self.host.mark();
         let mut slabs = self.slabs.borrow_mut();
-        for Target { block, taken, kept, led_since, .. } in targets {
+        for Target { block, taken, kept, primary_since, .. } in targets {
             let garbage = (0u32..).zip(taken.iter().zip(&kept)).filter(|(_, (t, k))| **t && !**k);
             let garbage = garbage.map(|(object, _)| object).collect();
             if let Some(found) = slabs.find(block) {
-                found.led_since = led_since;
-                found.begin_doubt(Doubt::Compared { mark, garbage });
+                found.primary_since = primary_since;
+                found.unverify(Verification::Compared { mark, garbage });
             }
         }
     }
@@ -78,11 +78,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let slabs = self.slabs.borrow();
         let due = slabs.aside().iter();
         let is_quiet = |b: &Block| b.is_quiet() || removed(Mutant::ComparesBesideWrites);
-        let due = due.filter(|b| *b.doubt() == Doubt::Open && is_quiet(b) && b.scrubbed.is_none());
+        let due = due.filter(|b| {
+            *b.verification() == Verification::Open && is_quiet(b) && b.scrubbed.is_none()
+        });
         let target = |b: &Block| {
-            let (shape, taken, led_since) = (b.shape, b.taken(), op.led_since(b.address)?);
+            let (shape, taken, primary_since) = (b.shape, b.taken(), op.primary_since(b.address)?);
             let kept = vec![false; taken.len()];
-            Some(Target { block: b.address, shape, taken, kept, led_since })
+            Some(Target { block: b.address, shape, taken, kept, primary_since })
         };
         let mut targets: Vec<Target> = due.filter_map(target).collect();
         targets.sort_unstable_by_key(|target| target.block);
@@ -91,22 +93,22 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Marks the garbage of blocks that were compared long enough ago.
     async fn end_comparison(&self) {
-        let ripe: Vec<(Address, u64, Vec<u32>)> = {
+        let reclaimable: Vec<(Address, u64, Vec<u32>)> = {
             let slabs = self.slabs.borrow();
             let quiet = slabs.aside().iter().filter(|b| b.is_quiet());
-            let due = quiet.filter_map(|b| match b.doubt() {
-                Doubt::Compared { mark, garbage } => {
+            let due = quiet.filter_map(|b| match b.verification() {
+                Verification::Compared { mark, garbage } => {
                     let is_settled =
                         self.host.is_settled(*mark) || removed(Mutant::ComparedIsNotSettled);
                     is_settled.then(|| (b.address, *mark, garbage.clone()))
                 }
-                Doubt::None | Doubt::Open => None,
+                Verification::None | Verification::Open => None,
             });
             due.collect()
         };
-        for (block, mark, garbage) in ripe {
+        for (block, mark, garbage) in reclaimable {
             let mut op = self.operation();
-            op.mark_garbage(block, mark, &garbage).await;
+            op.set_garbage_free(block, mark, &garbage).await;
             op.finish(OpKind::Reclaim);
         }
     }
@@ -172,33 +174,33 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    async fn mark_garbage(&mut self, block: Address, mark: u64, garbage: &[u32]) {
-        let Some(led_since) = self.led_since(block) else { return };
-        self.put_to_rest(&[block]).await;
-        if !self.is_at_rest(block) && !removed(Mutant::MarksInUse) {
+    async fn set_garbage_free(&mut self, block: Address, mark: u64, garbage: &[u32]) {
+        let Some(primary_since) = self.primary_since(block) else { return };
+        self.seal(&[block]).await;
+        if !self.is_sealed(block) && !removed(Mutant::MarksInUse) {
             return;
         }
         let words = {
             let mut slabs = self.store.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             // Until it has come to its end.
-            found.begin_doubt(Doubt::Open);
+            found.unverify(Verification::Open);
             found.held = true;
             bits_of(found.shape, garbage)
         };
-        let is_marked = self.mark_missing(block, &words).await;
+        let is_marked = self.set_missing_free(block, &words).await;
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
             found.held = false;
             if is_marked {
                 let objects = garbage.len() as u32;
-                let seen = Seen { led_since, mark, words, objects };
-                found.end_doubt((objects > 0).then_some(seen));
+                let seen = Seen { primary_since, mark, words, objects };
+                found.verify((objects > 0).then_some(seen));
             }
         }
     }
 
     /// Sets those of these bits of a block's bitmap that are not set. Whether it is done.
-    async fn mark_missing(&mut self, block: Address, words: &[(u32, u64)]) -> bool {
+    async fn set_missing_free(&mut self, block: Address, words: &[(u32, u64)]) -> bool {
         let Some(set) = self.marks(block).await else { return false };
         let missing = |(word, bits): &(u32, u64)| {
             let missing = bits & !set.get(*word as usize).copied().unwrap_or(0);

@@ -1,8 +1,8 @@
 //! Who wins a round: the rules of SNAPSHOT (P §4.3, Algorithm 1), and where other rules would go.
 //!
 //! ```text
-//! post      CAS old -> own on all backups                                   (1 phase, or with a
-//!           guess (guess.rs) the one that writes the object)
+//! post      CAS old -> own on all backups                                   (1 phase; of a speculative
+//!           write, speculation.rs, the one that writes the object)
 //! decide    no majority: READ the primary for Rule 3                        (+1)
 //!           won by Rule 2 or 3: CAS own onto the backups that others took   (+1)
 //! ```

@@ -16,7 +16,7 @@
 //!
 //! Damage is *repaired* where the word is the primary's, and not tentative. Such a word is committed;
 //! its object stays as it is, whoever replaces the word, until this operation has ended, so the WRITE
-//! puts bytes where the same bytes belong. A word that only backups show may be that of a guess, whose
+//! puts bytes where the same bytes belong. A word that only backups show may be that of a speculative write, whose
 //! object need not be elsewhere yet. Nothing is written by a view that changes: a change copies.
 //! The WRITE counts as posted until it is answered: like a CAS, it must not execute after the
 //! operation has ended, when the object may be another one.
@@ -64,7 +64,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let is_whole = |bytes: &[u8]| Object::decode_of(bytes, word.leads_to()).is_ok();
         let shows = reads.judge(&self.batch, is_whole);
         let is_committed = shown_on == self.primary(slot).node
-            && !self.view.is_headless(slot.subtable)
+            && !self.view.is_without_primary(slot.subtable)
             && !word.is_tentative()
             || removed(Mutant::RepairsUncommitted);
         let found = shows.damaged() as u64;
@@ -93,10 +93,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.batch.next_phase();
         shows.mend(&mut self.batch);
         let is_awaited = !removed(Mutant::RepairNotAwaited);
-        let posted = core::mem::replace(&mut self.acts.posted, is_awaited);
+        let posted = core::mem::replace(&mut self.pin.posted, is_awaited);
         self.phase().await;
         self.batch.check().map_err(|f| self.failed(f))?;
-        self.acts.posted = posted;
+        self.pin.posted = posted;
         Ok(())
     }
 

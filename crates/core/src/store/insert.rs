@@ -96,9 +96,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if self.has_other(look, looked_on, own, first, key).await? {
             return Ok(true);
         }
-        let in_doubt =
+        let unanswered =
             look.iter().any(|(s, w)| s != own && w.is_free() && first.word(s) != Some(w));
-        if !in_doubt || removed(Mutant::FreedSlotNotDoubted) {
+        if !unanswered || removed(Mutant::FreedSlotNotDoubted) {
             return Ok(false);
         }
         let words = self.fetch_words(buckets).await.map_err(|f| self.failed(f))?;

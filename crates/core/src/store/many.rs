@@ -18,8 +18,8 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::lead::may_hold;
 use super::search::Fetched;
+use super::target::may_hold;
 use super::{Hint, Op, Store};
 use crate::error::Error;
 use crate::host::Host;
@@ -62,7 +62,7 @@ enum Ask {
 }
 
 /// What has become of one key after a phase.
-enum Went {
+enum KeyOutcome {
     Answered,
     /// It is one of these, if they hold it. `certain`: else it does not exist.
     Candidates {
@@ -90,15 +90,18 @@ struct Left<'k> {
 }
 
 impl<'k> Left<'k> {
-    fn add(&mut self, open: Open<'k>, went: Went) {
+    fn add(&mut self, open: Open<'k>, went: KeyOutcome) {
         match went {
-            Went::Answered => {}
-            Went::NoRoom(hint) => self.again.push(Open { hint, ..open }),
-            Went::Missed if open.misses + 1 < MAX_MISSES => {
+            KeyOutcome::Answered => {}
+            KeyOutcome::NoRoom(hint) => self.again.push(Open { hint, ..open }),
+            KeyOutcome::Missed if open.misses + 1 < MAX_MISSES => {
                 self.again.push(Open { hint: None, misses: open.misses + 1, ..open });
             }
-            Went::Waits => self.waiting.push(open),
-            Went::Missed | Went::Broken | Went::Beside | Went::Candidates { .. } => {
+            KeyOutcome::Waits => self.waiting.push(open),
+            KeyOutcome::Missed
+            | KeyOutcome::Broken
+            | KeyOutcome::Beside
+            | KeyOutcome::Candidates { .. } => {
                 self.alone.push(Open { hint: None, ..open });
             }
         }
@@ -180,7 +183,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let mut wanted = Vec::new();
         for (open, ask) in asked {
             match self.after_first(open, &ask, found)? {
-                Went::Candidates { hints, certain } => wanted.push((open, hints, certain)),
+                KeyOutcome::Candidates { hints, certain } => wanted.push((open, hints, certain)),
                 went => left.add(open, went),
             }
         }
@@ -214,30 +217,30 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let mut asked = Vec::with_capacity(most);
         self.batch.clear();
         while let Some(next) = open.front().copied() {
-            let lead = next.hint.and_then(|hint| self.lead(hint, next.key));
-            let lead = lead.ok_or_else(|| Buckets::of(next.key, &self.view));
-            let bytes = match &lead {
-                Ok(lead) => SLOT_BYTES + lead.class.bytes(),
+            let target = next.hint.and_then(|hint| self.target(hint, next.key));
+            let target = target.ok_or_else(|| Buckets::of(next.key, &self.view));
+            let bytes = match &target {
+                Ok(target) => SLOT_BYTES + target.class.bytes(),
                 Err(buckets) => 2 * buckets.read_bytes(),
             };
             if !self.has_room(bytes, 2) {
                 break;
             }
             open.pop_front();
-            let ask = match lead {
-                Ok(lead) => {
-                    let [slot, object] = lead.read_pair(&mut self.batch);
-                    Ask::Hinted { hint: lead.hint, slot, object }
+            let ask = match target {
+                Ok(target) => {
+                    let [slot, object] = target.read_pair(&mut self.batch);
+                    Ask::Hinted { hint: target.hint, slot, object }
                 }
                 Err(buckets) if self.reads_beside(buckets.subtable) => {
-                    left.add(next, Went::Beside);
+                    left.add(next, KeyOutcome::Beside);
                     continue;
                 }
                 Err(buckets)
-                    if self.view.is_headless(buckets.subtable)
+                    if self.view.is_without_primary(buckets.subtable)
                         && !removed(Mutant::ManyReadsBackups) =>
                 {
-                    left.add(next, Went::Waits);
+                    left.add(next, KeyOutcome::Waits);
                     continue;
                 }
                 Err(buckets) => Ask::Buckets { buckets, tickets: self.read_buckets(&buckets) },
@@ -255,17 +258,17 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Posts the READs of one key's candidates, if all of them fit.
-    fn read_candidates(&mut self, hints: &[Hint]) -> Result<Vec<Ticket>, Went> {
+    fn read_candidates(&mut self, hints: &[Hint]) -> Result<Vec<Ticket>, KeyOutcome> {
         let bytes = |hint: &Hint| hint.word.class().map_or(0, |class| class.bytes());
         if !self.has_room(hints.iter().map(bytes).sum(), hints.len()) {
             let only = if let [hint] = hints { Some(*hint) } else { None };
-            return Err(Went::NoRoom(only));
+            return Err(KeyOutcome::NoRoom(only));
         }
         let reads = hints.iter().map(|hint| {
             let shown_on = self.primary(hint.slot).node;
             self.read_whole(shown_on, hint.word)
         });
-        reads.collect::<Option<Vec<Ticket>>>().ok_or(Went::Broken)
+        reads.collect::<Option<Vec<Ticket>>>().ok_or(KeyOutcome::Broken)
     }
 
     fn after_first(
@@ -273,7 +276,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         open: Open<'_>,
         ask: &Ask,
         found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
-    ) -> Result<Went, Error> {
+    ) -> Result<KeyOutcome, Error> {
         match ask {
             Ask::Hinted { hint, slot, object } => {
                 let word = match self.slot_word(*slot) {
@@ -283,8 +286,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 if word != hint.word {
                     let hints = Vec::from([Hint { word, seen: None, ..*hint }]);
                     return Ok(match may_hold(word, open.key) {
-                        true => Went::Candidates { hints, certain: false },
-                        false => Went::Missed,
+                        true => KeyOutcome::Candidates { hints, certain: false },
+                        false => KeyOutcome::Missed,
                     });
                 }
                 self.after_second(open, [(*hint, *object)], false, found)
@@ -299,9 +302,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     live.map(|(slot, word)| Hint { slot, word, seen: None }).collect();
                 if hints.is_empty() {
                     found(open.at, None, None);
-                    return Ok(Went::Answered);
+                    return Ok(KeyOutcome::Answered);
                 }
-                Ok(Went::Candidates { hints, certain: true })
+                Ok(KeyOutcome::Candidates { hints, certain: true })
             }
         }
     }
@@ -312,14 +315,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         reads: impl IntoIterator<Item = (Hint, Ticket)>,
         certain: bool,
         found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
-    ) -> Result<Went, Error> {
+    ) -> Result<KeyOutcome, Error> {
         let mut certain = certain;
         for (hint, ticket) in reads {
             match self.fetched(ticket, hint.word, open.key) {
                 Ok(Fetched::Value(span)) => {
                     let hint = Hint { seen: self.seen(), ..hint };
                     found(open.at, Some(self.batch.bytes(span)), Some(hint));
-                    return Ok(Went::Answered);
+                    return Ok(KeyOutcome::Answered);
                 }
                 Ok(Fetched::OtherKey) => {}
                 Ok(Fetched::Stale) => certain = false,
@@ -328,15 +331,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         if certain {
             found(open.at, None, None);
-            return Ok(Went::Answered);
+            return Ok(KeyOutcome::Answered);
         }
-        Ok(Went::Missed)
+        Ok(KeyOutcome::Missed)
     }
 
     /// A node that did not answer is waited for; every other error ends the operation.
-    fn silent(&self, error: Error) -> Result<Went, Error> {
+    fn silent(&self, error: Error) -> Result<KeyOutcome, Error> {
         match error {
-            Error::Unreachable { error: VerbError::Unreachable, .. } => Ok(Went::Waits),
+            Error::Unreachable { error: VerbError::Unreachable, .. } => Ok(KeyOutcome::Waits),
             other => Err(other),
         }
     }

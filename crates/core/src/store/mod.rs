@@ -15,27 +15,27 @@
 //! |---|---|---|---|
 //! | SEARCH | 1 | 2 | the same |
 //! | SEARCH of many keys, as long as they fit into a batch | 1 | 2 | the same |
-//! | UPDATE, DELETE, UPSERT of a key that exists | 3; by a guess 2 | 4 | 2 / 3 |
+//! | UPDATE, DELETE, UPSERT of a key that exists | 3; by a speculative write 2 | 4 | 2 / 3 |
 //! | INSERT, UPSERT of a new key | – | 4 | 3 |
 
-mod acting;
 mod attempt;
 mod beside;
 mod compare;
 mod contend;
 mod damage;
-mod guess;
 mod insert;
-mod lead;
 mod many;
+mod pinned;
 mod reclaim;
 mod resolve;
-mod rest;
 mod room;
 mod round;
+mod seal;
 mod search;
 mod silent;
+mod speculation;
 mod straight;
+mod target;
 mod vouch;
 mod write;
 mod write_now;
@@ -52,13 +52,13 @@ use arrayvec::ArrayVec;
 pub use many::SearchKey;
 pub use search::Searched;
 
-use acting::{Acts, Moments, ViewRef};
 use beside::Beside;
 use damage::SecondLook;
-use lead::{Lead, class_of, replica};
+use pinned::{LocalEpochs, Pin, ViewRef};
 use reclaim::Freed;
 use search::Fetched;
 use silent::Silent;
+use target::{Target, class_of, replica};
 use vouch::Asks;
 
 use crate::error::{Error, Outcome};
@@ -78,7 +78,7 @@ pub struct Hint {
     pub slot: SlotRef,
     /// What it held. The key was compared with the object this refers to.
     pub word: Slot,
-    /// The moment (`Epochs::moment`) since which the operation acted that saw this. Whoever gives it back
+    /// The local epoch (`Epochs::local_epoch`) since which the operation acted that saw this. Whoever gives it back
     /// promises that it was the same session, and certainly the same key; with `None`, the hint may be
     /// wrong in every way. Always `None` where verbs take no time to speak of.
     pub seen: Option<u64>,
@@ -91,7 +91,7 @@ impl Hint {
     }
 
     /// The same, with no promise.
-    pub fn doubted(self) -> Hint {
+    pub fn uncertain(self) -> Hint {
         Hint { seen: None, ..self }
     }
 }
@@ -120,7 +120,7 @@ pub struct Store<F, H> {
     /// Whether an operation left a write round half-way.
     half_way: Cell<bool>,
     /// Since when the running operations act.
-    moments: Moments,
+    local_epochs: LocalEpochs,
     /// Objects whose free bits are to be set.
     freed: Freed,
     /// Counts looks at free bitmaps.
@@ -128,9 +128,9 @@ pub struct Store<F, H> {
     /// Whether an operation collects free memory.
     collecting: Cell<bool>,
     /// Up to which mark no block is to be doubted once more.
-    doubts_from: Cell<u64>,
+    unverifies_from: Cell<u64>,
     /// Operations that look for memory.
-    making_room: Cell<usize>,
+    allocating: Cell<usize>,
     /// Whether the pool had no block left when the last one was asked for.
     pool_was_empty: Cell<bool>,
     /// Questions to the members, at which view they stand.
@@ -154,12 +154,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
             batches: RefCell::default(),
             stats: RefCell::default(),
             half_way: Cell::new(false),
-            moments: Moments::default(),
+            local_epochs: LocalEpochs::default(),
             freed: Freed::default(),
             looks: Cell::new(0),
             collecting: Cell::new(false),
-            doubts_from: Cell::new(0),
-            making_room: Cell::new(0),
+            unverifies_from: Cell::new(0),
+            allocating: Cell::new(0),
             pool_was_empty: Cell::new(false),
             asks: Asks::default(),
             silent: Silent::default(),
@@ -219,14 +219,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     fn operation(&self) -> Op<'_, F, H> {
         let batch = self.batches.borrow_mut().pop().unwrap_or_default();
-        let (acts, view) = Acts::new(self);
+        let (pin, view) = Pin::new(self);
         Op {
             store: self,
             view,
             batch,
             cost: Cost::default(),
-            acts,
-            in_doubt: Vec::new(),
+            pin,
+            unanswered: Vec::new(),
             made_room: false,
             pauses: 0,
             asks_before: self.asks.begun(),
@@ -249,9 +249,9 @@ struct Op<'s, F: Fabric, H: Host> {
     batch: Batch,
     cost: Cost,
     /// By which view it acts, and whether others may have seen something of it.
-    acts: Acts<'s, F, H>,
+    pin: Pin<'s, F, H>,
     /// Memory nodes that did not answer this operation.
-    in_doubt: Vec<MnId>,
+    unanswered: Vec<MnId>,
     /// Whether it has looked for memory.
     made_room: bool,
     /// How often it has waited. One count for the whole operation, so that the host's limit on
@@ -305,7 +305,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// As [`Op::phase`], where the fabric is immediate; else does nothing. Returns whether it did.
     fn phase_now(&mut self) -> bool {
-        self.acts.posted |= self.batch.atomics() > 0;
+        self.pin.posted |= self.batch.atomics() > 0;
         let now = self.store.fabric.execute_now(&mut self.batch);
         if now {
             self.phase_done();
@@ -316,7 +316,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     fn phase_done(&mut self) {
         let has_failures = self.batch.has_failures();
         if has_failures {
-            self.note_doubts();
+            self.note_unanswered();
         }
         if has_failures || self.store.silent.any() {
             self.store.silent.note(&self.batch);
@@ -326,11 +326,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Nodes that did not answer: what was posted to them may still execute.
     #[cold]
-    fn note_doubts(&mut self) {
+    fn note_unanswered(&mut self) {
         for verb in self.batch.verbs() {
             let silent = verb.result == Err(VerbError::Unreachable);
-            if silent && !self.in_doubt.contains(&verb.node) {
-                self.in_doubt.push(verb.node);
+            if silent && !self.unanswered.contains(&verb.node) {
+                self.unanswered.push(verb.node);
             }
         }
     }
@@ -344,7 +344,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// A verb of this operation failed.
     fn failed(&self, failure: Failure) -> Error {
         let Failure { node, error } = failure;
-        let outcome = if self.acts.posted { Outcome::Unknown } else { Outcome::NotApplied };
+        let outcome = if self.pin.posted { Outcome::Unknown } else { Outcome::NotApplied };
         Error::Unreachable { node, error, outcome }
     }
 
@@ -398,9 +398,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Some(self.batch.read(place.node, place.offset, class.bytes() as u32))
     }
 
-    /// Posts a READ of as much of a word's object as comparing the key needs; `None` if the word
-    /// refers to none. On the node that has shown the word, if there is a replica: what a guess has put on a
-    /// backup is complete there, and perhaps nowhere else (`guess.rs`).
+    /// Posts a READ of as much of a word's object as comparing the key needs; `None` if the word refers
+    /// to none. On the node that has shown the word, if there is a replica: what a speculative write
+    /// has put on a backup is complete there, and perhaps nowhere else (`speculation.rs`).
     ///
     /// The slot was read earlier in this operation, and an object that was complete then stays untouched
     /// until the operation ends: where the start of a large one shows the key, it is the key's.
@@ -416,13 +416,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Posts, behind the READ of the slot, what it takes to know that the hint's word leads to the key if
     /// the slot shows it.
-    fn read_proof(&mut self, lead: &Lead, key: Key<'_>) -> Proof {
-        let in_order = lead.slot.node == lead.object.node || self.store.fabric.is_immediate();
+    fn read_proof(&mut self, target: &Target, key: Key<'_>) -> Proof {
+        let in_order = target.slot.node == target.object.node || self.store.fabric.is_immediate();
         if in_order || removed(Mutant::PrefixReadEarly) {
-            let bytes = prefix_bytes(lead.class, key);
-            return Proof::Prefix(self.batch.read(lead.object.node, lead.object.offset, bytes));
+            let bytes = prefix_bytes(target.class, key);
+            return Proof::Prefix(self.batch.read(target.object.node, target.object.offset, bytes));
         }
-        Proof::Whole(lead.read_object(&mut self.batch))
+        Proof::Whole(target.read_object(&mut self.batch))
     }
 
     /// Whether the word that the slot of a hint showed, if it is the hint's, leads to the key.

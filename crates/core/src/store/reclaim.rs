@@ -41,7 +41,7 @@ use crate::layout::{
     Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, SizeClass, Slot, bitmap_bytes,
 };
 use crate::mutant::{Mutant, removed};
-use crate::slab::{Block, Doubt, Headers, Scrub, Seen};
+use crate::slab::{Block, Headers, Scrub, Seen, Verification};
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
 use crate::view::{MAX_REPLICAS, Place, View};
@@ -60,7 +60,7 @@ pub(super) type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 
 /// Bits to be set in a word of a block's free bitmap.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
+pub(super) struct FreeBits {
     block: Address,
     word: u32,
     bits: u64,
@@ -71,8 +71,8 @@ pub(super) struct Mark {
 pub(super) struct Freed {
     objects: RefCell<Vec<Address>>,
     /// Kept for the next time that some are marked.
-    marks: RefCell<Vec<Mark>>,
-    /// Since when, if there are any: the moment of the oldest operation that freed one.
+    free_bits: RefCell<Vec<FreeBits>>,
+    /// Since when, if there are any: the local epoch of the oldest operation that freed one.
     since: Cell<Option<u64>>,
     /// Whether some are being marked.
     marking: Cell<bool>,
@@ -81,7 +81,7 @@ pub(super) struct Freed {
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Nothing refers any more to what a word has kept.
     pub(super) fn free(&mut self, word: Slot) {
-        if let (Some(object), Some(since)) = (word.object(), self.acts.since()) {
+        if let (Some(object), Some(since)) = (word.object(), self.pin.since()) {
             self.store.free(object, since);
         }
     }
@@ -95,14 +95,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Waits until nothing of what was posted to silent nodes can execute any more; whether that
     /// came about.
-    async fn outlive_doubts(&mut self) -> bool {
-        for node in &self.in_doubt {
+    async fn outlive_unanswered(&mut self) -> bool {
+        for node in &self.unanswered {
             self.store.host.report_unreachable(*node);
         }
         loop {
             let newest = self.store.newest_view();
-            self.in_doubt.retain(|node| newest.member(*node).is_some());
-            if self.in_doubt.is_empty() {
+            self.unanswered.retain(|node| newest.member(*node).is_some());
+            if self.unanswered.is_empty() {
                 return true;
             }
             if self.pause().await.is_err() {
@@ -117,22 +117,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return true;
         }
         // Also what is not atomic must not execute later. Of an earlier phase something still may.
-        let before = core::mem::replace(&mut self.acts.posted, true);
+        let before = core::mem::replace(&mut self.pin.posted, true);
         self.phase().await;
         let is_good = self.batch.check().is_ok();
         let is_over = is_good || removed(Mutant::LateVerbsNotAwaited);
-        if is_over || self.outlive_doubts().await {
-            self.acts.posted = before;
+        if is_over || self.outlive_unanswered().await {
+            self.pin.posted = before;
         }
         is_good
     }
 
     /// Sets bits of free bitmaps, in as many phases as it takes. Whether all went well.
-    pub(super) async fn mark(&mut self, marks: &[Mark]) -> bool {
+    pub(super) async fn mark(&mut self, free_bits: &[FreeBits]) -> bool {
         let mut is_good = true;
-        for marks in marks.chunks(MAX_BATCH_VERBS) {
+        for free_bits in free_bits.chunks(MAX_BATCH_VERBS) {
             self.batch.clear();
-            for Mark { block, word, bits } in marks {
+            for FreeBits { block, word, bits } in free_bits {
                 let Some(bitmap) = self.bitmap(*block) else { continue };
                 let offset = bitmap.offset + u64::from(*word) * 8;
                 // They lie anywhere in the pool: let them come all together.
@@ -159,8 +159,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Since which view the free bitmap of a block is where it is.
-    pub(super) fn led_since(&self, block: Address) -> Option<u64> {
-        self.view.block(block).map(|found| found.led_since())
+    pub(super) fn primary_since(&self, block: Address) -> Option<u64> {
+        self.view.block(block).map(|found| found.primary_since())
     }
 
     /// Where the free bitmap of a block is.
@@ -182,41 +182,41 @@ impl<F: Fabric, H: Host> Store<F, H> {
         // Who frees first need not be who began first.
         if self.freed.since.get().is_none_or(|oldest| since < oldest) {
             self.freed.since.set(Some(since));
-            self.host.tell_older(since);
+            self.host.publish_older(since);
         }
     }
 
     /// Marks what was freed, if it is so much.
-    pub(super) async fn mark_freed(&self, least: usize) {
+    pub(super) async fn set_free(&self, least: usize) {
         let enough = self.freed.objects.borrow().len() >= least.max(1);
         if enough && !self.freed.marking.get() {
             // On the heap: it is rare, and the futures of operations stay small.
-            alloc::boxed::Box::pin(self.mark_all_freed()).await;
+            alloc::boxed::Box::pin(self.set_all_free()).await;
         }
     }
 
-    async fn mark_all_freed(&self) {
+    async fn set_all_free(&self) {
         if self.half_way.get() && !removed(Mutant::MarksHalfWay) {
             // What may still execute keeps what it has freed from being settled.
             return;
         }
-        let mut marks = self.freed.marks.take();
-        by_word(&self.view.borrow(), &self.freed.objects.borrow(), &mut marks);
+        let mut free_bits = self.freed.free_bits.take();
+        by_word(&self.view.borrow(), &self.freed.objects.borrow(), &mut free_bits);
         self.freed.objects.borrow_mut().clear();
         self.freed.since.set(None);
-        if !self.host.may_mark() {
+        if !self.host.may_set_free() {
             return;
         }
         self.freed.marking.set(true);
         let mut op = self.operation();
-        op.mark(&marks).await;
-        self.freed.marks.replace(marks);
-        let lost = op.acts.posted;
+        op.mark(&free_bits).await;
+        self.freed.free_bits.replace(free_bits);
+        let lost = op.pin.posted;
         op.finish(OpKind::Reclaim);
         self.freed.marking.set(false);
         // If something may still execute, the session has to be shut out before it is over.
         if !lost {
-            self.host.tell_freed(self.freed.since.get());
+            self.host.publish_freed(self.freed.since.get());
         }
     }
 
@@ -231,20 +231,20 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let _ends = Collecting(&self.collecting);
         if short {
             self.slabs.borrow_mut().set_aside();
-            self.mark_freed(1).await;
+            self.set_free(1).await;
         }
         self.read_headers().await;
-        self.take_in_ripe(class, least).await;
+        self.reclaim_due(class, least).await;
         let freed = self.return_blocks(class, short).await;
         if short {
-            self.compare_doubtful().await;
+            self.compare_unverified().await;
         }
         let epoch = self.host.epoch();
         let waits = |b: &Block| {
             let is_of_use = b.is_free() || b.is_worth_collecting(class, least);
-            ((self.is_ripening(b) || b.returned_objects() > 0) && is_of_use)
+            ((self.awaits_epochs(b) || b.returned_objects() > 0) && is_of_use)
                 || (b.scrubbed.is_some() && !b.waits_for_its_window(epoch))
-                || *b.doubt() != Doubt::None
+                || *b.verification() != Verification::None
                 || !b.is_quiet()
         };
         let waits = self.slabs.borrow().aside().iter().any(waits);
@@ -257,7 +257,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Reads the free bitmaps of some blocks, and tells those that can be at rest.
+    /// Reads the free bitmaps of some blocks, and tells those that can be sealed.
     async fn look(&self, class: SizeClass, all: bool) -> bool {
         let mut op = self.operation();
         let limit = if all { usize::MAX } else { LOOKED_AT_TOGETHER };
@@ -265,7 +265,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut any = false;
         for blocks in blocks.chunks(LOOKED_AT_TOGETHER) {
             any |= op.look_at(blocks).await;
-            if op.acts.posted {
+            if op.pin.posted {
                 break;
             }
         }
@@ -277,7 +277,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     fn to_look_at(&self, class: SizeClass, limit: usize, op: &Op<'_, F, H>) -> Vec<Address> {
         let slabs = self.slabs.borrow();
         let due = |b: &&Block| {
-            let is_known = self.is_ripening(b) || *b.doubt() != Doubt::None;
+            let is_known = self.awaits_epochs(b) || *b.verification() != Verification::None;
             !is_known && b.scrubbed.is_none() && !b.is_free()
         };
         let order = |b: &Block| (b.class != class, b.looked, b.address);
@@ -290,26 +290,26 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Whether what was seen marked is known to nobody any more.
-    fn is_ripe(&self, seen: &Seen) -> bool {
+    fn is_reclaimable(&self, seen: &Seen) -> bool {
         self.host.has_passed(seen.mark) || removed(Mutant::ReusedAtOnce)
     }
 
     /// Whether what was seen marked in a block cannot be used yet.
-    fn is_ripening(&self, block: &Block) -> bool {
-        block.seen.as_ref().is_some_and(|seen| !self.is_ripe(seen))
+    fn awaits_epochs(&self, block: &Block) -> bool {
+        block.seen.as_ref().is_some_and(|seen| !self.is_reclaimable(seen))
     }
 
-    /// Collects what has become ripe, unless another operation collects.
-    pub(super) async fn take_in_what_is_ripe(&self, class: SizeClass, least: u32) {
+    /// Collects what has become reclaimable, unless another operation collects.
+    pub(super) async fn reclaim_what_is_due(&self, class: SizeClass, least: u32) {
         if !self.collecting.replace(true) {
             let _ends = Collecting(&self.collecting);
-            self.take_in_ripe(class, least).await;
+            self.reclaim_due(class, least).await;
         }
     }
 
     /// Lets objects be used that were given back; if a class has no block aside that it can use, collects
     /// what is marked in the one where that is most.
-    async fn take_in_ripe(&self, class: SizeClass, least: u32) {
+    async fn reclaim_due(&self, class: SizeClass, least: u32) {
         let has_passed = |mark| self.host.has_passed(mark);
         for block in self.slabs.borrow_mut().blocks() {
             block.take_returned(has_passed, || self.host.mark());
@@ -317,18 +317,19 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut op = self.operation();
         let best = {
             let slabs = self.slabs.borrow();
-            let ripe = |b: &&Block| b.seen.as_ref().is_some_and(|seen| self.is_ripe(seen));
+            let reclaimable =
+                |b: &&Block| b.seen.as_ref().is_some_and(|seen| self.is_reclaimable(seen));
             let can_be = |b: &&Block| {
                 // Else headers may be under way that say from where on the block is in use.
                 b.is_quiet() && b.is_worth_collecting(class, least) && !op.is_frozen(b.address)
             };
             let is_there = |b: &Block| b.suits(class, least) && !op.is_frozen(b.address);
-            let ripe = slabs.aside().iter().filter(ripe).filter(can_be);
-            let best = ripe.max_by_key(|b| b.prospect()).map(|b| b.address);
+            let reclaimable = slabs.aside().iter().filter(reclaimable).filter(can_be);
+            let best = reclaimable.max_by_key(|b| b.prospect()).map(|b| b.address);
             best.filter(|_| !slabs.aside().iter().any(is_there))
         };
         if let Some(block) = best {
-            op.take_in(block).await;
+            op.reclaim(block).await;
         }
         op.finish(OpKind::Reclaim);
     }
@@ -345,7 +346,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             match state {
                 None => {
                     if self.is_seen(block) {
-                        op.take_in(block).await;
+                        op.reclaim(block).await;
                     }
                     op.scrub(block).await;
                 }
@@ -412,8 +413,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let slabs = self.slabs.borrow();
         let mut kept: Vec<SizeClass> = Vec::new();
         let mut blocks = Vec::new();
-        let is_ripe = |b: &Block| b.seen.as_ref().is_none_or(|seen| self.is_ripe(seen));
-        let free = |b: &&Block| b.is_free() && *b.doubt() == Doubt::None && is_ripe(b);
+        let is_reclaimable =
+            |b: &Block| b.seen.as_ref().is_none_or(|seen| self.is_reclaimable(seen));
+        let free = |b: &&Block| {
+            b.is_free() && *b.verification() == Verification::None && is_reclaimable(b)
+        };
         let epoch = self.host.epoch();
         let waiting = slabs.aside().iter().filter(|b| b.waits_for_its_window(epoch)).count();
         let mut may_wait = WAITING_TOGETHER.saturating_sub(waiting);
@@ -459,15 +463,15 @@ pub(super) enum Left {
 }
 
 /// The bits of these objects, word by word of their blocks' bitmaps.
-pub(super) fn by_word(view: &View, objects: &[Address], marks: &mut Vec<Mark>) {
-    marks.clear();
-    marks.extend(objects.iter().filter_map(|object| {
+pub(super) fn by_word(view: &View, objects: &[Address], free_bits: &mut Vec<FreeBits>) {
+    free_bits.clear();
+    free_bits.extend(objects.iter().filter_map(|object| {
         let (block, word, bits) = view.geometry.free_bit(*object)?;
-        Some(Mark { block, word, bits })
+        Some(FreeBits { block, word, bits })
     }));
     // A number for every word: a bitmap has fewer words than its block has bytes.
-    marks.sort_unstable_by_key(|mark| mark.block.bytes() + u64::from(mark.word));
-    marks.dedup_by(|mark, sum| {
+    free_bits.sort_unstable_by_key(|mark| mark.block.bytes() + u64::from(mark.word));
+    free_bits.dedup_by(|mark, sum| {
         let same = (mark.block, mark.word) == (sum.block, sum.word);
         if same {
             sum.bits |= mark.bits;
@@ -481,7 +485,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn look_at(&mut self, blocks: &[Address]) -> bool {
         self.batch.clear();
         let reads = self.post_looks(blocks);
-        let resting = self.post_rests(blocks);
+        let sealing = self.post_seals(blocks);
         let before = removed(Mutant::MarksBeforeTheLook).then(|| self.store.host.mark());
         let is_good = self.sure_phase().await;
         // After the look: whoever began to act before it may know what was marked.
@@ -490,50 +494,50 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let look = self.store.looks.get() + 1;
         self.store.looks.set(look);
         let mut any = false;
-        for (block, led_since, read) in reads {
+        for (block, primary_since, read) in reads {
             let Ok(bytes) = self.batch.data(read) else { continue };
             let words = (0u32..).zip(bytes.as_chunks().0).map(|(i, w)| (i, u64::from_le_bytes(*w)));
             let words: Vec<(u32, u64)> = words.filter(|(_, bits)| *bits != 0).collect();
             let Some(block) = slabs.find(block) else { continue };
             block.looked = look;
             // With another first place came another bitmap: marks may be missing.
-            block.follow(led_since);
-            let is_trusted = *block.doubt() == Doubt::None;
+            block.follow(primary_since);
+            let is_trusted = *block.verification() == Verification::None;
             let known = block.seen.as_ref().is_some_and(|seen| seen.words == words);
             // What was seen before is as old as it was.
             if words.is_empty() || known || !is_trusted {
                 continue;
             }
             let objects = block.marked(&words).0.len() as u32;
-            block.seen = Some(Seen { led_since, mark, words, objects });
+            block.seen = Some(Seen { primary_since, mark, words, objects });
             any = true;
         }
         drop(slabs);
-        self.end_rests(&resting, is_good);
+        self.end_seals(&sealing, is_good);
         any
     }
 
     fn post_looks(&mut self, blocks: &[Address]) -> Vec<(Address, u64, Ticket)> {
         let bytes = bitmap_bytes(self.view.geometry.block_bytes) as u32;
         let places =
-            blocks.iter().filter_map(|b| Some((*b, self.led_since(*b)?, self.bitmap(*b)?)));
+            blocks.iter().filter_map(|b| Some((*b, self.primary_since(*b)?, self.bitmap(*b)?)));
         let places: Vec<(Address, u64, Place)> = places.collect();
-        let read = |(block, led_since, place): (Address, u64, Place)| {
-            (block, led_since, self.batch.read(place.node, place.offset, bytes))
+        let read = |(block, primary_since, place): (Address, u64, Place)| {
+            (block, primary_since, self.batch.read(place.node, place.offset, bytes))
         };
         places.into_iter().map(read).collect()
     }
 
     /// Makes the objects allocatable that were seen marked in a block.
-    async fn take_in(&mut self, block: Address) {
-        let led_since = self.led_since(block);
+    async fn reclaim(&mut self, block: Address) {
+        let primary_since = self.primary_since(block);
         let (objects, cleared) = {
             let mut slabs = self.store.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             let Some(seen) = found.seen.take() else { return };
             // Whatever ends this early leaves bits of which nobody knows whether they are set.
-            found.begin_doubt(Doubt::Open);
-            let is_here = led_since == Some(seen.led_since);
+            found.unverify(Verification::Open);
+            let is_here = primary_since == Some(seen.primary_since);
             if !is_here && !removed(Mutant::MarksOfAnotherBitmap) {
                 return;
             }
@@ -551,8 +555,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
             found.held = false;
             if let Some(objects) = free {
-                found.take_in(objects);
-                found.end_doubt(None);
+                found.reclaim(objects);
+                found.verify(None);
             }
         }
     }
@@ -582,8 +586,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         true
     }
 
-    /// Reads the generations of those of a block's objects whose is not known, on all replicas: what a guess
-    /// of a dead client left may stand on any. Whether all are known then.
+    /// Reads the generations of those of a block's objects whose is not known, on all replicas: what a
+    /// speculative write of a dead client left may stand on any. Whether all are known then.
     pub(super) async fn learn(&mut self, block: Address, objects: &[u32]) -> bool {
         let unknown: Vec<(u32, u64)> = {
             let mut slabs = self.store.slabs.borrow_mut();
@@ -642,7 +646,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Overwrites the objects of a wholly free block by zeros on all replicas. Its header says before that
-    /// it is at rest, and where the next owner's generations begin: recovery would take zeros in a block in
+    /// it is sealed, and where the next owner's generations begin: recovery would take zeros in a block in
     /// use for objects that are new, and their marks, which a session makes that leaves, would stay set.
     async fn scrub(&mut self, block: Address) {
         let places: PerReplica<Place> = self.places_in(block, 0).collect();
@@ -651,7 +655,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             // It may have been taken into use meanwhile.
             let Some(found) = slabs.aside_at(block).filter(|b| b.may_scrub()) else { return };
             found.begin_scrub(self.store.host.epoch());
-            slabs.at_rest(block).map(|header| header.encode())
+            slabs.sealed(block).map(|header| header.encode())
         };
         let Some(header) = header else { return };
         let mut is_good = true;
@@ -662,7 +666,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         // nothing is set.
         let bytes = self.view.geometry.block_bytes;
         let mut at = BLOCK_HEADER_BYTES + bitmap_bytes(bytes);
-        while at < bytes && is_good && !self.acts.posted {
+        while at < bytes && is_good && !self.pin.posted {
             let count = CHUNK_BYTES.min(bytes - at);
             self.batch.clear();
             let zeros = self.batch.stage(count as u32);
@@ -673,7 +677,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             is_good = self.sure_phase().await;
             at += count;
         }
-        if self.acts.posted {
+        if self.pin.posted {
             // More zeros may come.
             return;
         }

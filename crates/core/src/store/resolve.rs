@@ -11,12 +11,12 @@
 //! | posted no CAS | – | starts again |
 //! | begun to withdraw | – | starts again: its word was never live |
 //! | posted its commit | – | is done: its word stood on all backups, hence was chosen |
-//! | guessed, competed, or confirmed | its own word | is done |
+//! | speculated, competed, or confirmed | its own word | is done |
 //! | | its identity, withdrawn; or the old word | starts again |
 //! | | another word | is a loser, and starts again |
 //!
 //! A loser would have taken effect just before its winner. But others may have read the winner's word before the
-//! loser began (`beside`), and the round of a guess may have been over by then.
+//! loser began (`beside`), and the round of a speculative write may have been over by then.
 
 use super::attempt::{Attempt, Ended, Round, Step};
 use super::{Hint, Op};
@@ -32,11 +32,11 @@ use crate::view::View;
 const CHANGE: &str = "the end of a change of the cluster";
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Waits until the key's subtable may be written. The operation acts by the newest view then.
+    /// Waits until the key's subtable may be written. The operation is pinned by the newest view then.
     pub(super) async fn may_write(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
-            if !self.acts.is_acting() || self.newer_view_has_come() {
-                self.view = self.acts.resume();
+            if !self.pin.is_pinned() || self.newer_view_has_come() {
+                self.view = self.pin.resume();
             }
             if self.may_write_now(key) {
                 return Ok(());
@@ -45,7 +45,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Whether the key's subtable may be written by the view that the operation acts by.
+    /// Whether the key's subtable may be written by the view that the operation is pinned by.
     pub(super) fn may_write_now(&self, key: Key<'_>) -> bool {
         let held_back =
             self.view.holds_objects_back() && !removed(Mutant::WritesBesideLostReplicas);
@@ -53,15 +53,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         !waits || removed(Mutant::WritesWhileFrozen)
     }
 
-    /// Waits until the key's subtable may be read. The operation acts by the newest view then.
+    /// Waits until the key's subtable may be read. The operation is pinned by the newest view then.
     pub(super) async fn may_read(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
-            if !self.acts.is_acting() || self.newer_view_has_come() {
-                self.view = self.acts.resume();
+            if !self.pin.is_pinned() || self.newer_view_has_come() {
+                self.view = self.pin.resume();
             }
             let is_frozen = self.stage_of(key) == Some(Stage::Frozen);
             if !is_frozen
-                || !self.view.is_headless(Buckets::of(key, &self.view).subtable)
+                || !self.view.is_without_primary(Buckets::of(key, &self.view).subtable)
                 || removed(Mutant::ReadsBackupsWhileFrozen)
             {
                 return Ok(());
@@ -72,16 +72,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// A read had no answer from a node: waits until it is none of the view any more.
     pub(super) async fn read_without(&mut self, node: MnId, error: Error) -> Result<(), Error> {
-        if self.acts.posted {
+        if self.pin.posted {
             // A replica that was being repaired there: as for a writer, it must be certain that nothing of
             // that executes any more.
             self.await_switch(None, &error).await?;
-            self.acts.posted = false;
+            self.pin.posted = false;
             return Ok(());
         }
         // A READ that is still on its way harms nobody.
-        self.acts.pause();
-        self.in_doubt.clear();
+        self.pin.pause();
+        self.unanswered.clear();
         self.store.host.report_unreachable(node);
         while self.store.newest_view().member(node).is_some() {
             if self.pause().await.is_err() {
@@ -92,7 +92,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     pub(super) async fn wait_for_change(&mut self) -> Result<(), Error> {
-        self.acts.pause();
+        self.pin.pause();
         match self.pause().await {
             Ok(()) => Ok(()),
             Err(_) => Err(Error::GaveUp { waiting_for: CHANGE, outcome: Outcome::NotApplied }),
@@ -123,7 +123,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Ok(Ended::Again)
                 }
                 Step::Committing(round, _) => Ok(Ended::Done(live(round, round.own))),
-                Step::Guessed(round, ..) | Step::Contending(round, _) | Step::Contended(round) => {
+                Step::Speculated(round, ..)
+                | Step::Contending(round, _)
+                | Step::Contended(round) => {
                     self.fetch_slot(round.slot).await.map(|word| {
                         // All replicas hold this word: what is not kept by it is free.
                         let is_own = word.identity() == round.own.identity();
@@ -139,35 +141,35 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     error = Error::Unreachable { node, error: why, outcome: Outcome::Unknown };
                 }
                 other => {
-                    self.acts.resolved();
+                    self.pin.resolved();
                     return other;
                 }
             }
         }
     }
 
-    /// Waits for the view by which a suspended attempt with this round, if any, can be resolved, and acts by it.
+    /// Waits for the view by which a suspended attempt with this round, if any, can be resolved, and is pinned by it.
     async fn await_switch(&mut self, round: Option<&Round>, error: &Error) -> Result<(), Error> {
-        for node in &self.in_doubt {
+        for node in &self.unanswered {
             self.store.host.report_unreachable(*node);
         }
         loop {
             let newest = self.store.newest_view();
             // What it has posted to a member may still execute there.
-            self.in_doubt.retain(|node| newest.member(*node).is_some());
-            if self.in_doubt.is_empty() || removed(Mutant::StopsInDoubt) {
+            self.unanswered.retain(|node| newest.member(*node).is_some());
+            if self.unanswered.is_empty() || removed(Mutant::StopsInDoubt) {
                 match round {
-                    None => self.acts.pause(),
-                    _ if self.acts.is_acting() => self.acts.suspend(),
+                    None => self.pin.pause(),
+                    _ if self.pin.is_pinned() => self.pin.suspend(),
                     _ => {}
                 }
                 if self.can_look(round, &newest, error)? {
-                    self.view = self.acts.resume();
+                    self.view = self.pin.resume();
                     // Another change may have come in between.
                     if self.can_look(round, &self.view, error)? {
                         return Ok(());
                     }
-                    self.acts.pause();
+                    self.pin.pause();
                 }
             }
             if self.pause().await.is_err() {
@@ -185,7 +187,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             None if view.number > self.view.number => {
                 // The node is gone, but it had no part of this round: what failed was no part of
                 // it either. Nobody can tell how far the round is.
-                if removed(Mutant::StoppedIsForgotten) { Ok(true) } else { Err(error.clone()) }
+                if removed(Mutant::SuspendedIsForgotten) { Ok(true) } else { Err(error.clone()) }
             }
             None => Ok(false),
         }
@@ -203,7 +205,7 @@ fn resolve_outcome(opcode: Opcode, round: &Round, word: Slot) -> Ended {
         return if withdrawn { Ended::Again } else { Ended::Done(live(round, word)) };
     }
     let replaces = matches!(opcode, Opcode::Update | Opcode::Upsert) && !round.old.is_free();
-    let ends = replaces && removed(Mutant::StoppedLoserEnds);
+    let ends = replaces && removed(Mutant::SuspendedLoserEnds);
     if word != round.old && ends { Ended::Done(None) } else { Ended::Again }
 }
 

@@ -13,7 +13,7 @@
 //! are used up, so that something can be used again when it is time. Meanwhile nothing is offered to others;
 //! whoever looked for memory offers what is left over when it has done.
 //!
-//! What others hand on takes a while to come. Who waits for it does not act, so that everybody's memory goes
+//! What others hand on takes a while to come. Who waits for it does not be pinned, so that everybody's memory goes
 //! on becoming free, and offers what it does not need itself: else two sessions might each wait for what the
 //! other one keeps.
 
@@ -21,7 +21,7 @@ use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
 
 use super::Store;
-use super::acting::Acts;
+use super::pinned::Pin;
 use super::reclaim::{Left, is_frozen};
 use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Granted, Host};
@@ -33,7 +33,7 @@ use crate::verbs::Fabric;
 use crate::view::View;
 
 /// So many marks (`Epochs::mark`) after all blocks were doubted they are doubted again at the soonest.
-const DOUBT_PAUSE: u64 = 256;
+const UNVERIFY_PAUSE: u64 = 256;
 /// Blocks that are asked for together at most when the pool is empty.
 const ASKED_TOGETHER: u32 = 8;
 /// So often nobody has anything to hand on, and nothing of the session's own is left to wait for, before
@@ -44,7 +44,7 @@ const ASKED_EVERY: u32 = 32;
 /// A wait for others counts as so many pauses.
 const PAUSES_PER_WAIT: u32 = 10;
 /// So often a DELETE pauses until a block can be used again: some 50 ms.
-const RIPENING_PAUSES: u32 = 128;
+const RECLAIM_PAUSES: u32 = 128;
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// An object of a class from this session's slabs, by this view; of a block of which one in
@@ -55,16 +55,16 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// When half of a block is used up: looks for what can be used when all of it is.
     pub(super) async fn look_ahead(&self, class: SizeClass) {
-        let _ends = MakingRoom::begin(&self.making_room);
+        let _ends = Allocating::begin(&self.allocating);
         self.take_back();
-        self.mark_freed(1).await;
+        self.set_free(1).await;
         self.collect(class, USED_AGAIN_AT, false).await;
     }
 
     /// Waits until there is something to allocate from, or a newer view has come. The caller must not
     /// act meanwhile: what it could know would never become free. `to_delete`: for a DELETE, which may
     /// have what is kept back.
-    pub(super) async fn make_room(
+    pub(super) async fn await_room(
         &self,
         class: SizeClass,
         to_delete: bool,
@@ -78,9 +78,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             if self.slabs.borrow_mut().begin_ask(class) {
                 let _ends = Asking { slabs: &self.slabs, class };
-                let _makes_room = MakingRoom::begin(&self.making_room);
+                let _allocates = Allocating::begin(&self.allocating);
                 self.take_back();
-                let done = self.more(class, to_delete, least, view).await;
+                let done = self.alloc_slow(class, to_delete, least, view).await;
                 self.host.end_search(class);
                 return done;
             }
@@ -95,14 +95,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Lets others have the blocks that are not in use, if they are short of memory and nobody here does
     /// anything about them. Of a class that is short here these are only some.
     pub(super) fn offer(&self) {
-        if self.making_room.get() == 0 {
+        if self.allocating.get() == 0 {
             // Some may be gone already.
             self.take_back();
             let mut slabs = self.slabs.borrow_mut();
             let (spare, surplus) = slabs.offer();
-            let ripens = slabs.ripens();
+            let frees_soon = slabs.frees_soon();
             drop(slabs);
-            self.host.offer(spare, surplus, ripens);
+            self.host.offer(spare, surplus, frees_soon);
         }
     }
 
@@ -121,18 +121,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Gets something to allocate from, unless a newer view comes.
-    async fn more(
+    async fn alloc_slow(
         &self,
         class: SizeClass,
         to_delete: bool,
         least: &mut u32,
         view: &Arc<View>,
     ) -> Result<(), Error> {
-        self.mark_freed(1).await;
+        self.set_free(1).await;
         self.collect(class, *least, false).await;
         // Where the pool has none left, whoever asks for a block has others asked for theirs.
         if to_delete || self.pool_was_empty.get() {
-            self.ripen(class, *least, view).await;
+            self.await_reclaimable(class, *least, view).await;
         }
         if self.has_room(class, *least, view) {
             return Ok(());
@@ -142,7 +142,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if to_delete {
                 // Better a little later than one of the last blocks.
                 self.collect(class, *least, false).await;
-                if self.ripen(class, *least, view).await {
+                if self.await_reclaimable(class, *least, view).await {
                     return Ok(());
                 }
             }
@@ -173,7 +173,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     }
                 }
                 Left::Nothing if asked == Asked::Nothing => {
-                    if !self.doubt_all() {
+                    if !self.unverify_all() {
                         // Others may have needed all that they had when they were asked. If nobody did
                         // anything, there was a time in this operation at which nothing could be had.
                         in_vain += 1;
@@ -213,7 +213,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Meanwhile others may have what is not needed here.
     async fn offer_during<T>(&self, waiting: impl Future<Output = T>) -> T {
-        let _rests = Resting::begin(&self.making_room);
+        let _pauses = Pausing::begin(&self.allocating);
         self.offer();
         let done = waiting.await;
         self.take_back();
@@ -225,20 +225,20 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// If a class can soon use a block that there is: waits for that, for some time. Whether it can.
-    async fn ripen(&self, class: SizeClass, least: u32, view: &View) -> bool {
-        for attempt in 0..RIPENING_PAUSES {
+    async fn await_reclaimable(&self, class: SizeClass, least: u32, view: &View) -> bool {
+        for attempt in 0..RECLAIM_PAUSES {
             if self.has_room(class, least, view) {
                 return true;
             }
-            let ripens = |b: &Block| {
+            let frees_soon = |b: &Block| {
                 let any = b.seen.is_some() || b.returned_objects() > 0;
                 any && b.is_worth_collecting(class, least)
             };
-            let any = self.slabs.borrow().aside().iter().any(ripens);
+            let any = self.slabs.borrow().aside().iter().any(frees_soon);
             if !any || self.host.pause(attempt).await.is_err() {
                 break;
             }
-            self.take_in_what_is_ripe(class, least).await;
+            self.reclaim_what_is_due(class, least).await;
         }
         self.has_room(class, least, view)
     }
@@ -260,14 +260,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// The last resort: all blocks are compared with the index, once in a while. Marks that a session
-    /// did not make in time never come (`Epochs::may_mark`), and nobody knows where they are missing.
-    fn doubt_all(&self) -> bool {
+    /// did not make in time never come (`Epochs::may_set_free`), and nobody knows where they are missing.
+    fn unverify_all(&self) -> bool {
         let now = self.host.mark();
-        if now < self.doubts_from.get() {
+        if now < self.unverifies_from.get() {
             return false;
         }
-        self.doubts_from.set(now + DOUBT_PAUSE);
-        self.slabs.borrow_mut().doubt_all()
+        self.unverifies_from.set(now + UNVERIFY_PAUSE);
+        self.slabs.borrow_mut().unverify_all()
     }
 
     /// Whether a class has a block whose header is yet to be read.
@@ -307,15 +307,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         // Acts by this view until the block is recorded on all replicas: none is added meanwhile that
         // would not know of it.
-        let (mut acts, newest) = Acts::new(self);
+        let (mut pin, newest) = Pin::new(self);
         if newest.number > view.number {
             return Ok(Asked::NewerView);
         }
-        if removed(Mutant::AsksWithoutActing) {
-            acts.pause();
+        if removed(Mutant::AsksUnpinned) {
+            pin.pause();
         }
         let grant = self.host.alloc_block(class, to_delete, view).await;
-        drop(acts);
+        drop(pin);
         let grant = match grant {
             Ok(Granted::Block(grant)) => grant,
             Ok(Granted::Called) => {
@@ -341,32 +341,32 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 /// An operation looks for memory; also when it is dropped, it has stopped.
-struct MakingRoom<'s>(&'s Cell<usize>);
+struct Allocating<'s>(&'s Cell<usize>);
 
-impl<'s> MakingRoom<'s> {
-    fn begin(count: &'s Cell<usize>) -> MakingRoom<'s> {
+impl<'s> Allocating<'s> {
+    fn begin(count: &'s Cell<usize>) -> Allocating<'s> {
         count.set(count.get() + 1);
-        MakingRoom(count)
+        Allocating(count)
     }
 }
 
-impl Drop for MakingRoom<'_> {
+impl Drop for Allocating<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
 }
 
 /// It does nothing about blocks for a while; also when it is dropped meanwhile, it goes on as before.
-struct Resting<'s>(&'s Cell<usize>);
+struct Pausing<'s>(&'s Cell<usize>);
 
-impl<'s> Resting<'s> {
-    fn begin(count: &'s Cell<usize>) -> Resting<'s> {
+impl<'s> Pausing<'s> {
+    fn begin(count: &'s Cell<usize>) -> Pausing<'s> {
         count.set(count.get() - 1);
-        Resting(count)
+        Pausing(count)
     }
 }
 
-impl Drop for Resting<'_> {
+impl Drop for Pausing<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() + 1);
     }

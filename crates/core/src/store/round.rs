@@ -106,7 +106,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 return Err(Error::GaveUp { waiting_for, outcome: Outcome::Unknown });
             }
             if self.newer_view_has_come() && !removed(Mutant::LoserIgnoresNewView) {
-                self.view = self.acts.resume();
+                self.view = self.pin.resume();
                 if self.view.stage_of(slot.subtable).is_some() {
                     return Ok(None);
                 }

@@ -14,8 +14,8 @@ use alloc::boxed::Box;
 use arrayvec::ArrayVec;
 
 use super::damage::SecondLook;
-use super::lead::{Lead, may_hold};
 use super::silent::Silent;
+use super::target::{Target, may_hold};
 use super::{BROKEN_WORD, Candidates, Hint, Op, Store, slot_word};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
@@ -73,8 +73,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let key = key.into();
         self.check_key(&key)?;
         let (mut hint, mut cost) = (hint, Cost::default());
-        if let Some(guess) = hint {
-            match self.search_now(key, guess, &mut cost) {
+        if let Some(speculation) = hint {
+            match self.search_now(key, speculation, &mut cost) {
                 Ok(found) => {
                     self.stats.borrow_mut().add(OpKind::Search, &cost);
                     return Ok(found);
@@ -108,11 +108,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
             return Err(Some(hint));
         }
         let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
-        let (view, moment) = self.begin();
+        let (view, local_epoch) = self.begin();
         let found = look_at(&self.fabric, &view, &self.silent, &mut batch, cost, key, hint);
         // Who is not heard any more goes the long way, and asks.
         let found = found.and_then(|span| if self.is_heard() { Ok(span) } else { Err(Some(hint)) });
-        self.end(moment);
+        self.end(local_epoch);
         match found {
             Ok(span) => {
                 Ok(Searched { store: self, batch, found: Some((hint, span)), beside: false })
@@ -135,9 +135,9 @@ fn look_at<F: Fabric>(
     key: Key<'_>,
     hint: Hint,
 ) -> Result<Span, Option<Hint>> {
-    let lead = Lead::new(view, silent, hint, key).ok_or(None)?;
+    let target = Target::new(view, silent, hint, key).ok_or(None)?;
     batch.clear();
-    let reads = lead.read_pair(batch);
+    let reads = target.read_pair(batch);
     if !fabric.execute_now(batch) {
         return Err(Some(hint));
     }
@@ -233,8 +233,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Option<(Hint, Span)>, Error> {
         self.batch.clear();
         self.beside = false;
-        if let Some(lead) = hint.and_then(|hint| self.lead(hint, key))
-            && let Some(found) = self.search_by_hint(key, lead).await?
+        if let Some(target) = hint.and_then(|hint| self.target(hint, key))
+            && let Some(found) = self.search_by_hint(key, target).await?
         {
             return Ok(Some(found));
         }
@@ -249,7 +249,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.batch.clear();
             self.beside = self.reads_beside(buckets.subtable);
             let first = usize::from(self.beside);
-            let words = match self.beside || self.view.is_headless(buckets.subtable) {
+            let words = match self.beside || self.view.is_without_primary(buckets.subtable) {
                 false => self.fetch_words(&buckets).await,
                 true => match self.fetch_agreed(&buckets, first).await {
                     Ok(Some(words)) => Ok(words),
@@ -310,10 +310,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn search_by_hint(
         &mut self,
         key: Key<'_>,
-        lead: Lead,
+        target: Target,
     ) -> Result<Option<(Hint, Span)>, Error> {
-        let hint = lead.hint;
-        let reads = lead.read_pair(&mut self.batch);
+        let hint = target.hint;
+        let reads = target.read_pair(&mut self.batch);
         self.phase().await;
         let shown = shown(&self.batch, reads, hint, key, false).map_err(|f| self.failed(f))?;
         let word = match shown {
@@ -322,7 +322,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Shown::Word(word) => word,
         };
         self.batch.next_phase();
-        let shown_on = lead.slot.node;
+        let shown_on = target.slot.node;
         let Some(object) = self.read_whole(shown_on, word) else { return Ok(None) };
         self.phase().await;
         Ok(match self.fetched(object, word, key)? {

@@ -76,16 +76,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<(), Error> {
         let subtable = Buckets::of(key, &self.view).subtable;
         let primary = self.view.subtables[subtable as usize].primary().node;
-        let is_calm = self.view.change.is_none() && !self.acts.posted;
+        let is_calm = self.view.change.is_none() && !self.pin.posted;
         if primary == node && is_calm && !self.beside {
             return self.wait_for_backups(key, node, error).await;
         }
-        let shows_slots = primary == node || self.view.is_headless(subtable);
-        if shows_slots || self.acts.posted || self.store.silent.times() == times {
+        let shows_slots = primary == node || self.view.is_without_primary(subtable);
+        if shows_slots || self.pin.posted || self.store.silent.times() == times {
             return self.read_without(node, error).await;
         }
         // A READ that is still on its way harms nobody.
-        self.in_doubt.clear();
+        self.unanswered.clear();
         self.store.host.report_unreachable(node);
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! disturbs.
 //!
 //! ```text
-//! WRITE the object, READ slot and key     or by a guess (guess.rs) in one phase:
+//! WRITE the object, READ slot and key     or by a speculative write (speculation.rs) in one phase:
 //! CAS the backups                         WRITE the object, CAS the backups, READ the slot
 //! CAS the primary                         CAS the primary
 //! ```
@@ -13,7 +13,7 @@
 //! READs have found out stays as it is then, so that it can be asked again.
 
 use super::attempt::{Attempt, Led, Step};
-use super::lead::Lead;
+use super::target::Target;
 use super::{Hint, Op};
 use crate::error::Error;
 use crate::host::Host;
@@ -56,8 +56,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                         Err(shown) => return Ok(Next::Aside(Aside::Follow(shown))),
                     }
                 }
-                Step::Guessed(..) => {
-                    if let Some(shown) = self.confirm_guess(attempt)? {
+                Step::Speculated(..) => {
+                    if let Some(shown) = self.confirm_speculation(attempt)? {
                         return Ok(Next::Aside(Aside::Follow(shown)));
                     }
                 }
@@ -84,13 +84,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     #[inline]
     fn begin(&mut self, attempt: &mut Attempt<'_>) -> Result<Next, Error> {
         let Some(hint) = attempt.hint else { return Ok(Next::Aside(Aside::Search)) };
-        if self.may_guess(hint, attempt) {
-            self.post_guess(attempt, hint)?;
+        if self.may_speculate(hint, attempt) {
+            self.post_speculation(attempt, hint)?;
             return Ok(Next::Phase);
         }
-        let lead = Lead::new(&self.view, &self.store.silent, hint, attempt.intent.key);
-        let Some(lead) = lead else { return Ok(Next::Aside(Aside::Search)) };
-        self.post_led(attempt, &lead)?;
+        let target = Target::new(&self.view, &self.store.silent, hint, attempt.intent.key);
+        let Some(target) = target else { return Ok(Next::Aside(Aside::Search)) };
+        self.post_led(attempt, &target)?;
         Ok(Next::Phase)
     }
 
@@ -102,18 +102,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         !self.store.fabric.waits_for_reads()
     }
 
-    fn post_led(&mut self, attempt: &mut Attempt<'_>, lead: &Lead) -> Result<(), Error> {
+    fn post_led(&mut self, attempt: &mut Attempt<'_>, target: &Target) -> Result<(), Error> {
         self.batch.clear();
         let reads_first = self.reads_first();
         if !reads_first {
             self.post_object(attempt)?;
         }
-        let slot = lead.read_slot(&mut self.batch);
-        let proof = self.read_proof(lead, attempt.intent.key);
-        for backup in self.view.slot_places(lead.hint.slot) {
+        let slot = target.read_slot(&mut self.batch);
+        let proof = self.read_proof(target, attempt.intent.key);
+        for backup in self.view.slot_places(target.hint.slot) {
             self.store.fabric.prefetch(backup.node, backup.offset);
         }
-        self.store.fabric.prefetch(lead.object.node, lead.object.offset);
+        self.store.fabric.prefetch(target.object.node, target.object.offset);
         if reads_first {
             self.post_object(attempt)?;
         }

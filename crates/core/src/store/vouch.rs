@@ -80,7 +80,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Whether what this operation has READ of a key, by the view that it acts by, was so at some moment since
+    /// Whether what this operation has READ of a key, by the view that it is pinned by, was so at some moment since
     /// it began. Waits until that is certain; false if it is to be READ again, by a newer view or beside
     /// the primary.
     #[inline]
@@ -177,10 +177,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let reads: Vec<(Ticket, Ticket)> = reads.collect();
         // What the operation has READ stays where it is.
         let own = mem::replace(&mut self.batch, batch);
-        let in_doubt = self.in_doubt.len();
+        let unanswered = self.unanswered.len();
         self.phase().await;
         // A READ that is still on its way harms nobody.
-        self.in_doubt.truncate(in_doubt);
+        self.unanswered.truncate(unanswered);
         let batch = mem::replace(&mut self.batch, own);
         let mut vouching = Vec::with_capacity(reads.len());
         for (bars, shows) in reads {
@@ -206,9 +206,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 }
 
-/// Of how many more than half have to vouch. Of those that the change under way has lost some may have barred somebody
-/// by an earlier view, and what was read so is not settled yet. With two there is no majority beside one of them,
-/// so nobody was barred.
+/// Of how many more than half have to vouch. Of those that the change under way has lost some may have
+/// barred somebody by an earlier view, and what was read so is not settled yet. With two there is no
+/// majority beside one of them, so nobody was barred.
 fn voters(view: &View) -> usize {
     let lost = view.change.as_ref().map_or(0, |change| usize::from(change.lost));
     let all = view.members.len() + lost;

@@ -7,7 +7,7 @@
 //!    the key is new: INSERT into a free slot                 (insert.rs)
 //! ```
 //!
-//! With a hint that is certain, UPDATE, UPSERT and DELETE begin with a guess (`guess.rs`).
+//! With a hint that is certain, UPDATE, UPSERT and DELETE begin with a speculative write (`speculation.rs`).
 //!
 //! An [`Attempt`] goes straight as far as it can ([`straight`](super::straight)), on the spot where the fabric is
 //! immediate ([`write_now`](super::write_now)). Here phases are awaited, and what is not straight is done: looking
@@ -16,9 +16,9 @@
 use alloc::boxed::Box;
 
 use super::attempt::{Attempt, Ended, Intent};
-use super::lead::may_hold;
 use super::reclaim;
 use super::straight::{Aside, Next};
+use super::target::may_hold;
 use super::{Hint, Op, Stale, Store, Written};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
@@ -86,7 +86,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         };
         let is_known = |error: &Error| error.outcome() == Outcome::NotApplied;
         if result.as_ref().err().is_none_or(is_known) {
-            op.acts.posted = false;
+            op.pin.posted = false;
         }
         let made_room = op.made_room;
         op.finish(kind);
@@ -95,7 +95,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         } else if made_room {
             self.offer();
         }
-        self.mark_freed(reclaim::MARKED_TOGETHER).await;
+        self.set_free(reclaim::MARKED_TOGETHER).await;
         if let Some(class) = Object::class(key.len(), value.len())
             && self.slabs.borrow_mut().is_half_used(class)
         {
@@ -158,11 +158,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let Some(running) = &mut attempt else {
                 // Else what it waits for could wait for it.
                 if !removed(Mutant::WaitsWhileItActs) {
-                    self.acts.pause();
+                    self.pin.pause();
                 }
                 let (to_delete, view) = (intent.opcode == Opcode::Delete, self.view.clone());
                 // On the heap: it is rare, and the futures of operations stay small.
-                let room = Box::pin(self.store.make_room(class, to_delete, &mut least, &view));
+                let room = Box::pin(self.store.await_room(class, to_delete, &mut least, &view));
                 self.made_room = true;
                 match room.await {
                     Err(Error::OutOfMemory) => {
@@ -178,7 +178,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             (is_running, hint) = (false, None);
             let ended = match ended {
                 Err(Error::IndexFull) => {
-                    self.acts.pause();
+                    self.pin.pause();
                     let full = Buckets::of(intent.key, &self.view).subtable;
                     // On the heap: it is rare, and the futures of operations stay small.
                     if !Box::pin(self.store.host.grow_index(full, &self.view.clone())).await {
@@ -196,7 +196,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
                 other => other?,
             };
-            self.acts.posted = false;
+            self.pin.posted = false;
             if let Ended::Done(place) = ended {
                 return Ok(Written { place, hint_held });
             }

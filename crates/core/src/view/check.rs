@@ -119,7 +119,7 @@ impl View {
             return fail("a change has new regions that it cannot have");
         }
         let switched = change.stage == Stage::Switched;
-        let unfinished = |s: &SubtableChange| s.headless || s.new_places().next().is_some();
+        let unfinished = |s: &SubtableChange| s.without_primary || s.new_places().next().is_some();
         if switched && change.subtables.iter().any(unfinished) {
             return fail("a change that is switched leaves a subtable unfinished");
         }

@@ -13,9 +13,9 @@ impl View {
     }
 
     /// Whether a subtable's primary is lost and no backup has taken its place yet.
-    pub fn is_headless(&self, subtable: u32) -> bool {
+    pub fn is_without_primary(&self, subtable: u32) -> bool {
         let found = self.change.as_ref().and_then(|change| change.of_subtable(subtable));
-        found.is_some_and(|subtable| subtable.headless)
+        found.is_some_and(|subtable| subtable.without_primary)
     }
 
     /// Whether nobody may write an object now, wherever it is: it would stand on the replicas that

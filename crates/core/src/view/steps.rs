@@ -48,7 +48,7 @@ impl View {
                 clearing => clearing,
             });
             change.subtables.push(SubtableChange {
-                headless: lost_its_head || known.headless,
+                without_primary: lost_its_head || known.without_primary,
                 joining: known.joining.filter(|place| !is_lost(place)),
                 leaving,
                 split,
@@ -76,7 +76,7 @@ impl View {
         }
         let known = self.regions.len() as u32 - before.new_regions;
         change.new_regions = view.regions.len() as u32 - known;
-        // Without a place for one sibling none is taken in: their numbers follow from each other.
+        // Without a place for one sibling none is reclaimed: their numbers follow from each other.
         let homeless = |s: &SubtableChange| s.split == Some(Split::Filling(Vec::new()));
         if change.subtables.iter().any(homeless) {
             let filled = |s: &&mut SubtableChange| matches!(s.split, Some(Split::Filling(_)));
@@ -212,7 +212,7 @@ impl View {
                 let mut view = self.next(None);
                 let mut siblings = Vec::new();
                 for subtable in &mut change.subtables {
-                    subtable.headless = false;
+                    subtable.without_primary = false;
                     let switched = &mut view.subtables[subtable.subtable as usize];
                     switched.exchange(subtable.joining.take(), subtable.leaving);
                     if let Some(Split::Filling(places)) = &mut subtable.split {

@@ -33,17 +33,17 @@ const WELCOME_WAIT: Duration = Duration::from_secs(2);
 /// What keeps a session listed at its memory node. Its drop tells the node that the session has
 /// ended, so it comes after the pool's mapping.
 #[derive(Debug)]
-enum Lease {
+enum PoolLease {
     Local(#[allow(dead_code, reason = "dropped to end it")] Listed),
     Remote(Watch),
 }
 
-impl Lease {
+impl PoolLease {
     /// Ends it; what it gives, the node closes once it knows.
     fn end(self) -> Option<UnixStream> {
         match self {
-            Lease::Local(_) => None,
-            Lease::Remote(watch) => watch.part(),
+            PoolLease::Local(_) => None,
+            PoolLease::Remote(watch) => watch.part(),
         }
     }
 }
@@ -67,7 +67,7 @@ struct Link {
     gate: Arc<Gate>,
     // Fields drop in order: first the memory, then the lease on it.
     pool: Pool,
-    lease: Lease,
+    lease: PoolLease,
 }
 
 /// A session's way to the pools of memory nodes on its own host.
@@ -149,7 +149,7 @@ impl ShmFabric {
             }
         })?;
         let pool = hub.pool().clone();
-        Ok(Link { node, gate, pool, lease: Lease::Local(Listed { hub, session }) })
+        Ok(Link { node, gate, pool, lease: PoolLease::Local(Listed { hub, session }) })
     }
 
     fn remote(
@@ -198,7 +198,7 @@ impl ShmFabric {
         // Under watch before the memory is mapped: if mapping fails, it says goodbye.
         let watch = monitor::watch(mio::net::UnixStream::from_std(socket), gate.clone())?;
         let pool = Pool::map(file, welcome.pool_bytes)?;
-        Ok(Link { node, gate, pool, lease: Lease::Remote(watch) })
+        Ok(Link { node, gate, pool, lease: PoolLease::Remote(watch) })
     }
 
     /// Executes all verbs of a batch, in the order posted.

@@ -65,7 +65,7 @@ struct Class {
 #[derive(Debug, Serialize)]
 struct Owner {
     owner: String,
-    /// `open`, `given_up` or `departed`.
+    /// `open`, `expired` or `departed`.
     state: &'static str,
     blocks: u64,
     handed_on: u64,
@@ -168,7 +168,7 @@ impl From<&OwnerMemory> for Owner {
             owner: of.owner.to_string(),
             state: match of.state {
                 OwnerState::Open => "open",
-                OwnerState::GivenUp => "given_up",
+                OwnerState::Expired => "given_up",
                 OwnerState::Departed => "departed",
             },
             blocks: of.blocks,

@@ -50,7 +50,7 @@ pub struct ChangeReport {
     /// Index subtables in its scope.
     pub subtables: usize,
     /// Those of them that lost their primary.
-    pub headless: usize,
+    pub without_primary: usize,
     /// Regions in its scope.
     pub regions: usize,
     /// Replicas that are being added.
@@ -100,7 +100,7 @@ pub struct Report {
     pub subtables: usize,
     pub regions: usize,
     pub open_sessions: u64,
-    pub given_up_sessions: u64,
+    pub expired_sessions: u64,
     pub sessions_opened: u64,
     /// Since this master started, as are those below.
     pub recoveries: u64,
@@ -168,7 +168,7 @@ impl Report {
             subtables: count(|view| view.subtables.len()),
             regions: count(|view| view.regions.len()),
             open_sessions: status.open_sessions,
-            given_up_sessions: status.given_up_sessions,
+            expired_sessions: status.expired_sessions,
             sessions_opened: status.sessions_opened,
             recoveries: status.recoveries,
             damaged_replicas: status.damage.found,
@@ -230,7 +230,7 @@ fn change_report(change: &Change) -> ChangeReport {
             Stage::Switched => "switched",
         },
         subtables: change.subtables.len(),
-        headless: change.subtables.iter().filter(|s| s.headless).count(),
+        without_primary: change.subtables.iter().filter(|s| s.without_primary).count(),
         regions: change.regions.len(),
         joining: subtables + regions,
     }

@@ -21,7 +21,7 @@ pub fn show(report: &Report) -> String {
             change.stage,
             duration(report.view_age_ms),
             change.subtables,
-            change.headless,
+            change.without_primary,
             change.regions,
             change.joining
         );
@@ -60,7 +60,7 @@ pub fn show(report: &Report) -> String {
             missing => format!("; {missing} of them lack a replica"),
         } + if report.rebalancing { "; replicas are moving" } else { "" },
         counted(report.open_sessions, "session"),
-        report.given_up_sessions,
+        report.expired_sessions,
         report.sessions_opened
     );
     nodes(&mut text, report);

@@ -495,7 +495,7 @@ impl Cluster {
     pub fn finish_excusing(mut self, excused: impl Fn(&str) -> bool) {
         self.end_load();
         let status = self.until("everybody is recovered", |status| {
-            status.given_up_sessions == 0 && status.open_sessions == 0
+            status.expired_sessions == 0 && status.open_sessions == 0
         });
         let strange: u64 = status.last_recoveries.iter().map(|recovery| recovery.strange).sum();
         assert_eq!(strange, 0, "{:#?}", status.last_recoveries);

@@ -32,7 +32,7 @@ fn shares(view: &View) -> BTreeMap<MnId, usize> {
     view.members.iter().map(|member| (member.node, count(member.node))).collect()
 }
 
-fn is_at_rest(status: &Status) -> bool {
+fn is_quiescent(status: &Status) -> bool {
     let stable = status.view.as_ref().is_some_and(|view| view.change.is_none());
     stable && !status.rebalancing && status.missing_replicas == 0
 }
@@ -52,7 +52,7 @@ fn grow_and_shrink(fabric: &'static str) {
     cluster.start_node();
     let status = cluster.until("the fourth has its share", |status| {
         let view = status.view.as_ref().unwrap();
-        view.members.len() == 4 && is_at_rest(status)
+        view.members.len() == 4 && is_quiescent(status)
     });
     let counts = shares(status.view.as_ref().unwrap());
     let (least, most) = (counts.values().min().unwrap(), counts.values().max().unwrap());

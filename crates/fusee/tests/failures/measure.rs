@@ -94,7 +94,7 @@ fn window(cluster: &mut Cluster, end: End) -> f64 {
     let seconds = begun.elapsed().as_secs_f64();
     let others = self::notes(&cluster.clients) - notes;
     leaving.iter_mut().for_each(Writers::wait);
-    cluster.until("all are recovered", |status| status.given_up_sessions == 0);
+    cluster.until("all are recovered", |status| status.expired_sessions == 0);
     let recovered = cluster.status().unwrap().recoveries - before;
     println!(
         "{end:?}: {:.0} ends/s, {recovered} recovered, others {:.0} operations/s",

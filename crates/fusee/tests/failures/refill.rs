@@ -126,7 +126,7 @@ fn fits(fabric: &'static str, pool: &'static str, block: &'static str, rounds: u
     let lease_ms = LONG_LEASE_MS;
     let cluster = Cluster::of(Shape { fabric, pool, block, lease_ms, ..Shape::default() });
     let is_quiet =
-        |status: &fusee_client::Status| status.open_sessions + status.given_up_sessions == 0;
+        |status: &fusee_client::Status| status.open_sessions + status.expired_sessions == 0;
     let mut fits = Vec::new();
     for round in 1..=rounds {
         let filler = Filler::run(&cluster, fabric);

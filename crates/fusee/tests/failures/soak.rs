@@ -42,8 +42,8 @@ use super::writer::{self, Mode, Writers};
 const CHAPTER: Duration = Duration::from_secs(30);
 /// That the operations of a chapter share.
 const KEYS: u64 = 16;
-/// Between two operations of a writer, unless the environment says something else: a history that porcupine can judge,
-/// too.
+/// Between two operations of a writer, unless the environment says something else: a history that
+/// porcupine can judge, too.
 const PAUSE_US: u64 = 500;
 /// Client processes, and writers in each.
 const CLIENTS: (usize, u32) = (3, 2);
@@ -133,7 +133,7 @@ impl Fault {
                 let mut victim = victim(cluster, Mode::Load);
                 victim.kill();
                 cluster.dead.push(victim);
-                cluster.until("it is recovered", |status| status.given_up_sessions == 0);
+                cluster.until("it is recovered", |status| status.expired_sessions == 0);
             }
             Fault::ClientStoppedShortly => {
                 let at = cluster.choose(cluster.clients.len());
@@ -146,7 +146,7 @@ impl Fault {
                 let recoveries = cluster.until("the master is there", |_| true).recoveries;
                 victim.signal("STOP");
                 cluster.until("it is recovered", |status| {
-                    status.recoveries > recoveries && status.given_up_sessions == 0
+                    status.recoveries > recoveries && status.expired_sessions == 0
                 });
                 // Over shared memory the fence has killed it.
                 if victim.is_alive() {
@@ -213,7 +213,7 @@ impl Fault {
                 cluster.until_stable(3, true);
                 reader.kill();
                 cluster.dead.push(reader);
-                cluster.until("it is recovered", |status| status.given_up_sessions == 0);
+                cluster.until("it is recovered", |status| status.expired_sessions == 0);
             }
             Fault::NodeCutOff => {
                 let (node, others) = choose_place(cluster);
@@ -251,7 +251,7 @@ impl Fault {
                 cluster.until_stable(3, true);
                 reader.kill();
                 cluster.dead.push(reader);
-                cluster.until("it is recovered", |status| status.given_up_sessions == 0);
+                cluster.until("it is recovered", |status| status.expired_sessions == 0);
             }
             Fault::PacketsLost => {
                 cluster.net().lose(3);

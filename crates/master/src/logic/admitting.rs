@@ -4,7 +4,7 @@
 //! one) and says once more who it is; then it stands in the next view, with nothing on it. No change
 //! is needed for that: nobody uses it before a later change places something there, and that change
 //! waits until everybody knows its own view. New regions and siblings may go there from then on, and
-//! its share of what there is moves there (`balance`).
+//! its share of what there is moves there (`rebalance`).
 //!
 //! Nothing of that is stored before the view; a master that starts anew asks again.
 

@@ -209,7 +209,7 @@ impl State {
 fn led_by(view: &View, nodes: &BTreeSet<MnId>) -> Vec<u32> {
     let subtables = (0u32..).zip(&view.subtables);
     let led = subtables.filter(|(number, subtable)| {
-        !view.is_headless(*number) && nodes.contains(&subtable.primary().node)
+        !view.is_without_primary(*number) && nodes.contains(&subtable.primary().node)
     });
     led.map(|(number, _)| number).collect()
 }

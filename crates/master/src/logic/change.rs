@@ -5,10 +5,10 @@
 //! | view | what is waited for | then |
 //! |---|---|---|
 //! | any stage | – | a member is lost: *frozen*, without it |
-//! | frozen | all open sessions act by it, all given-up ones are fenced, no job runs (1) | transforming |
+//! | frozen | all open sessions act by it, all expired ones are fenced, no job runs (1) | transforming |
 //! | transforming | the job that makes the replicas equal | switched |
 //! | switched | as for frozen, and no write is left to look for; the job that clears what has moved (2) | stable |
-//! | stable | given-up sessions are recovered, some at a time | what is wanted next (3) |
+//! | stable | expired sessions are recovered, some at a time | what is wanted next (3) |
 //!
 //! 1. If it loses a member, see `standing`; if any is barred, see `barred`.
 //! 2. After a split or a move.
@@ -68,7 +68,7 @@ impl State {
             }
             Some(Stage::Transforming) => {
                 // All who were given up before this stage are fenced, even if this master has yet to hear it.
-                let dead = self.sessions.given_up().collect();
+                let dead = self.sessions.expired().collect();
                 self.start_job(ctx, Job::Transform { dead });
                 false
             }
@@ -77,13 +77,13 @@ impl State {
             None => {
                 let splits = self.split(ctx);
                 let grows = self.add_regions(ctx) || splits;
-                if self.sessions.given_up().next().is_none() {
+                if self.sessions.expired().next().is_none() {
                     if !grows && !self.admit(ctx) {
                         self.grow(ctx);
                         self.scrub(ctx);
                     }
                 } else if self.may_start(ctx) {
-                    let fenced = self.sessions.given_up().filter(|client| self.is_fenced(*client));
+                    let fenced = self.sessions.expired().filter(|client| self.is_fenced(*client));
                     let clients: Vec<ClientId> = fenced.take(TOGETHER).collect();
                     if !clients.is_empty() {
                         self.start_job(ctx, Job::Recover { clients });
@@ -97,7 +97,7 @@ impl State {
     /// Whether nobody keeps the stage from ending.
     fn all_follow(&self) -> bool {
         self.laggards().next().is_none()
-            && self.sessions.given_up().all(|client| self.is_fenced(client))
+            && self.sessions.expired().all(|client| self.is_fenced(client))
     }
 
     pub(super) fn advance(&mut self, ctx: &mut Ctx<'_>) {

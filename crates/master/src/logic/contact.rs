@@ -1,11 +1,12 @@
 //! Contact: since when sessions may count as heard, and what memory nodes bar.
 //!
-//! A session that counts as heard reads primaries without a question. But where no master is heard somebody may
-//! read what the backups of a silent primary agree on, once more than half of all members *bar* it
-//! (`docs/decisions/0030-reads-without-a-master.md`). So no lease may run from a later time than that. Each member says
-//! with every sign of life which answer of this master it has received last, and whom it bars. *Contact* is
-//! the latest time such that more than half of the members have received an answer that was given since, and
-//! barred nobody when they said so. A lease runs from there, if that is earlier than the question.
+//! A session that counts as heard reads primaries without a question. But where no master is heard
+//! somebody may read what the backups of a silent primary agree on, once more than half of all members
+//! *bar* it (`docs/decisions/0030-reads-without-a-master.md`). So no lease may run from a later time
+//! than that. Each member says with every sign of life which answer of this master it has received
+//! last, and whom it bars. *Contact* is the latest time such that more than half of the members have
+//! received an answer that was given since, and barred nobody when they said so. A lease runs from
+//! there, if that is earlier than the question.
 //!
 //! *Why that is enough.* A member that bars somebody has received its last answer before that, as far as
 //! it has said so while it barred nobody. Any two majorities have a member in common. The

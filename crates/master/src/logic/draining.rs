@@ -1,7 +1,7 @@
 //! Memory nodes that leave the cluster in good order.
 //!
 //! An operator says so; it is recorded, and so survives a restart of the master. From then on the
-//! node gets nothing new, and what it holds moves to others as in any rebalancing (`balance`): it
+//! node gets nothing new, and what it holds moves to others as in any rebalancing (`rebalance`): it
 //! serves until it is empty. Then the next view does without it, it is recorded as drained, and it is
 //! told so when it next says that it is there. Nobody uses it any more by then: every move has
 //! waited until all sessions had left the old place.
@@ -19,8 +19,8 @@ use fusee_control::master::MasterReply;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, View};
 
-use super::balance::{Kind, Moves};
 use super::context::Ctx;
+use super::rebalance::{Kind, Moves};
 use super::{State, refused};
 use crate::placement::{Room, roomiest};
 use crate::plan::padded;

@@ -5,7 +5,7 @@
 //! and somebody waits to use memory again, another epoch begins. What is told to those who wait is
 //! before which epoch no operation runs any more, anywhere ([`Epochs::passed`]). That counts
 //!
-//! * sessions that are given up, until they are recovered: verbs of theirs may be under way until
+//! * sessions that have expired, until they are recovered: verbs of theirs may be under way until
 //!   they are fenced, and what they left half-way is resumed;
 //! * the jobs of the master, also those that failed, until their session is fenced;
 //! * sessions that this master has not heard yet: as if they acted in the first epoch.

@@ -4,7 +4,7 @@
 //! When the view is stable and nobody has to be recovered, the first subtable or region that has
 //! fewer replicas than it should gets another one. All subtables that go to one node go together;
 //! regions go one at a time, since nobody can place objects in a region that is being copied. When
-//! nothing is missing, replicas move as `balance` says, at a pace: after so many bytes it rests as
+//! nothing is missing, replicas move as `rebalance` says, at a pace: after so many bytes it rests as
 //! long as they take at the rate of the settings. At last, members that are drained and empty go.
 //!
 //! The node reserves the room first, then the view says where it is, with the replica *joining*.
@@ -37,7 +37,7 @@ pub(super) struct Growth {
     /// Said that no node has room.
     told: bool,
     /// The view for which nothing can be done, as long as no node comes.
-    at_rest: Option<u64>,
+    idle_in: Option<u64>,
     /// When replicas may move again.
     next_move_ms: u64,
 }
@@ -68,7 +68,7 @@ impl Growth {
     /// A node came: there may be room now.
     pub fn look_again(&mut self) {
         self.full.clear();
-        self.at_rest = None;
+        self.idle_in = None;
     }
 
     /// Whether a node has no room for a region, or a subtable, as far as it has said.
@@ -94,7 +94,7 @@ impl State {
         }
         let number = self.view().map(|view| view.number);
         if self.growth.not_before_ms > ctx.now_ms
-            || self.growth.at_rest == number
+            || self.growth.idle_in == number
             || !self.losing.is_empty()
         {
             return;
@@ -150,7 +150,7 @@ impl State {
             None if std::mem::take(&mut self.growth.told) => self.problem = None,
             None => {}
         }
-        self.growth.at_rest = self.view().map(|view| view.number);
+        self.growth.idle_in = self.view().map(|view| view.number);
     }
 
     /// Whether replicas move from one member to another now.

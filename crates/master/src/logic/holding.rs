@@ -29,7 +29,7 @@ pub(super) enum Asker {
         known: Epochs,
         reclaims: bool,
         mark: u64,
-        heeded: u64,
+        acked: u64,
         asked_ms: u64,
     },
     Node {
@@ -85,12 +85,12 @@ impl State {
         is_late: bool,
     ) -> Option<MasterReply> {
         match asker {
-            Asker::Sessions { clients, newer_than, known, reclaims, mark, heeded, asked_ms } => {
+            Asker::Sessions { clients, newer_than, known, reclaims, mark, acked, asked_ms } => {
                 let gone = clients.iter().filter(|client| !self.sessions.is_open(**client));
                 let expelled: Vec<ClientId> = gone.copied().collect();
                 let newer = self.view().filter(|view| view.number > *newer_than);
                 let view = newer.and_then(|_| self.told.update(*newer_than));
-                let short = self.shortage.calls(clients, *heeded);
+                let short = self.shortage.calls(clients, *acked);
                 let later = epochs.passed > known.passed || epochs.settled > known.settled;
                 let told = view.is_some()
                     || !expelled.is_empty()
@@ -100,7 +100,7 @@ impl State {
                 let mark = *mark;
                 let lease_ms = ctx.settings.lease.lease_ms;
                 let behind_ms = self.behind_ms(*asked_ms);
-                let reply = MasterReply::Renewed {
+                let reply = MasterReply::Heartbeat {
                     view,
                     expelled,
                     epochs,
@@ -113,7 +113,7 @@ impl State {
             }
             Asker::Node { identity } => {
                 if self.roster.find(*identity).is_none() {
-                    return Some(self.farewell(*identity));
+                    return Some(self.detach(*identity));
                 }
                 is_late.then(|| self.noted(ctx))
             }
@@ -128,7 +128,7 @@ impl State {
 
     /// What a node hears that is no member any more; or that this master does not know, which is no
     /// reason for anybody to give up what it holds.
-    pub(super) fn farewell(&self, identity: u64) -> MasterReply {
+    pub(super) fn detach(&self, identity: u64) -> MasterReply {
         let same = |member: &Member| member.identity == identity;
         if self.roster.drained().any(same) {
             MasterReply::Drained

@@ -171,8 +171,8 @@ impl State {
         }
         match request {
             MasterRequest::Alive { .. } => Some(MasterReply::Expelled),
-            MasterRequest::Renew { sessions, known, .. } => {
-                let all = sessions.iter().map(|pulse| pulse.client).collect();
+            MasterRequest::Heartbeat { sessions, known, .. } => {
+                let all = sessions.iter().map(|heartbeat| heartbeat.client).collect();
                 Some(shut_out(all, *known, ctx.settings.lease))
             }
             _ => None,
@@ -204,5 +204,5 @@ impl State {
 fn shut_out(expelled: Vec<ClientId>, epochs: Epochs, lease: Lease) -> MasterReply {
     let lease_ms = lease.lease_ms;
     let (view, behind_ms) = (None, u64::MAX);
-    MasterReply::Renewed { view, expelled, epochs, mark: 0, short: 0, lease_ms, behind_ms }
+    MasterReply::Heartbeat { view, expelled, epochs, mark: 0, short: 0, lease_ms, behind_ms }
 }

@@ -19,7 +19,7 @@
 //!
 //! When the cluster is formed:
 //!
-//! * Who is gone is decided in `presence`: sessions are given up, memory nodes are lost (`losing`).
+//! * Who is gone is decided in `presence`: sessions have expired, memory nodes are lost (`losing`).
 //! * Heartbeats are answered when there is something to say (`holding`).
 //! * What is given up is shut out at all members (`fencing`) before anything follows from it.
 //! * The view goes through its stages (`change`), jobs are started, clients are recovered (`repair`).
@@ -27,7 +27,7 @@
 //! * Leases rest on contact with more than half of the members (`contact`).
 //! * What may have been read without a master is settled (`barred`).
 //! * Missing replicas (`missing`) are added where there is room (`growth`).
-//! * Then replicas move until all members have their shares (`balance`), and those that are drained
+//! * Then replicas move until all members have their shares (`rebalance`), and those that are drained
 //!   nothing (`draining`).
 //! * The index grows when clients find no room in it (`splitting`).
 //! * Memory that nobody reads is looked at for damage (`scrubbing`).
@@ -42,7 +42,6 @@
 
 mod adding;
 mod admitting;
-pub(crate) mod balance;
 mod barred;
 mod change;
 mod contact;
@@ -62,6 +61,7 @@ mod losing;
 mod missing;
 mod names;
 mod presence;
+pub(crate) mod rebalance;
 mod repair;
 mod requests;
 mod reserving;
@@ -102,7 +102,7 @@ use scrubbing::Scrubbing;
 use shortage::Shortage;
 use splitting::Splitting;
 use standing::Standing;
-use telling::Told;
+use telling::Informed;
 
 /// How long to wait before forming is tried again, or an absent node is asked again.
 const RETRY_MS: u64 = 1_000;
@@ -146,7 +146,7 @@ struct State {
     admitting: Admitting,
     history: History,
     epochs: Epoch,
-    told: Told,
+    told: Informed,
 }
 
 impl Master {
@@ -205,7 +205,7 @@ impl State {
             admitting: Admitting::default(),
             history: History::default(),
             epochs: Epoch::default(),
-            told: Told::default(),
+            told: Informed::default(),
         }
     }
 
@@ -235,14 +235,14 @@ impl State {
             | Record::Drained(_) => self.roster.restore(record),
             Record::ClientIds { end } => self.sessions.restore_ids(end),
             Record::Epochs { end } => self.epochs.restore(end),
-            Record::Session { client, given_up, handed_on } => {
-                self.sessions.restore_session(client, given_up, handed_on);
-                if given_up {
+            Record::Session { client, expired, handed_on } => {
+                self.sessions.restore_session(client, expired, handed_on);
+                if expired {
                     self.fences.add(client);
                 }
             }
             Record::Repairer(client) => self.retire(client),
-            Record::Leftover(leftover) => self.sessions.restore_leftover(leftover),
+            Record::Orphan(orphan) => self.sessions.restore_orphan(orphan),
             Record::Destroyed(cluster) => self.identity.restore_destroyed(cluster),
             Record::Former(former) => self.standing.restore_former(former),
             Record::Settled { before, barred } => self.settling.restore(before, barred),

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use fusee_control::master::{MasterReply, Note, Pulse};
+use fusee_control::master::{MasterReply, Note, SessionHeartbeat};
 use fusee_control::node::{Bars, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
 use fusee_core::verbs::{ClientId, MnId};
@@ -128,7 +128,7 @@ impl State {
     ) -> Option<MasterReply> {
         let found = self.roster.find(identity);
         let Some(node) = found.map(|member| member.node) else {
-            return Some(self.farewell(identity));
+            return Some(self.detach(identity));
         };
         let presence =
             Presence { heard_ms: ctx.now_ms, connection: Some(connection), gone_at_ms: None };
@@ -149,12 +149,12 @@ impl State {
         &mut self,
         ctx: &Ctx<'_>,
         connection: u64,
-        pulses: &[Pulse],
+        heartbeats: &[SessionHeartbeat],
     ) -> Vec<ClientId> {
-        for pulse in pulses {
-            self.sessions.pulse(ctx.now_ms, connection, pulse);
+        for heartbeat in heartbeats {
+            self.sessions.heartbeat(ctx.now_ms, connection, heartbeat);
         }
-        pulses.iter().map(|pulse| pulse.client).collect()
+        heartbeats.iter().map(|heartbeat| heartbeat.client).collect()
     }
 
     pub(super) fn connection_closed(&mut self, ctx: &Ctx<'_>, connection: u64) {
@@ -212,8 +212,8 @@ impl State {
         let stage = self.view().and_then(|view| view.change.as_ref()).map(|change| change.stage);
         let number = self.view().map_or(0, |view| view.number);
         let waits_for = move |session: &Session| match stage {
-            Some(Stage::Frozen) => session.acts_by < number,
-            Some(Stage::Switched) => session.acts_by < number || session.has_stopped,
+            Some(Stage::Frozen) => session.pinned_by < number,
+            Some(Stage::Switched) => session.pinned_by < number || session.has_suspended,
             Some(Stage::Transforming) | None => false,
         };
         let open = self.sessions.open_sessions();
@@ -225,10 +225,10 @@ impl State {
         self.presences.is_over(ctx.now_ms, since_ms, ctx.settings.lease)
     }
 
-    /// Whether the sessions that are given up can tell by their own clocks that nobody hears them: one
+    /// Whether the sessions that have expired can tell by their own clocks that nobody hears them: one
     /// whose connection broke may have been heard a moment before.
-    pub(super) fn given_up_leases_are_over(&self, ctx: &Ctx<'_>) -> bool {
-        self.sessions.given_up_heard_ms().all(|heard_ms| self.lease_is_over(ctx, heard_ms))
+    pub(super) fn expired_leases_are_over(&self, ctx: &Ctx<'_>) -> bool {
+        self.sessions.expired_heard_ms().all(|heard_ms| self.lease_is_over(ctx, heard_ms))
     }
 
     /// Shuts sessions out, each for its reason. They are fenced from now on.

@@ -186,10 +186,10 @@ impl State {
         let Phase::Formed(view) = &self.phase else { return };
         let mut writes = Vec::new();
         let mut texts = Vec::new();
-        for Recovered { recovery, owned, leftovers } in all {
+        for Recovered { recovery, owned, orphans } in all {
             let client = recovery.client;
             let writes_before = writes.len();
-            self.sessions.recovered(client, &owned, &leftovers, view, &mut writes);
+            self.sessions.recovered(client, &owned, &orphans, view, &mut writes);
             if writes.len() == writes_before {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! What the master is asked, except for the joining of memory nodes.
 
 use fusee_control::master::{
-    Leftover, MasterReply, MasterRequest, MemberState, MemberStatus, Owners, Status,
+    MasterReply, MasterRequest, MemberState, MemberStatus, Orphan, Owners, Status,
 };
 use fusee_control::rpc::Caller;
 use fusee_core::layout::{BlockShape, SizeClass};
@@ -37,21 +37,21 @@ impl State {
                 reply
             }
             MasterRequest::Open => self.open(ctx, connection),
-            MasterRequest::TakeLeftover { client, turn, adopted, class, full, view } => {
+            MasterRequest::TakeOrphan { client, turn, adopted, class, full, view } => {
                 self.sessions.has_adopted(client, &adopted);
-                self.take_leftover(ctx, (client, turn), (class, full), view)
+                self.take_orphan(ctx, (client, turn), (class, full), view)
             }
-            MasterRequest::HandOn { client, serial, leftovers, used } => {
-                self.hand_on(ctx, (client, serial), (&leftovers, &used))
+            MasterRequest::HandOn { client, serial, orphans, used } => {
+                self.hand_on(ctx, (client, serial), (&orphans, &used))
             }
-            MasterRequest::Close { client, leftovers } => self.close(ctx, client, &leftovers),
-            MasterRequest::Renew { sessions, newer_than, known, reclaims, heeded } => {
+            MasterRequest::Close { client, orphans } => self.close(ctx, client, &orphans),
+            MasterRequest::Heartbeat { sessions, newer_than, known, reclaims, acked } => {
                 if self.view().is_none() {
                     return Some(self.not_ready(ctx));
                 }
                 let clients = self.renew(ctx, connection, &sessions);
-                let stirs = sessions.iter().any(|pulse| pulse.stirs);
-                self.shortage.heard(&clients, heeded, stirs);
+                let stirs = sessions.iter().any(|heartbeat| heartbeat.stirs);
+                self.shortage.heard(&clients, acked, stirs);
                 let mark = self.epochs.newest(ctx);
                 if reclaims {
                     self.epochs.want();
@@ -62,7 +62,7 @@ impl State {
                     known,
                     reclaims,
                     mark,
-                    heeded,
+                    acked,
                     asked_ms: ctx.now_ms,
                 };
                 self.wait(ctx, token, asker);
@@ -132,7 +132,7 @@ impl State {
     /// not record it on a replica that has been added since, and what it writes would be taken for
     /// a block that it never took over. (Who acts by this view is waited for before another
     /// replica is added.)
-    fn take_leftover(
+    fn take_orphan(
         &mut self,
         ctx: &mut Ctx<'_>,
         asker: (ClientId, u64),
@@ -141,43 +141,38 @@ impl State {
     ) -> MasterReply {
         let Phase::Formed(view) = &self.phase else { return self.not_ready(ctx) };
         if by != view.number {
-            return MasterReply::Leftover { leftover: None, owner_lives: false };
+            return MasterReply::Orphan { orphan: None, owner_lives: false };
         }
         let mut writes = Vec::new();
         let block_bytes = view.geometry.block_bytes;
         // Who needs room at once has no use for a block of which all was allocated once.
-        let has_room = |leftover: &Leftover| {
-            BlockShape::new(block_bytes, leftover.class).is_some_and(|s| leftover.first < s.objects)
+        let has_room = |orphan: &Orphan| {
+            BlockShape::new(block_bytes, orphan.class).is_some_and(|s| orphan.first < s.objects)
         };
-        let may_use = |leftover: &Leftover| !view.is_region_frozen(leftover.block.region);
+        let may_use = |orphan: &Orphan| !view.is_region_frozen(orphan.block.region);
         // Where any will do, those with room are left to who can use it.
-        let has_room = |leftover: &Leftover| has_room(leftover) == class.is_some();
-        let first = |leftover: &Leftover| may_use(leftover) && has_room(leftover);
+        let has_room = |orphan: &Orphan| has_room(orphan) == class.is_some();
+        let first = |orphan: &Orphan| may_use(orphan) && has_room(orphan);
         let sessions = &mut self.sessions;
         sessions.forget_used(ctx.now_ms);
-        let mut leftover = sessions.take_leftover(asker, class, first, &mut writes);
-        if leftover.is_none() && full {
+        let mut orphan = sessions.take_orphan(asker, class, first, &mut writes);
+        if orphan.is_none() && full {
             // What is not marked is found only when memory is short.
-            let is_marked = |left: &Leftover| class.is_none() || left.marked.is_some();
-            let may_use = |leftover: &Leftover| may_use(leftover) && is_marked(leftover);
-            leftover = sessions.take_leftover(asker, class, may_use, &mut writes);
+            let is_marked = |left: &Orphan| class.is_none() || left.marked.is_some();
+            let may_use = |orphan: &Orphan| may_use(orphan) && is_marked(orphan);
+            orphan = sessions.take_orphan(asker, class, may_use, &mut writes);
         }
         ctx.persist(writes);
-        let owner_lives = leftover.is_some_and(|left| self.sessions.is_open(left.owner));
-        MasterReply::Leftover { leftover, owner_lives }
+        let owner_lives = orphan.is_some_and(|left| self.sessions.is_open(left.owner));
+        MasterReply::Orphan { orphan, owner_lives }
     }
 
-    fn close(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        client: ClientId,
-        leftovers: &[Leftover],
-    ) -> MasterReply {
+    fn close(&mut self, ctx: &mut Ctx<'_>, client: ClientId, orphans: &[Orphan]) -> MasterReply {
         let Phase::Formed(view) = &self.phase else {
             return refused("no session has been opened yet");
         };
         let mut writes = Vec::new();
-        let closed = self.sessions.close(client, leftovers, view, &mut writes);
+        let closed = self.sessions.close(client, orphans, view, &mut writes);
         ctx.persist(writes);
         match closed {
             Ok(()) => MasterReply::Done,
@@ -219,7 +214,7 @@ impl State {
             missing_replicas: self.missing_replicas(ctx),
             rebalancing: self.next_moves().is_some() || self.is_moving(),
             open_sessions: self.sessions.open_sessions().count() as u64,
-            given_up_sessions: self.sessions.given_up().count() as u64,
+            expired_sessions: self.sessions.expired().count() as u64,
             sessions_opened: self.sessions.opened_count(),
             view: view.cloned(),
             view_age_ms: ctx.now_ms.saturating_sub(self.history.since_ms()),
@@ -236,9 +231,9 @@ impl State {
     fn owners(&self) -> Owners {
         Owners {
             open: self.sessions.open_sessions().map(|(client, _)| client).collect(),
-            given_up: self.sessions.given_up().collect(),
+            expired: self.sessions.expired().collect(),
             unused_from: self.sessions.unused_from(),
-            leftovers: self.sessions.leftovers().copied().collect(),
+            orphans: self.sessions.orphans().copied().collect(),
         }
     }
 

@@ -4,15 +4,15 @@
 //! and no region can be added, all open sessions are called upon: the answer to the renewal of a
 //! process says that memory is short, its keeper hands the blocks on that its sessions have offered
 //! (`HandOn`), without waking them, and renews again. When all have come back, or did not in time, the
-//! call is over, and who is short finds what was handed on among the leftovers.
+//! call is over, and who is short finds what was handed on among the orphaned blocks.
 //!
 //! Who asks for room is told the name of a call that begins after it had asked, and asks again by that
 //! name until the call is over. Only then it is refused. Between two calls there is a pause, so that a
 //! pool that is really full does not keep everybody busy.
 //!
 //! That nobody had anything to hand on does not mean that nobody will have in a moment: who is refused
-//! asks a few times. Not so if a call was *in vain*: all have heeded it, nothing was handed on but what is
-//! known to be in use, no session said that it stirs (`Pulse::stirs`), and none has yet to be recovered.
+//! asks a few times. Not so if a call was *in vain*: all have acknowledged it, nothing was handed on but what is
+//! known to be in use, no session said that it stirs (`SessionHeartbeat::stirs`), and none has yet to be recovered.
 //! Then nothing becomes free but by operations that begin later. Whoever waited for that call or an
 //! earlier one is told so for a moment, as long as nothing has been handed on since.
 //!
@@ -20,7 +20,7 @@
 
 use std::collections::BTreeSet;
 
-use fusee_control::master::{Leftover, MasterReply};
+use fusee_control::master::{MasterReply, Orphan};
 use fusee_control::node::BlockId;
 use fusee_core::verbs::ClientId;
 
@@ -49,7 +49,7 @@ pub(super) struct Shortage {
     last: u64,
     /// Whether it is not over yet.
     is_running: bool,
-    /// Who has not heeded it yet.
+    /// Who has not acknowledged it yet.
     called: BTreeSet<ClientId>,
     /// Until when they are waited for.
     until_ms: u64,
@@ -57,7 +57,7 @@ pub(super) struct Shortage {
     not_before_ms: u64,
     /// Until when who waited for one of the last calls may say so.
     valid_until_ms: u64,
-    /// Whether somebody who heeded the last call may soon have memory.
+    /// Whether somebody who acknowledged the last call may soon have memory.
     stirs: bool,
     /// What had been handed on when the last call began ([`Sessions::handed_on`]).
     handed_on: u64,
@@ -83,15 +83,15 @@ impl Shortage {
         }
     }
 
-    /// The call that these sessions have not heeded, if they have this one; 0 if there is none.
-    pub fn calls(&self, clients: &[ClientId], heeded: u64) -> u64 {
-        let is_new = heeded != self.last && clients.iter().any(|c| self.called.contains(c));
+    /// The call that these sessions have not acknowledged, if they have this one; 0 if there is none.
+    pub fn calls(&self, clients: &[ClientId], acked: u64) -> u64 {
+        let is_new = acked != self.last && clients.iter().any(|c| self.called.contains(c));
         if self.is_running && is_new { self.last } else { 0 }
     }
 
-    /// These sessions have heeded a call; whether one of them may soon have memory all the same.
-    pub fn heard(&mut self, clients: &[ClientId], heeded: u64, stirs: bool) {
-        if heeded == self.last {
+    /// These sessions have acknowledged a call; whether one of them may soon have memory all the same.
+    pub fn heard(&mut self, clients: &[ClientId], acked: u64, stirs: bool) {
+        if acked == self.last {
             self.called.retain(|client| !clients.contains(client));
             self.stirs |= stirs && self.is_running;
         }
@@ -104,7 +104,7 @@ impl Shortage {
         }
         if self.is_running && (self.called.is_empty() || self.until_ms <= now_ms) {
             self.is_running = false;
-            let may_have = is_new || self.stirs || sessions.given_up().next().is_some();
+            let may_have = is_new || self.stirs || sessions.expired().next().is_some();
             let is_in_vain = self.called.is_empty() && !may_have;
             self.in_vain = if is_in_vain { self.last } else { 0 };
             self.not_before_ms = now_ms + PAUSE_MS;
@@ -154,7 +154,7 @@ impl State {
         &mut self,
         ctx: &mut Ctx<'_>,
         (client, serial): (ClientId, u64),
-        (leftovers, used): (&[Leftover], &[BlockId]),
+        (orphans, used): (&[Orphan], &[BlockId]),
     ) -> MasterReply {
         let Phase::Formed(view) = &self.phase else {
             return refused("no session has been opened yet");
@@ -162,7 +162,7 @@ impl State {
         let mut writes = Vec::new();
         let until_ms = ctx.now_ms + USED_FOR_MS;
         let handed =
-            self.sessions.hand_on((client, serial), leftovers, (used, until_ms), view, &mut writes);
+            self.sessions.hand_on((client, serial), orphans, (used, until_ms), view, &mut writes);
         ctx.persist(writes);
         match handed {
             Ok(()) => MasterReply::Done,

@@ -164,8 +164,9 @@ impl State {
         change.is_some_and(|change| change.data_lost && change.stage == Stage::Frozen)
     }
 
-    /// Whether all members show the number but those that are gone and cannot be done without. Enough for a change that
-    /// loses nobody: whoever has read by an earlier view what they bar follows it by now, or is fenced.
+    /// Whether all members show the number but those that are gone and cannot be done without. Enough
+    /// for a change that loses nobody: whoever has read by an earlier view what they bar follows it by
+    /// now, or is fenced.
     pub(super) fn is_shown_by_all_there(&self) -> bool {
         self.standing.is_shown_by_all_but(|node| self.losing.has(node))
     }
@@ -178,6 +179,6 @@ impl State {
         let waited = self.lease_is_over(ctx, self.history.since_ms());
         self.standing.is_shown_by_all()
             && (self.standing.are_half() || waited)
-            && self.given_up_leases_are_over(ctx)
+            && self.expired_leases_are_over(ctx)
     }
 }

@@ -15,14 +15,14 @@ const KEPT: usize = 8;
 
 /// Earlier views, and what is told of the newest one.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct Informed {
     /// The newest last.
     earlier: VecDeque<View>,
     /// By the number of the view that the asker has; 0 for none of those.
     updates: BTreeMap<u64, ViewUpdate>,
 }
 
-impl Told {
+impl Informed {
     /// Another view has taken the place of this one.
     pub fn replaced(&mut self, old: View) {
         self.updates.clear();
@@ -32,7 +32,7 @@ impl Told {
         self.earlier.push_back(old);
     }
 
-    /// Makes what [`Told::update`] gives to whoever has the view of this number.
+    /// Makes what [`Informed::update`] gives to whoever has the view of this number.
     pub fn prepare(&mut self, newest: &View, number: u64) {
         let known = self.known(number);
         if newest.number > number && !self.updates.contains_key(&known) {

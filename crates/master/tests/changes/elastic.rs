@@ -88,21 +88,21 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     fill_up(&mut world, client);
     world.sessions[1].renews = true;
     world.pass(100);
-    let before = world.sessions[1].heeded;
+    let before = world.sessions[1].acked;
     let (mut call, mut late_call) = (0, 0);
     assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
     // What others hand on for a call that is under way may be gone before this one looks.
     assert_eq!(more_room(&mut world, client, &mut late_call), MasterReply::Done);
     assert!(late_call > call);
     world.pass(100);
-    assert_eq!(world.sessions[1].heeded, call);
+    assert_eq!(world.sessions[1].acked, call);
     assert_ne!(call, before);
 
     let (number, class) = (world.view().number, SizeClass::from_code(4).unwrap());
     let block = BlockId { region: 0, block: 1 };
-    let leftover = Leftover { block, owner: idle, class, first: 3, marked: Some(1) };
+    let orphan = Orphan { block, owner: idle, class, first: 3, marked: Some(1) };
     let hand_on =
-        MasterRequest::HandOn { client: idle, serial: 1, leftovers: vec![leftover], used: vec![] };
+        MasterRequest::HandOn { client: idle, serial: 1, orphans: vec![orphan], used: vec![] };
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
     assert_eq!(world.ask(hand_on), Some(MasterReply::Done), "repeated");
     assert!(matches!(more_room(&mut world, client, &mut call), MasterReply::Refused { .. }));
@@ -113,8 +113,8 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     world.pass(100);
     assert_eq!(more_room(&mut world, client, &mut again), MasterReply::Done);
     world.pass(100);
-    assert_eq!(world.sessions[1].heeded, again);
-    let take = || MasterRequest::TakeLeftover {
+    assert_eq!(world.sessions[1].acked, again);
+    let take = || MasterRequest::TakeOrphan {
         client,
         turn: 0,
         adopted: vec![],
@@ -122,9 +122,9 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
         full: true,
         view: number,
     };
-    let handed_on = MasterReply::Leftover { leftover: Some(leftover), owner_lives: true };
+    let handed_on = MasterReply::Orphan { orphan: Some(orphan), owner_lives: true };
     assert_eq!(world.ask(take()), Some(handed_on));
-    assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
+    assert_eq!(world.ask(take()), Some(NO_ORPHAN));
 }
 
 /// While somebody may soon have memory, who is refused may ask again; else it is told that this is in vain.
@@ -154,10 +154,10 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     let mut hand_on = |world: &mut World, block: u32, is_used: bool| {
         serial += 1;
         let block = BlockId { region: 0, block };
-        let leftover = Leftover { block, owner: other, class, first: 3, marked: Some(1) };
+        let orphan = Orphan { block, owner: other, class, first: 3, marked: Some(1) };
         let used = if is_used { vec![block] } else { vec![] };
-        let leftovers = vec![leftover];
-        let request = MasterRequest::HandOn { client: other, serial, leftovers, used };
+        let orphans = vec![orphan];
+        let request = MasterRequest::HandOn { client: other, serial, orphans, used };
         assert_eq!(world.ask(request), Some(MasterReply::Done));
     };
     for (block, is_used) in [(1, true), (2, false)] {
@@ -222,12 +222,12 @@ fn a_block_that_somebody_saw_in_use_is_for_its_own_size_class_for_a_while() {
     let (client, other) = (world.open(), world.open());
     let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
     let block = BlockId { region: 0, block: 1 };
-    let leftover = Leftover { block, owner: other, class, first: 3, marked: Some(1) };
+    let orphan = Orphan { block, owner: other, class, first: 3, marked: Some(1) };
     let hand_on = |serial| {
-        let (leftovers, used) = (vec![leftover], vec![block]);
-        MasterRequest::HandOn { client: other, serial, leftovers, used }
+        let (orphans, used) = (vec![orphan], vec![block]);
+        MasterRequest::HandOn { client: other, serial, orphans, used }
     };
-    let take = |class| MasterRequest::TakeLeftover {
+    let take = |class| MasterRequest::TakeOrphan {
         client,
         turn: 0,
         adopted: vec![],
@@ -235,10 +235,10 @@ fn a_block_that_somebody_saw_in_use_is_for_its_own_size_class_for_a_while() {
         full: true,
         view,
     };
-    let handed_on = MasterReply::Leftover { leftover: Some(leftover), owner_lives: true };
+    let handed_on = MasterReply::Orphan { orphan: Some(orphan), owner_lives: true };
     assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
-    assert_eq!(world.ask(take(None)), Some(NO_LEFTOVER));
-    assert_eq!(world.ask(take(SizeClass::from_code(5))), Some(NO_LEFTOVER));
+    assert_eq!(world.ask(take(None)), Some(NO_ORPHAN));
+    assert_eq!(world.ask(take(SizeClass::from_code(5))), Some(NO_ORPHAN));
     assert_eq!(world.ask(take(Some(class))), Some(handed_on.clone()));
     assert_eq!(world.ask(hand_on(2)), Some(MasterReply::Done));
     world.pass(2_000);
@@ -251,25 +251,25 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
     let (client, owner) = (world.open(), world.open());
     let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
     let block = BlockId { region: 0, block: 1 };
-    let leftover = Leftover { block, owner, class, first: 3, marked: Some(1) };
+    let orphan = Orphan { block, owner, class, first: 3, marked: Some(1) };
     let hand_on = |serial| {
-        let leftovers = vec![leftover];
-        MasterRequest::HandOn { client: owner, serial, leftovers, used: vec![] }
+        let orphans = vec![orphan];
+        MasterRequest::HandOn { client: owner, serial, orphans, used: vec![] }
     };
     let take = || {
         let adopted = vec![];
-        MasterRequest::TakeLeftover { client, turn: 0, adopted, class: None, full: true, view }
+        MasterRequest::TakeOrphan { client, turn: 0, adopted, class: None, full: true, view }
     };
-    let handed_on = MasterReply::Leftover { leftover: Some(leftover), owner_lives: true };
+    let handed_on = MasterReply::Orphan { orphan: Some(orphan), owner_lives: true };
     assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
     assert_eq!(world.ask(take()), Some(handed_on.clone()));
     // By now the owner may have got it again, from the pool.
     assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
-    assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
+    assert_eq!(world.ask(take()), Some(NO_ORPHAN));
     world.restart_master();
     world.until("sessions", |w| w.status().open_sessions == 2);
     assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
-    assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
+    assert_eq!(world.ask(take()), Some(NO_ORPHAN));
     assert_eq!(world.ask(hand_on(2)), Some(MasterReply::Done));
     assert_eq!(world.ask(take()), Some(handed_on));
 }
@@ -283,12 +283,12 @@ fn who_has_taken_over_a_block_says_when_it_was_given_that() {
         let (owner, taker, client) = (world.open(), world.open(), world.open());
         let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
         let block = BlockId { region: 0, block: 1 };
-        let leftover = Leftover { block, owner, class, first: 3, marked: Some(1) };
+        let orphan = Orphan { block, owner, class, first: 3, marked: Some(1) };
         let hand_on = |serial| {
-            let leftovers = vec![leftover];
-            MasterRequest::HandOn { client: owner, serial, leftovers, used: vec![] }
+            let orphans = vec![orphan];
+            MasterRequest::HandOn { client: owner, serial, orphans, used: vec![] }
         };
-        let take = |client, turn, adopted| MasterRequest::TakeLeftover {
+        let take = |client, turn, adopted| MasterRequest::TakeOrphan {
             client,
             turn,
             adopted,
@@ -297,18 +297,18 @@ fn who_has_taken_over_a_block_says_when_it_was_given_that() {
             view,
         };
         let handed_on =
-            |owner_lives| Some(MasterReply::Leftover { leftover: Some(leftover), owner_lives });
+            |owner_lives| Some(MasterReply::Orphan { orphan: Some(orphan), owner_lives });
         assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
         assert_eq!(world.ask(take(taker, 1, vec![])), handed_on(true));
         assert_eq!(world.ask(hand_on(2)), Some(MasterReply::Done));
         assert_eq!(world.ask(take(taker, 3, vec![])), handed_on(true));
         let (turn, adopted) = if is_late { (2, 1) } else { (4, 3) };
         let told = world.ask(take(taker, turn, vec![(block, adopted)]));
-        assert_eq!(told, Some(NO_LEFTOVER));
+        assert_eq!(told, Some(NO_ORPHAN));
         for client in [taker, owner] {
-            world.ask(MasterRequest::Close { client, leftovers: vec![] });
+            world.ask(MasterRequest::Close { client, orphans: vec![] });
         }
-        let left = if is_late { handed_on(false) } else { Some(NO_LEFTOVER) };
+        let left = if is_late { handed_on(false) } else { Some(NO_ORPHAN) };
         assert_eq!(world.ask(take(client, 0, vec![])), left);
     }
 }
@@ -337,19 +337,18 @@ fn what_a_session_has_handed_on_again_is_not_offered_as_it_once_was() {
     let (owner, first, second, last) = (world.open(), world.open(), world.open(), world.open());
     let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
     let block = BlockId { region: 0, block: 1 };
-    let left = |objects| Leftover { block, owner, class, first: objects, marked: Some(1) };
+    let left = |objects| Orphan { block, owner, class, first: objects, marked: Some(1) };
     let hand_on = |serial, left| {
-        let leftovers = vec![left];
-        MasterRequest::HandOn { client: owner, serial, leftovers, used: vec![] }
+        let orphans = vec![left];
+        MasterRequest::HandOn { client: owner, serial, orphans, used: vec![] }
     };
     let take = |client| {
         let adopted = vec![];
-        MasterRequest::TakeLeftover { client, turn: 0, adopted, class: None, full: true, view }
+        MasterRequest::TakeOrphan { client, turn: 0, adopted, class: None, full: true, view }
     };
-    let handed_on = |owner_lives, leftover| {
-        Some(MasterReply::Leftover { leftover: Some(leftover), owner_lives })
-    };
-    let close = |client| MasterRequest::Close { client, leftovers: vec![] };
+    let handed_on =
+        |owner_lives, orphan| Some(MasterReply::Orphan { orphan: Some(orphan), owner_lives });
+    let close = |client| MasterRequest::Close { client, orphans: vec![] };
     assert_eq!(world.ask(hand_on(1, left(3))), Some(MasterReply::Done));
     assert_eq!(world.ask(take(first)), handed_on(true, left(3)));
     // The first one has given it back to the pool, where the owner has got it again.
@@ -357,7 +356,7 @@ fn what_a_session_has_handed_on_again_is_not_offered_as_it_once_was() {
     assert_eq!(world.ask(take(second)), handed_on(true, left(9)));
     for client in [first, owner] {
         assert_eq!(world.ask(close(client)), Some(MasterReply::Done));
-        assert_eq!(world.ask(take(last)), Some(NO_LEFTOVER));
+        assert_eq!(world.ask(take(last)), Some(NO_ORPHAN));
     }
     assert_eq!(world.ask(close(second)), Some(MasterReply::Done));
     assert_eq!(world.ask(take(last)), handed_on(false, left(9)));
@@ -371,16 +370,16 @@ fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
             let (owner, taker, client) = (world.open(), world.open(), world.open());
             let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
             let block = BlockId { region: 0, block: 1 };
-            let leftover = Leftover { block, owner, class, first: 3, marked: Some(1) };
+            let orphan = Orphan { block, owner, class, first: 3, marked: Some(1) };
             let hand_on = MasterRequest::HandOn {
                 client: owner,
                 serial: 1,
-                leftovers: vec![leftover],
+                orphans: vec![orphan],
                 used: vec![],
             };
             let take = |client| {
                 let adopted = vec![];
-                MasterRequest::TakeLeftover {
+                MasterRequest::TakeOrphan {
                     client,
                     turn: 0,
                     adopted,
@@ -389,26 +388,26 @@ fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
                     view,
                 }
             };
-            let handed_on = |owner_lives, leftover| {
-                Some(MasterReply::Leftover { leftover: Some(leftover), owner_lives })
+            let handed_on = |owner_lives, orphan| {
+                Some(MasterReply::Orphan { orphan: Some(orphan), owner_lives })
             };
             assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
-            assert_eq!(world.ask(take(taker)), handed_on(true, leftover));
+            assert_eq!(world.ask(take(taker)), handed_on(true, orphan));
             if ends_in_order {
-                let close = MasterRequest::Close { client: taker, leftovers: vec![] };
+                let close = MasterRequest::Close { client: taker, orphans: vec![] };
                 assert_eq!(world.ask(close), Some(MasterReply::Done));
             } else {
                 world.ask(MasterRequest::Abandon { client: taker });
                 world.until("the recovery", World::is_whole);
             }
             // The taker may have given it back to the pool, and the owner have got it from there.
-            assert_eq!(world.ask(take(client)), Some(NO_LEFTOVER));
-            let now = Leftover { first: 5, ..leftover };
-            let leftovers = if has_it_again { vec![now] } else { vec![] };
-            world.ask(MasterRequest::Close { client: owner, leftovers });
-            let left = if has_it_again { now } else { leftover };
+            assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
+            let now = Orphan { first: 5, ..orphan };
+            let orphans = if has_it_again { vec![now] } else { vec![] };
+            world.ask(MasterRequest::Close { client: owner, orphans });
+            let left = if has_it_again { now } else { orphan };
             assert_eq!(world.ask(take(client)), handed_on(false, left));
-            assert_eq!(world.ask(take(client)), Some(NO_LEFTOVER));
+            assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
         }
     }
 }
@@ -419,13 +418,13 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     let (client, dies) = (world.open(), world.open());
     let (number, class) = (world.view().number, SizeClass::from_code(4).unwrap());
     let block = BlockId { region: 0, block: 1 };
-    let leftover = Leftover { block, owner: dies, class, first: 3, marked: Some(1) };
+    let orphan = Orphan { block, owner: dies, class, first: 3, marked: Some(1) };
     let hand_on =
-        MasterRequest::HandOn { client: dies, serial: 1, leftovers: vec![leftover], used: vec![] };
+        MasterRequest::HandOn { client: dies, serial: 1, orphans: vec![orphan], used: vec![] };
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
     world.recoveries_fail = true;
     world.ask(MasterRequest::Abandon { client: dies });
-    let take = || MasterRequest::TakeLeftover {
+    let take = || MasterRequest::TakeOrphan {
         client,
         turn: 0,
         adopted: vec![],
@@ -433,11 +432,11 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
         full: false,
         view: number,
     };
-    assert_eq!(world.ask(take()), Some(NO_LEFTOVER));
+    assert_eq!(world.ask(take()), Some(NO_ORPHAN));
     assert!(matches!(world.ask(hand_on), Some(MasterReply::Refused { .. })));
     world.recoveries_fail = false;
     world.until("the recovery", World::is_whole);
-    let left = MasterReply::Leftover { leftover: Some(leftover), owner_lives: false };
+    let left = MasterReply::Orphan { orphan: Some(orphan), owner_lives: false };
     assert_eq!(world.ask(take()), Some(left));
 }
 

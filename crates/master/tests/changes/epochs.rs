@@ -1,7 +1,7 @@
-//! Before which epoch nothing runs any more: what sessions that are given up hold back, and jobs, those of
+//! Before which epoch nothing runs any more: what sessions that have expired hold back, and jobs, those of
 //! which something may still execute, and those of an earlier master.
 
-use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse};
+use fusee_control::master::{Epochs, MasterReply, MasterRequest, SessionHeartbeat};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::ClientId;
 
@@ -25,24 +25,24 @@ impl Sessions {
 
     /// All say that they act by the newest view and in the newest epoch, and somebody waits for later ones.
     fn renew(&mut self) {
-        let acts_by = self.world.view().number;
-        let acts_in = self.epochs.newest;
-        let pulse = |client: &ClientId| Pulse {
+        let pinned_by = self.world.view().number;
+        let pinned_in = self.epochs.newest;
+        let heartbeat = |client: &ClientId| SessionHeartbeat {
             client: *client,
-            acts_by,
-            acts_in,
-            frees_in: acts_in,
-            has_stopped: false,
+            pinned_by,
+            pinned_in,
+            frees_in: pinned_in,
+            has_suspended: false,
             damage: Damage::default(),
             stirs: true,
         };
-        let sessions = self.clients.iter().map(pulse).collect();
+        let sessions = self.clients.iter().map(heartbeat).collect();
         let known = Epochs::default();
         let request =
-            MasterRequest::Renew { sessions, newer_than: 0, known, reclaims: true, heeded: 0 };
+            MasterRequest::Heartbeat { sessions, newer_than: 0, known, reclaims: true, acked: 0 };
         let token = self.world.send(1, request);
         match self.world.replies.remove(&token) {
-            Some(MasterReply::Renewed { epochs, .. }) => self.epochs = epochs,
+            Some(MasterReply::Heartbeat { epochs, .. }) => self.epochs = epochs,
             other => panic!("the whole view is always news: {other:?}"),
         }
         self.world.step();

@@ -87,7 +87,7 @@ fn a_session_that_was_heard_a_moment_ago_is_waited_for() {
     world.feed(Event::ConnectionClosed { connection: 2 });
     world.kill(1);
     world.pass(LEASE_MS / 2);
-    assert_eq!(world.status().given_up_sessions, 1, "{:#?}", world.log);
+    assert_eq!(world.status().expired_sessions, 1, "{:#?}", world.log);
     assert_eq!(stage(&world), Some(Stage::Frozen), "{:#?}", world.log);
     world.until("redundancy", World::is_whole);
     assert!(frozen_ms(&mut world, MnId(1)) > LEASE_MS / 2);

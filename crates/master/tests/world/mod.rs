@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use fusee_control::master::{Epochs, MasterReply, MasterRequest, Pulse, Status};
+use fusee_control::master::{Epochs, MasterReply, MasterRequest, SessionHeartbeat, Status};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
 use fusee_control::rpc::Caller;
 use fusee_core::layout::{PoolHeader, first_extent};
@@ -83,7 +83,7 @@ pub struct Follower {
     pub follows: bool,
     pub expelled: bool,
     /// The last call for memory that it has heard.
-    pub heeded: u64,
+    pub acked: u64,
     /// Whether it does something by which memory may become free.
     pub stirs: bool,
     asking: Option<u64>,
@@ -425,7 +425,7 @@ impl World {
             renews,
             follows,
             expelled,
-            heeded: 0,
+            acked: 0,
             stirs: true,
             asking: None,
         });
@@ -492,24 +492,24 @@ impl World {
         if !session.renews || session.expelled {
             return;
         }
-        let (client, acts_by) = (session.client, session.view);
-        let acts_by = if session.follows { acts_by } else { 1 };
-        let has_stopped = !session.follows;
-        let pulse = Pulse {
+        let (client, pinned_by) = (session.client, session.view);
+        let pinned_by = if session.follows { pinned_by } else { 1 };
+        let has_suspended = !session.follows;
+        let heartbeat = SessionHeartbeat {
             client,
-            acts_by,
-            acts_in: 0,
+            pinned_by,
+            pinned_in: 0,
             frees_in: 0,
-            has_stopped,
+            has_suspended,
             damage: Damage::default(),
             stirs: session.stirs,
         };
-        let request = MasterRequest::Renew {
-            sessions: vec![pulse],
+        let request = MasterRequest::Heartbeat {
+            sessions: vec![heartbeat],
             newer_than: session.view,
             known: Epochs::default(),
             reclaims: false,
-            heeded: session.heeded,
+            acked: session.acked,
         };
         let (asking, crashes) = (session.asking, self.crashes);
         let token = asking.unwrap_or_else(|| self.send(at as u64 + 1, request));
@@ -517,8 +517,8 @@ impl World {
         let session = &mut self.sessions[at];
         session.asking = None;
         match reply {
-            Some(MasterReply::Renewed { view, expelled, short, .. }) => {
-                session.heeded = if short == 0 { session.heeded } else { short };
+            Some(MasterReply::Heartbeat { view, expelled, short, .. }) => {
+                session.acked = if short == 0 { session.acked } else { short };
                 session.expelled = expelled.contains(&client);
                 session.view = view.map_or(session.view, |view| view.number());
             }
@@ -551,7 +551,7 @@ impl World {
         let status = self.status();
         let stable = status.view.is_some_and(|view| view.change.is_none());
         let whole = status.missing_replicas == 0 && !status.rebalancing;
-        stable && status.given_up_sessions == 0 && whole
+        stable && status.expired_sessions == 0 && whole
     }
 
     pub fn view(&self) -> View {

@@ -37,7 +37,7 @@ impl Entries {
     pub fn new(network: &Network, view: &View) -> Entries {
         let mut entries = Entries { view: Some(view.clone()), ..Entries::default() };
         // Where the primary is lost there is nothing to hold a backup to, until the switch.
-        for slot in all_slots(view).filter(|slot| !view.is_headless(slot.subtable)) {
+        for slot in all_slots(view).filter(|slot| !view.is_without_primary(slot.subtable)) {
             let primary = view.slot_on_primary(slot);
             if !network.has(primary.node) {
                 continue;
@@ -118,7 +118,7 @@ impl Entries {
         let bytes = view.geometry.subtable_bytes();
         view.subtables.iter().zip(0u32..).find_map(|(subtable, number)| {
             let primary = subtable.primary();
-            if view.is_headless(number) {
+            if view.is_without_primary(number) {
                 return None;
             }
             let at = place.offset.checked_sub(primary.offset)?;

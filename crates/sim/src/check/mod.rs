@@ -2,7 +2,7 @@
 //! them knows which faults were injected.
 
 pub(crate) mod entries;
-mod rest;
+mod quiescence;
 pub(crate) mod reuse;
 
-pub use rest::{at_rest, nothing_is_lost, replicas_agree};
+pub use quiescence::{nothing_is_lost, quiescent, replicas_agree};

@@ -1,10 +1,10 @@
-//! At the moment of reuse: no operation runs that could know what was there before.
+//! At the local epoch of reuse: no operation runs that could know what was there before.
 //!
 //! An object may be written over when every operation and every job of the master has ended that
 //! had begun before the last slot gave its word up, on any replica: these are all that can know it.
 //! A block that was overwritten by zeros may be used again when all have ended that had begun
 //! before that, unless nothing was written there since there were zeros: nobody can know anything
-//! of it. Nobody has to guess when the product thinks that an object is free: the words in the
+//! of it. Nobody has to ask when the product thinks that an object is free: the words in the
 //! index say it, and the WRITEs to objects say when one is used again.
 //!
 //! A session that is dead runs until it is recovered. A job that failed counts as ended here, though its
@@ -54,7 +54,7 @@ pub(crate) struct Reuse {
     stood: BTreeMap<Identity, u64>,
     /// Grows with everything that happens here.
     clock: u64,
-    /// By session or job, and by what it calls the moment: when its operations began, in order.
+    /// By session or job, and by what it calls the local epoch: when its operations began, in order.
     running: BTreeMap<ClientId, BTreeMap<u64, Vec<u64>>>,
     /// Sessions that are recovered: what they still do has no effect.
     recovered: BTreeSet<ClientId>,
@@ -88,8 +88,6 @@ impl Reuse {
         let Some(identity) = Object::header_identity(header) else { return };
         let epoch = self.epoch;
         let at = Address::new(address);
-        let replicas = self.places_of(at);
-        let stands = || replicas.iter().any(|at| memory.identity_at(*at) == Some(identity));
         let Some(generation) = identity.generation_at(at) else { return };
         let crc = header.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
         let life = Life { identity, crc, since: epoch };
@@ -97,7 +95,7 @@ impl Reuse {
             if known.identity == identity {
                 // What came to nodes alone that are lost is forgotten.
                 assert!(
-                    known.crc == crc || !stands(),
+                    known.crc == crc || !self.stands(identity, at, memory),
                     "{who} writes another object to {at} with generation {generation}"
                 );
                 self.lives.insert(address, Life { since: known.since, ..life });
@@ -107,7 +105,9 @@ impl Reuse {
                 known.since < epoch || epoch == 0,
                 "{who} uses {at} twice in epoch {epoch}, with generation {generation} now"
             );
-            self.has_stood(known.identity);
+            if self.stands(known.identity, at, memory) {
+                self.has_stood(known.identity);
+            }
         }
         let stood = self.stood.get(&identity).copied();
         assert!(
@@ -118,6 +118,12 @@ impl Reuse {
         let bit = self.free_bit(at).and_then(|(word, bits)| Some(memory.number_at(word)? & bits));
         assert!(bit.is_none_or(|bit| bit == 0), "{who} writes {at}, which is marked as free");
         self.lives.insert(address, life);
+    }
+
+    /// Whether an identity stands in an object. What came to nodes alone that are lost does not: nobody
+    /// knows it, or it would have come to the others.
+    fn stands(&self, identity: Identity, at: Address, memory: &Network) -> bool {
+        self.places_of(at).iter().any(|at| memory.identity_at(*at) == Some(identity))
     }
 
     /// The word of a free bitmap that has an object's bit, on the primary, and the bit.
@@ -134,18 +140,18 @@ impl Reuse {
     }
 
     /// An operation begins to act.
-    pub fn began(&mut self, client: ClientId, moment: u64) {
+    pub fn began(&mut self, client: ClientId, local_epoch: u64) {
         if !self.recovered.contains(&client) {
             let now = self.tick();
-            self.running.entry(client).or_default().entry(moment).or_default().push(now);
+            self.running.entry(client).or_default().entry(local_epoch).or_default().push(now);
         }
     }
 
-    /// One of those that began in this moment has ended. Which one is not known: the oldest, so that
+    /// One of those that began in this local epoch has ended. Which one is not known: the oldest, so that
     /// nobody is taken to run who does not.
-    pub fn ended(&mut self, client: ClientId, moment: u64) {
+    pub fn ended(&mut self, client: ClientId, local_epoch: u64) {
         let Some(running) = self.running.get_mut(&client) else { return };
-        if let Some(since) = running.get_mut(&moment).filter(|since| !since.is_empty()) {
+        if let Some(since) = running.get_mut(&local_epoch).filter(|since| !since.is_empty()) {
             since.remove(0);
         }
     }
@@ -205,7 +211,8 @@ impl Reuse {
             let now = self.tick();
             let ended: Vec<u64> = self.lives.range(zeros.clone()).map(|(at, _)| *at).collect();
             for at in ended {
-                if let Some(life) = self.lives.remove(&at) {
+                let Some(life) = self.lives.remove(&at) else { continue };
+                if self.stands(life.identity, Address::new(at), memory) {
                     self.has_stood(life.identity);
                 }
             }

@@ -58,7 +58,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
             &scenarios::MIXED
         }
         PrefixReadEarly => &scenarios::EARLY_PREFIX,
-        LoserIgnoresNewView | StoppedIsForgotten | LooksBeforeTheSwitch => &scenarios::NODE_LOSS,
+        LoserIgnoresNewView | SuspendedIsForgotten | LooksBeforeTheSwitch => &scenarios::NODE_LOSS,
         WritesBesideLostReplicas => &scenarios::LOST_REPLICA,
         StopsInDoubt => &scenarios::IN_DOUBT,
         ReadsBackupsWhileFrozen => &scenarios::CUT_OFF_PRIMARY,
@@ -69,23 +69,23 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         NewRegionLedAtOnce => &scenarios::TIMED_ELASTIC,
         ReusedAtOnce | ComparedIsNotSettled | WaitsWhileItActs => &scenarios::REUSE,
         MarksBeforeTheLook => &scenarios::EARLY_MARK,
-        GenerationStays | LearnsFromOneReplica => &scenarios::GUESS_REUSE,
+        GenerationStays | LearnsFromOneReplica => &scenarios::SPECULATION_REUSE,
         WritesWhileFrozen | ChangeDoesNotWait | SwitchDoesNotWait | LoserFreesAtOnce
         | ClearsPrimaryFirst => &scenarios::SPLITS,
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
         ReadsUnheard | HalfVouches | OldAskVouches | SilentNodesVouch | ManyReadUnheard
         | WritesAnswerUnheard => &scenarios::UNHEARD,
         BarsOnHalf | BarsDoNotWait | LeasesWithoutContact | BarredIsVouchedFor | LosersDoNotAsk
-        | StoppedLoserEnds | BarsFallEarly | BesideAsksNobody | LostBarsForgotten => {
+        | SuspendedLoserEnds | BarsFallEarly | BesideAsksNobody | LostBarsForgotten => {
             &scenarios::BARS
         }
-        GuessCasesBeforeItWrites
+        SpeculationCasesBeforeItWrites
         | RecoveryWalksOneReplica
         | RecoveryDoesNotComplete
-        | StaleGuessLoses => &scenarios::GUESS_CRASH,
-        SettlingDoesNotComplete | GuessesAnywhere => &scenarios::GUESS_INDEX_LOSS,
-        RegionsCopiedIncomplete => &scenarios::GUESS_HALF_MOVED,
-        GuessesByOldHints => &scenarios::GUESS_RECURS,
+        | StaleSpeculationLoses => &scenarios::SPECULATION_CRASH,
+        SettlingDoesNotComplete | SpeculationsAnywhere => &scenarios::SPECULATION_INDEX_LOSS,
+        RegionsCopiedIncomplete => &scenarios::SPECULATION_HALF_MOVED,
+        SpeculationsByOldHints => &scenarios::SPECULATION_RECURS,
         DamagedIsAnotherKeys | OtherKeyByItsStart | DamageStays => &scenarios::DAMAGE,
         SplitTrustsOneReplica | SplitReadsOnce => &scenarios::DAMAGED_SPLITS,
         CopiesDamage => &scenarios::DAMAGED_MOVES,
@@ -98,7 +98,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         AnotherBitmapUnnoticed => &scenarios::LEFT_MARKS,
         MarksOfAnotherBitmap => &scenarios::SEEN_ELSEWHERE,
         MarksHalfWay | LateVerbsNotAwaited => &scenarios::LATE_MARK,
-        AsksWithoutActing => &scenarios::BESIDE_A_WRITE,
+        AsksUnpinned => &scenarios::BESIDE_A_WRITE,
         RepairNotAwaited => &scenarios::LATE_REPAIR,
         RepairsUncommitted => &scenarios::HALF_WRITTEN,
         GivenBackAtOnce => &scenarios::GIVEN_BACK,
@@ -108,7 +108,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         TornObjectsAreNew => &scenarios::TIMED_REUSE,
         MarksInUse => &scenarios::LEAVES,
         ZerosAreNew => &scenarios::ZEROS,
-        RestsUnread => &scenarios::UNREAD,
+        SealsUnread => &scenarios::UNREAD,
         CopiesNoOwners => &scenarios::TIMED_ELASTIC,
         EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,
     }

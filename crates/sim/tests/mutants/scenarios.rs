@@ -7,8 +7,8 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    bars, changes, failures, guesses, in_doubt, late_repairs, reuse, scenarios, scripted, scrub,
-    steered, steered_changes, steered_recovery, steered_reuse, unheard,
+    bars, changes, failures, in_doubt, late_repairs, reuse, scenarios, scripted, scrub,
+    speculations, steered, steered_changes, steered_recovery, steered_reuse, unheard,
 };
 
 /// A family of runs, one per seed.
@@ -37,8 +37,8 @@ pub const EARLY_LOOK: Scenario = named("early look", |seed| {
 pub const FREED_SLOT: Scenario = named("freed slot", |seed| {
     steered::freed_slot(seed);
 });
-pub const GUESSED_ENTRY: Scenario = named("guessed entry", |seed| {
-    steered::guessed_entry(seed);
+pub const SPECULATED_ENTRY: Scenario = named("guessed entry", |seed| {
+    steered::speculated_entry(seed);
 });
 pub const EARLY_PREFIX: Scenario = named("early prefix", |seed| {
     steered::early_prefix(seed);
@@ -103,32 +103,32 @@ pub const LATE_REPAIRS: Scenario = named("late repairs", |seed| {
     late_repairs::late_repairs(seed);
 });
 
-pub const GUESS_CRASH: Scenario = named("guess crash", |seed| {
-    guesses::crash(seed);
+pub const SPECULATION_CRASH: Scenario = named("guess crash", |seed| {
+    speculations::crash(seed);
 });
 
-pub const GUESS_INDEX_LOSS: Scenario = named("guess index", |seed| {
-    guesses::index_loss(seed);
+pub const SPECULATION_INDEX_LOSS: Scenario = named("guess index", |seed| {
+    speculations::index_loss(seed);
 });
 
-pub const GUESS_LOSS: Scenario = named("guess loss", |seed| {
-    guesses::loss(seed);
+pub const SPECULATION_LOSS: Scenario = named("guess loss", |seed| {
+    speculations::loss(seed);
 });
 
-pub const GUESS_MOVES: Scenario = named("guess moves", |seed| {
-    guesses::moves(seed);
+pub const SPECULATION_MOVES: Scenario = named("guess moves", |seed| {
+    speculations::moves(seed);
 });
 
-pub const GUESS_REUSE: Scenario = named("guess reuse", |seed| {
-    guesses::used_again(seed);
+pub const SPECULATION_REUSE: Scenario = named("guess reuse", |seed| {
+    speculations::used_again(seed);
 });
 
-pub const GUESS_RECURS: Scenario = named("guess recurs", |seed| {
-    guesses::recurring_word(seed);
+pub const SPECULATION_RECURS: Scenario = named("guess recurs", |seed| {
+    speculations::recurring_word(seed);
 });
 
-pub const GUESS_HALF_MOVED: Scenario = named("half moved", |seed| {
-    guesses::half_moved(seed);
+pub const SPECULATION_HALF_MOVED: Scenario = named("half moved", |seed| {
+    speculations::half_moved(seed);
 });
 
 pub const LEFT_MARKS: Scenario = named("left marks", scripted::marks::left_behind);
@@ -137,15 +137,15 @@ pub const LATE_MARK: Scenario = named("late mark", scripted::marks::late_mark);
 pub const BESIDE_A_WRITE: Scenario = named("beside a write", scripted::doubts::beside_a_write);
 pub const LOST_WORD: Scenario = named("lost word", scripted::doubts::lost_word);
 pub const LATE_REPAIR: Scenario = named("late repair", scripted::doubts::late_repair);
-pub const HALF_WRITTEN: Scenario = named("half written", scripted::guesses::half_written);
+pub const HALF_WRITTEN: Scenario = named("half written", scripted::speculations::half_written);
 pub const GIVEN_BACK: Scenario = named("given back", scripted::generations::given_back);
 pub const EMPTIED: Scenario = named("emptied", scripted::generations::emptied);
 pub const LAGGARD: Scenario = named("laggard", scripted::generations::laggard);
 pub const DIES_EMPTY: Scenario = named("dies empty", scripted::generations::dies_when_it_is_empty);
 
-pub const LEAVES: Scenario = named("leaves", scripted::rests::leaves);
-pub const ZEROS: Scenario = named("zeros", scripted::rests::zeros);
-pub const UNREAD: Scenario = named("unread", scripted::rests::unread);
+pub const LEAVES: Scenario = named("leaves", scripted::seals::leaves);
+pub const ZEROS: Scenario = named("zeros", scripted::seals::zeros);
+pub const UNREAD: Scenario = named("unread", scripted::seals::unread);
 
 pub const DAMAGE: Scenario = named("damage", scenarios::damage);
 
@@ -189,14 +189,14 @@ pub const STEPWISE: [&Scenario; 46] = [
     &DAMAGED_SPLITS,
     &DAMAGED_MOVES,
     &UNHEARD,
-    &GUESSED_ENTRY,
-    &GUESS_HALF_MOVED,
-    &GUESS_CRASH,
-    &GUESS_INDEX_LOSS,
-    &GUESS_LOSS,
-    &GUESS_MOVES,
-    &GUESS_REUSE,
-    &GUESS_RECURS,
+    &SPECULATED_ENTRY,
+    &SPECULATION_HALF_MOVED,
+    &SPECULATION_CRASH,
+    &SPECULATION_INDEX_LOSS,
+    &SPECULATION_LOSS,
+    &SPECULATION_MOVES,
+    &SPECULATION_REUSE,
+    &SPECULATION_RECURS,
     &NODE_LOSS,
     &SPLITS,
     &MOVES,

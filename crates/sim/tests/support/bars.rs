@@ -363,7 +363,7 @@ fn bars_stand_until_all_is_settled(seed: u64) {
                     let stand = NodeRequest::StandAt { cluster: next.cluster, view: next.number };
                     cluster.peek_node(member.node, stand);
                 }
-                c.gate().publish(&next.into());
+                c.gate().publish_view(&next.into());
                 let found = read(&c).await;
                 assert!(found.is_err(), "{found:?} after the new value");
             })
@@ -415,7 +415,7 @@ fn lost_members_have_barred(seed: u64) {
                 scene.cut(&r);
                 assert!(is(&read(&r).await, NEW));
                 let next = cluster.view().without(&rest[1..]).unwrap();
-                c.gate().publish(&next.into());
+                c.gate().publish_view(&next.into());
                 let found = read(&c).await;
                 assert!(!is(&found, OLD), "{found:?} after the new value");
             })

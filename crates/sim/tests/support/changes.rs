@@ -156,7 +156,7 @@ pub fn cut_off_primary(seed: u64) -> Events {
         let Ok(view) = now.without(&[lost]) else { return leader.is_done.set(true) };
         idle(run.rng.below(40)).await;
         run.cluster.stop_watching();
-        early.session.gate().publish(&Arc::new(view.clone()));
+        early.session.gate().publish_view(&Arc::new(view.clone()));
         idle(run.rng.below(200)).await;
         leader.finish(view).await;
     });
@@ -286,7 +286,7 @@ impl Leader<'_> {
             }
             Stage::Transforming => {
                 self.gates().for_each(|gate| {
-                    run.count(|e| e.stopped += u64::from(gate.pulse().has_stopped));
+                    run.count(|e| e.stopped += u64::from(gate.heartbeat().has_suspended));
                 });
                 self.transform(&view).await;
             }
@@ -340,7 +340,7 @@ impl Leader<'_> {
         let longest = if view.leaving().next().is_some() { 400 } else { 40 };
         for (client, _) in self.clients {
             idle(self.run.rng.below(longest)).await;
-            client.session.gate().publish(&view);
+            client.session.gate().publish_view(&view);
         }
     }
 

@@ -14,14 +14,14 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use fusee_control::master::{Leftover, MasterReply, MasterRequest};
+use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_control::node::BlockId;
 use fusee_core::recovery::{BlockReport, Report, recover};
 use fusee_core::repair::transform;
-use fusee_core::slab::Rest;
+use fusee_core::slab::Remainder;
 use fusee_core::stats::OpKind::{self, Delete, Insert, Search, SearchMany, Update, Upsert};
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_sim::check::{at_rest, replicas_agree};
+use fusee_sim::check::{quiescent, replicas_agree};
 use fusee_sim::{Client, Cluster, ClusterOptions, Rng, Stepper};
 
 use super::crash::{Life, cut_off, idle};
@@ -62,8 +62,8 @@ pub struct Events {
     pub writes_now: u64,
     /// Writes that took the start of an object on another node than the slot for a proof.
     pub proofs_across_nodes: u64,
-    /// Writes that began with a guess.
-    pub guesses: u64,
+    /// Writes that began with a speculative write.
+    pub speculations: u64,
     /// Entries that moved when a subtable was split, and replicas that moved.
     pub moved: u64,
     /// Words of live objects that were damaged.
@@ -84,7 +84,7 @@ impl Events {
         self.stopped += other.stopped;
         self.moved += other.moved;
         self.damaged += other.damaged;
-        self.guesses += other.guesses;
+        self.speculations += other.speculations;
         self.searches_now += other.searches_now;
         self.writes_now += other.writes_now;
         self.proofs_across_nodes += other.proofs_across_nodes;
@@ -177,7 +177,7 @@ pub struct Run {
     /// All that there have been.
     clients: RefCell<Vec<ClientId>>,
     /// What they have left of their blocks.
-    leftovers: RefCell<BTreeMap<BlockId, Leftover>>,
+    orphans: RefCell<BTreeMap<BlockId, Orphan>>,
     pub events: Cell<Events>,
 }
 
@@ -214,7 +214,7 @@ impl Run {
             workload,
             keys: n,
             clients: RefCell::default(),
-            leftovers: RefCell::default(),
+            orphans: RefCell::default(),
             events: Cell::default(),
         }
     }
@@ -345,15 +345,15 @@ impl Run {
     /// What a dead client has not used of its blocks goes to the master, for others.
     pub fn hand_on(&self, client: ClientId, report: &Report) {
         let geometry = self.cluster.view().geometry;
-        let leftover = |block: &BlockReport| {
-            let Rest { block, class, first, marked } = block.rest(geometry.block_bytes)?;
+        let orphan = |block: &BlockReport| {
+            let Remainder { block, class, first, marked } = block.rest(geometry.block_bytes)?;
             let (region, block) = geometry.block_at(block)?;
             let block = BlockId { region, block };
-            Some(Leftover { block, owner: client, class, first, marked })
+            Some(Orphan { block, owner: client, class, first, marked })
         };
-        let leftovers: Vec<_> = report.blocks.iter().filter_map(leftover).collect();
-        self.count(|e| e.handed_on += leftovers.len() as u64);
-        self.close(client, leftovers);
+        let orphans: Vec<_> = report.blocks.iter().filter_map(orphan).collect();
+        self.count(|e| e.handed_on += orphans.len() as u64);
+        self.close(client, orphans);
     }
 
     /// A client that lives ends its session.
@@ -362,7 +362,7 @@ impl Run {
         let store = client.session.store();
         assert!(!store.needs_recovery(), "it has left nothing half-way");
         match leaving {
-            Some(leaving) => self.close(leaving.client, leaving.leftovers),
+            Some(leaving) => self.close(leaving.client, leaving.orphans),
             // It may have blocks of which it does not know.
             None => {
                 let report = self.alone(self.recover(store.client()));
@@ -372,9 +372,9 @@ impl Run {
         }
     }
 
-    fn close(&self, client: ClientId, leftovers: Vec<Leftover>) {
-        self.leftovers.borrow_mut().extend(leftovers.iter().map(|left| (left.block, *left)));
-        let answer = self.cluster.peek_master(MasterRequest::Close { client, leftovers });
+    fn close(&self, client: ClientId, orphans: Vec<Orphan>) {
+        self.orphans.borrow_mut().extend(orphans.iter().map(|left| (left.block, *left)));
+        let answer = self.cluster.peek_master(MasterRequest::Close { client, orphans });
         assert_eq!(answer, Some(MasterReply::Done));
     }
 
@@ -436,7 +436,7 @@ impl Run {
         });
         self.leave(&store);
         self.workload.assert_linearizable();
-        at_rest(&self.cluster, &self.leftovers.borrow());
+        quiescent(&self.cluster, &self.orphans.borrow());
         let (reused, out_of_memory) = (self.workload.reused(), self.workload.out_of_memory());
         self.count(|e| (e.reused, e.out_of_memory) = (reused, out_of_memory));
         let counts = self.cluster.sim().counts();
@@ -444,7 +444,7 @@ impl Run {
             e.searches_now = counts.searches_now.get();
             e.writes_now = counts.writes_now.get();
             e.proofs_across_nodes = counts.proofs_across_nodes.get();
-            e.guesses = counts.guesses.get();
+            e.speculations = counts.speculations.get();
         });
         self.events.get()
     }

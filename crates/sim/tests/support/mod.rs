@@ -15,7 +15,6 @@ pub mod bars;
 pub mod changes;
 pub mod crash;
 pub mod failures;
-pub mod guesses;
 pub mod in_doubt;
 pub mod late_repairs;
 pub mod refill;
@@ -23,6 +22,7 @@ pub mod reuse;
 pub mod scenarios;
 pub mod scripted;
 pub mod scrub;
+pub mod speculations;
 pub mod steered;
 pub mod steered_changes;
 pub mod steered_recovery;
@@ -156,7 +156,7 @@ pub fn forget(cluster: &Cluster, lost: MnId) {
         *subtable = Subtable::new(subtable.local_depth, left(subtable.replicas()));
     }
     for region in &mut view.regions {
-        *region = Region::replicated(left(region.places()), region.led_since());
+        *region = Region::replicated(left(region.places()), region.primary_since());
     }
     view.check().expect("every subtable and region has a replica left");
     cluster.set_view(view);

@@ -90,7 +90,7 @@ async fn put_right(cluster: &Cluster) {
     let begun = cluster.sim().now();
     loop {
         if let Some(MasterReply::Status(status)) = cluster.peek_master(MasterRequest::Status)
-            && status.open_sessions + status.given_up_sessions == 0
+            && status.open_sessions + status.expired_sessions == 0
         {
             return;
         }

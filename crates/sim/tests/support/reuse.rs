@@ -123,11 +123,12 @@ impl<'r> Epochs<'r> {
                     client.session.gate().publish_epoch(newest);
                 }
             }
-            let in_newest = |gate: &Gate| gate.pulse().acts_in >= newest;
+            let in_newest = |gate: &Gate| gate.heartbeat().pinned_in >= newest;
             while !self.is_done.get() && !self.gates().all(in_newest) {
                 idle(1).await;
             }
-            let frees_in = self.gates().map(|gate| gate.pulse().frees_in).min().unwrap_or(newest);
+            let frees_in =
+                self.gates().map(|gate| gate.heartbeat().frees_in).min().unwrap_or(newest);
             let settled = asked.iter().take_while(|epoch| **epoch < frees_in).count() as u64;
             for gate in self.gates() {
                 gate.questions.tell_passed(asked.len() as u64, settled);

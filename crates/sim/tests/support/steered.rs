@@ -166,10 +166,10 @@ pub fn freed_slot(seed: u64) -> bool {
 /// What a look sees on a backup may lead to an object that is complete on that node only.
 ///
 /// D is about to insert a key; the slot of its first choice is taken by a key that is gone when A
-/// inserts D's key there. A updates it by a guess, of which nothing comes to the primary's node:
+/// inserts D's key there. A updates it by a speculative write, of which nothing comes to the primary's node:
 /// the link is held. D, who goes for another slot, sees A's word on the first backup. On the other
 /// node the object is not there, and would be taken for another key's.
-pub fn guessed_entry(seed: u64) -> bool {
+pub fn speculated_entry(seed: u64) -> bool {
     let (slot, [gone, _]) = rivals();
     let replicas =
         ClusterOptions { index_replicas: 2, data_replicas: 2, ..ClusterOptions::default() };
@@ -280,7 +280,7 @@ pub fn early_prefix(seed: u64) -> bool {
     };
     let hint = {
         let (rng, _cluster, [writer, _], keys) = prepared();
-        alone(&rng, writer.insert(&keys[1], b"value")).unwrap().place.unwrap().doubted()
+        alone(&rng, writer.insert(&keys[1], b"value")).unwrap().place.unwrap().uncertain()
     };
 
     let (rng, cluster, [writer, other], keys) = prepared();
@@ -304,7 +304,7 @@ pub fn early_prefix(seed: u64) -> bool {
     let mut stepper = Stepper::new(&rng);
     stepper.spawn(async {
         let written = writer.insert(&keys[1], b"value").await;
-        let place = written.unwrap().place.map(|place| place.doubted());
+        let place = written.unwrap().place.map(|place| place.uncertain());
         assert_eq!(place, Some(hint), "as it went before");
         network.release(other.client(), slot.node);
     });

@@ -117,7 +117,7 @@ pub fn left_behind(seed: u64) -> Events {
         run.cluster.set_view(view.clone());
         switched.set(true);
         idle(rng.below(20)).await;
-        writer.session.gate().publish(&Arc::new(view.clone()));
+        writer.session.gate().publish_view(&Arc::new(view.clone()));
         idle(rng.below(400)).await;
         leader.finish(view).await;
     });
@@ -155,7 +155,7 @@ pub fn beside_lost_replica(seed: u64) -> bool {
         stepper.spawn(async {
             run.cluster.stop_watching();
             let view = now.without(&[lost]).expect("there is another replica");
-            writer.session.gate().publish(&Arc::new(view.clone()));
+            writer.session.gate().publish_view(&Arc::new(view.clone()));
             run.workload.run(writer, OpKind::Update, 0).await;
         });
         stepper.spawn(async {

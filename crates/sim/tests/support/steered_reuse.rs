@@ -74,7 +74,7 @@ pub fn early_mark(seed: u64) -> bool {
     nodes.iter().for_each(|(node, _)| network.release(owner.client(), *node));
     alone(&rng, looking).expect("there is room");
     // All that belonged to the epoch before has ended; the reader belongs to this one.
-    assert!(gates.iter().all(|gate| gate.pulse().acts_in == 1));
+    assert!(gates.iter().all(|gate| gate.heartbeat().pinned_in == 1));
     gates.iter().for_each(|gate| gate.questions.tell_passed(1, 1));
     for key in [b"f", b"g", b"h", b"i"] {
         alone(&rng, owner.insert(key, &VALUE)).expect("there is room");

@@ -194,7 +194,7 @@ impl Workload {
             0 => *hints.last()?,
             _ => hints[self.rng.below(hints.len())],
         };
-        Some(if by == client { hint } else { hint.doubted() })
+        Some(if by == client { hint } else { hint.uncertain() })
     }
 
     fn now(&self) -> u64 {

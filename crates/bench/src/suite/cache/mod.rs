@@ -1,13 +1,12 @@
 //! `fusee bench cache`: what the threshold of the adaptive index cache does (P Fig. 16).
 //!
-//! A session guesses where a key is, from where it saw it last. If another session has written the key
-//! since, the guess has read an object for nothing; if there is no guess, the key's buckets are read,
-//! and its object after them. So a guess trades bytes for round trips, and the *threshold* says up to
-//! which share of wrong guesses a key is guessed: at 0 one wrong guess bypasses a key, at 1 none does.
-//! Every threshold runs the same operations, on a new cluster inside this process, and so does a run
-//! without a cache. Several sessions write the same keys, most of them a few.
+//! The index cache of a session hints at where a key is, as it was seen last. If another session has
+//! written the key since, the hint is wrong, and an object was read for nothing; without a hint the
+//! key's buckets are read, and its object after them. So a hint trades bytes for round trips, and the
+//! *threshold* says up to which share of wrong hints a key's hint is used: at 0 one wrong hint bypasses
+//! a key, at 1 none does.
 //!
-//! Over shared memory a round trip costs little, so the report counts: phases, bytes and wrong guesses
+//! Over shared memory a round trip costs little, so the report counts: phases, bytes and wrong hints
 //! per operation. Runs with different settings take turns, so that what disturbs the machine disturbs
 //! all alike; of several rounds the medians are told. Every value that is read is checked, and every key
 //! is read back.
@@ -41,7 +40,7 @@ use report::{Found, Measured};
     fusee bench cache --workloads upd100 --thresholds 0,0.5,1,off --fabrics tcp --rounds 5 --json\n\n\
     Exit code 1 if an operation failed, or a key does not hold what was acknowledged.")]
 pub struct Args {
-    /// Shares of wrong guesses above which a key bypasses the cache, 0 to 1, or off: no cache
+    /// Shares of wrong hints above which a key bypasses the cache, 0 to 1, or off: no cache
     #[arg(long, value_delimiter = ',', value_name = "RATIO",
           default_values = ["0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9",
                             "1", "off"])]
@@ -110,7 +109,7 @@ pub struct Args {
 pub enum Threshold {
     /// There is no cache.
     Off,
-    /// Above this share of wrong guesses.
+    /// Above this share of wrong hints.
     Above(f64),
 }
 

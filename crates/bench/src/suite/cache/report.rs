@@ -36,7 +36,7 @@ pub struct Counts {
     verbs_mean: f64,
     /// Bytes moved.
     bytes_mean: f64,
-    /// Objects read for nothing, since the guess was wrong.
+    /// Objects read for nothing, since the hint was wrong.
     wasted_reads_mean: f64,
     /// Operations for which the cache was bypassed.
     bypassed_mean: f64,
@@ -80,7 +80,7 @@ impl Measured {
             bytes_mean: mean(sum(|kind| kind.bytes)),
             wasted_reads_mean: mean(cache.wrong),
             bypassed_mean: mean(cache.bypassed),
-            unknown_mean: mean(cache.accesses - cache.guesses - cache.bypassed),
+            unknown_mean: mean(cache.accesses - cache.hints - cache.bypassed),
         };
         Measured { setting, phase: PhaseReport::new(run, false), counts }
     }

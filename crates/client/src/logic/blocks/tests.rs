@@ -27,7 +27,7 @@ struct Surroundings {
     asked_master: Cell<u32>,
     /// The master says that nobody has memory; but not, on request, what others have left.
     exhausted: Cell<bool>,
-    hides_leftovers: Cell<bool>,
+    hides_orphans: Cell<bool>,
 }
 
 impl Surroundings {
@@ -42,7 +42,7 @@ impl Surroundings {
             has_master: Cell::new(true),
             asked_master: Cell::new(0),
             exhausted: Cell::new(false),
-            hides_leftovers: Cell::new(false),
+            hides_orphans: Cell::new(false),
         })
     }
 }
@@ -110,13 +110,13 @@ impl Environment for Surroundings {
         _: Duration,
     ) -> Result<MasterReply, RpcError> {
         self.asked_master.set(self.asked_master.get() + 1);
-        let takes = matches!(request, MasterRequest::TakeLeftover { .. });
-        match self.has_master.get() && !(takes && self.hides_leftovers.get()) {
+        let takes = matches!(request, MasterRequest::TakeOrphan { .. });
+        match self.has_master.get() && !(takes && self.hides_orphans.get()) {
             true if self.exhausted.get() && !takes => Ok(MasterReply::Exhausted),
             true if matches!(request, MasterRequest::MoreRoom { .. }) => {
                 Ok(MasterReply::Refused { reason: "there is no room".into() })
             }
-            true => Ok(MasterReply::Leftover { leftover: None, owner_lives: false }),
+            true => Ok(MasterReply::Orphan { orphan: None, owner_lives: false }),
             false => Err(RpcError::TimedOut { addr: "master".into() }),
         }
     }
@@ -270,8 +270,8 @@ fn what_is_given_back_is_not_reported_as_taken_over() {
     let class = SizeClass::from_code(1).unwrap();
     let view = view();
     let block = BlockId { region: 0, block: 0 };
-    let leftover = Leftover { block, owner: ClientId(3), class, first: 0, marked: None };
-    let gift = Gift { turn: 5, leftover, owner_lives: false };
+    let orphan = Orphan { block, owner: ClientId(3), class, first: 0, marked: None };
+    let gift = Gift { turn: 5, orphan, owner_lives: false };
     let address = source.left(&gift, &view).address;
     assert_eq!(*source.adopted.borrow(), [(block, 5)]);
     at_once(source.free(address, &view));
@@ -384,7 +384,7 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
 
 /// It would be refused at once, beside what others have left for it.
 #[test]
-fn a_session_that_did_not_hear_of_leftovers_does_not_take_memory_for_exhausted() {
+fn a_session_that_did_not_hear_of_orphans_does_not_take_memory_for_exhausted() {
     let env = Surroundings::new();
     let source = source_of(7, &env);
     let class = SizeClass::from_code(1).unwrap();
@@ -396,9 +396,9 @@ fn a_session_that_did_not_hear_of_leftovers_does_not_take_memory_for_exhausted()
     assert!(!is_exhausted(), "others may have some soon");
     env.exhausted.set(true);
     assert!(is_exhausted());
-    env.hides_leftovers.set(true);
+    env.hides_orphans.set(true);
     assert!(!is_exhausted());
-    env.hides_leftovers.set(false);
+    env.hides_orphans.set(false);
     assert!(is_exhausted());
     source.missed.set(true);
     env.has_master.set(true);

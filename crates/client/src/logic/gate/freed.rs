@@ -15,7 +15,7 @@ const REVOKED: u64 = u64::MAX - 1;
 /// With a moment: what was freed since is being marked.
 const MARKING: u64 = 1 << 63;
 
-/// The moment since which freed objects wait to be marked, `IDLE` or `REVOKED`.
+/// The local epoch since which freed objects wait to be marked, `IDLE` or `REVOKED`.
 #[derive(Debug)]
 pub struct Freed(AtomicU64);
 
@@ -24,7 +24,7 @@ pub struct Freed(AtomicU64);
 pub(super) struct Waits(u64);
 
 impl Waits {
-    /// The moment since which something waits.
+    /// The local epoch since which something waits.
     pub fn since(self) -> Option<u64> {
         (self.0 < REVOKED).then_some(self.0 & !MARKING)
     }
@@ -36,13 +36,13 @@ impl Freed {
     }
 
     /// From the session: since when something waits to be marked.
-    pub fn tell(&self, since: Option<u64>) {
+    pub fn publish(&self, since: Option<u64>) {
         self.0.store(since.unwrap_or(IDLE), SeqCst);
     }
 
-    /// From the session: something was freed by an operation that acts since then. It waits to be marked,
+    /// From the session: something was freed by an operation that is pinned since then. It waits to be marked,
     /// unless what waits was revoked: then all of it is.
-    pub fn tell_older(&self, since: u64) {
+    pub fn publish_older(&self, since: u64) {
         let older = |waits: u64| match waits {
             IDLE => Some(since),
             REVOKED => None,
@@ -52,7 +52,7 @@ impl Freed {
     }
 
     /// To the session: whether what waits may be marked now.
-    pub fn may_mark(&self) -> bool {
+    pub fn may_set_free(&self) -> bool {
         let waits = self.0.load(SeqCst);
         let begun =
             |waits: u64| self.0.compare_exchange(waits, waits | MARKING, SeqCst, SeqCst).is_ok();

@@ -30,7 +30,7 @@ impl Lease {
     }
 
     /// A master has told a lease.
-    pub fn tell(&self, lease: Duration) {
+    pub fn publish(&self, lease: Duration) {
         self.longest_ns.fetch_max(nanos(lease), Relaxed);
     }
 

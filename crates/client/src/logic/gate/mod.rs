@@ -6,14 +6,14 @@
 //! thus acknowledges views and epochs without waking up.
 //!
 //! The gate is made of what the two have to say to each other, each part with its own state:
-//! [`moments`] has views, epochs and operations; [`freed`] what waits to be marked; [`questions`]
+//! [`local_epochs`] has views, epochs and operations; [`freed`] what waits to be marked; [`questions`]
 //! what has passed since; [`offers`] blocks for others; [`lease`] until when the session counts as
 //! heard; [`wakers`] who sleeps. What needs several of them is here: above all the session's
-//! [`Gate::pulse`].
+//! [`Gate::heartbeat`].
 
 mod freed;
 mod lease;
-mod moments;
+mod local_epochs;
 mod offers;
 mod questions;
 mod wakers;
@@ -23,9 +23,9 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::task::Waker;
 use std::time::Duration;
 
-use fusee_control::master::{Leftover, Pulse};
+use fusee_control::master::{Orphan, SessionHeartbeat};
 use fusee_core::change::Stage;
-use fusee_core::host::Acting;
+use fusee_core::host::Pinned;
 use fusee_core::stats::Damage;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
@@ -33,7 +33,7 @@ use futures_util::task::AtomicWaker;
 
 pub use self::freed::Freed;
 pub use self::lease::Lease;
-use self::moments::Moments;
+use self::local_epochs::LocalEpochs;
 pub use self::offers::Offers;
 pub use self::questions::Questions;
 use self::wakers::Wakers;
@@ -46,7 +46,7 @@ const REVOKED_AFTER: u64 = 16;
 #[derive(Debug)]
 pub struct Gate {
     client: ClientId,
-    moments: Moments,
+    local_epochs: LocalEpochs,
     /// What waits to be marked.
     pub freed: Freed,
     /// What has passed.
@@ -67,7 +67,7 @@ impl Gate {
     pub fn new(client: ClientId, view: Arc<View>, epoch: u64) -> Gate {
         Gate {
             client,
-            moments: Moments::new(view, epoch),
+            local_epochs: LocalEpochs::new(view, epoch),
             freed: Freed::new(),
             questions: Questions::new(),
             offers: Offers::default(),
@@ -102,46 +102,46 @@ impl Gate {
 
     /// From the session: since when its operations act.
     #[inline]
-    pub fn tell(&self, acting: Acting) {
-        self.moments.tell(acting);
+    pub fn publish(&self, pinned: Pinned) {
+        self.local_epochs.publish(pinned);
     }
 
-    /// To the session: see [`Epochs::moment`](fusee_core::host::Epochs::moment).
+    /// To the session: see [`Epochs::local_epoch`](fusee_core::host::Epochs::local_epoch).
     #[inline]
-    pub fn moment(&self) -> u64 {
-        self.moments.moment()
+    pub fn local_epoch(&self) -> u64 {
+        self.local_epochs.local_epoch()
     }
 
     /// To the session: the newest view, if it is newer.
     pub fn newer_view(&self, than: u64) -> Option<Arc<View>> {
-        self.moments.has_newer(than).then(|| self.view())
+        self.local_epochs.has_newer(than).then(|| self.view())
     }
 
     /// To the session: waits until there is a newer view, or it is shut out.
     pub async fn news(&self, than: u64) {
-        self.wakers.news(|| self.moments.has_newer(than) || self.is_expelled()).await;
+        self.wakers.news(|| self.local_epochs.has_newer(than) || self.is_expelled()).await;
     }
 
     /// The newest view.
     pub fn view(&self) -> Arc<View> {
-        self.moments.newest().view.clone()
+        self.local_epochs.newest().view.clone()
     }
 
     /// The newest epoch.
     pub fn epoch(&self) -> u64 {
-        self.moments.newest().epoch
+        self.local_epochs.newest().epoch
     }
 
     /// From the keeper: a view has come.
-    pub fn publish(&self, view: &Arc<View>) {
-        if self.moments.publish(view) {
+    pub fn publish_view(&self, view: &Arc<View>) {
+        if self.local_epochs.publish_view(view) {
             self.wakers.wake();
         }
     }
 
     /// From the keeper: an epoch has come.
     pub fn publish_epoch(&self, epoch: u64) {
-        self.moments.publish_epoch(epoch);
+        self.local_epochs.publish_epoch(epoch);
     }
 
     /// From the keeper: the master has shut the session out.
@@ -172,35 +172,35 @@ impl Gate {
 
     /// From the session: these may be handed on, and no others; see
     /// [`Blocks::offer`](fusee_core::host::Blocks::offer).
-    pub fn offer(&self, spare: Vec<Leftover>, surplus: Vec<Leftover>) {
+    pub fn offer(&self, spare: Vec<Orphan>, surplus: Vec<Orphan>) {
         if self.offers.offer(spare, surplus) {
             self.wakers.wake_keeper();
         }
     }
 
     /// To the keeper: what to tell the master.
-    pub fn pulse(&self) -> Pulse {
-        let since = self.moments.since();
+    pub fn heartbeat(&self) -> SessionHeartbeat {
+        let since = self.local_epochs.since();
         // What is freed from now on, by an operation that acts already, is freed since `since`.
         let waits = self.freed.waits();
         let stirs = self.offers.stir(!since.is_idle) || waits.since().is_some();
-        let mut newest = self.moments.newest();
-        let acts = newest.at(since.moment);
+        let mut newest = self.local_epochs.newest();
+        let pinned = newest.at(since.local_epoch);
         let frees_in = match waits.since() {
-            None => acts.epoch,
+            None => pinned.epoch,
             Some(freed) => {
-                let frees_in = newest.at(freed).epoch.min(acts.epoch);
+                let frees_in = newest.at(freed).epoch.min(pinned.epoch);
                 let is_old = frees_in + REVOKED_AFTER < newest.epoch;
-                if is_old && self.freed.revoke(waits) { acts.epoch } else { frees_in }
+                if is_old && self.freed.revoke(waits) { pinned.epoch } else { frees_in }
             }
         };
-        newest.forget_before(since.moment.min(waits.since().unwrap_or(since.moment)));
-        Pulse {
+        newest.forget_before(since.local_epoch.min(waits.since().unwrap_or(since.local_epoch)));
+        SessionHeartbeat {
             client: self.client,
-            acts_by: acts.view,
-            acts_in: acts.epoch,
+            pinned_by: pinned.view,
+            pinned_in: pinned.epoch,
             frees_in,
-            has_stopped: self.moments.has_stopped(),
+            has_suspended: self.local_epochs.has_suspended(),
             damage: Damage {
                 found: self.damaged.load(Relaxed),
                 repaired: self.repaired.load(Relaxed),
@@ -210,16 +210,16 @@ impl Gate {
     }
 
     /// Whether a session that says this has done all that a view asks of it.
-    pub fn acknowledged(pulse: &Pulse, view: &View) -> bool {
+    pub fn acknowledged(heartbeat: &SessionHeartbeat, view: &View) -> bool {
         let looks = view.change.as_ref().is_some_and(|change| change.stage == Stage::Switched);
-        pulse.acts_by >= view.number && !(looks && pulse.has_stopped)
+        heartbeat.pinned_by >= view.number && !(looks && heartbeat.has_suspended)
     }
 
     /// To the keeper: whether the session has done all that the newest view asks of it, and acts in
     /// no older epoch than the newest.
     pub fn acknowledges(&self) -> bool {
-        let pulse = self.pulse();
-        let newest = self.moments.newest();
-        Gate::acknowledged(&pulse, &newest.view) && pulse.acts_in >= newest.epoch
+        let heartbeat = self.heartbeat();
+        let newest = self.local_epochs.newest();
+        Gate::acknowledged(&heartbeat, &newest.view) && heartbeat.pinned_in >= newest.epoch
     }
 }

@@ -6,7 +6,7 @@
 use std::mem;
 use std::sync::PoisonError;
 
-use fusee_control::master::{Leftover, MasterRequest};
+use fusee_control::master::{MasterRequest, Orphan};
 use fusee_control::node::BlockId;
 use fusee_core::verbs::ClientId;
 
@@ -21,9 +21,9 @@ pub struct Offers(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    offered: Vec<Leftover>,
+    offered: Vec<Orphan>,
     /// Those that need not wait until somebody is short: objects in them are in use.
-    surplus: Vec<Leftover>,
+    surplus: Vec<Orphan>,
     /// The master is being told of these.
     batch: Option<Batch>,
     serial: u64,
@@ -40,7 +40,7 @@ struct State {
     /// It has got that since, and the keeper does not know.
     is_due: bool,
     /// The session has blocks that are about to become free.
-    ripens: bool,
+    frees_soon: bool,
 }
 
 /// What a session hands on at a time.
@@ -49,7 +49,7 @@ pub struct Batch {
     /// Grows with every batch.
     pub serial: u64,
     /// The blocks.
-    pub leftovers: Vec<Leftover>,
+    pub orphans: Vec<Orphan>,
     /// In which of them objects are in use.
     pub used: Vec<BlockId>,
 }
@@ -57,8 +57,8 @@ pub struct Batch {
 impl Batch {
     /// What to tell the master.
     pub fn request(self, client: ClientId) -> MasterRequest {
-        let Batch { serial, leftovers, used } = self;
-        MasterRequest::HandOn { client, serial, leftovers, used }
+        let Batch { serial, orphans, used } = self;
+        MasterRequest::HandOn { client, serial, orphans, used }
     }
 }
 
@@ -77,14 +77,14 @@ impl State {
         let parts = if is_new && !mem::take(&mut self.is_active) { 1 } else { PARTS };
         let count = if is_new { self.offered.len().div_ceil(parts) } else { 0 };
         let used: Vec<BlockId> = self.surplus.iter().map(|left| left.block).collect();
-        let leftovers = self.offered.drain(..count).chain(self.surplus.drain(..));
-        let leftovers: Vec<Leftover> = leftovers.collect();
-        if leftovers.is_empty() {
+        let orphans = self.offered.drain(..count).chain(self.surplus.drain(..));
+        let orphans: Vec<Orphan> = orphans.collect();
+        if orphans.is_empty() {
             return;
         }
-        self.gone.extend(leftovers.iter().map(|left| left.block));
+        self.gone.extend(orphans.iter().map(|left| left.block));
         self.serial += 1;
-        self.batch = Some(Batch { serial: self.serial, leftovers, used });
+        self.batch = Some(Batch { serial: self.serial, orphans, used });
     }
 }
 
@@ -95,7 +95,7 @@ impl Offers {
 
     /// From the session: these may be handed on, and no others. A call that came meanwhile gets its part at
     /// once: the session may take the rest back before the keeper looks. Whether the keeper should do so now.
-    pub(super) fn offer(&self, spare: Vec<Leftover>, surplus: Vec<Leftover>) -> bool {
+    pub(super) fn offer(&self, spare: Vec<Orphan>, surplus: Vec<Orphan>) -> bool {
         let mut state = self.state();
         (state.offered, state.surplus, state.is_withheld) = (spare, surplus, false);
         state.is_active = true;
@@ -108,8 +108,8 @@ impl Offers {
     }
 
     /// From the session: whether it has blocks that are about to become free, and are not offered.
-    pub fn tell_ripening(&self, ripens: bool) {
-        self.state().ripens = ripens;
+    pub fn tell_frees_soon(&self, frees_soon: bool) {
+        self.state().frees_soon = frees_soon;
     }
 
     /// From the session: nothing may be handed on any more. To the session: what has been, since it
@@ -137,11 +137,11 @@ impl Offers {
     }
 
     /// To the keeper: whether the session may soon free memory, given that operations of it run.
-    pub(super) fn stir(&self, acts: bool) -> bool {
+    pub(super) fn stir(&self, pinned: bool) -> bool {
         let state = self.state();
-        // Who looks for memory acts by that; it had its chance to offer some, unless it owes it.
-        let acts = if state.is_withheld { state.owed != 0 } else { acts };
-        acts || state.ripens
+        // Who looks for memory is pinned by that; it had its chance to offer some, unless it owes it.
+        let pinned = if state.is_withheld { state.owed != 0 } else { pinned };
+        pinned || state.frees_soon
     }
 
     /// To the keeper: what the master has not been heard to know of.

@@ -30,8 +30,8 @@ fn a_replica_moves_at_the_switch_and_its_room_is_given_back_after_it() {
     let switched = frozen.advanced().advanced();
     switched.check().unwrap();
     assert_eq!(switched.regions[0].places(), [new, view.regions[0].backups()[0]]);
-    assert_eq!(switched.regions[0].led_since(), switched.number, "the bitmaps are others");
-    assert_eq!(switched.regions[1].led_since(), 1);
+    assert_eq!(switched.regions[0].primary_since(), switched.number, "the bitmaps are others");
+    assert_eq!(switched.regions[1].primary_since(), 1);
     assert_eq!(switched.subtables[1].replicas(), [view.subtables[1].primary(), place(2, 0)]);
     assert!(switched.is_region_frozen(0), "who reads at the old place sees no new object");
     let leaving: Vec<Place> = switched.leaving().map(|(_, place)| place).collect();
@@ -61,8 +61,8 @@ fn what_disagrees_is_settled_where_it_is() {
     switched.check().unwrap();
     assert_eq!(switched.subtables, view.subtables);
     assert_eq!(switched.regions[0].places(), view.regions[0].places());
-    assert_eq!(switched.regions[0].led_since(), switched.number, "the bitmaps are others");
-    assert_eq!(switched.regions[1].led_since(), 1);
+    assert_eq!(switched.regions[0].primary_since(), switched.number, "the bitmaps are others");
+    assert_eq!(switched.regions[1].primary_since(), 1);
     assert!(!switched.is_region_frozen(0), "every replica stays");
     switched.advanced().check().unwrap();
     // A loss begins anew with all of it: the zeros may be there already.
@@ -71,7 +71,7 @@ fn what_disagrees_is_settled_where_it_is() {
     assert_eq!(lost.stage_of(1), Some(Stage::Frozen));
     assert!(lost.is_region_frozen(0));
     let switched = lost.advanced().advanced();
-    assert_eq!(switched.regions[0].led_since(), switched.number, "the bitmaps are others");
+    assert_eq!(switched.regions[0].primary_since(), switched.number, "the bitmaps are others");
 }
 
 #[test]
@@ -117,19 +117,19 @@ fn members_come_and_go_with_nothing_on_them() {
 }
 
 #[test]
-fn a_lost_primary_leaves_a_headless_subtable_until_the_switch() {
+fn a_lost_primary_leaves_a_primaryless_subtable_until_the_switch() {
     let view = small();
     let frozen = view.without(&[MnId(0)]).unwrap();
     frozen.check().unwrap();
     assert_eq!((frozen.number, frozen.members.len()), (2, 1));
     assert_eq!(frozen.stage_of(0), Some(Stage::Frozen));
-    assert!(frozen.is_headless(0) && frozen.is_headless(1));
+    assert!(frozen.is_without_primary(0) && frozen.is_without_primary(1));
     assert!(!frozen.uses(MnId(0)) && frozen.uses(MnId(1)));
     assert!(!frozen.is_region_frozen(0), "objects go to the replica that is left");
     let transforming = frozen.advanced();
     assert_eq!(transforming.stage_of(1), Some(Stage::Transforming));
     let switched = transforming.advanced();
-    assert!(!switched.is_headless(0));
+    assert!(!switched.is_without_primary(0));
     assert_eq!(switched.stage_of(0), Some(Stage::Switched));
     let stable = switched.advanced();
     assert_eq!((stable.number, &stable.change), (5, &None));
@@ -262,7 +262,7 @@ fn a_split_outlives_the_loss_of_a_node() {
     // Lost again, before the moved entries are cleared: that is not forgotten.
     let view = frozen.advanced().advanced().without(&[MnId(1)]).unwrap();
     view.check().unwrap();
-    assert!(view.has_moved_entries() && view.is_headless(2));
+    assert!(view.has_moved_entries() && view.is_without_primary(2));
     // A sibling without a place is none.
     let alone = small().splitting(&[(0, Vec::from([place(1, 1 << 17)]))]);
     let without = alone.without(&[MnId(1)]).unwrap().advanced().advanced();

@@ -80,8 +80,8 @@ pub fn lost_word(seed: u64) {
 /// it acts, so that the object is not used again before.
 pub fn late_repair(seed: u64) {
     let stage = Stage::new(seed);
-    let led_since = stage.cluster.view().regions[0].led_since();
-    let (writer, _) = stage.open(0..1, Some(led_since));
+    let primary_since = stage.cluster.view().regions[0].primary_since();
+    let (writer, _) = stage.open(0..1, Some(primary_since));
     run(writer.insert(b"a", &VALUE)).expect("there is room");
     let view = stage.cluster.view().clone();
     let hint = run(writer.search(b"a", None)).expect("it is there").hint().expect("it is there");

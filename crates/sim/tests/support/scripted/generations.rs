@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use fusee_core::Error;
 use fusee_core::layout::{Address, BlockHeader, BlockShape, Object, SizeClass, Slot};
-use fusee_core::slab::{Rest, WINDOW_EPOCHS};
+use fusee_core::slab::{Remainder, WINDOW_EPOCHS};
 use fusee_core::view::Place;
 
 use super::{Scene, Script, Stage, VALUE, poll_until, run};
@@ -26,9 +26,9 @@ impl Lives {
     /// A session with one block for objects of [`VALUE`], and one for log objects of DELETEs.
     pub fn new(seed: u64) -> Lives {
         let stage = Rc::new(Stage::new(seed));
-        let led_since = Some(stage.cluster.view().regions[0].led_since());
-        let (store, script) = stage.open(0..1, led_since);
-        script.grant(log_class(), block(&stage, 1), led_since);
+        let primary_since = Some(stage.cluster.view().regions[0].primary_since());
+        let (store, script) = stage.open(0..1, primary_since);
+        script.grant(log_class(), block(&stage, 1), primary_since);
         stage.cluster.epoch_begins(script.epoch());
         Lives { stage, store, script }
     }
@@ -183,8 +183,8 @@ pub(super) fn dies_when_empty(lives: Lives) -> Lives {
     let (stage, script) = (&lives.stage, &lives.script);
     let (next, its) = stage.open(0..0, None);
     its.follow(script);
-    let rest = Rest { block: block(stage, 0), class: class(), first: 3, marked: None };
-    its.grant_rest(&rest);
+    let rest = Remainder { block: block(stage, 0), class: class(), first: 3, marked: None };
+    its.grant_remainder(&rest);
     its.grant(log_class(), block(stage, 2), None);
     Lives { stage: stage.clone(), store: next, script: its }
 }

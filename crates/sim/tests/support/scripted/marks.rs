@@ -8,8 +8,8 @@ use super::{Scene, Script, Stage, VALUE, run};
 
 /// Four pairs in two blocks; the first one is replaced, and its object marked. The session has seen that.
 fn prepared(stage: &Stage, before_the_mark: impl FnOnce(&Script)) -> (Scene, Rc<Script>) {
-    let led_since = stage.cluster.view().regions[0].led_since();
-    let (store, script) = stage.open(0..4, Some(led_since));
+    let primary_since = stage.cluster.view().regions[0].primary_since();
+    let (store, script) = stage.open(0..4, Some(primary_since));
     for key in [b"a", b"b", b"c", b"d"] {
         run(store.insert(key, &VALUE)).expect("there is room");
     }

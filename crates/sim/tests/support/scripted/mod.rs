@@ -10,9 +10,9 @@
 
 pub mod doubts;
 pub mod generations;
-pub mod guesses;
 pub mod marks;
-pub mod rests;
+pub mod seals;
+pub mod speculations;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,10 +25,10 @@ use std::task::{Context, Poll, Waker};
 use fusee_core::Store;
 use fusee_core::data::Region;
 use fusee_core::error::Error;
-use fusee_core::host::{Acting, Blocks, Epochs, GiveUp, Granted, Reports, Views, Waiting};
+use fusee_core::host::{Blocks, Epochs, GiveUp, Granted, Pinned, Reports, Views, Waiting};
 use fusee_core::layout::{Address, BlockShape, Object, SizeClass};
 use fusee_core::slab::BlockGrant;
-use fusee_core::slab::Rest;
+use fusee_core::slab::Remainder;
 use fusee_core::stats::Damage;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Verb, VerbError};
 use fusee_core::view::{Geometry, Place, View};
@@ -55,8 +55,8 @@ struct Late {
 /// What the surroundings of a session do.
 pub struct Script {
     view: RefCell<Arc<View>>,
-    moment: Cell<u64>,
-    acting: Cell<Option<u64>>,
+    local_epoch: Cell<u64>,
+    pinned: Cell<Option<u64>>,
     freed: Cell<Option<u64>>,
     /// The name of this moment; marks before these are over.
     mark: Cell<u64>,
@@ -95,7 +95,7 @@ impl Script {
     /// # Panics
     /// If that is not so.
     pub fn pass(&self) {
-        assert_eq!(self.acting.get(), None, "an operation acts");
+        assert_eq!(self.pinned.get(), None, "an operation acts");
         assert_eq!(self.freed.get(), None, "something is not marked");
         self.mark.set(self.mark.get() + 1);
         self.passed.set(self.mark.get());
@@ -109,7 +109,7 @@ impl Script {
 
     /// Whether epochs may pass: nothing runs, and all is marked.
     pub fn is_idle(&self) -> bool {
-        self.acting.get().is_none() && self.freed.get().is_none()
+        self.pinned.get().is_none() && self.freed.get().is_none()
     }
 
     /// Nothing happens any more while the session waits.
@@ -129,8 +129,8 @@ impl Script {
     }
 
     /// The same, of a block that somebody has left.
-    pub fn grant_rest(&self, rest: &Rest) {
-        let Rest { block: address, class, first, marked } = *rest;
+    pub fn grant_remainder(&self, rest: &Remainder) {
+        let Remainder { block: address, class, first, marked } = *rest;
         let grant = BlockGrant { address, class, first, marked, pool_is_empty: false };
         self.grants.borrow_mut().push_back(grant);
     }
@@ -138,7 +138,7 @@ impl Script {
     /// This is the newest view from now on.
     pub fn publish(&self, view: &View) {
         *self.view.borrow_mut() = Arc::new(view.clone());
-        self.moment.set(self.moment.get() + 1);
+        self.local_epoch.set(self.local_epoch.get() + 1);
     }
 
     /// What the session found damaged.
@@ -164,13 +164,13 @@ impl Blocks for Scripted {
         _: bool,
         view: &Arc<View>,
     ) -> Result<Granted, Error> {
-        let acts = self.0.acting.get().is_some();
-        assert!(acts, "who asks for a block by a view does not act: that view may end meanwhile");
+        let pinned = self.0.pinned.get().is_some();
+        assert!(pinned, "who asks for a block by a view does not act: that view may end meanwhile");
         assert_eq!(view.number, self.0.view.borrow().number);
         let mut grants = self.0.grants.borrow_mut();
         let next = grants.pop_front_if(|grant| grant.class == class).or_else(|| {
             let address = self.0.pool.borrow_mut().pop_front()?;
-            let marked = view.region_of(address).map(|(region, _)| region.led_since());
+            let marked = view.region_of(address).map(|(region, _)| region.primary_since());
             Some(BlockGrant { address, class, first: 0, marked, pool_is_empty: false })
         });
         next.map(Granted::Block).ok_or(Error::OutOfMemory)
@@ -188,7 +188,7 @@ impl Blocks for Scripted {
         false
     }
 
-    fn offer(&self, _: Vec<Rest>, _: Vec<Rest>, _: bool) {}
+    fn offer(&self, _: Vec<Remainder>, _: Vec<Remainder>, _: bool) {}
 
     fn take_back(&self) -> Vec<Address> {
         Vec::new()
@@ -219,23 +219,23 @@ impl Views for Scripted {
 }
 
 impl Epochs for Scripted {
-    fn moment(&self) -> u64 {
-        self.0.moment.get()
+    fn local_epoch(&self) -> u64 {
+        self.0.local_epoch.get()
     }
 
-    fn tell(&self, acting: Acting) {
+    fn publish(&self, pinned: Pinned) {
         for late in self.0.late.borrow().iter() {
-            let still = acting.oldest.is_some_and(|oldest| oldest <= late.since);
+            let still = pinned.oldest.is_some_and(|oldest| oldest <= late.since);
             assert!(
                 still,
                 "it does not act any more, and a verb may still execute: {:?}",
                 late.verb
             );
         }
-        self.0.acting.set(acting.oldest);
+        self.0.pinned.set(pinned.oldest);
     }
 
-    fn tell_freed(&self, since: Option<u64>) {
+    fn publish_freed(&self, since: Option<u64>) {
         let late = self.0.late.borrow();
         let mark = late.iter().find(|late| matches!(late.verb.op, Op::Faa { .. }));
         if let Some(mark) = mark.filter(|_| since.is_none_or(|s| Some(s) > self.0.freed.get())) {
@@ -244,12 +244,12 @@ impl Epochs for Scripted {
         self.0.freed.set(since);
     }
 
-    fn tell_older(&self, since: u64) {
+    fn publish_older(&self, since: u64) {
         let waits = self.0.freed.get();
         self.0.freed.set(Some(waits.map_or(since, |waits| waits.min(since))));
     }
 
-    fn may_mark(&self) -> bool {
+    fn may_set_free(&self) -> bool {
         true
     }
 
@@ -291,7 +291,7 @@ impl Fabric for Lossy {
         if !batch.verbs().iter().any(|verb| (self.script.loses.get())(verb)) {
             return self.inner.execute(batch).await;
         }
-        let since = self.script.acting.get().expect("who posts verbs acts");
+        let since = self.script.pinned.get().expect("who posts verbs acts");
         let late = batch.verbs().iter().filter(|verb| !matches!(verb.op, Op::Read { .. }));
         let late = late.map(|verb| {
             let bytes = match verb.op {
@@ -349,8 +349,8 @@ impl Stage {
         let grant =
             |block| BlockGrant { address: address(block), class, first: 0, marked, pool_is_empty };
         let script = Rc::new(Script {
-            moment: Cell::new(0),
-            acting: Cell::new(None),
+            local_epoch: Cell::new(0),
+            pinned: Cell::new(None),
             freed: Cell::new(None),
             mark: Cell::new(1),
             passed: Cell::new(0),
@@ -406,17 +406,17 @@ impl Stage {
 
     /// Whoever goes on with these blocks finds all that is free there, if it is told that it does; and
     /// nothing is free that somebody keeps.
-    pub fn check(&self, rests: &[Rest]) {
+    pub fn check(&self, rests: &[Remainder]) {
         let kept = self.kept();
         let view = self.cluster.view();
-        for Rest { block, class, first, marked } in rests {
-            let led_since = view.region_of(*block).map(|(region, _)| region.led_since());
+        for Remainder { block, class, first, marked } in rests {
+            let primary_since = view.region_of(*block).map(|(region, _)| region.primary_since());
             let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
             let objects = (0..*first).map(|i| Address::new(block.bytes() + shape.offset(i)));
             for object in objects {
                 let (is_kept, is_marked) = (kept.contains(&object.bytes()), self.is_marked(object));
                 assert!(!(is_kept && is_marked), "{object} is free, and something leads to it");
-                let is_known = *marked == led_since;
+                let is_known = *marked == primary_since;
                 assert!(
                     is_kept || is_marked || !is_known,
                     "nobody ever finds that {object} is free"

@@ -1,7 +1,7 @@
-//! UPDATE and DELETE by a guess: the backups are asked before the slot was read.
+//! UPDATE and DELETE by a speculative write: the backups are asked before the slot was read.
 //!
 //! ```text
-//! guess    WRITE the object to its replicas; CAS hint -> own on all backups; READ the slot   (1 phase)
+//! post     WRITE the object to its replicas; CAS hint -> own on all backups; READ the slot   (1 phase)
 //! commit   CAS hint -> own on the primary                                                    (1 phase)
 //! ```
 //!
@@ -15,7 +15,7 @@
 //!
 //! What that takes (decision 0021 has what goes wrong without):
 //!
-//! * *The hint is of the same moment* ([`Hint::seen`]), so no object has been used again since, and
+//! * *The hint is of the same local epoch* ([`Hint::seen`]), so no object has been used again since, and
 //!   the caller is sure that it is the key's.
 //! * *The object is written before the CAS* on each memory node, and *lies beside all backups of
 //!   the slot, and nowhere but beside replicas of the slot*. So where the word stands, its object
@@ -23,7 +23,7 @@
 //!   of the slot's, so that the change without it settles the slot.
 //! * *Whoever goes on with it* [completes](crate::data) the object first.
 //!
-//! Where verbs take no time to speak of nobody guesses: a phase is a call there.
+//! Where verbs take no time to speak of nobody speculative writes: a phase is a call there.
 
 use super::attempt::{Attempt, Step};
 use super::{Hint, Op};
@@ -43,63 +43,65 @@ fn lies_beside(view: &View, slot: SlotRef, object: &Allocation) -> bool {
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// The moment to remember with what this operation sees now: see [`Hint::seen`].
+    /// The local epoch to remember with what this operation sees now: see [`Hint::seen`].
     pub(super) fn seen(&self) -> Option<u64> {
-        self.acts.since().filter(|_| !self.store.fabric.is_immediate())
+        self.pin.since().filter(|_| !self.store.fabric.is_immediate())
     }
 
-    /// Whether the attempt may begin with a guess by this hint.
-    pub(super) fn may_guess(&self, hint: Hint, attempt: &Attempt<'_>) -> bool {
+    /// Whether the attempt may begin with a speculative write by this hint.
+    pub(super) fn may_speculate(&self, hint: Hint, attempt: &Attempt<'_>) -> bool {
         let Hint { slot, seen, .. } = hint;
         let is_young = seen.is_some() && seen == self.seen();
-        let is_old = seen.is_some() && removed(Mutant::GuessesByOldHints);
+        let is_old = seen.is_some() && removed(Mutant::SpeculationsByOldHints);
         if !(is_young || is_old) || self.store.fabric.is_immediate() || !self.view.has_slot(slot) {
             return false;
         }
         debug_assert!(attempt.intent.opcode != Opcode::Insert, "an INSERT has no hint");
-        debug_assert!(is_old || !self.view.is_headless(slot.subtable), "it may be written");
+        debug_assert!(is_old || !self.view.is_without_primary(slot.subtable), "it may be written");
         let has_backups = !self.view.subtables[slot.subtable as usize].backups().is_empty();
         let holds =
-            lies_beside(&self.view, slot, &attempt.object) || removed(Mutant::GuessesAnywhere);
+            lies_beside(&self.view, slot, &attempt.object) || removed(Mutant::SpeculationsAnywhere);
         has_backups && holds
     }
 
     /// Posts the object and the CASes for the round of the hint's word, in one phase.
-    pub(super) fn post_guess(
+    pub(super) fn post_speculation(
         &mut self,
         attempt: &mut Attempt<'_>,
         hint: Hint,
     ) -> Result<(), Error> {
         let round = attempt.round_on(hint);
         self.batch.clear();
-        let early = removed(Mutant::GuessCasesBeforeItWrites);
+        let early = removed(Mutant::SpeculationCasesBeforeItWrites);
         let early = early.then(|| self.post_cases(&round, None));
         self.post_object(attempt)?;
         let posted = early.unwrap_or_else(|| self.post_cases(&round, None));
         let slot = self.read_slot(round.slot);
-        attempt.goes_to(Step::Guessed(round, posted, slot));
+        attempt.goes_to(Step::Speculated(round, posted, slot));
         Ok(())
     }
 
-    /// The guess is executed. If the round of the hint's word may have been over, the slot with the word that it
-    /// shows: then nothing of the attempt stands anywhere.
-    pub(super) fn confirm_guess(
+    /// The speculative write is executed. If the round of the hint's word may have been over, the slot
+    /// with the word that it shows: then nothing of the attempt stands anywhere.
+    pub(super) fn confirm_speculation(
         &mut self,
         attempt: &mut Attempt<'_>,
     ) -> Result<Option<Hint>, Error> {
-        let Step::Guessed(round, posted, slot) = attempt.step() else { unreachable!("it guessed") };
+        let Step::Speculated(round, posted, slot) = attempt.step() else {
+            unreachable!("it guessed")
+        };
         self.is_written(&attempt.object)?;
         let found = self.found_on_backups(round, posted)?;
         let word = self.slot_word(*slot).map_err(|f| self.failed(f))?;
         let is_open = word == round.old || found.contains(&round.own);
-        if is_open || removed(Mutant::StaleGuessLoses) {
-            attempt.guessed_right();
+        if is_open || removed(Mutant::StaleSpeculationLoses) {
+            attempt.speculated_right();
             return Ok(None);
         }
         // All CASes have been answered, and none succeeded.
         let shown = Hint { slot: round.slot, word, seen: None };
         attempt.begins_again();
-        self.acts.posted = false;
+        self.pin.posted = false;
         Ok(Some(shown))
     }
 }

@@ -1,7 +1,7 @@
-//! Updates and deletes that begin with a guess, under random schedules and steered by hand.
+//! Updates and deletes that begin with a speculative write, under random schedules and steered by hand.
 //!
 //! The scenarios are those of [`failures`](super::failures), [`changes`](super::changes) and
-//! [`reuse`](super::reuse), in clusters where guesses hold: of as many memory nodes as slots have
+//! [`reuse`](super::reuse), in clusters where speculative writes hold: of as many memory nodes as slots have
 //! replicas, or a few more, so that some objects lie beside all backups of a slot and others do
 //! not. All operations get hints, nobody shares memory. The network lets any part of a batch arrive late or,
 //! when its client dies, never: a WRITE here and the CAS behind it there.
@@ -37,8 +37,8 @@ fn shape(seed: u64) -> ClusterOptions {
     ClusterOptions { memory_nodes, data_replicas, ..small(seed, index_replicas) }
 }
 
-/// A run whose writes guess where they can.
-fn guessing(run: Run) -> Run {
+/// A run whose writes speculate where they can.
+fn speculating(run: Run) -> Run {
     let network = run.cluster.network();
     network.set_options(NetworkOptions { immediate: false, ..network.options() });
     run.workload.use_hints();
@@ -51,31 +51,31 @@ fn plans(seed: u64) -> Plans {
 
 /// Clients die beside living ones and are recovered.
 pub fn crash(seed: u64) -> Events {
-    failures::crash_and_recover(guessing(Run::of(seed, &shape(seed), plans(seed))))
+    failures::crash_and_recover(speculating(Run::of(seed, &shape(seed), plans(seed))))
 }
 
 /// All clients die at once, and a node of the index is lost.
 pub fn index_loss(seed: u64) -> Events {
-    failures::all_die_and_a_node(guessing(Run::of(seed, &shape(seed), Plans::Mixed)))
+    failures::all_die_and_a_node(speculating(Run::of(seed, &shape(seed), Plans::Mixed)))
 }
 
 /// Memory nodes are lost beside working clients, of which some die.
 pub fn loss(seed: u64) -> Events {
-    changes::lose_nodes(guessing(Run::of(seed, &shape(seed), plans(seed))))
+    changes::lose_nodes(speculating(Run::of(seed, &shape(seed), plans(seed))))
 }
 
 /// Replicas of subtables and regions move beside working clients, of which some die.
 pub fn moves(seed: u64) -> Events {
     let options = ClusterOptions { pool_bytes: 3 << 18, ..shape(seed) };
-    changes::move_replicas(guessing(Run::of(seed, &options, plans(seed))))
+    changes::move_replicas(speculating(Run::of(seed, &options, plans(seed))))
 }
 
 /// Memory is short and used again.
 pub fn used_again(seed: u64) -> Events {
-    reuse::use_again(guessing(tight(seed, shape(seed))))
+    reuse::use_again(speculating(tight(seed, shape(seed))))
 }
 
-/// A word that was seen in an earlier moment comes back, and stands on a backup when its writer has not
+/// A word that was seen in an earlier local epoch comes back, and stands on a backup when its writer has not
 /// committed it yet. Who knows it from then takes the backup over, as if the round of that word had begun.
 ///
 /// The thirty-two lives of the object are not lived: the word is learnt from a run that went the
@@ -96,7 +96,7 @@ pub fn recurring_word(seed: u64) -> bool {
     };
     let (rng, cluster, [writer, other], keys) = prepared();
     other.session.gate().publish_epoch(1);
-    let now = other.session.gate().moment();
+    let now = other.session.gate().local_epoch();
     let before = Hint { seen: Some(now - 1), ..again };
     let places: Vec<_> = cluster.view().slot_places(again.slot).collect();
     let word = |i: usize| cluster.network().word_at(places[i]);
@@ -124,7 +124,7 @@ pub fn recurring_word(seed: u64) -> bool {
     steered.get()
 }
 
-/// A writer dies within its guess when the word stands on a backup, and its object is complete on
+/// A writer dies within its speculative write when the word stands on a backup, and its object is complete on
 /// that node only: the link to the other one was held. Then just that replica of the region moves
 /// away, filled from the other one. Three index and two data replicas, and a key whose slot has its
 /// backups on the region's nodes.
@@ -136,7 +136,7 @@ pub fn half_moved(seed: u64) -> Events {
         pool_bytes: 3 << 18,
         ..small(seed, 3)
     };
-    let run = guessing(Run::of(seed, &options, Plans::Mixed));
+    let run = speculating(Run::of(seed, &options, Plans::Mixed));
     let (rng, cluster) = (&run.rng, &run.cluster);
     let dies = Life::new(Some(rng.below(3) as u64), || replicas_differ(cluster));
     let clients = [(run.client(), dies), (run.client(), Life::new(None, || false))];

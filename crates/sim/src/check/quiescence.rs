@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_control::master::Leftover;
+use fusee_control::master::Orphan;
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, BlockShape, Object, Slot, bitmap_bytes};
 use fusee_core::race::Buckets;
@@ -31,7 +31,7 @@ use crate::cluster::Cluster;
 ///
 /// # Panics
 /// If a promise is broken.
-pub fn at_rest(cluster: &Cluster, leftovers: &BTreeMap<BlockId, Leftover>) {
+pub fn quiescent(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
     let view = cluster.view().clone();
     replicas_agree(cluster);
     tables_are_shown(cluster, &view);
@@ -44,7 +44,7 @@ pub fn at_rest(cluster: &Cluster, leftovers: &BTreeMap<BlockId, Leftover>) {
             "{slot:?} keeps an object of block {block} of region {region} of {owners:?}"
         );
         assert!(!is_marked(cluster, &view, object), "{slot:?} with {word:?} keeps what is free");
-        if let Some(Leftover { class, first, .. }) = leftovers.get(&BlockId { region, block }) {
+        if let Some(Orphan { class, first, .. }) = orphans.get(&BlockId { region, block }) {
             let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
             let (_, offset) = view.geometry.block_of(object).expect("it is in a block");
             let number = shape.object_at(offset);
@@ -64,7 +64,7 @@ pub fn at_rest(cluster: &Cluster, leftovers: &BTreeMap<BlockId, Leftover>) {
 ///
 /// # Panics
 /// If one is lost.
-pub fn nothing_is_lost(cluster: &Cluster, leftovers: &BTreeMap<BlockId, Leftover>) {
+pub fn nothing_is_lost(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
     let view = cluster.view().clone();
     let geometry = &view.geometry;
     let kept = kept(cluster, &view);
@@ -76,11 +76,11 @@ pub fn nothing_is_lost(cluster: &Cluster, leftovers: &BTreeMap<BlockId, Leftover
             if owners.contains(&ClientId::NOBODY) {
                 continue;
             }
-            let Some(Leftover { class, first, marked, .. }) = leftovers.get(&id) else {
+            let Some(Orphan { class, first, marked, .. }) = orphans.get(&id) else {
                 panic!("{id:?} of {owners:?} is lost");
             };
-            let led_since = view.regions[number as usize].led_since();
-            assert_eq!(*marked, Some(led_since), "nobody has crashed: what is free is marked");
+            let primary_since = view.regions[number as usize].primary_since();
+            assert_eq!(*marked, Some(primary_since), "nobody has crashed: what is free is marked");
             let shape = BlockShape::new(geometry.block_bytes, *class).expect("it fits");
             let start = geometry.block_address(number, block).bytes();
             for object in 0..*first {

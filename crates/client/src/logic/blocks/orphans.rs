@@ -1,12 +1,12 @@
 //! Blocks that pass from one session to another by way of the master: what this one hands on or leaves,
 //! and what it takes over.
 
-use fusee_control::master::{Leftover, MasterReply, MasterRequest};
+use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_control::node::{BlockId, BlockRequest, NodeReply};
 use fusee_core::error::Error;
 use fusee_core::layout::SizeClass;
 use fusee_core::slab::BlockGrant;
-use fusee_core::slab::Rest;
+use fusee_core::slab::Remainder;
 use fusee_core::view::View;
 
 use super::{
@@ -20,13 +20,13 @@ impl<E: Environment> BlockSource<E> {
         full: bool,
         view: &View,
     ) -> Option<BlockGrant> {
-        let gift = self.take_leftover(class, full, view).await?;
-        let (leftover, block) = (gift.leftover, gift.leftover.block);
+        let gift = self.take_orphan(class, full, view).await?;
+        let (orphan, block) = (gift.orphan, gift.orphan.block);
         // The master may not know that somebody gave it back to the pool, before this session got it
         // from there.
         self.exhausted.set(false);
         let is_ours = self.held.borrow().contains(&block);
-        if is_ours || self.in_doubt.borrow().contains(&block) {
+        if is_ours || self.unconfirmed.borrow().contains(&block) {
             return None;
         }
         self.handed_on.borrow_mut().remove(&block);
@@ -34,7 +34,7 @@ impl<E: Environment> BlockSource<E> {
         match self.adopt(&gift, view).await {
             Ok(()) => Some(self.left(&gift, view)),
             Err(error) => {
-                tracing::debug!(?leftover, %error, "a handed-on block is not taken over");
+                tracing::debug!(?orphan, %error, "a handed-on block is not taken over");
                 if self.adopting.borrow().contains_key(&block) {
                     self.missed.set(true);
                 }
@@ -43,9 +43,9 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// A leftover is the session's.
+    /// A orphaned block is the session's.
     pub(super) fn left(&self, gift: &Gift, view: &View) -> BlockGrant {
-        let Leftover { block, class, first, marked, .. } = gift.leftover;
+        let Orphan { block, class, first, marked, .. } = gift.orphan;
         self.holds(block);
         self.adopted.borrow_mut().push((block, gift.turn));
         let address = view.geometry.block_address(block.region, block.block);
@@ -66,7 +66,7 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    pub(super) async fn take_leftover(
+    pub(super) async fn take_orphan(
         &self,
         class: Option<SizeClass>,
         full: bool,
@@ -81,13 +81,13 @@ impl<E: Environment> BlockSource<E> {
         let told = adopted.clone();
         let turn = self.taking.get();
         self.taking.set(turn + 1);
-        let request = MasterRequest::TakeLeftover { client, turn, adopted, class, full, view };
+        let request = MasterRequest::TakeOrphan { client, turn, adopted, class, full, view };
         let deadline = MASTER_DEADLINE.min(self.node_deadline);
         match self.env.ask_master(request, deadline).await {
-            Ok(MasterReply::Leftover { leftover, owner_lives }) => {
+            Ok(MasterReply::Orphan { orphan, owner_lives }) => {
                 self.adopted.borrow_mut().retain(|block| !told.contains(block));
-                let leftover = leftover.filter(|l| class.is_none_or(|class| l.class == class));
-                leftover.map(|leftover| Gift { turn, leftover, owner_lives })
+                let orphan = orphan.filter(|l| class.is_none_or(|class| l.class == class));
+                orphan.map(|orphan| Gift { turn, orphan, owner_lives })
             }
             Ok(_) => None,
             // Memory nodes have blocks without the master's help.
@@ -107,21 +107,21 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// What is left of this session's blocks, for others.
-    pub fn give_up(&self, rests: Vec<Rest>, view: &View) -> Vec<Leftover> {
-        let leftover = |Rest { block, class, first, marked }| {
+    pub fn give_up(&self, rests: Vec<Remainder>, view: &View) -> Vec<Orphan> {
+        let orphan = |Remainder { block, class, first, marked }| {
             let (region, block) = view.geometry.block_at(block)?;
             let block = BlockId { region, block };
-            Some(Leftover { block, owner: self.client, class, first, marked })
+            Some(Orphan { block, owner: self.client, class, first, marked })
         };
-        rests.into_iter().filter_map(leftover).collect()
+        rests.into_iter().filter_map(orphan).collect()
     }
 
     pub(super) async fn adopt(&self, gift: &Gift, view: &View) -> Result<(), Error> {
-        let Gift { leftover, owner_lives, .. } = *gift;
-        if !is_valid(view, leftover.block) {
+        let Gift { orphan, owner_lives, .. } = *gift;
+        if !is_valid(view, orphan.block) {
             return Err(Error::Allocation { reason: "there is no such block".into() });
         }
-        let (block, from) = (leftover.block, leftover.owner);
+        let (block, from) = (orphan.block, orphan.owner);
         let region = &view.regions[block.region as usize];
         let primary = region.primary().node;
         let request =

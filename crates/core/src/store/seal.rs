@@ -1,10 +1,10 @@
-//! Blocks at rest, and the end of a session.
+//! Blocks sealed, and the end of a session.
 //!
-//! A header at rest says that no operation of the owner is under way in the block, and from where on it is
+//! A header sealed says that no operation of the owner is under way in the block, and from where on it is
 //! new. Recovery need not walk through such a block, and must not: what was allocated there, and never
 //! written, is zeros like what never was.
 //!
-//! So the owner sets bits of its own in a free bitmap only at rest. Everybody else marks objects that had
+//! So the owner sets bits of its own in a free bitmap only sealed. Everybody else marks objects that had
 //! stood in a slot: bytes of these stand in the block. What the owner marks, because it leaves or after a
 //! comparison with the index, may have none. A recovery that took it for new would hand it on with its bit
 //! set, to be set once more when it is freed.
@@ -16,7 +16,7 @@ use super::{Op, Store};
 use crate::host::Host;
 use crate::layout::{Address, BlockHeader};
 use crate::mutant::{Mutant, removed};
-use crate::slab::{Block, Doubt, Rest};
+use crate::slab::{Block, Remainder, Verification};
 use crate::stats::OpKind;
 use crate::verbs::Fabric;
 use crate::view::Place;
@@ -24,9 +24,9 @@ use crate::view::Place;
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Ends the use of all blocks, for others to go on with: marks all that is free and tells what
     /// is left. To be called when no operation runs, and none begins any more.
-    pub async fn leave(&self) -> Vec<Rest> {
+    pub async fn leave(&self) -> Vec<Remainder> {
         self.take_back();
-        self.mark_freed(1).await;
+        self.set_free(1).await;
         self.slabs.borrow_mut().set_aside();
         let blocks: Vec<(Address, Vec<Address>)> = {
             let slabs = self.slabs.borrow();
@@ -36,61 +36,63 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut op = self.operation();
         for blocks in blocks.chunks(LOOKED_AT_TOGETHER) {
             let addresses: Vec<Address> = blocks.iter().map(|(block, _)| *block).collect();
-            op.put_to_rest(&addresses).await;
+            op.seal(&addresses).await;
         }
-        let mut marks = Vec::new();
+        let mut free_bits = Vec::new();
         for (block, objects) in blocks {
-            let is_at_rest = op.is_at_rest(block) || removed(Mutant::MarksInUse);
-            by_word(&op.view, &objects, &mut marks);
-            let is_good = is_at_rest && op.mark(&marks).await;
+            let is_sealed = op.is_sealed(block) || removed(Mutant::MarksInUse);
+            by_word(&op.view, &objects, &mut free_bits);
+            let is_good = is_sealed && op.mark(&free_bits).await;
             if let Some(found) = self.slabs.borrow_mut().aside_at(block) {
-                op.led_since(block).into_iter().for_each(|led_since| found.follow(led_since));
+                op.primary_since(block)
+                    .into_iter()
+                    .for_each(|primary_since| found.follow(primary_since));
                 if !is_good {
-                    found.begin_doubt(Doubt::Open);
+                    found.unverify(Verification::Open);
                 }
             }
         }
         op.finish(OpKind::Reclaim);
-        self.slabs.borrow_mut().take_rests()
+        self.slabs.borrow_mut().take_remainders()
     }
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// One phase: the headers of these blocks say that they are at rest, where that can be.
-    pub(super) async fn put_to_rest(&mut self, blocks: &[Address]) {
+    /// One phase: the headers of these blocks say that they are sealed, where that can be.
+    pub(super) async fn seal(&mut self, blocks: &[Address]) {
         if removed(Mutant::MarksInUse) {
             return;
         }
         self.batch.clear();
-        let resting = self.post_rests(blocks);
+        let sealing = self.post_seals(blocks);
         let is_good = self.sure_phase().await;
-        self.end_rests(&resting, is_good);
+        self.end_seals(&sealing, is_good);
     }
 
     /// What was posted for these is done. What may still execute keeps a block from being used, and the
     /// session from going on.
-    pub(super) fn end_rests(&self, resting: &[Address], is_good: bool) {
-        if !self.acts.posted {
+    pub(super) fn end_seals(&self, sealing: &[Address], is_good: bool) {
+        if !self.pin.posted {
             let mut slabs = self.store.slabs.borrow_mut();
-            resting.iter().for_each(|block| slabs.rests(*block, is_good));
+            sealing.iter().for_each(|block| slabs.rests(*block, is_good));
         }
     }
 
-    /// Whether the header of a block that is not in use says on all replicas that it is at rest.
-    pub(super) fn is_at_rest(&self, block: Address) -> bool {
-        self.store.slabs.borrow_mut().aside_at(block).is_some_and(|found| found.is_at_rest())
+    /// Whether the header of a block that is not in use says on all replicas that it is sealed.
+    pub(super) fn is_sealed(&self, block: Address) -> bool {
+        self.store.slabs.borrow_mut().aside_at(block).is_some_and(|found| found.is_sealed())
     }
 
     /// Posts what tells recovery that it need not walk through these blocks.
-    pub(super) fn post_rests(&mut self, blocks: &[Address]) -> Vec<Address> {
-        let resting: Vec<(Address, BlockHeader)> = {
+    pub(super) fn post_seals(&mut self, blocks: &[Address]) -> Vec<Address> {
+        let sealing: Vec<(Address, BlockHeader)> = {
             let slabs = self.store.slabs.borrow();
-            let quiet = slabs.aside().iter().filter(|b| b.may_rest());
+            let quiet = slabs.aside().iter().filter(|b| b.may_seal());
             let quiet = quiet.filter(|b| blocks.contains(&b.address));
-            quiet.filter_map(|b| Some((b.address, slabs.at_rest(b.address)?))).collect()
+            quiet.filter_map(|b| Some((b.address, slabs.sealed(b.address)?))).collect()
         };
         let mut posted = Vec::new();
-        for (block, header) in resting {
+        for (block, header) in sealing {
             if self.is_frozen(block) {
                 continue;
             }

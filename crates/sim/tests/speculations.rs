@@ -1,4 +1,4 @@
-//! Updates and deletes that begin with a guess, under everything that could come between: thousands of
+//! Updates and deletes that begin with a speculative write, under everything that could come between: thousands of
 //! seeds.
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
@@ -6,7 +6,9 @@
 mod support;
 
 use support::failures::{Events, for_all};
-use support::guesses::{crash, half_moved, index_loss, loss, moves, recurring_word, used_again};
+use support::speculations::{
+    crash, half_moved, index_loss, loss, moves, recurring_word, used_again,
+};
 
 /// Of many seeds, so many.
 fn seeds(usual: u64) -> u64 {
@@ -14,13 +16,13 @@ fn seeds(usual: u64) -> u64 {
         .map_or(usual, |n| n.parse().expect("FUSEE_SIM_SEEDS is a number"))
 }
 
-fn assert_hard(events: &Events, guesses: u64, crashed: u64) {
-    assert!(events.guesses > guesses && events.crashed > crashed, "{events:?}");
+fn assert_hard(events: &Events, speculations: u64, crashed: u64) {
+    assert!(events.speculations > speculations && events.crashed > crashed, "{events:?}");
 }
 
 /// Recovery finds what stands on some replicas only, and completes it.
 #[test]
-fn dead_guesses_are_recovered_beside_living_ones() {
+fn dead_speculations_are_recovered_beside_living_ones() {
     let Some(events) = for_all(seeds(2_000), crash) else { return };
     assert_hard(&events, 3_000, 1_000);
     assert!(events.committed > 50, "{events:?}");
@@ -28,15 +30,15 @@ fn dead_guesses_are_recovered_beside_living_ones() {
 
 /// Settling completes what it chooses.
 #[test]
-fn what_dead_guesses_left_survives_the_loss_of_an_index_node() {
+fn what_dead_speculations_left_survives_the_loss_of_an_index_node() {
     let Some(events) = for_all(seeds(2_000), index_loss) else { return };
     assert_hard(&events, 2_000, 900);
     assert!(events.slots_settled > 100, "{events:?}");
 }
 
-/// Guesses are stopped by changes, and start again.
+/// Speculative writes are stopped by changes, and start again.
 #[test]
-fn guesses_go_on_when_memory_nodes_are_lost() {
+fn speculations_go_on_when_memory_nodes_are_lost() {
     let Some(events) = for_all(seeds(2_000), loss) else { return };
     assert_hard(&events, 3_000, 500);
     assert!(events.stopped > 300 && events.slots_settled > 100, "{events:?}");
@@ -44,7 +46,7 @@ fn guesses_go_on_when_memory_nodes_are_lost() {
 
 /// Objects lie beside backups, and then elsewhere.
 #[test]
-fn replicas_move_beside_guesses() {
+fn replicas_move_beside_speculations() {
     let Some(events) = for_all(seeds(2_000), moves) else { return };
     assert_hard(&events, 2_000, 500);
     assert!(events.moved > 1_000, "{events:?}");
@@ -52,12 +54,12 @@ fn replicas_move_beside_guesses() {
 
 /// Addresses come back, and with them words that somebody may remember.
 #[test]
-fn memory_is_used_again_beside_guesses() {
+fn memory_is_used_again_beside_speculations() {
     let Some(events) = for_all(seeds(1_500), used_again) else { return };
     assert_hard(&events, 4_000, 500);
 }
 
-/// What was seen in an earlier moment is not guessed.
+/// What was seen in an earlier local epoch is not written speculatively.
 #[test]
 fn a_word_that_comes_back_is_not_taken_for_the_one_that_was() {
     let steered = (0..seeds(2_000)).filter(|seed| recurring_word(*seed)).count();
@@ -66,7 +68,7 @@ fn a_word_that_comes_back_is_not_taken_for_the_one_that_was() {
 
 /// The only complete replica of an object does not go while its word stands somewhere.
 #[test]
-fn what_a_dead_guess_left_survives_a_move() {
+fn what_a_dead_speculation_left_survives_a_move() {
     let Some(events) = for_all(seeds(1_000), half_moved) else { return };
     assert!(events.committed > 100, "{events:?}");
 }

@@ -1,4 +1,4 @@
-//! Blocks at rest: who leaves says so before it marks what nobody has written, and not before it has read
+//! Blocks sealed: who leaves says so before it marks what nobody has written, and not before it has read
 //! the header. And what recovery makes of a block whose objects are zeros.
 
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::generations::{LARGE, Lives, block, class, dies_when_empty, large_clas
 use super::{VALUE, run};
 
 /// A session has objects that it gave back, and leaves. It marks them, and whoever goes on with the block may
-/// die before it begins: its header must be at rest.
+/// die before it begins: its header must be sealed.
 pub fn leaves(seed: u64) {
     let lives = Lives::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -21,7 +21,7 @@ pub fn leaves(seed: u64) {
     let rests = run(lives.store.leave());
     lives.stage.check(&rests);
     let header = lives.header();
-    assert_eq!((header.at_rest, header.fresh), (true, 2), "bits are set of what is no slot's");
+    assert_eq!((header.sealed, header.fresh), (true, 2), "bits are set of what is no slot's");
 }
 
 /// A block came that had been used and is all zeros. Its owner uses one object, and dies.
@@ -35,7 +35,7 @@ pub fn zeros(seed: u64) {
     lives.lets_pass(64);
     run(lives.store.insert(b"y", &VALUE)).expect("all of the block is free before long");
     let header = lives.header();
-    assert_eq!((header.at_rest, header.first), (false, 0), "it is walked from the start");
+    assert_eq!((header.sealed, header.first), (false, 0), "it is walked from the start");
     let (stage, view) = (&lives.stage, lives.stage.cluster.view().clone());
     let fabric = SimFabric::new(stage.cluster.network(), stage.next_client());
     let dead = lives.store.client();
@@ -61,7 +61,7 @@ pub fn unread(seed: u64) {
     let (store, its) = stage.open(0..0, None);
     its.follow(&script);
     let rest = rests.iter().find(|rest| rest.class == class()).expect("the block");
-    its.grant_rest(rest);
+    its.grant_remainder(rest);
     its.lose(is_header_read);
     its.grant(large_class(), block(&stage, 3), None);
     // While it waits for the header, another operation of the session looks at its blocks.

@@ -12,7 +12,7 @@ use super::{Stage, run};
 /// So large that only its start is read to compare its key.
 const VALUE: [u8; 3000] = [1; 3000];
 
-/// A write that guessed has died: its word stands on the backup, its object beside it and nowhere else. Who
+/// A write that was speculative has died: its word stands on the backup, its object beside it and nowhere else. Who
 /// inserts another key that shares its fingerprint reads the object whole on all replicas. That one is
 /// incomplete is no damage, and not to be repaired: only whoever goes on with the round completes it.
 pub fn half_written(seed: u64) {
@@ -22,8 +22,8 @@ pub fn half_written(seed: u64) {
     let view = stage.cluster.view().clone();
     let keys = Workload::keys(&view, 2, 0);
     let class = Object::class(keys[0].len(), VALUE.len()).expect("there is such a class");
-    let led_since = Some(view.regions[0].led_since());
-    let (store, script) = stage.open_for(class, 0..3, led_since);
+    let primary_since = Some(view.regions[0].primary_since());
+    let (store, script) = stage.open_for(class, 0..3, primary_since);
     let written = run(store.insert(&keys[0][..], &VALUE)).expect("there is room");
     let hint = written.place.expect("nobody is in the way");
     stage.cluster.stop_watching();

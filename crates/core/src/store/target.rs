@@ -38,7 +38,7 @@ pub(super) fn replica(
 }
 
 /// Where a hint leads to.
-pub(super) struct Lead {
+pub(super) struct Target {
     pub hint: Hint,
     /// The slot on its primary.
     pub slot: Place,
@@ -47,16 +47,16 @@ pub(super) struct Lead {
     pub class: SizeClass,
 }
 
-impl Lead {
+impl Target {
     /// `None` if the hint cannot be right at all.
-    pub fn new(view: &View, silent: &Silent, hint: Hint, key: Key<'_>) -> Option<Lead> {
+    pub fn new(view: &View, silent: &Silent, hint: Hint, key: Key<'_>) -> Option<Target> {
         let is_possible = view.has_slot(hint.slot)
-            && !view.is_headless(hint.slot.subtable)
+            && !view.is_without_primary(hint.slot.subtable)
             && may_hold(hint.word, key);
         let class = class_of(view, hint.word).filter(|_| is_possible)?;
         let slot = view.slot_on_primary(hint.slot);
         let object = replica(view, silent, hint.word.address(), class, slot.node)?;
-        Some(Lead { hint, slot, object, class })
+        Some(Target { hint, slot, object, class })
     }
 
     /// Posts the READ of the slot.
@@ -79,8 +79,8 @@ impl Lead {
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Where a hint leads a reader; `None` if it cannot be right, or the slot is not read from its primary.
     #[inline]
-    pub(super) fn lead(&self, hint: Hint, key: Key<'_>) -> Option<Lead> {
-        let lead = Lead::new(&self.view, &self.store.silent, hint, key)?;
-        (!self.reads_beside(hint.slot.subtable)).then_some(lead)
+    pub(super) fn target(&self, hint: Hint, key: Key<'_>) -> Option<Target> {
+        let target = Target::new(&self.view, &self.store.silent, hint, key)?;
+        (!self.reads_beside(hint.slot.subtable)).then_some(target)
     }
 }

@@ -1,0 +1,204 @@
+//! Since when the operations of a session act, and how one stops and goes on.
+//!
+//! An operation is *pinned* from the moment at which it may post verbs until it will post none any more,
+//! and none that it has posted can still execute. A local epoch stands for a view and an epoch, of which
+//! every operation begins with the newest. The session tells its surroundings the oldest local epoch that
+//! counts (`Epochs::publish`): whoever changes the view waits for it ([`change`](crate::change)), and so
+//! does whoever uses an object again that was freed ([`reclaim`](super::reclaim)). So an operation
+//!
+//! * begins at the newest local epoch: it tells first, and looks for a newer one after that;
+//! * does not be pinned while it waits to begin, e.g. for the end of a change;
+//! * that was dropped or failed after its first CAS acts for ever: nobody knows what is still on its
+//!   way, so that this session has to be shut out before the view changes.
+
+use alloc::rc::Rc;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+
+use super::Store;
+use crate::host::{Host, Pinned};
+use crate::mutant::{Mutant, removed};
+use crate::verbs::Fabric;
+use crate::view::View;
+
+/// A view as the operations of a session share it: every one of them holds it, and counts to itself.
+pub(super) type ViewRef = Rc<Arc<View>>;
+
+/// How many operations of a session be pinned since when.
+#[derive(Debug, Default)]
+pub(super) struct LocalEpochs {
+    /// The local epoch, and the number of the operations; the oldest first. Seldom more than one entry.
+    pinned: RefCell<Vec<(u64, usize)>>,
+    suspended: Cell<usize>,
+}
+
+impl LocalEpochs {
+    fn oldest(&self) -> Option<u64> {
+        self.pinned.borrow().first().map(|(local_epoch, _)| *local_epoch)
+    }
+
+    /// Returns whether the oldest local epoch changed.
+    fn begin(&self, local_epoch: u64) -> bool {
+        let mut pinned = self.pinned.borrow_mut();
+        match pinned.last_mut() {
+            Some((newest, count)) if *newest == local_epoch => {
+                *count += 1;
+                false
+            }
+            // Local epochs never go back, and operations begin at the newest.
+            _ => {
+                pinned.push((local_epoch, 1));
+                pinned.len() == 1
+            }
+        }
+    }
+
+    /// Returns whether the oldest local epoch changed.
+    fn end(&self, local_epoch: u64) -> bool {
+        let mut pinned = self.pinned.borrow_mut();
+        let at = pinned.iter().position(|(m, _)| *m == local_epoch).expect("it has begun");
+        pinned[at].1 -= 1;
+        if pinned[at].1 > 0 {
+            return false;
+        }
+        if pinned.len() == 1 {
+            pinned.clear();
+        } else {
+            pinned.remove(at);
+        }
+        at == 0
+    }
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    fn publish(&self) {
+        let (oldest, suspended) = (self.local_epochs.oldest(), self.local_epochs.suspended.get());
+        self.host.publish(Pinned { oldest, suspended });
+    }
+
+    /// The newest view that has come.
+    pub(super) fn newest_view(&self) -> ViewRef {
+        self.follow_view();
+        self.view.borrow().clone()
+    }
+
+    /// Takes the newest view that has come.
+    pub(super) fn follow_view(&self) {
+        let known = self.view.borrow().number;
+        if let Some(newer) = self.host.newer_view(known) {
+            *self.view.borrow_mut() = Rc::new(newer);
+        }
+    }
+
+    /// Begins to act at the newest local epoch, which is returned with its view, or a newer one.
+    pub(super) fn begin(&self) -> (ViewRef, u64) {
+        loop {
+            let local_epoch = self.host.local_epoch();
+            let view = self.newest_view();
+            let told = self.local_epochs.begin(local_epoch);
+            if told {
+                self.publish();
+            }
+            self.host.began(local_epoch);
+            // What was told stands before this look: either the newer local epoch is seen here, or
+            // whoever made it sees that this operation is pinned since an older one.
+            if self.host.local_epoch() == local_epoch {
+                return (view, local_epoch);
+            }
+            self.end(local_epoch);
+        }
+    }
+
+    /// Ends to be pinned since this local epoch.
+    pub(super) fn end(&self, local_epoch: u64) {
+        self.host.ended(local_epoch);
+        if self.local_epochs.end(local_epoch) {
+            self.publish();
+        }
+    }
+}
+
+/// That an operation is pinned, and whether it has left traces.
+pub(super) struct Pin<'s, F: Fabric, H: Host> {
+    store: &'s Store<F, H>,
+    /// Since when it acts.
+    local_epoch: Option<u64>,
+    /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
+    /// recovery can still finish.
+    pub posted: bool,
+    /// Whether it was suspended, and has not found out what became of its write.
+    suspended: bool,
+}
+
+impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
+    /// An operation begins.
+    pub fn new(store: &'s Store<F, H>) -> (Pin<'s, F, H>, ViewRef) {
+        let (view, local_epoch) = store.begin();
+        let pin = Pin { store, local_epoch: Some(local_epoch), posted: false, suspended: false };
+        (pin, view)
+    }
+
+    /// Whether it acts.
+    pub fn is_pinned(&self) -> bool {
+        self.local_epoch.is_some()
+    }
+
+    /// Since when, if it does.
+    pub fn since(&self) -> Option<u64> {
+        self.local_epoch
+    }
+
+    /// It posts nothing any more, until it acts again, and nothing is on its way.
+    pub fn pause(&mut self) {
+        if let Some(local_epoch) = self.local_epoch.take() {
+            self.store.end(local_epoch);
+        }
+    }
+
+    /// It is pinned by the newest view from now on.
+    pub fn resume(&mut self) -> ViewRef {
+        let before = self.local_epoch.take();
+        let (view, local_epoch) = self.store.begin();
+        self.local_epoch = Some(local_epoch);
+        if let Some(before) = before {
+            self.store.end(before);
+        }
+        view
+    }
+
+    /// It pauses, and its write is yet to be resolved.
+    pub fn suspend(&mut self) {
+        if !self.suspended && !removed(Mutant::SuspendedIsForgotten) {
+            self.suspended = true;
+            let suspended = &self.store.local_epochs.suspended;
+            suspended.set(suspended.get() + 1);
+        }
+        if let Some(local_epoch) = self.local_epoch.take() {
+            self.store.host.ended(local_epoch);
+            self.store.local_epochs.end(local_epoch);
+        }
+        self.store.publish();
+    }
+
+    /// It is resolved.
+    pub fn resolved(&mut self) {
+        if core::mem::take(&mut self.suspended) {
+            let suspended = &self.store.local_epochs.suspended;
+            suspended.set(suspended.get() - 1);
+            self.store.publish();
+        }
+        self.posted = false;
+    }
+}
+
+impl<F: Fabric, H: Host> Drop for Pin<'_, F, H> {
+    fn drop(&mut self) {
+        if self.posted {
+            self.store.half_way.set(true);
+            return;
+        }
+        self.resolved();
+        self.pause();
+    }
+}
