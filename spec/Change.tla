@@ -77,7 +77,7 @@ vars == <<mem, sess, ctl, stray, lost, master, front>>
 ToSet(seq) == {seq[i] : i \in 1..Len(seq)}
 
 View0 == [num |-> 1, stage |-> "ok", reps |-> [i \in 1..(Backups0 + 1) |-> i - 1],
-          headless |-> FALSE,      \* the primary is lost, all of reps are backups
+          primaryless |-> FALSE,      \* the primary is lost, all of reps are backups
           joining |-> {}]          \* becomes the last of reps at the switch
 
 Reps(v, key)    == IF key \in Apart THEN ApartReps ELSE v.reps
@@ -106,8 +106,8 @@ ReadBeside(v, ct) ==
 
 Sees(m, v, ct, dead, k) ==
   LET p == Head(Reps(v, k))
-  IN  CASE p \in dead \/ (v.headless /\ k \notin Apart) -> Nobody
-        [] p \notin dead /\ ~v.headless /\ k \notin Apart /\ ReadBeside(v, ct) ->
+  IN  CASE p \in dead \/ (v.primaryless /\ k \notin Apart) -> Nobody
+        [] p \notin dead /\ ~v.primaryless /\ k \notin Apart /\ ReadBeside(v, ct) ->
              Shown(m[v.reps[2]], k)
         [] OTHER -> Shown(m[p], k)
 
@@ -169,7 +169,7 @@ AfterHeadless(r) ==
       words     == [s \in Slots |-> Settled(FALSE, Never, at(s))]
       agree     == \A s \in Slots, i, j \in DOMAIN r.reps : alone(s, i) = alone(s, j)
       holders   == {s \in Slots : words[s].st = "live" /\ words[s].key = r.key}
-  IN  IF ~agree /\ "headless readers need agreement" \notin Removed THEN {Cont(Park(r))}
+  IN  IF ~agree /\ "readers without a primary need agreement" \notin Removed THEN {Cont(Park(r))}
       ELSE IF holders = {} THEN Answer(r, Absent)
       ELSE UNION {Answer(r, Found(words[s].id)) : s \in holders}
 
@@ -207,14 +207,14 @@ IsVouchedFor(r, members) ==
      ELSE 2 * Cardinality(r.shown) > Cardinality(members)
 
 Vouched(c, r, o) ==
-  IF o.ans = NoAns \/ r.pc \notin {"read", "headless"} \/ IsVouchedFor(r, Members(ctl[c].knows))
+  IF o.ans = NoAns \/ r.pc \notin {"read", "primaryless"} \/ IsVouchedFor(r, Members(ctl[c].knows))
   THEN o ELSE Cont(Park(r))
 
 \* A phase may be over.
 EndOfVerb(c, acts, doubt, r, inv) ==
   LET outcomes == CASE r.net # NoNet -> {Cont(r)}
                     [] r.net = NoNet /\ r.fail -> {Cont(Park(r))}
-                    [] OTHER -> IF r.pc = "headless" THEN {Vouched(c, r, o) : o \in AfterHeadless(r)}
+                    [] OTHER -> IF r.pc = "primaryless" THEN {Vouched(c, r, o) : o \in AfterHeadless(r)}
                                 ELSE {UntilItIsOver(r, Vouched(c, r, o)) : o \in After(r)}
   IN  \E o \in outcomes :
         /\ sess' = [sess EXCEPT ![c] = o.r]
@@ -305,21 +305,21 @@ Begin(c) ==
   /\ r.pc = "ready" /\ v.num > ctl[c].tired
   /\ \E o \in (IF r.op = "none" THEN Programs[c][r.ip] ELSE {[op |-> r.op, key |-> r.key]}) :
        LET beside   == ctl[c].beside /\ v.num = 1
-           headless == beside \/ (InScope(v, o.key) /\ v.headless)
+           primaryless == beside \/ (InScope(v, o.key) /\ v.primaryless)
            asks     == ctl[c].late /\ ~beside
            q        == [r EXCEPT !.op = o.op, !.key = o.key, !.reps = IF beside THEN Tail(v.reps) ELSE Reps(v, o.key),
                                  !.asks = asks,
                                  !.shown = IF asks /\ Barring
                                            THEN {n \in Members(v) : Vouches(n, v.num)} ELSE {}]
-           reads(n) == IF (headless /\ n \in ToSet(q.reps)) \/ (~headless /\ n = Primary(q))
+           reads(n) == IF (primaryless /\ n \in ToSet(q.reps)) \/ (~primaryless /\ n = Primary(q))
                        THEN <<Read(Slots)>> ELSE <<>>
            verbs(n) == reads(n) \o (IF asks /\ n \in Members(v) /\ ~Barring THEN <<AskView>> ELSE <<>>)
-           p        == Post(q, IF headless THEN "headless" ELSE "read", [n \in Nodes |-> verbs(n)])
+           p        == Post(q, IF primaryless THEN "primaryless" ELSE "read", [n \in Nodes |-> verbs(n)])
        IN
        /\ o.op = "SEARCH" \/ ~InScope(v, o.key)
        /\ beside => o.op = "SEARCH"
        /\ c \in CanBar => beside \/ v.num > 1       \* others read the primary
-       /\ headless /\ v.stage = "frozen" => "frozen readers wait" \in Removed
+       /\ primaryless /\ v.stage = "frozen" => "frozen readers wait" \in Removed
        /\ \E n \in Nodes : reads(n) # <<>> /\ Execute(c, v.num, p, n, r.op = "none")
 
 \* A loser takes effect before a winner that others may have read on the backups before it began.
@@ -409,7 +409,7 @@ ActsBy(c, num) ==
   LET k == ctl[c] IN
   /\ k.knows.num >= num
   /\ k.acts = 0 \/ k.acts >= num
-  /\ sess[c].pc = "parked" => (k.doubt \cap Members(k.knows) = {} \/ "doubt is acting" \in Removed)
+  /\ sess[c].pc = "parked" => (k.doubt \cap Members(k.knows) = {} \/ "the unanswered are pinned" \in Removed)
 
 Acknowledged(c) == Active(c) /\ ~ctl[c].out => ActsBy(c, master.view.num)
 
@@ -530,7 +530,7 @@ Without(n) ==
   /\ n \in Members(v)
   /\ master' = [master EXCEPT
        !.view = [num |-> v.num + 1, stage |-> "frozen", reps |-> SelectSeq(v.reps, stays),
-                 headless |-> v.headless \/ n = Head(v.reps), joining |-> v.joining \ {n}],
+                 primaryless |-> v.primaryless \/ n = Head(v.reps), joining |-> v.joining \ {n}],
        !.former = IF Asking THEN @ \cup {Members(v)} ELSE @,
        !.todo = {}, !.work = NoWork]
   /\ stray' = IF "fence the repair" \in Removed THEN stray \cup master.work.now ELSE stray
@@ -613,15 +613,15 @@ Transform ==
 \* primary last.  Nobody looks at a node that joins.
 Examine(s) ==
   LET v       == master.view
-      backups == IF v.headless THEN v.reps ELSE Tail(v.reps)
+      backups == IF v.primaryless THEN v.reps ELSE Tail(v.reps)
       words   == [i \in DOMAIN backups |-> mem[backups[i]][s]]
       p       == Head(v.reps)
-      w       == Settled(~v.headless, mem[p][s], words)
+      w       == Settled(~v.primaryless, mem[p][s], words)
       verb(n) == [by |-> Repair, n |-> n, slot |-> s, e |-> mem[n][s], w |-> w,
                   fill |-> n \in v.joining]
       differ(S) == {verb(n) : n \in {n \in S : mem[n][s] # w}}
       first   == differ(ToSet(backups) \cup v.joining)
-      last    == IF v.headless THEN {} ELSE differ({p})
+      last    == IF v.primaryless THEN {} ELSE differ({p})
   IN
   /\ s \in master.todo /\ master.work = NoWork
   /\ ToSet(v.reps) \cap lost.dead = {}
@@ -658,7 +658,7 @@ NewMaster ==
 Switch ==
   /\ master.view.stage = "transforming" /\ master.todo = {} /\ master.work = NoWork
   /\ master' = [master EXCEPT !.view.num = @ + 1, !.view.stage = "switched",
-                              !.view.headless = FALSE, !.view.joining = {},
+                              !.view.primaryless = FALSE, !.view.joining = {},
                               !.view.reps = @ \o SetToSeq(master.view.joining)]
   /\ UNCHANGED <<mem, sess, ctl, stray, lost>>
   /\ OnlyMemory
@@ -701,7 +701,7 @@ Spec == Init /\ [][Next]_vars
 NoDuplicate ==
   \A k \in Keys :
     LET p == Head(Reps(master.view, k)) IN
-    p \notin lost.dead /\ ~master.view.headless =>
+    p \notin lost.dead /\ ~master.view.primaryless =>
       Cardinality({s \in Slots : mem[p][s].st = "live" /\ mem[p][s].key = k}) <= 1
 
 Agrees(reps, s) == \A i \in DOMAIN reps : /\ mem[reps[i]][s] = mem[Head(reps)][s]

@@ -32,7 +32,7 @@ Db == {Op("DELETE", b)}
 Ub == {Op("UPDATE", b)}
 W  == U \cup D \cup I \cup P
 
-\* For the constants of models in which somebody guesses.
+\* For the constants of models in which somebody speculates.
 Yes       == TRUE
 OnAll     == Nodes0            \* objects beside every replica of the slots
 OnBackups == 1..Backups0

@@ -24,12 +24,12 @@ CONSTANTS
   Programs,     \* client -> sequence of sets of [op, key]: what it may do next
   MaxAttempts   \* an operation gives up after so many tries (all of them were in vain)
 
-\* Models of guesses override these (decision 0021).
-Guessing  == FALSE   \* UPDATE and DELETE may begin with the CASes of the backups
+\* Models of speculative writes override these (decision 0021).
+Speculating  == FALSE   \* UPDATE and DELETE may begin with the CASes of the backups
 Recycling == FALSE   \* the first identity may come back, as after 32 reuses of its address
-InOrder   == FALSE   \* a guess is posted in order across nodes (shared memory)
+InOrder   == FALSE   \* a speculative write is posted in order across nodes (shared memory)
 Moving    == FALSE   \* a replica of the objects may move to another node
-Objects   == {}      \* the nodes that hold the objects; modelled where somebody guesses only
+Objects   == {}      \* the nodes that hold the objects; modelled where somebody speculates only
 
 Nodes0 == 0..Backups0
 Nodes  == Nodes0 \cup Spares \cup Objects
@@ -58,7 +58,7 @@ Rest(c, ip, seq, reps) ==
    pc |-> IF ip > Len(Programs[c]) THEN "done" ELSE "ready",
    op |-> "none", key |-> NoKey, tries |-> 0,
    vis |-> FALSE,                  \* has this attempt posted a CAS?
-   guess |-> FALSE,                \* nothing has shown yet that the round is not over
+   speculative |-> FALSE,                \* nothing has shown yet that the round is not over
    reuse |-> FALSE,                \* its object is the first one's, reused
    slot |-> NoSlot, old |-> Never, own |-> Never,    \* the round
    words |-> NoWords,              \* what the primary showed at first
@@ -103,7 +103,7 @@ Park(r) ==
     [] ~r.rec /\ r.vis -> [Rest(r.c, r.ip, r.seq, r.reps)
                        EXCEPT !.pc = "parked", !.op = r.op, !.key = r.key, !.tries = r.tries,
                               !.vis = TRUE, !.slot = r.slot, !.old = r.old, !.own = r.own,
-                              !.guess = r.guess, !.reuse = r.reuse]
+                              !.speculative = r.speculative, !.reuse = r.reuse]
     [] OTHER     -> [Rest(r.c, r.ip, r.seq, r.reps)       \* nobody knows of it
                        EXCEPT !.op = r.op, !.key = r.key, !.tries = r.tries]
 
@@ -247,9 +247,9 @@ AfterContend(r0) ==
 
 \* One phase: WRITE the object, CAS all backups from the word of a hint, READ the slot.  Beside a
 \* backup the WRITE goes first.
-Guess(r, hint) ==
+Speculate(r, hint) ==
   LET id       == NextId(r)
-      q        == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.guess = TRUE,
+      q        == [r EXCEPT !.seq = @ + 1, !.vis = TRUE, !.speculative = TRUE,
                             !.slot = hint[1], !.old = hint[2],
                             !.own = IF r.op = "DELETE" THEN Marker(id) ELSE Live(id, r.key)]
       to       == IF "objects nowhere else" \in Removed THEN Objects
@@ -259,18 +259,18 @@ Guess(r, hint) ==
       read(n)  == IF n = Primary(r) THEN <<Read({q.slot})>> ELSE <<>>
       verbs(n) == IF "write before the CAS" \in Removed THEN swap(n) \o write(n) \o read(n)
                   ELSE write(n) \o swap(n) \o read(n)
-  IN  Post(q, "guess", [n \in Nodes |-> verbs(n)])
+  IN  Post(q, "speculate", [n \in Nodes |-> verbs(n)])
 
 \* A CAS that succeeded, or a primary that showed the word, says that the round of this word was open
 \* when the operation had begun.  If neither does, it may have been over long before.  But then the own
 \* word stands nowhere, and the attempt goes on with what the slot shows, and with the same object.
-AfterGuess(r) ==
+AfterSpeculation(r) ==
   LET shown == r.data[Primary(r)][r.slot]
       open  == (\E n \in Backups(r) : r.got[n] = r.old) \/ shown = r.old
-      q     == [r EXCEPT !.seq = @ - 1, !.vis = FALSE, !.guess = FALSE, !.slot = NoSlot,
+      q     == [r EXCEPT !.seq = @ - 1, !.vis = FALSE, !.speculative = FALSE, !.slot = NoSlot,
                          !.old = Never, !.own = Never, !.got = NoGot, !.data = NoData]
-  IN  CASE open \/ "stale guesses start again" \in Removed ->
-             AfterContend([r EXCEPT !.guess = FALSE, !.data = NoData])
+  IN  CASE open \/ "stale speculation starts again" \in Removed ->
+             AfterContend([r EXCEPT !.speculative = FALSE, !.data = NoData])
         [] ~open /\ shown.st = "live" /\ shown.key = r.key -> Replace(q, r.slot, shown)
         [] OTHER -> Go(Post(q, "read", To(q, Primary(q), <<Read(Slots)>>)))
 
@@ -361,7 +361,7 @@ After(r) ==
   CASE r.pc = "read"            -> AfterRead(r)
     [] r.pc = "degraded"        -> AfterDegraded(r)
     [] r.pc = "contend"         -> AfterContend(r)
-    [] r.pc = "guess"           -> AfterGuess(r)
+    [] r.pc = "speculate"           -> AfterSpeculation(r)
     [] r.pc = "rule3"           -> AfterRule3(r)
     [] r.pc = "fix"             -> AfterFix(r)
     [] r.pc = "doubt"           -> AfterDoubt(r)
@@ -374,15 +374,14 @@ After(r) ==
     [] r.pc = "inspect backups" -> AfterInspectBackups(r)
 
 ---------------------------------------------------------------------------
-(* Views.  Code: none yet; the rules of the repair are those of             *)
-(* crates/sim/src/repair.rs.                                                *)
+(* Views.  Code: core/src/store/resolve.rs, core/src/repair/.              *)
 
 \* What a writer that was parked makes of what its slot shows in the new view.
 Resolve(r, w) ==
   CASE w.id = r.own.id /\ (w.st = "live" \/ r.op = "DELETE") -> Answer(r, Done)
     [] w.id = r.own.id /\ ~(w.st = "live" \/ r.op = "DELETE") -> Retry(r)   \* own abort
     [] w.id # r.own.id /\ w = r.old -> Retry(r)
-    [] w.id # r.own.id /\ w # r.old /\ r.guess
-         /\ "stopped guesses start again" \notin Removed -> Retry(r)
+    [] w.id # r.own.id /\ w # r.old /\ r.speculative
+         /\ "suspended speculation starts again" \notin Removed -> Retry(r)
     [] OTHER -> LoserEnds(r)                                                \* a stranger's
 =============================================================================

@@ -11,7 +11,7 @@
 (* that still run between crash and fence could as well have run before    *)
 (* the crash.                                                              *)
 (*                                                                         *)
-(* Where somebody guesses (decision 0021), the objects are modelled, too:  *)
+(* Where somebody speculates (decision 0021), the objects are modelled, too:  *)
 (* which identities are complete on which node.                            *)
 (*                                                                         *)
 (* Every behaviour is finite, so "every operation ends under fairness" is  *)
@@ -35,7 +35,7 @@ VARIABLES
   sess,    \* client -> session
   stray,   \* verbs of a crashed client that nobody fenced (a mutant)
   master,  \* the view and its change, see Init
-  objs,    \* node -> identities whose objects are complete there (where somebody guesses)
+  objs,    \* node -> identities whose objects are complete there (where somebody speculates)
   past,    \* what hints may say: every <<slot, live word>> that the primary has shown
   front    \* ghost: key -> frontier (History.tla)
 
@@ -70,7 +70,7 @@ Ghost(c, key, inv, ans, ctx) ==
                 ELSE IF sees = Nobody THEN Closure(f1, ctx)
                 ELSE Observed(Closure(f1, ctx), sees)
     IN  IF mine /\ ans # NoAns THEN Answered(f2, c, ans) ELSE f2]
-  /\ past' = IF ~Guessing THEN past
+  /\ past' = IF ~Speculating THEN past
              ELSE LET p      == Head(master'.reps)
                       reused == \E d \in Clients : sess'[d].reuse
                       old    == IF reused /\ "hints are young" \notin Removed
@@ -103,7 +103,7 @@ Init ==
                     moved |-> FALSE,         \* a replica of the objects has moved
                     restarts |-> 0]
        /\ objs = [n \in Nodes |-> IF n \in Objects THEN {1} ELSE {}]
-       /\ past = IF Guessing THEN {<<s, word(s)>> : s \in {s \in Slots : f[s] # NoKey}} ELSE {}
+       /\ past = IF Speculating THEN {<<s, word(s)>> : s \in {s \in Slots : f[s] # NoKey}} ELSE {}
        /\ front = [k \in Keys |-> {<<IF \E s \in Slots : f[s] = k THEN 1 ELSE 0,
                                      [c \in Clients |-> NoAns]>>}]
 
@@ -111,9 +111,9 @@ Init ==
 (* The fabric. *)
 
 \* As in Change.tla, which says why: recovery that has lost a round waits for its end.  Only where
-\* somebody guesses, so that the other models stay what they were.
+\* somebody speculates, so that the other models stay what they were.
 UntilItIsOver(r, o) ==
-  IF Guessing /\ o.ans = Buried /\ r.pc \in {"contend", "rule3"}
+  IF Speculating /\ o.ans = Buried /\ r.pc \in {"contend", "rule3"}
   THEN Cont([r EXCEPT !.pc = "await", !.seen = NoGot, !.got = NoGot, !.data = NoData])
   ELSE o
 
@@ -140,9 +140,9 @@ Understood(r, n, w) ==
 Execute(c, r, n, inv, has) ==
   LET v     == Head(r.net[n])
       alive == n \notin master.dead
-      halts == InOrder /\ r.pc = "guess" /\ v.t = "write"   \* what follows is not posted
+      halts == InOrder /\ r.pc = "speculate" /\ v.t = "write"   \* what follows is not posted
   IN
-  /\ InOrder /\ r.pc = "guess" /\ v.t # "write" => \A m \in Nodes : ~Writes(r.net[m])
+  /\ InOrder /\ r.pc = "speculate" /\ v.t # "write" => \A m \in Nodes : ~Writes(r.net[m])
   /\ UNCHANGED <<stray, master>>
   /\ objs' = IF alive /\ v.t = "write" THEN [has EXCEPT ![n] = @ \cup {v.id}] ELSE has
   /\ CASE ~alive ->
@@ -193,15 +193,15 @@ Begin(c) ==
             LET q == [r EXCEPT !.op = o.op, !.key = o.key, !.reuse = reuse]
             IN  Execute(c, Post(q, "read", To(q, Primary(q), <<Read(Slots)>>)), Primary(q),
                         r.op = "none",
-                        IF Guessing /\ o.op # "SEARCH" THEN Everywhere(NextId(q)) ELSE objs)
+                        IF Speculating /\ o.op # "SEARCH" THEN Everywhere(NextId(q)) ELSE objs)
 
-\* An UPDATE or DELETE begins with a guess, if its objects lie beside the backups of the slot, and
+\* An UPDATE or DELETE begins with a speculative write, if its objects lie beside the backups of the slot, and
 \* nowhere but beside replicas of it.
-BeginGuess(c) ==
+BeginSpeculation(c) ==
   LET r       == sess[c]
       beside  == Backups(r) \subseteq Objects /\ Objects \ master.dead \subseteq {Primary(r)} \cup Backups(r)
   IN
-  /\ Guessing /\ ~master.moved
+  /\ Speculating /\ ~master.moved
   /\ r.pc = "ready" /\ r.tries = 0
   /\ Primary(r) \notin master.dead /\ Backups(r) # {}
   /\ beside \/ "objects beside the backups" \in Removed
@@ -210,7 +210,7 @@ BeginGuess(c) ==
         h \in past :
        /\ o.op \in {"UPDATE", "UPSERT", "DELETE"}
        /\ h[2].key = o.key \/ "hints are the key's" \in Removed
-       /\ LET q == Guess([r EXCEPT !.op = o.op, !.key = o.key], h)
+       /\ LET q == Speculate([r EXCEPT !.op = o.op, !.key = o.key], h)
           IN  \E n \in Nodes : q.net[n] # <<>> /\ Execute(c, q, n, r.op = "none", objs)
 
 \* The primary is dead: a SEARCH asks all backups that are left.
@@ -279,7 +279,7 @@ Recover(c) ==
                  sess' = [sess EXCEPT ![c] = o.r]
             /\ objs' = IF "recovery copies" \in Removed THEN objs ELSE Everywhere(r.own.id)
             /\ OnlyMemory
-       ELSE \E o \in IF Guessing THEN Gone(r) ELSE Inspect([r EXCEPT !.reps = master.reps]) :
+       ELSE \E o \in IF Speculating THEN Gone(r) ELSE Inspect([r EXCEPT !.reps = master.reps]) :
             /\ sess' = [sess EXCEPT ![c] = o.r]
             /\ UNCHANGED objs
             /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
@@ -395,7 +395,7 @@ Settle(s) ==
                     ELSE [master EXCEPT !.todo = Slots, !.restarts = @ + 1]
        \* First its object, if there is one, to where it may not have come; but only if the slot
        \* changes somewhere.
-       /\ objs' = IF Guessing /\ "settling copies" \notin Removed
+       /\ objs' = IF Speculating /\ "settling copies" \notin Removed
                      /\ \E j \in 1..Len(old) : old[j] \in Alive /\ mem[old[j]][s] # w
                      /\ \E n \in Objects \ master.dead : w.id \in objs[n]
                   THEN Everywhere(w.id) ELSE objs
@@ -448,7 +448,7 @@ AtRest == /\ \A c \in Clients : ~Active(c)
 Terminated == AtRest /\ UNCHANGED vars
 
 Next ==
-  \/ \E c \in Clients : \/ Begin(c) \/ BeginGuess(c) \/ SearchBackups(c) \/ Verb(c) \/ AwaitEnd(c)
+  \/ \E c \in Clients : \/ Begin(c) \/ BeginSpeculation(c) \/ SearchBackups(c) \/ Verb(c) \/ AwaitEnd(c)
                         \/ Crash(c) \/ Recover(c) \/ RestartRecovery(c)
                         \/ StopWaiting(c) \/ Acknowledge(c) \/ ReadAgain(c)
   \/ \E n \in Nodes : Lose(n) \/ Retire(n) \/ Stray(n)
@@ -481,7 +481,7 @@ Linearizable == \A k \in Keys : front[k] # {}
 \* What the primary shows can be read, on every node that holds objects.
 ShownIsWritten ==
   LET p == Head(master.reps) IN
-  Guessing /\ p \notin master.dead =>
+  Speculating /\ p \notin master.dead =>
     \A s \in Slots, n \in Objects \ master.dead :
       mem[p][s].st = "live" => mem[p][s].id \in objs[n]
 
