@@ -94,7 +94,7 @@ Repair == 0
 
 Shown(words, k) ==
   LET holders == {s \in Slots : words[s].st = "live" /\ words[s].key = k}
-      ids     == {words[s].id : s \in holders}
+      ids     == {words[s].val : s \in holders}
   IN  IF ids = {} THEN 0 ELSE CHOOSE i \in ids : \A j \in ids : i >= j
 
 Nobody == 99
@@ -171,7 +171,7 @@ AfterHeadless(r) ==
       holders   == {s \in Slots : words[s].st = "live" /\ words[s].key = r.key}
   IN  IF ~agree /\ "readers without a primary need agreement" \notin Removed THEN {Cont(Park(r))}
       ELSE IF holders = {} THEN Answer(r, Absent)
-      ELSE UNION {Answer(r, Found(words[s].id)) : s \in holders}
+      ELSE UNION {Answer(r, Found(words[s].val)) : s \in holders}
 
 ---------------------------------------------------------------------------
 (* The fabric. *)
@@ -334,7 +334,7 @@ AwaitEnd(c) ==
   /\ Serves(c, Primary(r))
   /\ mem[Primary(r)][r.slot] # r.old
   /\ \E o \in (IF r.rec THEN Gone(r)
-              ELSE IF LosesInVain(c) THEN Retry(r) ELSE LoserEnds(r)) :
+              ELSE IF LosesInVain(c) THEN Retry(r) ELSE LoserEnds(r, mem[Primary(r)][r.slot])) :
        /\ sess' = [sess EXCEPT ![c] = o.r]
        /\ UNCHANGED <<mem, stray, lost, master>>
        /\ Follow(c, ctl[c].acts, {}, r, o.r)
@@ -383,7 +383,7 @@ Found0012(r, had, w) ==
          IF w.st = "live" \/ r.op = "DELETE" THEN Answer(r, Done) ELSE Retry(r)
     \* Its winner may have been read beside the primary before it began.
     [] Barring /\ "stopped losers start again" \notin Removed -> Retry(r)
-    [] OTHER -> LoserEnds(r)
+    [] OTHER -> LoserEnds(r, w)
 
 MayLook(c) ==
   LET k == ctl[c] IN

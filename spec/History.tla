@@ -34,6 +34,9 @@ NotApplied  == <<"not applied", 0>>
 Buried      == <<"buried", 0>>    \* its client crashed, and recovery is through with it
 Found(v)    == <<"found", v>>
 
+\* They change no value, so nobody asks when: the history has those only that end as they begin.
+Moves == {"MOVE", "TURN"}
+
 \* The instant of an operation on a key with value v (0: absent): new value, answer.
 Effect(op, id, v) ==
   CASE op = "SEARCH" -> <<v, IF v = 0 THEN Absent ELSE Found(v)>>
@@ -41,6 +44,7 @@ Effect(op, id, v) ==
     [] op = "UPDATE" -> IF v # 0 THEN <<id, Done>> ELSE <<v, Absent>>
     [] op = "DELETE" -> IF v # 0 THEN <<0, Done>> ELSE <<v, Absent>>
     [] op = "UPSERT" -> <<id, Done>>
+    [] op \in Moves  -> <<v, IF v = 0 THEN Absent ELSE Done>>
 
 \* All <<value, assignment>> that come of S by giving open operations their instants.
 \* ctx[c] is the operation of client c: a record with op and id.

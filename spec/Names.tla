@@ -5,7 +5,7 @@
 (* INSERTs and then DELETEs, and one that INSERTs.  UD_UD: each client     *)
 (* UPDATEs or DELETEs.  Everything is about key a; a "b" after a letter    *)
 (* means key b.  U UPDATE, D DELETE, I INSERT, P UPSERT, S SEARCH, W any   *)
-(* write.                                                                  *)
+(* write; M a Move to another place, T one in place.                       *)
 (***************************************************************************)
 EXTENDS Session, TLC
 
@@ -30,6 +30,8 @@ S  == {Op("SEARCH", a)}
 Ib == {Op("INSERT", b)}
 Db == {Op("DELETE", b)}
 Ub == {Op("UPDATE", b)}
+M  == {Op("MOVE", a)}
+T  == {Op("TURN", a)}
 W  == U \cup D \cup I \cup P
 
 \* For the constants of models in which somebody speculates.
@@ -66,7 +68,27 @@ I_IU  == <<<<I>>, <<I, U>>>>
 ID_I  == <<<<I, D>>, <<I>>>>
 DI_IS == <<<<D, I>>, <<I, S>>>>
 
+M_U   == <<<<M>>, <<U>>>>
+U_M   == <<<<U>>, <<M>>>>
+MM_U  == <<<<M, M>>, <<U>>>>
+M_UD  == <<<<M>>, <<U \cup D>>>>
+M_D   == <<<<M>>, <<D>>>>
+M_UU  == <<<<M>>, <<U, U>>>>
+M_US  == <<<<M>>, <<U, S>>>>
+M_M   == <<<<M>>, <<M>>>>
+T_U   == <<<<T>>, <<U>>>>
+TT_U  == <<<<T, T>>, <<U>>>>
+TTT_U == <<<<T, T, T>>, <<U>>>>
+TT_UD == <<<<T, T>>, <<U \cup D>>>>
+T_UD  == <<<<T>>, <<U \cup D>>>>
+TT_UU == <<<<T, T>>, <<U, U>>>>
+T_T   == <<<<T>>, <<T>>>>
+
 \* Three clients.
+M_U_U  == <<<<M>>, <<U>>, <<U>>>>
+M_M_U  == <<<<M>>, <<M>>, <<U>>>>
+T_T_U  == <<<<T>>, <<T>>, <<U>>>>
+M_U_S  == <<<<M>>, <<U>>, <<S>>>>
 U_S_S  == <<<<U>>, <<S>>, <<S>>>>
 U_U_U  == <<<<U>>, <<U>>, <<U>>>>
 W_W_W  == <<<<W>>, <<W>>, <<W>>>>

@@ -29,7 +29,8 @@ Speculating  == FALSE   \* UPDATE and DELETE may begin with the CASes of the bac
 Recycling == FALSE   \* the first identity may come back, as after 32 reuses of its address
 InOrder   == FALSE   \* a speculative write is posted in order across nodes (shared memory)
 Moving    == FALSE   \* a replica of the objects may move to another node
-Objects   == {}      \* the nodes that hold the objects; modelled where somebody speculates only
+Objects   == {}      \* the nodes that hold the objects; none: they are not modelled
+WithObjects == Objects # {}
 
 Nodes0 == 0..Backups0
 Nodes  == Nodes0 \cup Spares \cup Objects
@@ -104,8 +105,13 @@ Park(r) ==
                        EXCEPT !.pc = "parked", !.op = r.op, !.key = r.key, !.tries = r.tries,
                               !.vis = TRUE, !.slot = r.slot, !.old = r.old, !.own = r.own,
                               !.speculative = r.speculative, !.reuse = r.reuse]
-    [] OTHER     -> [Rest(r.c, r.ip, r.seq, r.reps)       \* nobody knows of it
+    [] OTHER     -> [Rest(r.c, r.ip, IF r.pc = "copy" /\ r.op = "MOVE" THEN r.seq - 1 ELSE r.seq,
+                          r.reps)                          \* nobody knows of it
                        EXCEPT !.op = r.op, !.key = r.key, !.tries = r.tries]
+
+\* Whether the round was a Move's.  `looked` is what backups had shown (a mutant).
+IsMove(r, w) ==
+  IF "the primary tells of Moves" \in Removed THEN r.looked ELSE w.moved /\ "rule L" \notin Removed
 
 RECURSIVE After(_)
 \* A batch without verbs takes no time.
@@ -133,17 +139,22 @@ Abort(r, held) ==
   IN  Go(Post([r EXCEPT !.look = NoWords, !.words = NoWords, !.looked = FALSE, !.seen = NoGot],
               "abort", ToBackups(r, verbs)))
 
-\* The round was somebody else's, and it is over.
-LoserEnds(r) ==
-  CASE OnFree(r) ->                       \* perhaps to another key
+\* The round was somebody else's, and it is over; w: what the primary shows since.
+LoserEnds(r, w) ==
+  CASE r.op \in Moves -> Answer(r, Done)  \* overtaken
+    [] OnFree(r) ->                       \* perhaps to another key
          IF "insert losers retry" \in Removed THEN Answer(r, Done) ELSE Retry(r)
     [] ~OnFree(r) /\ r.op = "DELETE" ->   \* perhaps to an UPDATE: the key is alive
          IF "delete losers retry" \in Removed THEN Answer(r, Done) ELSE Retry(r)
+    \* Rule L: a Move has not overwritten it.  Whatever has replaced a Move's word has.
+    [] r.op \in {"UPDATE", "UPSERT"} /\ ~OnFree(r) /\ IsMove(r, w) -> Retry(r)
     [] OTHER -> Answer(r, Done)           \* took effect right before the winner
 
 Lost(r) ==
   IF r.rec THEN Gone(r)
-  ELSE {Cont([r EXCEPT !.pc = "await", !.words = NoWords, !.look = NoWords, !.looked = FALSE,
+  ELSE {Cont([r EXCEPT !.pc = "await", !.words = NoWords, !.look = NoWords,
+                       !.looked = "the primary tells of Moves" \in Removed
+                                  /\ \E b \in Backups(r) : r.seen[b].moved,
                        !.seen = NoGot, !.got = NoGot, !.data = NoData])}
 
 ---------------------------------------------------------------------------
@@ -192,6 +203,27 @@ Replace(r, s, old) ==
   IN  IF Backups(r) = {} THEN Commit(q, q.old)
       ELSE Go(Post(q, "contend", ToBackups(q, verbs)))
 
+\* Puts the pair of that word under another redundancy.  Out of place anybody may: the copy has an identity
+\* of its own, and is complete before any CAS.  In place, which only adds to what is there, the identity is
+\* the old one's of the next *turn*, whoever does it.  So only the owner of the object may.
+Turn(id)     == IF "turns only grow" \in Removed /\ id >= 100 THEN id - 100 ELSE id + 100
+OwnerOf(id)  == IF id % 100 = 1 THEN 1 ELSE (id % 100) \div 10
+MayTurn(c, w) == OwnerOf(w.id) = c \/ "strangers move elsewhere" \in Removed
+
+Move(r, s, old) ==
+  LET id == IF r.op = "TURN" THEN Turn(old.id) ELSE NextId(r)
+      q  == [r EXCEPT !.seq = IF r.op = "TURN" THEN @ ELSE @ + 1, !.slot = s, !.old = old,
+                      !.own = Moved(id, old)]
+      verbs(n) == IF n \in Objects \ (Nodes0 \ ({Primary(r)} \cup Backups(r))) THEN <<Write(id)>> ELSE <<>>
+  IN  IF r.op = "TURN" /\ ~MayTurn(r.c, old) THEN Answer(r, NotApplied)
+      ELSE Go(Post(q, "copy", [n \in Nodes |-> verbs(n)]))
+
+AfterCopy(r0) ==
+  LET r == [r0 EXCEPT !.vis = TRUE, !.data = NoData]
+      verbs(b) == <<Cas(r.old, r.own)>>
+  IN  IF Backups(r) = {} THEN Commit(r, r.old)
+      ELSE Go(Post(r, "contend", ToBackups(r, verbs)))
+
 \* WRITE of the object, READ of both buckets of the primary.
 AfterRead(r0) ==
   LET w       == r0.data[Primary(r0)]
@@ -211,9 +243,10 @@ AfterRead(r0) ==
             ELSE Go(Post(q, "contend", ToBackups(q, verbs)))
   IN  CASE r.op = "SEARCH" ->
              IF holders = {} THEN Answer(r, Absent)
-             ELSE UNION {Answer(r, Found(w[s].id)) : s \in holders}
+             ELSE UNION {Answer(r, Found(w[s].val)) : s \in holders}
         [] r.op = "INSERT" /\ holders # {} -> Answer(r, Exists)
-        [] r.op \in {"UPDATE", "DELETE"} /\ holders = {} -> Answer(r, Absent)
+        [] r.op \in {"UPDATE", "DELETE"} \cup Moves /\ holders = {} -> Answer(r, Absent)
+        [] r.op \in Moves /\ holders # {} -> UNION {Move(r, s, w[s]) : s \in holders}
         [] r.op \in {"UPDATE", "DELETE", "UPSERT"} /\ holders # {} ->
              UNION {Replace(r, s, w[s]) : s \in holders}
         [] OTHER -> IF frees = {} THEN Answer(r, NotApplied)    \* the index is full
@@ -226,7 +259,7 @@ AfterDegraded(r) ==
                \/ \A s \in Slots, x, y \in r.asked : r.data[x][s] = r.data[y][s]
       holders(x) == {s \in Slots : r.data[x][s].st = "live" /\ r.data[x][s].key = r.key}
       said(x) == IF holders(x) = {} THEN Answer(r, Absent)
-                 ELSE UNION {Answer(r, Found(r.data[x][s].id)) : s \in holders(x)}
+                 ELSE UNION {Answer(r, Found(r.data[x][s].val)) : s \in holders(x)}
   IN  IF agree THEN UNION {said(x) : x \in r.asked} ELSE {Cont(Park(r))}
 
 AfterContend(r0) ==
@@ -288,7 +321,8 @@ AfterDoubt(r) ==
 
 AfterCommit(r) ==
   IF r.rec THEN Gone(r)
-  ELSE IF Backups(r) = {} /\ ~OnFree(r) /\ r.got[Primary(r)] # r.old THEN LoserEnds(r)
+  ELSE IF Backups(r) = {} /\ ~OnFree(r) /\ r.got[Primary(r)] # r.old
+       THEN LoserEnds(r, r.got[Primary(r)])
   ELSE Answer(r, Done)
 
 AfterAbort(r) ==   \* of the backups: now the primary, which ends the round
@@ -360,6 +394,7 @@ AfterInspectBackups(r) ==
 After(r) ==
   CASE r.pc = "read"            -> AfterRead(r)
     [] r.pc = "degraded"        -> AfterDegraded(r)
+    [] r.pc = "copy"            -> AfterCopy(r)
     [] r.pc = "contend"         -> AfterContend(r)
     [] r.pc = "speculate"           -> AfterSpeculation(r)
     [] r.pc = "rule3"           -> AfterRule3(r)
@@ -383,5 +418,6 @@ Resolve(r, w) ==
     [] w.id # r.own.id /\ w = r.old -> Retry(r)
     [] w.id # r.own.id /\ w # r.old /\ r.speculative
          /\ "suspended speculation starts again" \notin Removed -> Retry(r)
-    [] OTHER -> LoserEnds(r)                                                \* a stranger's
+    [] OTHER -> LoserEnds(r, IF "rule L in a new view" \in Removed          \* a stranger's
+                             THEN [w EXCEPT !.moved = FALSE] ELSE w)
 =============================================================================

@@ -11,8 +11,8 @@
 (* that still run between crash and fence could as well have run before    *)
 (* the crash.                                                              *)
 (*                                                                         *)
-(* Where somebody speculates (decision 0021), the objects are modelled, too:  *)
-(* which identities are complete on which node.                            *)
+(* Where there are `Objects`, these are modelled, too: which identities    *)
+(* are complete on which node.                                             *)
 (*                                                                         *)
 (* Every behaviour is finite, so "every operation ends under fairness" is  *)
 (* "no deadlock": TLC checks that.                                         *)
@@ -47,7 +47,7 @@ vars == <<mem, sess, stray, master, objs, past, front>>
 \* What a reader of this replica would see.
 Shown(words, k) ==
   LET holders == {s \in Slots : words[s].st = "live" /\ words[s].key = k}
-      ids     == {words[s].id : s \in holders}
+      ids     == {words[s].val : s \in holders}
   IN  IF ids = {} THEN 0 ELSE CHOOSE i \in ids : \A j \in ids : i >= j
 
 Nobody == 99   \* while the primary is dead nobody sees anything
@@ -59,13 +59,16 @@ ShownNext(k) == LET p == Head(master'.reps)
 
 Context(ses) == [c \in Clients |-> [op |-> ses[c].op, id |-> CurrentId(ses[c])]]
 
+\* In the middle of a Move.
+IsMoving(c) == c \in Clients /\ {sess[c].op, sess'[c].op} \cap Moves # {}
+
 \* The history grows by one step of client c on key key: an invocation (inv), an answer, neither
 \* or both, and whatever the primary shows from now on.  ctx: the operations before the answer.
 Ghost(c, key, inv, ans, ctx) ==
   /\ front' = [k \in Keys |->
-    LET mine == k = key /\ (inv \/ ans # NoAns)
+    LET mine == k = key /\ (inv \/ ans # NoAns) /\ ~IsMoving(c)
         sees == ShownNext(k)
-        f1   == IF k = key /\ inv THEN Invoked(front[k], c) ELSE front[k]
+        f1   == IF k = key /\ inv /\ ~IsMoving(c) THEN Invoked(front[k], c) ELSE front[k]
         f2   == IF ~mine /\ sees = ShownNow(k) THEN f1
                 ELSE IF sees = Nobody THEN Closure(f1, ctx)
                 ELSE Observed(Closure(f1, ctx), sees)
@@ -110,10 +113,10 @@ Init ==
 ---------------------------------------------------------------------------
 (* The fabric. *)
 
-\* As in Change.tla, which says why: recovery that has lost a round waits for its end.  Only where
-\* somebody speculates, so that the other models stay what they were.
+\* As in Change.tla, which says why: recovery that has lost a round waits for its end.  Only where there
+\* are objects, so that the other models stay what they were.
 UntilItIsOver(r, o) ==
-  IF Speculating /\ o.ans = Buried /\ r.pc \in {"contend", "rule3"}
+  IF WithObjects /\ o.ans = Buried /\ r.pc \in {"contend", "rule3"}
   THEN Cont([r EXCEPT !.pc = "await", !.seen = NoGot, !.got = NoGot, !.data = NoData])
   ELSE o
 
@@ -121,6 +124,7 @@ UntilItIsOver(r, o) ==
 EndOfVerb(c, r, inv) ==
   LET outcomes ==
         IF r.net # NoNet THEN {Cont(r)}
+        ELSE IF r.bad THEN {Cont(r)}      \* there it ends: WinnersAreAlone
         ELSE IF r.fail THEN {Cont(Park(r))}
         ELSE LET o == {UntilItIsOver(r, x) : x \in After(r)}
              IN  o \cup (IF master.stage = "frozen" /\ \A x \in o : x.ans = NoAns
@@ -193,7 +197,7 @@ Begin(c) ==
             LET q == [r EXCEPT !.op = o.op, !.key = o.key, !.reuse = reuse]
             IN  Execute(c, Post(q, "read", To(q, Primary(q), <<Read(Slots)>>)), Primary(q),
                         r.op = "none",
-                        IF Speculating /\ o.op # "SEARCH" THEN Everywhere(NextId(q)) ELSE objs)
+                        IF WithObjects /\ o.op \notin {"SEARCH"} \cup Moves THEN Everywhere(NextId(q)) ELSE objs)
 
 \* An UPDATE or DELETE begins with a speculative write, if its objects lie beside the backups of the slot, and
 \* nowhere but beside replicas of it.
@@ -231,10 +235,12 @@ AwaitEnd(c) ==
   LET r == sess[c] IN
   /\ r.pc = "await"
   /\ Primary(r) \notin master.dead
-  /\ mem[Primary(r)][r.slot] # r.old
-  /\ \E o \in (IF r.rec THEN Gone(r) ELSE LoserEnds(r)) :
+  /\ \/ mem[Primary(r)][r.slot] # r.old
+     \/ r.op \in Moves /\ "overtaken Moves wait" \in Removed
+  /\ \E o \in (IF r.rec THEN Gone(r) ELSE LoserEnds(r, mem[Primary(r)][r.slot])) :
        /\ sess' = [sess EXCEPT ![c] = o.r]
-       /\ UNCHANGED <<mem, stray, master, objs>>
+       /\ UNCHANGED <<mem, stray, master>>
+       /\ objs' = IF r.op = "MOVE" THEN [n \in Nodes |-> objs[n] \ {r.own.id}] ELSE objs
        /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
 
 \* A waiting loser gives up its wait for a change of the view, or because the primary is dead.
@@ -279,7 +285,7 @@ Recover(c) ==
                  sess' = [sess EXCEPT ![c] = o.r]
             /\ objs' = IF "recovery copies" \in Removed THEN objs ELSE Everywhere(r.own.id)
             /\ OnlyMemory
-       ELSE \E o \in IF Speculating THEN Gone(r) ELSE Inspect([r EXCEPT !.reps = master.reps]) :
+       ELSE \E o \in IF WithObjects THEN Gone(r) ELSE Inspect([r EXCEPT !.reps = master.reps]) :
             /\ sess' = [sess EXCEPT ![c] = o.r]
             /\ UNCHANGED objs
             /\ Ghost(c, r.key, FALSE, o.ans, Context(sess))
@@ -395,7 +401,7 @@ Settle(s) ==
                     ELSE [master EXCEPT !.todo = Slots, !.restarts = @ + 1]
        \* First its object, if there is one, to where it may not have come; but only if the slot
        \* changes somewhere.
-       /\ objs' = IF Speculating /\ "settling copies" \notin Removed
+       /\ objs' = IF WithObjects /\ "settling copies" \notin Removed
                      /\ \E j \in 1..Len(old) : old[j] \in Alive /\ mem[old[j]][s] # w
                      /\ \E n \in Objects \ master.dead : w.id \in objs[n]
                   THEN Everywhere(w.id) ELSE objs
@@ -481,7 +487,7 @@ Linearizable == \A k \in Keys : front[k] # {}
 \* What the primary shows can be read, on every node that holds objects.
 ShownIsWritten ==
   LET p == Head(master.reps) IN
-  Speculating /\ p \notin master.dead =>
+  WithObjects /\ p \notin master.dead =>
     \A s \in Slots, n \in Objects \ master.dead :
       mem[p][s].st = "live" => mem[p][s].id \in objs[n]
 

@@ -10,16 +10,22 @@
 (* size class and the tentative bit say.  Identity 0 is the word of a slot *)
 (* that was never written.                                                 *)
 (*                                                                         *)
+(* `val` is whose value it is: the writer's own, but for a *Move*, which    *)
+(* puts the value of its round's old word at another place, or under       *)
+(* another redundancy.  Its word is marked as `moved`.                     *)
+(*                                                                         *)
 (* `Removed` names countermeasures that a mutant takes out.                *)
 (***************************************************************************)
 EXTENDS Naturals, FiniteSets, Sequences
 
 CONSTANTS NoKey, Removed
 
-Word(id, key, st) == [id |-> id, key |-> key, st |-> st]
+Word(id, key, st) ==
+  [id |-> id, key |-> key, st |-> st, val |-> IF key = NoKey THEN 0 ELSE id, moved |-> FALSE]
 
 Live(id, key)      == Word(id, key, "live")
 Tentative(id, key) == Word(id, key, "tentative")
+Moved(id, old)     == [old EXCEPT !.id = id, !.moved = TRUE]
 Marker(id)         == Word(id, NoKey, "free")   \* size class 0: any such slot is free
 Never              == Marker(0)                 \* also the filler of unused fields
 

@@ -150,7 +150,7 @@ impl Session {
         self.attachments.fabric()
     }
 
-    /// The newest view, with whose members it is attached to from now on, as far as they answer.
+    /// The newest view, to whose members it is attached from now on, as far as they answer.
     pub(crate) fn adopt_newest(&self) -> Arc<View> {
         let view = self.gate().view();
         self.attachments.adopt(&view, |node| self.shared.report_unreachable(node));

@@ -31,23 +31,23 @@ pub struct Epochs {
     pub newest: u64,
     /// All operations of earlier epochs than this one have ended, everywhere.
     pub passed: u64,
-    /// What operations of earlier epochs than this one have freed is marked, or never will be.
+    /// What operations of earlier epochs than this one have freed is set free, or never will be.
     pub settled: u64,
 }
 
-/// What a session says of itself, again and again: that it is there, and by which view it acts.
+/// What a session says of itself, again and again: that it is there, and by which view it is pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionHeartbeat {
     /// The session.
     pub client: ClientId,
-    /// It acts by no view older than this one: neither has it operations that began under one, nor
+    /// It is pinned by no view older than this one: neither has it operations that began under one, nor
     /// will it begin any.
     pub pinned_by: u64,
     /// It has no operations of earlier epochs than this one, and will begin none.
     pub pinned_in: u64,
-    /// What its operations of earlier epochs than this one have freed is marked, or never will be.
+    /// What its operations of earlier epochs than this one have freed is set free, or never will be.
     pub frees_in: u64,
-    /// Whether operations of it were stopped by a change of the view, and have not found out yet
+    /// Whether operations of it were suspended by a change of the view, and have not found out yet
     /// what became of their writes.
     pub has_suspended: bool,
     /// What it found damaged since it began.
@@ -237,7 +237,7 @@ pub enum MasterReply {
     Orphan {
         /// The block.
         orphan: Option<Orphan>,
-        /// Its owner has not ended: should it be given up, the block is recovered with it, and must
+        /// Its owner has not ended: should it expire, the block is recovered with it, and must
         /// not be taken over any more.
         owner_lives: bool,
     },
@@ -385,7 +385,7 @@ pub struct Scrub {
 pub struct Owners {
     /// The open sessions, in order.
     pub open: Vec<ClientId>,
-    /// Those that were given up and are not recovered yet, in order.
+    /// Those that have expired and are not recovered yet, in order.
     pub expired: Vec<ClientId>,
     /// Ids from this one on have not been handed out.
     pub unused_from: ClientId,

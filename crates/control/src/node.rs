@@ -188,7 +188,7 @@ pub enum NodeRequest {
     /// How full are you? Answer: `Usage`.
     Usage,
     /// The node stands at a view from now on: the header of its pool shows the number when the answer
-    /// comes. One that stands at a later view already stays there. From now on it bars nobody for who acts
+    /// comes. One that stands at a later view already stays there. From now on it bars nobody for who is pinned
     /// by an earlier view. Answer: `Bars`.
     StandAt {
         /// The cluster whose view it is; the node serves no other one.
@@ -204,7 +204,7 @@ pub enum NodeRequest {
         client: ClientId,
         /// Who does not answer it.
         node: MnId,
-        /// The number of the view by which it acts.
+        /// The number of the view by which it is pinned.
         view: u64,
     },
     /// A change is through that has settled what may have been read beside these: the node bars them no more,

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! This file says what is under way; [`View`](crate::view::View) makes the steps (`view/steps.rs`), and
-//! says what they mean for those who act by a view (`view/stage.rs`).
+//! says what they mean for those who are pinned by a view (`view/stage.rs`).
 //!
 //! Every step is a view of its own, with the next number: what a session may do follows from the
 //! view it is pinned by, and what the master has to do next follows from the view in its store. So a
@@ -21,11 +21,11 @@
 //! |---|---|---|---|
 //! | frozen | wait | from the primary; wait if it was lost | elsewhere |
 //! | transforming | wait | from the primary; if it was lost from all backups ([`settled`]) | elsewhere |
-//! | switched | wait; stopped ones look what became of them | from the new primary | not where a replica leaves |
+//! | switched | wait; suspended ones look what became of them | from the new primary | not where a replica leaves |
 //!
 //! Everything outside of the scope goes on, and so do reads of data, from any replica that is
 //! left. Only when regions have lost replicas do all writes wait while the change is frozen: a new
-//! object would stand on fewer replicas than those who act by an older view read from.
+//! object would stand on fewer replicas than those who are pinned by an older view read from.
 //!
 //! A subtable that is *split* gets a sibling. Transforming fills the sibling with the entries of the
 //! keys whose next hash bit is 1, each in the slot of the same number; readers do not know of it
@@ -42,7 +42,7 @@
 //! owners find what is free by a comparison.
 //!
 //! A *new region* stands in the region table from the first view of its change on, and nobody is told
-//! to hand out its blocks before the change is transforming: until then a session may act by a
+//! to hand out its blocks before the change is transforming: until then a session may be pinned by a
 //! view that does not have it, and would read a word that leads nowhere. Nothing waits for it.
 //!
 //! Invariants:
@@ -70,7 +70,7 @@ pub enum Stage {
     Frozen,
     /// Replicas are made equal, and new ones are filled.
     Transforming,
-    /// The new picture is in force; writers that were stopped find out what became of them.
+    /// The new picture is in force; writers that were suspended find out what became of them.
     Switched,
 }
 

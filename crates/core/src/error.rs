@@ -62,7 +62,7 @@ pub enum Error {
     /// The host told the operation to stop waiting: for the winner of a conflict, or for a block.
     #[error(
         "gave up after waiting too long for {waiting_for} (write outcome: {outcome:?}); try again when \
-         `fusee status` shows no change and no session that is given up"
+         `fusee status` shows no change and no session that has expired"
     )]
     GaveUp {
         /// For what it waited.

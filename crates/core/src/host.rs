@@ -32,7 +32,7 @@ pub enum Granted {
     /// This block is the session's.
     Block(BlockGrant),
     /// None is free, and others have been called upon to hand some on. To be asked again after
-    /// [`Blocks::await_others`], by an operation that does not be pinned meanwhile.
+    /// [`Blocks::await_others`], by an operation that is not pinned meanwhile.
     Called,
     /// A newer view has come, by which to ask again.
     NewerView,
@@ -42,9 +42,9 @@ pub enum Granted {
 /// ([`change`](crate::change)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pinned {
-    /// The local epoch since which the oldest running operation is pinned; `None` if none does.
+    /// The local epoch in which the oldest running operation is pinned; `None` if none is.
     pub oldest: Option<u64>,
-    /// Operations that were stopped after a CAS and have not found out what became of it.
+    /// Operations that were suspended after a CAS and have not found out what became of it.
     pub suspended: usize,
 }
 
@@ -117,13 +117,13 @@ pub trait Views {
     fn bar(&self, node: MnId, view: &Arc<View>) -> impl Future<Output = Option<Vec<MnId>>>;
 }
 
-/// Since when operations act, and when all of those have ended that may know of some memory.
+/// In what operations are pinned, and when all of those have ended that may know of some memory.
 pub trait Epochs {
     /// The local epoch: a number that grows when a view has come, or an epoch. In an earlier local epoch than
     /// the one of a view, `newer_view` may find that view or not; from that moment on it does.
     fn local_epoch(&self) -> u64;
 
-    /// Tells others since when the operations act. In one order with [`Epochs::local_epoch`] for everybody:
+    /// Tells others the oldest that is pinned. In one order with [`Epochs::local_epoch`] for everybody:
     /// who makes a new local epoch after this finds what was told, or a later `local_epoch` finds the new one.
     fn publish(&self, pinned: Pinned);
 
@@ -131,13 +131,13 @@ pub trait Epochs {
     /// nobody else needs to know more than is told.
     fn began(&self, _local_epoch: u64) {}
 
-    /// One that is pinned since this local epoch does not be pinned any more.
+    /// One that was pinned in this local epoch is not any more.
     fn ended(&self, _local_epoch: u64) {}
 
     /// Tells others since when there are freed objects whose bits are not set yet.
     fn publish_freed(&self, since: Option<u64>);
 
-    /// Tells others that something was freed by an operation that is pinned since then, which is older than
+    /// Tells others that something was freed by an operation that is pinned in that local epoch, which is older than
     /// what was told; also while bits are being set.
     fn publish_older(&self, since: u64);
 

@@ -61,7 +61,7 @@ mutants! {
     WritesWhereAReplicaLeaves,
     /// The master makes replicas equal before everybody has left the older views.
     ChangeDoesNotWait,
-    /// The master lets writes go on before those that were stopped have looked, and before all
+    /// The master lets writes go on before those that were suspended have looked, and before all
     /// readers have left the old places.
     SwitchDoesNotWait,
     /// A suspended writer looks before the replicas are equal.
@@ -70,7 +70,7 @@ mutants! {
     StopsInDoubt,
     /// A split clears the primary before the backups: where it is cut off in between, nobody clears them.
     ClearsPrimaryFirst,
-    /// A region is copied with its free bitmap: when the copy comes first, marks of objects that are in
+    /// A region is copied with its free bitmap: when the copy comes first, bits of objects that are in
     /// use again count.
     CopiesBitmaps,
 
@@ -206,7 +206,7 @@ mutants! {
     ReusedAtOnce,
     /// An object has the same generation every time it is used: a hint of its life before leads to it.
     GenerationStays,
-    /// What a look sees marked counts as seen before the look: who began in between may know it.
+    /// What a look sees set free counts as seen before the look: who began in between may know it.
     MarksBeforeTheLook,
     /// The generation of an object is learnt from its first replica: what stands on another comes back.
     LearnsFromOneReplica,
@@ -229,16 +229,16 @@ mutants! {
     ComparesPrimariesOnly,
     /// A comparison looks at blocks with writes under way: what no slot keeps yet is taken for garbage.
     ComparesBesideWrites,
-    /// A session does not notice that the free bitmap of a block is elsewhere: marks that were lost with the
+    /// A session does not notice that the free bitmap of a block is elsewhere: bits that were lost with the
     /// old one are not missed.
     AnotherBitmapUnnoticed,
     /// What was seen on a free bitmap is cleared on the one that has come in its place.
     MarksOfAnotherBitmap,
-    /// Who has left a mark half-way goes on marking, and says then that all is marked.
+    /// Who has set some bits and failed goes on setting bits, and says then that all are set.
     MarksHalfWay,
     /// A mark that may still come is taken for lost: who has settled on that sets the bit as well.
     LateVerbsNotAwaited,
-    /// Who asks for a block does not be pinned: the view by which it has it recorded may have ended.
+    /// Who asks for a block is not pinned: the view by which it has it recorded may have ended.
     AsksUnpinned,
 
     // Recovery of clients, and settling after the loss of a memory node.

@@ -3,14 +3,14 @@
 //! Per size class a session owns blocks and takes their objects. A block goes round:
 //!
 //! ```text
-//! granted --> in use --> aside --> sealed --> its marked objects are collected --> in use ...
+//! granted --> in use --> aside --> sealed --> its free objects are reclaimed --> in use ...
 //!                                          `-> all its objects are free: back to the pool
 //! ```
 //!
 //! * *In use*: objects are allocated from it. Its header says so on all replicas before anybody can
 //!   learn of one of them: that is how recovery finds what may be under way.
 //! * *Aside*: another block is in use, or its region is frozen. Writes may still be under way.
-//! * *Sealed*: none is, and the header says so. Only such blocks are collected ([`store`]), and
+//! * *Sealed*: none is, and the header says so. Only from such blocks objects are reclaimed ([`store`]), and
 //!   can leave the session.
 //!
 //! An object that was allocated is free again in one of two ways: no CAS has mentioned it, so it is
@@ -245,21 +245,21 @@ impl Block {
         self.class == class && self.has_room() && is_enough
     }
 
-    /// Objects that can be handed out once what was seen is collected, and what was given back has
+    /// Objects that can be handed out once what was seen is reclaimed, and what was given back has
     /// waited.
     pub fn prospect(&self) -> u32 {
         let seen = self.seen.as_ref().map_or(0, |seen| seen.objects);
         self.free_objects() + self.returned_objects() + seen
     }
 
-    /// Whether not one object of it is in use, with what is to be collected.
+    /// Whether not one object of it is in use, with what is to be reclaimed.
     pub fn is_free(&self) -> bool {
         self.prospect() == self.shape.objects && self.is_quiet()
     }
 
-    /// Whether its objects are to be collected for a class that needs some, if one in `least` has to be
+    /// Whether its objects are to be reclaimed for a class that needs some, if one in `least` has to be
     /// free.
-    pub fn is_worth_collecting(&self, class: SizeClass, least: u32) -> bool {
+    pub fn is_worth_reclaiming(&self, class: SizeClass, least: u32) -> bool {
         let free = u64::from(self.prospect()) * u64::from(least);
         let is_ours = !self.held && self.scrubbed.is_none();
         let is_usable = is_ours && self.generations.is_known();
@@ -429,7 +429,7 @@ impl Block {
         }
     }
 
-    /// Since this view the free bitmap is where it is. If it was elsewhere before, marks are missing.
+    /// Since this view the free bitmap is where it is. If it was elsewhere before, bits are missing.
     pub fn follow(&mut self, primary_since: u64) {
         let before = core::mem::replace(&mut self.primary_since, primary_since);
         let is_elsewhere = before != primary_since && !removed(Mutant::AnotherBitmapUnnoticed);
@@ -438,13 +438,13 @@ impl Block {
         }
     }
 
-    fn rest(&self) -> Remainder {
+    fn remainder(&self) -> Remainder {
         let Block { address, class, fresh, .. } = *self;
         let marked = (self.verification == Verification::None).then_some(self.primary_since);
         Remainder { block: address, class, first: fresh, marked }
     }
 
-    /// What somebody else would get, if nothing is under way about it. What was collected is not marked
+    /// What somebody else would get, if nothing is under way about it. What was reclaimed is not set free
     /// any more, and nobody else would find it without a look at the index: such a block, of which there
     /// are few, stays, unless it is lent.
     fn spare(&self) -> Option<Remainder> {
@@ -453,7 +453,7 @@ impl Block {
         if !is_spare || !(is_all_marked || self.lent) {
             return None;
         }
-        let rest = self.rest();
+        let rest = self.remainder();
         Some(Remainder { marked: rest.marked.filter(|_| is_all_marked), ..rest })
     }
 
@@ -465,7 +465,7 @@ impl Block {
 
     /// The objects that are free although they were allocated once: what a session that leaves has
     /// to mark again.
-    pub fn unmarked(&self) -> impl Iterator<Item = Address> + '_ {
+    pub fn not_set_free(&self) -> impl Iterator<Item = Address> + '_ {
         self.idle().map(|object| self.object(object))
     }
 }
@@ -673,8 +673,8 @@ impl Slabs {
     /// None of the free bitmaps is trusted any more; whether one was.
     pub(crate) fn unverify_all(&mut self) -> bool {
         let trusted = |b: &&mut Block| b.verification == Verification::None && b.scrubbed.is_none();
-        let verification = |block: &mut Block| block.unverify(Verification::Open);
-        self.aside.iter_mut().filter(trusted).map(verification).count() > 0
+        let unverify = |block: &mut Block| block.unverify(Verification::Open);
+        self.aside.iter_mut().filter(trusted).map(unverify).count() > 0
     }
 
     /// No block is in use any more.
@@ -693,7 +693,7 @@ impl Slabs {
     }
 
     /// The header of a block that is `held` says on all replicas that it is sealed, or may do so.
-    pub(crate) fn rests(&mut self, block: Address, is_sure: bool) {
+    pub(crate) fn end_seal(&mut self, block: Address, is_sure: bool) {
         if let Some(block) = self.aside_at(block) {
             block.held = false;
             block.written = is_sure.then_some(true);
@@ -723,7 +723,7 @@ impl Slabs {
             let is_kept = |(class, best): &(SizeClass, Option<Address>)| {
                 let is_best = *best == Some(block.address);
                 *class == block.class
-                    && (is_best || !block.is_worth_collecting(*class, USED_AGAIN_AT))
+                    && (is_best || !block.is_worth_reclaiming(*class, USED_AGAIN_AT))
             };
             let rest = if short.iter().any(is_kept) { None } else { block.spare() };
             block.offered = rest.is_some();
@@ -755,7 +755,7 @@ impl Slabs {
     /// What is left of all blocks, which this client stops using.
     pub fn take_remainders(&mut self) -> Vec<Remainder> {
         self.set_aside();
-        core::mem::take(&mut self.aside).iter().map(Block::rest).collect()
+        core::mem::take(&mut self.aside).iter().map(Block::remainder).collect()
     }
 
     /// The header that says that a block which is not in use is sealed, and from where on it is new.

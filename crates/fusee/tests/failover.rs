@@ -72,7 +72,7 @@ fn status_tells_of_a_loss_and_what_is_missing() {
     up.run(&["put", "k", "v"]).expect_code(0);
     let status = up.run(&["status", "--json"]).expect_code(0).json();
     assert_eq!((&status["change"], &status["missing_replicas"]), (&Value::Null, &0.into()));
-    assert_eq!((&status["given_up_sessions"], &status["recoveries"]), (&0.into(), &0.into()));
+    assert_eq!((&status["expired_sessions"], &status["recoveries"]), (&0.into(), &0.into()));
     assert_eq!(status["memory_nodes"][1]["state"], "in_view");
     signal("KILL", up.pids()[2]);
     eventually("the cluster goes on without mn1", || {

@@ -462,8 +462,9 @@ impl Blocks {
     }
 
     fn orphans(&self, view: &View, report: &Report) -> Vec<Orphan> {
-        let rests = report.blocks.iter().filter_map(|b| b.rest(view.geometry.block_bytes));
-        let orphans = rests.filter_map(|rest| {
+        let remainders =
+            report.blocks.iter().filter_map(|b| b.remainder(view.geometry.block_bytes));
+        let orphans = remainders.filter_map(|rest| {
             let (region, block) = view.geometry.block_at(rest.block)?;
             let block = BlockId { region, block };
             let (class, first, marked) = (rest.class, rest.first, rest.marked);

@@ -15,7 +15,7 @@
 //! session waits in *limbo* until that ends, and says itself what it has. For the same reason what a
 //! session hands on has a serial, which is recorded: repeated, it changes nothing.
 //!
-//! A orphaned block is recorded with the end of its session, and its record is removed before it is
+//! An orphaned block is recorded with the end of its session, and its record is removed before it is
 //! handed out: a master that crashes in between loses one block, and never hands one
 //! out twice, to two clients that would write to the same objects.
 //!
@@ -52,21 +52,21 @@ pub struct Session {
     given: Vec<Gift>,
     /// The serial of what it handed on last.
     handed_on: u64,
-    /// Its last pulse; views before the first count as not acknowledged.
+    /// Its last heartbeat; views before the first count as not acknowledged.
     pub pinned_by: u64,
-    /// As in the pulse.
+    /// As in the heartbeat.
     pub has_suspended: bool,
-    /// As in the pulse.
+    /// As in the heartbeat.
     damage: Damage,
-    /// As in the pulse; 0 if this process has not heard it.
+    /// As in the heartbeat; 0 if this process has not heard it.
     pinned_in: u64,
-    /// As in the pulse.
+    /// As in the heartbeat.
     frees_in: u64,
     /// When it was heard last; 0 if not yet by this process.
     pub heard_ms: u64,
     /// The connection over which it spoke last, if it has.
     pub connection: Option<u64>,
-    /// When it is given up, unless it speaks over another connection.
+    /// When it expires, unless it speaks over another connection.
     pub gone_at_ms: Option<u64>,
 }
 
@@ -132,7 +132,7 @@ impl Sessions {
         }
     }
 
-    /// From the store: a orphaned block.
+    /// From the store: an orphaned block.
     pub fn restore_orphan(&mut self, orphan: Orphan) {
         self.left.insert(orphan.block);
         self.orphans.entry(orphan.class).or_default().push(orphan);
@@ -190,14 +190,14 @@ impl Sessions {
     }
 
     /// Before which epoch no operation runs any more: of open sessions, and of those that somebody
-    /// may still have to put an end to. And before which one what was freed is marked.
+    /// may still have to put an end to. And before which one what was freed is set free.
     pub fn epochs(&self) -> Option<(u64, u64)> {
         let all = self.open.values().chain(self.expired.values());
         let settled = all.clone().map(|session| session.frees_in.min(session.pinned_in)).min()?;
         Some((all.map(|session| session.pinned_in).min()?, settled))
     }
 
-    /// Opens a session, which acts by the view of this number and in this epoch; `None` when all ids
+    /// Opens a session, pinned by the view of this number, in this epoch; `None` when all ids
     /// are used up.
     pub fn open(
         &mut self,
@@ -220,7 +220,7 @@ impl Sessions {
         Some(client)
     }
 
-    /// A session says what it acts by. An older pulse than the last one changes nothing.
+    /// A session says by what it is pinned. An older heartbeat than the last one changes nothing.
     pub fn heartbeat(&mut self, now_ms: u64, connection: u64, heartbeat: &SessionHeartbeat) {
         let Some(session) = self.open.get_mut(&heartbeat.client) else { return };
         session.heard_ms = now_ms;
@@ -346,7 +346,7 @@ impl Sessions {
         let is_hope = |left: &&Orphan| !used.contains(&left.block);
         self.handed_on += orphans.iter().filter(is_hope).count() as u64;
         writes.push(Write::Put(Record::Session { client, expired: false, handed_on: serial }));
-        // What it had been given it may not return once more, should it be given up.
+        // What it had been given it may not return once more, should it expire.
         let handed_on = |given: &Gift| orphans.iter().any(|left| left.block == given.left.block);
         let (gone, given): (Vec<Gift>, _) =
             std::mem::take(&mut session.given).into_iter().partition(handed_on);

@@ -395,7 +395,7 @@ fn a_closed_connection_is_a_suspicion_that_another_connection_refutes() {
     world.feed(Event::Tick);
     let status = world.status();
     assert_eq!(status.open_sessions, 1);
-    assert!(world.said(&format!("{gone} is given up: its connection was closed")));
+    assert!(world.said(&format!("{gone} has expired: its connection was closed")));
     assert!(
         !world.disk.values().any(
             |r| matches!(r, Record::Session { client, expired: false, .. } if *client == gone)

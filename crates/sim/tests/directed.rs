@@ -65,7 +65,7 @@ fn what_a_look_sees_is_as_old_as_its_end() {
 /// Every script, with nothing taken out.
 #[test]
 fn sessions_promise_what_their_surroundings_rely_on() {
-    let scripts: [fn(u64); 15] = [
+    let scripts: [fn(u64); 16] = [
         scripted::marks::left_behind,
         scripted::marks::seen_elsewhere,
         scripted::marks::late_mark,
@@ -80,6 +80,7 @@ fn sessions_promise_what_their_surroundings_rely_on() {
         scripted::generations::inherited_while_it_waits,
         scripted::seals::leaves,
         scripted::seals::zeros,
+        scripted::seals::torn,
         scripted::seals::unread,
     ];
     scripts.into_iter().for_each(|script| (0..10).for_each(script));

@@ -125,7 +125,7 @@ fn whatever_stands_in_memory_recovery_ends() {
             let unreadable =
                 report.blocks.iter().filter(|b| b.content == BlockContent::Unreadable).count();
             assert!(unreadable >= 3);
-            for rest in report.blocks.iter().filter_map(|b| b.rest(geometry.block_bytes)) {
+            for rest in report.blocks.iter().filter_map(|b| b.remainder(geometry.block_bytes)) {
                 let shape = BlockShape::new(geometry.block_bytes, rest.class).unwrap();
                 assert!(rest.first <= shape.objects);
             }
@@ -198,7 +198,7 @@ fn recovery_takes_as_many_phases_as_it_says() {
             panic!("{block:?}");
         };
         assert_eq!(of_block, class);
-        let rest = block.rest(1 << 14).map(|rest| rest.first);
+        let rest = block.remainder(1 << 14).map(|rest| rest.first);
         assert_eq!(rest, Some(first));
         firsts.push(first);
     }

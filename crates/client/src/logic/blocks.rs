@@ -251,7 +251,7 @@ impl<E: Environment> BlockSource<E> {
                 if let Some(left) = self.go_on_with(None, true, view).await {
                     return Ok(left);
                 }
-                // A orphaned block that it was not told of, or did not get, or a block that it has not found:
+                // An orphaned block that it was not told of, or did not get, or a block that it has not found:
                 // there may be something after all.
                 if self.missed.get() {
                     self.exhausted.set(false);

@@ -74,7 +74,7 @@ pub struct CacheStats {
     /// Those that were told where the key is. The others had to read the index: they were bypassed, or
     /// the key was not there.
     pub hints: u64,
-    /// hints that were wrong. Each has read an object for nothing.
+    /// Hints that were wrong. Each has read an object for nothing.
     pub wrong: u64,
     /// Accesses to a key that was there, and too often wrong (P §4.6).
     pub bypassed: u64,
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(cache.hint(&KEY.into()), Some(place(19)), "the place was kept up to date");
     }
 
-    /// As often as a key is wrong when a hint is used, as long as the threshold allows: of a key that is
+    /// Hints are wrong as often as the threshold allows: of a key whose hints are
     /// always wrong, that share of all accesses.
     #[test]
     fn the_threshold_is_the_share_of_accesses_that_may_be_wrong() {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stable_key_is_always_speculated_and_own_writes_are_not_wrong_speculations() {
+    fn a_stable_key_always_gets_a_hint_and_own_writes_make_no_wrong_hints() {
         let mut cache = IndexCache::new(10, 0.0);
         cache.written(&KEY.into(), None, Written { place: Some(place(0)), hint_held: false });
         for word in 1..100 {

@@ -1,4 +1,4 @@
-//! What waits to be marked, and when it is revoked; who may soon free memory.
+//! What waits to be set free, and when it is revoked; who may soon free memory.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use fusee_core::view::{Geometry, View};
 
 use super::Gate;
 
-/// As in the gate: after so many epochs what waits to be marked is revoked.
+/// As in the gate: after so many epochs what waits to be set free is revoked.
 const REVOKED_AFTER: u64 = 16;
 
 fn gate() -> Gate {
@@ -54,7 +54,7 @@ fn what_waits_is_as_old_as_the_oldest_operation_that_freed_it() {
     gate.freed.publish_older(gate.local_epoch());
     assert_eq!(frees_in(&gate), 0, "a newer one changes nothing");
     assert!(gate.freed.may_set_free());
-    assert_eq!(frees_in(&gate), 0, "it is not marked yet");
+    assert_eq!(frees_in(&gate), 0, "it is not set free yet");
     gate.freed.publish(None);
     assert_eq!(frees_in(&gate), 2);
 }
@@ -112,7 +112,7 @@ fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
     assert!(stirs(), "an operation runs");
     gate.publish(Pinned { oldest: None, suspended: 0 });
     gate.freed.publish(Some(0));
-    assert!(stirs(), "something waits to be marked");
+    assert!(stirs(), "something waits to be set free");
     gate.freed.publish(None);
     gate.offers.take_back();
     assert!(

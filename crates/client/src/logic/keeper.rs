@@ -1,7 +1,7 @@
 //! The keeper of a process: talks to the master for all of its sessions, so that none has to do it
 //! itself, nor has to be awake for it.
 //!
-//! It says again and again which sessions are there and since when they act (`Heartbeat`), puts the
+//! It says again and again which sessions are there and in what they are pinned (`Heartbeat`), puts the
 //! views and epochs that come back before them, and tells the master as soon as all of them have
 //! acknowledged one. Between a session and its keeper stands a [`Gate`].
 //!
@@ -179,7 +179,7 @@ struct Reported {
     changes: u64,
     /// The view that all sessions acknowledged; 0 for none.
     acknowledged: u64,
-    /// The epoch before which none of them acts.
+    /// The epoch before which none of them is pinned.
     pinned_in: u64,
     /// The number of the question, and whether it waits for later epochs.
     question: u64,
@@ -261,7 +261,7 @@ impl Keeper {
         loop {
             self.somebody().await;
             let is_acked = self.hand_on(called, outside).await;
-            let (request, told) = self.renewal(outside.now());
+            let (request, told) = self.heartbeat(outside.now());
             let mut asking = pin!(outside.ask_master(request, self.timing().deadline));
             let mut more = pin!(self.more_to_tell(&told, outside));
             let pace = if told.reclaims { self.timing().gap } else { self.timing().pace };
@@ -353,7 +353,7 @@ impl Keeper {
         .await;
     }
 
-    fn renewal(&self, at: Duration) -> (MasterRequest, Reported) {
+    fn heartbeat(&self, at: Duration) -> (MasterRequest, Reported) {
         let mut state = self.state();
         state.asked += 1;
         let question = state.asked;
@@ -362,7 +362,7 @@ impl Keeper {
         let reclaims = state.open().any(|gate| gate.questions.are_awaited());
         let sessions: Vec<SessionHeartbeat> = state.open().map(|gate| gate.heartbeat()).collect();
         // By what is told, not by another look: that could find an acknowledgement which the
-        // pulse does not have yet.
+        // heartbeat does not have yet.
         let all = sessions.iter().all(|heartbeat| Gate::acknowledged(heartbeat, &state.view));
         let acknowledged = if all { state.view.number } else { 0 };
         let newer_than = if state.wants_whole { 0 } else { state.view.number };
@@ -436,7 +436,7 @@ impl Keeper {
                 (view, expelled, epochs, mark, (lease_ms, behind_ms))
             }
             other => {
-                tracing::debug!(?other, "the master does not renew the sessions");
+                tracing::debug!(?other, "the master does not answer the heartbeat");
                 return None;
             }
         };

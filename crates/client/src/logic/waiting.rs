@@ -1,6 +1,6 @@
 //! What the operations of `fusee-core` get from a real session: waiting, and blocks.
 //!
-//! A loser waits for a winner that is about to finish, mostly within microseconds, but the
+//! Backoff. A loser waits for a winner that is about to finish, mostly within microseconds, but the
 //! winner's thread may have been preempted. So the wait goes from spinning over yielding the
 //! processor to sleeping, at most a millisecond at a time, and ends when the sleeps add up to the
 //! client's `op_timeout`.
@@ -145,7 +145,7 @@ impl<E: Environment> Blocks for SessionHost<E> {
         let granting = Box::pin(async {
             for _ in 0..tries {
                 match self.blocks.grant(class, to_delete, view).await.map(Granted::Block) {
-                    // That takes a while, and others wait for who acts.
+                    // That takes a while, and others wait for who is pinned.
                     Err(Error::Allocation { .. }) if self.blocks.awaits_call(class) => {
                         return Ok(Granted::Called);
                     }

@@ -8,9 +8,9 @@
 //!
 //! *What it costs*: 1/512 of the memory that has owners, and four bytes for every block.
 //!
-//! *What it cannot see*: which of the objects that are neither marked nor new are in use. An open
+//! *What it cannot see*: which of the objects that are neither set free nor new are in use. An open
 //! session collects marks and keeps in mind what it may allocate; freed objects wait there, too,
-//! before they are marked (up to 63 of a session), and some never are: if the session dies, or does
+//! before they are set free (up to 63 of a session), and some never are: if the session dies, or does
 //! nothing for long. Only the whole index would tell.
 //!
 //! Parts that are read while the view gives a region another first place are read again.

@@ -7,7 +7,7 @@
 //!
 //! Others write meanwhile. A header that makes no sense may have been read while it was written, so
 //! it is read once more before it counts as unreadable. Nothing that was read is taken for granted:
-//! classes, owners and marks are checked, and what fails is counted.
+//! classes, owners and bits are checked, and what fails is counted.
 
 use std::collections::BTreeMap;
 
@@ -222,7 +222,7 @@ enum Content {
 struct Objects {
     class: SizeClass,
     shape: BlockShape,
-    /// Those marked as free.
+    /// Those set free.
     marked: u64,
     /// Marks where no object starts.
     stray: u64,

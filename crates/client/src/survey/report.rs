@@ -72,7 +72,7 @@ impl NodeMemory {
     }
 }
 
-/// A size class. Its objects are marked as free, or new, or neither: then they are in use, or in the
+/// A size class. Its objects are set free, or new, or neither: then they are in use, or in the
 /// hands of a session that will use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassMemory {
@@ -84,7 +84,7 @@ pub struct ClassMemory {
     pub blocks: u64,
     /// Objects that these have room for.
     pub objects: u64,
-    /// Those that are marked as free: they wait for the owners of their blocks.
+    /// Those that are set free: they wait for the owners of their blocks.
     pub marked: u64,
     /// Those of which the master knows that they were never allocated. It does of blocks that wait
     /// for an owner; what open sessions have not come to yet nobody else can tell.
@@ -102,7 +102,7 @@ pub struct OwnerMemory {
     pub blocks: u64,
     /// Those of them that the master gives to whoever needs one next.
     pub handed_on: u64,
-    /// Bytes of objects in its blocks that are marked as free.
+    /// Bytes of objects in its blocks that are set free.
     pub marked_bytes: u64,
 }
 

@@ -1,6 +1,6 @@
 //! Objects that stand on some of their places only are completed on the others.
 //!
-//! A write that was speculative ([`store`](crate::store)) may have left its word on a backup, where its object
+//! A speculative write ([`store`](crate::store)) may have left its word on a backup, where its object
 //! is complete, while the object never came to other memory nodes. Whoever goes on with the round of
 //! somebody else completes it first: recovery before it resumes, settling before it changes a slot, and
 //! a change before it copies a region. The paper has no such writes.

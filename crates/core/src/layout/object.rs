@@ -7,7 +7,7 @@
 //!                | used 1 bit, 0 7 bits |
 //! ```
 //!
-//! The CRC-32C covers the rest of the header, the key and the value: a reader that raced with a
+//! The checksum (CRC-32C) covers the rest of the header, the key and the value: a reader that raced with a
 //! reuse of the object, or met a torn WRITE, sees it. The identity, address and generation, must
 //! equal that of the slot which led here. It is one aligned word, so no fabric tears it. *Room* is
 //! for a version and a deadline; it holds zeros.

@@ -7,7 +7,7 @@
 //!
 //! 1. *Walk* (`walk.rs`): READ the headers of the client's blocks, then the objects of those that
 //!    are in use, on all replicas. An object that is complete nowhere was never mentioned in a CAS; one
-//!    that is complete on some only may have been, by a write that was speculative.
+//!    that is complete on some only may have been, by a speculative write.
 //! 2. *Examine* (`examine.rs`): READ the slots that may hold the object's key, the primary's
 //!    first, then the backups'. The other order is wrong: a round could end in between, and the
 //!    word that we would take for the round's old value would be a stranger's new one.
@@ -90,7 +90,7 @@ pub struct BlockReport {
 
 impl BlockReport {
     /// What another client may go on with; `None` if nothing says of which class it is.
-    pub fn rest(&self, block_bytes: u64) -> Option<Remainder> {
+    pub fn remainder(&self, block_bytes: u64) -> Option<Remainder> {
         let BlockContent::Objects { class, first } = self.content else { return None };
         BlockShape::new(block_bytes, class)?;
         Some(Remainder { block: self.block, class, first, marked: None })
@@ -208,8 +208,8 @@ impl<F: Fabric> Recovery<'_, F> {
     /// Examines what has been walked, as long as there are at least `least` objects.
     async fn examine_pending(&mut self, least: usize) -> Result<(), RecoveryError> {
         while self.pending.len() >= least {
-            let rest = self.pending.split_off(self.pending.len().min(GROUP));
-            let group = mem::replace(&mut self.pending, rest);
+            let remainder = self.pending.split_off(self.pending.len().min(GROUP));
+            let group = mem::replace(&mut self.pending, remainder);
             self.examine(&group).await?;
         }
         Ok(())

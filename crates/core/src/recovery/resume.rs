@@ -46,8 +46,8 @@ impl<F: Fabric> Recovery<'_, F> {
     ) -> Result<(), RecoveryError> {
         let own = found.own;
         let step = judge(found.opcode, own, seen);
-        let pin = !matches!(step, Step::Done | Step::Strange);
-        if pin && !found.is_everywhere && !removed(Mutant::RecoveryDoesNotComplete) {
+        let goes_on = !matches!(step, Step::Done | Step::Strange);
+        if goes_on && !found.is_everywhere && !removed(Mutant::RecoveryDoesNotComplete) {
             let objects = self.view.objects_of(core::slice::from_ref(&own));
             complete(self.fabric, objects, &mut self.report.cost).await?;
         }

@@ -1,7 +1,7 @@
 //! The logs of a dead client: the headers of its blocks, and the objects of those in use.
 //!
 //! Within a block the walk goes by position and needs no pointers. Objects of any age lie there side
-//! by side: what was committed long ago, what is free, and what was under way. Blocks sealed hold
+//! by side: what was committed long ago, what is free, and what was under way. Sealed blocks hold
 //! nothing that was under way, so they are not walked: their headers tell from where on they are new.
 //!
 //! The replicas of a block differ where the client died within a WRITE, or a WRITE did not reach one of
@@ -9,8 +9,8 @@
 //!
 //! * On every replica the header says that the block is in use before an object of this use stands
 //!   there. A block that one replica shows in use is walked, from the first object that one of them tells of.
-//! * No CAS goes to a memory node before the object is complete there, and none that is no speculative
-//!   write before it is complete everywhere. So an object that is complete on no replica has never been
+//! * No CAS goes to a memory node before the object is complete there, and none but a speculative
+//!   write's before it is complete everywhere. So an object that is complete on no replica has never been
 //!   mentioned. But its identity may stand there, so nobody else begins with it: behind the last object
 //!   of which any byte stands anywhere all is as new as it was.
 //! * Objects that had been allocated when a header was written are never new, though they may be zeros:

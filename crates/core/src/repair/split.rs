@@ -3,7 +3,7 @@
 //! The next bit of its hash says in which of the two a key belongs; the numbers of its slots are
 //! the same in both. `fill` runs while the change is *transforming*: the sibling gets the words of
 //! the entries whose keys belong there, and zeros, as at the beginning of every subtable. Readers do
-//! not know it yet, and the subtable stays as it is, so that writers that were stopped find there
+//! not know it yet, and the subtable stays as it is, so that writers that were suspended find there
 //! what they look for.
 //!
 //! [`clear`] runs when the change is *switched*, nobody is pinned by an older view any more, and nobody

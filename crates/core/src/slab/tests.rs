@@ -120,8 +120,8 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
     assert_eq!(block.marked(&words), (vec![1], vec![(0, 1 << unit)]));
     block.seen = Some(Seen { primary_since: 1, mark: 0, words, objects: 1 });
     assert_eq!((block.free_objects(), block.prospect()), (0, 1));
-    assert!(block.is_worth_collecting(class(), 3) && !block.is_worth_collecting(class(), 2));
-    let rest = slabs.offer().0.pop().expect("nothing of it was collected");
+    assert!(block.is_worth_reclaiming(class(), 3) && !block.is_worth_reclaiming(class(), 2));
+    let rest = slabs.offer().0.pop().expect("nothing of it was reclaimed");
     assert_eq!((rest.first, rest.marked), (3, Some(1)));
     slabs.take_back(&[]);
     slabs.aside_at(Address::new(BLOCK)).unwrap().reclaim(&[1]);
@@ -239,7 +239,7 @@ fn a_header_goes_with_every_object_until_it_is_written() {
     let header =
         BlockHeader { class: class(), owner: ClientId(1), first: 3, fresh: 3, sealed: true, base };
     assert_eq!(slabs.sealed(block), Some(header), "all three were allocated once");
-    slabs.rests(block, true);
+    slabs.end_seal(block, true);
     assert!(!slabs.aside()[0].may_seal());
     pass(&mut slabs);
     let (_, header) = take(&mut slabs).unwrap().header.unwrap();
@@ -316,9 +316,9 @@ fn remainders_say_what_was_never_allocated() {
     add(&mut slabs, grant(2, 0));
     let object = take(&mut slabs).unwrap();
     slabs.give_back(&object, |_| false, || 0);
-    let mut rests = slabs.take_remainders();
-    rests.sort_by_key(|rest| rest.first);
-    assert_eq!(rests.iter().map(|rest| rest.first).collect::<Vec<u32>>(), [0, 1]);
+    let mut end_seal = slabs.take_remainders();
+    end_seal.sort_by_key(|rest| rest.first);
+    assert_eq!(end_seal.iter().map(|rest| rest.first).collect::<Vec<u32>>(), [0, 1]);
     assert!(slabs.take_remainders().is_empty());
     add(&mut slabs, grant(1, 3));
     assert!(!slabs.add_block(class(), grant(5, 4)));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Begun -+-> Led --------+-> Contending -+-----------------> Committing -> (ended)
-//!        +-> Guessed ----+               |                       ^
+//!        +-> Speculated -+               |                       ^
 //!        +-> (the search for the key) ---+-> Contended ----------+
 //!        |                                       |
 //!        +-> Mentioned (one index replica)       +-> Withdrawing -> Mentioned
@@ -156,7 +156,7 @@ impl<'i> Attempt<'i> {
     /// Its speculative write is answered: the round was open.
     pub fn speculated_right(&mut self) {
         let speculated = mem::replace(&mut self.step, Step::Begun);
-        let Step::Speculated(round, posted, _) = speculated else { unreachable!("it guessed") };
+        let Step::Speculated(round, posted, _) = speculated else { unreachable!("it speculated") };
         self.hint_held = true;
         self.step = Step::Contending(round, posted);
     }

@@ -1,8 +1,8 @@
-//! What marks have been lost: a comparison of blocks with the whole index.
+//! Which free bits have been lost: a comparison of blocks with the whole index.
 //!
-//! A client that dies takes along what it had freed and not marked, and a memory node the bitmaps
+//! A client that dies takes along what it had freed and not set free, and a memory node the bitmaps
 //! that it held; nor does anybody know which objects a dead client had free. The blocks concerned
-//! are in *doubt* until their owner has compared them:
+//! are *unverified* until their owner has compared them:
 //!
 //! 1. Of a block with no write under way, note which objects are not free.
 //! 2. READ all slots on all replicas, in any order. Whoever wrote the objects noted at 1 has ended, or
@@ -12,12 +12,12 @@
 //!    stands on backups alone was left by a writer that lost its round. It mostly vanishes, but
 //!    if a memory node is lost, it may be the one that is settled on.
 //! 3. Wait until all operations have ended that had begun before the end of 2, and until everything
-//!    that they freed is marked, or never will be (`Epochs::is_settled`): a mark that came later
+//!    that they freed is set free, or never will be (`Epochs::is_settled`): a bit that came later
 //!    would be taken for one of the object's next life.
-//! 4. READ the bitmap, and set what is not marked of the garbage: nobody else ever will. From now on
-//!    the bitmap tells all that is free. If it is elsewhere since 1, marks may be missing there; what is
+//! 4. READ the bitmap, and set the bits of the garbage that are not set: nobody else ever will. From now on
+//!    the bitmap tells all that is free. If it is elsewhere since 1, bits may be missing there; what is
 //!    garbage is so all the same, and the block counts as seen by the older view: who looks at the bitmap
-//!    next doubts it again.
+//!    next makes it unverified again.
 //!
 //! All of this costs as much as reading the index once, so it is done when memory is short.
 
@@ -48,7 +48,7 @@ struct Target {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Goes on with the comparison of all blocks in doubt.
+    /// Goes on with the comparison of all unverified blocks.
     pub(super) async fn compare_unverified(&self) {
         self.end_comparison().await;
         let mut op = self.operation();
@@ -91,7 +91,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         targets
     }
 
-    /// Marks the garbage of blocks that were compared long enough ago.
+    /// Sets free the garbage of blocks that were compared long enough ago.
     async fn end_comparison(&self) {
         let reclaimable: Vec<(Address, u64, Vec<u32>)> = {
             let slabs = self.slabs.borrow();

@@ -78,7 +78,7 @@ pub struct Hint {
     pub slot: SlotRef,
     /// What it held. The key was compared with the object this refers to.
     pub word: Slot,
-    /// The local epoch (`Epochs::local_epoch`) since which the operation acted that saw this. Whoever gives it back
+    /// The local epoch (`Epochs::local_epoch`) in which the operation was pinned that saw this. Whoever gives it back
     /// promises that it was the same session, and certainly the same key; with `None`, the hint may be
     /// wrong in every way. Always `None` where verbs take no time to speak of.
     pub seen: Option<u64>,
@@ -126,8 +126,8 @@ pub struct Store<F, H> {
     /// Counts looks at free bitmaps.
     looks: Cell<u64>,
     /// Whether an operation collects free memory.
-    collecting: Cell<bool>,
-    /// Up to which mark no block is to be doubted once more.
+    reclaiming: Cell<bool>,
+    /// Up to which mark blocks do not become unverified once more.
     unverifies_from: Cell<u64>,
     /// Operations that look for memory.
     allocating: Cell<usize>,
@@ -157,7 +157,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             local_epochs: LocalEpochs::default(),
             freed: Freed::default(),
             looks: Cell::new(0),
-            collecting: Cell::new(false),
+            reclaiming: Cell::new(false),
             unverifies_from: Cell::new(0),
             allocating: Cell::new(0),
             pool_was_empty: Cell::new(false),
@@ -248,7 +248,7 @@ struct Op<'s, F: Fabric, H: Host> {
     view: ViewRef,
     batch: Batch,
     cost: Cost,
-    /// By which view it acts, and whether others may have seen something of it.
+    /// By which view it is pinned, and whether others may have seen something of it.
     pin: Pin<'s, F, H>,
     /// Memory nodes that did not answer this operation.
     unanswered: Vec<MnId>,

@@ -1,4 +1,4 @@
-//! Since when the operations of a session act, and how one stops and goes on.
+//! In what the operations of a session are pinned, and how one pauses and goes on.
 //!
 //! An operation is *pinned* from the moment at which it may post verbs until it will post none any more,
 //! and none that it has posted can still execute. A local epoch stands for a view and an epoch, of which
@@ -7,8 +7,8 @@
 //! does whoever uses an object again that was freed ([`reclaim`](super::reclaim)). So an operation
 //!
 //! * begins at the newest local epoch: it tells first, and looks for a newer one after that;
-//! * does not be pinned while it waits to begin, e.g. for the end of a change;
-//! * that was dropped or failed after its first CAS acts for ever: nobody knows what is still on its
+//! * is not pinned while it waits to begin, e.g. for the end of a change;
+//! * that was dropped or failed after its first CAS stays pinned for ever: nobody knows what is still on its
 //!   way, so that this session has to be shut out before the view changes.
 
 use alloc::rc::Rc;
@@ -25,7 +25,7 @@ use crate::view::View;
 /// A view as the operations of a session share it: every one of them holds it, and counts to itself.
 pub(super) type ViewRef = Rc<Arc<View>>;
 
-/// How many operations of a session be pinned since when.
+/// How many operations of a session are pinned, and in which local epochs.
 #[derive(Debug, Default)]
 pub(super) struct LocalEpochs {
     /// The local epoch, and the number of the operations; the oldest first. Seldom more than one entry.
@@ -91,7 +91,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Begins to act at the newest local epoch, which is returned with its view, or a newer one.
+    /// Pins an operation in the newest local epoch, which is returned with its view, or a newer one.
     pub(super) fn begin(&self) -> (ViewRef, u64) {
         loop {
             let local_epoch = self.host.local_epoch();
@@ -102,7 +102,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             self.host.began(local_epoch);
             // What was told stands before this look: either the newer local epoch is seen here, or
-            // whoever made it sees that this operation is pinned since an older one.
+            // whoever made it sees that this operation is pinned in an older one.
             if self.host.local_epoch() == local_epoch {
                 return (view, local_epoch);
             }
@@ -110,7 +110,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Ends to be pinned since this local epoch.
+    /// An operation is not pinned in this local epoch any more.
     pub(super) fn end(&self, local_epoch: u64) {
         self.host.ended(local_epoch);
         if self.local_epochs.end(local_epoch) {
@@ -122,7 +122,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 /// That an operation is pinned, and whether it has left traces.
 pub(super) struct Pin<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
-    /// Since when it acts.
+    /// Since when it is pinned.
     local_epoch: Option<u64>,
     /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
     /// recovery can still finish.
@@ -139,17 +139,17 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
         (pin, view)
     }
 
-    /// Whether it acts.
+    /// Whether it is pinned.
     pub fn is_pinned(&self) -> bool {
         self.local_epoch.is_some()
     }
 
-    /// Since when, if it does.
+    /// Since when, if it is.
     pub fn since(&self) -> Option<u64> {
         self.local_epoch
     }
 
-    /// It posts nothing any more, until it acts again, and nothing is on its way.
+    /// It posts nothing any more, until it is pinned again, and nothing is on its way.
     pub fn pause(&mut self) {
         if let Some(local_epoch) = self.local_epoch.take() {
             self.store.end(local_epoch);

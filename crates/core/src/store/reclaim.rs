@@ -1,5 +1,5 @@
-//! Memory comes back (P §4.4): objects that nothing refers to are marked in the free bitmaps of
-//! their blocks, collected by the blocks' owners and used again; blocks that are wholly free return
+//! Garbage collection (P §4.4): objects that nothing refers to are set free in the bitmaps of
+//! their blocks, reclaimed by the blocks' owners and used again; blocks that are wholly free return
 //! to the pool.
 //!
 //! *Who frees what.* Every word of a slot keeps one object from being reused: the pair it refers to,
@@ -9,12 +9,12 @@
 //! no replica. What a crash or a lost memory node leaves unmarked is found by a comparison with the
 //! whole index ([`compare`](super::compare)).
 //!
-//! *Marking.* Freed objects wait in the session until there are some, and are then marked together:
+//! *Setting free.* Freed objects wait in the session until there are some, and are then set free together:
 //! one FAA per word of a bitmap. Exactly one client ever sets a bit, and only the block's owner
 //! clears it, so nothing is ever carried into a neighbour. Bitmaps are not replicated: if a node
-//! that holds them is lost, so are its marks.
+//! that holds them is lost, so are its bits.
 //!
-//! *Collecting.* When a session needs a block it looks at those that it has, notes what is marked,
+//! *Reclaiming.* When a session needs a block it looks at those that it has, notes what is set free,
 //! and may use it when all operations have ended that had begun before the look
 //! (`Epochs::has_passed`): these are all that can know the object. It clears the bits of one block, when
 //! it takes that into use; those of the others stay, so that whoever gets them finds what is free.
@@ -46,8 +46,8 @@ use crate::stats::OpKind;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
 use crate::view::{MAX_REPLICAS, Place, View};
 
-/// So many freed objects are marked together.
-pub(super) const MARKED_TOGETHER: usize = 64;
+/// So many freed objects are set free together.
+pub(super) const SET_FREE_TOGETHER: usize = 64;
 /// Blocks that one look goes to.
 pub(super) const LOOKED_AT_TOGETHER: usize = 8;
 /// Blocks of a session that wait for a window together.
@@ -66,16 +66,16 @@ pub(super) struct FreeBits {
     bits: u64,
 }
 
-/// Freed objects that are not marked yet.
+/// Freed objects that are not set free yet.
 #[derive(Debug, Default)]
 pub(super) struct Freed {
     objects: RefCell<Vec<Address>>,
-    /// Kept for the next time that some are marked.
+    /// Kept for the next time that some are set free.
     free_bits: RefCell<Vec<FreeBits>>,
     /// Since when, if there are any: the local epoch of the oldest operation that freed one.
     since: Cell<Option<u64>>,
-    /// Whether some are being marked.
-    marking: Cell<bool>,
+    /// Whether some are being set free.
+    setting_free: Cell<bool>,
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
@@ -186,10 +186,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Marks what was freed, if it is so much.
+    /// Sets free what was freed, if it is so much.
     pub(super) async fn set_free(&self, least: usize) {
         let enough = self.freed.objects.borrow().len() >= least.max(1);
-        if enough && !self.freed.marking.get() {
+        if enough && !self.freed.setting_free.get() {
             // On the heap: it is rare, and the futures of operations stay small.
             alloc::boxed::Box::pin(self.set_all_free()).await;
         }
@@ -207,13 +207,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if !self.host.may_set_free() {
             return;
         }
-        self.freed.marking.set(true);
+        self.freed.setting_free.set(true);
         let mut op = self.operation();
         op.mark(&free_bits).await;
         self.freed.free_bits.replace(free_bits);
         let lost = op.pin.posted;
         op.finish(OpKind::Reclaim);
-        self.freed.marking.set(false);
+        self.freed.setting_free.set(false);
         // If something may still execute, the session has to be shut out before it is over.
         if !lost {
             self.host.publish_freed(self.freed.since.get());
@@ -225,10 +225,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// One operation at a time does it: what it has found out about a block holds as long as nobody
     /// else collects there.
     pub(super) async fn collect(&self, class: SizeClass, least: u32, short: bool) -> Left {
-        if self.collecting.replace(true) {
+        if self.reclaiming.replace(true) {
             return Left::Waiting;
         }
-        let _ends = Collecting(&self.collecting);
+        let _ends = Reclaiming(&self.reclaiming);
         if short {
             self.slabs.borrow_mut().set_aside();
             self.set_free(1).await;
@@ -241,7 +241,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let epoch = self.host.epoch();
         let waits = |b: &Block| {
-            let is_of_use = b.is_free() || b.is_worth_collecting(class, least);
+            let is_of_use = b.is_free() || b.is_worth_reclaiming(class, least);
             ((self.awaits_epochs(b) || b.returned_objects() > 0) && is_of_use)
                 || (b.scrubbed.is_some() && !b.waits_for_its_window(epoch))
                 || *b.verification() != Verification::None
@@ -289,26 +289,26 @@ impl<F: Fabric, H: Host> Store<F, H> {
         due.iter().filter_map(known).collect()
     }
 
-    /// Whether what was seen marked is known to nobody any more.
+    /// Whether what was seen set free is known to nobody any more.
     fn is_reclaimable(&self, seen: &Seen) -> bool {
         self.host.has_passed(seen.mark) || removed(Mutant::ReusedAtOnce)
     }
 
-    /// Whether what was seen marked in a block cannot be used yet.
+    /// Whether what was seen set free in a block cannot be used yet.
     fn awaits_epochs(&self, block: &Block) -> bool {
         block.seen.as_ref().is_some_and(|seen| !self.is_reclaimable(seen))
     }
 
-    /// Collects what has become reclaimable, unless another operation collects.
+    /// Reclaims what has become reclaimable, unless another operation does.
     pub(super) async fn reclaim_what_is_due(&self, class: SizeClass, least: u32) {
-        if !self.collecting.replace(true) {
-            let _ends = Collecting(&self.collecting);
+        if !self.reclaiming.replace(true) {
+            let _ends = Reclaiming(&self.reclaiming);
             self.reclaim_due(class, least).await;
         }
     }
 
     /// Lets objects be used that were given back; if a class has no block aside that it can use, collects
-    /// what is marked in the one where that is most.
+    /// what is set free in the one where that is most.
     async fn reclaim_due(&self, class: SizeClass, least: u32) {
         let has_passed = |mark| self.host.has_passed(mark);
         for block in self.slabs.borrow_mut().blocks() {
@@ -321,7 +321,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 |b: &&Block| b.seen.as_ref().is_some_and(|seen| self.is_reclaimable(seen));
             let can_be = |b: &&Block| {
                 // Else headers may be under way that say from where on the block is in use.
-                b.is_quiet() && b.is_worth_collecting(class, least) && !op.is_frozen(b.address)
+                b.is_quiet() && b.is_worth_reclaiming(class, least) && !op.is_frozen(b.address)
             };
             let is_there = |b: &Block| b.suits(class, least) && !op.is_frozen(b.address);
             let reclaimable = slabs.aside().iter().filter(reclaimable).filter(can_be);
@@ -445,9 +445,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 /// An operation collects; also when it is dropped, it has stopped collecting.
-struct Collecting<'s>(&'s Cell<bool>);
+struct Reclaiming<'s>(&'s Cell<bool>);
 
-impl Drop for Collecting<'_> {
+impl Drop for Reclaiming<'_> {
     fn drop(&mut self) {
         self.0.set(false);
     }
@@ -481,14 +481,14 @@ pub(super) fn by_word(view: &View, objects: &[Address], free_bits: &mut Vec<Free
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// One phase: a look at these bitmaps. Whether anything new is marked.
+    /// One phase: a look at these bitmaps. Whether anything new is set free.
     async fn look_at(&mut self, blocks: &[Address]) -> bool {
         self.batch.clear();
         let reads = self.post_looks(blocks);
         let sealing = self.post_seals(blocks);
         let before = removed(Mutant::MarksBeforeTheLook).then(|| self.store.host.mark());
         let is_good = self.sure_phase().await;
-        // After the look: whoever began to act before it may know what was marked.
+        // After the look: who was pinned before it may know what was set free.
         let mark = before.unwrap_or_else(|| self.store.host.mark());
         let mut slabs = self.store.slabs.borrow_mut();
         let look = self.store.looks.get() + 1;
@@ -500,7 +500,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let words: Vec<(u32, u64)> = words.filter(|(_, bits)| *bits != 0).collect();
             let Some(block) = slabs.find(block) else { continue };
             block.looked = look;
-            // With another first place came another bitmap: marks may be missing.
+            // With another first place came another bitmap: bits may be missing.
             block.follow(primary_since);
             let is_trusted = *block.verification() == Verification::None;
             let known = block.seen.as_ref().is_some_and(|seen| seen.words == words);
@@ -528,7 +528,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         places.into_iter().map(read).collect()
     }
 
-    /// Makes the objects allocatable that were seen marked in a block.
+    /// Makes the objects allocatable that were seen set free in a block.
     async fn reclaim(&mut self, block: Address) {
         let primary_since = self.primary_since(block);
         let (objects, cleared) = {
@@ -549,8 +549,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// A block may be taken into use again; if they are free, with these objects, whose bits are
-    /// clear. If some may still be cleared later the block stays in doubt, for whoever goes on with it: until
-    /// this session is shut out it acts, so nobody settles on what its bitmap tells.
+    /// clear. If some may still be cleared later the block stays unverified, for whoever goes on with it: until
+    /// this session is shut out it is pinned, so nobody settles on what its bitmap tells.
     fn let_go(&self, block: Address, free: Option<&[u32]>) {
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
             found.held = false;
@@ -586,7 +586,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         true
     }
 
-    /// Reads the generations of those of a block's objects whose is not known, on all replicas: what a
+    /// Reads the generations that are not known, of these objects of a block, on all replicas: what a
     /// speculative write of a dead client left may stand on any. Whether all are known then.
     pub(super) async fn learn(&mut self, block: Address, objects: &[u32]) -> bool {
         let unknown: Vec<(u32, u64)> = {

@@ -1,11 +1,11 @@
 //! Memory for an operation that finds its slab empty: what it does, in which order, and when it is told
 //! that there is none.
 //!
-//! 1. What the session has: marks what it freed, and collects what is free in its blocks
+//! 1. What the session has: sets free what it freed, and reclaims what is free in its blocks
 //!    ([`reclaim`](super::reclaim)). A DELETE waits for what can be used soon; so does everybody where the
 //!    pool had nothing left the last time.
 //! 2. Another block: one that others left, or one of the pool (`Blocks::alloc_block`).
-//! 3. If the pool is empty, everything that may help: all blocks are looked at, those in doubt are
+//! 3. If the pool is empty, everything that may help: all blocks are looked at, unverified ones are
 //!    compared with the index, and what others hand on is looked through, a few blocks at a time. As the
 //!    last resort no bitmap is trusted any more.
 //!
@@ -13,7 +13,7 @@
 //! are used up, so that something can be used again when it is time. Meanwhile nothing is offered to others;
 //! whoever looked for memory offers what is left over when it has done.
 //!
-//! What others hand on takes a while to come. Who waits for it does not be pinned, so that everybody's memory goes
+//! What others hand on takes a while to come. Who waits for it is not pinned, so that everybody's memory goes
 //! on becoming free, and offers what it does not need itself: else two sessions might each wait for what the
 //! other one keeps.
 
@@ -32,7 +32,7 @@ use crate::slab::{Allocation, Block, Slabs, USED_AGAIN_AT};
 use crate::verbs::Fabric;
 use crate::view::View;
 
-/// So many marks (`Epochs::mark`) after all blocks were doubted they are doubted again at the soonest.
+/// So many marks (`Epochs::mark`) after all blocks became unverified they do so again at the soonest.
 const UNVERIFY_PAUSE: u64 = 256;
 /// Blocks that are asked for together at most when the pool is empty.
 const ASKED_TOGETHER: u32 = 8;
@@ -62,7 +62,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Waits until there is something to allocate from, or a newer view has come. The caller must not
-    /// act meanwhile: what it could know would never become free. `to_delete`: for a DELETE, which may
+    /// be pinned meanwhile: what it could know would never become free. `to_delete`: for a DELETE, which may
     /// have what is kept back.
     pub(super) async fn await_room(
         &self,
@@ -232,7 +232,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             let frees_soon = |b: &Block| {
                 let any = b.seen.is_some() || b.returned_objects() > 0;
-                any && b.is_worth_collecting(class, least)
+                any && b.is_worth_reclaiming(class, least)
             };
             let any = self.slabs.borrow().aside().iter().any(frees_soon);
             if !any || self.host.pause(attempt).await.is_err() {
@@ -259,8 +259,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.ask_for_block(class, false, view).await
     }
 
-    /// The last resort: all blocks are compared with the index, once in a while. Marks that a session
-    /// did not make in time never come (`Epochs::may_set_free`), and nobody knows where they are missing.
+    /// The last resort: all blocks are compared with the index, once in a while. Bits that a session
+    /// did not set in time never come (`Epochs::may_set_free`), and nobody knows where they are missing.
     fn unverify_all(&self) -> bool {
         let now = self.host.mark();
         if now < self.unverifies_from.get() {
@@ -305,7 +305,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if self.has_unread(class) && self.await_headers(class, view).await? {
             return Ok(Asked::NewerView);
         }
-        // Acts by this view until the block is recorded on all replicas: none is added meanwhile that
+        // Pinned by this view until the block is recorded on all replicas: none is added meanwhile that
         // would not know of it.
         let (mut pin, newest) = Pin::new(self);
         if newest.number > view.number {

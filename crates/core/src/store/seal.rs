@@ -1,11 +1,11 @@
-//! Blocks sealed, and the end of a session.
+//! How blocks are sealed, and the end of a session.
 //!
-//! A header sealed says that no operation of the owner is under way in the block, and from where on it is
+//! The header of a sealed block says that no operation of the owner is under way in the block, and from where on it is
 //! new. Recovery need not walk through such a block, and must not: what was allocated there, and never
 //! written, is zeros like what never was.
 //!
-//! So the owner sets bits of its own in a free bitmap only sealed. Everybody else marks objects that had
-//! stood in a slot: bytes of these stand in the block. What the owner marks, because it leaves or after a
+//! So an owner sets bits for its own block only when that is sealed. Everybody else sets objects free that had
+//! stood in a slot: bytes of these stand in the block. What the owner sets free, because it leaves or after a
 //! comparison with the index, may have none. A recovery that took it for new would hand it on with its bit
 //! set, to be set once more when it is freed.
 
@@ -30,7 +30,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.slabs.borrow_mut().set_aside();
         let blocks: Vec<(Address, Vec<Address>)> = {
             let slabs = self.slabs.borrow();
-            let idle = |b: &Block| (b.address, b.unmarked().collect::<Vec<Address>>());
+            let idle = |b: &Block| (b.address, b.not_set_free().collect::<Vec<Address>>());
             slabs.aside().iter().map(idle).filter(|(_, idle)| !idle.is_empty()).collect()
         };
         let mut op = self.operation();
@@ -74,7 +74,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     pub(super) fn end_seals(&self, sealing: &[Address], is_good: bool) {
         if !self.pin.posted {
             let mut slabs = self.store.slabs.borrow_mut();
-            sealing.iter().for_each(|block| slabs.rests(*block, is_good));
+            sealing.iter().for_each(|block| slabs.end_seal(*block, is_good));
         }
     }
 

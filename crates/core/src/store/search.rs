@@ -73,8 +73,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let key = key.into();
         self.check_key(&key)?;
         let (mut hint, mut cost) = (hint, Cost::default());
-        if let Some(speculation) = hint {
-            match self.search_now(key, speculation, &mut cost) {
+        if let Some(first) = hint {
+            match self.search_now(key, first, &mut cost) {
                 Ok(found) => {
                     self.stats.borrow_mut().add(OpKind::Search, &cost);
                     return Ok(found);

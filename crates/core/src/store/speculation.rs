@@ -23,7 +23,7 @@
 //!   of the slot's, so that the change without it settles the slot.
 //! * *Whoever goes on with it* [completes](crate::data) the object first.
 //!
-//! Where verbs take no time to speak of nobody speculative writes: a phase is a call there.
+//! Where verbs take no time to speak of nothing is written speculatively: a phase is a call there.
 
 use super::attempt::{Attempt, Step};
 use super::{Hint, Op};
@@ -88,7 +88,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         attempt: &mut Attempt<'_>,
     ) -> Result<Option<Hint>, Error> {
         let Step::Speculated(round, posted, slot) = attempt.step() else {
-            unreachable!("it guessed")
+            unreachable!("it speculated")
         };
         self.is_written(&attempt.object)?;
         let found = self.found_on_backups(round, posted)?;

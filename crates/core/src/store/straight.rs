@@ -1,5 +1,5 @@
-//! The straight path of a write: the phases of an UPDATE, UPSERT or DELETE whose hint is right and that nobody
-//! disturbs.
+//! The straight path of a write (fast path): the phases of an UPDATE, UPSERT or DELETE whose hint is right and
+//! that nobody disturbs.
 //!
 //! ```text
 //! WRITE the object, READ slot and key     or by a speculative write (speculation.rs) in one phase:

@@ -95,7 +95,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         } else if made_room {
             self.offer();
         }
-        self.set_free(reclaim::MARKED_TOGETHER).await;
+        self.set_free(reclaim::SET_FREE_TOGETHER).await;
         if let Some(class) = Object::class(key.len(), value.len())
             && self.slabs.borrow_mut().is_half_used(class)
         {

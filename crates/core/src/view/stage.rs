@@ -1,4 +1,4 @@
-//! What the change of a view that is under way means for those who act by the view.
+//! What the change of a view that is under way means for those who are pinned by the view.
 
 use super::{Place, View};
 use crate::change::{LeavingFrom, Split, Stage, SubtableChange};

@@ -76,7 +76,7 @@ impl View {
         }
         let known = self.regions.len() as u32 - before.new_regions;
         change.new_regions = view.regions.len() as u32 - known;
-        // Without a place for one sibling none is reclaimed: their numbers follow from each other.
+        // Without a place for one sibling none is made: their numbers follow from each other.
         let homeless = |s: &SubtableChange| s.split == Some(Split::Filling(Vec::new()));
         if change.subtables.iter().any(homeless) {
             let filled = |s: &&mut SubtableChange| matches!(s.split, Some(Split::Filling(_)));

@@ -168,7 +168,7 @@ impl From<&OwnerMemory> for Owner {
             owner: of.owner.to_string(),
             state: match of.state {
                 OwnerState::Open => "open",
-                OwnerState::Expired => "given_up",
+                OwnerState::Expired => "expired",
                 OwnerState::Departed => "departed",
             },
             blocks: of.blocks,
@@ -238,7 +238,7 @@ fn classes(text: &mut String, classes: &[Class]) {
     let _ = writeln!(
         text,
         "\n{:<12}{:>8}{:>14}{:>14}{:>12}{:>14}",
-        "object", "blocks", "objects", "marked", "", "never used"
+        "object", "blocks", "objects", "set free", "", "never used"
     );
     for class in classes {
         let _ = writeln!(
@@ -261,7 +261,7 @@ fn owners(text: &mut String, owners: &[Owner]) {
     let _ = writeln!(
         text,
         "\n{:<16}{:<12}{:>8}{:>12}{:>12}",
-        "owner", "session", "blocks", "handed on", "marked"
+        "owner", "session", "blocks", "handed on", "set free"
     );
     let mut line = |name: &str, state: &str, of: &[Owner]| {
         let sum = |what: fn(&Owner) -> u64| of.iter().map(what).sum::<u64>();

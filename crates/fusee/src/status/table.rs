@@ -50,7 +50,7 @@ pub fn show(report: &Report) -> String {
     let _ = write!(
         text,
         "{} index replicas of {} subtables, {} data replicas of {} regions{}\n\
-         {} open, {} given up and not recovered, {} ever\n\n",
+         {} open, {} expired and not recovered, {} ever\n\n",
         report.index_replicas,
         report.subtables,
         report.data_replicas,

@@ -10,7 +10,7 @@
 //! | view | who knows the region | who hands out its blocks |
 //! |---|---|---|
 //! | frozen | those who have heard of this view | nobody |
-//! | transforming | everybody who acts | its primary, as soon as the job has told it to lead |
+//! | transforming | everybody who is pinned | its primary, as soon as the job has told it to lead |
 //! | stable | | its primary |
 //!
 //! So no word can lead into a region that its reader does not know: before the first block is handed

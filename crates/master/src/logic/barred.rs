@@ -7,7 +7,7 @@
 //! * It makes a change with all subtables in the scope that the barred member leads, which loses nobody; or
 //!   one without the member, if that is lost.
 //! * Members stand at the number of that change, and say then whom they bar. From then on they bar nobody for
-//!   who acts by an earlier view. So before the change leaves *frozen* the scope is widened by what has become known.
+//!   who is pinned by an earlier view. So before the change leaves *frozen* the scope is widened by what became known.
 //! * When the change is through, and not before, members are told to take back the bars that it has settled:
 //!   those by views before its own.
 //!

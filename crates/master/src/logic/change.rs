@@ -5,7 +5,7 @@
 //! | view | what is waited for | then |
 //! |---|---|---|
 //! | any stage | – | a member is lost: *frozen*, without it |
-//! | frozen | all open sessions act by it, all expired ones are fenced, no job runs (1) | transforming |
+//! | frozen | all open sessions are pinned by it, all expired ones are fenced, no job runs (1) | transforming |
 //! | transforming | the job that makes the replicas equal | switched |
 //! | switched | as for frozen, and no write is left to look for; the job that clears what has moved (2) | stable |
 //! | stable | expired sessions are recovered, some at a time | what is wanted next (3) |

@@ -10,7 +10,7 @@
 //!
 //! *Why that is enough.* A member that bars somebody has received its last answer before that, as far as
 //! it has said so while it barred nobody. Any two majorities have a member in common. The
-//! members of earlier views that somebody may still act by count by themselves, each view's (`standing`).
+//! members of earlier views that somebody may still be pinned by count by themselves, each view's (`standing`).
 //!
 //! * A master that has just begun has no contact: the first sign of life is answered at once.
 //! * As long as bars are known there is none that is later. When a change that loses members leaves *frozen*,

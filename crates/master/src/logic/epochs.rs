@@ -1,14 +1,14 @@
 //! Epochs: when memory that was freed may be used again (P §4.4).
 //!
 //! An operation belongs to the newest epoch that its session knows when it begins, and sessions tell
-//! the oldest epoch that one of their operations belongs to. When all of them act in the newest one
+//! the oldest epoch that one of their operations belongs to. When all of them are pinned in the newest one
 //! and somebody waits to use memory again, another epoch begins. What is told to those who wait is
 //! before which epoch no operation runs any more, anywhere ([`Epochs::passed`]). That counts
 //!
 //! * sessions that have expired, until they are recovered: verbs of theirs may be under way until
 //!   they are fenced, and what they left half-way is resumed;
 //! * the jobs of the master, also those that failed, until their session is fenced;
-//! * sessions that this master has not heard yet: as if they acted in the first epoch.
+//! * sessions that this master has not heard yet: as if they were pinned in the first epoch.
 //!
 //! Epochs never go back, not even when another master takes over: like client ids they are used from
 //! ranges that are recorded before.
@@ -63,7 +63,7 @@ impl State {
         Epochs { newest, passed: passed.min(held), settled: settled.min(held) }
     }
 
-    /// Begins another epoch, if one is wanted and all act in the newest.
+    /// Begins another epoch, if one is wanted and all are pinned in the newest.
     pub(super) fn next_epoch(&mut self, ctx: &mut Ctx<'_>) {
         if !self.epochs.wanted
             || self.view().is_none()

@@ -113,7 +113,7 @@ impl State {
             }
             Asker::Node { identity } => {
                 if self.roster.find(*identity).is_none() {
-                    return Some(self.detach(*identity));
+                    return Some(self.not_a_member(*identity));
                 }
                 is_late.then(|| self.noted(ctx))
             }
@@ -128,7 +128,7 @@ impl State {
 
     /// What a node hears that is no member any more; or that this master does not know, which is no
     /// reason for anybody to give up what it holds.
-    pub(super) fn detach(&self, identity: u64) -> MasterReply {
+    pub(super) fn not_a_member(&self, identity: u64) -> MasterReply {
         let same = |member: &Member| member.identity == identity;
         if self.roster.drained().any(same) {
             MasterReply::Drained

@@ -21,7 +21,7 @@
 //!
 //! * Who is gone is decided in `presence`: sessions have expired, memory nodes are lost (`losing`).
 //! * Heartbeats are answered when there is something to say (`holding`).
-//! * What is given up is shut out at all members (`fencing`) before anything follows from it.
+//! * What has expired is fenced at all members (`fencing`) before anything follows from it.
 //! * The view goes through its stages (`change`), jobs are started, clients are recovered (`repair`).
 //! * Members show the number of the view before one without a member takes effect (`standing`).
 //! * Leases rest on contact with more than half of the members (`contact`).

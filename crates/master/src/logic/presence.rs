@@ -2,10 +2,10 @@
 //!
 //! Sessions and memory nodes say again and again that they are there (`holding` answers them). Who is
 //! silent for longer than the lease is gone; whoever's connection was closed is gone after a short
-//! grace, unless it speaks over another one. A session that is gone is given up, a memory node is
+//! grace, unless it speaks over another one. A session that is gone expires, a memory node is
 //! lost.
 //!
-//! A session that renews its lease but does not leave old views behind is given up as well, after
+//! A session that sends heartbeats but does not leave old views behind expires as well, after
 //! a lease: everybody would wait for it.
 //!
 //! Nothing but detection rests on clocks. When the master itself was away, all silence counts from
@@ -128,7 +128,7 @@ impl State {
     ) -> Option<MasterReply> {
         let found = self.roster.find(identity);
         let Some(node) = found.map(|member| member.node) else {
-            return Some(self.detach(identity));
+            return Some(self.not_a_member(identity));
         };
         let presence =
             Presence { heard_ms: ctx.now_ms, connection: Some(connection), gone_at_ms: None };
@@ -145,7 +145,7 @@ impl State {
     }
 
     /// Sessions say that they are there. Returns their names.
-    pub(super) fn renew(
+    pub(super) fn heartbeats(
         &mut self,
         ctx: &Ctx<'_>,
         connection: u64,
@@ -241,7 +241,7 @@ impl State {
         }
         ctx.persist(writes);
         for (client, why) in clients {
-            ctx.warn(format!("{client} is given up: {why}"));
+            ctx.warn(format!("{client} has expired: {why}"));
         }
     }
 

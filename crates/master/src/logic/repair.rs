@@ -3,7 +3,7 @@
 //! Jobs run one at a time, each under the session of the *repairer*. When one fails, its verbs may
 //! still be on their way: then the repairer is retired, that is fenced like a client that is given
 //! up, and the next job has another one. So it is with the repairers of an earlier master. A job
-//! that began by an older view counts as a session that still acts by it.
+//! that began by an older view counts as a session that still is pinned by it.
 
 use std::collections::BTreeSet;
 

@@ -49,7 +49,7 @@ impl State {
                 if self.view().is_none() {
                     return Some(self.not_ready(ctx));
                 }
-                let clients = self.renew(ctx, connection, &sessions);
+                let clients = self.heartbeats(ctx, connection, &sessions);
                 let stirs = sessions.iter().any(|heartbeat| heartbeat.stirs);
                 self.shortage.heard(&clients, acked, stirs);
                 let mark = self.epochs.newest(ctx);
@@ -128,9 +128,9 @@ impl State {
     }
 
     /// No block of a region that is being copied: its owner is recorded on replicas that a copy of
-    /// the table has been made of already. Nor any to a session that acts by an older view: it would
+    /// the table has been made of already. Nor any to a session that is pinned by an older view: it would
     /// not record it on a replica that has been added since, and what it writes would be taken for
-    /// a block that it never took over. (Who acts by this view is waited for before another
+    /// a block that it never took over. (Who is pinned by this view is waited for before another
     /// replica is added.)
     fn take_orphan(
         &mut self,
@@ -157,7 +157,7 @@ impl State {
         sessions.forget_used(ctx.now_ms);
         let mut orphan = sessions.take_orphan(asker, class, first, &mut writes);
         if orphan.is_none() && full {
-            // What is not marked is found only when memory is short.
+            // What is not set free is found only when memory is short.
             let is_marked = |left: &Orphan| class.is_none() || left.marked.is_some();
             let may_use = |orphan: &Orphan| may_use(orphan) && is_marked(orphan);
             orphan = sessions.take_orphan(asker, class, may_use, &mut writes);

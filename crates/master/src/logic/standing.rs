@@ -7,14 +7,14 @@
 //! that *loses a member* takes effect, that is leaves *frozen*, only when
 //!
 //! * all its members show its number;
-//! * they are at least half of the members of every view that somebody may still act by: so no more
+//! * they are at least half of the members of every view that somebody may still be pinned by: so no more
 //!   than half of those can show an older number. If more than half are lost at once, the change
 //!   waits a lease instead, and then goes on: there is nothing better, see `docs/operations.md`;
 //! * the leases of all sessions that do not follow are over, by their own clocks: they count less
 //!   than a lease from the moment when they asked, and the master a whole one since it heard them.
 //!
 //! The members of earlier views are recorded until a change has left *frozen*, or until all members
-//! show a later number: then a session that acts by such a view finds no majority. One member is
+//! show a later number: then a session that is pinned by such a view finds no majority. One member is
 //! added, or leaves empty, at a time: with two such steps between a session's view and a loss, the
 //! members that it asks could have too little in common with those who were told.
 
@@ -38,7 +38,7 @@ pub(super) struct Standing {
     /// The number that all members have to show, or a later one.
     number: u64,
     members: BTreeMap<MnId, Shown>,
-    /// The members of earlier views that somebody may still act by; recorded.
+    /// The members of earlier views that somebody may still be pinned by; recorded.
     former: Vec<Vec<MnId>>,
 }
 
@@ -68,7 +68,7 @@ impl Standing {
         if is_settled { Vec::new() } else { vec![Write::Remove(FORMER_KEY.into())] }
     }
 
-    /// The members of earlier views that somebody may still act by.
+    /// The members of earlier views that somebody may still be pinned by.
     pub fn former(&self) -> &[Vec<MnId>] {
         &self.former
     }

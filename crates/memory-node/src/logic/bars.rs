@@ -7,7 +7,7 @@
 //!
 //! * A bar is in the pool's header before anybody is told of it.
 //! * It stands until a change of the view is through that has settled what may have been read.
-//! * A node that stands at a view bars nobody for who acts by an earlier one: so the master hears of every bar
+//! * A node that stands at a view bars nobody for who is pinned by an earlier one: so the master hears of every bar
 //!   from the answer to [`StandAt`](fusee_control::node::NodeRequest::StandAt), or later ones are for later
 //!   views.
 //!
@@ -80,7 +80,7 @@ impl Node {
             return Err(NodeRefusal::Fenced { client });
         }
         if self.bound.is_none() || !(1..MAX_BARRED_VIEW).contains(&view) {
-            return Err(bad("nobody acts by that view here"));
+            return Err(bad("nobody is pinned by that view here"));
         }
         if view < self.stands_at {
             return Err(NodeRefusal::LaterView { view: self.stands_at });

@@ -12,7 +12,7 @@
 //! node goes by what its own table shows.
 //!
 //! *Nothing is lost*, where nothing went wrong: every block with an owner is known to the master, and
-//! every object of it is kept by a word, or marked as free, or was never allocated.
+//! every object of it is kept by a word, or set free, or was never allocated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -108,7 +108,7 @@ fn kept(cluster: &Cluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
     kept
 }
 
-/// Whether an object is marked as free.
+/// Whether an object is set free.
 fn is_marked(cluster: &Cluster, view: &View, object: Address) -> bool {
     let (place, bit) = view.free_bit(object).expect("an object in a block");
     cluster.network().word_at(place).0 & bit != 0

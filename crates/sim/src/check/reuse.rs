@@ -1,4 +1,4 @@
-//! At the local epoch of reuse: no operation runs that could know what was there before.
+//! When memory is used again no operation runs that could know what was there before.
 //!
 //! An object may be written over when every operation and every job of the master has ended that
 //! had begun before the last slot gave its word up, on any replica: these are all that can know it.
@@ -116,7 +116,7 @@ impl Reuse {
         );
         // With a lost node its bitmaps are gone.
         let bit = self.free_bit(at).and_then(|(word, bits)| Some(memory.number_at(word)? & bits));
-        assert!(bit.is_none_or(|bit| bit == 0), "{who} writes {at}, which is marked as free");
+        assert!(bit.is_none_or(|bit| bit == 0), "{who} writes {at}, which is set free");
         self.lives.insert(address, life);
     }
 

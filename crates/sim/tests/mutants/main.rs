@@ -105,7 +105,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         BasesStay => &scenarios::EMPTIED,
         LaggardsForgotten | EmptiedDoesNotWait => &scenarios::LAGGARD,
         ZeroesBeforeTheBase => &scenarios::DIES_EMPTY,
-        TornObjectsAreNew => &scenarios::TIMED_REUSE,
+        TornObjectsAreNew => &scenarios::TORN,
         MarksInUse => &scenarios::LEAVES,
         ZerosAreNew => &scenarios::ZEROS,
         SealsUnread => &scenarios::UNREAD,

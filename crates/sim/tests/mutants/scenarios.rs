@@ -145,6 +145,7 @@ pub const DIES_EMPTY: Scenario = named("dies empty", scripted::generations::dies
 
 pub const LEAVES: Scenario = named("leaves", scripted::seals::leaves);
 pub const ZEROS: Scenario = named("zeros", scripted::seals::zeros);
+pub const TORN: Scenario = named("torn", scripted::seals::torn);
 pub const UNREAD: Scenario = named("unread", scripted::seals::unread);
 
 pub const DAMAGE: Scenario = named("damage", scenarios::damage);

@@ -346,7 +346,8 @@ impl Run {
     pub fn hand_on(&self, client: ClientId, report: &Report) {
         let geometry = self.cluster.view().geometry;
         let orphan = |block: &BlockReport| {
-            let Remainder { block, class, first, marked } = block.rest(geometry.block_bytes)?;
+            let Remainder { block, class, first, marked } =
+                block.remainder(geometry.block_bytes)?;
             let (region, block) = geometry.block_at(block)?;
             let block = BlockId { region, block };
             Some(Orphan { block, owner: client, class, first, marked })

@@ -43,7 +43,7 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// A orphaned block is the session's.
+    /// An orphaned block is the session's.
     pub(super) fn left(&self, gift: &Gift, view: &View) -> BlockGrant {
         let Orphan { block, class, first, marked, .. } = gift.orphan;
         self.holds(block);

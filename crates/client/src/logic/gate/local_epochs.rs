@@ -1,10 +1,10 @@
-//! Views, epochs, and since when the session's operations act by them.
+//! Views, epochs, and in which of them the session's operations are pinned.
 //!
 //! A view or an epoch that comes makes a new *local epoch*: a number that both sides know. The order is
-//! Dekker's: a session first tells since which local epoch it acts and then looks whether that is still
+//! Dekker's: a session first tells in which local epoch it is pinned and then looks whether that is still
 //! the newest; the keeper first makes the new local epoch and then looks what the session tells. Between the
 //! two, each passes a [`barrier`], so at least one sees the other: either the operation begins at the
-//! new local epoch, or the keeper sees that it is pinned since the old one. The keeper's side pays for both, once
+//! new local epoch, or the keeper sees that it is pinned in the old one. The keeper's side pays for both, once
 //! for every local epoch: an operation that has begun since then has seen it.
 
 use std::collections::VecDeque;
@@ -16,10 +16,10 @@ use fusee_core::view::View;
 
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, barrier};
 
-/// Nothing acts.
+/// Nothing is pinned.
 const IDLE: u64 = u64::MAX;
 
-/// The newest view and epoch one way, since when operations act the other way.
+/// The newest view and epoch one way, in what operations are pinned the other way.
 #[derive(Debug)]
 pub(super) struct LocalEpochs {
     newest: Mutex<Newest>,
@@ -29,7 +29,7 @@ pub(super) struct LocalEpochs {
     /// From the keeper to itself: operations that begin do so at this local epoch or a newer one; of all
     /// others it sees when they began.
     seen_by_all: AtomicU64,
-    /// The local epoch since which the oldest operation is pinned, or `IDLE`.
+    /// The local epoch in which the oldest operation is pinned, or `IDLE`.
     oldest: AtomicU64,
     suspended: AtomicUsize,
 }
@@ -39,11 +39,11 @@ pub(super) struct LocalEpochs {
 pub(super) struct Newest {
     pub view: Arc<View>,
     pub epoch: u64,
-    /// What the local epochs stand for that somebody may still be pinned since, the newest last.
+    /// What the local epochs stand for that somebody may still be pinned in, the newest last.
     local_epochs: VecDeque<LocalEpoch>,
 }
 
-/// What a moment stands for: the numbers of its view and epoch.
+/// What a local epoch stands for: the numbers of its view and epoch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalEpoch {
     number: u64,
@@ -51,17 +51,17 @@ pub(super) struct LocalEpoch {
     pub epoch: u64,
 }
 
-/// Since when operations act, as the keeper sees it.
+/// In what operations are pinned, as the keeper sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Since {
-    /// All that run, and all that begin from now on, be pinned since this local epoch or a later one.
+    /// All that run, and all that begin from now on, are pinned in this local epoch or a later one.
     pub local_epoch: u64,
     /// Whether none runs.
     pub is_idle: bool,
 }
 
 impl Newest {
-    /// What a moment stands for. Where it is forgotten already nobody is pinned since then, but somebody
+    /// What a local epoch stands for. Where it is forgotten already nobody is pinned in it, but somebody
     /// may be about to find that it is over.
     pub fn at(&self, local_epoch: u64) -> LocalEpoch {
         let known = self.local_epochs.iter().rev().find(|known| known.number <= local_epoch);
@@ -93,7 +93,7 @@ impl LocalEpochs {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From the session: since when its operations act.
+    /// From the session: in what its operations are pinned.
     #[inline]
     pub fn publish(&self, pinned: Pinned) {
         if self.suspended.load(Relaxed) != pinned.suspended {
@@ -145,7 +145,7 @@ impl LocalEpochs {
         self.local_epoch.store(number, SeqCst);
     }
 
-    /// To the keeper: since when operations act.
+    /// To the keeper: in what operations are pinned.
     pub fn since(&self) -> Since {
         // The local epoch first: an operation that begins afterwards begins at this one or a newer one.
         let local_epoch = self.local_epoch.load(SeqCst);
@@ -157,7 +157,7 @@ impl LocalEpochs {
         Since { local_epoch: oldest.min(local_epoch), is_idle: oldest == IDLE }
     }
 
-    /// To the keeper: whether operations were stopped and have not found out what became of them.
+    /// To the keeper: whether operations were suspended and have not found out what became of them.
     pub fn has_suspended(&self) -> bool {
         self.suspended.load(Relaxed) > 0
     }

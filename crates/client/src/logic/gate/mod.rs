@@ -1,12 +1,12 @@
-//! Between a session and the keeper of its process: the newest view and epoch one way, since when
-//! the session's operations act the other way.
+//! Between a session and the keeper of its process: the newest view and epoch one way, in what
+//! the session's operations are pinned the other way.
 //!
 //! The keeper talks to the master for all sessions of a process, on a thread of its own, so that a
 //! session is known to be there also while its thread does nothing or is elsewhere. An idle session
 //! thus acknowledges views and epochs without waking up.
 //!
 //! The gate is made of what the two have to say to each other, each part with its own state:
-//! [`local_epochs`] has views, epochs and operations; [`freed`] what waits to be marked; [`questions`]
+//! [`local_epochs`] has views, epochs and operations; [`freed`] what waits to be set free; [`questions`]
 //! what has passed since; [`offers`] blocks for others; [`lease`] until when the session counts as
 //! heard; [`wakers`] who sleeps. What needs several of them is here: above all the session's
 //! [`Gate::heartbeat`].
@@ -39,7 +39,7 @@ pub use self::questions::Questions;
 use self::wakers::Wakers;
 use crate::sync::{AtomicBool, AtomicU64};
 
-/// Epochs after which what waits to be marked is revoked.
+/// Epochs after which what waits to be set free is revoked.
 const REVOKED_AFTER: u64 = 16;
 
 /// What a session and its keeper share.
@@ -47,7 +47,7 @@ const REVOKED_AFTER: u64 = 16;
 pub struct Gate {
     client: ClientId,
     local_epochs: LocalEpochs,
-    /// What waits to be marked.
+    /// What waits to be set free.
     pub freed: Freed,
     /// What has passed.
     pub questions: Questions,
@@ -100,7 +100,7 @@ impl Gate {
         self.wakers.set_keeper(keeper);
     }
 
-    /// From the session: since when its operations act.
+    /// From the session: in what its operations are pinned.
     #[inline]
     pub fn publish(&self, pinned: Pinned) {
         self.local_epochs.publish(pinned);
@@ -181,7 +181,7 @@ impl Gate {
     /// To the keeper: what to tell the master.
     pub fn heartbeat(&self) -> SessionHeartbeat {
         let since = self.local_epochs.since();
-        // What is freed from now on, by an operation that acts already, is freed since `since`.
+        // What is freed from now on, by an operation that is pinned already, is freed since `since`.
         let waits = self.freed.waits();
         let stirs = self.offers.stir(!since.is_idle) || waits.since().is_some();
         let mut newest = self.local_epochs.newest();
@@ -215,7 +215,7 @@ impl Gate {
         heartbeat.pinned_by >= view.number && !(looks && heartbeat.has_suspended)
     }
 
-    /// To the keeper: whether the session has done all that the newest view asks of it, and acts in
+    /// To the keeper: whether the session has done all that the newest view asks of it, and is pinned in
     /// no older epoch than the newest.
     pub fn acknowledges(&self) -> bool {
         let heartbeat = self.heartbeat();

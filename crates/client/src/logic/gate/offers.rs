@@ -139,7 +139,7 @@ impl Offers {
     /// To the keeper: whether the session may soon free memory, given that operations of it run.
     pub(super) fn stir(&self, pinned: bool) -> bool {
         let state = self.state();
-        // Who looks for memory is pinned by that; it had its chance to offer some, unless it owes it.
+        // Who looks for memory runs for that alone: it had its chance to offer some, unless it owes it.
         let pinned = if state.is_withheld { state.owed != 0 } else { pinned };
         pinned || state.frees_soon
     }

@@ -17,7 +17,7 @@ pub struct Questions {
     awaits: AtomicU64,
     awaits_settled: AtomicU64,
     /// All operations of all sessions have ended that had begun before the question of this number;
-    /// and all that they freed is marked.
+    /// and all that they freed is set free.
     passed: AtomicU64,
     settled: AtomicU64,
 }
@@ -45,7 +45,7 @@ impl Questions {
         self.passed.load(SeqCst) > mark
     }
 
-    /// To the session: whether, besides, all that they freed is marked.
+    /// To the session: whether, besides, all that they freed is set free.
     pub fn is_settled(&self, mark: u64) -> bool {
         self.awaits_settled.fetch_max(mark + 1, SeqCst);
         self.settled.load(SeqCst) > mark

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use fusee_core::Error;
+use fusee_core::layout::{Address, BlockShape, Identity};
 use fusee_core::recovery::{BlockContent, recover};
 use fusee_core::verbs::{Op, Verb};
 use fusee_sim::SimFabric;
@@ -36,12 +37,31 @@ pub fn zeros(seed: u64) {
     run(lives.store.insert(b"y", &VALUE)).expect("all of the block is free before long");
     let header = lives.header();
     assert_eq!((header.sealed, header.first), (false, 0), "it is walked from the start");
+    assert_eq!(first_new(&lives), 3, "three objects had been allocated");
+}
+
+/// A client dies within the WRITE of an object: one replica has its identity, and no more of it.
+pub fn torn(seed: u64) {
+    let lives = Lives::new(seed);
+    run(lives.store.insert(b"a", &VALUE)).expect("there is room");
+    let view = lives.stage.cluster.view().clone();
+    let shape = BlockShape::new(view.geometry.block_bytes, class()).expect("three fit");
+    let at = Address::new(block(&lives.stage, 0).bytes() + shape.offset(1));
+    let place = view.object(at, 64).expect("an object").places().nth(1).expect("a replica");
+    lives.stage.cluster.overwrite(place.plus(8), Identity::new(at, 0).word());
+    assert_eq!(first_new(&lives), 2, "who goes on would write the same identity");
+}
+
+/// From where on the first block is new, when its owner has died.
+fn first_new(lives: &Lives) -> u32 {
     let (stage, view) = (&lives.stage, lives.stage.cluster.view().clone());
     let fabric = SimFabric::new(stage.cluster.network(), stage.next_client());
     let dead = lives.store.client();
     let report = run(recover(&fabric, &view, dead, &[block(stage, 0)])).expect("all nodes answer");
-    let content = BlockContent::Objects { class: class(), first: 3 };
-    assert_eq!(report.blocks[0].content, content, "three objects had been allocated");
+    let BlockContent::Objects { first, .. } = report.blocks[0].content else {
+        panic!("it has some")
+    };
+    first
 }
 
 /// Whoever gets a block cannot read its header for some time.
