@@ -31,18 +31,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let blocks: Vec<(Address, Vec<Address>)> = {
             let slabs = self.slabs.borrow();
             let idle = |b: &Block| (b.address, b.not_set_free().collect::<Vec<Address>>());
-            slabs.aside().iter().map(idle).filter(|(_, idle)| !idle.is_empty()).collect()
+            slabs.aside().iter().map(idle).collect()
         };
         let mut op = self.operation();
-        for blocks in blocks.chunks(LOOKED_AT_TOGETHER) {
-            let addresses: Vec<Address> = blocks.iter().map(|(block, _)| *block).collect();
-            op.seal(&addresses).await;
+        let to_seal = blocks.iter().filter(|(_, idle)| !idle.is_empty()).map(|(block, _)| *block);
+        for blocks in to_seal.collect::<Vec<Address>>().chunks(LOOKED_AT_TOGETHER) {
+            op.seal(blocks).await;
         }
         let mut free_bits = Vec::new();
         for (block, objects) in blocks {
             let is_sealed = op.is_sealed(block) || removed(Mutant::MarksInUse);
             by_word(&op.view, &objects, &mut free_bits);
-            let is_good = is_sealed && op.mark(&free_bits).await;
+            let is_good = objects.is_empty() || is_sealed && op.mark(&free_bits).await;
             if let Some(found) = self.slabs.borrow_mut().aside_at(block) {
                 op.primary_since(block)
                     .into_iter()
