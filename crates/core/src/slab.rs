@@ -111,9 +111,9 @@ pub(crate) struct Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verification {
     /// It does.
-    None,
+    Verified,
     /// To be compared with the index.
-    Open,
+    Due,
     /// At this mark the objects had been found that no slot keeps.
     Compared { mark: u64, garbage: Vec<u32> },
 }
@@ -193,9 +193,9 @@ impl Block {
             looked: 0,
             primary_since: grant.marked.unwrap_or(0),
             verification: if grant.marked.is_some() {
-                Verification::None
+                Verification::Verified
             } else {
-                Verification::Open
+                Verification::Due
             },
             held: false,
             offered: false,
@@ -283,7 +283,7 @@ impl Block {
 
     /// The free bitmap tells all that is free, except what was freed since `seen`.
     pub fn verify(&mut self, seen: Option<Seen>) {
-        (self.verification, self.seen) = (Verification::None, seen);
+        (self.verification, self.seen) = (Verification::Verified, seen);
     }
 
     /// The objects that set bits stand for, as far as they were allocated, and the bits of these.
@@ -382,7 +382,7 @@ impl Block {
         (self.free, self.returned, self.waiting) = (VecDeque::new(), Vec::new(), None);
         self.generations.forget();
         self.scrubbed = None;
-        self.unverify(Verification::Open);
+        self.unverify(Verification::Due);
     }
 
     /// Begins to empty the block, in this epoch. Its header says that before the first zero is written.
@@ -433,14 +433,14 @@ impl Block {
     pub fn follow(&mut self, primary_since: u64) {
         let before = core::mem::replace(&mut self.primary_since, primary_since);
         let is_elsewhere = before != primary_since && !removed(Mutant::AnotherBitmapUnnoticed);
-        if is_elsewhere && self.verification == Verification::None {
-            self.unverify(Verification::Open);
+        if is_elsewhere && self.verification == Verification::Verified {
+            self.unverify(Verification::Due);
         }
     }
 
     fn remainder(&self) -> Remainder {
         let Block { address, class, fresh, .. } = *self;
-        let marked = (self.verification == Verification::None).then_some(self.primary_since);
+        let marked = (self.verification == Verification::Verified).then_some(self.primary_since);
         Remainder { block: address, class, first: fresh, marked }
     }
 
@@ -459,7 +459,7 @@ impl Block {
 
     /// Whether nobody here has a use for it: it was looked at, and does not go back to the pool.
     fn is_surplus(&self) -> bool {
-        let is_known = self.looked > 0 && self.verification == Verification::None;
+        let is_known = self.looked > 0 && self.verification == Verification::Verified;
         self.is_foreign && is_known && !self.is_free()
     }
 
@@ -672,8 +672,9 @@ impl Slabs {
 
     /// None of the free bitmaps is trusted any more; whether one was.
     pub(crate) fn unverify_all(&mut self) -> bool {
-        let trusted = |b: &&mut Block| b.verification == Verification::None && b.scrubbed.is_none();
-        let unverify = |block: &mut Block| block.unverify(Verification::Open);
+        let trusted =
+            |b: &&mut Block| b.verification == Verification::Verified && b.scrubbed.is_none();
+        let unverify = |block: &mut Block| block.unverify(Verification::Due);
         self.aside.iter_mut().filter(trusted).map(unverify).count() > 0
     }
 

@@ -30,7 +30,7 @@ use futures_util::future::try_join_all;
 pub enum Job {
     /// The change of the view, which is *transforming*.
     Transform {
-        /// Clients that have expired, and not recovered. Those that had not left the older views behind when
+        /// Clients that have expired and are not recovered. Those that had not left the older views behind when
         /// the stage began are fenced at all members.
         dead: Vec<ClientId>,
     },

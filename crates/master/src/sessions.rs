@@ -143,7 +143,7 @@ impl Sessions {
         self.open.iter().map(|(client, session)| (*client, session))
     }
 
-    /// The sessions that have expired and not recovered.
+    /// The sessions that have expired and are not recovered.
     pub fn expired(&self) -> impl Iterator<Item = ClientId> + '_ {
         self.expired.keys().copied()
     }

@@ -151,7 +151,7 @@ pub(crate) struct Run {
     births: Cell<usize>,
     /// All clients have ended: nothing goes wrong any more.
     pub is_over: Cell<bool>,
-    /// Nothing goes wrong any more, when it is not.
+    /// Whether the adversary may still go on.
     pub is_disturbed: Cell<bool>,
     /// Until when the cluster's own master is away for long, and until when it stays from then on: it needs
     /// some leases to put anything right.

@@ -208,8 +208,8 @@ impl<F: Fabric> Recovery<'_, F> {
     /// Examines what has been walked, as long as there are at least `least` objects.
     async fn examine_pending(&mut self, least: usize) -> Result<(), RecoveryError> {
         while self.pending.len() >= least {
-            let remainder = self.pending.split_off(self.pending.len().min(GROUP));
-            let group = mem::replace(&mut self.pending, remainder);
+            let rest = self.pending.split_off(self.pending.len().min(GROUP));
+            let group = mem::replace(&mut self.pending, rest);
             self.examine(&group).await?;
         }
         Ok(())

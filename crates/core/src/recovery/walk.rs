@@ -88,28 +88,23 @@ impl<F: Fabric> Recovery<'_, F> {
     ) -> Result<(), RecoveryError> {
         let block = replicas[0].0;
         let mut written = false;
-        let mut best: Option<BlockHeader> = None;
+        let mut headers = ArrayVec::<BlockHeader, MAX_REPLICAS>::new();
         for (_, ticket) in replicas {
             let bytes = self.batch.data(*ticket)?;
             let bytes: &[u8; BLOCK_HEADER_BYTES as usize] =
                 bytes.try_into().expect("as long as was asked for");
             written |= bytes.iter().any(|b| *b != 0);
-            let header = BlockHeader::decode(bytes);
-            // In use rather than sealed, and anything rather than an earlier owner's header, which
-            // the client may have begun to replace. A header in use can be replaced by one that tells of
-            // more objects, and a speculative write may stand beside the later one alone.
-            let rank = |h: &BlockHeader| (h.owner == self.dead, !h.sealed, Reverse(h.first));
-            let of_class = header.iter().chain(&best).map(|h| (h.class, h.fresh));
-            let fresh: ArrayVec<(SizeClass, u32), 2> = of_class.collect();
-            if header.as_ref().map(rank) > best.as_ref().map(rank) {
-                best = header;
-            }
-            // What one of them tells to be allocated is, also if it is not the one to go by.
-            if let Some(best) = &mut best {
-                let fresh = fresh.iter().filter(|(class, _)| *class == best.class);
-                best.fresh = fresh.map(|(_, fresh)| *fresh).max().unwrap_or(best.fresh);
-            }
+            headers.extend(BlockHeader::decode(bytes));
         }
+        // In use rather than sealed, and anything rather than an earlier owner's header, which the client
+        // may have begun to replace. A header in use can be replaced by one that tells of more objects, and a
+        // speculative write may stand beside the later one alone.
+        let rank = |h: &BlockHeader| (h.owner == self.dead, !h.sealed, Reverse(h.first));
+        let best = headers.iter().copied().max_by_key(rank).map(|best| {
+            // What one of them tells to be allocated is, also if it is not the one to go by.
+            let of_class = headers.iter().filter(|h| h.class == best.class);
+            BlockHeader { fresh: of_class.map(|h| h.fresh).max().unwrap_or(0), ..best }
+        });
         let shaped = best.and_then(|header| {
             let shape = BlockShape::new(self.view.geometry.block_bytes, header.class)?;
             Some(Log { block, header, shape })

@@ -127,18 +127,14 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
     slabs.aside_at(Address::new(BLOCK)).unwrap().reclaim(&[1]);
     assert_eq!(slabs.offer(), (vec![], vec![]), "nobody else would find the object");
     slabs.take_back(&[]);
-    slabs.aside_at(Address::new(BLOCK)).unwrap().unverify(Verification::Open);
+    slabs.aside_at(Address::new(BLOCK)).unwrap().unverify(Verification::Due);
     assert_eq!(slabs.aside()[0].prospect(), 1, "in doubt nothing is seen");
     let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
     block.verify(Some(Seen { primary_since: 1, mark: 0, words: vec![(0, 1)], objects: 1 }));
     block.follow(1);
-    assert_eq!((block.verification(), block.prospect()), (&Verification::None, 2));
+    assert_eq!((block.verification(), block.prospect()), (&Verification::Verified, 2));
     block.follow(2);
-    assert_eq!(
-        (block.verification(), block.prospect()),
-        (&Verification::Open, 1),
-        "another bitmap"
-    );
+    assert_eq!((block.verification(), block.prospect()), (&Verification::Due, 1), "another bitmap");
 }
 
 #[test]

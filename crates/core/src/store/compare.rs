@@ -79,7 +79,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let due = slabs.aside().iter();
         let is_quiet = |b: &Block| b.is_quiet() || removed(Mutant::ComparesBesideWrites);
         let due = due.filter(|b| {
-            *b.verification() == Verification::Open && is_quiet(b) && b.scrubbed.is_none()
+            *b.verification() == Verification::Due && is_quiet(b) && b.scrubbed.is_none()
         });
         let target = |b: &Block| {
             let (shape, taken, primary_since) = (b.shape, b.taken(), op.primary_since(b.address)?);
@@ -93,7 +93,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Sets free the garbage of blocks that were compared long enough ago.
     async fn end_comparison(&self) {
-        let reclaimable: Vec<(Address, u64, Vec<u32>)> = {
+        let settled: Vec<(Address, u64, Vec<u32>)> = {
             let slabs = self.slabs.borrow();
             let quiet = slabs.aside().iter().filter(|b| b.is_quiet());
             let due = quiet.filter_map(|b| match b.verification() {
@@ -102,11 +102,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
                         self.host.is_settled(*mark) || removed(Mutant::ComparedIsNotSettled);
                     is_settled.then(|| (b.address, *mark, garbage.clone()))
                 }
-                Verification::None | Verification::Open => None,
+                Verification::Verified | Verification::Due => None,
             });
             due.collect()
         };
-        for (block, mark, garbage) in reclaimable {
+        for (block, mark, garbage) in settled {
             let mut op = self.operation();
             op.set_garbage_free(block, mark, &garbage).await;
             op.finish(OpKind::Reclaim);
@@ -184,7 +184,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let mut slabs = self.store.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             // Until it has come to its end.
-            found.unverify(Verification::Open);
+            found.unverify(Verification::Due);
             found.held = true;
             bits_of(found.shape, garbage)
         };

@@ -244,7 +244,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let is_of_use = b.is_free() || b.is_worth_reclaiming(class, least);
             ((self.awaits_epochs(b) || b.returned_objects() > 0) && is_of_use)
                 || (b.scrubbed.is_some() && !b.waits_for_its_window(epoch))
-                || *b.verification() != Verification::None
+                || *b.verification() != Verification::Verified
                 || !b.is_quiet()
         };
         let waits = self.slabs.borrow().aside().iter().any(waits);
@@ -277,7 +277,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     fn to_look_at(&self, class: SizeClass, limit: usize, op: &Op<'_, F, H>) -> Vec<Address> {
         let slabs = self.slabs.borrow();
         let due = |b: &&Block| {
-            let is_known = self.awaits_epochs(b) || *b.verification() != Verification::None;
+            let is_known = self.awaits_epochs(b) || *b.verification() != Verification::Verified;
             !is_known && b.scrubbed.is_none() && !b.is_free()
         };
         let order = |b: &Block| (b.class != class, b.looked, b.address);
@@ -416,7 +416,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let is_reclaimable =
             |b: &Block| b.seen.as_ref().is_none_or(|seen| self.is_reclaimable(seen));
         let free = |b: &&Block| {
-            b.is_free() && *b.verification() == Verification::None && is_reclaimable(b)
+            b.is_free() && *b.verification() == Verification::Verified && is_reclaimable(b)
         };
         let epoch = self.host.epoch();
         let waiting = slabs.aside().iter().filter(|b| b.waits_for_its_window(epoch)).count();
@@ -502,7 +502,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             block.looked = look;
             // With another first place came another bitmap: bits may be missing.
             block.follow(primary_since);
-            let is_trusted = *block.verification() == Verification::None;
+            let is_trusted = *block.verification() == Verification::Verified;
             let known = block.seen.as_ref().is_some_and(|seen| seen.words == words);
             // What was seen before is as old as it was.
             if words.is_empty() || known || !is_trusted {
@@ -536,7 +536,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             let Some(seen) = found.seen.take() else { return };
             // Whatever ends this early leaves bits of which nobody knows whether they are set.
-            found.unverify(Verification::Open);
+            found.unverify(Verification::Due);
             let is_here = primary_since == Some(seen.primary_since);
             if !is_here && !removed(Mutant::MarksOfAnotherBitmap) {
                 return;

@@ -48,7 +48,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     .into_iter()
                     .for_each(|primary_since| found.follow(primary_since));
                 if !is_good {
-                    found.unverify(Verification::Open);
+                    found.unverify(Verification::Due);
                 }
             }
         }

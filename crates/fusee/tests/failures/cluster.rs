@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -30,8 +30,20 @@ use super::writer::{self, Mode, Task, Writers};
 
 /// Keys that all writers share.
 const KEYS: u64 = 6;
-/// How long anything may take that the cluster does by itself. Generous: the machine may be slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long anything may take that the cluster does by itself. Generous: the machine may be slow, and where its
+/// processors are emulated a soak allows for more.
+pub fn patience() -> Duration {
+    static SECONDS: LazyLock<u64> = LazyLock::new(|| setting("FUSEE_SOAK_PATIENCE_S", 60));
+    Duration::from_secs(*SECONDS)
+}
+
+/// A setting of the environment.
+pub fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
+    std::env::var(name).map_or(default, |text| {
+        text.parse().unwrap_or_else(|_| panic!("{name}={text} makes no sense"))
+    })
+}
+
 /// Notes by which every writer has to get on, where it is asked whether it does.
 const SOME_NOTES: u64 = 200;
 /// Between two operations of those that are to live: the servers shall run as well.
@@ -99,7 +111,7 @@ impl Server {
     /// Waits until it ends by itself, and well.
     #[track_caller]
     pub fn ends(&mut self) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         loop {
             match self.child.try_wait().unwrap() {
                 Some(status) => return assert!(status.success(), "{status}"),
@@ -421,7 +433,7 @@ impl Cluster {
     /// Waits until the master says so.
     #[track_caller]
     pub fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         loop {
             let status = self.status();
             match status {
@@ -465,7 +477,7 @@ impl Cluster {
     #[track_caller]
     pub fn all_get_on(&self, when: &str) {
         let before: Vec<u64> = self.clients.iter().map(Writers::progress).collect();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + patience();
         for (client, before) in self.clients.iter().zip(before) {
             while client.progress() < before + SOME_NOTES {
                 let n = client.task.first;

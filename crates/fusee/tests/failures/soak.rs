@@ -14,8 +14,9 @@
 //! Of every fault the longest time is noted in which nobody's write was acknowledged, and the
 //! longest that a living client's operation took, from the fault until the cluster is whole again.
 //! In the end these stand in a table, by kind, for `docs/results`. `FUSEE_SOAK_FAULTS` names the
-//! kinds to be provoked, separated by commas; `FUSEE_SOAK_LEASE_MS` is the lease (1000; over shared memory 2000), and
-//! `FUSEE_SOAK_PAUSE_US` the time between two operations of a writer (500).
+//! kinds to be provoked, separated by commas; `FUSEE_SOAK_LEASE_MS` is the lease (1000; over shared memory 2000),
+//! `FUSEE_SOAK_PAUSE_US` the time between two operations of a writer (500), and `FUSEE_SOAK_PATIENCE_S` how long
+//! anything may take before the soak fails (60).
 //!
 //! Over RDMA: `tests/rdma/soak`, whose machine has two hosts, `FUSEE_SOAK_HOSTS=10.0.0.1,10.0.0.2`:
 //! where the master and where the memory nodes listen.
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 use fusee_client::{Client, FabricKind, Options};
 use fusee_linearizability::{Answer, Call, History, Record};
 
-use super::cluster::{Cluster, Shape};
+use super::cluster::{Cluster, Shape, setting};
 use super::common::eventually;
 use super::journal::now_ns;
 use super::net::{self, Place, is_inside};
@@ -454,12 +455,6 @@ impl Findings {
         }
         self.complaints.iter().take(20).for_each(|line| println!("complaint: {line}"));
     }
-}
-
-fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
-    std::env::var(name).map_or(default, |text| {
-        text.parse().unwrap_or_else(|_| panic!("{name}={text} makes no sense"))
-    })
 }
 
 /// The kinds of faults that are wanted.

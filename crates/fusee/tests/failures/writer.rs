@@ -21,13 +21,12 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+use super::cluster::patience;
 use super::journal::{self, Journal};
 use super::net::command_in;
 
 /// The environment variable that tells this binary to be a client.
 const ROLE: &str = "FUSEE_TEST_WRITER";
-/// How long a client tries to join.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Keys of one look.
 const TOGETHER: u64 = 4;
 
@@ -201,7 +200,7 @@ fn is_a_client() {
 /// The master may be away.
 fn join(task: &Task) -> Client {
     let options = Options::default().with_fabric(task.fabric.parse::<FabricChoice>().unwrap());
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + patience();
     loop {
         match Client::connect_with(&task.master, options.clone()) {
             Ok(client) => return client,

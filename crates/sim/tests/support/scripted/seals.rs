@@ -1,4 +1,4 @@
-//! Blocks sealed: who leaves says so before it marks what nobody has written, and not before it has read
+//! Sealed blocks: who leaves says so before it marks what nobody has written, and not before it has read
 //! the header. And what recovery makes of a block whose objects are zeros.
 
 use std::rc::Rc;
