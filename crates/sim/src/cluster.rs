@@ -15,6 +15,7 @@ use fusee_client::logic::{Gate, Keeper, LogicOptions, Opened, Session, SessionHo
 use fusee_control::master::{MasterReply, MasterRequest, Note, Orphan};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
+use fusee_core::change::Stage;
 use fusee_core::layout::first_extent;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, Place, View};
@@ -527,8 +528,12 @@ impl Cluster {
     }
 
     /// Damages a word of a live object on one of its replicas, if another one stays whole that nothing
-    /// happens to.
+    /// happens to. Not between a switch and when all have heard of it: whoever has not knows only the replicas of
+    /// before, of which there may be one.
     pub(crate) fn damage(&self, rng: &Rng) {
+        if self.view().change.as_ref().is_some_and(|change| change.stage == Stage::Switched) {
+            return;
+        }
         let living = self.living_nodes();
         let is_safe = |node| living.contains(&node) && !self.is_in_danger(node);
         self.0.network.damage_beside(rng, is_safe);

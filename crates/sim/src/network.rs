@@ -371,6 +371,8 @@ impl Network {
     /// Flips bits of a word behind everybody's back.
     pub fn flip(&self, place: Place, bits: u64) {
         self.0.rots.set(true);
+        let Place { node, offset } = place;
+        self.sim().note(&[20, node.0.into(), offset], || format!("damage to {node}+{offset:#x}"));
         let at = place.offset as usize;
         self.with(place.node, |memory| {
             let word = &mut memory.pool[at..at + 8];

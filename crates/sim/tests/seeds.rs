@@ -79,3 +79,10 @@ fn what_is_lost_with_its_node_does_not_stand_any_more() {
     holds(Scenario::Reuse, 90_003_370, None, Some(3));
     holds(Scenario::Reuse, 90_003_370, None, None);
 }
+
+/// After a switch one replica was damaged, and a session that had not heard of the new one found no other.
+#[test]
+fn a_good_replica_is_one_that_everybody_knows() {
+    holds(Scenario::Damage, 110_000_250, Some(782), Some(2));
+    holds(Scenario::Damage, 110_000_250, None, None);
+}

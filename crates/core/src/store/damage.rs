@@ -12,7 +12,8 @@
 //! *The slot has changed*: what led here is out of date, the caller starts again. *It has not*: since
 //! before the object was read the word has stood there, so the object was complete on all replicas, has
 //! not been used again, and what fails its CRC is damaged. Any good replica answers. If none is good the
-//! operation ends with an error: it must neither find nor miss the key.
+//! operation ends with an error: it must neither find nor miss the key. That says nothing of a replica that a
+//! change has just made, and whose switch the session has not heard of.
 //!
 //! Damage is *repaired* where the word is the primary's, and not tentative. Such a word is committed;
 //! its object stays as it is, whoever replaces the word, until this operation has ended, so the WRITE
