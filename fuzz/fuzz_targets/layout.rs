@@ -6,6 +6,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     parsers::object(bytes);
+    parsers::chunk(bytes);
     if let Some(word) = bytes.first_chunk() {
         parsers::slot(u64::from_le_bytes(*word));
     }

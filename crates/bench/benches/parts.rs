@@ -84,11 +84,11 @@ fn cache(c: &mut Criterion) {
         cache.found(&Key::new(&key(n)), None, Some(hint(n)));
     }
     let mut group = c.benchmark_group("index cache");
-    group.bench_function("guess, one key", |b| {
+    group.bench_function("hint, one key", |b| {
         let key = key(1);
         b.iter(|| cache.hint(&Key::new(black_box(&key))));
     });
-    group.bench_function(BenchmarkId::new("guess, keys", KEYS), |b| {
+    group.bench_function(BenchmarkId::new("hint, keys", KEYS), |b| {
         let mut numbers = scattered(KEYS);
         b.iter(|| cache.hint(&Key::new(&key(numbers.next().expect("endless")))));
     });

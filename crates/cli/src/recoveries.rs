@@ -1,7 +1,7 @@
 //! Recoveries of crashed clients, for people and programs: the parts of the paper's Table 1.
 //!
 //! The master measures the parts in microseconds; here they are milliseconds, as in the paper. What
-//! passes before the first of them (the crash has to be noticed, and the client shut out at all
+//! passes before the first of them (the crash has to be noticed, and the client fenced at all
 //! memory nodes) is in none. Clients that are recovered together share the first two parts: each
 //! shows them whole.
 

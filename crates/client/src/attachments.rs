@@ -5,7 +5,7 @@
 //! looks around. That is done by the thread's reactor before it sleeps. Nodes that are new are
 //! attached to when an operation first acts by the view: attaching waits for the node.
 //!
-//! A session that is shut out leaves all nodes. A connection that broke is not made anew: an old
+//! A session that is fenced leaves all nodes. A connection that broke is not made anew: an old
 //! verb may still be on its way there, and the next one could overtake it.
 
 use std::cell::{Cell, RefCell};

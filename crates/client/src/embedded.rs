@@ -45,7 +45,7 @@ pub struct EmbeddedOptions {
     /// Memory that each node lends, in bytes. It is taken from the system as it is used. Default: 1 GiB.
     pub pool_bytes: u64,
     /// Sizes of regions, blocks and index buckets, and the limits of keys and values. Default: regions of
-    /// 128 MiB and blocks of 4 MiB; else [`Geometry::default`].
+    /// 128 MiB and blocks of 4 MiB, so values of up to 2 MiB; else [`Geometry::default`].
     pub geometry: Geometry,
     /// For how many keys to build the index. Default: 1,000,000.
     pub index_keys: u64,
@@ -110,11 +110,7 @@ impl Default for EmbeddedOptions {
             data_replicas: 2,
             fabric: FabricKind::Shm,
             pool_bytes: 1 << 30,
-            geometry: Geometry {
-                region_bytes: 128 << 20,
-                block_bytes: 4 << 20,
-                ..Geometry::default()
-            },
+            geometry: Geometry::with_blocks(128 << 20, 4 << 20),
             index_keys: 1_000_000,
             huge_pages: false,
             client: Options::default(),

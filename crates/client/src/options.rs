@@ -67,7 +67,7 @@ pub struct Options {
     pub fabric: FabricChoice,
     /// Keys whose place a session remembers; 0 turns the index cache off. Default: 100,000.
     pub cache_entries: usize,
-    /// A key whose cached place was wrong in more than this share of its accesses is looked up
+    /// A key whose hint was wrong in more than this share of its accesses is looked up
     /// in the index instead (P §4.6). 0..=1; 1 never bypasses the cache. Default: 0.5.
     ///
     /// A wrong hint costs the bytes of an object and no round trip, a right one saves a round trip: lower

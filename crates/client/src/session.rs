@@ -9,7 +9,7 @@
 //! where a crash of this client would. The calls of [`Client`](crate::Client) do not have this
 //! edge.
 //!
-//! A session that the cluster has shut out, or that left a write half-way, does not come back: its
+//! A session that the cluster has fenced, or that left a write half-way, does not come back: its
 //! operations fail, and it is given up to the master, which recovers it as if it had crashed. A
 //! `Client` opens another one by itself.
 
@@ -129,7 +129,7 @@ impl Session {
         self.shared.is_closed()
     }
 
-    /// Whether another session does better: this one is shut out, has lost its way to a memory
+    /// Whether another session does better: this one is fenced, has lost its way to a memory
     /// node, or left a write half-way. It is to be dropped then, and soon: others may wait for what
     /// it left.
     pub fn is_lost(&self) -> bool {
@@ -172,7 +172,7 @@ impl Session {
         self.reactor.sleep(time).await;
     }
 
-    /// An operation begins, unless the session is shut out.
+    /// An operation begins, unless the session is fenced.
     fn begin(&self) -> Result<(), Error> {
         match self.gate().is_expelled() {
             true => Err(Error::Expelled { outcome: Outcome::NotApplied }),
@@ -180,7 +180,7 @@ impl Session {
         }
     }
 
-    /// An operation has ended. If the session is shut out, that is what its errors say.
+    /// An operation has ended. If the session is fenced, that is what its errors say.
     fn end<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         result.map_err(|error| self.error(error))
     }

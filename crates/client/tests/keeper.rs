@@ -564,7 +564,7 @@ fn nothing_ends_while_the_master_is_away() {
 }
 
 #[test]
-fn who_is_shut_out_hears_of_it_and_holds_up_nobody() {
+fn who_is_fenced_hears_of_it_and_holds_up_nobody() {
     let mut rig = Rig::new();
     let (out, other) = (rig.open(5), rig.open(6));
     out.publish(pinned(1));

@@ -10,10 +10,10 @@ use common::options;
 use fusee_client::{Client, Error, FabricKind, Geometry};
 
 const MAX_KEY: usize = 64 << 10;
-const MAX_VALUE: usize = 1 << 20;
+const MAX_VALUE: usize = 4 << 20;
 /// At the ends of units and size classes, and beside them.
 const KEY_SIZES: [usize; 12] = [1, 2, 7, 8, 23, 24, 63, 64, 255, 4096, MAX_KEY - 1, MAX_KEY];
-const VALUE_SIZES: [usize; 18] = [
+const VALUE_SIZES: [usize; 19] = [
     0,
     1,
     15,
@@ -30,6 +30,7 @@ const VALUE_SIZES: [usize; 18] = [
     10_000,
     65_536,
     300_000,
+    1 << 20,
     MAX_VALUE - 1,
     MAX_VALUE,
 ];
@@ -42,7 +43,7 @@ fn client(fabric: FabricKind) -> Client {
     let defaults = Geometry::default();
     let geometry = Geometry {
         region_bytes: 128 << 20,
-        block_bytes: 4 << 20,
+        block_bytes: 16 << 20,
         max_key_bytes: MAX_KEY as u32,
         max_value_bytes: MAX_VALUE as u32,
         ..defaults
@@ -53,7 +54,7 @@ fn client(fabric: FabricKind) -> Client {
         "these are the default limits"
     );
     // Every size class that a session writes takes a block; what is not written costs nothing.
-    let pool_bytes = 2 << 30;
+    let pool_bytes = 4 << 30;
     Client::embedded(options(fabric).with_geometry(geometry).with_pool_bytes(pool_bytes)).unwrap()
 }
 

@@ -505,7 +505,7 @@ fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
         assert_eq!(counts.completions - counts_before.completions, posts, "{op:?}");
         assert_eq!(counts.waits, 0, "{op:?}: a verb was held back");
         if op == OpKind::Search {
-            assert_eq!((phases, posts), (KEYS, KEYS), "a cached place: one phase, at one node");
+            assert_eq!((phases, posts), (KEYS, KEYS), "a hint: one phase, at one node");
         } else {
             assert!(posts > phases && posts <= phases * nodes, "{op:?}: {posts}, {phases}");
         }

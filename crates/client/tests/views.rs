@@ -1,4 +1,4 @@
-//! Sessions follow the views of a master, and come back after they were shut out.
+//! Sessions follow the views of a master, and come back after they were fenced.
 
 mod common;
 
@@ -191,7 +191,7 @@ fn a_client_starts_when_the_view_does_without_a_dead_memory_node() {
 }
 
 #[test]
-fn who_was_shut_out_comes_back() {
+fn who_was_fenced_comes_back() {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
         let dir = tempfile::tempdir().unwrap();
         let cluster = cluster(dir.path());
@@ -209,7 +209,7 @@ fn who_was_shut_out_comes_back() {
         let expelled = Error::Expelled { outcome: Outcome::NotApplied };
         let end = Instant::now() + SOON;
         while session.block_on(session.get(b"key")).is_ok() {
-            assert!(Instant::now() < end, "the session is not shut out");
+            assert!(Instant::now() < end, "the session is not fenced");
         }
         assert_eq!(session.block_on(session.get(b"key")), Err(expelled.clone()));
         assert_eq!(session.block_on(session.insert(b"other", b"1")), Err(expelled));

@@ -246,7 +246,7 @@ pub enum MasterReply {
         /// The newest view, if the process does not have it yet; whole, or as the difference to
         /// the one that it has.
         view: Option<ViewUpdate>,
-        /// Which of the sessions are shut out: they must not be used any more.
+        /// Which of the sessions are fenced: they must not be used any more.
         expelled: Vec<ClientId>,
         /// The epochs.
         epochs: Epochs,
@@ -257,7 +257,7 @@ pub enum MasterReply {
         /// each such call. Its name; 0 if there is none.
         short: u64,
         /// The lease, in milliseconds: so long the sessions count as heard from this question on, except
-        /// for those that are shut out.
+        /// for those that are fenced.
         lease_ms: u64,
         /// So many milliseconds before the question the lease began: the last time that more than half of the
         /// memory nodes are known to have heard this master, and bar nobody. 0 if that was not before

@@ -83,7 +83,7 @@ pub enum Error {
         /// What was seen.
         what: &'static str,
     },
-    /// The session is shut out: the cluster took it for dead, or could not wait for it.
+    /// The session is fenced: the cluster took it for dead, or could not wait for it.
     #[error("the cluster has shut this session out; open a new one (write outcome: {outcome:?})")]
     Expelled {
         /// What is known about the write.

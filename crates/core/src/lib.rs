@@ -21,6 +21,7 @@
 extern crate alloc;
 
 pub mod change;
+pub mod code;
 pub mod data;
 pub mod error;
 pub mod host;

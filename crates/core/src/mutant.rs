@@ -325,7 +325,7 @@ mutants! {
     LostBarsForgotten,
 
     // Whoever calls recovery.
-    /// A master does not shut out the repairs that an earlier one had begun: their verbs execute
+    /// A master does not fence the repairs that an earlier one had begun: their verbs execute
     /// among its own.
     EarlierRepairerGoesOn,
     /// A client is recovered before it is fenced: verbs that it has posted execute afterwards.

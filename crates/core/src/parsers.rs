@@ -6,8 +6,8 @@
 //! of ours is read as the same again when it is written anew.
 
 use crate::layout::{
-    BLOCK_HEADER_BYTES, BlockHeader, HEADER_BYTES, Identity, OVERHEAD_BYTES, Object, Pair,
-    PoolHeader, Slot,
+    BLOCK_HEADER_BYTES, BlockHeader, Chunk, HEADER_BYTES, Identity, OVERHEAD_BYTES, Object, Pair,
+    PoolHeader, Slot, Stripe,
 };
 use alloc::vec;
 
@@ -35,6 +35,20 @@ pub fn object(bytes: &[u8]) -> bool {
     let again = Object::decode(&again).expect("it was written by us");
     assert_eq!((again.key(), again.value()), (key, value));
     assert_eq!((again.identity(), again.opcode()), (identity, Some(opcode)));
+    true
+}
+
+/// A chunk of an erasure-coded pair, of any code.
+pub fn chunk(bytes: &[u8]) -> bool {
+    let Some(identity) = Object::header_identity(bytes) else { return false };
+    let Ok(chunk) = Chunk::decode_of(bytes, identity) else { return false };
+    let object = Object::decode(bytes).expect("a chunk is an object");
+    assert_eq!(chunk.key(), object.key());
+    assert!(chunk.number() < chunk.coding().chunks());
+    assert!(chunk.coding().payload_bytes(chunk.value_bytes()) < bytes.len());
+    let mut stripe = Stripe::default();
+    assert!(stripe.add(chunk) && !stripe.add(chunk));
+    assert_eq!(stripe.room(), None, "one is not enough");
     true
 }
 

@@ -273,4 +273,17 @@ pub(crate) mod tests {
         ];
         assert!(bad.iter().all(|g| g.check().is_err()));
     }
+
+    #[test]
+    fn the_longest_value_fits_into_a_block() {
+        const MIB: u64 = 1 << 20;
+        for (block_bytes, longest) in [(16 * MIB, 4 * MIB), (8 * MIB, 4 * MIB), (4 * MIB, 2 * MIB)]
+        {
+            let geometry = Geometry::with_blocks(128 * MIB, block_bytes);
+            assert_eq!(u64::from(geometry.max_value_bytes), longest);
+            geometry.check().unwrap();
+        }
+        let tiny = Geometry::with_blocks(MIB, 64 << 10);
+        assert!(tiny.check().is_err(), "the longest key does not fit");
+    }
 }

@@ -7,8 +7,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Pure computation, all of them.
-const DEPENDENCIES: [&str; 5] = ["arrayvec", "crc-fast", "serde", "thiserror", "twox-hash"];
+/// Pure computation, all of them. The erasure code asks the processor for its instructions, once.
+const DEPENDENCIES: [&str; 6] =
+    ["arrayvec", "crc-fast", "rusty_erasure", "serde", "thiserror", "twox-hash"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

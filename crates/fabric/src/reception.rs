@@ -167,7 +167,7 @@ impl<G: Guest> Reception<G> {
         greeting.into_iter().chain(self.accept_again).min()
     }
 
-    /// Whom the owner wants to shut out, and where to say that it is done; an error: the end.
+    /// Whom the owner wants to fence, and where to say that it is done; an error: the end.
     pub(crate) fn next_fence(&mut self) -> Result<Option<Fence>, Ended> {
         match self.fences.try_recv() {
             Ok(fence) => Ok(Some(fence)),
@@ -177,7 +177,7 @@ impl<G: Guest> Reception<G> {
     }
 
     /// Takes the connections of a client, whose hellos are refused from now on. They are to be ended.
-    pub(crate) fn shut_out(&mut self, client: ClientId) -> Vec<G> {
+    pub(crate) fn fence(&mut self, client: ClientId) -> Vec<G> {
         self.fenced.insert(client);
         let is_of = |_: &usize, guest: &mut G| guest.client() == Some(client);
         self.open.extract_if(is_of).map(|(_, guest)| guest).collect()

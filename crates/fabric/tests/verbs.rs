@@ -73,7 +73,7 @@ fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
         completions: nodes,
         ..CardCounts::default()
     };
-    // A SEARCH with a cached place: the slot and its object.
+    // A SEARCH by a hint: the slot and its object.
     let mut batch = Batch::new();
     batch.read(NODES[0], START + 64, 8);
     batch.read(NODES[0], START + 4096, 1024);

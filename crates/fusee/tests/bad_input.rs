@@ -16,17 +16,19 @@ fn keys_and_values_over_the_limits_are_refused() {
     for line in [&["put", "", "v"][..], &["get", ""], &["insert", "", "v"], &["delete", ""]] {
         up.run(line).expect_error(1, "the key is empty");
     }
-    let most = up.scratch.file("most", &vec![7; 1 << 20]);
+    // Blocks of 4 MiB hold values of 2 MiB.
+    const MOST: usize = 2 << 20;
+    let most = up.scratch.file("most", &vec![7; MOST]);
     up.run(&["put", "k", "--value-file", &most]).expect_code(0);
-    assert_eq!(up.run(&["get", "k"]).expect_code(0).stdout.len(), 1 << 20);
-    let over = up.scratch.file("over", &vec![7; (1 << 20) + 1]);
+    assert_eq!(up.run(&["get", "k"]).expect_code(0).stdout.len(), MOST);
+    let over = up.scratch.file("over", &vec![7; MOST + 1]);
     let output = up.run(&["put", "k", "--value-file", &over]);
-    output.expect_error(1, "the value has 1048577 bytes, the cluster's maximum is 1048576");
+    output.expect_error(1, "the value has 2097153 bytes, the cluster's maximum is 2097152");
     // What has no end is read no further than a value may go.
     up.run(&["put", "k", "--value-file", "/dev/zero"])
-        .expect_error(1, "/dev/zero has more than 1048576 bytes");
+        .expect_error(1, "/dev/zero has more than 2097152 bytes");
     let much = finish_with(&mut up.command(&["put", "k", "-"]), &vec![7; 4 << 20]);
-    much.expect_error(1, "standard input has more than 1048576 bytes");
+    much.expect_error(1, "standard input has more than 2097152 bytes");
     // Keys are bytes; a shell can give most.
     let bytes = std::ffi::OsStr::from_bytes(b"k\xff\xfe");
     finish(up.command(&["put"]).arg(bytes).arg("raw")).expect_code(0);
@@ -34,7 +36,7 @@ fn keys_and_values_over_the_limits_are_refused() {
     let key = "k".repeat((64 << 10) + 1);
     up.run(&["put", &key, "v"]).expect_error(1, "the key has 65537 bytes");
     // What was refused changed nothing.
-    assert_eq!(up.run(&["get", "k"]).expect_code(0).stdout, vec![7; 1 << 20]);
+    assert_eq!(up.run(&["get", "k"]).expect_code(0).stdout, vec![7; MOST]);
 }
 
 #[test]

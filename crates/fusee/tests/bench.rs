@@ -232,7 +232,7 @@ fn writes_of_others_are_noticed() {
 fn impossible_benchmarks_are_refused_before_they_start() {
     for (more, says) in [
         (&["--pair-bytes", "39"][..], "at least 40 bytes"),
-        (&["--pair-bytes", "2000000"], "values have at most 1048576"),
+        (&["--pair-bytes", "3000000"], "values have at most 2097152"),
         (&["--theta", "1"], "below 1"),
         (&["--seconds", "0"], "more than 0"),
         (&["--operations", "100000000000"], "lower --operations"),

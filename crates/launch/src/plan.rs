@@ -23,7 +23,7 @@ pub struct Plan {
     pub index_keys: u64,
     /// Port of the master on 127.0.0.1; 0 is any free one.
     pub port: u16,
-    /// Who is silent for so many milliseconds is given up.
+    /// Who is silent for so many milliseconds is taken for gone.
     pub lease_ms: u64,
     /// Bytes a second at most that move between memory nodes.
     pub move_bytes_per_s: u64,

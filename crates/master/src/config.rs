@@ -66,7 +66,7 @@ pub struct Config {
     /// Sizes; regions of 256 MiB by default instead of the paper's 2 GiB, so that pools of a few
     /// GiB hold several and are used well.
     pub geometry: Geometry,
-    /// A session or memory node that is silent for so many milliseconds is given up; 1,000 by
+    /// A session or memory node that is silent for so many milliseconds is taken for gone; 1,000 by
     /// default.
     pub lease_ms: u64,
     /// Bytes a second at most that move between memory nodes to even out their shares, or off one

@@ -37,7 +37,7 @@ pub enum Record {
     Session {
         /// The session.
         client: ClientId,
-        /// It is shut out, for good; what it left is still to be put right.
+        /// It is fenced, for good; what it left is still to be put right.
         expired: bool,
         /// The serial of what it handed on last (`HandOn`).
         handed_on: u64,

@@ -2,7 +2,7 @@
 //!
 //! The session reaches the members by shared memory if they are on this host and let it in, else by
 //! TCP. Over shared memory verbs execute on the spot, so nothing of the session is left when a job
-//! ends, and it need not be shut out when one fails. It must not be either: a memory node that has
+//! ends, and it need not be fenced when one fails. It must not be either: a memory node that has
 //! not noticed its end yet would kill this process. So it has ended before a job that failed is
 //! reported.
 //!

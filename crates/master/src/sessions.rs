@@ -258,7 +258,7 @@ impl Sessions {
     }
 
     /// Gives an open session up; whether it was open.
-    pub fn give_up(&mut self, client: ClientId, writes: &mut Vec<Write>) -> bool {
+    pub fn expire(&mut self, client: ClientId, writes: &mut Vec<Write>) -> bool {
         let Some(session) = self.open.remove(&client) else { return false };
         let handed_on = session.handed_on;
         self.expired.insert(client, session);

@@ -58,7 +58,7 @@ pub const DEFAULT_LEASE_MS: u64 = 1_000;
 /// As [`DEFAULT_LEASE_MS`], after a connection was closed.
 pub const DEFAULT_GRACE_MS: u64 = 10;
 
-/// When who is silent counts as gone. No more than that rests on it: who is given up by mistake
+/// When who is silent counts as gone. No more than that rests on it: who is taken for gone by mistake
 /// loses its session, or its place in the cluster, but nothing goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {

@@ -406,7 +406,7 @@ fn a_closed_connection_is_a_suspicion_that_another_connection_refutes() {
 }
 
 #[test]
-fn who_does_not_leave_old_views_behind_is_given_up() {
+fn who_does_not_leave_old_views_behind_expires() {
     let mut world = World::formed(settings(3, 2, 2));
     fill(&world, MnId(1));
     world.open();
@@ -423,9 +423,9 @@ fn who_does_not_leave_old_views_behind_is_given_up() {
 }
 
 /// A session had expired that had not left the old view behind. Its verbs may still arrive where nobody has
-/// confirmed that it is shut out.
+/// confirmed that it is fenced.
 #[test]
-fn a_change_waits_until_all_nodes_have_shut_out_who_was_given_up() {
+fn a_change_waits_until_all_nodes_have_fenced_who_has_expired() {
     let mut world = World::formed(settings(3, 2, 2));
     fill(&world, MnId(1));
     world.open();
@@ -441,7 +441,7 @@ fn a_change_waits_until_all_nodes_have_shut_out_who_was_given_up() {
         };
         world.disk.values().any(is_it)
     };
-    world.until("it is given up", |world| is_expired(world));
+    world.until("it has expired", |world| is_expired(world));
     let fenced_at = |world: &World, at: usize| world.nodes.borrow()[at].fenced.contains(&dead);
     for _ in 0..5 {
         world.pass(LEASE_MS);

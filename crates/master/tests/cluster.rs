@@ -376,7 +376,7 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
 }
 
 #[test]
-fn a_client_whose_connection_breaks_is_given_up_soon() {
+fn a_client_whose_connection_breaks_expires_soon() {
     let dir = tempfile::tempdir().unwrap();
     let master = start_formed(config(dir.path()));
     let _nodes = start_nodes(3, &node_config(dir.path(), &master));

@@ -8,6 +8,7 @@ use allocation_counter::measure;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{Stamped, parsers as control};
+use fusee_core::code::{Coding, ReedSolomon};
 use fusee_core::data::Region;
 use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, Base, BlockHeader, Identity, LAYOUT_WORD};
 use fusee_core::layout::{Object, Opcode, Pair, PoolHeader, SizeClass, Slot};
@@ -263,6 +264,7 @@ proptest! {
         all_of_control(&bytes);
         fabric::all(&bytes);
         core::object(&bytes);
+        core::chunk(&bytes);
         let _ = sealed::read_format(&bytes);
         let _ = sealed::decode("cluster", &bytes);
         let hello = damaged(b"FUSEE\x03\x01\0".to_vec(), &damage);
@@ -318,6 +320,26 @@ proptest! {
         flipped[bit / 8] ^= 1 << (bit % 8);
         prop_assert!(!core::object(&flipped), "bit {}", bit);
         core::object(&damaged(bytes, &damage));
+    }
+
+    #[test]
+    fn chunks_come_back_or_do_no_harm(
+        (k, m) in (2u8..8, 1u8..=4),
+        key in vec(any::<u8>(), 0..80),
+        value in vec(any::<u8>(), 0..200),
+        nth: Index,
+        damage in vec(damage(), 1..4),
+    ) {
+        let coding = Coding::new(k, m).unwrap();
+        let class = coding.class(key.len(), value.len()).unwrap();
+        let mut chunks = vec![vec![0xee; class.bytes() as usize]; coding.chunks()];
+        let mut all: Vec<&mut [u8]> = chunks.iter_mut().map(Vec::as_mut_slice).collect();
+        let identity = Identity::new(Address::new(1 << 20), 3);
+        let pair = Pair { key: &key, value: &value, identity, opcode: Opcode::Upsert };
+        pair.encode_chunks(&ReedSolomon::new(coding), &mut all);
+        let bytes = nth.get(&chunks).clone();
+        prop_assert!(core::chunk(&bytes) && core::object(&bytes));
+        core::chunk(&damaged(bytes, &damage));
     }
 
     #[test]

@@ -98,7 +98,7 @@ counts! {
     drained_nodes,
     /// Masters that crashed while they repaired something.
     recovery_crashes,
-    /// Sessions that were shut out though their process lived.
+    /// Sessions that were fenced though their process lived.
     expelled_sessions,
     /// Memory nodes that joined a formed cluster.
     joined_nodes,

@@ -80,7 +80,7 @@ pub struct NetworkOptions {
     /// Verbs are executed by the processor of whoever posts them, as over shared memory: in the order
     /// posted, also across nodes, and no further than the client lives. Links and NICs do not matter.
     pub immediate: bool,
-    /// On an immediate network: a fence kills the process whose session it shuts out.
+    /// On an immediate network: a fence kills the process whose session it fences.
     pub fences_kill: bool,
     /// Network cards execute the verbs, as over RDMA. A WRITE, CAS or FAA would wait for a READ that is
     /// posted before it, so operations that may choose post their READs last; and one completion

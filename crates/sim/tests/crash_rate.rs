@@ -52,7 +52,7 @@ fn cluster(sim: &Sim) -> Cluster {
         },
         pool_bytes: 5 << 26,
         session: SESSION,
-        // Nobody is given up because he is silent: nobody renews anything here.
+        // Nobody expires, however silent: nobody renews anything here.
         lease_ms: Some(1_000_000),
         grace_ms: 10,
         ..ClusterOptions::default()

@@ -11,9 +11,9 @@
 //! process. Once these have passed everywhere, so has the moment.
 //!
 //! * The master may hold its answer until there is news. While it does, there may be something to
-//!   tell: a session was opened or shut out, or the newest view has been acknowledged. Then the
+//!   tell: a session was opened or fenced, or the newest view has been acknowledged. Then the
 //!   keeper does not wait for the held answer any more and asks anew. Nothing is lost with that
-//!   answer: views are asked for by number, and who is shut out is told every time.
+//!   answer: views are asked for by number, and who is fenced is told every time.
 //! * Views come as differences to the one that is here. A difference that does not lead to a good
 //!   view is dropped, and the newest view asked for whole.
 //! * A session that has left is not named any more, but a question that names it may still be on
@@ -441,7 +441,7 @@ impl Keeper {
             }
         };
         let mut state = self.state();
-        // First: a memory node that joins later does not know whom the others shut out before, so
+        // First: a memory node that joins later does not know whom the others have fenced, so
         // such a session must never get to hear of it.
         for gate in state.open().filter(|gate| expelled.contains(&gate.client())) {
             tracing::warn!(client = %gate.client(), "the cluster has shut a session out");
@@ -473,7 +473,7 @@ enum News {
 }
 
 impl State {
-    /// The sessions to speak for: those that are shut out have no say any more.
+    /// The sessions to speak for: those that are fenced have no say any more.
     fn open(&self) -> impl Iterator<Item = &Arc<Gate>> {
         self.gates.iter().filter(|gate| !gate.is_expelled())
     }

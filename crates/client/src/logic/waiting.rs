@@ -114,7 +114,7 @@ impl<E: Environment> SessionHost<E> {
 
 impl<E: Environment> Waiting for SessionHost<E> {
     async fn pause(&self, attempt: u32) -> Result<(), GiveUp> {
-        // Nobody who is shut out gets to see what it waits for.
+        // Nobody who is fenced gets to see what it waits for.
         if attempt >= self.max_attempts || self.gate.is_expelled() {
             return Err(GiveUp);
         }

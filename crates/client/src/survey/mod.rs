@@ -56,7 +56,7 @@ pub enum SurveyError {
         /// How.
         error: VerbError,
     },
-    /// The session that read was shut out: the cluster took it for dead.
+    /// The session that read was fenced: the cluster took it for dead.
     #[error("the cluster has shut this session out while it read; try again")]
     Expelled,
     /// What was read moved to other memory nodes again and again.

@@ -4,6 +4,7 @@
 //! slot     8 B   | fingerprint 8 | moved 1 | size class 7 | address 38 | generation 9 | tentative 1 |
 //! object   64 B aligned, as long as its size class
 //!                | header 32 | key | value | zeros | log entry 1 |
+//! chunk    an object whose value is | of which value 16 | a part of it, or parity |
 //! block    | header 64 | free bitmap | objects of one size class |
 //! region   | block allocation table, 4 B a block, padded to 4 KiB | blocks |
 //! pool     | header 4 KiB | extents: regions and subtables |
@@ -14,6 +15,7 @@
 
 mod block;
 mod bytes;
+mod chunk;
 mod object;
 mod pool;
 mod size_class;
@@ -21,6 +23,7 @@ mod slot;
 
 pub use block::{BLOCK_HEADER_BYTES, Base, BlockHeader, BlockShape, bitmap_bytes};
 pub use bytes::crc32c;
+pub use chunk::{Chunk, Stripe};
 pub use object::{
     HEADER_BYTES, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair, object_bytes,
 };

@@ -87,23 +87,34 @@ impl Pair<'_> {
     /// # Panics
     /// If the pair does not fit.
     pub fn encode(&self, bytes: &mut [u8]) {
-        let (key, value) = (self.key, self.value);
+        let Pair { key, value, identity, opcode } = *self;
         assert!(object_bytes(key.len() as u64, value.len() as u64) <= bytes.len() as u64);
-        let value_at = HEADER_BYTES as usize + key.len();
-        let end = value_at + value.len();
-        put_u32(bytes, 4, key.len() as u32);
-        put_u32(bytes, 8, value.len() as u32);
-        put_u32(bytes, OPCODE, u32::from(self.opcode as u8));
-        put_u64(bytes, IDENTITY, self.identity.word());
-        put_u64(bytes, ROOM, 0);
-        bytes[HEADER_BYTES as usize..value_at].copy_from_slice(key);
-        bytes[value_at..end].copy_from_slice(value);
-        let crc = crc32c(&bytes[4..end]);
-        put_u32(bytes, 0, crc);
-        let (last, pad) = bytes[end..].split_last_mut().expect("it fits");
-        pad.fill(0);
-        *last = USED;
+        bytes[HEADER_BYTES as usize + key.len()..][..value.len()].copy_from_slice(value);
+        enclose(bytes, key, value.len(), identity, opcode);
     }
+}
+
+/// Makes an object of a value that stands where it belongs already.
+pub(super) fn enclose(
+    bytes: &mut [u8],
+    key: &[u8],
+    value_bytes: usize,
+    identity: Identity,
+    opcode: Opcode,
+) {
+    let value_at = HEADER_BYTES as usize + key.len();
+    let end = value_at + value_bytes;
+    put_u32(bytes, 4, key.len() as u32);
+    put_u32(bytes, 8, value_bytes as u32);
+    put_u32(bytes, OPCODE, u32::from(opcode as u8));
+    put_u64(bytes, IDENTITY, identity.word());
+    put_u64(bytes, ROOM, 0);
+    bytes[HEADER_BYTES as usize..value_at].copy_from_slice(key);
+    let crc = crc32c(&bytes[4..end]);
+    put_u32(bytes, 0, crc);
+    let (last, pad) = bytes[end..].split_last_mut().expect("it fits");
+    pad.fill(0);
+    *last = USED;
 }
 
 /// Why bytes are not the object that was looked for.

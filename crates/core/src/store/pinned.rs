@@ -9,7 +9,7 @@
 //! * begins at the newest local epoch: it tells first, and looks for a newer one after that;
 //! * is not pinned while it waits to begin, e.g. for the end of a change;
 //! * that was dropped or failed after its first CAS stays pinned for ever: nobody knows what is still on its
-//!   way, so that this session has to be shut out before the view changes.
+//!   way, so that this session has to be fenced before the view changes.
 
 use alloc::rc::Rc;
 use alloc::sync::Arc;

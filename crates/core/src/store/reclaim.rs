@@ -214,7 +214,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let lost = op.pin.posted;
         op.finish(OpKind::Reclaim);
         self.freed.setting_free.set(false);
-        // If something may still execute, the session has to be shut out before it is over.
+        // If something may still execute, the session has to be fenced before it is over.
         if !lost {
             self.host.publish_freed(self.freed.since.get());
         }
@@ -550,7 +550,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// A block may be taken into use again; if they are free, with these objects, whose bits are
     /// clear. If some may still be cleared later the block stays unverified, for whoever goes on with it: until
-    /// this session is shut out it is pinned, so nobody settles on what its bitmap tells.
+    /// this session is fenced it is pinned, so nobody settles on what its bitmap tells.
     fn let_go(&self, block: Address, free: Option<&[u32]>) {
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
             found.held = false;

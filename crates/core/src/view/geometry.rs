@@ -41,12 +41,28 @@ impl Default for Geometry {
             slots_per_bucket: 8,
             groups_per_subtable: 1024,
             max_key_bytes: 64 << 10,
-            max_value_bytes: 1 << 20,
+            max_value_bytes: 4 << 20,
         }
     }
 }
 
 impl Geometry {
+    /// Regions and blocks of these sizes, and the limits of [`Geometry::default`]; or half of its longest value, or
+    /// a quarter and so on, if a block does not hold an object of that.
+    pub fn with_blocks(region_bytes: u64, block_bytes: u64) -> Geometry {
+        let mut geometry = Geometry { region_bytes, block_bytes, ..Geometry::default() };
+        while geometry.max_value_bytes > 1 && !geometry.holds_largest() {
+            geometry.max_value_bytes /= 2;
+        }
+        geometry
+    }
+
+    /// Whether a block holds an object of the largest key and value.
+    fn holds_largest(&self) -> bool {
+        let class = self.largest_class();
+        class.and_then(|class| BlockShape::new(self.block_bytes, class)).is_some()
+    }
+
     /// Checks the relations between the sizes.
     pub fn check(&self) -> Result<(), ViewError> {
         let fail = |what| Err(ViewError { what });
@@ -70,10 +86,10 @@ impl Geometry {
         {
             return fail("groups_per_subtable must be a power of two in 2..=1048576");
         }
-        match self.largest_class().and_then(|class| BlockShape::new(self.block_bytes, class)) {
-            Some(_) if self.max_key_bytes > 0 => Ok(()),
-            Some(_) => fail("max_key_bytes must be at least 1"),
-            None => fail("an object of the largest key and value must fit in a block"),
+        match self.holds_largest() {
+            true if self.max_key_bytes > 0 => Ok(()),
+            true => fail("max_key_bytes must be at least 1"),
+            false => fail("an object of the largest key and value must fit in a block"),
         }
     }
 

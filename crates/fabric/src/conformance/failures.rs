@@ -80,7 +80,7 @@ pub(super) fn a_fenced_client_is_out<R: Rig>(rig: &R) {
     both(&other).check().unwrap();
     rig.fence(NODES[0], ClientId(1));
     let batch = both(&fenced);
-    assert_shut_out(batch.verbs()[0].result);
+    assert_fenced(batch.verbs()[0].result);
     assert_eq!(batch.verbs()[1].result, Ok(()));
     let batch = both(&other);
     batch.check().unwrap();
@@ -101,7 +101,7 @@ fn wait_for(condition: impl Fn() -> bool) {
 }
 
 /// The reason of a fence may get lost on the way to the client, but no verb succeeds.
-fn assert_shut_out(result: Result<(), VerbError>) {
+fn assert_fenced(result: Result<(), VerbError>) {
     let out = [Err(VerbError::Fenced), Err(VerbError::Unreachable)];
     assert!(out.contains(&result), "{result:?}");
 }
@@ -138,7 +138,7 @@ fn hammer<R: Rig>(rig: &R, client: u32, posted: &AtomicU64) {
         let batch = session.run(batch);
         posted.fetch_add(1, Ordering::Release);
         if let Some(last) = batch.verbs().last().filter(|verb| verb.result.is_err()) {
-            return assert_shut_out(last.result);
+            return assert_fenced(last.result);
         }
     }
 }

@@ -18,7 +18,7 @@ use super::gate::{Gate, Shut};
 use crate::sync::{Mutex, MutexGuard};
 use crate::sys::Process;
 
-/// How a session reaches the pool, and so how it is shut out.
+/// How a session reaches the pool, and so how it is fenced.
 #[derive(Clone, Debug)]
 pub(crate) enum Access {
     /// From this process.

@@ -175,7 +175,7 @@ impl Loop {
     /// Does what the owner wants.
     fn obey(&mut self) -> Result<(), Ended> {
         while let Some((client, done)) = self.guests.next_fence()? {
-            for mut connection in self.guests.shut_out(client) {
+            for mut connection in self.guests.fence(client) {
                 let peer = connection.peer();
                 tracing::warn!(%client, %peer, "fenced, its connection is closed");
                 connection.say_fenced();

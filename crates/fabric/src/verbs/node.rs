@@ -171,7 +171,7 @@ impl Loop {
     /// Does what the owner wants.
     fn obey(&mut self) -> Result<(), Ended> {
         while let Some((client, done)) = self.guests.next_fence()? {
-            for mut connection in self.guests.shut_out(client) {
+            for mut connection in self.guests.fence(client) {
                 let peer = connection.peer;
                 tracing::warn!(%client, %peer, "fenced, its queue pair is destroyed");
                 let (_, responder) = connection.session.take().expect("it is of the client");

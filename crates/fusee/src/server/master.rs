@@ -69,7 +69,7 @@ struct Settings {
     #[arg(long, env = "FUSEE_LEASE_TTL_S", value_name = "SECONDS")]
     lease_ttl_s: Option<u64>,
 
-    /// A client or memory node that is silent for so many milliseconds is given up; at least 4
+    /// A client or memory node that is silent for so many milliseconds is taken for gone; at least 4
     /// [default: 1000]
     #[arg(long, env = "FUSEE_LEASE", value_name = "MS")]
     lease: Option<u64>,
@@ -115,7 +115,7 @@ struct Settings {
     #[arg(long, env = "FUSEE_MAX_KEY_BYTES", value_name = "BYTES")]
     max_key_bytes: Option<Bytes>,
 
-    /// The longest value [default: 1MiB]
+    /// The longest value [default: 4MiB, or less if a block does not hold one]
     #[arg(long, env = "FUSEE_MAX_VALUE_BYTES", value_name = "BYTES")]
     max_value_bytes: Option<Bytes>,
 }
@@ -146,6 +146,11 @@ impl Settings {
     fn config(self) -> Result<Config, Failure> {
         let Config { geometry, lease_ms, move_bytes_per_s, scrub_bytes_per_s, .. } =
             Config::default();
+        let bytes = |given: Option<Bytes>, default: u64| given.map_or(default, |bytes| bytes.0);
+        let geometry = Geometry::with_blocks(
+            bytes(self.region_bytes, geometry.region_bytes),
+            bytes(self.block_bytes, geometry.block_bytes),
+        );
         let limit = |name: &str, bytes: Option<Bytes>, default: u32| match bytes {
             None => Ok(default),
             Some(Bytes(bytes)) => u32::try_from(bytes)
@@ -165,8 +170,6 @@ impl Settings {
             data_replicas: self.data_replicas.unwrap_or(2),
             index_keys: self.index_keys.unwrap_or(1_000_000),
             geometry: Geometry {
-                region_bytes: self.region_bytes.map_or(geometry.region_bytes, |b| b.0),
-                block_bytes: self.block_bytes.map_or(geometry.block_bytes, |b| b.0),
                 groups_per_subtable: self
                     .groups_per_subtable
                     .unwrap_or(geometry.groups_per_subtable),

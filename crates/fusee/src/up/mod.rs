@@ -61,7 +61,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     index_keys: u64,
 
-    /// A client or memory node that is silent for so many milliseconds is given up; at least 4
+    /// A client or memory node that is silent for so many milliseconds is taken for gone; at least 4
     #[arg(long, default_value_t = DEFAULT_LEASE_MS, value_name = "MS")]
     lease: u64,
 

@@ -37,7 +37,7 @@ impl State {
             return;
         }
         if is_tick {
-            self.expire(ctx);
+            self.look_who_is_gone(ctx);
         }
         self.remove_lost_members(ctx);
         self.fence_all(ctx);
@@ -67,7 +67,7 @@ impl State {
                 true
             }
             Some(Stage::Transforming) => {
-                // All who were given up before this stage are fenced, even if this master has yet to hear it.
+                // All who had expired before this stage are fenced, even if this master has yet to hear it.
                 let dead = self.sessions.expired().collect();
                 self.start_job(ctx, Job::Transform { dead });
                 false

@@ -19,10 +19,10 @@ use crate::record::{Write, repairer_key};
 /// How long to wait after a failure.
 const PAUSE_MS: u64 = 100;
 
-/// Who is shut out where.
+/// Who is fenced where.
 #[derive(Debug, Default)]
 pub(super) struct Fences {
-    /// Who is to be shut out.
+    /// Who is to be fenced.
     clients: BTreeSet<ClientId>,
     members: BTreeMap<MnId, Told>,
 }
@@ -69,7 +69,7 @@ impl Fences {
 }
 
 impl State {
-    /// Whether no verb of a client that is to be shut out executes at any member any more.
+    /// Whether no verb of a client that is to be fenced executes at any member any more.
     pub(super) fn is_fenced(&self, client: ClientId) -> bool {
         if removed(Mutant::RecoveryBeforeTheFence) {
             return true;
@@ -82,7 +82,7 @@ impl State {
             })
     }
 
-    /// Tells members whom to shut out.
+    /// Tells members whom to fence.
     pub(super) fn fence_all(&mut self, ctx: &mut Ctx<'_>) {
         let Some(view) = self.view() else { return };
         let members: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
@@ -101,7 +101,7 @@ impl State {
         self.forget_repairers(ctx);
     }
 
-    /// Repair sessions leave nothing behind: once they are shut out they are over.
+    /// Repair sessions leave nothing behind: once they are fenced they are over.
     fn forget_repairers(&mut self, ctx: &mut Ctx<'_>) {
         let over: Vec<ClientId> =
             self.repair.retired().filter(|client| self.is_fenced(*client)).collect();

@@ -7,7 +7,7 @@
 //! So is its end ([`MasterRequest::Destroy`]): it is asked for by the cluster's number, and it takes more
 //! than that as long as memory nodes are there that hold data. The records of the view and of the cluster go at
 //! once, in place of one that says that it was destroyed: its memory nodes are told whenever they come that
-//! they are expelled, and its sessions that they are shut out.
+//! they are expelled, and its sessions that they are fenced.
 //!
 //! Whoever belongs to a cluster says so with every request. Members and clients of another one are
 //! refused before anything else is looked at, so that their requests have no effect here, and this
@@ -150,9 +150,7 @@ impl State {
         for (token, asker) in waiting {
             let reply = match asker {
                 Asker::Node { .. } => MasterReply::Expelled,
-                Asker::Sessions { clients, known, .. } => {
-                    shut_out(clients, known, ctx.settings.lease)
-                }
+                Asker::Sessions { clients, known, .. } => expel(clients, known, ctx.settings.lease),
             };
             ctx.push(Action::Reply { token, reply });
         }
@@ -173,7 +171,7 @@ impl State {
             MasterRequest::Alive { .. } => Some(MasterReply::Expelled),
             MasterRequest::Heartbeat { sessions, known, .. } => {
                 let all = sessions.iter().map(|heartbeat| heartbeat.client).collect();
-                Some(shut_out(all, *known, ctx.settings.lease))
+                Some(expel(all, *known, ctx.settings.lease))
             }
             _ => None,
         }
@@ -201,7 +199,7 @@ impl State {
     }
 }
 
-fn shut_out(expelled: Vec<ClientId>, epochs: Epochs, lease: Lease) -> MasterReply {
+fn expel(expelled: Vec<ClientId>, epochs: Epochs, lease: Lease) -> MasterReply {
     let lease_ms = lease.lease_ms;
     let (view, behind_ms) = (None, u64::MAX);
     MasterReply::Heartbeat { view, expelled, epochs, mark: 0, short: 0, lease_ms, behind_ms }

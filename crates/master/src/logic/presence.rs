@@ -169,19 +169,19 @@ impl State {
         }
     }
 
-    /// Gives up the sessions that are gone, and notes the members that are.
-    pub(super) fn expire(&mut self, ctx: &mut Ctx<'_>) {
+    /// The sessions that are gone expire, and the members that are gone are noted.
+    pub(super) fn look_who_is_gone(&mut self, ctx: &mut Ctx<'_>) {
         let lease = ctx.settings.lease;
         let gone = self.sessions.open_sessions().filter_map(|(client, session)| {
             let Session { heard_ms, gone_at_ms, .. } = *session;
             Some((client, self.presences.gone(ctx.now_ms, heard_ms, gone_at_ms, lease)?))
         });
         let gone: Vec<(ClientId, &str)> = gone.collect();
-        self.give_up(ctx, &gone);
+        self.expire(ctx, &gone);
         if self.presences.is_over(ctx.now_ms, self.history.since_ms(), lease) {
             let late = self.laggards().map(|client| (client, "it does not leave old views behind"));
             let late: Vec<(ClientId, &str)> = late.collect();
-            self.give_up(ctx, &late);
+            self.expire(ctx, &late);
         }
         let late = self.presences.probes.iter().filter(|(_, until)| **until <= ctx.now_ms);
         let late: Vec<MnId> = late.map(|(node, _)| *node).collect();
@@ -231,11 +231,11 @@ impl State {
         self.sessions.expired_heard_ms().all(|heard_ms| self.lease_is_over(ctx, heard_ms))
     }
 
-    /// Shuts sessions out, each for its reason. They are fenced from now on.
-    pub(super) fn give_up(&mut self, ctx: &mut Ctx<'_>, clients: &[(ClientId, &str)]) {
+    /// Sessions expire, each for its reason. They are fenced from now on.
+    pub(super) fn expire(&mut self, ctx: &mut Ctx<'_>, clients: &[(ClientId, &str)]) {
         let mut writes = Vec::new();
         for (client, _) in clients {
-            if self.sessions.give_up(*client, &mut writes) {
+            if self.sessions.expire(*client, &mut writes) {
                 self.fences.add(*client);
             }
         }

@@ -70,7 +70,7 @@ impl State {
             }
             MasterRequest::Abandon { client } => {
                 if self.sessions.is_open(client) {
-                    self.give_up(ctx, &[(client, "it ended half-way in an operation")]);
+                    self.expire(ctx, &[(client, "it ended half-way in an operation")]);
                 }
                 MasterReply::Done
             }

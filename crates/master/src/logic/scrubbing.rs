@@ -23,7 +23,7 @@ use super::State;
 use super::context::Ctx;
 use crate::jobs::Job;
 
-/// After so many leases a slot is looked at again: whoever was writing is done, or given up.
+/// After so many leases a slot is looked at again: whoever was writing is done, or has expired.
 const PATIENCE_LEASES: u64 = 2;
 /// Slots that wait for a second look at most.
 const MAX_SUSPECTS: usize = 64;

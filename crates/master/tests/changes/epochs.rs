@@ -72,7 +72,7 @@ fn epochs_pass_when_all_act_in_the_newest() {
 
 /// What it left half-way knows addresses of its epoch, and so does whoever goes on with it.
 #[test]
-fn a_session_that_is_given_up_holds_its_epoch_until_it_is_recovered() {
+fn a_session_that_has_expired_holds_its_epoch_until_it_is_recovered() {
     let mut sessions = Sessions::open(2);
     sessions.pass();
     sessions.world.recoveries_fail = true;
@@ -99,7 +99,7 @@ fn a_job_holds_the_epoch_in_which_it_began() {
     assert!(sessions.pass() > 5, "{:#?}", sessions.world.log);
 }
 
-/// Its verbs may execute until it is shut out everywhere.
+/// Its verbs may execute until it is fenced everywhere.
 #[test]
 fn a_job_that_failed_holds_its_epoch_until_its_session_is_fenced() {
     let mut sessions = Sessions::open(1);

@@ -60,7 +60,7 @@ pub struct TestNode {
     pub alive: bool,
     /// It hears nothing of views.
     pub is_deaf: bool,
-    /// It does not answer when it is told whom to shut out.
+    /// It does not answer when it is told whom to fence.
     pub withholds_fences: bool,
     pub expelled: bool,
     /// It has been told that it may end.

@@ -37,7 +37,7 @@ pub const EARLY_LOOK: Scenario = named("early look", |seed| {
 pub const FREED_SLOT: Scenario = named("freed slot", |seed| {
     steered::freed_slot(seed);
 });
-pub const SPECULATED_ENTRY: Scenario = named("guessed entry", |seed| {
+pub const SPECULATED_ENTRY: Scenario = named("speculated entry", |seed| {
     steered::speculated_entry(seed);
 });
 pub const EARLY_PREFIX: Scenario = named("early prefix", |seed| {
@@ -103,27 +103,27 @@ pub const LATE_REPAIRS: Scenario = named("late repairs", |seed| {
     late_repairs::late_repairs(seed);
 });
 
-pub const SPECULATION_CRASH: Scenario = named("guess crash", |seed| {
+pub const SPECULATION_CRASH: Scenario = named("speculation crash", |seed| {
     speculations::crash(seed);
 });
 
-pub const SPECULATION_INDEX_LOSS: Scenario = named("guess index", |seed| {
+pub const SPECULATION_INDEX_LOSS: Scenario = named("speculation index", |seed| {
     speculations::index_loss(seed);
 });
 
-pub const SPECULATION_LOSS: Scenario = named("guess loss", |seed| {
+pub const SPECULATION_LOSS: Scenario = named("speculation loss", |seed| {
     speculations::loss(seed);
 });
 
-pub const SPECULATION_MOVES: Scenario = named("guess moves", |seed| {
+pub const SPECULATION_MOVES: Scenario = named("speculation moves", |seed| {
     speculations::moves(seed);
 });
 
-pub const SPECULATION_REUSE: Scenario = named("guess reuse", |seed| {
+pub const SPECULATION_REUSE: Scenario = named("speculation reuse", |seed| {
     speculations::used_again(seed);
 });
 
-pub const SPECULATION_RECURS: Scenario = named("guess recurs", |seed| {
+pub const SPECULATION_RECURS: Scenario = named("speculation recurs", |seed| {
     speculations::recurring_word(seed);
 });
 

@@ -21,6 +21,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tlc::{Limits, Tlc, Verdict};
@@ -55,6 +56,10 @@ fn is_mutant(model: &Path) -> bool {
     name(model).starts_with("without-")
 }
 
+fn next(left: &Mutex<impl Iterator<Item = PathBuf>>) -> Option<PathBuf> {
+    left.lock().expect("nobody panics here").next()
+}
+
 /// Runs the models of a directory; returns what was not as it must be.
 fn run(dir: &str, limits: &Limits) -> Vec<String> {
     let tlc = match Tlc::get() {
@@ -67,35 +72,39 @@ fn run(dir: &str, limits: &Limits) -> Vec<String> {
     };
     let only = std::env::var("FUSEE_SPEC_MODELS").unwrap_or_default();
     let started = Instant::now();
-    let mut wrong = Vec::new();
-    let mut checked = 0;
-    for model in files(dir, "cfg") {
-        let name = name(&model);
-        if !name.contains(&only) {
-            continue;
-        }
-        let run = tlc.check(&spec(), &model, limits);
-        say(&format!("spec/{dir}/{name:<28}{run}"));
-        checked += 1;
-        let as_it_must_be = match &run.verdict {
-            Verdict::Holds => !is_mutant(&model),
-            Verdict::Violated(_) => is_mutant(&model),
-            // A small model must end; how far a large one came is printed.
-            Verdict::Unfinished => !limits.short,
-        };
-        if !as_it_must_be {
-            wrong.push(format!("{name}: {run}"));
-        }
-    }
+    let mut models = files(dir, "cfg");
+    models.retain(|model| name(model).contains(&only));
+    let checked = models.len();
     assert!(checked > 0, "no model in spec/{dir} has {only:?} in its name");
+    let (left, wrong) = (Mutex::new(models.into_iter()), Mutex::new(Vec::new()));
+    let check_some = || {
+        while let Some(model) = next(&left) {
+            let name = name(&model);
+            let run = tlc.check(&spec(), &model, limits);
+            say(&format!("spec/{dir}/{name:<28}{run}"));
+            let as_it_must_be = match &run.verdict {
+                Verdict::Holds => !is_mutant(&model),
+                Verdict::Violated(_) => is_mutant(&model),
+                // A small model must end; how far a large one came is printed.
+                Verdict::Unfinished => !limits.short,
+            };
+            if !as_it_must_be {
+                wrong.lock().expect("nobody panics here").push(format!("{name}: {run}"));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..limits.together).for_each(|_| drop(scope.spawn(check_some)));
+    });
     say(&format!("spec/{dir}: {checked} models in {:.0} s", started.elapsed().as_secs_f64()));
-    wrong
+    wrong.into_inner().expect("nobody panics here")
 }
 
 #[test]
 fn small_models_hold_and_their_mutants_do_not() {
     // On two free cores no model takes 15 s; machines may be busy.
-    let limits = Limits { time: Duration::from_secs(240), heap_mib: 1024, short: true };
+    let time = Duration::from_secs(240);
+    let limits = Limits { time, heap_mib: 1024, short: true, workers: 1, together: 2 };
     let wrong = run("small", &limits);
     assert!(wrong.is_empty(), "not as they must be:\n{}", wrong.join("\n"));
 }
@@ -105,7 +114,8 @@ fn small_models_hold_and_their_mutants_do_not() {
 fn large_models_hold_and_their_mutants_do_not() {
     let seconds = std::env::var("FUSEE_SPEC_SECONDS").map(|s| s.parse().expect("a number"));
     let time = Duration::from_secs(seconds.unwrap_or(480));
-    let wrong = run("large", &Limits { time, heap_mib: 4096, short: false });
+    let limits = Limits { time, heap_mib: 4096, short: false, workers: 2, together: 1 };
+    let wrong = run("large", &limits);
     assert!(wrong.is_empty(), "not as they must be:\n{}", wrong.join("\n"));
 }
 

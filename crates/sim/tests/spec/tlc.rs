@@ -36,6 +36,10 @@ pub struct Limits {
     pub heap_mib: u32,
     /// Compile cheaply: best for runs of seconds.
     pub short: bool,
+    /// TLC's workers for a model.
+    pub workers: usize,
+    /// Models that are checked at once. Much of a short run is TLC's start, which has one thread.
+    pub together: usize,
 }
 
 /// What TLC found.
@@ -160,15 +164,16 @@ impl Tlc {
         let said = scratch.0.join("said");
         let output = File::create(&said).expect("the target directory can be written");
         let mut java = Command::new("java");
-        java.arg(format!("-Xmx{}m", limits.heap_mib)).arg("-XX:+UseParallelGC");
-        if limits.short {
-            java.arg("-XX:TieredStopAtLevel=1");
-        }
+        java.arg(format!("-Xmx{}m", limits.heap_mib));
+        match limits.short {
+            true => java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]),
+            false => java.arg("-XX:+UseParallelGC"),
+        };
         // TLC unpacks its standard modules into Java's temporary directory.
         java.arg(format!("-Djava.io.tmpdir={}", scratch.0.display()))
             .arg("-cp")
             .arg(&self.jar)
-            .args(["tlc2.TLC", "-workers", "2", "-metadir"])
+            .args(["tlc2.TLC", "-workers", &limits.workers.to_string(), "-metadir"])
             .arg(scratch.0.join("states"))
             .arg("-config")
             .arg(config)

@@ -3,7 +3,7 @@
 //!
 //! In virtual time, with the master's own logic. If the writer said that it had stopped, the replicas would
 //! be made equal without the late CAS, which would execute when nobody looks any more. So it does not say
-//! so, and is shut out before.
+//! so, and is fenced before.
 
 use std::time::Duration;
 

@@ -156,7 +156,7 @@ pub fn half_moved(seed: u64) -> Events {
         cluster.network().hold(held.0, held.1, HELD_NS);
         let written = async { drop(writer.update(key, b"second", Some(hint)).await) };
         run.alone(life.task(written));
-        assert!(life.crashed(), "the guess has come to one of two nodes");
+        assert!(life.crashed(), "the speculative write has come to one of two nodes");
         cluster.network().release(held.0, held.1);
         let joining = room(&run, &now, Extent::Region { region, primary: false }, places, 1)[0];
         let gain = Gain { of: region, joining, leaving: Some(places[1]) };

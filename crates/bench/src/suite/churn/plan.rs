@@ -164,7 +164,7 @@ fn geometry(pool_bytes: u64) -> Geometry {
     let region_bytes = power_of_two_below(pool_bytes / REGIONS_PER_POOL)
         .clamp(LEAST_REGION_BYTES, MOST_REGION_BYTES);
     let block_bytes = (region_bytes / BLOCKS_PER_REGION).clamp(LEAST_BLOCK_BYTES, MOST_BLOCK_BYTES);
-    Geometry { region_bytes, block_bytes, ..fusee_master::Config::default().geometry }
+    Geometry::with_blocks(region_bytes, block_bytes)
 }
 
 fn class(pair_bytes: usize, geometry: &Geometry) -> Result<SizeClass, Failure> {

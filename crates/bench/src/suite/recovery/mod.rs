@@ -36,7 +36,7 @@ const MORE_UPDATES: u64 = 20_000;
 /// How often a client is stopped in a round, at most.
 const MOST_STOPS: u32 = 50;
 /// A pass over all keys is taken for blocked when it takes so many times as long as usual; within
-/// these bounds. Stopped for longer than a lease, the client would be given up.
+/// these bounds. Stopped for longer than a lease, the client would expire.
 const BLOCKED_FACTOR: u32 = 10;
 const LEAST_PATIENCE: Duration = Duration::from_millis(20);
 const MOST_PATIENCE: Duration = Duration::from_millis(300);

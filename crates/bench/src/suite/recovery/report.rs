@@ -123,7 +123,7 @@ impl Findings for Found {
         let requests = paper.traverse_log_ms + paper.recover_requests_ms;
         let mut text = format!("\n{:<52}{:>9}{:>18}{:>11}\n", "ms", "median", "spread", "paper*");
         for (name, spread, paper) in [
-            ("shut out / connection & MR", summary.reconnect_ms, Some(paper.reconnect_ms)),
+            ("fenced / connection & MR", summary.reconnect_ms, Some(paper.reconnect_ms)),
             ("metadata", summary.metadata_ms, Some(paper.metadata_ms)),
             ("log walk, and requests half-way", summary.log_ms, Some(requests)),
             ("replicas of the block tables", summary.repair_ms, None),

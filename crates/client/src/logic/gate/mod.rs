@@ -117,7 +117,7 @@ impl Gate {
         self.local_epochs.has_newer(than).then(|| self.view())
     }
 
-    /// To the session: waits until there is a newer view, or it is shut out.
+    /// To the session: waits until there is a newer view, or it is fenced.
     pub async fn news(&self, than: u64) {
         self.wakers.news(|| self.local_epochs.has_newer(than) || self.is_expelled()).await;
     }
@@ -150,7 +150,7 @@ impl Gate {
         self.wakers.wake();
     }
 
-    /// To the session: it is shut out, and must begin nothing any more.
+    /// To the session: it is fenced, and must begin nothing any more.
     #[inline]
     pub fn is_expelled(&self) -> bool {
         self.expelled.load(SeqCst)

@@ -1,0 +1,152 @@
+//! Erasure codes: `m` parity chunks beside `k` data chunks of the same length. Any `k` of the `k + m`
+//! chunks restore the others.
+//!
+//! The code is Reed-Solomon with a Cauchy matrix: parity chunk `i` is the sum over all data chunks `j`
+//! of `1 / ((k + i) xor j)` times chunk `j`, byte by byte, in the field GF(2^8) of x^8 + x^4 + x^3 + x^2 +
+//! 1. Every square part of such a matrix can be inverted, so every loss of up to `m` chunks can be made
+//! good. Chunks stand in the memory of a cluster, so this belongs to its layout: an implementation
+//! of [`Code`] may be faster, but has to come to the same bytes. ISA-L's Cauchy code does.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use arrayvec::ArrayVec;
+use rusty_erasure::{Coder, Matrix};
+use serde::{Deserialize, Serialize};
+
+/// The most chunks that a stripe may have.
+pub const MAX_CHUNKS: usize = 16;
+/// The most of them that may be parity.
+pub const MAX_PARITY: u8 = 4;
+
+/// How many chunks: EC(k, m).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "(u8, u8)", into = "(u8, u8)")]
+pub struct Coding {
+    k: u8,
+    m: u8,
+}
+
+/// Why there is no EC(k, m).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no erasure code has k = {k} data chunks and m = {m} parity chunks: k is at least 2, m is 1 to \
+     {MAX_PARITY}, and both together are at most {MAX_CHUNKS}"
+)]
+pub struct CodingError {
+    /// The data chunks.
+    pub k: u8,
+    /// The parity chunks.
+    pub m: u8,
+}
+
+impl Coding {
+    /// EC(k, m).
+    pub fn new(k: u8, m: u8) -> Result<Coding, CodingError> {
+        let fits = usize::from(k) + usize::from(m) <= MAX_CHUNKS;
+        match k >= 2 && (1..=MAX_PARITY).contains(&m) && fits {
+            true => Ok(Coding { k, m }),
+            false => Err(CodingError { k, m }),
+        }
+    }
+
+    /// Data chunks.
+    pub const fn k(self) -> usize {
+        self.k as usize
+    }
+
+    /// Parity chunks: so many chunks of a stripe may be lost.
+    pub const fn m(self) -> usize {
+        self.m as usize
+    }
+
+    /// All chunks. The first `k` are data.
+    pub const fn chunks(self) -> usize {
+        self.k() + self.m()
+    }
+}
+
+impl TryFrom<(u8, u8)> for Coding {
+    type Error = CodingError;
+
+    fn try_from((k, m): (u8, u8)) -> Result<Coding, CodingError> {
+        Coding::new(k, m)
+    }
+}
+
+impl From<Coding> for (u8, u8) {
+    fn from(coding: Coding) -> (u8, u8) {
+        (coding.k, coding.m)
+    }
+}
+
+impl fmt::Display for Coding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EC({},{})", self.k, self.m)
+    }
+}
+
+/// Computes chunks from chunks.
+pub trait Code {
+    /// How many there are.
+    fn coding(&self) -> Coding;
+
+    /// Fills the parity chunks.
+    ///
+    /// # Panics
+    /// If there are not `k` and `m` of them, or their lengths differ.
+    fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]);
+
+    /// Fills chunks that are `missing`, data or parity, from those that are there; both with their numbers.
+    /// False if less than `k` are there.
+    ///
+    /// # Panics
+    /// If there is no chunk of a number, one is named twice, or their lengths differ.
+    fn restore(&self, there: &[(usize, &[u8])], missing: &mut [(usize, &mut [u8])]) -> bool;
+}
+
+/// The code with the processor's vector instructions, as far as it has any.
+#[derive(Clone, Debug)]
+pub struct ReedSolomon {
+    coding: Coding,
+    coder: Coder,
+}
+
+impl ReedSolomon {
+    /// The code of so many chunks.
+    pub fn new(coding: Coding) -> ReedSolomon {
+        let matrix = Matrix::cauchy(coding.k(), coding.m()).expect("the field has more elements");
+        let coder = rusty_erasure::coder(matrix).expect("there are parity chunks");
+        ReedSolomon { coding, coder }
+    }
+}
+
+impl Code for ReedSolomon {
+    fn coding(&self) -> Coding {
+        self.coding
+    }
+
+    fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
+        self.coder.encode(data, parity).expect("as many chunks as the code has, of one length");
+    }
+
+    fn restore(&self, there: &[(usize, &[u8])], missing: &mut [(usize, &mut [u8])]) -> bool {
+        let mut chunks = ArrayVec::<Option<&[u8]>, MAX_CHUNKS>::new();
+        chunks.extend((0..self.coding.chunks()).map(|_| None));
+        for (number, chunk) in there {
+            let before = chunks[*number].replace(chunk);
+            assert!(before.is_none(), "chunk {number} is there twice");
+        }
+        if there.len() < self.coding.k() || missing.is_empty() {
+            return there.len() >= self.coding.k();
+        }
+        let numbers: ArrayVec<usize, MAX_CHUNKS> = missing.iter().map(|(n, _)| *n).collect();
+        let mut chunks_out: Vec<&mut [u8]> = missing.iter_mut().map(|(_, c)| &mut **c).collect();
+        let done = self.coder.recover(&chunks, &numbers, &mut chunks_out);
+        done.expect("enough chunks of one length, with numbers that the code has");
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;
