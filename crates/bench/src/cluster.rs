@@ -337,7 +337,7 @@ mod tests {
         for (line, says) in [
             ("--memory-nodes 2 --index-replicas 3", "--index-replicas is 3"),
             ("--data-replicas 0", "--data-replicas is 0; it must be 1..=5"),
-            ("--pair-bytes 2000000", "values have at most 1048576"),
+            ("--pair-bytes 3000000", "values have at most 2097152"),
         ] {
             let args = args(line);
             let refused = plan(demand, &args.load, &args.cluster).unwrap_err().to_string();

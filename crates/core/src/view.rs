@@ -285,5 +285,8 @@ pub(crate) mod tests {
         }
         let tiny = Geometry::with_blocks(MIB, 64 << 10);
         assert!(tiny.check().is_err(), "the longest key does not fit");
+        for block_bytes in [0, 1, 32 * MIB, u64::MAX] {
+            assert!(Geometry::with_blocks(MIB, block_bytes).check().is_err());
+        }
     }
 }

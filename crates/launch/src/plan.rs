@@ -3,8 +3,8 @@
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_client::{FabricKind, Geometry};
+use fusee_master::Settings;
 use fusee_master::settings::Lease;
-use fusee_master::{Config, Settings};
 
 use crate::directory::Directory;
 
@@ -45,11 +45,7 @@ impl Plan {
             index_replicas: self.index_replicas,
             data_replicas: self.data_replicas,
             index_keys: self.index_keys,
-            geometry: Geometry {
-                region_bytes: self.region_bytes,
-                block_bytes: self.block_bytes,
-                ..Config::default().geometry
-            },
+            geometry: Geometry::with_blocks(self.region_bytes, self.block_bytes),
             lease: Lease { lease_ms: self.lease_ms, ..Lease::default() },
             move_bytes_per_s: self.move_bytes_per_s,
             scrub_bytes_per_s: self.scrub_bytes_per_s,

@@ -12,6 +12,8 @@ pub const MAX_DEPTH: u32 = 24;
 pub const BUCKETS_PER_GROUP: u64 = 3;
 /// Entries of a block allocation table are client ids.
 pub const TABLE_ENTRY_BYTES: u64 = 4;
+/// The largest block.
+const MAX_BLOCK_BYTES: u64 = 16 << 20;
 /// Blocks start at a multiple of this behind the table.
 pub const TABLE_ALIGN_BYTES: u64 = 4096;
 
@@ -48,10 +50,12 @@ impl Default for Geometry {
 
 impl Geometry {
     /// Regions and blocks of these sizes, and the limits of [`Geometry::default`]; or half of its longest value, or
-    /// a quarter and so on, if a block does not hold an object of that.
+    /// a quarter and so on, if a block does not hold an object of that. Any sizes may be given: `check` tells whether
+    /// they are possible.
     pub fn with_blocks(region_bytes: u64, block_bytes: u64) -> Geometry {
         let mut geometry = Geometry { region_bytes, block_bytes, ..Geometry::default() };
-        while geometry.max_value_bytes > 1 && !geometry.holds_largest() {
+        let is_possible = block_bytes <= MAX_BLOCK_BYTES;
+        while is_possible && geometry.max_value_bytes > 1 && !geometry.holds_largest() {
             geometry.max_value_bytes /= 2;
         }
         geometry
@@ -72,7 +76,7 @@ impl Geometry {
         if !self.block_bytes.is_power_of_two() || self.block_bytes < 4096 {
             return fail("block_bytes must be a power of two of at least 4096");
         }
-        if self.block_bytes > 16 << 20 {
+        if self.block_bytes > MAX_BLOCK_BYTES {
             return fail("block_bytes must be at most 16 MiB");
         }
         if self.block_bytes > self.region_bytes || self.blocks_per_region() == 0 {
