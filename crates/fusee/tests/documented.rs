@@ -1,0 +1,105 @@
+//! Every command that the documents show is one that the program knows: its subcommands and options are.
+//!
+//! What a command does is for other tests. Each one is run with `--help` behind it, which it prints once
+//! all before it has been understood. Values that stand for others, like `N` or `HOST:PORT`, may be
+//! refused.
+
+mod common;
+
+use std::fs::{read_dir, read_to_string};
+use std::path::{Path, PathBuf};
+
+use common::{finish, fusee};
+
+/// How the program is started in documents.
+const STARTS: [&str; 3] =
+    ["fusee ", "cargo run --release -- ", "cargo run --release --locked -p fusee -- "];
+/// What is no part of a command any more.
+const ENDS: [&str; 8] = [" #", " |", "  ", ";", " >", " <", " &", "..."];
+
+#[test]
+fn commands_in_documents_are_known() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut files = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    collect(&root.join("docs"), &mut files);
+    let mut commands: Vec<(String, PathBuf)> = Vec::new();
+    for file in files {
+        let text = read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        commands.extend(shown(&text).into_iter().map(|command| (command, file.clone())));
+    }
+    commands.sort();
+    commands.dedup_by(|one, other| one.0 == other.0);
+    assert!(commands.len() > 60, "only {} commands are shown", commands.len());
+    let mut unknown = Vec::new();
+    for (command, file) in commands {
+        let arguments: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
+        let output = finish(&mut fusee(&arguments));
+        let is_known = !output.stderr.contains("unexpected argument")
+            && (!output.stderr.contains("unrecognized subcommand") || stands_for_others(&command));
+        if !is_known {
+            unknown.push(format!("{}: fusee {command}: {}", file.display(), output.stderr));
+        }
+    }
+    assert!(unknown.is_empty(), "{}", unknown.join("\n"));
+}
+
+#[test]
+fn commands_are_found_where_they_are_shown() {
+    let text = "Text `fusee bench\nycsb --keys 1`, `fusee-core`, and `FOO=1 fusee up`.\n\
+        ```sh\n$ fusee get greeting   # text\nfusee put a b | cat\nother\n```\n    cargo run --release -- sim\n";
+    let commands = ["get greeting", "put a b", "sim", "bench ycsb --keys 1", "up"];
+    assert_eq!(shown(text), commands);
+}
+
+fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
+    for entry in read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display())) {
+        let path = entry.expect("the directory can be read").path();
+        match path.is_dir() {
+            // Results and decisions are of their day.
+            true if path.ends_with("decisions") || path.ends_with("results") => {}
+            true => collect(&path, files),
+            false if path.extension().is_some_and(|extension| extension == "md") => {
+                files.push(path)
+            }
+            false => {}
+        }
+    }
+}
+
+/// Whether a subcommand is a word like `NAME`.
+fn stands_for_others(command: &str) -> bool {
+    command.split_whitespace().any(|word| word.chars().all(|letter| letter.is_ascii_uppercase()))
+}
+
+/// The arguments of the program's commands: of lines of code blocks, then of pieces of code in the text.
+fn shown(text: &str) -> Vec<String> {
+    let (mut lines, mut prose, mut is_fenced) = (Vec::new(), String::new(), false);
+    for line in text.lines() {
+        let is_fence = line.trim_start().starts_with("```");
+        is_fenced ^= is_fence;
+        match is_fenced || line.starts_with("    ") {
+            true => lines.push(line),
+            false if is_fence => prose.push('\n'),
+            false => prose = prose + line.trim() + " ",
+        }
+    }
+    let pieces = prose.split('`').skip(1).step_by(2);
+    lines.into_iter().chain(pieces).filter_map(arguments).collect()
+}
+
+fn arguments(code: &str) -> Option<String> {
+    let mut code = code.trim().trim_start_matches("$ ");
+    // Settings of the environment.
+    while let Some((first, rest)) = code.split_once(' ')
+        && first.contains('=')
+        && first.starts_with(|letter: char| letter.is_ascii_uppercase())
+    {
+        code = rest;
+    }
+    let mut rest = STARTS.iter().find_map(|start| code.strip_prefix(start))?;
+    for end in ENDS {
+        rest = rest.split(end).next().expect("there is a first part");
+    }
+    let rest = rest.trim().trim_end_matches([',', '.']);
+    (!rest.is_empty()).then(|| rest.to_owned())
+}
