@@ -15,7 +15,7 @@ use fusee_core::layout::{BlockShape, Object};
 use fusee_core::view::View;
 use fusee_launch::{self as launch, Servers};
 use fusee_master::settings::{
-    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, Lease, Settings,
+    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, LeaseSettings, Settings,
 };
 
 use super::args::{ClusterArgs, LoadArgs};
@@ -81,7 +81,7 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
         data_replicas: cluster.data_replicas(),
         index_keys: demand.index_keys,
         geometry,
-        lease: Lease::default(),
+        lease: LeaseSettings::default(),
         move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
         scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
     };

@@ -13,7 +13,7 @@ use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 use fusee_core::verbs::MnId;
 use fusee_core::view::Geometry;
 use fusee_fabric::FabricKind;
-use fusee_master::settings::{DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, Lease};
+use fusee_master::settings::{DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, LeaseSettings};
 use fusee_master::{MasterServer, Settings};
 use fusee_memory_node::MemoryNode;
 
@@ -147,7 +147,7 @@ impl Cluster {
             data_replicas: options.data_replicas,
             index_keys: options.index_keys,
             geometry: options.geometry,
-            lease: Lease::default(),
+            lease: LeaseSettings::default(),
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
             scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
         };

@@ -45,7 +45,7 @@ const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// One thread's own way into the store.
 pub struct Session {
-    logic: logic::Session<Rc<AnyFabric>, Surroundings>,
+    logic: logic::SessionLogic<Rc<AnyFabric>, Surroundings>,
     attachments: Rc<Attachments>,
     reactor: Rc<Reactor>,
     shared: Arc<Shared>,
@@ -94,7 +94,7 @@ impl Session {
         };
         let fabric = attachments.fabric().clone();
         gate.set_waker(fabric.waker());
-        let logic = logic::Session::behind(gate, view, fabric, env, options);
+        let logic = logic::SessionLogic::behind(gate, view, fabric, env, options);
         let (shared, lost) = (shared.clone(), Cell::new(false));
         Ok(Session { logic, attachments, reactor, shared, lost, _keep_alive: keep_alive })
     }

@@ -23,7 +23,7 @@ use twox_hash::XxHash3_128;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::snapshot::settled;
-use crate::verbs::{Batch, Failure, Ticket};
+use crate::verbs::{Batch, FailedVerb, Ticket};
 use crate::view::{BUCKETS_PER_GROUP, Place, SlotRef, View};
 
 /// The most slots that may hold a key: two combined buckets of two buckets of 8.
@@ -131,7 +131,7 @@ impl Buckets {
     }
 
     /// The slots as fetched.
-    pub fn words(&self, batch: &Batch, tickets: [Ticket; 2]) -> Result<Words, Failure> {
+    pub fn words(&self, batch: &Batch, tickets: [Ticket; 2]) -> Result<Words, FailedVerb> {
         let mut words = Words { buckets: *self, slots: [Slot::default(); MAX_CANDIDATES] };
         let mut n = 0;
         for ticket in tickets {

@@ -34,7 +34,7 @@ use crate::layout::{Object, Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::stats::Damage;
-use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
+use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket};
 use crate::view::{MAX_REPLICAS, Place, View};
 
 /// Slots that are read in one phase: of every object each replica and a word of the bitmap are read.
@@ -89,7 +89,7 @@ pub async fn look<F: Fabric>(
     subtable: u32,
     (first, count): (u64, u64),
     bytes: u64,
-) -> Result<Looked, Failure> {
+) -> Result<Looked, FailedVerb> {
     let found = Looked { next: first, ..Looked::default() };
     let mut work = Work { fabric, view, subtable, batch: Batch::new(), found };
     let end = view.geometry.subtable_slots().min(first.saturating_add(count));
@@ -134,7 +134,7 @@ impl<'w, F: Fabric> Work<'w, F> {
     }
 
     /// Notes which slots differ; returns what the replicas of the others show, by their numbers.
-    async fn slots(&mut self, first: u64, count: u64) -> Result<Vec<(u32, Slot)>, Failure> {
+    async fn slots(&mut self, first: u64, count: u64) -> Result<Vec<(u32, Slot)>, FailedVerb> {
         self.batch.clear();
         let replicas = self.view.subtables[self.subtable as usize].replicas();
         let read =
@@ -160,7 +160,11 @@ impl<'w, F: Fabric> Work<'w, F> {
 
     /// Looks at the objects that these words lead to, until it has read so many bytes; then returns the first slot
     /// whose object it has not looked at.
-    async fn objects(&mut self, words: &[(u32, Slot)], bytes: u64) -> Result<Option<u64>, Failure> {
+    async fn objects(
+        &mut self,
+        words: &[(u32, Slot)],
+        bytes: u64,
+    ) -> Result<Option<u64>, FailedVerb> {
         // Tentative words may be withdrawn, and then lead nowhere.
         let mut entries =
             words.iter().copied().filter(|(_, word)| !word.is_free() && !word.is_tentative());
@@ -213,7 +217,7 @@ impl<'w, F: Fabric> Work<'w, F> {
     }
 
     /// What the READs have shown of an entry's object; `None` if it can have none.
-    fn judge(&self, entry: &Asked<'_>) -> Result<Option<Found>, Failure> {
+    fn judge(&self, entry: &Asked<'_>) -> Result<Option<Found>, FailedVerb> {
         let Some((_, reads)) = &entry.object else { return Ok(None) };
         let (view, slot, word) = (self.view, entry.slot, entry.word);
         let is_whole = |bytes: &[u8]| {
@@ -223,21 +227,21 @@ impl<'w, F: Fabric> Work<'w, F> {
         reads.judge(&self.batch, is_whole).answered().map(Some)
     }
 
-    fn is_marked(&self, entry: &Asked<'_>) -> Result<Option<u32>, Failure> {
+    fn is_marked(&self, entry: &Asked<'_>) -> Result<Option<u32>, FailedVerb> {
         let Some((read, bit, region)) = entry.mark else { return Ok(None) };
         let word = self.batch.data(read)?.try_into().map_or(0, u64::from_le_bytes);
         Ok((word & bit != 0).then_some(region))
     }
 
     /// Whether anything about an entry is not as it should be, if its slot still holds it.
-    fn is_doubtful(&self, entry: &Asked<'_>) -> Result<bool, Failure> {
+    fn is_doubtful(&self, entry: &Asked<'_>) -> Result<bool, FailedVerb> {
         let Some(found) = self.judge(entry)? else { return Ok(true) };
         Ok(found.damaged() > 0 || self.is_marked(entry)?.is_some())
     }
 
     /// Looks at an entry a second time, together with its slot. What is said of it then holds: the word
     /// stood there all the time since before the first look.
-    async fn look_again(&mut self, entry: Asked<'w>) -> Result<(), Failure> {
+    async fn look_again(&mut self, entry: Asked<'w>) -> Result<(), FailedVerb> {
         let Asked { slot, word, object, .. } = entry;
         self.batch.clear();
         let entry = self.ask(slot, word, object.map(|(object, _)| object));

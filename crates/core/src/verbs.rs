@@ -215,7 +215,7 @@ pub struct Ticket(u32);
 /// A verb that failed, with its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{node}: {error}")]
-pub struct Failure {
+pub struct FailedVerb {
     /// The memory node.
     pub node: MnId,
     /// Why.
@@ -370,17 +370,17 @@ impl Batch {
     }
 
     /// The first verb that failed, as an error.
-    pub fn check(&self) -> Result<(), Failure> {
+    pub fn check(&self) -> Result<(), FailedVerb> {
         match self.verbs.iter().find_map(|v| v.result.err().map(|e| (v.node, e))) {
             None => Ok(()),
-            Some((node, error)) => Err(Failure { node, error }),
+            Some((node, error)) => Err(FailedVerb { node, error }),
         }
     }
 
     #[inline]
-    fn done(&self, ticket: Ticket) -> Result<&Verb, Failure> {
+    fn done(&self, ticket: Ticket) -> Result<&Verb, FailedVerb> {
         let verb = &self.verbs[ticket.0 as usize];
-        verb.result.map_err(|error| Failure { node: verb.node, error })?;
+        verb.result.map_err(|error| FailedVerb { node: verb.node, error })?;
         Ok(verb)
     }
 
@@ -389,7 +389,7 @@ impl Batch {
     /// # Panics
     /// If the ticket does not belong to a READ of this batch.
     #[inline]
-    pub fn data(&self, ticket: Ticket) -> Result<&[u8], Failure> {
+    pub fn data(&self, ticket: Ticket) -> Result<&[u8], FailedVerb> {
         Ok(self.bytes(self.data_span(ticket)?))
     }
 
@@ -398,7 +398,7 @@ impl Batch {
     /// # Panics
     /// If the ticket does not belong to a READ of this batch.
     #[inline]
-    pub fn data_span(&self, ticket: Ticket) -> Result<Span, Failure> {
+    pub fn data_span(&self, ticket: Ticket) -> Result<Span, FailedVerb> {
         match self.done(ticket)?.op {
             Op::Read { buf } => Ok(buf),
             _ => panic!("data() of a verb that is no READ"),
@@ -410,7 +410,7 @@ impl Batch {
     /// # Panics
     /// If the ticket does not belong to a CAS or FAA of this batch.
     #[inline]
-    pub fn found(&self, ticket: Ticket) -> Result<u64, Failure> {
+    pub fn found(&self, ticket: Ticket) -> Result<u64, FailedVerb> {
         match self.done(ticket)?.op {
             Op::Cas { found, .. } | Op::Faa { found, .. } => Ok(found),
             _ => panic!("found() of a verb that is no atomic"),

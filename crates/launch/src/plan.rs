@@ -4,7 +4,7 @@ use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_client::{FabricKind, Geometry};
 use fusee_master::Settings;
-use fusee_master::settings::Lease;
+use fusee_master::settings::LeaseSettings;
 
 use crate::directory::Directory;
 
@@ -46,7 +46,7 @@ impl Plan {
             data_replicas: self.data_replicas,
             index_keys: self.index_keys,
             geometry: Geometry::with_blocks(self.region_bytes, self.block_bytes),
-            lease: Lease { lease_ms: self.lease_ms, ..Lease::default() },
+            lease: LeaseSettings { lease_ms: self.lease_ms, ..LeaseSettings::default() },
             move_bytes_per_s: self.move_bytes_per_s,
             scrub_bytes_per_s: self.scrub_bytes_per_s,
         };

@@ -14,7 +14,7 @@ use fusee_core::view::Geometry;
 use serde::{Deserialize, Serialize};
 
 use crate::settings::{
-    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, Lease, Settings,
+    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, LeaseSettings, Settings,
 };
 use crate::store::address::{StoreAddress, StoreAddressError};
 
@@ -106,7 +106,7 @@ impl Config {
             data_replicas: self.data_replicas,
             index_keys: self.index_keys,
             geometry: self.geometry,
-            lease: Lease { lease_ms: self.lease_ms, ..Lease::default() },
+            lease: LeaseSettings { lease_ms: self.lease_ms, ..LeaseSettings::default() },
             move_bytes_per_s: self.move_bytes_per_s,
             scrub_bytes_per_s: self.scrub_bytes_per_s,
         }

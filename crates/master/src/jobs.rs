@@ -21,7 +21,7 @@ use fusee_core::mutant::{Mutant, removed};
 use fusee_core::recovery::{self, BlockContent, RecoveryError, Report, recover};
 use fusee_core::repair::{self, RepairError, split};
 use fusee_core::scrub::{self, Looked};
-use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MnId, VerbError};
+use fusee_core::verbs::{Batch, ClientId, Fabric, FailedVerb, MnId, VerbError};
 use fusee_core::view::{Place, View};
 use futures_util::future::try_join_all;
 
@@ -115,8 +115,8 @@ impl JobError {
     }
 }
 
-impl From<Failure> for JobError {
-    fn from(failure: Failure) -> JobError {
+impl From<FailedVerb> for JobError {
+    fn from(failure: FailedVerb) -> JobError {
         let silent = failure.error == VerbError::Unreachable;
         JobError::new(silent.then_some(failure.node), failure.to_string())
     }

@@ -47,7 +47,7 @@ struct Gift {
 
 /// An open session.
 #[derive(Debug, Default)]
-pub struct Session {
+pub struct SessionState {
     /// What it was given since this process runs, and has not said that it took over.
     given: Vec<Gift>,
     /// The serial of what it handed on last.
@@ -76,9 +76,9 @@ pub struct Sessions {
     /// The next id, and the end of the recorded range.
     next: u32,
     end: u32,
-    open: BTreeMap<ClientId, Session>,
+    open: BTreeMap<ClientId, SessionState>,
     /// Shut out, not recovered yet.
-    expired: BTreeMap<ClientId, Session>,
+    expired: BTreeMap<ClientId, SessionState>,
     orphans: BTreeMap<SizeClass, Vec<Orphan>>,
     /// The blocks of all orphaned blocks.
     left: BTreeSet<BlockId>,
@@ -124,7 +124,7 @@ impl Sessions {
 
     /// From the store: a session.
     pub fn restore_session(&mut self, client: ClientId, expired: bool, handed_on: u64) {
-        let session = Session { handed_on, ..Session::default() };
+        let session = SessionState { handed_on, ..SessionState::default() };
         if expired {
             self.expired.insert(client, session);
         } else {
@@ -139,7 +139,7 @@ impl Sessions {
     }
 
     /// The open sessions.
-    pub fn open_sessions(&self) -> impl Iterator<Item = (ClientId, &Session)> {
+    pub fn open_sessions(&self) -> impl Iterator<Item = (ClientId, &SessionState)> {
         self.open.iter().map(|(client, session)| (*client, session))
     }
 
@@ -208,13 +208,13 @@ impl Sessions {
     ) -> Option<ClientId> {
         let client = self.new_id(writes)?;
         writes.push(Write::Put(Record::Session { client, expired: false, handed_on: 0 }));
-        let session = Session {
+        let session = SessionState {
             pinned_by: view,
             pinned_in: epoch,
             frees_in: epoch,
             heard_ms: now_ms,
             connection: Some(connection),
-            ..Session::default()
+            ..SessionState::default()
         };
         self.open.insert(client, session);
         Some(client)
@@ -436,7 +436,7 @@ impl Sessions {
         view: &View,
         writes: &mut Vec<Write>,
     ) {
-        let Some(Session { given, .. }) = self.expired.remove(&client) else { return };
+        let Some(SessionState { given, .. }) = self.expired.remove(&client) else { return };
         self.handed_on += 1;
         writes.push(Write::Remove(session_key(client)));
         self.is_had(client, orphans);

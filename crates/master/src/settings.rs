@@ -39,7 +39,7 @@ pub struct Settings {
     /// Sizes.
     pub geometry: Geometry,
     /// When sessions and memory nodes count as gone.
-    pub lease: Lease,
+    pub lease: LeaseSettings,
     /// Bytes a second at most that move between members to even out their shares, or off one that
     /// is drained. Replicas that are missing are added as fast as can be.
     pub move_bytes_per_s: u64,
@@ -53,7 +53,7 @@ pub const DEFAULT_MOVE_BYTES_PER_S: u64 = 512 << 20;
 /// The default of [`Settings::scrub_bytes_per_s`]: 100 GiB of pools in seven hours.
 pub const DEFAULT_SCRUB_BYTES_PER_S: u64 = 4 << 20;
 
-/// The lease of [`Lease::default`], in milliseconds.
+/// The lease of [`LeaseSettings::default`], in milliseconds.
 pub const DEFAULT_LEASE_MS: u64 = 1_000;
 /// As [`DEFAULT_LEASE_MS`], after a connection was closed.
 pub const DEFAULT_GRACE_MS: u64 = 10;
@@ -61,20 +61,20 @@ pub const DEFAULT_GRACE_MS: u64 = 10;
 /// When who is silent counts as gone. No more than that rests on it: who is taken for gone by mistake
 /// loses its session, or its place in the cluster, but nothing goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct LeaseSettings {
     /// After so many milliseconds of silence.
     pub lease_ms: u64,
     /// After so many milliseconds since its connection was closed, unless it speaks over another.
     pub grace_ms: u64,
 }
 
-impl Default for Lease {
-    fn default() -> Lease {
-        Lease { lease_ms: DEFAULT_LEASE_MS, grace_ms: DEFAULT_GRACE_MS }
+impl Default for LeaseSettings {
+    fn default() -> LeaseSettings {
+        LeaseSettings { lease_ms: DEFAULT_LEASE_MS, grace_ms: DEFAULT_GRACE_MS }
     }
 }
 
-impl Lease {
+impl LeaseSettings {
     /// The longest time that an answer is held back, so that the asker's silence stays short.
     pub fn hold_ms(&self) -> u64 {
         (self.lease_ms / 4).clamp(1, MAX_HOLD_MS)
@@ -191,7 +191,7 @@ mod tests {
             data_replicas: 2,
             index_keys: 1_000_000,
             geometry: Geometry::default(),
-            lease: Lease::default(),
+            lease: LeaseSettings::default(),
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
             scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
         }
@@ -220,7 +220,7 @@ mod tests {
         says(Settings { index_keys: u64::MAX, ..settings() }, "raise geometry.groups");
         let geometry = Geometry { block_bytes: 5, ..Geometry::default() };
         says(Settings { geometry, ..settings() }, "geometry: ");
-        let lease = Lease { lease_ms: 3, ..Lease::default() };
+        let lease = LeaseSettings { lease_ms: 3, ..LeaseSettings::default() };
         says(Settings { lease, ..settings() }, "at least 4");
         says(Settings { move_bytes_per_s: 0, ..settings() }, "move_bytes_per_s is 0");
     }
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn answers_come_within_a_lease_and_within_the_patience_of_clients() {
         for (lease_ms, hold_ms) in [(4, 1), (100, 25), (1_000, 250), (60_000, 250)] {
-            assert_eq!(Lease { lease_ms, ..Lease::default() }.hold_ms(), hold_ms);
+            assert_eq!(LeaseSettings { lease_ms, ..LeaseSettings::default() }.hold_ms(), hold_ms);
         }
     }
 }

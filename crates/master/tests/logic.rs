@@ -11,7 +11,7 @@ use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, View};
 use fusee_master::logic::{Action, Event, Master};
 use fusee_master::record::{DESTROYED, Record, Write};
-use fusee_master::settings::{Lease, Settings};
+use fusee_master::settings::{LeaseSettings, Settings};
 use fusee_memory_node::logic::Node;
 
 fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Settings {
@@ -24,7 +24,7 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Setting
         ..Geometry::default()
     };
     // Nobody here renews anything: `changes.rs` is about that.
-    let lease = Lease { lease_ms: u64::MAX, ..Lease::default() };
+    let lease = LeaseSettings { lease_ms: u64::MAX, ..LeaseSettings::default() };
     Settings {
         memory_nodes,
         index_replicas,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_client::ConnectError;
-use fusee_client::logic::{Gate, Keeper, LogicOptions, Opened, Session, SessionHost, Timing};
+use fusee_client::logic::{Gate, Keeper, LogicOptions, Opened, SessionHost, SessionLogic, Timing};
 use fusee_control::master::{MasterReply, MasterRequest, Note, Orphan};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
@@ -20,7 +20,7 @@ use fusee_core::layout::first_extent;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, Place, View};
 use fusee_master::Settings;
-use fusee_master::settings::Lease;
+use fusee_master::settings::LeaseSettings;
 use fusee_memory_node::logic::{Heard, Node};
 use tokio::sync::oneshot;
 
@@ -66,10 +66,10 @@ pub struct ClusterOptions {
 
 impl ClusterOptions {
     /// When who is silent counts as gone.
-    pub(crate) fn lease(&self) -> Lease {
+    pub(crate) fn lease(&self) -> LeaseSettings {
         match self.lease_ms {
-            Some(lease_ms) => Lease { lease_ms, grace_ms: self.grace_ms },
-            None => Lease { lease_ms: u64::MAX, grace_ms: u64::MAX },
+            Some(lease_ms) => LeaseSettings { lease_ms, grace_ms: self.grace_ms },
+            None => LeaseSettings { lease_ms: u64::MAX, grace_ms: u64::MAX },
         }
     }
 }
@@ -680,7 +680,7 @@ impl Cluster {
         });
         let env = Rc::new(SimEnvironment::new(self, process, client));
         let fabric = SimFabric::new(&self.0.network, client);
-        Ok(Session::behind(gate.clone(), gate.view(), fabric, env, options))
+        Ok(SessionLogic::behind(gate.clone(), gate.view(), fabric, env, options))
     }
 
     /// Takes all blocks that sessions have left to the master.

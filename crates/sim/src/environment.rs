@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fusee_client::logic::{Environment, Keeping, Session};
+use fusee_client::logic::{Environment, Keeping, SessionLogic};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::RpcError;
@@ -16,7 +16,7 @@ use crate::fabric::SimFabric;
 use crate::servers::CLUSTER;
 
 /// A client's session under simulation.
-pub type SimSession = Session<SimFabric, SimEnvironment>;
+pub type SimSession = SessionLogic<SimFabric, SimEnvironment>;
 
 /// What a simulated session has around it.
 pub struct SimEnvironment {

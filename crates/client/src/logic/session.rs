@@ -92,12 +92,12 @@ impl Leaving {
 }
 
 /// One way into the store.
-pub struct Session<F, E> {
+pub struct SessionLogic<F, E> {
     store: Store<F, SessionHost<E>>,
     cache: RefCell<IndexCache>,
 }
 
-impl<F: Fabric, E: Environment> Session<F, E> {
+impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     /// A session behind a gate that the keeper may know already. The session begins with `view`.
     pub fn behind(
         gate: Arc<Gate>,
@@ -105,13 +105,13 @@ impl<F: Fabric, E: Environment> Session<F, E> {
         fabric: F,
         env: Rc<E>,
         options: LogicOptions,
-    ) -> Session<F, E> {
+    ) -> SessionLogic<F, E> {
         let client = gate.client();
         let timeout = options.op_timeout;
         let blocks = BlockSource::new(client, env.clone(), timeout, view.members.len());
         let host = SessionHost::new(env, gate, blocks, options.spins, timeout);
         let cache = IndexCache::new(options.cache_entries, options.cache_threshold);
-        Session { store: Store::new(fabric, host, client, view), cache: RefCell::new(cache) }
+        SessionLogic { store: Store::new(fabric, host, client, view), cache: RefCell::new(cache) }
     }
 
     /// The session's name in the cluster.

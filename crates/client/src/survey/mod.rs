@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan, Owners};
 use fusee_control::node::{BlockId, Usage};
-use fusee_core::verbs::{ClientId, Failure, MnId, VerbError};
+use fusee_core::verbs::{ClientId, FailedVerb, MnId, VerbError};
 use fusee_core::view::View;
 
 use crate::error::ConnectError;
@@ -117,8 +117,8 @@ pub(crate) async fn read_all(
 }
 
 /// A memory node did not answer: waits for a view that does without it.
-async fn outlive(session: &Session, view: &View, failure: Failure) -> Result<(), SurveyError> {
-    let Failure { node, error } = failure;
+async fn outlive(session: &Session, view: &View, failure: FailedVerb) -> Result<(), SurveyError> {
+    let FailedVerb { node, error } = failure;
     let end = Instant::now() + session.patience();
     while session.newer_view(view.number).is_none() {
         if error != VerbError::Unreachable || session.is_lost() || Instant::now() >= end {

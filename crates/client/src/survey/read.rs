@@ -17,7 +17,7 @@ use fusee_core::data::Region;
 use fusee_core::layout::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockShape, SizeClass, UNIT_BYTES, bitmap_bytes,
 };
-use fusee_core::verbs::{Batch, ClientId, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
+use fusee_core::verbs::{Batch, ClientId, Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket};
 use fusee_core::view::{TABLE_ENTRY_BYTES, View};
 
 use super::report::{Blocks, Tally};
@@ -113,7 +113,7 @@ impl<'a, F: Fabric> Reader<'a, F> {
     }
 
     /// Counts the blocks of a group.
-    pub async fn read(mut self, group: &Group) -> Result<Tally, Failure> {
+    pub async fn read(mut self, group: &Group) -> Result<Tally, FailedVerb> {
         let mut blocks = self.tables(group).await?;
         for is_last in [false, true] {
             blocks = self.blocks(&blocks, is_last).await?;
@@ -128,7 +128,7 @@ impl<'a, F: Fabric> Reader<'a, F> {
     }
 
     /// The blocks of the group that have owners.
-    async fn tables(&mut self, group: &Group) -> Result<Vec<Owned>, Failure> {
+    async fn tables(&mut self, group: &Group) -> Result<Vec<Owned>, FailedVerb> {
         self.batch.clear();
         let read = |piece: &Piece| {
             let place = self.view.regions[piece.region as usize].primary();
@@ -169,7 +169,7 @@ impl<'a, F: Fabric> Reader<'a, F> {
 
     /// Counts what is in these blocks. Returns those whose headers make no sense, or counts them
     /// too, if this look is the last.
-    async fn blocks(&mut self, blocks: &[Owned], is_last: bool) -> Result<Vec<Owned>, Failure> {
+    async fn blocks(&mut self, blocks: &[Owned], is_last: bool) -> Result<Vec<Owned>, FailedVerb> {
         let geometry = &self.view.geometry;
         let bytes = BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes);
         let together = (PHASE_BYTES / bytes).clamp(1, MAX_BATCH_VERBS as u64) as usize;

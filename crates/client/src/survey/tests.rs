@@ -131,7 +131,7 @@ fn owners(open: &[u32]) -> Owners {
     Owners { open, expired, unused_from: ClientId(100), orphans: Vec::new() }
 }
 
-fn read(memory: &Memory, owners: &Owners) -> Result<MemorySurvey, Failure> {
+fn read(memory: &Memory, owners: &Owners) -> Result<MemorySurvey, FailedVerb> {
     let (view, mut at, mut tally) = (Arc::new(view()), Cursor::default(), Tally::default());
     let orphans = owners.orphans.iter().map(|l| (l.block, *l)).collect();
     while let Some(group) = Group::next(&view, at) {

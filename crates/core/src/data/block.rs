@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::Region;
 use crate::layout::{BLOCK_HEADER_BYTES, bitmap_bytes};
 use crate::stats::Cost;
-use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Span};
+use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Span};
 use crate::view::{Geometry, Place};
 
 /// Where a block lies.
@@ -59,7 +59,7 @@ pub(crate) async fn clear_bitmaps<F: Fabric>(
     geometry: &Geometry,
     region: &Region,
     cost: &mut Cost,
-) -> Result<(), Failure> {
+) -> Result<(), FailedVerb> {
     let bytes = bitmap_bytes(geometry.block_bytes);
     let mut batch = Batch::new();
     let together = (CHUNK_BYTES / bytes).clamp(1, MAX_BATCH_VERBS as u64) as usize;

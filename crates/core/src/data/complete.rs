@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use super::{ObjectAt, Reads};
 use crate::layout::{Object, Slot};
 use crate::stats::Cost;
-use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS};
+use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS};
 use crate::view::MAX_REPLICAS;
 
 /// Bytes that are read together, unless a single object has more.
@@ -25,7 +25,7 @@ pub(crate) async fn complete<'v, F: Fabric>(
     fabric: &F,
     objects: impl Iterator<Item = (Slot, ObjectAt<'v>)>,
     cost: &mut Cost,
-) -> Result<u64, Failure> {
+) -> Result<u64, FailedVerb> {
     let mut written = 0;
     let mut batch = Batch::new();
     let mut objects = objects.peekable();

@@ -1,7 +1,7 @@
 //! Bulk copies of memory that nobody writes meanwhile.
 
 use crate::stats::Cost;
-use crate::verbs::{Batch, Fabric, Failure};
+use crate::verbs::{Batch, Fabric, FailedVerb};
 use crate::view::Place;
 
 /// Bytes that are copied in one READ and one WRITE.
@@ -25,7 +25,7 @@ pub(crate) async fn copy_bytes<F: Fabric>(
     to: Place,
     bytes: u64,
     copied: &mut Copied,
-) -> Result<(), Failure> {
+) -> Result<(), FailedVerb> {
     let mut batch = Batch::new();
     let mut at = 0;
     while at < bytes {

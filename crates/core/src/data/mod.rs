@@ -43,7 +43,7 @@ pub(crate) use copy::{Copied, copy_bytes};
 pub(crate) use replicated::{Found, Reads, ShownKey};
 
 use crate::layout::Address;
-use crate::verbs::{Batch, Fabric, Failure, MnId, Span};
+use crate::verbs::{Batch, Fabric, FailedVerb, MnId, Span};
 use crate::view::{Geometry, MAX_REPLICAS, Place, Subtable, exchange};
 
 /// Something for each place of a region, without touching the heap.
@@ -171,7 +171,7 @@ impl Region {
         geometry: &Geometry,
         joining: Place,
         copied: &mut Copied,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FailedVerb> {
         by_scheme!(self, copy_to(self, fabric, geometry, joining, copied)).await
     }
 }

@@ -8,7 +8,7 @@ mod copy;
 use super::{ObjectAt, PerPlace, Region};
 use crate::layout::{HEADER_BYTES, Object, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
-use crate::verbs::{Batch, Failure, MnId, Span, Ticket};
+use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
 use crate::view::{MAX_REPLICAS, Place, Subtable};
 
 pub(super) use copy::copy_to;
@@ -92,7 +92,7 @@ impl Reads {
         batch: &'b Batch,
         word: Slot,
         is_all: bool,
-    ) -> Result<ShownKey<'b>, Failure> {
+    ) -> Result<ShownKey<'b>, FailedVerb> {
         let mut shown = PerPlace::<&[u8]>::new();
         for (_, ticket) in &self.replicas {
             shown.push(batch.data(*ticket)?);
@@ -137,12 +137,12 @@ pub(crate) struct Found {
     /// Where it is not what it should be.
     damaged: PerPlace<Place>,
     /// Somebody who did not answer.
-    pub silent: Option<Failure>,
+    pub silent: Option<FailedVerb>,
 }
 
 impl Found {
     /// The same, if all have answered.
-    pub fn answered(self) -> Result<Found, Failure> {
+    pub fn answered(self) -> Result<Found, FailedVerb> {
         self.silent.map_or(Ok(self), Err)
     }
 

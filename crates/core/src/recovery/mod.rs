@@ -46,7 +46,7 @@ use crate::layout::{Address, BlockShape, Opcode, SizeClass, Slot};
 use crate::race::Buckets;
 use crate::slab::Remainder;
 use crate::stats::Cost;
-use crate::verbs::{Batch, ClientId, Fabric, Failure};
+use crate::verbs::{Batch, ClientId, Fabric, FailedVerb};
 use crate::view::View;
 
 /// Objects that are examined together: 2 READs each of the primary, then 2 for each backup.
@@ -58,7 +58,7 @@ pub enum RecoveryError {
     /// A memory node did not answer that holds a replica of the index, or of a block. It is to be
     /// repaired first.
     #[error("recovery stopped: {0}")]
-    Unreachable(#[from] Failure),
+    Unreachable(#[from] FailedVerb),
 }
 
 /// What is in a block of the dead client.

@@ -2,14 +2,14 @@
 
 use crate::data::Copied;
 use crate::stats::Cost;
-use crate::verbs::Failure;
+use crate::verbs::FailedVerb;
 
 /// Why a change could not be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RepairError {
     /// A memory node failed: to be run again, in a view without it perhaps.
     #[error("repair stopped: {0}")]
-    Unreachable(#[from] Failure),
+    Unreachable(#[from] FailedVerb),
     /// A slot changed meanwhile.
     #[error("slot {slot} of subtable {subtable} changed during its repair: it was not frozen")]
     NotFrozen {

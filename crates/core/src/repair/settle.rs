@@ -14,7 +14,7 @@ use crate::layout::{Object, Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::scrub::leads_here;
 use crate::snapshot::settled;
-use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Ticket};
+use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Ticket};
 use crate::view::{MAX_REPLICAS, Place, View};
 
 /// Slots that are read from each survivor in one phase.
@@ -102,7 +102,7 @@ impl<F: Fabric> Repair<'_, F> {
     }
 
     /// The slots of which a survivor holds another word than it will.
-    fn changes(&self, from: u64, count: u64, reads: &[Ticket]) -> Result<Vec<Change>, Failure> {
+    fn changes(&self, from: u64, count: u64, reads: &[Ticket]) -> Result<Vec<Change>, FailedVerb> {
         let mut replicas = PerSurvivor::<&[u8]>::new();
         for read in reads {
             replicas.push(self.batch.data(*read)?);

@@ -22,7 +22,7 @@ use crate::data::{Reads, ShownKey};
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
-use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS};
+use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
 /// Slots that are handled in one go: every replica of an object is read for each.
@@ -124,7 +124,7 @@ impl<F: Fabric> Work<'_, F> {
         places: [Place; N],
         first: u64,
         count: u64,
-    ) -> Result<[Vec<Slot>; N], Failure> {
+    ) -> Result<[Vec<Slot>; N], FailedVerb> {
         self.batch.clear();
         let reads = places
             .map(|place| self.batch.read(place.node, place.offset + first * 8, count as u32 * 8));

@@ -27,7 +27,7 @@ use super::{Op, Store};
 use crate::error::Error;
 use crate::host::Host;
 use crate::race::{Buckets, Key, Words};
-use crate::verbs::{Fabric, Failure, MnId, Ticket};
+use crate::verbs::{Fabric, FailedVerb, MnId, Ticket};
 use crate::view::{MAX_REPLICAS, Subtable, View};
 
 /// The primaries beside which a session reads.
@@ -130,7 +130,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         buckets: &Buckets,
         first: usize,
-    ) -> Result<Option<Words>, Failure> {
+    ) -> Result<Option<Words>, FailedVerb> {
         self.batch.next_phase();
         let view = self.view.clone();
         let places = &view.subtables[buckets.subtable as usize].replicas()[first..];

@@ -68,7 +68,7 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, MAX_CANDIDATES, Words};
 use crate::slab::Slabs;
 use crate::stats::{Cost, OpKind, Stats};
-use crate::verbs::{Batch, ClientId, Fabric, Failure, MnId, Ticket, VerbError};
+use crate::verbs::{Batch, ClientId, Fabric, FailedVerb, MnId, Ticket, VerbError};
 use crate::view::{Place, SlotRef, View};
 
 /// Where a key was last seen: its slot and the slot's word. What an index cache keeps.
@@ -342,8 +342,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// A verb of this operation failed.
-    fn failed(&self, failure: Failure) -> Error {
-        let Failure { node, error } = failure;
+    fn failed(&self, failure: FailedVerb) -> Error {
+        let FailedVerb { node, error } = failure;
         let outcome = if self.pin.posted { Outcome::Unknown } else { Outcome::NotApplied };
         Error::Unreachable { node, error, outcome }
     }
@@ -372,12 +372,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.slot_word(ticket).map_err(|f| self.failed(f))
     }
 
-    fn slot_word(&self, ticket: Ticket) -> Result<Slot, Failure> {
+    fn slot_word(&self, ticket: Ticket) -> Result<Slot, FailedVerb> {
         slot_word(&self.batch, ticket)
     }
 
     /// One phase: all slots of the key, from the primary.
-    async fn fetch_words(&mut self, buckets: &Buckets) -> Result<Words, Failure> {
+    async fn fetch_words(&mut self, buckets: &Buckets) -> Result<Words, FailedVerb> {
         self.batch.next_phase();
         let tickets = self.read_buckets(buckets);
         self.phase().await;
@@ -437,7 +437,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// What an object that was read to compare its key shows: the whole of it, or its start.
-    fn check_key_of(&self, ticket: Ticket, word: Slot, key: Key<'_>) -> Result<KeyCheck, Failure> {
+    fn check_key_of(
+        &self,
+        ticket: Ticket,
+        word: Slot,
+        key: Key<'_>,
+    ) -> Result<KeyCheck, FailedVerb> {
         let bytes = self.batch.data(ticket)?;
         let is_whole = word.class().is_some_and(|class| class.bytes() == bytes.len() as u64);
         if !is_whole || removed(Mutant::OtherKeyByItsStart) {
@@ -525,7 +530,7 @@ fn starts_with_key(prefix: &[u8], word: Slot, key: Key<'_>) -> bool {
 }
 
 /// The word that the READ of a slot has fetched.
-fn slot_word(batch: &Batch, ticket: Ticket) -> Result<Slot, Failure> {
+fn slot_word(batch: &Batch, ticket: Ticket) -> Result<Slot, FailedVerb> {
     let bytes = batch.data(ticket)?;
     Ok(Slot(u64::from_le_bytes(bytes.try_into().expect("a slot has 8 bytes"))))
 }

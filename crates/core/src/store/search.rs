@@ -23,7 +23,7 @@ use crate::layout::{Object, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, MAX_CANDIDATES};
 use crate::stats::{Cost, OpKind};
-use crate::verbs::{Batch, Fabric, Failure, Span, Ticket, VerbError};
+use crate::verbs::{Batch, Fabric, FailedVerb, Span, Ticket, VerbError};
 use crate::view::View;
 
 /// What a SEARCH found. Holds the value in the memory it was fetched into.
@@ -170,7 +170,7 @@ fn shown(
     hint: Hint,
     key: Key<'_>,
     is_trusted: bool,
-) -> Result<Shown, Failure> {
+) -> Result<Shown, FailedVerb> {
     let word = slot_word(batch, slot)?;
     if word != hint.word && !is_trusted && !removed(Mutant::HintIsTrusted) {
         return Ok(if may_hold(word, key) { Shown::Word(word) } else { Shown::Nothing });
@@ -187,7 +187,7 @@ pub(super) fn fetched(
     read: Ticket,
     word: Slot,
     key: Key<'_>,
-) -> Result<Fetched, Failure> {
+) -> Result<Fetched, FailedVerb> {
     let span = batch.data_span(read)?;
     Ok(match Object::decode_of(batch.bytes(span), word.leads_to()) {
         Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => {

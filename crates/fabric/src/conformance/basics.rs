@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::verbs::{
-    Batch, Fabric, Failure, MAX_BATCH_VERBS, MAX_VERB_BYTES, Span, Verb, VerbError,
+    Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, MAX_VERB_BYTES, Span, Verb, VerbError,
 };
 
 use super::{NODES, POOL_BYTES, Rig, START, Session, staged, word};
@@ -82,7 +82,7 @@ pub(super) fn bounds<R: Rig>(rig: &R) {
         "{:?}",
         &batch.verbs()[good..bad]
     );
-    assert_eq!(batch.check(), Err(Failure { node: MN, error: VerbError::OutOfBounds }));
+    assert_eq!(batch.check(), Err(FailedVerb { node: MN, error: VerbError::OutOfBounds }));
     assert_eq!((batch.found(first), batch.found(last)), (Ok(0), Ok(1)));
     assert_eq!(batch.data(edge).unwrap(), [0xee; 64]);
     assert_eq!(batch.data(empty).unwrap(), []);
@@ -93,7 +93,7 @@ pub(super) fn bounds<R: Rig>(rig: &R) {
     let huge = batch.stage(MAX_VERB_BYTES + 1);
     batch.write(MN, START, huge);
     let batch = session.run(batch);
-    assert_eq!(batch.check(), Err(Failure { node: MN, error: VerbError::OutOfBounds }));
+    assert_eq!(batch.check(), Err(FailedVerb { node: MN, error: VerbError::OutOfBounds }));
 }
 
 /// Guarantee 6: nobody changes a word of the header, and everybody may read it.

@@ -220,7 +220,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use fusee_master::settings::Lease;
+    use fusee_master::settings::LeaseSettings;
 
     use super::*;
 
@@ -259,7 +259,10 @@ mod tests {
 
     #[test]
     fn the_lease_is_a_second_unless_it_is_set() {
-        assert_eq!(Settings::default().config().unwrap().settings().lease, Lease::default());
+        assert_eq!(
+            Settings::default().config().unwrap().settings().lease,
+            LeaseSettings::default()
+        );
         let file: Settings = toml::from_str("lease = 200").unwrap();
         assert_eq!(Settings::default().or(file).config().unwrap().settings().lease.lease_ms, 200);
         let settings = Settings { lease: Some(3), ..Settings::default() };

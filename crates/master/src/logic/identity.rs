@@ -23,7 +23,7 @@ use super::context::Ctx;
 use super::holding::Asker;
 use super::{Action, State, refused};
 use crate::record::{CLUSTER_KEY, Record, VIEW_KEY, Write};
-use crate::settings::Lease;
+use crate::settings::LeaseSettings;
 
 /// Clusters whose members are mentioned in the log, each once.
 const MAX_STRANGERS: usize = 16;
@@ -199,7 +199,7 @@ impl State {
     }
 }
 
-fn expel(expelled: Vec<ClientId>, epochs: Epochs, lease: Lease) -> MasterReply {
+fn expel(expelled: Vec<ClientId>, epochs: Epochs, lease: LeaseSettings) -> MasterReply {
     let lease_ms = lease.lease_ms;
     let (view, behind_ms) = (None, u64::MAX);
     MasterReply::Heartbeat { view, expelled, epochs, mark: 0, short: 0, lease_ms, behind_ms }

@@ -22,8 +22,8 @@ use fusee_core::view::Member;
 use super::State;
 use super::context::{Ctx, Purpose};
 use super::holding::Asker;
-use crate::sessions::Session;
-use crate::settings::Lease;
+use crate::sessions::SessionState;
+use crate::settings::LeaseSettings;
 
 /// How long a member that is suspected has to answer a question at most, in milliseconds, and at least;
 /// else half a lease.
@@ -55,7 +55,7 @@ pub(super) struct Presences {
 
 impl Presences {
     /// Notes the time of an event.
-    pub fn pass(&mut self, now_ms: u64, lease: Lease) {
+    pub fn pass(&mut self, now_ms: u64, lease: LeaseSettings) {
         let away = |last: u64| now_ms.saturating_sub(last) > lease.lease_ms / 2;
         if self.last_ms.is_none_or(away) {
             self.begun_ms = now_ms;
@@ -64,7 +64,7 @@ impl Presences {
     }
 
     /// Whether a lease has passed since a moment, and the master was there all the time.
-    fn is_over(&self, now_ms: u64, since_ms: u64, lease: Lease) -> bool {
+    fn is_over(&self, now_ms: u64, since_ms: u64, lease: LeaseSettings) -> bool {
         now_ms.saturating_sub(since_ms.max(self.begun_ms)) > lease.lease_ms
     }
 
@@ -74,7 +74,7 @@ impl Presences {
         now_ms: u64,
         heard_ms: u64,
         gone_at_ms: Option<u64>,
-        lease: Lease,
+        lease: LeaseSettings,
     ) -> Option<&'static str> {
         if gone_at_ms.is_some_and(|at| at <= now_ms) {
             return Some("its connection was closed");
@@ -82,7 +82,7 @@ impl Presences {
         self.is_over(now_ms, heard_ms, lease).then_some("it is silent")
     }
 
-    fn node_is_gone(&self, now_ms: u64, node: MnId, lease: Lease) -> Option<&'static str> {
+    fn node_is_gone(&self, now_ms: u64, node: MnId, lease: LeaseSettings) -> Option<&'static str> {
         match self.nodes.get(&node) {
             // A node inside of this process is there as long as the process is.
             Some(presence) if presence.connection == Some(LOCAL) => None,
@@ -173,7 +173,7 @@ impl State {
     pub(super) fn look_who_is_gone(&mut self, ctx: &mut Ctx<'_>) {
         let lease = ctx.settings.lease;
         let gone = self.sessions.open_sessions().filter_map(|(client, session)| {
-            let Session { heard_ms, gone_at_ms, .. } = *session;
+            let SessionState { heard_ms, gone_at_ms, .. } = *session;
             Some((client, self.presences.gone(ctx.now_ms, heard_ms, gone_at_ms, lease)?))
         });
         let gone: Vec<(ClientId, &str)> = gone.collect();
@@ -211,7 +211,7 @@ impl State {
     pub(super) fn laggards(&self) -> impl Iterator<Item = ClientId> {
         let stage = self.view().and_then(|view| view.change.as_ref()).map(|change| change.stage);
         let number = self.view().map_or(0, |view| view.number);
-        let waits_for = move |session: &Session| match stage {
+        let waits_for = move |session: &SessionState| match stage {
             Some(Stage::Frozen) => session.pinned_by < number,
             Some(Stage::Switched) => session.pinned_by < number || session.has_suspended,
             Some(Stage::Transforming) | None => false,

@@ -18,7 +18,7 @@ use fusee_core::view::{Geometry, View};
 use fusee_master::jobs::{self, Job, JobError, JobReport, Reach};
 use fusee_master::logic::{Action, Event, Master};
 use fusee_master::record::{DESTROYED, Record, Write};
-use fusee_master::settings::{Lease, Settings};
+use fusee_master::settings::{LeaseSettings, Settings};
 use fusee_memory_node::logic::{Effect, Heard, Node};
 
 pub const LEASE_MS: u64 = 1_000;
@@ -38,7 +38,7 @@ pub fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Set
         max_value_bytes: 4096,
         ..Geometry::default()
     };
-    let lease = Lease { lease_ms: LEASE_MS, grace_ms: 10 };
+    let lease = LeaseSettings { lease_ms: LEASE_MS, grace_ms: 10 };
     Settings {
         memory_nodes,
         index_replicas,

@@ -15,7 +15,7 @@ use fusee_control::node::extent_align_bytes;
 use fusee_core::layout::{BlockShape, Object, SizeClass};
 use fusee_launch::{Plan, Servers};
 use fusee_master::settings::{
-    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, Lease, Settings,
+    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, LeaseSettings, Settings,
 };
 
 use crate::cluster::check_memory;
@@ -98,7 +98,7 @@ impl Sizes {
             data_replicas: replicas.data_replicas(),
             index_keys: self.index_keys,
             geometry: self.geometry,
-            lease: Lease::default(),
+            lease: LeaseSettings::default(),
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
             scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
         }

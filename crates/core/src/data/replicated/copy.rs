@@ -6,7 +6,7 @@ use crate::data::copy::{CHUNK_BYTES, Copied, copy_bytes};
 use crate::data::{PerPlace, Region};
 use crate::layout::{BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
-use crate::verbs::{Batch, Fabric, Failure, MAX_BATCH_VERBS, Span, Ticket};
+use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Span, Ticket};
 use crate::view::{Geometry, MAX_REPLICAS, Place};
 
 /// See [`Region::copy_to`].
@@ -16,7 +16,7 @@ pub(crate) async fn copy_to<F: Fabric>(
     geometry: &Geometry,
     to: Place,
     copied: &mut Copied,
-) -> Result<(), Failure> {
+) -> Result<(), FailedVerb> {
     CopyRegion { fabric, geometry, from: region.places(), to, result: copied }.copy().await
 }
 
@@ -36,7 +36,7 @@ impl<F: Fabric> CopyRegion<'_, F> {
     ///
     /// From the first place, but for what is damaged there: of an object that is not whole, or a block
     /// header that is none, another replica may be.
-    async fn copy(mut self) -> Result<(), Failure> {
+    async fn copy(mut self) -> Result<(), FailedVerb> {
         let geometry = self.geometry;
         let table = geometry.table_bytes();
         copy_bytes(self.fabric, self.from[0], self.to, table, self.result).await?;
@@ -62,7 +62,7 @@ impl<F: Fabric> CopyRegion<'_, F> {
         Ok(())
     }
 
-    async fn copy_header(&mut self, block: u64) -> Result<Option<BlockHeader>, Failure> {
+    async fn copy_header(&mut self, block: u64) -> Result<Option<BlockHeader>, FailedVerb> {
         let mut batch = Batch::new();
         let mut reads = PerPlace::<Ticket>::new();
         for place in self.from {
@@ -88,7 +88,7 @@ impl<F: Fabric> CopyRegion<'_, F> {
         Ok(header)
     }
 
-    async fn copy_objects(&mut self, block: u64, shape: BlockShape) -> Result<(), Failure> {
+    async fn copy_objects(&mut self, block: u64, shape: BlockShape) -> Result<(), FailedVerb> {
         let together = (CHUNK_BYTES / shape.object_bytes).max(1) as u32;
         let mut batch = Batch::new();
         let mut next = 0;
@@ -131,7 +131,7 @@ impl<F: Fabric> CopyRegion<'_, F> {
         all: Span,
         broken: &[u32],
         object: &impl Fn(Span, u32) -> Span,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), FailedVerb> {
         batch.next_phase();
         let mut reads: Vec<(u32, Ticket)> = Vec::new();
         for i in broken {
