@@ -101,7 +101,8 @@ pub trait Code {
     /// False if less than `k` are there.
     ///
     /// # Panics
-    /// If there is no chunk of a number, one is named twice, or their lengths differ.
+    /// If there is no chunk of a number, one is there twice, or lengths differ; but not where nothing is to be
+    /// done.
     fn restore(&self, there: &[(usize, &[u8])], missing: &mut [(usize, &mut [u8])]) -> bool;
 }
 

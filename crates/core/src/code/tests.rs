@@ -185,6 +185,8 @@ fn whatever_may_be_lost_is_restored() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn the_code_is_what_its_definition_says(
         k in 2u8..8,

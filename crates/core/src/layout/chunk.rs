@@ -14,14 +14,16 @@
 //! computed over the payloads alone. *Copies* are for the addresses of copies of the pair that are
 //! written later, so no checksum covers them; they hold zeros.
 //!
-//! Chunks count only together: with one identity, key and length, and the CRC-32C of the whole value in
-//! each of them, which what comes out must have. A mixture of two values has no chance then.
+//! Which code a pair has, and which chunk stands where, follows from its region, and never from the
+//! bytes: those may be anything. Chunks count only together. Their identity says that they are of one
+//! write; key, length and the CRC-32C of the whole value stand in each of them, and what comes out
+//! must have that checksum.
 
 use arrayvec::ArrayVec;
 
 use super::bytes::{crc32c, put_u32, u32_at};
 use super::object::enclose;
-use super::{HEADER_BYTES, Identity, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair, SizeClass};
+use super::{HEADER_BYTES, Identity, Object, ObjectError, Opcode, Pair, SizeClass};
 use crate::code::{Code, Coding, MAX_CHUNKS};
 
 /// Bytes of a chunk's value before its payload.
@@ -42,9 +44,14 @@ impl Coding {
 
     /// The size class of each chunk of a pair of these lengths; `None` over 15 MiB.
     pub fn class(self, key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
-        let value = PART_BYTES + self.payload_bytes(value_bytes);
-        SizeClass::fitting(OVERHEAD_BYTES - 1 + (key_bytes + value) as u64 + TAIL_BYTES)
+        let value = PART_BYTES as u64 + self.payload_bytes(value_bytes) as u64;
+        SizeClass::fitting(chunk_bytes(key_bytes as u64, value))
     }
+}
+
+/// Bytes of a chunk, before rounding to a class. `value_bytes`: of the object's value.
+fn chunk_bytes(key_bytes: u64, value_bytes: u64) -> u64 {
+    HEADER_BYTES + key_bytes + value_bytes + TAIL_BYTES
 }
 
 impl Pair<'_> {
@@ -59,6 +66,8 @@ impl Pair<'_> {
         let payload_bytes = coding.payload_bytes(value.len());
         let part_at = HEADER_BYTES as usize + key.len();
         let at = part_at + PART_BYTES;
+        let needed = chunk_bytes(key.len() as u64, (PART_BYTES + payload_bytes) as u64);
+        assert!(chunks.iter().all(|chunk| chunk.len() as u64 >= needed), "the pair fits");
         let payload = at..at + payload_bytes;
         let (data, parity) = chunks.split_at_mut(coding.k());
         let mut rest = value;
@@ -106,10 +115,9 @@ impl Part {
         let payload_bytes = value.len().checked_sub(PART_BYTES)?;
         let coding = Coding::new(value[CODING], value[CODING + 1]).ok()?;
         let value_bytes = u32_at(value, 0);
-        let number = usize::from(value[NUMBER]);
         let fits = coding.payload_bytes(value_bytes as usize) == payload_bytes;
         let part = Part { value_bytes, value_crc: u32_at(value, VALUE_CRC), coding };
-        (fits && number < coding.chunks()).then_some((part, number))
+        fits.then_some((part, value[NUMBER].into()))
     }
 }
 
@@ -117,18 +125,33 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     object: Object<'a>,
+    /// With the copies.
+    bytes: &'a [u8],
     opcode: Opcode,
     part: Part,
     number: usize,
 }
 
 impl<'a> Chunk<'a> {
-    /// Checks what [`Object::decode_of`] does, and that it is a chunk.
-    pub fn decode_of(bytes: &'a [u8], identity: Identity) -> Result<Chunk<'a>, ObjectError> {
+    /// Checks what [`Object::decode_of`] does, and that it is the chunk that belongs there.
+    pub fn decode_of(
+        bytes: &'a [u8],
+        identity: Identity,
+        coding: Coding,
+        number: usize,
+    ) -> Result<Chunk<'a>, ObjectError> {
         let object = Object::decode_of(bytes, identity)?;
-        let opcode = object.opcode().ok_or(ObjectError::Incomplete)?;
-        let (part, number) = Part::decode(object.value()).ok_or(ObjectError::Incomplete)?;
-        Ok(Chunk { object, opcode, part, number })
+        let chunk =
+            Chunk::of(object, bytes).filter(|c| (c.part.coding, c.number) == (coding, number));
+        chunk.ok_or(ObjectError::OtherChunk)
+    }
+
+    fn of(object: Object<'a>, bytes: &'a [u8]) -> Option<Chunk<'a>> {
+        let (part, number) = Part::decode(object.value())?;
+        let opcode = object.opcode()?;
+        let needed = chunk_bytes(object.key().len() as u64, object.value().len() as u64);
+        let has_room = bytes.len() as u64 >= needed;
+        has_room.then_some(Chunk { object, bytes, opcode, part, number })
     }
 
     /// The pair's key.
@@ -141,11 +164,6 @@ impl<'a> Chunk<'a> {
         self.number
     }
 
-    /// How the pair is coded.
-    pub fn coding(&self) -> Coding {
-        self.part.coding
-    }
-
     /// How long the pair's value is.
     pub fn value_bytes(&self) -> usize {
         self.part.value_bytes as usize
@@ -156,82 +174,116 @@ impl<'a> Chunk<'a> {
     }
 
     fn agrees(&self, other: &Chunk<'_>) -> bool {
-        let of = |chunk: &Chunk<'_>| (chunk.part, chunk.object.identity(), chunk.opcode);
+        let of = |chunk: &Chunk<'_>| {
+            (chunk.part, chunk.object.identity(), chunk.opcode, chunk.bytes.len())
+        };
         of(self) == of(other) && self.key() == other.key()
     }
 }
 
-/// Chunks of one pair.
+/// Chunks that were read for one pair.
 #[derive(Clone, Debug, Default)]
 pub struct Stripe<'a> {
-    /// At most one of each number; all agree.
+    /// At most one of each number.
     chunks: ArrayVec<Chunk<'a>, MAX_CHUNKS>,
 }
 
 impl<'a> Stripe<'a> {
-    /// Adds one. False if it does not agree with those that are there, or is there already.
-    pub fn add(&mut self, chunk: Chunk<'a>) -> bool {
-        let known = |other: &Chunk<'_>| other.number == chunk.number || !other.agrees(&chunk);
-        let is_new = !self.chunks.iter().any(known);
-        if is_new {
+    /// Adds one, unless one of its number is there.
+    pub fn add(&mut self, chunk: Chunk<'a>) {
+        if !self.chunks.iter().any(|other| other.number == chunk.number) {
             self.chunks.push(chunk);
         }
-        is_new
     }
 
-    /// How many bytes [`Stripe::value`] needs; `None` as long as it has too few chunks.
+    /// The first chunk that enough others agree with.
+    fn first(&self) -> Option<&Chunk<'a>> {
+        let agree = |one: &Chunk<'a>| self.chunks.iter().filter(|other| one.agrees(other)).count();
+        self.chunks.iter().find(|chunk| agree(chunk) >= chunk.part.coding.k())
+    }
+
+    /// How many bytes [`Stripe::restore`] needs; `None` as long as too few chunks agree.
     pub fn room(&self) -> Option<usize> {
-        let first = self.chunks.first()?;
-        let k = first.coding().k();
-        (self.chunks.len() >= k).then(|| k * first.payload().len())
+        let first = self.first()?;
+        Some(first.part.coding.k() * first.payload().len())
     }
 
-    /// Puts the pair's value at the start of `room`. How long it is; `None` if what comes out is not what
-    /// was written.
+    /// Puts the pair's value together, in a room of [`Stripe::room`] bytes. `None` if too few chunks agree, or
+    /// what comes out is not what was written.
     ///
     /// # Panics
-    /// If it has too few chunks, the room is not as long as [`Stripe::room`] says, or it is another code.
-    pub fn value(&self, code: &impl Code, room: &mut [u8]) -> Option<usize> {
-        assert_eq!(self.room(), Some(room.len()), "chunks, and room for them");
-        let Chunk { part, .. } = self.chunks[0];
+    /// If the room has another length, or it is another code.
+    pub fn restore<'r>(&self, code: &impl Code, room: &'r mut [u8]) -> Option<Whole<'r>>
+    where
+        'a: 'r,
+    {
+        let first = *self.first()?;
+        let Chunk { object, bytes, opcode, part, .. } = first;
         assert_eq!(part.coding, code.coding());
-        let payload_bytes = room.len() / part.coding.k();
-        self.payloads(code, room.chunks_exact_mut(payload_bytes.max(1)).enumerate());
-        let value = &room[..part.value_bytes as usize];
-        (crc32c(value) == part.value_crc).then_some(value.len())
-    }
-
-    /// Fills the payloads of these numbers.
-    fn payloads<'p>(
-        &self,
-        code: &impl Code,
-        wanted: impl IntoIterator<Item = (usize, &'p mut [u8])>,
-    ) {
-        let mut missing = ArrayVec::<(usize, &mut [u8]), MAX_CHUNKS>::new();
-        for (number, payload) in wanted {
-            match self.chunks.iter().find(|chunk| chunk.number == number) {
-                Some(chunk) => payload.copy_from_slice(chunk.payload()),
-                None => missing.push((number, payload)),
+        let payload_bytes = first.payload().len();
+        assert_eq!(room.len(), part.coding.k() * payload_bytes, "the room is as long as was said");
+        let there = self.chunks.iter().filter(|chunk| first.agrees(chunk));
+        let there: ArrayVec<(usize, &[u8]), MAX_CHUNKS> =
+            there.map(|chunk| (chunk.number, chunk.payload())).collect();
+        {
+            let mut missing = ArrayVec::<(usize, &mut [u8]), MAX_CHUNKS>::new();
+            for (number, out) in room.chunks_exact_mut(payload_bytes.max(1)).enumerate() {
+                match there.iter().find(|(found, _)| *found == number) {
+                    Some((_, payload)) => out.copy_from_slice(payload),
+                    None => missing.push((number, out)),
+                }
+            }
+            if !missing.is_empty() && !code.restore(&there, &mut missing) {
+                return None;
             }
         }
-        if !missing.is_empty() {
-            let there: ArrayVec<(usize, &[u8]), MAX_CHUNKS> =
-                self.chunks.iter().map(|chunk| (chunk.number, chunk.payload())).collect();
-            assert!(code.restore(&there, &mut missing), "there are enough");
-        }
+        let (value, zeros) = room.split_at(part.value_bytes as usize);
+        let is_good = crc32c(value) == part.value_crc && zeros.iter().all(|byte| *byte == 0);
+        is_good.then_some(Whole { object, opcode, part, chunk_bytes: bytes.len(), payloads: room })
+    }
+}
+
+/// A pair that was put together of its chunks.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole<'a> {
+    object: Object<'a>,
+    opcode: Opcode,
+    part: Part,
+    chunk_bytes: usize,
+    /// Of the data chunks, one behind the other.
+    payloads: &'a [u8],
+}
+
+impl<'a> Whole<'a> {
+    /// The pair's key.
+    pub fn key(&self) -> &'a [u8] {
+        self.object.key()
     }
 
-    /// Makes a chunk of the pair, as [`Pair::encode_chunks`] does. `bytes` is as long as the others.
+    /// The pair's value.
+    pub fn value(&self) -> &'a [u8] {
+        &self.payloads[..self.part.value_bytes as usize]
+    }
+
+    /// Makes a chunk, as [`Pair::encode_chunks`] does. `bytes` is as long as the others.
     ///
     /// # Panics
-    /// If it has too few chunks, the length differs, or it is another code.
+    /// If the length differs, there is no such chunk, or it is another code.
     pub fn chunk(&self, code: &impl Code, number: usize, bytes: &mut [u8]) {
-        let Chunk { object, opcode, part, .. } = self.chunks[0];
+        let Whole { object, opcode, part, .. } = *self;
         assert_eq!(part.coding, code.coding());
+        assert_eq!(bytes.len(), self.chunk_bytes, "chunks have one length");
         let part_at = object.value_offset();
         let at = part_at + PART_BYTES;
-        let payload_bytes = object.value().len() - PART_BYTES;
-        self.payloads(code, [(number, &mut bytes[at..at + payload_bytes])]);
+        let payload_bytes = self.payloads.len() / part.coding.k();
+        let data = self.payloads.chunks_exact(payload_bytes.max(1)).enumerate();
+        let data: ArrayVec<(usize, &[u8]), MAX_CHUNKS> = data.collect();
+        let payload = &mut bytes[at..at + payload_bytes];
+        match data.get(number) {
+            Some((_, of)) => payload.copy_from_slice(of),
+            None if payload_bytes == 0 => {}
+            None => assert!(code.restore(&data, &mut [(number, payload)]), "all data is there"),
+        }
         part.encode(number, &mut bytes[part_at..at]);
         enclose(bytes, object.key(), PART_BYTES + payload_bytes, object.identity(), opcode);
     }

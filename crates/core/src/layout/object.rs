@@ -125,12 +125,15 @@ pub enum ObjectError {
     Incomplete,
     /// A complete object of another identity: the address has been reused.
     OtherIdentity(Identity),
+    /// A complete object of this identity that is not the chunk which belongs there.
+    OtherChunk,
 }
 
 impl fmt::Display for ObjectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ObjectError::Incomplete => f.write_str("incomplete object"),
+            ObjectError::OtherChunk => f.write_str("not the chunk that belongs here"),
             ObjectError::OtherIdentity(other) => {
                 write!(f, "object of identity {:#x}", other.word())
             }

@@ -6,7 +6,7 @@
 //! or in a free slot the log object of whoever freed it, whose identity stands there
 //! ([`Slot::object`]). Whoever replaces a word frees what it kept: the winner of the round, alone.
 //! The loser of a round frees its own object once the round is over, since its word then stands on
-//! no replica. What a crash or a lost memory node leaves unmarked is found by a comparison with the
+//! no replica. What a crash or a lost memory node leaves with no bit set is found by a comparison with the
 //! whole index ([`compare`](super::compare)).
 //!
 //! *Setting free.* Freed objects wait in the session until there are some, and are then set free together:
@@ -19,7 +19,7 @@
 //! (`Epochs::has_passed`): these are all that can know the object. It clears the bits of one block, when
 //! it takes that into use; those of the others stay, so that whoever gets them finds what is free.
 //!
-//! *Given back.* An object that was written, and that no CAS has mentioned, is free without a mark in
+//! *Given back.* An object that was written, and that no CAS has mentioned, is free without a bit in
 //! a bitmap. It waits for the end of the same operations all the same.
 //!
 //! *Blocks.* Of a class's blocks that are wholly free one is kept; all are given up if the pool is

@@ -4,7 +4,7 @@
 //! 1. What the session has: sets free what it freed, and reclaims what is free in its blocks
 //!    ([`reclaim`](super::reclaim)). A DELETE waits for what can be used soon; so does everybody where the
 //!    pool had nothing left the last time.
-//! 2. Another block: one that others left, or one of the pool (`Blocks::alloc_block`).
+//! 2. Another block: an orphaned one, or one of the pool (`Blocks::alloc_block`).
 //! 3. If the pool is empty, everything that may help: all blocks are looked at, unverified ones are
 //!    compared with the index, and what others hand on is looked through, a few blocks at a time. As the
 //!    last resort no bitmap is trusted any more.

@@ -6,7 +6,7 @@
 //! ([`Op::wait_for_backups`]).
 //!
 //! A node is silent from a verb that it did not answer until one that it did. It is asked less, not never:
-//! the slots that it leads are read there, and objects that have no other replica.
+//! the slots whose primary is there are read there, and objects that have no other replica.
 
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};

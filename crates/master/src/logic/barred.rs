@@ -4,7 +4,7 @@
 //! on (`docs/decisions/0030-reads-without-a-master.md`). The master that comes back settles that, before anybody
 //! counts on the primary again:
 //!
-//! * It makes a change with all subtables in the scope that the barred member leads, which loses nobody; or
+//! * It makes a change with all subtables in the scope whose primary is on the barred member, which loses nobody; or
 //!   one without the member, if that is lost.
 //! * Members stand at the number of that change, and say then whom they bar. From then on they bar nobody for
 //!   who is pinned by an earlier view. So before the change leaves *frozen* the scope is widened by what became known.

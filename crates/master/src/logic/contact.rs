@@ -3,7 +3,7 @@
 //! A session that counts as heard reads primaries without a question. But where no master is heard
 //! somebody may read what the backups of a silent primary agree on, once more than half of all members
 //! *bar* it (`docs/decisions/0030-reads-without-a-master.md`). So no lease may run from a later time
-//! than that. Each member says with every sign of life which answer of this master it has received
+//! than that. Each member says with every heartbeat which answer of this master it has received
 //! last, and whom it bars. *Contact* is the latest time such that more than half of the members have
 //! received an answer that was given since, and barred nobody when they said so. A lease runs from
 //! there, if that is earlier than the question.
@@ -12,7 +12,7 @@
 //! it has said so while it barred nobody. Any two majorities have a member in common. The
 //! members of earlier views that somebody may still be pinned by count by themselves, each view's (`standing`).
 //!
-//! * A master that has just begun has no contact: the first sign of life is answered at once.
+//! * A master that has just begun has no contact: the first heartbeat is answered at once.
 //! * As long as bars are known there is none that is later. When a change that loses members leaves *frozen*,
 //!   all bars are known, and from then on the smaller set of members decides.
 //! * A master that finds a change which is past *frozen* waits until all members have said what they bar.

@@ -1,4 +1,4 @@
-//! Shutting out: sessions that have expired, and the master's own repair sessions that are not to
+//! Fencing: sessions that have expired, and the master's own repair sessions that are not to
 //! go on.
 //!
 //! Every member of the view is told, again and again until it acknowledges: one request at a time,

@@ -1,4 +1,4 @@
-//! Members that are gone: the next view does without them, as far as something is left without them.
+//! Members that are lost: the next view does without them, as far as something is left without them.
 //!
 //! `presence` and `probe`s say who is gone. A member that could not be done without stays in the view, and
 //! in the list here, until it is heard again or others can go.

@@ -1,9 +1,9 @@
 //! Memory is short: sessions hand on what they can do without.
 //!
 //! Sessions keep blocks that they are not using, to use them again. When somebody finds no free block,
-//! and no region can be added, all open sessions are called upon: the answer to the renewal of a
+//! and no region can be added, all open sessions are called upon: the answer to the heartbeat of a
 //! process says that memory is short, its keeper hands the blocks on that its sessions have offered
-//! (`HandOn`), without waking them, and renews again. When all have come back, or did not in time, the
+//! (`HandOn`), without waking them, and sends the next heartbeat. When all have come back, or did not in time, the
 //! call is over, and who is short finds what was handed on among the orphaned blocks.
 //!
 //! Who asks for room is told the name of a call that begins after it had asked, and asks again by that
