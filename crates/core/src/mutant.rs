@@ -246,6 +246,9 @@ mutants! {
     RecoveryReadsBackupsFirst,
     /// Recovery commits an INSERT that may have been about to find a duplicate.
     RecoveryCommitsTentative,
+    /// A session leaves in order though the WRITE of an object may still execute: it does in a block of
+    /// somebody else's.
+    LateObjectsForgotten,
     /// Recovery takes an INSERT that was withdrawing for one that has withdrawn.
     RecoveryIgnoresAbortedCopies,
     /// Recovery confirms or withdraws an INSERT on the primary, and not on all backups before.

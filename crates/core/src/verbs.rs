@@ -346,6 +346,11 @@ impl Batch {
         &self.verbs
     }
 
+    /// Whether a WRITE is among the verbs of which this holds.
+    pub(crate) fn may_write(&self, holds: impl Fn(&Verb) -> bool) -> bool {
+        self.verbs().iter().any(|verb| matches!(verb.op, Op::Write { .. }) && holds(verb))
+    }
+
     /// CASes and FAAs among the verbs.
     #[inline]
     pub fn atomics(&self) -> u32 {

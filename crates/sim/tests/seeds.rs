@@ -80,6 +80,12 @@ fn what_is_lost_with_its_node_does_not_stand_any_more() {
     holds(Scenario::Reuse, 90_003_370, None, None);
 }
 
+/// The WRITE of an object was on its way for long. Its session had left, and another one had the block.
+#[test]
+fn who_waits_for_an_answer_does_not_leave() {
+    holds(Scenario::Unsteady, 120_019_748, None, None);
+}
+
 /// After a switch one replica was damaged, and a session that had not heard of the new one found no other.
 #[test]
 fn a_good_replica_is_one_that_everybody_knows() {

@@ -96,6 +96,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let is_awaited = !removed(Mutant::RepairNotAwaited);
         let posted = core::mem::replace(&mut self.pin.posted, is_awaited);
         self.phase().await;
+        self.pin.on_its_way &= is_awaited;
         self.batch.check().map_err(|f| self.failed(f))?;
         self.pin.posted = posted;
         Ok(())

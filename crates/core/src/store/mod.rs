@@ -68,7 +68,7 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, MAX_CANDIDATES, Words};
 use crate::slab::Slabs;
 use crate::stats::{Cost, OpKind, Stats};
-use crate::verbs::{Batch, ClientId, Fabric, FailedVerb, MnId, Ticket, VerbError};
+use crate::verbs::{Batch, ClientId, Fabric, FailedVerb, MnId, Ticket, Verb, VerbError};
 use crate::view::{Place, SlotRef, View};
 
 /// Where a key was last seen: its slot and the slot's word. What an index cache keeps.
@@ -193,9 +193,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Whether a write of this session ended with an unknown outcome, or was dropped after its
-    /// first CAS: something of it may stand in a slot, and others wait for its end. Such a session
-    /// must not leave as one that has finished; it is to be recovered like one that died
-    /// ([`recovery`](crate::recovery)).
+    /// first CAS: something of it may stand in a slot, and others wait for its end. Or a memory node has
+    /// not answered a WRITE, which may still execute. Such a session must not leave as one that has
+    /// finished; it is to be recovered like one that died ([`recovery`](crate::recovery)).
     pub fn needs_recovery(&self) -> bool {
         self.half_way.get()
     }
@@ -298,7 +298,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn phase(&mut self) {
         if !self.phase_now() {
             let batch = mem::take(&mut self.batch);
+            let before = self.pin.on_its_way;
+            self.pin.on_its_way |= batch.may_write(|_| true);
             self.batch = self.store.fabric.execute(batch).await;
+            let is_silent = |verb: &Verb| verb.result == Err(VerbError::Unreachable);
+            self.pin.on_its_way = before || self.batch.may_write(is_silent);
+            if removed(Mutant::LateObjectsForgotten) {
+                self.pin.on_its_way = before;
+            }
             self.phase_done();
         }
     }

@@ -8,8 +8,9 @@
 //!
 //! * begins at the newest local epoch: it tells first, and looks for a newer one after that;
 //! * is not pinned while it waits to begin, e.g. for the end of a change;
-//! * that was dropped or failed after its first CAS stays pinned for ever: nobody knows what is still on its
-//!   way, so that this session has to be fenced before the view changes.
+//! * that was dropped or failed after its first CAS, or before a WRITE was answered, stays pinned for ever:
+//!   nobody knows what is still on its way, so that this session has to be fenced before the view changes,
+//!   and before anybody else has its blocks.
 
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -127,6 +128,9 @@ pub(super) struct Pin<'s, F: Fabric, H: Host> {
     /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
     /// recovery can still finish.
     pub posted: bool,
+    /// Whether a WRITE of it may still execute, since its answer has not come: it must not execute in what is somebody
+    /// else's memory by then.
+    pub on_its_way: bool,
     /// Whether it was suspended, and has not found out what became of its write.
     suspended: bool,
 }
@@ -135,8 +139,8 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
     /// An operation begins.
     pub fn new(store: &'s Store<F, H>) -> (Pin<'s, F, H>, ViewRef) {
         let (view, local_epoch) = store.begin();
-        let pin = Pin { store, local_epoch: Some(local_epoch), posted: false, suspended: false };
-        (pin, view)
+        let local_epoch = Some(local_epoch);
+        (Pin { store, local_epoch, posted: false, on_its_way: false, suspended: false }, view)
     }
 
     /// Whether it is pinned.
@@ -194,7 +198,8 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
 
 impl<F: Fabric, H: Host> Drop for Pin<'_, F, H> {
     fn drop(&mut self) {
-        if self.posted {
+        // It stays pinned then, so that nothing is used again that it knows of.
+        if self.posted || self.on_its_way {
             self.store.half_way.set(true);
             return;
         }

@@ -123,6 +123,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let is_over = is_good || removed(Mutant::LateVerbsNotAwaited);
         if is_over || self.outlive_unanswered().await {
             self.pin.posted = before;
+            self.pin.on_its_way = false;
         }
         is_good
     }

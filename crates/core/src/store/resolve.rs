@@ -72,7 +72,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// A read had no answer from a node: waits until it is none of the view any more.
     pub(super) async fn read_without(&mut self, node: MnId, error: Error) -> Result<(), Error> {
-        if self.pin.posted {
+        if self.pin.posted || self.pin.on_its_way {
             // A replica that was being repaired there: as for a writer, it must be certain that nothing of
             // that executes any more.
             self.await_switch(None, &error).await?;
@@ -158,6 +158,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             // What it has posted to a member may still execute there.
             self.unanswered.retain(|node| newest.member(*node).is_some());
             if self.unanswered.is_empty() || removed(Mutant::StopsInDoubt) {
+                self.pin.on_its_way = false;
                 match round {
                     None => self.pin.pause(),
                     _ if self.pin.is_pinned() => self.pin.suspend(),
@@ -175,6 +176,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if self.pause().await.is_err() {
                 return Err(error.clone());
             }
+        }
+    }
+
+    /// At its end: nothing that was posted to a node which the view has lost is on its way any more.
+    pub(super) fn forget_lost(&mut self) {
+        if self.pin.on_its_way {
+            let newest = self.store.newest_view();
+            self.pin.on_its_way = self.unanswered.iter().any(|n| newest.member(*n).is_some());
         }
     }
 

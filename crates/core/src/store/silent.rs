@@ -76,12 +76,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<(), Error> {
         let subtable = Buckets::of(key, &self.view).subtable;
         let primary = self.view.subtables[subtable as usize].primary().node;
-        let is_calm = self.view.change.is_none() && !self.pin.posted;
+        let is_in_doubt = self.pin.posted || self.pin.on_its_way;
+        let is_calm = self.view.change.is_none() && !is_in_doubt;
         if primary == node && is_calm && !self.beside {
             return self.wait_for_backups(key, node, error).await;
         }
         let shows_slots = primary == node || self.view.is_without_primary(subtable);
-        if shows_slots || self.pin.posted || self.store.silent.times() == times {
+        if shows_slots || is_in_doubt || self.store.silent.times() == times {
             return self.read_without(node, error).await;
         }
         // A READ that is still on its way harms nobody.

@@ -88,6 +88,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if result.as_ref().err().is_none_or(is_known) {
             op.pin.posted = false;
         }
+        op.forget_lost();
         let made_room = op.made_room;
         op.finish(kind);
         if opcode == Opcode::Delete && self.host.lends() {

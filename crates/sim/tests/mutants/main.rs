@@ -100,6 +100,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         MarksHalfWay | LateVerbsNotAwaited => &scenarios::LATE_MARK,
         AsksUnpinned => &scenarios::BESIDE_A_WRITE,
         RepairNotAwaited => &scenarios::LATE_REPAIR,
+        LateObjectsForgotten => &scenarios::LATE_OBJECT,
         RepairsUncommitted => &scenarios::HALF_WRITTEN,
         GivenBackAtOnce => &scenarios::GIVEN_BACK,
         BasesStay => &scenarios::EMPTIED,

@@ -137,6 +137,7 @@ pub const LATE_MARK: Scenario = named("late mark", scripted::marks::late_mark);
 pub const BESIDE_A_WRITE: Scenario = named("beside a write", scripted::doubts::beside_a_write);
 pub const LOST_WORD: Scenario = named("lost word", scripted::doubts::lost_word);
 pub const LATE_REPAIR: Scenario = named("late repair", scripted::doubts::late_repair);
+pub const LATE_OBJECT: Scenario = named("late object", scripted::doubts::late_object);
 pub const HALF_WRITTEN: Scenario = named("half written", scripted::speculations::half_written);
 pub const GIVEN_BACK: Scenario = named("given back", scripted::generations::given_back);
 pub const EMPTIED: Scenario = named("emptied", scripted::generations::emptied);
@@ -174,7 +175,7 @@ pub const UNHEARD: Scenario = named("unheard", |seed| {
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 46] = [
+pub const STEPWISE: [&Scenario; 47] = [
     &BARS,
     &LOST_WORD,
     &LEFT_MARKS,
@@ -182,6 +183,7 @@ pub const STEPWISE: [&Scenario; 46] = [
     &LATE_MARK,
     &BESIDE_A_WRITE,
     &LATE_REPAIR,
+    &LATE_OBJECT,
     &HALF_WRITTEN,
     &EARLY_MARK,
     &LOST_REPLICA,

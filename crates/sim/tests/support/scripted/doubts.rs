@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use fusee_core::error::Error;
+use fusee_core::error::{Error, Outcome};
 use fusee_core::layout::{Address, Object};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::Op;
@@ -102,4 +102,17 @@ pub fn late_repair(seed: u64) {
         stage.cluster.network().flip(key, 1 << 40);
     }
     panic!("no replica is read");
+}
+
+/// An object is on its way for long, and the session takes it for lost: no word refers to it, and the INSERT has
+/// failed. The session may not leave: in the block of the next owner it would still execute.
+pub fn late_object(seed: u64) {
+    let stage = Stage::new(seed);
+    let primary_since = stage.cluster.view().regions[0].primary_since();
+    let (store, script) = stage.open(0..2, Some(primary_since));
+    script.lose(|verb| matches!(verb.op, Op::Write { .. }));
+    let inserted = run(store.insert(b"a", &VALUE)).map(drop);
+    let Err(Error::Unreachable { outcome, .. }) = inserted else { panic!("{inserted:?}") };
+    assert_eq!(outcome, Outcome::NotApplied);
+    assert!(script.late() > 0 && store.needs_recovery());
 }
