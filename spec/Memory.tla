@@ -97,6 +97,7 @@ Init ==
   /\ obj = [life |-> 0, slot |-> 0, mark |-> FALSE, knows |-> {}, bad |-> FALSE,
             lived |-> FALSE,                         \* something was there since there were zeros
             bytes |-> FALSE,                         \* it is not zeros
+            way |-> {},                              \* sessions whose WRITEs of it may still execute
             header |-> "none",                       \* of the block: none, use, rest
             told |-> FALSE,                          \* by the header: it had been allocated
             lost |-> FALSE,                          \* a mark was lost with a session
@@ -401,6 +402,7 @@ Crash(s) ==
   /\ IsOpen(s)
   /\ \/ n.crash < MaxCrashes
      \/ IsLeaving(s) /\ ~IsSettled(s)     \* it does not end in order
+     \/ s \in obj.way
   /\ n' = [n EXCEPT !.crash = IF @ < MaxCrashes THEN @ + 1 ELSE @]
   /\ late' = IF ses[s].msg # NoMsg /\ ses[s].msg.kind # "tables" THEN late \cup {ses[s].msg} ELSE late
   /\ ses' = [ses EXCEPT ![s] = [Session0 EXCEPT !.st = "crashed"]]
@@ -463,8 +465,10 @@ Begin(s) ==
   /\ ep' = [ep EXCEPT !.op[s] = ep.know[s]]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, obj, n>>
 
+\* An operation does not end as long as a WRITE of it may execute: its session is fenced then.
 End(s) ==
   /\ IsOpen(s) /\ ep.op[s] # Idle
+  /\ s \notin obj.way \/ ~Has("answers are awaited")
   /\ ep' = [ep EXCEPT !.op[s] = Idle]
   /\ obj' = [obj EXCEPT !.knows = @ \ {s}]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, n>>
@@ -485,6 +489,22 @@ TakeInVain(s) ==
   /\ ses[s].st = "open" /\ ses[s].held /\ ep.op[s] # Idle
   /\ obj.hv = "new" /\ ~obj.bytes
   /\ \E hv \in {"free", "taken"} : obj' = [InUse(obj) EXCEPT !.hv = hv]
+  /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep, n>>
+
+\* The same, and no answer comes to its WRITE.  The object is given back.
+WriteInVain(s) ==
+  /\ ses[s].st = "open" /\ ses[s].held /\ ep.op[s] # Idle
+  /\ obj.hv \in {"new", "free"} /\ s \notin obj.way
+  /\ n.up < MaxGivenUp /\ n' = [n EXCEPT !.up = @ + 1]
+  /\ obj' = [InUse(obj) EXCEPT !.hv = "free", !.way = @ \cup {s}]
+  /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep>>
+
+\* It executes after all, on some replica.
+LateWrite(s) ==
+  /\ s \in obj.way
+  /\ \E m \in Nodes :
+       /\ s \notin fence[m]
+       /\ obj' = [obj EXCEPT !.way = @ \ {s}, !.bytes = TRUE, !.bad = @ \/ tab[m] # s]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep, n>>
 
 \* The holder's operation takes the object, and its word comes into the slot.
@@ -612,7 +632,7 @@ Next ==
   \/ \E s \in Sessions :
        \/ Answer(s) \/ GiveUp(s) \/ Alloc(s) \/ Find(s) \/ Return(s) \/ HandOn(s) \/ Tell(s)
        \/ Take(s) \/ Report(s) \/ Leave(s) \/ Close(s) \/ Crash(s) \/ Read(s) \/ Recover(s)
-       \/ Begin(s) \/ End(s) \/ Write(s) \/ UseOther(s) \/ TakeInVain(s) \/ Replace(s) \/ MayMark(s) \/ Mark(s) \/ Revoke(s)
+       \/ Begin(s) \/ End(s) \/ Write(s) \/ WriteInVain(s) \/ LateWrite(s) \/ UseOther(s) \/ TakeInVain(s) \/ Replace(s) \/ MayMark(s) \/ Mark(s) \/ Revoke(s)
        \/ Look(s) \/ AskMaster(s) \/ TakeIn(s) \/ Doubts(s) \/ Compare(s) \/ MarkGarbage(s)
        \/ Zero(s) \/ Learn(s) \/ Pulse(s)
        \/ \E node \in Nodes : Fence(s, node)
