@@ -2,8 +2,8 @@
 //! chunks restore the others.
 //!
 //! The code is Reed-Solomon with a Cauchy matrix: parity chunk `i` is the sum over all data chunks `j`
-//! of `1 / ((k + i) xor j)` times chunk `j`, byte by byte, in the field GF(2^8) of x^8 + x^4 + x^3 + x^2 +
-//! 1. Every square part of such a matrix can be inverted, so every loss of up to `m` chunks can be made
+//! of `1 / ((k + i) xor j)` times chunk `j`, byte by byte, in the field GF(2^8) of the polynomial 0x11d.
+//! Every square part of such a matrix can be inverted, so every loss of up to `m` chunks can be made
 //! good. Chunks stand in the memory of a cluster, so this belongs to its layout: an implementation
 //! of [`Code`] may be faster, but has to come to the same bytes. ISA-L's Cauchy code does.
 
