@@ -256,6 +256,17 @@ fn updates() -> Vec<Vec<u8>> {
     views[1..].iter().flat_map(told).map(|update| control::written(&update)).collect()
 }
 
+/// One byte of the news makes a directory of two to the 24th entries, which no message holds.
+#[test]
+fn a_view_that_is_too_long_for_a_message_does_no_harm() {
+    let (updates, view) = (updates(), view());
+    for at in 0..updates[0].len() {
+        let mut bytes = updates[0].clone();
+        bytes[at] = 24;
+        control::view_update(&view, &bytes);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1000) })]
 

@@ -129,7 +129,9 @@ pub fn view_update(from: &View, bytes: &[u8]) -> bool {
     if view.check().is_err() {
         return false;
     }
-    assert_eq!(message::<View>(&written(&view)).as_ref(), Some(&view));
+    // A directory may be too long for a message: one wrong byte makes it two to the 24th entries.
+    let Ok(bytes) = encode(&view) else { return false };
+    assert_eq!(message::<View>(&bytes).as_ref(), Some(&view));
     let told = ViewUpdate::to(&view, Some(from));
     assert_eq!(told.apply(from), Ok(view));
     true
