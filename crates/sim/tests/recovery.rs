@@ -90,10 +90,11 @@ fn a_session_knows_whether_it_left_a_round_half_way() {
     assert!((400..2_500).contains(&half_way), "{half_way}");
 }
 
-/// The same when a memory node fails under a write: a known outcome leaves nothing behind.
+/// The same when a memory node fails under a write. One with a known outcome leaves nothing behind in the index,
+/// but the WRITE of its object may have had no answer.
 #[test]
 fn a_write_with_an_unknown_outcome_needs_recovery() {
-    let (mut known, mut unknown) = (0, 0);
+    let (mut known, mut unanswered, mut unknown) = (0, 0, 0);
     for seed in 0..2_000 {
         let (rng, cluster) = stepwise(seed, &ClusterOptions::default());
         let store = cluster.client();
@@ -108,8 +109,13 @@ fn a_write_with_an_unknown_outcome_needs_recovery() {
         stepper.run(1_000_000, || ());
         let Some(Err(error)) = result.into_inner() else { continue };
         let is_unknown = error.outcome() == Outcome::Unknown;
-        assert_eq!(store.needs_recovery(), is_unknown, "{error}");
-        *if is_unknown { &mut unknown } else { &mut known } += 1;
+        *match (is_unknown, store.needs_recovery()) {
+            (true, true) => &mut unknown,
+            (true, false) => panic!("{error}"),
+            (false, true) => &mut unanswered,
+            (false, false) => &mut known,
+        } += 1;
     }
-    assert!(known > 100 && unknown > 100, "{known}, {unknown}");
+    let often = known > 10 && unanswered > 50 && unknown > 100;
+    assert!(often, "{known}, {unanswered}, {unknown}");
 }
