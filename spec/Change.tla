@@ -159,7 +159,7 @@ Settled(has, primary, backups) ==
              [] backups # <<>> /\ has /\ \A i \in DOMAIN backups : backups[i] = primary -> primary
              [] OTHER -> backups[1]
       withdrawn == \E i \in DOMAIN backups : backups[i].st = "free" /\ backups[i].id = w.id
-  IN  IF w.st = "tentative" \/ withdrawn THEN Aborted(w) ELSE w
+  IN  IF w.st = "tentative" \/ withdrawn THEN WithdrawnWord(w) ELSE w
 
 \* A SEARCH while the primary is lost has read all backups.  It knows the slot's word if each
 \* backup alone would be settled to it: the next one that is lost may be the one that settles.
@@ -177,7 +177,7 @@ AfterHeadless(r) ==
 (* The fabric. *)
 
 Had(r) == CASE r.pc = "commit" -> "commit"
-            [] r.pc \in {"abort", "abort primary"} -> "withdraw"
+            [] r.pc \in {"withdraw", "withdraw primary"} -> "withdraw"
             [] OTHER -> "competed"
 
 \* What the session makes of its views when its operation goes from r (by view acts) to q.

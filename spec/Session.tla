@@ -118,7 +118,7 @@ RECURSIVE After(_)
 Go(r) == IF r.net = NoNet THEN After(r) ELSE {Cont(r)}
 
 ---------------------------------------------------------------------------
-(* Commit, abort, and what a loser does. *)
+(* Commit, withdraw, and what a loser does. *)
 
 Commit(r, expected) ==
   Go(Post(r, "commit", To(r, Primary(r), <<IF Backups(r) = {} /\ expected.st # "tentative"
@@ -133,11 +133,11 @@ Confirm(r, held) ==
                         !.seen = NoGot],
               "confirm", ToBackups(r, verbs)))
 
-Abort(r, held) ==
-  LET gone == Aborted(r.own)
+Withdraw(r, held) ==
+  LET gone == WithdrawnWord(r.own)
       verbs(b) == IF held[b] = gone THEN <<>> ELSE <<MustCas(held[b], gone)>>
   IN  Go(Post([r EXCEPT !.look = NoWords, !.words = NoWords, !.looked = FALSE, !.seen = NoGot],
-              "abort", ToBackups(r, verbs)))
+              "withdraw", ToBackups(r, verbs)))
 
 \* The round was somebody else's, and it is over; w: what the primary shows since.
 LoserEnds(r, w) ==
@@ -166,7 +166,7 @@ HeldByAll(r)    == [n \in Nodes |-> r.own]
 
 HasLooked(r) ==
   CASE "look" \in Removed             -> Confirm(r, HeldByAll(r))
-    [] "look" \notin Removed /\ OthersIn(r, r.look) # {} -> Abort(r, HeldByAll(r))
+    [] "look" \notin Removed /\ OthersIn(r, r.look) # {} -> Withdraw(r, HeldByAll(r))
     [] OTHER ->
          IF InDoubt(r) /\ "second READ" \notin Removed
          THEN Go(Post([r EXCEPT !.look = NoWords, !.words = NoWords],
@@ -177,8 +177,8 @@ HasWon(r0) ==
   LET r == [r0 EXCEPT !.seen = NoGot]
   IN CASE ~OnFree(r)        -> Commit(r, r.old)
        [] OnFree(r) /\ r.rec ->   \* tentative copies only: it may have been about to withdraw
-            IF "recovery aborts" \in Removed THEN Confirm(r, HeldByAll(r))
-            ELSE Abort(r, HeldByAll(r))
+            IF "recovery withdraws" \in Removed THEN Confirm(r, HeldByAll(r))
+            ELSE Withdraw(r, HeldByAll(r))
        [] OTHER -> HasLooked(r)
 
 \* By Rule 2 or 3 the winner puts its word over those of the others; a look counts only after
@@ -317,7 +317,7 @@ AfterFix(r) ==
                    !.looked = TRUE, !.got = NoGot, !.data = NoData])
 
 AfterDoubt(r) ==
-  IF OthersIn(r, r.data[Primary(r)]) # {} THEN Abort(r, HeldByAll(r)) ELSE Confirm(r, HeldByAll(r))
+  IF OthersIn(r, r.data[Primary(r)]) # {} THEN Withdraw(r, HeldByAll(r)) ELSE Confirm(r, HeldByAll(r))
 
 AfterCommit(r) ==
   IF r.rec THEN Gone(r)
@@ -325,8 +325,8 @@ AfterCommit(r) ==
        THEN LoserEnds(r, r.got[Primary(r)])
   ELSE Answer(r, Done)
 
-AfterAbort(r) ==   \* of the backups: now the primary, which ends the round
-  Go(Post(r, "abort primary", To(r, Primary(r), <<MustCas(r.old, Aborted(r.own))>>)))
+AfterWithdrawal(r) ==   \* of the backups: now the primary, which ends the round
+  Go(Post(r, "withdraw primary", To(r, Primary(r), <<MustCas(r.old, WithdrawnWord(r.own))>>)))
 
 Withdrawn(r) == IF r.rec THEN Gone(r) ELSE Retry(r)
 
@@ -336,7 +336,7 @@ AfterAlone(r) ==
       q == [r EXCEPT !.words = NoWords, !.data = NoData, !.got = NoGot]
   IN  CASE r.got[Primary(r)] # r.old -> Retry(r)
         [] r.got[Primary(r)] = r.old /\ OthersIn(r, w) # {} /\ "look" \notin Removed ->
-             Go(Post(q, "abort primary", To(q, Primary(q), <<MustCas(q.own, Aborted(q.own))>>)))
+             Go(Post(q, "withdraw primary", To(q, Primary(q), <<MustCas(q.own, WithdrawnWord(q.own))>>)))
         [] OTHER -> Commit([q EXCEPT !.own = Confirmed(q.own)], q.own)
 
 ---------------------------------------------------------------------------
@@ -365,7 +365,7 @@ Inspected(r0, w, copies) ==
             own   == IF OnFree(q) THEN Tentative(r.own.id, r.key) ELSE r.own
             verbs(b) == IF held[b] = own THEN <<>> ELSE <<Cas(q.old, own)>>
             posted == Post([q EXCEPT !.own = own], "contend", ToBackups(q, verbs))
-        IN  CASE OnFree(q) /\ has("free") -> Abort(q, held)
+        IN  CASE OnFree(q) /\ has("free") -> Withdraw(q, held)
               [] OnFree(q) /\ ~has("free") /\ has("live") ->
                    Confirm([q EXCEPT !.own = Live(r.own.id, r.key)], held)
               [] OTHER ->
@@ -374,7 +374,7 @@ Inspected(r0, w, copies) ==
   IN  CASE \E s \in inPrimary : w[s].st = "tentative" ->     \* one index replica
              LET s == CHOOSE s \in inPrimary : TRUE
                  q == [r EXCEPT !.slot = s]
-             IN  Go(Post(q, "abort primary", To(q, Primary(q), <<MustCas(w[s], Aborted(w[s]))>>)))
+             IN  Go(Post(q, "withdraw primary", To(q, Primary(q), <<MustCas(w[s], WithdrawnWord(w[s]))>>)))
         [] inPrimary # {} /\ ~(\E s \in inPrimary : w[s].st = "tentative") -> Gone(r)
         [] inPrimary = {} /\ inBackups = {} -> Gone(r)
         [] OTHER -> UNION {resume(s) : s \in inBackups}
@@ -402,8 +402,8 @@ After(r) ==
     [] r.pc = "doubt"           -> AfterDoubt(r)
     [] r.pc = "confirm"         -> Commit(r, r.old)
     [] r.pc = "commit"          -> AfterCommit(r)
-    [] r.pc = "abort"           -> AfterAbort(r)
-    [] r.pc = "abort primary"   -> Withdrawn(r)
+    [] r.pc = "withdraw"           -> AfterWithdrawal(r)
+    [] r.pc = "withdraw primary"   -> Withdrawn(r)
     [] r.pc = "alone"           -> AfterAlone(r)
     [] r.pc = "inspect primary" -> AfterInspectPrimary(r)
     [] r.pc = "inspect backups" -> AfterInspectBackups(r)
@@ -414,7 +414,7 @@ After(r) ==
 \* What a writer that was parked makes of what its slot shows in the new view.
 Resolve(r, w) ==
   CASE w.id = r.own.id /\ (w.st = "live" \/ r.op = "DELETE") -> Answer(r, Done)
-    [] w.id = r.own.id /\ ~(w.st = "live" \/ r.op = "DELETE") -> Retry(r)   \* own abort
+    [] w.id = r.own.id /\ ~(w.st = "live" \/ r.op = "DELETE") -> Retry(r)   \* own withdrawal
     [] w.id # r.own.id /\ w = r.old -> Retry(r)
     [] w.id # r.own.id /\ w # r.old /\ r.speculative
          /\ "suspended speculation starts again" \notin Removed -> Retry(r)

@@ -369,8 +369,8 @@ Drained == \A c \in Clients :
 \* The word that all replicas of a slot will hold; pick: the one taken from a backup.
 Settled(pick, backups) ==
   IF (pick.st = "tentative" /\ "settle withdraws" \notin Removed)
-     \/ ("aborts win" \notin Removed /\ \E b \in backups : b.st = "free" /\ b.id = pick.id)
-  THEN Aborted(pick) ELSE Confirmed(pick)
+     \/ ("withdrawals win" \notin Removed /\ \E b \in backups : b.st = "free" /\ b.id = pick.id)
+  THEN WithdrawnWord(pick) ELSE Confirmed(pick)
 
 \* The master writes a slot's word to the backups first, to the primary last: if it dies half-way,
 \* the next master may choose another word, and nobody has seen the first.

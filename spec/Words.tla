@@ -30,7 +30,7 @@ Marker(id)         == Word(id, NoKey, "free")   \* size class 0: any such slot i
 Never              == Marker(0)                 \* also the filler of unused fields
 
 Confirmed(w) == [w EXCEPT !.st = "live"]
-Aborted(w)   == Marker(w.id)
+WithdrawnWord(w) == Marker(w.id)
 
 \* What the rules compare.  One writer's word changes while it works, so: identities.
 Who(w) == IF "identity" \in Removed THEN w ELSE Word(w.id, NoKey, "any")

@@ -6,7 +6,8 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fusee_client::View;
 use fusee_client::logic::IndexCache;
-use fusee_core::layout::{Address, Identity, Object, Opcode, Pair, SizeClass, Slot};
+use fusee_core::code::{Code, Coding, ReedSolomon};
+use fusee_core::layout::{Address, Chunk, Identity, Object, Opcode, Pair, SizeClass, Slot, Stripe};
 use fusee_core::race::{Buckets, Key};
 use fusee_core::snapshot::evaluate;
 use fusee_core::store::Hint;
@@ -120,5 +121,43 @@ fn objects(c: &mut Criterion) {
     }
 }
 
-criterion_group!(parts, slots, hashes, cache, objects);
+fn chunks(c: &mut Criterion) {
+    let coding = Coding::new(4, 2).expect("there is such a code");
+    let code = ReedSolomon::new(coding);
+    let identity = Identity::new(Address::new(1 << 20), 3);
+    let mut group = c.benchmark_group("chunks of EC(4,2)");
+    for len in [1024, 65_536, 1 << 20] {
+        let payload = |n: u8| vec![n; coding.payload_bytes(len)];
+        let (data, mut parity) = ([1, 2, 3, 4].map(payload), [0, 0].map(payload));
+        let data = data.each_ref().map(Vec::as_slice);
+        group.throughput(Throughput::Bytes(len as u64));
+        group.bench_function(BenchmarkId::new("parity", len), |b| {
+            let [one, other] = &mut parity;
+            b.iter(|| code.encode(black_box(&data), &mut [one, other]));
+        });
+        let (key, value) = (key(1), vec![7; len]);
+        let class = coding.class(key.len(), len).expect("it fits");
+        let mut bytes = vec![vec![0; class.bytes() as usize]; coding.chunks()];
+        let pair = Pair { key: &key, value: &value, identity, opcode: Opcode::Update };
+        group.bench_function(BenchmarkId::new("encode", len), |b| {
+            let mut all: Vec<&mut [u8]> = bytes.iter_mut().map(Vec::as_mut_slice).collect();
+            b.iter(|| black_box(&pair).encode_chunks(&code, &mut all));
+        });
+        let mut room = vec![0; coding.k() * coding.payload_bytes(len)];
+        for (name, numbers) in [("decode", 0..4), ("decode, two lost", 2..6)] {
+            group.bench_function(BenchmarkId::new(name, len), |b| {
+                b.iter(|| {
+                    let mut stripe = Stripe::default();
+                    for number in numbers.clone() {
+                        let chunk = Chunk::decode_of(&bytes[number], identity, coding, number);
+                        stripe.add(chunk.expect("it is whole"));
+                    }
+                    stripe.restore(&code, &mut room).map(|whole| whole.value().len())
+                });
+            });
+        }
+    }
+}
+
+criterion_group!(parts, slots, hashes, cache, objects, chunks);
 criterion_main!(parts);

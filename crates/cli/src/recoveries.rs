@@ -13,7 +13,7 @@ use serde::Serialize;
 /// The parts of a recovery, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Parts {
-    /// To shut the client out once more, at all memory nodes.
+    /// To fence the client once more, at all memory nodes.
     pub reconnect_ms: f64,
     /// To ask for its blocks.
     pub metadata_ms: f64,
@@ -58,7 +58,7 @@ pub struct RecoveryReport {
     /// Writes that were completed for it.
     pub committed: u64,
     /// Writes that were withdrawn.
-    pub aborted: u64,
+    pub withdrawn: u64,
     /// Slots and objects in a state that no correct client leaves.
     pub strange: u64,
     /// How long the parts took.
@@ -75,7 +75,7 @@ impl From<&Recovery> for RecoveryReport {
             orphans: recovery.orphans,
             walked: recovery.walked,
             committed: recovery.committed,
-            aborted: recovery.aborted,
+            withdrawn: recovery.withdrawn,
             strange: recovery.strange,
             parts: recovery.times.into(),
         }
@@ -116,7 +116,7 @@ pub fn table(recoveries: &[RecoveryReport]) -> String {
             recovery.freed,
             recovery.walked,
             recovery.committed,
-            recovery.aborted,
+            recovery.withdrawn,
             recovery.strange
         );
     }
@@ -145,7 +145,7 @@ mod tests {
             orphans: 1,
             walked: 1001,
             committed: 1,
-            aborted: 0,
+            withdrawn: 0,
             strange: 0,
             times,
         };

@@ -178,7 +178,7 @@ async fn run(
             {
                 return Poll::Ready(job.map_or(Next::End(End::Queue), Next::Job));
             }
-            // Who shuts a session out wakes its thread, and so this.
+            // Whoever expels a session wakes its thread, and so this.
             match running.is_empty() && session.is_lost() {
                 true => Poll::Ready(Next::End(End::Session)),
                 false => Poll::Pending,

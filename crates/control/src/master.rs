@@ -425,7 +425,7 @@ pub struct MemberStatus {
 /// done once for all clients that are recovered together: each of them shows the whole time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryTimes {
-    /// To shut the client out once more, at all memory nodes.
+    /// To fence the client once more, at all memory nodes.
     pub reconnect_us: u64,
     /// To ask for its blocks.
     pub metadata_us: u64,
@@ -453,7 +453,7 @@ pub struct Recovery {
     /// Writes that were completed for it.
     pub committed: u64,
     /// Writes that were withdrawn.
-    pub aborted: u64,
+    pub withdrawn: u64,
     /// Slots and objects in a state that no correct client leaves.
     pub strange: u64,
     /// How long the parts took.

@@ -179,7 +179,7 @@ pub enum NodeRequest {
         /// The number of the view that does without it.
         view: u64,
     },
-    /// Shuts clients out for good: when the answer comes, no verb of theirs executes any more on
+    /// Fences clients for good: when the answer comes, no verb of theirs executes any more on
     /// any fabric of this node. Answer: `Done`.
     Fence {
         /// The clients; at most [`MAX_CLIENTS`].
@@ -198,7 +198,7 @@ pub enum NodeRequest {
     },
     /// A session that no master has heard for a lease gets no answer from a member: the node bars it, which
     /// its pool's header shows when the answer comes. Answer: `Barred`; or `Refused`, if it stands at a
-    /// later view, has shut the session out, or hears a master itself.
+    /// later view, has fenced the session, or hears a master itself.
     Bar {
         /// The session.
         client: ClientId,

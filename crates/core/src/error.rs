@@ -84,7 +84,7 @@ pub enum Error {
         what: &'static str,
     },
     /// The session is fenced: the cluster took it for dead, or could not wait for it.
-    #[error("the cluster has shut this session out; open a new one (write outcome: {outcome:?})")]
+    #[error("the cluster has fenced this session; open a new one (write outcome: {outcome:?})")]
     Expelled {
         /// What is known about the write.
         outcome: Outcome,

@@ -8,10 +8,10 @@
 //! So the code that runs in production is the code that the simulator drives.
 //!
 //! Reading order: [`verbs`] (what a memory node can do), [`layout`] (every shared byte),
-//! [`view`] (where things are), [`data`] (how objects survive failures), [`race`] (where a key may be),
-//! [`snapshot`] (who wins a conflict), [`slab`] (where new objects come from), [`store`] (the
-//! operations), [`recovery`] (what becomes of a dead client's), [`repair`] (what becomes of the index
-//! when a node is lost).
+//! [`view`] (where things are), [`data`] (how objects survive failures), [`code`] (parity), [`race`]
+//! (where a key may be), [`snapshot`] (who wins a conflict), [`slab`] (where new objects come from),
+//! [`store`] (the operations), [`recovery`] (what becomes of a dead client's), [`repair`] (what becomes of
+//! the index when a node is lost).
 //!
 //! "P §n" in comments cites section n of the FUSEE paper (Shen et al., FAST '23, extended
 //! version).

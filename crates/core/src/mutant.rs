@@ -80,10 +80,10 @@ mutants! {
     DeleteWritesZero,
     /// A withdrawing INSERT leaves the same word every time: a CAS of an earlier round succeeds
     /// on the slot.
-    AbortWritesZero,
+    WithdrawalWritesZero,
     /// A withdrawing INSERT puts the old word back: its round seems to begin anew, and writers
     /// that lost it are mixed with writers that come later.
-    AbortRestoresOldWord,
+    WithdrawalRestoresOldWord,
     /// An attempt uses the object of the one before: what stands somewhere from the lost round is
     /// taken for a part of the new one.
     IdentityUsedAgain,
@@ -151,7 +151,7 @@ mutants! {
     NeverTentative,
     /// A withdrawing INSERT ends its round on the primary before its backups: the next writer of
     /// the slot meets what is left of it.
-    AbortsPrimaryFirst,
+    WithdrawsPrimaryFirst,
     /// With one index replica, an entry that was tentative from the beginning is not looked into.
     TentativeIsKnown,
     /// With one index replica, readers see entries that may be withdrawn.
@@ -250,7 +250,7 @@ mutants! {
     /// somebody else's.
     LateObjectsForgotten,
     /// Recovery takes an INSERT that was withdrawing for one that has withdrawn.
-    RecoveryIgnoresAbortedCopies,
+    RecoveryIgnoresWithdrawnCopies,
     /// Recovery confirms or withdraws an INSERT on the primary, and not on all backups before.
     RecoveryLeavesOwnBackups,
     /// Recovery commits while a backup holds the word of a writer that lost.

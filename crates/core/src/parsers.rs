@@ -66,7 +66,7 @@ pub fn slot(word: u64) -> bool {
     let (address, generation) = (slot.address(), slot.generation());
     assert_eq!(slot.confirmed().tentative().0 | 1, word | 1);
     assert!(slot.tentative().is_tentative() && !slot.confirmed().is_tentative());
-    let withdrawn = slot.aborted();
+    let withdrawn = slot.withdrawn();
     assert!(withdrawn.is_free() && withdrawn.class().is_none());
     assert_eq!((withdrawn.address(), withdrawn.generation()), (address, generation));
     assert_eq!(withdrawn.identity(), slot.identity());

@@ -11,7 +11,7 @@
 //!   primary still shows the round's old value, which proves that the list is of this round.
 //!
 //! The rules compare [`Identity`]s, not words, because an INSERT changes its word within a round
-//! (tentative, confirmed, aborted) and must stay the same writer for everybody who looks.
+//! (tentative, confirmed, withdrawn) and must stay the same writer for everybody who looks.
 //!
 //! [`Winner`] is a permission: only the rules make one, and only with one an operation may touch
 //! the primary.
@@ -121,7 +121,7 @@ pub fn settled(primary: Option<Slot>, backups: &[Slot], chosen: usize) -> Slot {
     }
     let withdrawn = backups.iter().any(|b| b.is_free() && b.identity() == word.identity());
     let tentative = word.is_tentative() && !removed(Mutant::SettleKeepsTentative);
-    if tentative || withdrawn { word.aborted() } else { word }
+    if tentative || withdrawn { word.withdrawn() } else { word }
 }
 
 #[cfg(test)]
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_confirmed_copy_counts_for_its_tentative_writer() {
         let own = slot(5);
-        let seen = [own.tentative(), own.confirmed(), own.aborted()];
+        let seen = [own.tentative(), own.confirmed(), own.withdrawn()];
         assert_eq!(
             evaluate(own.identity(), seen.iter().map(|s| s.identity())),
             Verdict::Won(Winner { rule: Rule::One })
@@ -197,14 +197,18 @@ mod tests {
         assert_eq!(word(Some(old), &[own, other]), own, "a backup");
         assert_eq!(settled(Some(old), &[own, other], 1), other, "any backup");
         assert_eq!(word(None, &[own, old]), own);
-        assert_eq!(word(None, &[own.tentative(), old]), own.aborted());
-        assert_eq!(word(Some(old), &[own.tentative()]), own.aborted());
-        assert_eq!(word(Some(old.tentative()), &[]), old.aborted(), "of one replica");
-        assert_eq!(word(None, &[own.tentative(), own]), own.aborted(), "not confirmed everywhere");
+        assert_eq!(word(None, &[own.tentative(), old]), own.withdrawn());
+        assert_eq!(word(Some(old), &[own.tentative()]), own.withdrawn());
+        assert_eq!(word(Some(old.tentative()), &[]), old.withdrawn(), "of one replica");
+        assert_eq!(
+            word(None, &[own.tentative(), own]),
+            own.withdrawn(),
+            "not confirmed everywhere"
+        );
         assert_eq!(word(None, &[own, own.tentative()]), own, "confirmed somewhere");
-        assert_eq!(word(None, &[own, own.aborted()]), own.aborted(), "withdrawn somewhere");
+        assert_eq!(word(None, &[own, own.withdrawn()]), own.withdrawn(), "withdrawn somewhere");
         assert_eq!(word(None, &[Slot::default(); 2]), Slot::default());
-        assert_eq!(word(Some(own), &[own.aborted()]), own, "nobody withdraws what is committed");
+        assert_eq!(word(Some(own), &[own.withdrawn()]), own, "nobody withdraws what is committed");
         assert_eq!(word(Some(own), &[own.tentative()]), own, "nor confirms it afterwards");
         assert_eq!(word(Some(own.tentative()), &[own]), own, "confirmed");
     }
@@ -214,7 +218,7 @@ mod tests {
     #[test]
     fn settling_again_comes_to_the_same_word() {
         let (old, own, other) = (slot(1), slot(2), slot(3));
-        let words = [old, own, own.tentative(), own.aborted(), other];
+        let words = [old, own, own.tentative(), own.withdrawn(), other];
         let all = (0..125).map(|n| [n % 5, n / 5 % 5, n / 25].map(|i| words[i]));
         for [primary, first, second] in all {
             for primary in [Some(primary), None] {

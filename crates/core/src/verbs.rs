@@ -347,7 +347,7 @@ impl Batch {
     }
 
     /// Whether a WRITE is among the verbs of which this holds.
-    pub(crate) fn may_write(&self, holds: impl Fn(&Verb) -> bool) -> bool {
+    pub(crate) fn has_write(&self, holds: impl Fn(&Verb) -> bool) -> bool {
         self.verbs().iter().any(|verb| matches!(verb.op, Op::Write { .. }) && holds(verb))
     }
 

@@ -28,7 +28,7 @@ pub(crate) const LISTENER: Token = Token(0);
 pub(crate) const WAKER: Token = Token(1);
 const FIRST: usize = 2;
 
-/// Shuts this client out, then says so.
+/// Fences this client, then says so.
 type Fence = (ClientId, SyncSender<()>);
 
 /// The thread has ended.
@@ -98,7 +98,7 @@ impl Server {
         self.sessions.load(Ordering::Relaxed)
     }
 
-    /// Shuts a client out for ever; returns when its connections have ended.
+    /// Fences a client for ever; returns when its connections have ended.
     pub(crate) fn fence(&self, client: ClientId) -> Result<(), Ended> {
         let (done, wait) = mpsc::sync_channel(1);
         let fences = self.fences.as_ref().ok_or(Ended)?;

@@ -97,7 +97,7 @@ impl NodeFabrics {
         self.shm.as_ref().map(|shm| shm.path().to_owned())
     }
 
-    /// Shuts a client out for ever. When this returns, no verb of it executes here any more.
+    /// Fences a client for ever. When this returns, no verb of it executes here any more.
     ///
     /// A client process that has mapped the pool is killed; see [`shm`](crate::shm) for why.
     pub fn fence(&self, client: ClientId) {

@@ -360,7 +360,7 @@ async fn recover_client<F: Fabric, R: Reach>(
         orphans: orphans.len() as u64,
         walked: report.walked,
         committed: report.committed,
-        aborted: report.aborted,
+        withdrawn: report.withdrawn,
         strange: report.strange,
         times,
     };

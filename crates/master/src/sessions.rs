@@ -77,7 +77,7 @@ pub struct Sessions {
     next: u32,
     end: u32,
     open: BTreeMap<ClientId, SessionState>,
-    /// Shut out, not recovered yet.
+    /// Expired, not recovered yet.
     expired: BTreeMap<ClientId, SessionState>,
     orphans: BTreeMap<SizeClass, Vec<Orphan>>,
     /// The blocks of all orphaned blocks.

@@ -69,7 +69,7 @@ pub enum Effect {
         /// Its value.
         value: u64,
     },
-    /// Shut the client out of all fabrics; done when none of its verbs executes any more.
+    /// Fence the client on all fabrics; done when none of its verbs executes any more.
     Fence {
         /// The client.
         client: ClientId,

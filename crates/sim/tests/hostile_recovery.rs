@@ -78,7 +78,7 @@ fn scribble(rng: &Rng, cluster: &Cluster, client: ClientId, block: Address) {
         put(cluster, at, &bytes, replica());
         let own = Slot::new(any(&[0, 0x2a]) as u8, class, at, generation);
         for _ in 0..rng.below(4) {
-            let word = [own, own.tentative(), own.aborted(), own.aborted().tentative()];
+            let word = [own, own.tentative(), own.withdrawn(), own.withdrawn().tentative()];
             let word = Slot(word[rng.below(4)].0 ^ [0, 0, 1 << 48, 1 << 63][rng.below(4)]);
             let slot = SlotRef { subtable: 0, slot: rng.below(12) as u32 };
             let places: Vec<Place> = cluster.view().slot_places(slot).collect();

@@ -19,7 +19,8 @@ use support::{alone, index, stepwise};
 #[test]
 fn dead_clients_are_recovered_beside_living_ones() {
     let Some(events) = for_all(2_000, client_crash) else { return };
-    let often = [events.crashed, events.cut_off, events.committed, events.aborted, events.dropped];
+    let often =
+        [events.crashed, events.cut_off, events.committed, events.withdrawn, events.dropped];
     assert!(often.iter().all(|n| *n > 10), "{events:?}");
     assert!(events.handed_on > 1_500, "{events:?}");
 }
@@ -28,7 +29,7 @@ fn dead_clients_are_recovered_beside_living_ones() {
 #[test]
 fn dead_inserts_are_recovered_beside_living_ones() {
     let Some(events) = for_all(1_500, insert_crash) else { return };
-    assert!(events.aborted > 100 && events.committed > 100, "{events:?}");
+    assert!(events.withdrawn > 100 && events.committed > 100, "{events:?}");
 }
 
 /// The paper's §5.2, then §5.3, as §5.4 demands.
@@ -43,7 +44,7 @@ fn what_dead_clients_left_survives_the_loss_of_an_index_node() {
 #[test]
 fn an_insert_that_died_before_it_withdrew_is_withdrawn() {
     let Some(events) = for_all(2_000, late_insert_crash) else { return };
-    assert!(events.aborted > 75, "{events:?}");
+    assert!(events.withdrawn > 75, "{events:?}");
 }
 
 /// Rule 3 needs its READ in recovery as well.

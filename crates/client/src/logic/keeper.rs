@@ -444,7 +444,7 @@ impl Keeper {
         // First: a memory node that joins later does not know whom the others have fenced, so
         // such a session must never get to hear of it.
         for gate in state.open().filter(|gate| expelled.contains(&gate.client())) {
-            tracing::warn!(client = %gate.client(), "the cluster has shut a session out");
+            tracing::warn!(client = %gate.client(), "the cluster has fenced a session");
             gate.expel();
         }
         state.follow_lease(lease_ms);

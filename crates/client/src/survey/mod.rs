@@ -57,7 +57,7 @@ pub enum SurveyError {
         error: VerbError,
     },
     /// The session that read was fenced: the cluster took it for dead.
-    #[error("the cluster has shut this session out while it read; try again")]
+    #[error("the cluster has fenced this session while it read; try again")]
     Expelled,
     /// What was read moved to other memory nodes again and again.
     #[error("the regions moved faster than they were read; try again")]

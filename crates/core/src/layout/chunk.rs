@@ -125,8 +125,8 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     object: Object<'a>,
-    /// With the copies.
-    bytes: &'a [u8],
+    /// Its length.
+    bytes: usize,
     opcode: Opcode,
     part: Part,
     number: usize,
@@ -141,16 +141,16 @@ impl<'a> Chunk<'a> {
         number: usize,
     ) -> Result<Chunk<'a>, ObjectError> {
         let object = Object::decode_of(bytes, identity)?;
-        let chunk =
-            Chunk::of(object, bytes).filter(|c| (c.part.coding, c.number) == (coding, number));
+        let chunk = Chunk::of(object, bytes.len())
+            .filter(|c| (c.part.coding, c.number) == (coding, number));
         chunk.ok_or(ObjectError::OtherChunk)
     }
 
-    fn of(object: Object<'a>, bytes: &'a [u8]) -> Option<Chunk<'a>> {
+    fn of(object: Object<'a>, bytes: usize) -> Option<Chunk<'a>> {
         let (part, number) = Part::decode(object.value())?;
         let opcode = object.opcode()?;
         let needed = chunk_bytes(object.key().len() as u64, object.value().len() as u64);
-        let has_room = bytes.len() as u64 >= needed;
+        let has_room = bytes as u64 >= needed;
         has_room.then_some(Chunk { object, bytes, opcode, part, number })
     }
 
@@ -174,9 +174,8 @@ impl<'a> Chunk<'a> {
     }
 
     fn agrees(&self, other: &Chunk<'_>) -> bool {
-        let of = |chunk: &Chunk<'_>| {
-            (chunk.part, chunk.object.identity(), chunk.opcode, chunk.bytes.len())
-        };
+        let of =
+            |chunk: &Chunk<'_>| (chunk.part, chunk.object.identity(), chunk.opcode, chunk.bytes);
         of(self) == of(other) && self.key() == other.key()
     }
 }
@@ -239,7 +238,7 @@ impl<'a> Stripe<'a> {
         }
         let (value, zeros) = room.split_at(part.value_bytes as usize);
         let is_good = crc32c(value) == part.value_crc && zeros.iter().all(|byte| *byte == 0);
-        is_good.then_some(Whole { object, opcode, part, chunk_bytes: bytes.len(), payloads: room })
+        is_good.then_some(Whole { object, opcode, part, bytes, payloads: room })
     }
 }
 
@@ -249,7 +248,8 @@ pub struct Whole<'a> {
     object: Object<'a>,
     opcode: Opcode,
     part: Part,
-    chunk_bytes: usize,
+    /// How long each chunk is.
+    bytes: usize,
     /// Of the data chunks, one behind the other.
     payloads: &'a [u8],
 }
@@ -272,7 +272,7 @@ impl<'a> Whole<'a> {
     pub fn chunk(&self, code: &impl Code, number: usize, bytes: &mut [u8]) {
         let Whole { object, opcode, part, .. } = *self;
         assert_eq!(part.coding, code.coding());
-        assert_eq!(bytes.len(), self.chunk_bytes, "chunks have one length");
+        assert_eq!(bytes.len(), self.bytes, "chunks have one length");
         let part_at = object.value_offset();
         let at = part_at + PART_BYTES;
         let payload_bytes = self.payloads.len() / part.coding.k();

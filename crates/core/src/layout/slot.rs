@@ -10,7 +10,7 @@
 //! yet. It says nothing about the object: two words that are equal but for it never both exist.
 //!
 //! A slot with size class 0 is *free*, whatever its other bits. Those bits are not noise: DELETE
-//! and an aborted INSERT leave the address and generation of their own object there, so that no
+//! and an withdrawn INSERT leave the address and generation of their own object there, so that no
 //! slot value ever recurs while an operation that knows it runs. SNAPSHOT is correct only then:
 //! with a plain zero, a late CAS of an old write round would succeed on an emptied slot.
 
@@ -40,7 +40,7 @@ pub const VACATED_BYTES: u64 = (1 << super::ADDRESS_BITS) - ((1 << 32) * UNIT_BY
 
 /// Who wrote a slot value: address and generation of the writer's own object, whose header has the
 /// same. The rules of SNAPSHOT compare identities, because one writer's word changes while it works
-/// (tentative, confirmed, aborted). A writer never uses an identity twice.
+/// (tentative, confirmed, withdrawn). A writer never uses an identity twice.
 ///
 /// ```text
 /// | zeros 17 | address, 64 B units 38 | generation 9 |
@@ -93,7 +93,7 @@ impl Slot {
         )
     }
 
-    /// A free slot that nobody else can write: what DELETE and an aborted INSERT leave.
+    /// A free slot that nobody else can write: what DELETE and an withdrawn INSERT leave.
     pub fn tombstone(address: Address, generation: u16) -> Slot {
         Slot(Identity::new(address, generation).0 << GENERATION_SHIFT)
     }
@@ -176,7 +176,7 @@ impl Slot {
     }
 
     /// The free slot of the same identity: how an INSERT withdraws.
-    pub fn aborted(self) -> Slot {
+    pub fn withdrawn(self) -> Slot {
         Slot::tombstone(self.address(), self.generation())
     }
 
@@ -239,8 +239,8 @@ mod tests {
         assert!(moved.is_moved() && !slot.is_moved());
         assert_eq!(moved.unmoved(), slot);
         assert_eq!((moved.class(), moved.address()), (slot.class(), slot.address()));
-        assert_eq!((moved.identity(), moved.aborted()), (slot.identity(), slot.aborted()));
-        assert!(Slot(slot.aborted().0 | 1 << MOVED_SHIFT).is_free());
+        assert_eq!((moved.identity(), moved.withdrawn()), (slot.identity(), slot.withdrawn()));
+        assert!(Slot(slot.withdrawn().0 | 1 << MOVED_SHIFT).is_free());
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
     fn words_say_which_object_they_keep() {
         let slot = Slot::new(1, SizeClass::from_code(17).unwrap(), Address::new(1 << 20), 3);
         assert_eq!(slot.object(), Some(slot.address()));
-        assert_eq!(slot.aborted().object(), Some(slot.address()));
+        assert_eq!(slot.withdrawn().object(), Some(slot.address()));
         assert_eq!(Slot(0).object(), None);
         for sibling in [0, 1, u32::MAX] {
             assert!(Slot::vacated(sibling).is_free() && Slot::vacated(sibling).object().is_none());
@@ -268,11 +268,12 @@ mod tests {
     #[test]
     fn one_writer_has_one_identity_in_all_its_words() {
         let slot = sample();
-        for word in [slot.tentative(), slot.confirmed(), slot.aborted(), slot.tentative().aborted()]
+        for word in
+            [slot.tentative(), slot.confirmed(), slot.withdrawn(), slot.tentative().withdrawn()]
         {
             assert_eq!(word.identity(), slot.identity());
         }
-        assert!(slot.aborted().is_free());
+        assert!(slot.withdrawn().is_free());
         assert_eq!(slot.tentative().confirmed(), slot);
         let other = Slot::new(0xab, slot.class().unwrap(), slot.address(), 510);
         assert_ne!(other.identity(), slot.identity());

@@ -54,11 +54,11 @@ pub(super) enum Step {
     /// Go on with the round with this word, and commit it if it wins.
     Commit(Slot),
     /// Go on with the round with this tentative word, and withdraw if it wins.
-    Withdraw(Slot),
+    WinAndWithdraw(Slot),
     /// Replace the tentative words on the backups by this one, then commit it.
     Confirm(Slot),
     /// Replace the own words on the backups, and then the primary, by this one of size class 0.
-    Abort(Slot),
+    Withdraw(Slot),
     /// No correct client leaves this.
     Strange,
 }
@@ -67,12 +67,12 @@ pub(super) enum Step {
 pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting) -> Step {
     let identity = own.identity();
     let is_own = |word: &&Slot| word.identity() == identity;
-    let (tentative, aborted) = (own.tentative(), own.aborted());
+    let (tentative, withdrawn) = (own.tentative(), own.withdrawn());
     let inserts = matches!(opcode, Opcode::Insert | Opcode::Upsert);
     let possible = |word: &Slot| match opcode {
-        Opcode::Delete => *word == aborted,
+        Opcode::Delete => *word == withdrawn,
         Opcode::Update => *word == own,
-        Opcode::Insert | Opcode::Upsert => [own, tentative, aborted].contains(word),
+        Opcode::Insert | Opcode::Upsert => [own, tentative, withdrawn].contains(word),
     };
     let mut all = seen.backups.iter().chain([&seen.primary]).filter(is_own);
     if !all.all(possible) {
@@ -80,21 +80,21 @@ pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting) -> Step {
     }
     let old = seen.primary;
     if old.identity() == identity {
-        return if old.is_tentative() { Step::Abort(aborted) } else { Step::Done };
+        return if old.is_tentative() { Step::Withdraw(withdrawn) } else { Step::Done };
     }
     let shows = |word: Slot| seen.backups.contains(&word);
     match opcode {
         _ if old.is_tentative() => Step::Strange,
-        Opcode::Delete if !old.is_free() => Step::Commit(aborted),
+        Opcode::Delete if !old.is_free() => Step::Commit(withdrawn),
         Opcode::Update if !old.is_free() => Step::Commit(own),
-        Opcode::Upsert if !old.is_free() && !shows(tentative) && !shows(aborted) => {
+        Opcode::Upsert if !old.is_free() && !shows(tentative) && !shows(withdrawn) => {
             Step::Commit(own)
         }
         _ if !inserts || !old.is_free() => Step::Strange,
-        _ if shows(aborted) && removed(Mutant::RecoveryIgnoresAbortedCopies) => Step::Done,
-        _ if shows(aborted) => Step::Abort(aborted),
+        _ if shows(withdrawn) && removed(Mutant::RecoveryIgnoresWithdrawnCopies) => Step::Done,
+        _ if shows(withdrawn) => Step::Withdraw(withdrawn),
         _ if shows(own) => Step::Confirm(own),
-        _ => Step::Withdraw(tentative),
+        _ => Step::WinAndWithdraw(tentative),
     }
 }
 
@@ -230,10 +230,10 @@ mod tests {
         for opcode in [Opcode::Insert, Opcode::Update, Opcode::Upsert] {
             assert_eq!(judged(opcode, own, own, &[]), Step::Done);
         }
-        assert_eq!(judged(Opcode::Insert, own, own.aborted(), &[]), Step::Done);
-        assert_eq!(judged(Opcode::Delete, own, own.aborted(), &[]), Step::Done);
+        assert_eq!(judged(Opcode::Insert, own, own.withdrawn(), &[]), Step::Done);
+        assert_eq!(judged(Opcode::Delete, own, own.withdrawn(), &[]), Step::Done);
         let tentative = judged(Opcode::Upsert, own, own.tentative(), &[]);
-        assert_eq!(tentative, Step::Abort(own.aborted()));
+        assert_eq!(tentative, Step::Withdraw(own.withdrawn()));
     }
 
     #[test]
@@ -242,37 +242,37 @@ mod tests {
         for opcode in [Opcode::Update, Opcode::Upsert] {
             assert_eq!(judged(opcode, own, old, &[other, own]), Step::Commit(own));
         }
-        let delete = judged(Opcode::Delete, own, old, &[own.aborted(), old]);
-        assert_eq!(delete, Step::Commit(own.aborted()));
+        let delete = judged(Opcode::Delete, own, old, &[own.withdrawn(), old]);
+        assert_eq!(delete, Step::Commit(own.withdrawn()));
     }
 
     #[test]
     fn inserts_are_finished_as_far_as_they_had_decided() {
-        let (old, own, other) = (slot(1).aborted(), slot(2), slot(3));
-        let (tentative, aborted) = (own.tentative(), own.aborted());
+        let (old, own, other) = (slot(1).withdrawn(), slot(2), slot(3));
+        let (tentative, withdrawn) = (own.tentative(), own.withdrawn());
         for opcode in [Opcode::Insert, Opcode::Upsert] {
             let step = |backups: &[Slot]| judged(opcode, own, old, backups);
-            assert_eq!(step(&[tentative, tentative]), Step::Withdraw(tentative));
-            assert_eq!(step(&[other.tentative(), tentative]), Step::Withdraw(tentative));
+            assert_eq!(step(&[tentative, tentative]), Step::WinAndWithdraw(tentative));
+            assert_eq!(step(&[other.tentative(), tentative]), Step::WinAndWithdraw(tentative));
             assert_eq!(step(&[tentative, own, tentative]), Step::Confirm(own));
-            assert_eq!(step(&[tentative, aborted]), Step::Abort(aborted));
-            assert_eq!(step(&[aborted, aborted]), Step::Abort(aborted));
+            assert_eq!(step(&[tentative, withdrawn]), Step::Withdraw(withdrawn));
+            assert_eq!(step(&[withdrawn, withdrawn]), Step::Withdraw(withdrawn));
         }
     }
 
     #[test]
     fn what_no_client_leaves_is_left_alone() {
         let (old, own) = (slot(1), slot(2));
-        let free = old.aborted();
+        let free = old.withdrawn();
         let strange = |opcode, primary, backup: Slot| {
             assert_eq!(judged(opcode, own, primary, &[backup]), Step::Strange, "{backup:?}");
         };
         strange(Opcode::Update, free, own);
-        strange(Opcode::Delete, free, own.aborted());
+        strange(Opcode::Delete, free, own.withdrawn());
         strange(Opcode::Delete, old, own);
         strange(Opcode::Insert, old, own.tentative());
         strange(Opcode::Upsert, old, own.tentative());
-        strange(Opcode::Update, old, own.aborted());
+        strange(Opcode::Update, old, own.withdrawn());
         strange(Opcode::Update, old.tentative(), own);
         let other_class = SizeClass::from_code(2).unwrap();
         let misshapen = Slot::new(1, other_class, own.address(), own.generation());

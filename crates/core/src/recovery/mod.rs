@@ -113,7 +113,7 @@ pub struct Report {
     /// Rounds that recovery won or had won, and finished.
     pub committed: u64,
     /// INSERTs that it withdrew.
-    pub aborted: u64,
+    pub withdrawn: u64,
     /// Rounds that somebody else won or had won.
     pub dropped: u64,
     /// Slots and objects in a state that no correct client leaves; nothing was done about them.

@@ -57,8 +57,10 @@ impl<F: Fabric> Recovery<'_, F> {
                 return Ok(());
             }
             Step::Strange => Contended::Strange,
-            Step::Commit(word) | Step::Withdraw(word) => self.contend(own, word, seen).await?,
-            Step::Confirm(_) | Step::Abort(_) => had_won(own, seen),
+            Step::Commit(word) | Step::WinAndWithdraw(word) => {
+                self.contend(own, word, seen).await?
+            }
+            Step::Confirm(_) | Step::Withdraw(_) => had_won(own, seen),
         };
         let done = match (contended, step) {
             (Contended::Lost, _) => {
@@ -71,19 +73,19 @@ impl<F: Fabric> Recovery<'_, F> {
             (Contended::Won(winner, now), Step::Confirm(word)) => {
                 self.rewrite(&winner, &now, word).await? && self.commit(winner, &now, word).await?
             }
-            (Contended::Won(winner, now), Step::Withdraw(_))
+            (Contended::Won(winner, now), Step::WinAndWithdraw(_))
                 if removed(Mutant::RecoveryCommitsTentative) =>
             {
                 self.rewrite(&winner, &now, own).await? && self.commit(winner, &now, own).await?
             }
-            (Contended::Won(winner, now), Step::Withdraw(_) | Step::Abort(_)) => {
-                self.abort(winner, own, &now).await?
+            (Contended::Won(winner, now), Step::WinAndWithdraw(_) | Step::Withdraw(_)) => {
+                self.withdraw(winner, own, &now).await?
             }
             (Contended::Won(..), Step::Done | Step::Strange) | (Contended::Strange, _) => false,
         };
         let count = match (done, step) {
             (false, _) => &mut self.report.strange,
-            (true, Step::Withdraw(_) | Step::Abort(_)) => &mut self.report.aborted,
+            (true, Step::WinAndWithdraw(_) | Step::Withdraw(_)) => &mut self.report.withdrawn,
             (true, _) => &mut self.report.committed,
         };
         *count += 1;
@@ -199,15 +201,16 @@ impl<F: Fabric> Recovery<'_, F> {
     }
 
     /// As the winner, withdraws an INSERT: the backups, then the primary.
-    async fn abort(
+    async fn withdraw(
         &mut self,
         winner: Winner,
         own: Slot,
         seen: &Sighting,
     ) -> Result<bool, RecoveryError> {
-        let aborted = own.aborted();
+        let withdrawn = own.withdrawn();
         let primary = [(self.primary(seen), seen.primary)];
-        Ok(self.rewrite(&winner, seen, aborted).await? && self.replace(&primary, aborted).await?)
+        Ok(self.rewrite(&winner, seen, withdrawn).await?
+            && self.replace(&primary, withdrawn).await?)
     }
 
     /// As the winner, commits.

@@ -6,12 +6,12 @@
 //! 1. *Install*: CAS all backups of a free slot to the own word with the tentative bit.
 //! 2. *Look*: on the first backup's node, in order after the CAS, READ both buckets. Of two
 //!    clients that insert the same key, the later one to stand on that node sees the other.
-//! 3. Another entry of the key there, tentative or not: *abort*. The own identity, with size class
+//! 3. Another entry of the key there, tentative or not: *withdraw*. The own identity, with size class
 //!    0, goes to the backups and then to the primary, which ends the round: the slot is free again
 //!    under a new word.
 //! 4. A free slot there that shows another word than the primary did at first: somebody's DELETE
-//!    or abort may still be on its way to the primary, which may show the key as live. READ the
-//!    primary once more; an entry of the key: abort.
+//!    or withdrawal may still be on its way to the primary, which may show the key as live. READ the
+//!    primary once more; an entry of the key: withdraw.
 //! 5. *Confirm*: clear the tentative bit on all backups. Should the primary's node die now, its
 //!    heirs can tell this committed INSERT from one that was about to find a duplicate.
 //! 6. *Commit*: CAS the primary.
@@ -67,12 +67,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         match self.key_is_elsewhere(attempt.intent.key, slot, words, &look, &buckets).await {
             Ok(false) => {}
             Ok(true) => {
-                self.abort(attempt, winner, round).await?;
+                self.withdraw(attempt, winner, round).await?;
                 return Ok(Ended::Again);
             }
             Err(error) => {
                 // Not to leave a tentative entry behind that blocks the slot.
-                self.abort(attempt, winner, round).await?;
+                self.withdraw(attempt, winner, round).await?;
                 return Err(withdrawn(error));
             }
         }
@@ -112,15 +112,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Withdraws a tentative entry that won its round.
-    async fn abort(
+    async fn withdraw(
         &mut self,
         attempt: &mut Attempt<'_>,
         winner: Winner,
         round: Round,
     ) -> Result<(), Error> {
         attempt.goes_to(Step::Withdrawing(round));
-        let left = word_of_abort(round.own, round.old);
-        if !removed(Mutant::AbortsPrimaryFirst) {
+        let left = word_of_withdrawal(round.own, round.old);
+        if !removed(Mutant::WithdrawsPrimaryFirst) {
             self.rewrite_backups(&winner, round.slot, round.own, left).await?;
         }
         self.batch.next_phase();
@@ -130,7 +130,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if self.batch.found(cas).map_err(|f| self.failed(f))? != round.old.0 {
             return Err(Error::Interrupted { what: "the primary changed under its winner" });
         }
-        if removed(Mutant::AbortsPrimaryFirst) {
+        if removed(Mutant::WithdrawsPrimaryFirst) {
             self.rewrite_backups(&winner, round.slot, round.own, left).await?;
         }
         attempt.goes_to(Step::Mentioned);
@@ -190,7 +190,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !matches!(other, Ok(false)) {
             attempt.goes_to(Step::Withdrawing(round));
             self.batch.next_phase();
-            let left = word_of_abort(tentative, old);
+            let left = word_of_withdrawal(tentative, old);
             let cas = self.batch.cas(place.node, place.offset, tentative.0, left.0);
             self.phase().await;
             if self.batch.found(cas).map_err(|f| self.failed(f))? != tentative.0 {
@@ -211,14 +211,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 }
 
 /// What an INSERT that withdraws leaves in its slot: free, and never seen before.
-fn word_of_abort(own: Slot, old: Slot) -> Slot {
-    if removed(Mutant::AbortWritesZero) {
+fn word_of_withdrawal(own: Slot, old: Slot) -> Slot {
+    if removed(Mutant::WithdrawalWritesZero) {
         return Slot(0);
     }
-    if removed(Mutant::AbortRestoresOldWord) {
+    if removed(Mutant::WithdrawalRestoresOldWord) {
         return old;
     }
-    own.aborted()
+    own.withdrawn()
 }
 
 /// What the failure of an INSERT that has withdrawn its entry means.

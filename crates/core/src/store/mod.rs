@@ -299,13 +299,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !self.phase_now() {
             let batch = mem::take(&mut self.batch);
             let before = self.pin.on_its_way;
-            self.pin.on_its_way |= batch.may_write(|_| true);
+            // Until it is answered: the operation may be dropped.
+            self.pin.on_its_way |= batch.has_write(|_| true);
             self.batch = self.store.fabric.execute(batch).await;
             let is_silent = |verb: &Verb| verb.result == Err(VerbError::Unreachable);
-            self.pin.on_its_way = before || self.batch.may_write(is_silent);
-            if removed(Mutant::LateObjectsForgotten) {
-                self.pin.on_its_way = before;
-            }
+            let is_late = self.batch.has_write(is_silent) && !removed(Mutant::LateObjectsForgotten);
+            self.pin.on_its_way = before || is_late;
             self.phase_done();
         }
     }

@@ -118,12 +118,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         // Also what is not atomic must not execute later. Of an earlier phase something still may.
         let before = core::mem::replace(&mut self.pin.posted, true);
+        let on_its_way = self.pin.on_its_way;
         self.phase().await;
         let is_good = self.batch.check().is_ok();
         let is_over = is_good || removed(Mutant::LateVerbsNotAwaited);
-        if is_over || self.outlive_unanswered().await {
-            self.pin.posted = before;
-            self.pin.on_its_way = false;
+        if is_over {
+            (self.pin.posted, self.pin.on_its_way) = (before, on_its_way);
+        } else if self.outlive_unanswered().await {
+            (self.pin.posted, self.pin.on_its_way) = (before, false);
         }
         is_good
     }

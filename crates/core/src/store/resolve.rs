@@ -232,19 +232,19 @@ mod tests {
     fn a_suspended_writer_reads_its_fate_from_the_slot() {
         let slot = SlotRef { subtable: 0, slot: 3 };
         let (own, other) = (word(1), word(2));
-        let free = word(7).aborted();
+        let free = word(7).withdrawn();
         let is_done = |opcode, old, own, seen| {
             matches!(resolve_outcome(opcode, &Round { slot, old, own }, seen), Ended::Done(_))
         };
         for opcode in [Opcode::Update, Opcode::Upsert, Opcode::Insert] {
             assert!(is_done(opcode, word(9), own, own));
-            assert!(!is_done(opcode, word(9), own, own.aborted()), "withdrawn");
+            assert!(!is_done(opcode, word(9), own, own.withdrawn()), "withdrawn");
             assert!(!is_done(opcode, word(9), own, word(9)), "the old word");
             assert!(!is_done(opcode, free, own, other), "an INSERT whose slot another one took");
         }
         assert!(!is_done(Opcode::Update, word(9), own, other), "others may have read it before");
         assert!(!is_done(Opcode::Upsert, word(9), own, free), "nor just before a DELETE");
-        let marker = own.aborted();
+        let marker = own.withdrawn();
         assert!(is_done(Opcode::Delete, word(9), marker, marker));
         assert!(!is_done(Opcode::Delete, word(9), marker, other), "the key lives");
         let tentative = own.tentative();

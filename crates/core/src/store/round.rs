@@ -23,7 +23,7 @@ use crate::verbs::{Fabric, Ticket};
 use crate::view::SlotRef;
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// As the winner, changes all backups from one own word to another: confirm and abort.
+    /// As the winner, changes all backups from one own word to another: confirm and withdraw.
     pub(super) async fn rewrite_backups(
         &mut self,
         _winner: &Winner,

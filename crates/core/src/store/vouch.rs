@@ -92,7 +92,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// The same of what it has READ beside a primary: whether nobody goes by a later view. There may be no backup
-    /// left in that which would have shut the session out.
+    /// left in that which would have fenced the session.
     pub(super) async fn is_vouched_for_beside(&mut self) -> Result<bool, Error> {
         if self.store.is_heard() || removed(Mutant::BesideAsksNobody) {
             return Ok(true);

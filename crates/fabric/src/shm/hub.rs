@@ -67,7 +67,7 @@ impl Hub {
         self.sessions.count()
     }
 
-    /// Shuts a client out for ever; returns when no verb of it executes any more.
+    /// Fences a client for ever; returns when no verb of it executes any more.
     pub(crate) fn fence(&self, client: ClientId) {
         self.sessions.fence(client);
     }

@@ -89,7 +89,7 @@ impl Sessions {
         self.state().sessions.len() as u64
     }
 
-    /// Shuts a client out for ever; returns when no verb of it executes any more.
+    /// Fences a client for ever; returns when no verb of it executes any more.
     pub(crate) fn fence(&self, client: ClientId) {
         // The sessions stay in the list until they have ended: a second fence of the same client
         // at the same time must wait for them, too.

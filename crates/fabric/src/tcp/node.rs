@@ -90,7 +90,7 @@ impl TcpNode {
         self.server.sessions()
     }
 
-    /// Shuts a client out for ever; returns when no verb of it executes here any more.
+    /// Fences a client for ever; returns when no verb of it executes here any more.
     pub fn fence(&self, client: ClientId) {
         if let Err(Ended) = self.server.fence(client) {
             // Its connections have ended with the thread that executed their verbs.

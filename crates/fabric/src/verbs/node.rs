@@ -82,7 +82,7 @@ impl VerbsNode {
         (&self.device.name, self.device.shares_atomics)
     }
 
-    /// Shuts a client out for ever; returns when no verb of it executes here any more.
+    /// Fences a client for ever; returns when no verb of it executes here any more.
     ///
     /// # Panics
     /// If the driver does not destroy a queue pair: then nobody may take the client for fenced.

@@ -516,7 +516,7 @@ impl Cluster {
             "{} clients recovered; of the last ones {} writes completed, {} withdrawn",
             status.recoveries,
             sum(|r| r.committed),
-            sum(|r| r.aborted)
+            sum(|r| r.withdrawn)
         );
         let sweep = self.sweep(Mode::Sweep);
         self.clients.push(sweep);

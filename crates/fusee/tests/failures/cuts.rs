@@ -102,7 +102,7 @@ fn finish(mut cluster: Cluster, mut reader: Writers, all_excused: bool) {
     cluster.dead.push(reader);
     cluster.finish_excusing(|line| {
         excused.contains(line)
-            || line.contains("shut this session out")
+            || line.contains("fenced this session")
             || (all_excused && line.contains("error: "))
     });
 }

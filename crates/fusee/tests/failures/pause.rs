@@ -40,7 +40,7 @@ fn stop_a_client(fabric: &'static str) {
     }
     cluster.dead.push(victim);
     cluster.clients.extend([sweep, look]);
-    cluster.finish_excusing(|complaint| complaint.contains("shut this session out"));
+    cluster.finish_excusing(|complaint| complaint.contains("fenced this session"));
 }
 
 #[test]

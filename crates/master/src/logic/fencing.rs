@@ -37,7 +37,7 @@ struct Told {
 }
 
 impl Fences {
-    /// Shuts a client out.
+    /// Fences a client.
     pub fn add(&mut self, client: ClientId) {
         self.clients.insert(client);
         for told in self.members.values_mut() {

@@ -196,7 +196,7 @@ impl State {
             self.fences.forget_client(client);
             let text = format!(
                 "{client} is recovered: {} blocks, {} writes completed, {} withdrawn",
-                recovery.blocks, recovery.committed, recovery.aborted
+                recovery.blocks, recovery.committed, recovery.withdrawn
             );
             texts.push((Level::Info, text));
             if recovery.strange > 0 {

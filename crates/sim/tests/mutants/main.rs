@@ -38,8 +38,11 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | WritersSeeTentative | TentativeIsKnown => &scenarios::FIGHT,
         HalfIsAMajority | MajorityOverlooked | AnyValueWinsRule3 | Rule3WithoutPrimary
         | BackupsNotFixed | LoserDoesNotWait => &scenarios::ROUNDS,
-        AbortWritesZero | AbortRestoresOldWord | IdentityUsedAgain | WholeWordsCompared
-        | AbortsPrimaryFirst => &scenarios::STANDSTILL,
+        WithdrawalWritesZero
+        | WithdrawalRestoresOldWord
+        | IdentityUsedAgain
+        | WholeWordsCompared
+        | WithdrawsPrimaryFirst => &scenarios::STANDSTILL,
         LooksOnPrimary | LooksBeforeItsCas | LookOfALostCasCounts => &scenarios::EARLY_LOOK,
         FreedSlotNotDoubted => &scenarios::FREED_SLOT,
         NeverTentative | SettleKeepsTentative => &scenarios::BURSTS_CRASH,
@@ -47,7 +50,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         InsertDoesNotLook | ReadsABackup => &scenarios::BURSTS,
         RecoveryCommitsTentative => &scenarios::LATE_INSERT,
         RecoverySkipsTheReadOfRule3 => &scenarios::OVERTAKEN,
-        RecoveryIgnoresAbortedCopies | RecoveryLeavesOwnBackups | WithdrawnObjectFreed => {
+        RecoveryIgnoresWithdrawnCopies | RecoveryLeavesOwnBackups | WithdrawnObjectFreed => {
             &scenarios::INSERT_CRASH
         }
         RecoveryReadsBackupsFirst

@@ -371,7 +371,7 @@ fn bars_stand_until_all_is_settled(seed: u64) {
     });
 }
 
-/// The only backup is lost for the cluster, and reachable for who reads beside its primary: nobody has shut that out
+/// The only backup is lost for the cluster, and reachable for who reads beside its primary: nobody has fenced that
 /// there.
 fn the_only_backup_is_lost(seed: u64) {
     // Each node has the objects that its slots lead to.

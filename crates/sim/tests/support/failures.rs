@@ -40,8 +40,8 @@ pub struct Events {
     pub cut_off: u64,
     /// Rounds that recovery committed, and withdrew, and dropped.
     pub committed: u64,
-    /// See [`Report::aborted`].
-    pub aborted: u64,
+    /// See [`Report::withdrawn`].
+    pub withdrawn: u64,
     /// See [`Report::dropped`].
     pub dropped: u64,
     /// Rests of blocks that were handed on.
@@ -76,7 +76,7 @@ impl Events {
         self.crashed += other.crashed;
         self.cut_off += other.cut_off;
         self.committed += other.committed;
-        self.aborted += other.aborted;
+        self.withdrawn += other.withdrawn;
         self.dropped += other.dropped;
         self.handed_on += other.handed_on;
         self.slots_settled += other.slots_settled;
@@ -150,7 +150,7 @@ pub fn all_die_and_a_node(run: Run) -> Events {
     let died = run.clients.borrow()[before..].to_vec();
     for client in died {
         let report = run.alone(run.recover(client));
-        let nothing = (report.committed, report.aborted, report.dropped, report.strange);
+        let nothing = (report.committed, report.withdrawn, report.dropped, report.strange);
         assert_eq!(nothing, (0, 0, 0, 0), "settling leaves nothing half-way: {report:?}");
         run.hand_on(client, &report);
     }
@@ -322,11 +322,11 @@ impl Run {
         let report = self.recover(client).await;
         self.count(|e| {
             e.committed += report.committed;
-            e.aborted += report.aborted;
+            e.withdrawn += report.withdrawn;
             e.dropped += report.dropped;
         });
         let again = self.recover(client).await;
-        assert_eq!((again.committed, again.aborted), (0, 0), "{report:?}, then {again:?}");
+        assert_eq!((again.committed, again.withdrawn), (0, 0), "{report:?}, then {again:?}");
         self.cluster.recovered(client);
         self.hand_on(client, &report);
     }
@@ -367,7 +367,7 @@ impl Run {
             // It may have blocks of which it does not know.
             None => {
                 let report = self.alone(self.recover(store.client()));
-                assert_eq!((report.committed, report.aborted), (0, 0), "{report:?}");
+                assert_eq!((report.committed, report.withdrawn), (0, 0), "{report:?}");
                 self.hand_on(store.client(), &report);
             }
         }
@@ -389,7 +389,7 @@ impl Run {
         let before = index(&self.cluster);
         for client in self.clients.borrow().iter().copied() {
             let report = self.alone(self.recover(client));
-            let nothing = (report.committed, report.aborted, report.dropped);
+            let nothing = (report.committed, report.withdrawn, report.dropped);
             assert_eq!(nothing, (0, 0, 0), "at rest: {report:?}");
         }
         assert!(before == index(&self.cluster), "recovery at rest changed the index");

@@ -168,7 +168,7 @@ impl Deaths<'_> {
             recovered_ms: ms(recovered),
             stops,
             // A slow machine can make a pass late that nobody blocks.
-            blocked: blocked && recovery.committed + recovery.aborted > 0,
+            blocked: blocked && recovery.committed + recovery.withdrawn > 0,
             recovery: (&recovery).into(),
         };
         Ok((round, all))

@@ -144,7 +144,7 @@ impl Gate {
         self.local_epochs.publish_epoch(epoch);
     }
 
-    /// From the keeper: the master has shut the session out.
+    /// From the keeper: the master has fenced the session.
     pub fn expel(&self) {
         self.expelled.store(true, SeqCst);
         self.wakers.wake();
