@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use fusee_fabric::FabricKind;
 
+use crate::logic::Redundancy;
+
 /// Which fabric a client uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FabricChoice {
@@ -79,6 +81,8 @@ pub struct Options {
     /// How long to wait for a cluster that is still forming, and for each of its members.
     /// Default: 5 s.
     pub connect_timeout: Duration,
+    /// How what is written survives failures, by the length of the value. Default: all of it is replicated.
+    pub redundancy: Redundancy,
 }
 
 impl Default for Options {
@@ -89,6 +93,7 @@ impl Default for Options {
             cache_threshold: 0.5,
             op_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(5),
+            redundancy: Redundancy::default(),
         }
     }
 }
@@ -112,6 +117,11 @@ impl Options {
     /// Sets [`Options::op_timeout`].
     pub fn with_op_timeout(self, op_timeout: Duration) -> Options {
         Options { op_timeout, ..self }
+    }
+
+    /// Sets [`Options::redundancy`].
+    pub fn with_redundancy(self, redundancy: Redundancy) -> Options {
+        Options { redundancy, ..self }
     }
 
     /// Sets [`Options::connect_timeout`].

@@ -91,6 +91,7 @@ impl Session {
             cache_threshold: shared.options.cache_threshold,
             op_timeout: shared.options.op_timeout,
             spins: shared.kind == FabricKind::Shm,
+            redundancy: shared.options.redundancy,
         };
         let fabric = attachments.fabric().clone();
         gate.set_waker(fabric.waker());

@@ -16,8 +16,8 @@ use alloc::vec::Vec;
 use core::future::Future;
 
 use crate::error::Error;
-use crate::layout::{Address, SizeClass};
-use crate::slab::{BlockGrant, Remainder};
+use crate::layout::Address;
+use crate::slab::{BlockGrant, Remainder, SlabKind};
 use crate::stats::Damage;
 use crate::verbs::MnId;
 use crate::view::View;
@@ -58,12 +58,12 @@ pub trait Waiting {
 
 /// Where a session's blocks come from, and who else may have them.
 pub trait Blocks {
-    /// Gets a block for objects of a class (ALLOC, P §4.4), for an operation that is pinned by `view`.
+    /// Gets a block for a slab (ALLOC, P §4.4), for an operation that is pinned by `view`.
     /// [`Error::OutOfMemory`] when no memory node has one, nor anybody else, [`Error::Allocation`] when they
     /// cannot be asked. `to_delete`: it may be one of those that memory nodes keep back for DELETEs.
     fn alloc_block(
         &self,
-        class: SizeClass,
+        kind: SlabKind,
         to_delete: bool,
         view: &Arc<View>,
     ) -> impl Future<Output = Result<Granted, Error>>;
@@ -71,8 +71,8 @@ pub trait Blocks {
     /// Waits a little for what others hand on.
     fn await_others(&self) -> impl Future<Output = ()>;
 
-    /// The search for memory for a class is over, however it ended.
-    fn end_search(&self, class: SizeClass);
+    /// The search for memory for a slab is over, however it ended.
+    fn end_search(&self, kind: SlabKind);
 
     /// Whether, when a block was refused the last time, nobody did anything by which memory becomes free.
     fn is_exhausted(&self) -> bool;

@@ -29,8 +29,8 @@ use alloc::vec::Vec;
 
 use arrayvec::ArrayVec;
 
-use crate::data::{Found, ObjectAt, Reads};
-use crate::layout::{Object, Opcode, Slot};
+use crate::data::{Found, ObjectAt, Reads, Shown};
+use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::stats::Damage;
@@ -70,14 +70,14 @@ pub struct Differing {
 
 type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 
-/// Whether bytes are, whole, the object of an entry that stands in a slot of this number.
-pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &Object<'_>) -> bool {
-    let buckets = Buckets::of(object.key(), view);
+/// Whether this is the object of an entry that stands in a slot of this number.
+pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &Shown<'_>) -> bool {
+    let buckets = Buckets::of(object.key, view);
     // The log object of a DELETE is nobody's entry. No object was put anywhere by a change of its
     // redundancy yet, so a word that says so is damaged.
-    object.opcode() != Some(Opcode::Delete)
+    object.opcode != Some(Opcode::Delete)
         && !word.is_moved()
-        && word.class() == Object::class(object.key().len(), object.value().len())
+        && word.class() == object.class
         && buckets.fingerprint == word.fingerprint()
         && buckets.covers_number(slot)
 }
@@ -181,7 +181,9 @@ impl<'w, F: Fabric> Work<'w, F> {
                 };
                 let bytes = object.bytes() * object.places().len() as u64;
                 let together = self.batch.touched_bytes() + bytes;
-                if together > CHUNK_BYTES && self.batch.touched_bytes() > 0 {
+                let verbs = self.batch.verbs().len() + object.places().len() + 1;
+                let fits = together <= CHUNK_BYTES && verbs <= MAX_BATCH_VERBS;
+                if !fits && self.batch.touched_bytes() > 0 {
                     break;
                 }
                 asked.push(self.ask(slot, word, Some(object)));
@@ -217,14 +219,11 @@ impl<'w, F: Fabric> Work<'w, F> {
     }
 
     /// What the READs have shown of an entry's object; `None` if it can have none.
-    fn judge(&self, entry: &Asked<'_>) -> Result<Option<Found>, FailedVerb> {
+    fn judge(&mut self, entry: &Asked<'_>) -> Result<Option<Found>, FailedVerb> {
         let Some((_, reads)) = &entry.object else { return Ok(None) };
         let (view, slot, word) = (self.view, entry.slot, entry.word);
-        let is_whole = |bytes: &[u8]| {
-            Object::decode_of(bytes, word.leads_to())
-                .is_ok_and(|object| leads_here(view, slot, word, &object))
-        };
-        reads.judge(&self.batch, is_whole).answered().map(Some)
+        let leads = |shown: &Shown<'_>| leads_here(view, slot, word, shown);
+        reads.judge(&mut self.batch, word.leads_to(), leads).answered().map(Some)
     }
 
     fn is_marked(&self, entry: &Asked<'_>) -> Result<Option<u32>, FailedVerb> {
@@ -234,7 +233,7 @@ impl<'w, F: Fabric> Work<'w, F> {
     }
 
     /// Whether anything about an entry is not as it should be, if its slot still holds it.
-    fn is_doubtful(&self, entry: &Asked<'_>) -> Result<bool, FailedVerb> {
+    fn is_doubtful(&mut self, entry: &Asked<'_>) -> Result<bool, FailedVerb> {
         let Some(found) = self.judge(entry)? else { return Ok(true) };
         Ok(found.damaged() > 0 || self.is_marked(entry)?.is_some())
     }

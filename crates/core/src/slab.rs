@@ -1,6 +1,6 @@
 //! The client's half of two-level allocation: slabs cut from blocks (P §4.4).
 //!
-//! Per size class a session owns blocks and takes their objects. A block goes round:
+//! Per size class and profile ([`SlabKind`]) a session owns blocks and takes their objects. A block goes round:
 //!
 //! ```text
 //! granted --> in use --> aside --> sealed --> its free objects are reclaimed --> in use ...
@@ -27,6 +27,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
+use crate::data::Profile;
 use crate::layout::{Address, BlockHeader, BlockShape, Identity, SizeClass, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
@@ -34,13 +35,36 @@ use generations::Generations;
 pub(crate) use generations::Headers;
 pub use generations::WINDOW_EPOCHS;
 
+/// What a slab is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlabKind {
+    /// How its objects survive failures: its blocks are of regions for them.
+    pub profile: Profile,
+    /// The size of its objects, on each of their places.
+    pub class: SizeClass,
+}
+
+impl SlabKind {
+    /// Where pairs of these lengths go; `None` over 15 MiB.
+    #[inline]
+    pub fn of(profile: Profile, key_bytes: usize, value_bytes: usize) -> Option<SlabKind> {
+        let class = profile.class(key_bytes, value_bytes)?;
+        Some(SlabKind { profile, class })
+    }
+
+    /// The slab of the log objects of DELETEs.
+    pub fn of_logs(key_bytes: usize) -> Option<SlabKind> {
+        SlabKind::of(Profile::Replicated, key_bytes, 0)
+    }
+}
+
 /// An object to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// Where it is.
     pub address: Address,
-    /// Its size class.
-    pub class: SizeClass,
+    /// Its slab.
+    pub kind: SlabKind,
     /// The generation for its header and slot.
     pub generation: u16,
     /// The header of its block, with the block's address, until it is known to be written: goes
@@ -62,6 +86,8 @@ impl Allocation {
 pub struct BlockGrant {
     /// Its first byte, which is where its header goes.
     pub address: Address,
+    /// That of its region.
+    pub profile: Profile,
     /// The class of its objects. Another one than was asked for if nothing else was left: all of it
     /// may turn out to be free, so that it can go back to the pool.
     pub class: SizeClass,
@@ -71,6 +97,12 @@ pub struct BlockGrant {
     pub marked: Option<u64>,
     /// Whether the pool had no block any more, and this is one of those that others left.
     pub pool_is_empty: bool,
+}
+
+impl BlockGrant {
+    fn kind(&self) -> SlabKind {
+        SlabKind { profile: self.profile, class: self.class }
+    }
 }
 
 /// What is left of a block whose owner has done with it.
@@ -122,7 +154,7 @@ pub(crate) enum Verification {
 #[derive(Debug)]
 pub(crate) struct Block {
     pub address: Address,
-    pub class: SizeClass,
+    pub kind: SlabKind,
     pub shape: BlockShape,
     /// Objects to hand out, the next one first: in turn, so that all get as many lives.
     free: VecDeque<u32>,
@@ -177,7 +209,7 @@ impl Block {
     fn new(grant: &BlockGrant, shape: BlockShape, is_foreign: bool) -> Block {
         Block {
             address: grant.address,
-            class: grant.class,
+            kind: grant.kind(),
             shape,
             free: VecDeque::new(),
             returned: Vec::new(),
@@ -239,10 +271,10 @@ impl Block {
     }
 
     /// Whether a class may take it into use, if one in `least` objects has to be free.
-    pub fn suits(&self, class: SizeClass, least: u32) -> bool {
+    pub fn suits(&self, kind: SlabKind, least: u32) -> bool {
         let free = u64::from(self.free_objects()) * u64::from(least);
         let is_enough = self.lent || free >= u64::from(self.shape.objects);
-        self.class == class && self.has_room() && is_enough
+        self.kind == kind && self.has_room() && is_enough
     }
 
     /// Objects that can be handed out once what was seen is reclaimed, and what was given back has
@@ -259,11 +291,11 @@ impl Block {
 
     /// Whether its objects are to be reclaimed for a class that needs some, if one in `least` has to be
     /// free.
-    pub fn is_worth_reclaiming(&self, class: SizeClass, least: u32) -> bool {
+    pub fn is_worth_reclaiming(&self, kind: SlabKind, least: u32) -> bool {
         let free = u64::from(self.prospect()) * u64::from(least);
         let is_ours = !self.held && self.scrubbed.is_none();
         let is_usable = is_ours && self.generations.is_known();
-        self.class == class && is_usable && free >= u64::from(self.shape.objects)
+        self.kind == kind && is_usable && free >= u64::from(self.shape.objects)
     }
 
     /// Whether it can be emptied, to go back to the pool.
@@ -439,7 +471,7 @@ impl Block {
     }
 
     fn remainder(&self) -> Remainder {
-        let Block { address, class, fresh, .. } = *self;
+        let Block { address, kind: SlabKind { class, .. }, fresh, .. } = *self;
         let marked = (self.verification == Verification::Verified).then_some(self.primary_since);
         Remainder { block: address, class, first: fresh, marked }
     }
@@ -472,7 +504,7 @@ impl Block {
 
 #[derive(Debug)]
 struct Slab {
-    class: SizeClass,
+    kind: SlabKind,
     /// The block in use.
     current: Option<Block>,
     /// Whether an operation is asking for a block of this class.
@@ -497,10 +529,10 @@ impl Slabs {
         Slabs { owner, block_bytes, slabs: Vec::new(), aside: Vec::new() }
     }
 
-    fn slab(&mut self, class: SizeClass) -> &mut Slab {
-        let found = self.slabs.iter().position(|s| s.class == class);
+    fn slab(&mut self, kind: SlabKind) -> &mut Slab {
+        let found = self.slabs.iter().position(|s| s.kind == kind);
         let at = found.unwrap_or_else(|| {
-            self.slabs.push(Slab { class, current: None, asking: false, is_half_used: false });
+            self.slabs.push(Slab { kind, current: None, asking: false, is_half_used: false });
             self.slabs.len() - 1
         });
         &mut self.slabs[at]
@@ -509,22 +541,22 @@ impl Slabs {
     /// Whether the caller is the one to ask for a block of this class; the others wait for it.
     /// Without this, every operation that finds the slab empty would take a block of its own.
     /// Ends with [`Slabs::end_ask`].
-    pub fn begin_ask(&mut self, class: SizeClass) -> bool {
-        !core::mem::replace(&mut self.slab(class).asking, true)
+    pub fn begin_ask(&mut self, kind: SlabKind) -> bool {
+        !core::mem::replace(&mut self.slab(kind).asking, true)
     }
 
     /// The block has come, or will not come.
-    pub fn end_ask(&mut self, class: SizeClass) {
-        self.slab(class).asking = false;
+    pub fn end_ask(&mut self, kind: SlabKind) {
+        self.slab(kind).asking = false;
     }
 
     /// Adds a block that came for a class. Returns whether there can be such a block.
-    pub fn add_block(&mut self, class: SizeClass, grant: BlockGrant) -> bool {
+    pub fn add_block(&mut self, kind: SlabKind, grant: BlockGrant) -> bool {
         let shape = BlockShape::new(self.block_bytes, grant.class);
         let shape = shape.filter(|shape| grant.first <= shape.objects);
         let Some(shape) = shape else { return false };
         debug_assert!(self.find(grant.address).is_none(), "the block is the session's already");
-        self.aside.push(Block::new(&grant, shape, grant.class != class));
+        self.aside.push(Block::new(&grant, shape, grant.kind() != kind));
         true
     }
 
@@ -532,20 +564,20 @@ impl Slabs {
     /// `least` objects is free, if it is not in use already; `None` when there is none.
     pub fn allocate(
         &mut self,
-        class: SizeClass,
+        kind: SlabKind,
         least: u32,
         is_frozen: impl Fn(Address) -> bool,
     ) -> Option<Allocation> {
         let owner = self.owner;
-        let at = self.slabs.iter().position(|s| s.class == class);
+        let at = self.slabs.iter().position(|s| s.kind == kind);
         let at = at.unwrap_or_else(|| {
-            self.slab(class);
+            self.slab(kind);
             self.slabs.len() - 1
         });
         let slab = &mut self.slabs[at];
         if !slab.current.as_ref().is_some_and(|c| c.has_room() && !is_frozen(c.address)) {
             let usable = self.aside.iter().enumerate();
-            let usable = usable.filter(|(_, b)| b.suits(class, least) && !is_frozen(b.address));
+            let usable = usable.filter(|(_, b)| b.suits(kind, least) && !is_frozen(b.address));
             let (best, _) = usable.max_by_key(|(_, b)| b.free_objects())?;
             let mut next = self.aside.swap_remove(best);
             next.use_from_here();
@@ -571,14 +603,15 @@ impl Slabs {
             block.written = None;
             let (first, fresh) = (block.in_use_from, block.was_fresh);
             let base = block.generations.base();
+            let class = kind.class;
             (block.address, BlockHeader { class, owner, first, fresh, sealed: false, base })
         });
-        Some(Allocation { address: block.object(index), class, generation, header })
+        Some(Allocation { address: block.object(index), kind, generation, header })
     }
 
     /// Whether, since this was asked last, half of what a block had to give was used up.
-    pub(crate) fn is_half_used(&mut self, class: SizeClass) -> bool {
-        let slab = self.slabs.iter_mut().find(|slab| slab.class == class);
+    pub(crate) fn is_half_used(&mut self, kind: SlabKind) -> bool {
+        let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind);
         slab.is_some_and(|slab| core::mem::take(&mut slab.is_half_used))
     }
 
@@ -587,7 +620,7 @@ impl Slabs {
             let bytes = object.address.bytes().checked_sub(b.address.bytes());
             bytes.is_some_and(|bytes| bytes < self.block_bytes)
         };
-        let current = self.slabs.iter_mut().find(|s| s.class == object.class);
+        let current = self.slabs.iter_mut().find(|s| s.kind == object.kind);
         let current = current.and_then(|s| s.current.as_mut()).filter(|b| holds(b));
         match current {
             Some(block) => Some(block),
@@ -660,14 +693,14 @@ impl Slabs {
     /// Whether [`Slabs::allocate`] has something to give, from a block in use or not.
     pub(crate) fn has_room(
         &self,
-        class: SizeClass,
+        kind: SlabKind,
         least: u32,
         is_frozen: impl Fn(Address) -> bool,
     ) -> bool {
         let in_use = self.slabs.iter().filter_map(|s| s.current.as_ref());
-        let mut in_use = in_use.filter(|b| b.class == class && b.has_room());
+        let mut in_use = in_use.filter(|b| b.kind == kind && b.has_room());
         in_use.any(|b| !is_frozen(b.address))
-            || self.aside.iter().any(|b| b.suits(class, least) && !is_frozen(b.address))
+            || self.aside.iter().any(|b| b.suits(kind, least) && !is_frozen(b.address))
     }
 
     /// None of the free bitmaps is trusted any more; whether one was.
@@ -685,8 +718,8 @@ impl Slabs {
     }
 
     /// The block in use of a class may be offered like those that are not, until this session needs it again.
-    pub(crate) fn lend(&mut self, class: SizeClass) {
-        let slab = self.slabs.iter_mut().find(|slab| slab.class == class);
+    pub(crate) fn lend(&mut self, kind: SlabKind) {
+        let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind);
         if let Some(mut block) = slab.and_then(|slab| slab.current.take_if(|b| b.has_room())) {
             block.lent = true;
             self.aside.push(block);
@@ -714,17 +747,16 @@ impl Slabs {
     /// looked at. Apart from these, what is of no use here.
     pub(crate) fn offer(&mut self) -> (Vec<Remainder>, Vec<Remainder>) {
         let (mut spare, mut surplus) = (Vec::new(), Vec::new());
-        let short = self.slabs.iter().filter(|slab| slab.asking).map(|slab| slab.class);
-        let best = |class| {
-            let of_class = self.aside.iter().filter(|block| block.class == class);
-            of_class.max_by_key(|block| block.prospect()).map(|block| block.address)
+        let short = self.slabs.iter().filter(|slab| slab.asking).map(|slab| slab.kind);
+        let best = |kind| {
+            let of_kind = self.aside.iter().filter(|block| block.kind == kind);
+            of_kind.max_by_key(|block| block.prospect()).map(|block| block.address)
         };
-        let short: Vec<(SizeClass, Option<Address>)> = short.map(|c| (c, best(c))).collect();
+        let short: Vec<(SlabKind, Option<Address>)> = short.map(|c| (c, best(c))).collect();
         for block in &mut self.aside {
-            let is_kept = |(class, best): &(SizeClass, Option<Address>)| {
+            let is_kept = |(kind, best): &(SlabKind, Option<Address>)| {
                 let is_best = *best == Some(block.address);
-                *class == block.class
-                    && (is_best || !block.is_worth_reclaiming(*class, USED_AGAIN_AT))
+                *kind == block.kind && (is_best || !block.is_worth_reclaiming(*kind, USED_AGAIN_AT))
             };
             let rest = if short.iter().any(is_kept) { None } else { block.spare() };
             block.offered = rest.is_some();
@@ -762,8 +794,8 @@ impl Slabs {
     /// The header that says that a block which is not in use is sealed, and from where on it is new.
     pub(crate) fn sealed(&self, block: Address) -> Option<BlockHeader> {
         let block = self.aside.iter().find(|b| b.address == block)?;
-        let (Block { class, fresh, .. }, base) = (block, block.generations.base());
-        let (class, fresh) = (*class, *fresh);
+        let (Block { kind, fresh, .. }, base) = (block, block.generations.base());
+        let (class, fresh) = (kind.class, *fresh);
         let (owner, first) = (self.owner, fresh);
         Some(BlockHeader { class, owner, first, fresh, sealed: true, base })
     }

@@ -212,6 +212,13 @@ impl Verb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u32);
 
+impl Ticket {
+    /// The ticket of the verb that was posted so many later.
+    pub(crate) fn plus(self, verbs: u32) -> Ticket {
+        Ticket(self.0 + verbs)
+    }
+}
+
 /// A verb that failed, with its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{node}: {error}")]
@@ -317,6 +324,17 @@ impl Batch {
         self.touched += u64::from(verb.bytes());
         self.verbs.push(verb);
         ticket
+    }
+
+    /// Stages bytes that are made of those which were staged before: `make` gets both.
+    pub(crate) fn stage_from<T>(
+        &mut self,
+        len: u32,
+        make: impl FnOnce(&[u8], &mut [u8]) -> T,
+    ) -> (Span, T) {
+        let span = self.stage(len);
+        let (before, from_there) = self.bytes[self.base..].split_at_mut(span.start as usize);
+        (span, make(before, &mut from_there[..len as usize]))
     }
 
     /// Posts a READ of `len` bytes; the result is [`Batch::data`].

@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 pub use geometry::{
     BUCKETS_PER_GROUP, Geometry, MAX_DEPTH, TABLE_ALIGN_BYTES, TABLE_ENTRY_BYTES, ViewError,
 };
-pub(crate) use place::exchange;
 pub use place::{MAX_REPLICAS, Place};
 pub use subtable::Subtable;
 

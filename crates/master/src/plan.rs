@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use fusee_control::node::{Extent, NodeRequest, extent_align_bytes};
-use fusee_core::data::Region;
+use fusee_core::data::{Profile, Region};
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Member, Place, Subtable, View};
 
@@ -158,7 +158,8 @@ impl Plan {
                 Extent::Region { .. } => (self.geometry.region_bytes, self.geometry.block_bytes),
                 Extent::Subtable { .. } => (self.geometry.subtable_bytes(), 0),
             };
-            NodeRequest::Reserve { cluster, attempt, view: 0, extent, bytes, block_bytes }
+            let profile = Profile::Replicated;
+            NodeRequest::Reserve { cluster, attempt, view: 0, extent, bytes, block_bytes, profile }
         };
         self.extents(node).into_iter().map(request).collect()
     }

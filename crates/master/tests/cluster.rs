@@ -8,6 +8,7 @@ use fusee_control::master::{
 };
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime, ServeError};
+use fusee_core::data::Profile;
 use fusee_core::stats::Damage;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, View};
@@ -90,7 +91,12 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 fn alloc(node: &NodeClient, client: ClientId) -> Result<BlockId, NodeRefusal> {
     match node
-        .call_blocking(NodeRequest::Alloc { client, to_delete: true, frozen: vec![] })
+        .call_blocking(NodeRequest::Alloc {
+            profile: Profile::Replicated,
+            client,
+            to_delete: true,
+            frozen: vec![],
+        })
         .unwrap()
     {
         NodeReply::Allocated { block } => Ok(block),

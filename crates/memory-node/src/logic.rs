@@ -38,6 +38,7 @@ use fusee_control::node::{
     BlockId, Description, Extent, MAX_CLIENTS, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply,
     NodeRequest, Usage, extent_align_bytes,
 };
+use fusee_core::data::Profile;
 use fusee_core::layout::{HeaderWord, LAYOUT_WORD, first_extent};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, ClusterId};
@@ -213,11 +214,19 @@ impl Node {
             }
             NodeRequest::Describe => Ok(NodeReply::Description(self.description.clone())),
             NodeRequest::Format { cluster, attempt } => self.format(cluster, attempt, &mut effects),
-            NodeRequest::Reserve { cluster, attempt, view, extent, bytes, block_bytes } => self
+            NodeRequest::Reserve {
+                cluster,
+                attempt,
+                view,
+                extent,
+                bytes,
+                block_bytes,
+                profile,
+            } => self
                 .check_bound(cluster, attempt)
-                .and_then(|()| self.reserve(view, extent, bytes, block_bytes)),
-            NodeRequest::Alloc { client, to_delete, frozen } => {
-                self.alloc(client, to_delete, &frozen, &mut effects)
+                .and_then(|()| self.reserve(view, extent, (bytes, block_bytes), profile)),
+            NodeRequest::Alloc { client, profile, to_delete, frozen } => {
+                self.alloc(client, profile, to_delete, &frozen, &mut effects)
             }
             NodeRequest::SetOwner { from, unless_fenced: true, .. }
                 if self.fenced.contains(&from) =>
@@ -282,16 +291,22 @@ impl Node {
         }
     }
 
-    fn reserve(&mut self, view: u64, extent: Extent, bytes: u64, block_bytes: u64) -> Answer {
+    fn reserve(
+        &mut self,
+        view: u64,
+        extent: Extent,
+        (bytes, block_bytes): (u64, u64),
+        profile: Profile,
+    ) -> Answer {
         let offset = match (extent, self.existing(extent, bytes, block_bytes)?) {
             (_, Some(offset)) => {
-                self.reserved_for(extent, view);
+                self.reserved_for(extent, view, profile);
                 offset
             }
             (Extent::Region { region, primary }, None) => {
                 let geometry = region_geometry(bytes, block_bytes)?;
                 let offset = self.set_aside(bytes, From::Below)?;
-                self.regions.insert(region, Region::new(offset, view, geometry, primary));
+                self.regions.insert(region, Region::new(offset, view, geometry, primary, profile));
                 if primary {
                     self.primaries.push(region);
                 }
@@ -330,10 +345,16 @@ impl Node {
         if same { Ok(Some(offset)) } else { Err(bad("the extent is reserved in another shape")) }
     }
 
-    /// Notes the view for which an extent is reserved once more.
-    fn reserved_for(&mut self, extent: Extent, view: u64) {
+    /// Notes the view for which an extent is reserved once more. A region that never came may be another one
+    /// now.
+    fn reserved_for(&mut self, extent: Extent, view: u64, profile: Profile) {
         let since = match extent {
-            Extent::Region { region, .. } => self.regions.get_mut(&region).map(|r| &mut r.since),
+            Extent::Region { region, .. } => self.regions.get_mut(&region).map(|region| {
+                if region.since <= view {
+                    region.profile = profile;
+                }
+                &mut region.since
+            }),
             Extent::Subtable { subtable } => {
                 self.subtables.get_mut(&subtable).map(|subtable| &mut subtable.since)
             }
@@ -454,6 +475,7 @@ impl Node {
     fn alloc(
         &mut self,
         client: ClientId,
+        profile: Profile,
         to_delete: bool,
         frozen: &[u32],
         effects: &mut Vec<Effect>,
@@ -471,6 +493,9 @@ impl Node {
                 continue;
             }
             let region = self.regions.get_mut(&number).expect("a primary region is a region");
+            if region.profile != profile {
+                continue;
+            }
             if let Some(block) = region.take_free(to_delete) {
                 effects.push(region.set_owner(block, client));
                 let block = BlockId { region: number, block };

@@ -7,6 +7,7 @@ use fusee_control::node::{
     Bars, BlockId, BlockRequest, Description, Extent, MAX_CLIENTS, NodeRefusal, NodeReply,
     NodeRequest, extent_align_bytes,
 };
+use fusee_core::data::Profile;
 use fusee_core::layout::{HeaderWord, POOL_HEADER_BYTES, first_extent};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_memory_node::logic::{Effect, Heard, Node, Step};
@@ -35,7 +36,15 @@ fn format(cluster: ClusterId, attempt: u64) -> NodeRequest {
 }
 
 fn reserve(extent: Extent, bytes: u64, block_bytes: u64) -> NodeRequest {
-    NodeRequest::Reserve { cluster: CLUSTER, attempt: 1, view: 5, extent, bytes, block_bytes }
+    NodeRequest::Reserve {
+        profile: Profile::Replicated,
+        cluster: CLUSTER,
+        attempt: 1,
+        view: 5,
+        extent,
+        bytes,
+        block_bytes,
+    }
 }
 
 fn region(region: u32, primary: bool) -> NodeRequest {
@@ -67,6 +76,7 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     let mut seen = BTreeSet::new();
     for _ in 0..BLOCKS {
         let step = node.handle(NodeRequest::Alloc {
+            profile: Profile::Replicated,
             client: ClientId(9),
             to_delete: true,
             frozen: vec![],
@@ -77,14 +87,22 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
         assert_eq!(step.effects, [Effect::WriteTable { offset, value: 9 }]);
         assert!(seen.insert(block));
     }
-    let full =
-        node.handle(NodeRequest::Alloc { client: ClientId(9), to_delete: true, frozen: vec![] });
+    let full = node.handle(NodeRequest::Alloc {
+        profile: Profile::Replicated,
+        client: ClientId(9),
+        to_delete: true,
+        frozen: vec![],
+    });
     assert_eq!(refusal(full), NodeRefusal::NoFreeBlock);
     let freed = BlockId { region: 3, block: 7 };
     let (from, to) = (ClientId(9), ClientId::NOBODY);
     node.handle(NodeRequest::SetOwner { block: freed, from, to, unless_fenced: false });
-    let again =
-        node.handle(NodeRequest::Alloc { client: ClientId(8), to_delete: true, frozen: vec![] });
+    let again = node.handle(NodeRequest::Alloc {
+        profile: Profile::Replicated,
+        client: ClientId(8),
+        to_delete: true,
+        frozen: vec![],
+    });
     assert_eq!(again.reply, NodeReply::Allocated { block: freed });
 }
 
@@ -93,8 +111,12 @@ fn the_last_blocks_are_kept_back_for_deletes() {
     let mut node = node(POOL);
     node.handle(region(3, true));
     let mut alloc = |to_delete| {
-        let step =
-            node.handle(NodeRequest::Alloc { client: ClientId(9), to_delete, frozen: vec![] });
+        let step = node.handle(NodeRequest::Alloc {
+            profile: Profile::Replicated,
+            client: ClientId(9),
+            to_delete,
+            frozen: vec![],
+        });
         matches!(step.reply, NodeReply::Allocated { .. })
     };
     let given = (0..BLOCKS).filter(|_| alloc(false)).count() as u32;
@@ -110,7 +132,12 @@ fn allocation_takes_turns_among_primary_regions() {
         node.handle(region(number, true));
     }
     let mut turn = || match node
-        .handle(NodeRequest::Alloc { client: ClientId(1), to_delete: true, frozen: vec![] })
+        .handle(NodeRequest::Alloc {
+            profile: Profile::Replicated,
+            client: ClientId(1),
+            to_delete: true,
+            frozen: vec![],
+        })
         .reply
     {
         NodeReply::Allocated { block } => block.region,
@@ -141,7 +168,12 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
         (0..7).map(|number| offset_of(&node.handle(region(number, number == 2)))).collect();
     let subtable = |subtable| reserve(Extent::Subtable { subtable }, 4096, 0);
     let above: Vec<u64> = (0..3).map(|n| offset_of(&node.handle(subtable(n)))).collect();
-    node.handle(NodeRequest::Alloc { client: ClientId(1), to_delete: true, frozen: vec![] });
+    node.handle(NodeRequest::Alloc {
+        profile: Profile::Replicated,
+        client: ClientId(1),
+        to_delete: true,
+        frozen: vec![],
+    });
     for number in [2, 4, 3] {
         let extent = Extent::Region { region: number, primary: false };
         let step = node.handle(release(extent, 6));
@@ -152,7 +184,12 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
             Step { effects: vec![], reply: NodeReply::Done }
         );
     }
-    let alloc = NodeRequest::Alloc { client: ClientId(1), to_delete: true, frozen: vec![] };
+    let alloc = NodeRequest::Alloc {
+        profile: Profile::Replicated,
+        client: ClientId(1),
+        to_delete: true,
+        frozen: vec![],
+    };
     assert_eq!(refusal(node.handle(alloc)), NodeRefusal::NoFreeBlock, "it leads nothing any more");
     node.handle(release(Extent::Subtable { subtable: 1 }, 6));
     assert_eq!(offset_of(&node.handle(subtable(7))), above[1], "the room of one that left");
@@ -168,6 +205,7 @@ fn late_orders_about_an_extent_that_came_back_change_nothing() {
     let mut node = node(POOL);
     let extent = Extent::Region { region: 3, primary: false };
     let since = |view| NodeRequest::Reserve {
+        profile: Profile::Replicated,
         cluster: CLUSTER,
         attempt: 1,
         view,
@@ -211,7 +249,12 @@ fn numbers_that_make_no_sense_are_refused() {
         reserve(region, REGION + 1, BLOCK),
         reserve(region, u64::MAX, 1 << 63),
         reserve(subtable, 0, 0),
-        NodeRequest::Alloc { client: ClientId::NOBODY, to_delete: true, frozen: vec![] },
+        NodeRequest::Alloc {
+            profile: Profile::Replicated,
+            client: ClientId::NOBODY,
+            to_delete: true,
+            frozen: vec![],
+        },
         NodeRequest::Fence { clients: vec![ClientId::NOBODY] },
         NodeRequest::Fence { clients: vec![ClientId(1); MAX_CLIENTS + 1] },
         NodeRequest::BlocksOf { clients: vec![ClientId::NOBODY] },
@@ -234,8 +277,14 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
     let mut node = node(POOL);
     node.handle(region(0, true));
     let (dead, heir) = (ClientId(1), ClientId(2));
-    let NodeReply::Allocated { block } =
-        node.handle(NodeRequest::Alloc { client: dead, to_delete: true, frozen: vec![] }).reply
+    let NodeReply::Allocated { block } = node
+        .handle(NodeRequest::Alloc {
+            profile: Profile::Replicated,
+            client: dead,
+            to_delete: true,
+            frozen: vec![],
+        })
+        .reply
     else {
         panic!("a fresh region has free blocks");
     };
@@ -246,7 +295,12 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
     }
     let fenced = NodeRefusal::Fenced { client: dead };
     assert_eq!(
-        refusal(node.handle(NodeRequest::Alloc { client: dead, to_delete: true, frozen: vec![] })),
+        refusal(node.handle(NodeRequest::Alloc {
+            profile: Profile::Replicated,
+            client: dead,
+            to_delete: true,
+            frozen: vec![]
+        })),
         fenced
     );
     let free = BlockId { region: 0, block: 14 };
@@ -269,6 +323,7 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
     let taken = NodeRefusal::OtherCluster { cluster: CLUSTER };
     let is_bad = |refusal| matches!(refusal, NodeRefusal::BadRequest { .. });
     let reserve = |cluster, attempt, primary| NodeRequest::Reserve {
+        profile: Profile::Replicated,
         cluster,
         attempt,
         view: 0,
@@ -288,6 +343,7 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
     assert!(is_bad(refusal(node.handle(format(CLUSTER, 1)))));
     assert!(is_bad(refusal(node.handle(reserve(CLUSTER, 1, true)))), "a late request");
     assert!(is_bad(refusal(node.handle(NodeRequest::Reserve {
+        profile: Profile::Replicated,
         cluster: CLUSTER,
         attempt: 3,
         view: 0,
@@ -296,6 +352,7 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
         block_bytes: 0,
     }))));
     let full = refusal(node.handle(NodeRequest::Alloc {
+        profile: Profile::Replicated,
         client: ClientId(1),
         to_delete: true,
         frozen: vec![],
@@ -303,7 +360,12 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
     assert_eq!(full, NodeRefusal::NoFreeBlock);
 
     node.handle(reserve(CLUSTER, 2, true));
-    node.handle(NodeRequest::Alloc { client: ClientId(1), to_delete: true, frozen: vec![] });
+    node.handle(NodeRequest::Alloc {
+        profile: Profile::Replicated,
+        client: ClientId(1),
+        to_delete: true,
+        frozen: vec![],
+    });
     assert!(is_bad(refusal(node.handle(format(CLUSTER, 3)))), "a client owns a block");
 }
 
@@ -481,7 +543,7 @@ fn request() -> impl Strategy<Value = NodeRequest> {
         }),
         1 => (0u32..4).prop_map(|region| release(Extent::Region { region, primary: true }, 6)),
         1 => (0u32..3).prop_map(|subtable| release(Extent::Subtable { subtable }, 6)),
-        12 => client().prop_map(|client| NodeRequest::Alloc { client, to_delete: true, frozen: vec![] }),
+        12 => client().prop_map(|client| NodeRequest::Alloc { profile: Profile::Replicated, client, to_delete: true, frozen: vec![] }),
         12 => (block, client(), client(), any::<bool>())
             .prop_map(|(block, from, to, unless_fenced)| {
                 NodeRequest::SetOwner { block, from, to, unless_fenced }
@@ -593,7 +655,12 @@ fn a_member_tells_foreigners_no_more_than_who_it_is() {
     let requests = [
         format(CLUSTER, 9),
         region(1, true),
-        NodeRequest::Alloc { client, to_delete: true, frozen: vec![] },
+        NodeRequest::Alloc {
+            profile: Profile::Replicated,
+            client,
+            to_delete: true,
+            frozen: vec![],
+        },
         NodeRequest::SetOwner { block, from: ClientId::NOBODY, to: client, unless_fenced: false },
         NodeRequest::TakeBack { block, from: client, to: ClientId::NOBODY },
         NodeRequest::BlocksOf { clients: vec![client] },

@@ -4,18 +4,21 @@
 //! the master plans and reserves, sessions open with the view that comes out of it.
 
 use std::cell::{Cell, Ref, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_client::ConnectError;
-use fusee_client::logic::{Gate, Keeper, LogicOptions, Opened, SessionHost, SessionLogic, Timing};
+use fusee_client::logic::{
+    Gate, Keeper, LogicOptions, Opened, Redundancy, SessionHost, SessionLogic, Timing,
+};
 use fusee_control::master::{MasterReply, MasterRequest, Note, Orphan};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
 use fusee_core::change::Stage;
+use fusee_core::data::Profile;
 use fusee_core::layout::first_extent;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, Place, View};
@@ -95,6 +98,7 @@ impl Default for ClusterOptions {
                 cache_threshold: 0.5,
                 op_timeout: Duration::from_secs(5),
                 spins: false,
+                redundancy: Redundancy::default(),
             },
             lease_ms: None,
             grace_ms: 1,
@@ -692,20 +696,24 @@ impl Cluster {
         let MasterReply::Opened { client, view, .. } = ask(MasterRequest::Open) else {
             panic!("the master does not open a session");
         };
+        let profiles: BTreeSet<Profile> = view.regions.iter().map(|r| r.profile()).collect();
         let view = view.number;
         let mut orphans = BTreeMap::new();
-        while let MasterReply::Orphan { orphan: Some(orphan), .. } =
-            ask(MasterRequest::TakeOrphan {
-                client,
-                turn: 0,
-                adopted: vec![],
-                class: None,
-                full: true,
-                view,
-            })
-        {
-            let before = orphans.insert(orphan.block, orphan);
-            assert_eq!(before, None, "{orphan:?} is there twice");
+        for profile in profiles {
+            while let MasterReply::Orphan { orphan: Some(orphan), .. } =
+                ask(MasterRequest::TakeOrphan {
+                    client,
+                    turn: 0,
+                    adopted: vec![],
+                    class: None,
+                    profile,
+                    full: true,
+                    view,
+                })
+            {
+                let before = orphans.insert(orphan.block, orphan);
+                assert_eq!(before, None, "{orphan:?} is there twice");
+            }
         }
         orphans
     }

@@ -199,7 +199,7 @@ impl Run {
         let keys = Workload::keys(&cluster.view(), shape.colliding_keys, shape.other_keys);
         Run {
             sim: sim.clone(),
-            workload: Workload::new(keys),
+            workload: Workload::new(keys, shape.fillers),
             births: Cell::new(shape.processes),
             cluster,
             shape,

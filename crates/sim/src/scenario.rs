@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use fusee_client::logic::LogicOptions;
+use fusee_client::logic::{LogicOptions, Redundancy};
+use fusee_core::code::Coding;
 use fusee_core::stats::OpKind;
 use fusee_core::view::Geometry;
 
@@ -132,13 +133,16 @@ pub enum Scenario {
     /// Clients and memory nodes are cut off from the master together, while others go on without them; or
     /// the master is gone, and primaries with it.
     Cuts,
+    /// Values are erasure-coded or replicated, as they come, while memory nodes are lost, join and are drained, and
+    /// clients and the master crash.
+    Redundancy,
     /// All of it.
     Storm,
 }
 
 impl Scenario {
     /// All of them, in the order in which seeds take turns.
-    pub const ALL: [Scenario; 11] = [
+    pub const ALL: [Scenario; 12] = [
         Scenario::Mixed,
         Scenario::Inserts,
         Scenario::Unsteady,
@@ -149,6 +153,7 @@ impl Scenario {
         Scenario::Elastic,
         Scenario::Damage,
         Scenario::Cuts,
+        Scenario::Redundancy,
         Scenario::Storm,
     ];
 
@@ -165,6 +170,7 @@ impl Scenario {
             Scenario::Elastic => "elastic",
             Scenario::Damage => "damage",
             Scenario::Cuts => "cuts",
+            Scenario::Redundancy => "redundancy",
             Scenario::Storm => "storm",
         }
     }
@@ -191,6 +197,9 @@ impl Scenario {
             }
             Scenario::Cuts => {
                 "clients and memory nodes cut off from the master together, or master and primary gone"
+            }
+            Scenario::Redundancy => {
+                "erasure-coded beside replicated values, under losses, moves and crashes of all kinds"
             }
             Scenario::Storm => "every fault there is",
         }
@@ -222,6 +231,9 @@ impl Scenario {
             }
             Scenario::Damage => &[Delay, Tear, ClientCrash, RecoveryCrash, Join, Drain, Damage],
             Scenario::Cuts => &[Delay, Tear, CommonPartition, Silence, MasterRestart],
+            Scenario::Redundancy => {
+                &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash, Join, Drain]
+            }
             Scenario::Storm => &[
                 Delay,
                 Tear,
@@ -248,6 +260,7 @@ impl Scenario {
         match self {
             Scenario::Mixed | Scenario::Inserts | Scenario::Crashes | Scenario::Growth => &[],
             Scenario::Losses | Scenario::Reuse => &[LateVerb],
+            Scenario::Redundancy => &[LateVerb, Stop, LostCompletion],
             Scenario::Elastic | Scenario::Cuts => &[ForeignMaster],
             Scenario::Unsteady => &[LateVerb, ForeignMaster],
             // Of what is damaged another replica is left.
@@ -286,6 +299,8 @@ pub(crate) struct Shape {
     pub fault_every_ns: u64,
     /// One of so many control messages is lost; 0: none.
     pub lost_messages_one_in: usize,
+    /// Lengths of values, but for their names.
+    pub fillers: [usize; 4],
 }
 
 fn mix(weights: [usize; 6]) -> Mix {
@@ -339,6 +354,7 @@ impl Shape {
                 rng.pick(&[8, 60, 400])
             }),
             spins: false,
+            redundancy: Redundancy::default(),
         };
         let cluster = ClusterOptions {
             memory_nodes: memory_nodes.into(),
@@ -376,6 +392,7 @@ impl Shape {
             fault_every_ns: if scenario == Scenario::Storm { 8 } else { 1 }
                 * rng.pick(&[300_000, 1_000_000, 4_000_000]),
             lost_messages_one_in: if has(Fault::LostMessage) { 20 } else { 0 },
+            fillers: [0, 10, 60, 300],
         };
         match scenario {
             Scenario::Growth => shape.with_many_keys(rng),
@@ -383,6 +400,7 @@ impl Shape {
             Scenario::Elastic => shape.with_small_regions(),
             Scenario::Damage if rng.one_in(2) => shape.with_many_keys(rng),
             Scenario::Cuts => shape.with_short_leases(rng),
+            Scenario::Redundancy => shape.with_codes(rng),
             _ => shape,
         }
     }
@@ -451,6 +469,30 @@ impl Shape {
             operations: 4 * self.operations,
             session_operations: 100_000,
             fault_every_ns: 4_000_000,
+            ..self
+        }
+    }
+
+    /// Long values are erasure-coded.
+    fn with_codes(self, rng: &Rng) -> Shape {
+        let (k, m) = rng.pick(&[(2, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 2)]);
+        let coding = Coding::new(k, m).expect("there is such a code");
+        let session = LogicOptions {
+            redundancy: Redundancy { coded: Some((coding, 0)) },
+            ..self.cluster.session
+        };
+        let spares = rng.below(2) as u16;
+        let memory_nodes = self.cluster.memory_nodes.max(coding.chunks() as u16 + spares);
+        let geometry = Geometry {
+            // Blocks for some objects each, regions for some blocks.
+            block_bytes: 1 << 13,
+            max_value_bytes: 2048,
+            ..self.cluster.geometry
+        };
+        Shape {
+            cluster: ClusterOptions { session, geometry, memory_nodes, ..self.cluster },
+            fillers: [10, 300, 1100, 1900],
+            fault_every_ns: 8 * self.fault_every_ns,
             ..self
         }
     }

@@ -23,6 +23,8 @@ use fusee_linearizability::{Answer, Call, Findings, History, Operation, Record, 
 /// Keys, and what was done to them.
 pub struct Workload {
     keys: Vec<Vec<u8>>,
+    /// How long values are, but for their names.
+    fillers: [usize; 4],
     /// `None`: an operation that certainly had no effect.
     history: RefCell<Vec<Option<Record>>>,
     time: Cell<u64>,
@@ -45,11 +47,12 @@ pub enum CallOutcome {
 }
 
 impl Workload {
-    /// A workload on `keys`.
-    pub fn new(keys: Vec<Vec<u8>>) -> Workload {
+    /// A workload on `keys`, with values of these lengths, but for their names.
+    pub fn new(keys: Vec<Vec<u8>>, fillers: [usize; 4]) -> Workload {
         Workload {
             history: RefCell::default(),
             keys,
+            fillers,
             time: Cell::new(0),
             values: Cell::new(0),
             invoked: Cell::new(0),
@@ -90,7 +93,7 @@ impl Workload {
     ) -> CallOutcome {
         let value = self.values.get() + 1;
         self.values.set(value);
-        let (name, bytes) = (self.keys[key].clone(), encode(rng, value));
+        let (name, bytes) = (self.keys[key].clone(), self.encode(rng, value));
         let (client, fabric) = (session.clone(), session.store().fabric());
         let begin = |call| self.invoke(session, key, call);
         let (entry, result) = match kind {
@@ -117,6 +120,14 @@ impl Workload {
             OpKind::Reclaim => unreachable!("sessions do it by themselves"),
         };
         self.answered(entry, result.map(|()| Answer::Done))
+    }
+
+    /// The bytes of a value: its name, and a filler of random length.
+    fn encode(&self, rng: &Rng, value: Value) -> Vec<u8> {
+        let filler = rng.pick(&self.fillers);
+        let mut bytes = value.to_le_bytes().to_vec();
+        bytes.resize(bytes.len() + filler, value as u8);
+        bytes
     }
 
     async fn search_many(&self, rng: &Rng, session: &SimSession) -> CallOutcome {
@@ -189,14 +200,6 @@ impl Workload {
         self.history.borrow().iter().flatten().for_each(|record| history.push(*record));
         history.check()
     }
-}
-
-/// The bytes of a value: its name, and a filler of random length.
-fn encode(rng: &Rng, value: Value) -> Vec<u8> {
-    let filler = rng.pick(&[0, 10, 60, 300]);
-    let mut bytes = value.to_le_bytes().to_vec();
-    bytes.resize(bytes.len() + filler, value as u8);
-    bytes
 }
 
 fn decode(value: Option<&[u8]>) -> Answer {

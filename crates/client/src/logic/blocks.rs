@@ -37,10 +37,10 @@ use fusee_control::node::{
     BlockId, BlockRequest, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply, NodeRequest,
 };
 use fusee_control::rpc::RpcError;
+use fusee_core::data::Profile;
 use fusee_core::error::Error;
 use fusee_core::layout::{Address, SizeClass};
-use fusee_core::slab::BlockGrant;
-use fusee_core::slab::Remainder;
+use fusee_core::slab::{BlockGrant, Remainder, SlabKind};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
@@ -96,7 +96,7 @@ pub(super) struct BlockSource<E> {
     /// Whether the pool had no block the last time, but for DELETEs, or a DELETE got what others had left.
     lends: Cell<bool>,
     /// By class, the call for memory that the request waits for ([`MasterReply::Called`]).
-    calls: RefCell<BTreeMap<SizeClass, u64>>,
+    calls: RefCell<BTreeMap<SlabKind, u64>>,
     /// Whether there were requests whose answer nobody heard: there may be blocks that the tables say
     /// are this session's, and of which it does not know.
     missed: Cell<bool>,
@@ -176,22 +176,22 @@ impl<E: Environment> BlockSource<E> {
     /// be free. `to_delete`: one that is kept back for DELETEs will do, and the pool does not grow for it.
     pub async fn grant(
         &self,
-        class: SizeClass,
+        kind: SlabKind,
         to_delete: bool,
         view: &View,
     ) -> Result<BlockGrant, Error> {
         self.asking.set(self.asking.get() + 1);
         self.asked.set(self.asked.get() + 1);
         let asking = Asking(self, false);
-        let granted = self.grant_of(class, to_delete, view).await;
+        let granted = self.grant_of(kind, to_delete, view).await;
         asking.answered();
         granted
     }
 
     /// The session looks for memory for a class no longer. Who is short again later has others called upon
     /// again. Not with every block: it may be of no use, and the call goes on.
-    pub fn end_search(&self, class: SizeClass) {
-        self.calls.borrow_mut().remove(&class);
+    pub fn end_search(&self, kind: SlabKind) {
+        self.calls.borrow_mut().remove(&kind);
     }
 
     /// Whether the last request for a block was refused since nobody has anything that may become free.
@@ -201,32 +201,32 @@ impl<E: Environment> BlockSource<E> {
 
     async fn grant_of(
         &self,
-        class: SizeClass,
+        kind: SlabKind,
         to_delete: bool,
         view: &View,
     ) -> Result<BlockGrant, Error> {
         // What others left is used again before the pool is, but not all of it for one object.
         let full = self.full_in_a_row.get() < FULL_IN_A_ROW;
-        if let Some(left) = self.go_on_with(Some(class), full, view).await {
+        if let Some(left) = self.go_on_with(Some(kind.class), kind.profile, full, view).await {
             self.full_in_a_row.set(self.full_in_a_row.get() + 1);
             self.lends.set(self.lends.get() || to_delete);
             return Ok(left);
         }
         self.full_in_a_row.set(0);
-        let mut allocated = self.allocate(false, view).await;
+        let mut allocated = self.allocate(kind.profile, false, view).await;
         if matches!(allocated, Ok(_) | Err(Error::OutOfMemory)) {
             self.lends.set(allocated.is_err());
         }
         if to_delete && allocated == Err(Error::OutOfMemory) {
-            allocated = self.allocate(true, view).await;
+            allocated = self.allocate(kind.profile, true, view).await;
         }
         match allocated {
-            Ok(block) => Ok(self.fresh(block, class, view)),
+            Ok(block) => Ok(self.fresh(block, kind, view)),
             Err(Error::OutOfMemory) if to_delete => {
-                self.find_missed(class, view).await.ok_or(Error::OutOfMemory)
+                self.find_missed(kind, view).await.ok_or(Error::OutOfMemory)
             }
             Err(Error::OutOfMemory) => {
-                let granted = self.grant_without_pool(class, view).await?;
+                let granted = self.grant_without_pool(kind, view).await?;
                 Ok(BlockGrant { pool_is_empty: true, ..granted })
             }
             Err(error) => Err(error),
@@ -235,20 +235,20 @@ impl<E: Environment> BlockSource<E> {
 
     /// No member has a free block. Any block that may turn out to be free, or another region. Where
     /// that was refused the last time, what others have handed on since comes first.
-    async fn grant_without_pool(&self, class: SizeClass, view: &View) -> Result<BlockGrant, Error> {
-        if let Some(found) = self.find_missed(class, view).await {
+    async fn grant_without_pool(&self, kind: SlabKind, view: &View) -> Result<BlockGrant, Error> {
+        if let Some(found) = self.find_missed(kind, view).await {
             return Ok(found);
         }
         if self.refused.get()
-            && let Some(left) = self.go_on_with(None, true, view).await
+            && let Some(left) = self.go_on_with(None, kind.profile, true, view).await
         {
             return Ok(left);
         }
-        let asked = self.ask_for_more(class, view).await;
+        let asked = self.ask_for_more(kind, view).await;
         self.refused.set(asked == Err(Error::OutOfMemory));
         match asked {
             Err(Error::OutOfMemory) => {
-                if let Some(left) = self.go_on_with(None, true, view).await {
+                if let Some(left) = self.go_on_with(None, kind.profile, true, view).await {
                     return Ok(left);
                 }
                 // An orphaned block that it was not told of, or did not get, or a block that it has not found:
@@ -260,8 +260,8 @@ impl<E: Environment> BlockSource<E> {
                     return Err(Error::OutOfMemory);
                 }
                 // One that came back after this session had looked, and before the others were asked.
-                let block = self.allocate(false, view).await?;
-                Ok(self.fresh(block, class, view))
+                let block = self.allocate(kind.profile, false, view).await?;
+                Ok(self.fresh(block, kind, view))
             }
             Err(error) => Err(error),
             Ok(never) => match never {},
@@ -269,11 +269,13 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// A block from the pool is the session's.
-    fn fresh(&self, block: BlockId, class: SizeClass, view: &View) -> BlockGrant {
+    fn fresh(&self, block: BlockId, kind: SlabKind, view: &View) -> BlockGrant {
         self.holds(block);
         let address = view.geometry.block_address(block.region, block.block);
-        let marked = view.regions.get(block.region as usize).map(|region| region.primary_since());
-        BlockGrant { address, class, first: 0, marked, pool_is_empty: false }
+        let region = view.regions.get(block.region as usize);
+        let marked = region.map(|region| region.primary_since());
+        let (class, profile) = (kind.class, region.map_or(kind.profile, |r| r.profile()));
+        BlockGrant { address, profile, class, first: 0, marked, pool_is_empty: false }
     }
 
     fn holds(&self, block: BlockId) {
@@ -284,7 +286,7 @@ impl<E: Environment> BlockSource<E> {
 
     /// A block that is this session's by the tables, and of which it did not hear, if an answer was
     /// missed.
-    async fn find_missed(&self, class: SizeClass, view: &View) -> Option<BlockGrant> {
+    async fn find_missed(&self, kind: SlabKind, view: &View) -> Option<BlockGrant> {
         // Another request may be about to get what is found here.
         if !self.missed.get() || self.asking.get() > 1 {
             return None;
@@ -335,7 +337,7 @@ impl<E: Environment> BlockSource<E> {
         }
         Some(match before {
             Some(gift) => self.left(&gift, view),
-            None => self.fresh(block, class, view),
+            None => self.fresh(block, kind, view),
         })
     }
 
@@ -371,8 +373,9 @@ impl<E: Environment> BlockSource<E> {
         let mut found = Vec::new();
         // Of which class it is to be nobody knows yet; its next owner may find that it is empty.
         let class = SizeClass::from_code(1).expect("the smallest class");
+        let kind = SlabKind { profile: Profile::Replicated, class };
         while let Some(BlockGrant { address: block, class, first, marked, .. }) =
-            self.find_missed(class, view).await
+            self.find_missed(kind, view).await
         {
             found.push(Remainder { block, class, first, marked });
         }
@@ -401,14 +404,19 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// ALLOC at one memory node after the other, until a block is recorded on all its replicas.
-    async fn allocate(&self, to_delete: bool, view: &View) -> Result<BlockId, Error> {
+    async fn allocate(
+        &self,
+        profile: Profile,
+        to_delete: bool,
+        view: &View,
+    ) -> Result<BlockId, Error> {
         let members = &view.members;
         let first = self.turn.get();
         self.turn.set(first.wrapping_add(1));
         let mut last_failure = None;
         for i in 0..members.len() {
             let member = &members[first.wrapping_add(i) % members.len()];
-            match self.ask(member.node, self.alloc_request(to_delete, view)).await {
+            match self.ask(member.node, self.alloc_request(profile, to_delete, view)).await {
                 Ok(NodeReply::Allocated { block })
                     if self.unconfirmed.borrow().contains(&block) =>
                 {
@@ -446,47 +454,48 @@ impl<E: Environment> BlockSource<E> {
 
     /// No member has a free block: the master is to add regions, which a newer view will show. If
     /// there is no room for any, that is the end.
-    async fn ask_for_more(&self, class: SizeClass, view: &View) -> Result<Infallible, Error> {
-        let call = self.calls.borrow().get(&class).copied().unwrap_or(0);
+    async fn ask_for_more(&self, kind: SlabKind, view: &View) -> Result<Infallible, Error> {
+        let call = self.calls.borrow().get(&kind).copied().unwrap_or(0);
         let client = self.client;
-        let request = MasterRequest::MoreRoom { client, view: view.number, call };
+        let (view, profile) = (view.number, kind.profile);
+        let request = MasterRequest::MoreRoom { client, view, profile, call };
         self.exhausted.set(false);
         match self.env.ask_master(request, MASTER_DEADLINE.min(self.node_deadline)).await {
             Ok(reply @ (MasterReply::Refused { .. } | MasterReply::Exhausted)) => {
                 tracing::debug!(?reply, "no region is added");
                 self.exhausted.set(reply == MasterReply::Exhausted);
-                self.calls.borrow_mut().remove(&class);
+                self.calls.borrow_mut().remove(&kind);
                 self.without_master.set(0);
                 Err(Error::OutOfMemory)
             }
             Ok(MasterReply::Called { call }) => {
-                self.calls.borrow_mut().insert(class, call);
+                self.calls.borrow_mut().insert(kind, call);
                 Err(Error::Allocation { reason: "others may hand on memory".into() })
             }
             Ok(_) => {
-                self.calls.borrow_mut().remove(&class);
+                self.calls.borrow_mut().remove(&kind);
                 // Whoever waits for it looks for a newer view meanwhile.
                 self.env.sleep(REGION_PATIENCE).await;
                 Err(Error::Allocation { reason: "a new region has not come yet".into() })
             }
             Err(error) => {
                 // Another one knows nothing of its calls.
-                self.calls.borrow_mut().remove(&class);
+                self.calls.borrow_mut().remove(&kind);
                 Err(Error::Allocation { reason: format!("the master: {error}") })
             }
         }
     }
 
     /// Whether the last request for a block of a class ended with a call that is not over.
-    pub fn awaits_call(&self, class: SizeClass) -> bool {
-        self.calls.borrow().contains_key(&class)
+    pub fn awaits_call(&self, kind: SlabKind) -> bool {
+        self.calls.borrow().contains_key(&kind)
     }
 
-    fn alloc_request(&self, to_delete: bool, view: &View) -> BlockRequest {
+    fn alloc_request(&self, profile: Profile, to_delete: bool, view: &View) -> BlockRequest {
         let change = view.change.as_ref();
         let regions = change.into_iter().flat_map(|change| &change.regions);
         let frozen = regions.map(|r| r.region).take(MAX_FROZEN_REGIONS).collect();
-        BlockRequest::Alloc { to_delete, frozen }
+        BlockRequest::Alloc { profile, to_delete, frozen }
     }
 
     /// Frees a block, as far as its nodes can be reached. The primary last: it hands the block out

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
+use fusee_core::code::Coding;
+use fusee_core::data::Profile;
 use fusee_core::race::Key;
 use fusee_core::stats::Stats;
 use fusee_core::store::{Hint, SearchKey};
@@ -34,6 +36,26 @@ pub struct LogicOptions {
     pub op_timeout: Duration,
     /// Whether a phase is so short that it pays to spin before yielding.
     pub spins: bool,
+    /// How what it writes survives failures.
+    pub redundancy: Redundancy,
+}
+
+/// How what a session writes survives failures, by the length of the value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Redundancy {
+    /// Values of at least so many bytes are erasure-coded, if their keys are short enough for it.
+    pub coded: Option<(Coding, usize)>,
+}
+
+impl Redundancy {
+    fn of(&self, key: &[u8], value: &[u8]) -> Profile {
+        let coded = self.coded.filter(|(_, from)| value.len() >= *from);
+        let profile = coded.map_or(Profile::Replicated, |(coding, _)| Profile::Coded(coding));
+        match profile.check(key.len(), value.len()) {
+            Ok(()) => profile,
+            Err(_) => Profile::Replicated,
+        }
+    }
 }
 
 /// What an answer to [`MasterRequest::Open`] means.
@@ -95,6 +117,7 @@ impl Leaving {
 pub struct SessionLogic<F, E> {
     store: Store<F, SessionHost<E>>,
     cache: RefCell<IndexCache>,
+    redundancy: Redundancy,
 }
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
@@ -111,7 +134,11 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let blocks = BlockSource::new(client, env.clone(), timeout, view.members.len());
         let host = SessionHost::new(env, gate, blocks, options.spins, timeout);
         let cache = IndexCache::new(options.cache_entries, options.cache_threshold);
-        SessionLogic { store: Store::new(fabric, host, client, view), cache: RefCell::new(cache) }
+        SessionLogic {
+            store: Store::new(fabric, host, client, view),
+            cache: RefCell::new(cache),
+            redundancy: options.redundancy,
+        }
     }
 
     /// The session's name in the cluster.
@@ -219,7 +246,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     /// Adds a key; [`Error::AlreadyExists`] if it exists.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let key = Key::new(key);
-        let written = self.store.insert(key, value).await?;
+        let written = self.store.insert_as(key, value, self.redundancy.of(&key, value)).await?;
         self.cache.borrow_mut().written(&key, None, written);
         Ok(())
     }
@@ -228,7 +255,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let key = Key::new(key);
         let hint = self.hint(&key);
-        let result = self.store.update(key, value, hint).await;
+        let result = self.store.update_as(key, value, self.redundancy.of(&key, value), hint).await;
         self.forget_if_absent(&key, &result);
         self.cache.borrow_mut().written(&key, hint, result?);
         Ok(())
@@ -238,7 +265,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let key = Key::new(key);
         let hint = self.hint(&key);
-        let written = self.store.upsert(key, value, hint).await?;
+        let written =
+            self.store.upsert_as(key, value, self.redundancy.of(&key, value), hint).await?;
         self.cache.borrow_mut().written(&key, hint, written);
         Ok(())
     }

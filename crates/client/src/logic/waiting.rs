@@ -14,8 +14,8 @@ use std::time::Duration;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::{Error, Outcome};
 use fusee_core::host::{Blocks, Epochs, GiveUp, Granted, Pinned, Reports, Views, Waiting};
-use fusee_core::layout::{Address, SizeClass};
-use fusee_core::slab::Remainder;
+use fusee_core::layout::Address;
+use fusee_core::slab::{Remainder, SlabKind};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
@@ -136,7 +136,7 @@ impl<E: Environment> Waiting for SessionHost<E> {
 impl<E: Environment> Blocks for SessionHost<E> {
     async fn alloc_block(
         &self,
-        class: SizeClass,
+        kind: SlabKind,
         to_delete: bool,
         view: &Arc<View>,
     ) -> Result<Granted, Error> {
@@ -144,9 +144,9 @@ impl<E: Environment> Blocks for SessionHost<E> {
         let tries = self.op_timeout.as_millis() / (4 * BLOCK_RETRY.as_millis());
         let granting = Box::pin(async {
             for _ in 0..tries {
-                match self.blocks.grant(class, to_delete, view).await.map(Granted::Block) {
+                match self.blocks.grant(kind, to_delete, view).await.map(Granted::Block) {
                     // That takes a while, and others wait for who is pinned.
-                    Err(Error::Allocation { .. }) if self.blocks.awaits_call(class) => {
+                    Err(Error::Allocation { .. }) if self.blocks.awaits_call(kind) => {
                         return Ok(Granted::Called);
                     }
                     // A node that has blocks may be missing: wait for the view without it.
@@ -154,7 +154,7 @@ impl<E: Environment> Blocks for SessionHost<E> {
                     other => return other,
                 }
             }
-            self.blocks.grant(class, to_delete, view).await.map(Granted::Block)
+            self.blocks.grant(kind, to_delete, view).await.map(Granted::Block)
         });
         let give_up_timer = async {
             let is_newer = self.outwait(view.number).await;
@@ -184,8 +184,8 @@ impl<E: Environment> Blocks for SessionHost<E> {
         self.env.sleep(patience).await;
     }
 
-    fn end_search(&self, class: SizeClass) {
-        self.blocks.end_search(class);
+    fn end_search(&self, kind: SlabKind) {
+        self.blocks.end_search(kind);
     }
 
     fn is_exhausted(&self) -> bool {

@@ -20,7 +20,7 @@ use super::HELLO_TIMEOUT;
 
 const MAGIC: &[u8; 5] = b"FUSEE";
 /// 3: memory nodes say what they have heard, and whom they bar.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 const HELLO_BYTES: usize = 8;
 
 /// Who answers at a port.

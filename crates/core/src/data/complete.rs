@@ -11,7 +11,7 @@
 use alloc::vec::Vec;
 
 use super::{ObjectAt, Reads};
-use crate::layout::{Object, Slot};
+use crate::layout::Slot;
 use crate::stats::Cost;
 use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS};
 use crate::view::MAX_REPLICAS;
@@ -28,7 +28,7 @@ pub(crate) async fn complete<'v, F: Fabric>(
 ) -> Result<u64, FailedVerb> {
     let mut written = 0;
     let mut batch = Batch::new();
-    let mut objects = objects.peekable();
+    let mut objects = objects.filter(|(_, object)| object.may_be_incomplete()).peekable();
     while objects.peek().is_some() {
         batch.clear();
         let mut reads: Vec<(Slot, Reads)> = Vec::new();
@@ -46,8 +46,7 @@ pub(crate) async fn complete<'v, F: Fabric>(
         cost.add_batch(&batch);
         let mut incomplete = Vec::new();
         for (word, reads) in reads {
-            let is_whole = |bytes: &[u8]| Object::decode_of(bytes, word.leads_to()).is_ok();
-            let found = reads.judge(&batch, is_whole).answered()?;
+            let found = reads.judge(&mut batch, word.leads_to(), |_| true).answered()?;
             // If it is whole nowhere, no correct client has left the word.
             if found.whole.is_some() && found.damaged() > 0 {
                 incomplete.push(found);

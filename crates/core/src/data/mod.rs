@@ -7,19 +7,21 @@
 //! |---|---|
 //! | Where does an object lie? | [`View::object`], [`View::object_of`]: an [`ObjectAt`] |
 //! | What is written? | `ObjectAt::write` |
-//! | What is read first, and what if a node is silent? | `ObjectAt::read_at` |
+//! | Where does something show its key, also if a node is silent? | `ObjectAt::read_at` |
+//! | What is read for its value, and what does that show? | `ObjectAt::fetch`, `Fetch::of_key` |
 //! | What is read to be sure, and is the object whole? | `ObjectAt::read_all`, `Reads::judge` |
 //! | What must agree? | `ObjectAt::read_starts`, `Reads::key` |
 //! | How is a damaged part written anew? | `Found::mend` |
 //! | May a write be speculative? | `ObjectAt::lies_beside` |
+//! | May its word stand somewhere before it is complete? | `ObjectAt::may_be_incomplete` |
 //! | How is an incomplete object completed? | `complete` |
 //! | How does a region get another place? | `copy_to` |
 //! | Where are header and free bitmap of a block? | [`View::block`]: a [`BlockAt`] |
 //! | Who hands out blocks, and since when? | [`Region::primary`], [`Region::primary_since`] |
 //! | How many nodes may be lost? | [`Region::survives`] |
 //!
-//! The answers that a scheme gives lie in a file of its own (`replicated.rs`); `by_scheme` has the one
-//! `match`. Block tables and block headers stand on each place of a region whatever its scheme; a free
+//! The answers that a scheme gives lie in a file of its own (`replicated.rs`, `coded.rs`); `by_scheme` has the
+//! one `match`. Block tables and block headers stand on each place of a region whatever its scheme; a free
 //! bitmap counts on the primary only.
 //!
 //! [`View::object`]: crate::view::View::object
@@ -27,8 +29,10 @@
 //! [`View::block`]: crate::view::View::block
 
 mod block;
+mod coded;
 mod complete;
 mod copy;
+mod found;
 mod replicated;
 
 use alloc::vec::Vec;
@@ -38,30 +42,142 @@ use serde::{Deserialize, Serialize};
 
 pub use block::BlockAt;
 pub(crate) use block::clear_bitmaps;
+pub use coded::Columns;
 pub(crate) use complete::complete;
 pub(crate) use copy::{Copied, copy_bytes};
-pub(crate) use replicated::{Found, Reads, ShownKey};
+use found::Parts;
+pub(crate) use found::{Fetch, Fetched, Found, Reads, Shown, ShownKey};
 
-use crate::layout::Address;
-use crate::verbs::{Batch, Fabric, FailedVerb, MnId, Span};
-use crate::view::{Geometry, MAX_REPLICAS, Place, Subtable, exchange};
+use crate::code::{Coding, MAX_CHUNKS};
+use crate::layout::{Address, Identity, Object, Pair, SizeClass, Slot, UNIT_BYTES};
+use crate::verbs::{Batch, Fabric, FailedVerb, MnId};
+use crate::view::{Geometry, MAX_REPLICAS, Place, Subtable, ViewError};
+
+/// The most places that a region has.
+pub(crate) const MAX_PLACES: usize = MAX_CHUNKS;
+const _: () = assert!(MAX_REPLICAS <= MAX_PLACES);
 
 /// Something for each place of a region, without touching the heap.
-pub(crate) type PerPlace<T> = ArrayVec<T, MAX_REPLICAS>;
+pub(crate) type PerPlace<T> = ArrayVec<T, MAX_PLACES>;
+
+/// What a writer asks for: how a pair is to survive failures.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[non_exhaustive]
+pub enum Profile {
+    /// Every byte stands on as many memory nodes as the cluster's regions have replicas.
+    #[default]
+    Replicated,
+    /// Erasure-coded.
+    Coded(Coding),
+}
+
+/// Coded pairs have payloads of at least so many bytes: below, the headers of their chunks weigh more than the copies that
+/// they save.
+pub const MIN_PAYLOAD_BYTES: usize = 256;
+/// The key stands in every chunk: it has at most one of so many parts of the payload's length.
+pub const MAX_KEY_PART: usize = 8;
+
+/// Why a pair cannot survive failures in the way that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProfileError {
+    /// Each chunk needs its own memory node.
+    #[error(
+        "{coding} takes {} memory nodes, one for each chunk, and the cluster has {members}; start more, or \
+         take another profile",
+        coding.chunks()
+    )]
+    TooFewNodes {
+        /// The erasure code.
+        coding: Coding,
+        /// The memory nodes that there are.
+        members: usize,
+    },
+    /// Chunks would be mostly headers.
+    #[error(
+        "the value has {bytes} bytes, {coding} is for values of at least {least}; take another profile for \
+         it"
+    )]
+    ValueTooSmall {
+        /// The erasure code.
+        coding: Coding,
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        least: usize,
+    },
+    /// The key stands in every chunk.
+    #[error(
+        "the key has {bytes} bytes, at most {most} with a value of this length by {coding}: it stands in \
+         every chunk; take another profile for it"
+    )]
+    KeyTooLong {
+        /// The erasure code.
+        coding: Coding,
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        most: usize,
+    },
+}
+
+impl Profile {
+    /// Whether pairs of these lengths may have it.
+    #[inline]
+    pub fn check(self, key_bytes: usize, value_bytes: usize) -> Result<(), ProfileError> {
+        match self {
+            Profile::Replicated => Ok(()),
+            Profile::Coded(coding) => check_coded(coding, key_bytes, value_bytes),
+        }
+    }
+
+    /// On how many places a pair of it stands, in a cluster whose regions have so many replicas.
+    pub fn places(self, replicas: usize) -> usize {
+        match self {
+            Profile::Replicated => replicas,
+            Profile::Coded(coding) => coding.chunks(),
+        }
+    }
+
+    /// The size class of what stands of a pair of these lengths on each place; `None` over 15 MiB.
+    pub fn class(self, key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
+        match self {
+            Profile::Replicated => Object::class(key_bytes, value_bytes),
+            Profile::Coded(coding) => coding.class(key_bytes, value_bytes),
+        }
+    }
+}
+
+#[cold]
+fn check_coded(coding: Coding, key_bytes: usize, value_bytes: usize) -> Result<(), ProfileError> {
+    let least = (coding.k() - 1) * MIN_PAYLOAD_BYTES + 1;
+    let most = coding.payload_bytes(value_bytes) / MAX_KEY_PART;
+    if value_bytes < least {
+        return Err(ProfileError::ValueTooSmall { coding, bytes: value_bytes, least });
+    }
+    if key_bytes > most {
+        return Err(ProfileError::KeyTooLong { coding, bytes: key_bytes, most });
+    }
+    Ok(())
+}
 
 /// How the objects of a region survive failures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Scheme {
     /// Every byte stands on each of the region's places.
     Replicated,
+    /// Each of the region's places has one chunk of every object.
+    Coded(Columns),
 }
 
 /// What the scheme of a region has for a question.
 macro_rules! by_scheme {
     ($region:expr, $question:ident($($argument:expr),*)) => {
-        match $region.scheme {
+        match &$region.scheme {
             Scheme::Replicated => replicated::$question($($argument),*),
+            Scheme::Coded(columns) => coded::$question(columns, $($argument),*),
         }
     };
 }
@@ -83,6 +199,29 @@ impl Region {
     /// the view of this number. A view has at least one place of each region.
     pub fn replicated(places: Vec<Place>, primary_since: u64) -> Region {
         Region { scheme: Scheme::Replicated, places, primary_since }
+    }
+
+    /// A region for objects of this profile, with all its places; as [`Region::replicated`].
+    pub fn new(profile: Profile, places: Vec<Place>, primary_since: u64) -> Region {
+        let scheme = match profile {
+            Profile::Replicated => Scheme::Replicated,
+            Profile::Coded(coding) => Scheme::Coded(Columns::all(coding)),
+        };
+        Region { scheme, places, primary_since }
+    }
+
+    /// For which objects it is.
+    #[inline]
+    pub fn profile(&self) -> Profile {
+        match &self.scheme {
+            Scheme::Replicated => Profile::Replicated,
+            Scheme::Coded(columns) => Profile::Coded(columns.coding()),
+        }
+    }
+
+    /// Checks what it says of its places, other than where they are.
+    pub(crate) fn check(&self) -> Result<(), ViewError> {
+        by_scheme!(self, check(self))
     }
 
     /// Where it starts on each of its memory nodes, the primary first: extents to be placed, moved and
@@ -133,6 +272,9 @@ impl Region {
         if self.places.first().is_some_and(&is_lost) {
             self.primary_since = view;
         }
+        for at in (0..self.places.len()).rev().filter(|at| is_lost(&self.places[*at])) {
+            self.scheme.remove(at);
+        }
         self.places.retain(|place| !is_lost(place));
     }
 
@@ -148,7 +290,21 @@ impl Region {
         if self.places.first() == leaving.as_ref() || renewed {
             self.primary_since = view;
         }
-        exchange(&mut self.places, joining, leaving);
+        let leaves = self.position(leaving);
+        let chunk = self.scheme.next_chunk(leaves);
+        if let Some(at) = leaves {
+            self.places.remove(at);
+            self.scheme.remove(at);
+        }
+        if let Some(joining) = joining {
+            let at = leaves.unwrap_or(self.places.len());
+            self.places.insert(at, joining);
+            self.scheme.insert(at, chunk);
+        }
+    }
+
+    fn position(&self, leaving: Option<Place>) -> Option<usize> {
+        leaving.and_then(|leaving| self.places.iter().position(|place| *place == leaving))
     }
 
     /// Its object of `bytes` bytes at an offset, which has this address.
@@ -163,16 +319,49 @@ impl Region {
         BlockAt::new(self, offset)
     }
 
-    /// Fills a place that is to be the region's, from those that it has. Nobody writes objects there
-    /// meanwhile.
+    /// Fills a place that is to be the region's, in place of the one that is leaving, if one is, from those that it has.
+    /// Nobody writes objects there meanwhile.
     pub(crate) async fn copy_to<F: Fabric>(
         &self,
         fabric: &F,
         geometry: &Geometry,
-        joining: Place,
+        (joining, leaving): (Place, Option<Place>),
         copied: &mut Copied,
     ) -> Result<(), FailedVerb> {
-        by_scheme!(self, copy_to(self, fabric, geometry, joining, copied)).await
+        match &self.scheme {
+            Scheme::Replicated => {
+                replicated::copy_to(self, fabric, geometry, joining, copied).await
+            }
+            Scheme::Coded(columns) => {
+                let to = (joining, self.scheme.next_chunk(self.position(leaving)));
+                coded::copy_to(columns, self, fabric, geometry, to, copied).await
+            }
+        }
+    }
+}
+
+impl Scheme {
+    /// The number of the chunk that a new place gets, which takes that place, if one; 0 if there are no chunks.
+    /// Whoever fills it goes by the same view as whoever makes it one of the region's.
+    fn next_chunk(&self, leaves: Option<usize>) -> u8 {
+        match self {
+            Scheme::Replicated => 0,
+            Scheme::Coded(columns) => columns.next_chunk(leaves),
+        }
+    }
+
+    /// A place goes.
+    fn remove(&mut self, at: usize) {
+        if let Scheme::Coded(columns) = self {
+            columns.remove(at);
+        }
+    }
+
+    /// A place comes, with the chunk of this number.
+    fn insert(&mut self, at: usize, chunk: u8) {
+        if let Scheme::Coded(columns) = self {
+            columns.insert(at, chunk);
+        }
     }
 }
 
@@ -192,6 +381,14 @@ impl<'v> ObjectAt<'v> {
         self.bytes
     }
 
+    /// Which chunk of it each place has, if it has chunks.
+    pub fn columns(self) -> Option<&'v Columns> {
+        match &self.region.scheme {
+            Scheme::Replicated => None,
+            Scheme::Coded(columns) => Some(columns),
+        }
+    }
+
     /// Where something of it lies, the region's primary first.
     #[inline]
     pub fn places(self) -> impl ExactSizeIterator<Item = Place> + 'v {
@@ -200,16 +397,49 @@ impl<'v> ObjectAt<'v> {
 
     /// Posts the WRITEs of a new object.
     #[inline]
-    pub(crate) fn write(self, batch: &mut Batch, object: Span) {
-        by_scheme!(self.region, write(self, batch, object))
+    pub(crate) fn write(self, batch: &mut Batch, pair: &Pair<'_>) {
+        by_scheme!(self.region, write(self, batch, pair))
     }
 
-    /// Where the object is read first: on the node `near`, if it has it, so that what is read from a
-    /// slot there comes in the same message, and before it. Else objects of different addresses are
-    /// read from different nodes; from one that is not silent, if there is any.
+    /// Where the object's key is read first, and all of it if it is there: on the node `near`, if it has it, so that
+    /// what is read from a slot there comes in the same message, and before it. Else objects of different addresses
+    /// are read from different nodes; from one that is not silent, if there is any.
     #[inline]
     pub(crate) fn read_at(self, near: MnId, is_silent: impl Fn(MnId) -> bool) -> Place {
-        by_scheme!(self.region, read_at(self, near, is_silent))
+        let mut places = self.places();
+        let any = (self.address.bytes() / UNIT_BYTES) as u32 % places.len() as u32;
+        let mut chosen = None;
+        for i in 0.. {
+            let Some(place) = places.next() else { break };
+            if place.node == near {
+                return place;
+            }
+            if i == any {
+                chosen = Some(place);
+            }
+        }
+        let chosen = chosen.expect("a region has at least one place");
+        if is_silent(chosen.node) {
+            return self.places().find(|place| !is_silent(place.node)).unwrap_or(chosen);
+        }
+        chosen
+    }
+
+    /// Posts the READs that its value takes, from nodes that are not silent, as far as there are such. Where one place has
+    /// all of it that is read at `first` ([`ObjectAt::read_at`]).
+    pub(crate) fn fetch(
+        self,
+        batch: &mut Batch,
+        first: Place,
+        is_silent: impl Fn(MnId) -> bool,
+    ) -> Fetch {
+        by_scheme!(self.region, fetch(self, batch, first, is_silent))
+    }
+
+    /// How many READs [`ObjectAt::fetch`] posts, each of [`ObjectAt::bytes`].
+    #[inline]
+    pub(crate) fn fetch_verbs(self) -> usize {
+        by_scheme!(self.region, fetch_verbs())
     }
 
     /// Posts READs of all that there is of it.
@@ -226,5 +456,55 @@ impl<'v> ObjectAt<'v> {
     /// may a word that refers to it be put there in the phase that writes it.
     pub(crate) fn lies_beside(self, subtable: &Subtable) -> bool {
         by_scheme!(self.region, lies_beside(self, subtable))
+    }
+
+    /// Whether a word that refers to it may stand in a slot before all of its places have it.
+    pub(crate) fn may_be_incomplete(self) -> bool {
+        by_scheme!(self.region, may_be_incomplete())
+    }
+}
+
+impl Fetch {
+    /// Whether the object of this word is the key's.
+    #[inline]
+    pub(crate) fn of_key(
+        self,
+        batch: &mut Batch,
+        word: Slot,
+        key: &[u8],
+    ) -> Result<Fetched, FailedVerb> {
+        match self.chunks {
+            None => replicated::fetched(batch, self.first, word, key),
+            Some(chunks) => coded::fetched(batch, self.first, chunks, word, key),
+        }
+    }
+}
+
+impl Reads {
+    /// Says what is whole of the object of this identity, of which this holds, and what is not.
+    pub(crate) fn judge(
+        &self,
+        batch: &mut Batch,
+        identity: Identity,
+        holds: impl Fn(&Shown<'_>) -> bool,
+    ) -> Found {
+        match self.coding {
+            None => replicated::judge(self, batch, identity, holds),
+            Some(coding) => coded::judge(self, coding, batch, identity, holds),
+        }
+    }
+}
+
+impl Found {
+    /// Posts WRITEs of what belongs there to where it is not what it should be; nothing if there is not
+    /// enough to make it of. Returns how many bytes.
+    pub(crate) fn mend(&self, batch: &mut Batch) -> u64 {
+        let Some(whole) = &self.whole else { return 0 };
+        match &whole.of {
+            Parts::Replica(whole) => replicated::mend(batch, *whole, &self.damaged),
+            Parts::Chunks(coding, identity, chunks) => {
+                coded::mend(batch, *coding, *identity, chunks, &self.damaged)
+            }
+        }
     }
 }

@@ -5,11 +5,12 @@
 
 mod copy;
 
+use super::found::{Fetch, Fetched, Found, Parts, Read, Reads, Shown, Whole};
 use super::{ObjectAt, PerPlace, Region};
-use crate::layout::{HEADER_BYTES, Object, Slot, UNIT_BYTES};
+use crate::layout::{HEADER_BYTES, Identity, Object, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
-use crate::view::{MAX_REPLICAS, Place, Subtable};
+use crate::view::{MAX_REPLICAS, Place, Subtable, ViewError};
 
 pub(super) use copy::copy_to;
 
@@ -18,41 +19,49 @@ pub(super) fn survives(region: &Region, is_lost: impl Fn(MnId) -> bool) -> bool 
     region.places.iter().any(|place| !is_lost(place.node))
 }
 
+/// See [`Region::check`].
+pub(super) fn check(region: &Region) -> Result<(), ViewError> {
+    match region.places.len() {
+        1..=MAX_REPLICAS => Ok(()),
+        _ => Err(ViewError { what: "there must be 1..=5 replicas" }),
+    }
+}
+
 /// See [`ObjectAt::write`].
 #[inline]
-pub(super) fn write(at: ObjectAt<'_>, batch: &mut Batch, object: Span) {
+pub(super) fn write(at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>) {
+    let object = batch.stage(at.bytes as u32);
+    pair.encode(batch.bytes_mut(object));
     let replicas = if removed(Mutant::ObjectOnOneReplica) { 1 } else { MAX_REPLICAS };
     for place in at.places().take(replicas) {
         batch.write(place.node, place.offset, object);
     }
 }
 
-/// See [`ObjectAt::read_at`].
+/// See [`ObjectAt::fetch`].
 #[inline]
-pub(super) fn read_at(at: ObjectAt<'_>, near: MnId, is_silent: impl Fn(MnId) -> bool) -> Place {
-    let mut places = at.places();
-    let any = (at.address.bytes() / UNIT_BYTES) as u32 % places.len() as u32;
-    let mut chosen = None;
-    for i in 0.. {
-        let Some(place) = places.next() else { break };
-        if place.node == near {
-            return place;
-        }
-        if i == any {
-            chosen = Some(place);
-        }
-    }
-    let chosen = chosen.expect("a region has at least one place");
-    if is_silent(chosen.node) {
-        return at.places().find(|place| !is_silent(place.node)).unwrap_or(chosen);
-    }
-    chosen
+pub(super) fn fetch(
+    at: ObjectAt<'_>,
+    batch: &mut Batch,
+    first: Place,
+    _is_silent: impl Fn(MnId) -> bool,
+) -> Fetch {
+    Fetch::whole(batch.read(first.node, first.offset, at.bytes as u32))
+}
+
+/// See [`ObjectAt::fetch_verbs`].
+#[inline]
+pub(super) fn fetch_verbs() -> usize {
+    1
 }
 
 /// See [`ObjectAt::read_starts`].
 pub(super) fn read_starts(at: ObjectAt<'_>, batch: &mut Batch, bytes: u64) -> Reads {
-    let read = |place: Place| (place, batch.read(place.node, place.offset, bytes as u32));
-    Reads { replicas: at.places().map(read).collect() }
+    let read = |place: Place| {
+        let ticket = batch.read(place.node, place.offset, bytes as u32);
+        Read { place, chunk: 0, ticket }
+    };
+    Reads { coding: None, places: at.places().map(read).collect() }
 }
 
 /// See [`ObjectAt::lies_beside`].
@@ -68,96 +77,65 @@ pub(super) fn lies_beside(at: ObjectAt<'_>, subtable: &Subtable) -> bool {
     beside == subtable.backups().len()
 }
 
-/// What READs show of an object's key.
-pub(crate) enum ShownKey<'b> {
-    /// It is this one, if the READs were of the word's object.
-    Key(&'b [u8]),
-    /// So many bytes have to be read to see it.
-    Longer(u64),
-    /// They do not agree, or none of them is what the word says.
-    Nothing,
+/// See [`ObjectAt::may_be_incomplete`]: a speculative write's.
+pub(super) fn may_be_incomplete() -> bool {
+    true
 }
 
-/// READs of an object, or of its start, from all of its replicas.
-#[derive(Debug)]
-pub(crate) struct Reads {
-    replicas: PerPlace<(Place, Ticket)>,
+/// See [`Fetch::of_key`].
+#[inline]
+pub(super) fn fetched(
+    batch: &Batch,
+    read: Ticket,
+    word: Slot,
+    key: &[u8],
+) -> Result<Fetched, FailedVerb> {
+    let span = batch.data_span(read)?;
+    Ok(match Object::decode_of(batch.bytes(span), word.leads_to()) {
+        Ok(object) if object.key() == key || removed(Mutant::KeysNotCompared) => {
+            let from = object.value_offset() as u32;
+            Fetched::Value(span.part(from, object.value().len() as u32))
+        }
+        Ok(_) => Fetched::OtherKey,
+        Err(_) => Fetched::Stale,
+    })
 }
 
-impl Reads {
-    /// The key of the object of a word: of any replica that is good if all of the object was read; else
-    /// the one that all starts show.
-    pub fn key<'b>(
-        &self,
-        batch: &'b Batch,
-        word: Slot,
-        is_all: bool,
-    ) -> Result<ShownKey<'b>, FailedVerb> {
-        let mut shown = PerPlace::<&[u8]>::new();
-        for (_, ticket) in &self.replicas {
-            shown.push(batch.data(*ticket)?);
-        }
-        let trusts_one = removed(Mutant::SplitTrustsOneReplica);
-        if trusts_one {
-            shown.truncate(1);
-        }
-        if is_all && !trusts_one {
-            let mut good = shown.iter().map(|r| Object::decode_of(r, word.leads_to()));
-            let object = good.find_map(Result::ok);
-            return Ok(object.map_or(ShownKey::Nothing, |object| ShownKey::Key(object.key())));
-        }
-        let mut starts = shown.iter().map(|r| Object::prefix_key(r, word.leads_to()).ok());
-        let Some(Some(start)) = starts.next() else { return Ok(ShownKey::Nothing) };
-        Ok(match start {
-            _ if starts.any(|other| other != Some(start)) => ShownKey::Nothing,
-            Ok(key) => ShownKey::Key(key),
-            Err(key_bytes) => ShownKey::Longer(HEADER_BYTES + key_bytes),
-        })
-    }
-
-    /// Says what is whole of the object, and what is not.
-    pub fn judge(&self, batch: &Batch, is_whole: impl Fn(&[u8]) -> bool) -> Found {
-        let mut found = Found { whole: None, damaged: PerPlace::new(), silent: None };
-        for (place, ticket) in &self.replicas {
-            match batch.data_span(*ticket) {
-                Ok(span) if is_whole(batch.bytes(span)) => found.whole = found.whole.or(Some(span)),
-                Ok(_) => found.damaged.push(*place),
-                Err(failure) => found.silent = Some(failure),
+/// See [`Reads::judge`].
+pub(super) fn judge(
+    reads: &Reads,
+    batch: &Batch,
+    identity: Identity,
+    holds: impl Fn(&Shown<'_>) -> bool,
+) -> Found {
+    let mut found = Found { whole: None, damaged: PerPlace::new(), silent: None };
+    for read in &reads.places {
+        let span = match batch.data_span(read.ticket) {
+            Ok(span) => span,
+            Err(failure) => {
+                found.silent = Some(failure);
+                continue;
             }
+        };
+        let object = Object::decode_of(batch.bytes(span), identity).ok();
+        match object.filter(|object| holds(&Shown::of_replica(object))) {
+            Some(object) if found.whole.is_none() => {
+                let (key_bytes, at) = (object.key().len(), object.value_offset());
+                let value = span.part(at as u32, object.value().len() as u32);
+                let key = span.part(HEADER_BYTES as u32, key_bytes as u32);
+                found.whole = Some(Whole { key, value, of: Parts::Replica(span) });
+            }
+            Some(_) => {}
+            None => found.damaged.push(*read),
         }
-        found
     }
+    found
 }
 
-/// What READs have shown of an object.
-#[derive(Debug)]
-pub(crate) struct Found {
-    /// The whole object.
-    pub whole: Option<Span>,
-    /// Where it is not what it should be.
-    damaged: PerPlace<Place>,
-    /// Somebody who did not answer.
-    pub silent: Option<FailedVerb>,
-}
-
-impl Found {
-    /// The same, if all have answered.
-    pub fn answered(self) -> Result<Found, FailedVerb> {
-        self.silent.map_or(Ok(self), Err)
+/// See [`Found::mend`].
+pub(super) fn mend(batch: &mut Batch, whole: Span, damaged: &[Read]) -> u64 {
+    for Read { place, .. } in damaged {
+        batch.write(place.node, place.offset, whole);
     }
-
-    /// On how many places it is not what it should be.
-    pub fn damaged(&self) -> usize {
-        self.damaged.len()
-    }
-
-    /// Posts WRITEs of the whole object to where it is not what it should be; nothing if it is whole
-    /// nowhere. Returns how many bytes.
-    pub fn mend(&self, batch: &mut Batch) -> u64 {
-        let Some(whole) = self.whole else { return 0 };
-        for place in &self.damaged {
-            batch.write(place.node, place.offset, whole);
-        }
-        self.damaged.len() as u64 * u64::from(whole.len)
-    }
+    damaged.len() as u64 * u64::from(whole.len)
 }

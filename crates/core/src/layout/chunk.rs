@@ -140,7 +140,24 @@ impl<'a> Chunk<'a> {
         coding: Coding,
         number: usize,
     ) -> Result<Chunk<'a>, ObjectError> {
-        let object = Object::decode_of(bytes, identity)?;
+        Chunk::of_object(Object::decode_of(bytes, identity)?, bytes, coding, number)
+    }
+
+    /// As [`Chunk::decode_of`], of any identity.
+    pub fn decode(
+        bytes: &'a [u8],
+        coding: Coding,
+        number: usize,
+    ) -> Result<Chunk<'a>, ObjectError> {
+        Chunk::of_object(Object::decode(bytes)?, bytes, coding, number)
+    }
+
+    fn of_object(
+        object: Object<'a>,
+        bytes: &'a [u8],
+        coding: Coding,
+        number: usize,
+    ) -> Result<Chunk<'a>, ObjectError> {
         let chunk = Chunk::of(object, bytes.len())
             .filter(|c| (c.part.coding, c.number) == (coding, number));
         chunk.ok_or(ObjectError::OtherChunk)
@@ -157,6 +174,16 @@ impl<'a> Chunk<'a> {
     /// The pair's key.
     pub fn key(&self) -> &'a [u8] {
         self.object.key()
+    }
+
+    /// The identity of its pair.
+    pub fn identity(&self) -> Identity {
+        self.object.identity()
+    }
+
+    /// What the write did.
+    pub fn opcode(&self) -> Opcode {
+        self.opcode
     }
 
     /// Which chunk it is.
@@ -199,6 +226,15 @@ impl<'a> Stripe<'a> {
     fn first(&self) -> Option<&Chunk<'a>> {
         let agree = |one: &Chunk<'a>| self.chunks.iter().filter(|other| one.agrees(other)).count();
         self.chunks.iter().find(|chunk| agree(chunk) >= chunk.part.coding.k())
+    }
+
+    /// The numbers of the chunks that [`Stripe::restore`] goes by; none as long as too few agree.
+    pub fn agreeing(&self) -> impl Iterator<Item = usize> + '_ {
+        let agree = self
+            .first()
+            .into_iter()
+            .flat_map(|first| self.chunks.iter().filter(move |chunk| first.agrees(chunk)));
+        agree.map(|chunk| chunk.number)
     }
 
     /// How many bytes [`Stripe::restore`] needs; `None` as long as too few chunks agree.

@@ -24,26 +24,25 @@
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use arrayvec::ArrayVec;
-
 use super::{BlockContent, BlockReport, Candidate, Recovery, RecoveryError};
+use crate::data::{MAX_PLACES, PerPlace};
 use crate::layout::{
     Address, BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, SizeClass, Slot,
 };
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::verbs::{Fabric, Span, Ticket};
-use crate::view::{MAX_REPLICAS, View};
+use crate::view::View;
 
 /// Headers that are read in one phase.
 const HEADERS: usize = 64;
-const _: () = assert!(HEADERS * MAX_REPLICAS <= crate::verbs::MAX_BATCH_VERBS);
+const _: () = assert!(HEADERS * MAX_PLACES <= crate::verbs::MAX_BATCH_VERBS);
 
 /// Bytes of one READ of the walk; one object where that is more.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// The same bytes of each replica of a block.
-type Replicas = ArrayVec<Span, MAX_REPLICAS>;
+type Places = PerPlace<Span>;
 
 /// A block with a header.
 pub(super) struct Log {
@@ -88,7 +87,7 @@ impl<F: Fabric> Recovery<'_, F> {
     ) -> Result<(), RecoveryError> {
         let block = replicas[0].0;
         let mut written = false;
-        let mut headers = ArrayVec::<BlockHeader, MAX_REPLICAS>::new();
+        let mut headers = PerPlace::<BlockHeader>::new();
         for (_, ticket) in replicas {
             let bytes = self.batch.data(*ticket)?;
             let bytes: &[u8; BLOCK_HEADER_BYTES as usize] =
@@ -139,7 +138,7 @@ impl<F: Fabric> Recovery<'_, F> {
                 let object_bytes = shape.object_bytes as u32;
                 let part = |span: &Span| span.part(i * object_bytes, object_bytes);
                 let address = Address::new(block.bytes() + shape.offset(from + i));
-                let spans: Replicas = replicas.iter().map(part).collect();
+                let spans: Places = replicas.iter().map(part).collect();
                 if self.look_at(address, class, &spans, header.owner == self.dead) {
                     last_begun = from + i + 1;
                 }
@@ -169,7 +168,7 @@ impl<F: Fabric> Recovery<'_, F> {
         is_own: bool,
     ) -> bool {
         let mut was_begun = false;
-        let mut found = ArrayVec::<Candidate, MAX_REPLICAS>::new();
+        let mut found = PerPlace::<Candidate>::new();
         let first = self.batch.bytes(replicas[0]);
         let is_everywhere = replicas[1..].iter().all(|span| self.batch.bytes(*span) == first);
         let different = if is_everywhere { &replicas[..1] } else { replicas };
@@ -205,16 +204,16 @@ impl<F: Fabric> Recovery<'_, F> {
     }
 
     /// One phase: bytes of a block, from all of its replicas.
-    async fn read_all(&mut self, at: Address, bytes: u32) -> Result<Replicas, RecoveryError> {
+    async fn read_all(&mut self, at: Address, bytes: u32) -> Result<Places, RecoveryError> {
         let view = self.view;
         let places = view.object(at, u64::from(bytes)).expect("inside of a block").places();
-        let walked = if removed(Mutant::RecoveryWalksOneReplica) { 1 } else { MAX_REPLICAS };
+        let walked = if removed(Mutant::RecoveryWalksOneReplica) { 1 } else { MAX_PLACES };
         self.batch.clear();
         let reads =
             places.take(walked).map(|place| self.batch.read(place.node, place.offset, bytes));
-        let tickets: ArrayVec<Ticket, MAX_REPLICAS> = reads.collect();
+        let tickets: PerPlace<Ticket> = reads.collect();
         self.phase().await;
-        let mut spans = Replicas::new();
+        let mut spans = Places::new();
         for ticket in tickets {
             spans.push(self.batch.data_span(ticket)?);
         }

@@ -31,7 +31,7 @@ pub mod split;
 
 pub use outcome::{RepairError, Transformed};
 
-use crate::change::{RegionChange, Split, Stage, SubtableChange};
+use crate::change::{Split, Stage, SubtableChange};
 use crate::data::{Copied, clear_bitmaps, copy_bytes};
 use crate::verbs::Fabric;
 use crate::view::View;
@@ -57,13 +57,14 @@ pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed
             copy_bytes(fabric, from, *joining, bytes, &mut copied).await?;
         }
     }
-    for RegionChange { region, joining, renewed, .. } in &change.regions {
-        let region = &view.regions[*region as usize];
-        if *renewed {
+    for change in &change.regions {
+        let region = &view.regions[change.region as usize];
+        if change.renewed {
             clear_bitmaps(fabric, &view.geometry, region, &mut result.cost).await?;
         }
-        if let Some(joining) = joining {
-            region.copy_to(fabric, &view.geometry, *joining, &mut copied).await?;
+        if let Some(joining) = change.joining {
+            let exchange = (joining, change.leaving);
+            region.copy_to(fabric, &view.geometry, exchange, &mut copied).await?;
         }
     }
     result.add(&copied);

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 use super::outcome::{RepairError, Transformed};
-use crate::data::{ObjectAt, complete};
+use crate::data::{ObjectAt, Shown, complete};
 use crate::layout::{Object, Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::scrub::leads_here;
@@ -147,7 +147,7 @@ impl<F: Fabric> Repair<'_, F> {
         let mut confirmed: BTreeMap<u64, Vec<(Slot, Vec<u8>)>> = BTreeMap::new();
         for (slot, word) in entries {
             let (view, slot_number) = (self.view, slot as u32);
-            let leads = |object: &Object<'_>| leads_here(view, slot_number, word, object);
+            let leads = |shown: &Shown<'_>| leads_here(view, slot_number, word, shown);
             let key = match view.object_of(word) {
                 Some(object) => self.key_of(object, word, leads).await?,
                 None => None,
@@ -183,17 +183,13 @@ impl<F: Fabric> Repair<'_, F> {
         &mut self,
         object: ObjectAt<'_>,
         word: Slot,
-        holds: impl Fn(&Object<'_>) -> bool,
+        holds: impl Fn(&Shown<'_>) -> bool,
     ) -> Result<Option<Vec<u8>>, RepairError> {
         self.batch.clear();
         let reads = object.read_all(&mut self.batch);
         self.phase().await;
-        let is_whole = |bytes: &[u8]| {
-            Object::decode_of(bytes, word.leads_to()).is_ok_and(|object| holds(&object))
-        };
-        let found = reads.judge(&self.batch, is_whole).answered()?;
-        let object = found.whole.and_then(|whole| Object::decode(self.batch.bytes(whole)).ok());
-        Ok(object.map(|object| object.key().to_vec()))
+        let found = reads.judge(&mut self.batch, word.leads_to(), holds).answered()?;
+        Ok(found.whole.map(|whole| self.batch.bytes(whole.key).to_vec()))
     }
 
     /// Whether a free word has been put there instead of an entry of this key: by a split, or by a DELETE, whose
@@ -205,8 +201,7 @@ impl<F: Fabric> Repair<'_, F> {
         let class = Object::class(key.len(), 0);
         let (Some(class), Some(at)) = (class, word.object()) else { return Ok(false) };
         let Some(object) = self.view.object(at, class.bytes()) else { return Ok(false) };
-        let is_log =
-            |object: &Object<'_>| object.opcode() == Some(Opcode::Delete) && object.key() == key;
+        let is_log = |shown: &Shown<'_>| shown.opcode == Some(Opcode::Delete) && shown.key == key;
         Ok(self.key_of(object, word, is_log).await?.is_some())
     }
 

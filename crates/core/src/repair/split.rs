@@ -164,8 +164,8 @@ impl<F: Fabric> Work<'_, F> {
                 };
                 let whole = object.bytes();
                 let bytes = bytes.min(whole);
-                let together = self.batch.touched_bytes() + bytes * MAX_REPLICAS as u64;
-                let verbs = self.batch.verbs().len() + MAX_REPLICAS;
+                let together = self.batch.touched_bytes() + bytes * object.places().len() as u64;
+                let verbs = self.batch.verbs().len() + object.places().len();
                 if !reads.is_empty() && (together > CHUNK_BYTES || verbs > MAX_BATCH_VERBS) {
                     break;
                 }

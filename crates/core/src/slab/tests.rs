@@ -5,7 +5,12 @@ const BLOCK: u64 = 4096;
 
 fn grant(n: u64, first: u32) -> BlockGrant {
     let (address, marked) = (Address::new(n * BLOCK), Some(1));
-    BlockGrant { address, class: class(), first, marked, pool_is_empty: false }
+    let profile = Profile::Replicated;
+    BlockGrant { address, profile, class: class(), first, marked, pool_is_empty: false }
+}
+
+fn kind() -> SlabKind {
+    SlabKind { profile: Profile::Replicated, class: class() }
 }
 
 fn class() -> SizeClass {
@@ -14,7 +19,7 @@ fn class() -> SizeClass {
 
 /// A block whose header was read, and which nobody had used.
 fn add(slabs: &mut Slabs, grant: BlockGrant) {
-    assert!(slabs.add_block(class(), grant));
+    assert!(slabs.add_block(kind(), grant));
     slabs.find(grant.address).expect("it was added").read(&Headers::None, 0);
 }
 
@@ -36,7 +41,7 @@ fn pass(slabs: &mut Slabs) {
 }
 
 fn take(slabs: &mut Slabs) -> Option<Allocation> {
-    slabs.allocate(class(), u32::MAX, |_| false)
+    slabs.allocate(kind(), u32::MAX, |_| false)
 }
 
 #[test]
@@ -95,7 +100,7 @@ fn objects_are_used_again_in_turn() {
 #[test]
 fn nothing_is_allocated_before_the_header_was_read() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
-    assert!(slabs.add_block(class(), grant(1, 0)));
+    assert!(slabs.add_block(kind(), grant(1, 0)));
     assert_eq!(take(&mut slabs), None);
     let base = Base { generation: 511, is_wrapped: false, not_before: 9 };
     let block = slabs.find(Address::new(BLOCK)).unwrap();
@@ -120,7 +125,7 @@ fn what_was_seen_counts_as_free_only_when_it_is_taken_in() {
     assert_eq!(block.marked(&words), (vec![1], vec![(0, 1 << unit)]));
     block.seen = Some(Seen { primary_since: 1, mark: 0, words, objects: 1 });
     assert_eq!((block.free_objects(), block.prospect()), (0, 1));
-    assert!(block.is_worth_reclaiming(class(), 3) && !block.is_worth_reclaiming(class(), 2));
+    assert!(block.is_worth_reclaiming(kind(), 3) && !block.is_worth_reclaiming(kind(), 2));
     let rest = slabs.offer().0.pop().expect("nothing of it was reclaimed");
     assert_eq!((rest.first, rest.marked), (3, Some(1)));
     slabs.take_back(&[]);
@@ -142,26 +147,26 @@ fn a_block_is_lent_between_two_operations_and_used_again_however_little_is_free(
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
     add(&mut slabs, grant(1, 0));
     let first = take(&mut slabs).unwrap();
-    slabs.lend(class());
+    slabs.lend(kind());
     assert_eq!(slabs.offer(), (vec![], vec![]), "an operation uses an object of it");
     slabs.take_back(&[]);
     slabs.give_back(&first, |_| false, || 0);
     assert_eq!(slabs.offer().0[0].marked, None, "nobody else knows what is free");
     pass(&mut slabs);
     assert_eq!(slabs.offer().0[0].marked, None, "nor now");
-    assert_eq!(slabs.allocate(class(), 2, |_| false), None, "it may be gone");
+    assert_eq!(slabs.allocate(kind(), 2, |_| false), None, "it may be gone");
     slabs.take_back(&[]);
     let again = take(&mut slabs).expect("it is not");
     slabs.end(&again);
     let second = take(&mut slabs).unwrap();
     slabs.end(&second);
-    slabs.lend(class());
+    slabs.lend(kind());
     let rest = slabs.offer().0.pop().expect("nothing is under way");
     assert_eq!((rest.first, rest.marked), (2, Some(1)));
     slabs.take_back(&[]);
-    let third = slabs.allocate(class(), 1, |_| false).expect("a lent block will always do");
+    let third = slabs.allocate(kind(), 1, |_| false).expect("a lent block will always do");
     slabs.end(&third);
-    slabs.lend(class());
+    slabs.lend(kind());
     assert_eq!(slabs.offer(), (vec![], vec![]), "there is nothing left to lend");
 }
 
@@ -181,23 +186,23 @@ fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
         assert_eq!(surplus, []);
         spare.iter().map(|rest| rest.block.bytes() / BLOCK).collect::<Vec<_>>()
     };
-    assert!(slabs.begin_ask(class()));
+    assert!(slabs.begin_ask(kind()));
     assert_eq!(offered(&mut slabs), [3, 2]);
-    slabs.end_ask(class());
+    slabs.end_ask(kind());
     assert_eq!(offered(&mut slabs), [4, 3, 2, 1]);
     // Who has nothing keeps what may become free; another class is not short.
-    slabs.begin_ask(class());
+    slabs.begin_ask(kind());
     slabs.aside.retain(|block| block.address == Address::new(BLOCK));
     assert_eq!(offered(&mut slabs), []);
-    slabs.end_ask(class());
-    slabs.begin_ask(SizeClass::fitting(64).unwrap());
+    slabs.end_ask(kind());
+    slabs.begin_ask(SlabKind::of(Profile::Replicated, 1, 1).unwrap());
     assert_eq!(offered(&mut slabs), [1]);
 }
 
 #[test]
 fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
-    slabs.add_block(SizeClass::fitting(64).unwrap(), grant(1, 3));
+    slabs.add_block(SlabKind::of(Profile::Replicated, 1, 1).unwrap(), grant(1, 3));
     assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (1, 0), "nobody has looked");
     slabs.take_back(&[]);
     slabs.aside_at(Address::new(BLOCK)).unwrap().looked = 1;
@@ -260,9 +265,9 @@ fn headers_of_one_use_are_the_same_though_objects_were_given_back() {
 fn a_block_with_little_room_is_used_only_if_that_will_do() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
     add(&mut slabs, grant(1, 2));
-    assert_eq!(slabs.allocate(class(), 2, |_| false), None);
-    assert_eq!(slabs.allocate(class(), 3, |_| true), None, "frozen");
-    assert!(slabs.allocate(class(), 3, |_| false).is_some());
+    assert_eq!(slabs.allocate(kind(), 2, |_| false), None);
+    assert_eq!(slabs.allocate(kind(), 3, |_| true), None, "frozen");
+    assert!(slabs.allocate(kind(), 3, |_| false).is_some());
     assert_eq!(take(&mut slabs), None);
 }
 
@@ -317,7 +322,7 @@ fn remainders_say_what_was_never_allocated() {
     assert_eq!(end_seal.iter().map(|rest| rest.first).collect::<Vec<u32>>(), [0, 1]);
     assert!(slabs.take_remainders().is_empty());
     add(&mut slabs, grant(1, 3));
-    assert!(!slabs.add_block(class(), grant(5, 4)));
+    assert!(!slabs.add_block(kind(), grant(5, 4)));
     let too_large = BlockGrant { class: SizeClass::MAX, ..grant(1, 0) };
-    assert!(!slabs.add_block(class(), too_large), "too large for a block");
+    assert!(!slabs.add_block(kind(), too_large), "too large for a block");
 }

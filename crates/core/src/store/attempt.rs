@@ -28,7 +28,7 @@ use crate::host::Host;
 use crate::layout::{Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
-use crate::slab::{Allocation, Slabs};
+use crate::slab::{Allocation, SlabKind, Slabs};
 use crate::verbs::{Fabric, Ticket};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
@@ -40,6 +40,8 @@ pub(super) struct Intent<'a> {
     pub opcode: Opcode,
     pub key: Key<'a>,
     pub value: &'a [u8],
+    /// Where its object goes.
+    pub slab: SlabKind,
 }
 
 /// A writer's try for one slot.
@@ -172,7 +174,7 @@ impl<'i> Attempt<'i> {
     /// The word that refers to its object.
     pub fn own_word(&self) -> Slot {
         let Attempt { intent, object, .. } = self;
-        Slot::new(intent.key.fingerprint(), object.class, object.address, object.generation)
+        Slot::new(intent.key.fingerprint(), object.kind.class, object.address, object.generation)
     }
 
     /// The round in which it replaces the word of the key's slot.
@@ -211,11 +213,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
             block.write_header(&mut self.batch, span);
         }
-        let span = self.batch.stage(object.class.bytes() as u32);
         let (opcode, identity) = (intent.opcode, object.identity());
         let pair = Pair { key: &intent.key, value: intent.value, identity, opcode };
-        pair.encode(self.batch.bytes_mut(span));
-        object_at(&view, object)?.write(&mut self.batch, span);
+        object_at(&view, object)?.write(&mut self.batch, &pair);
         Ok(())
     }
 
@@ -258,6 +258,6 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
 /// Where an object goes.
 fn object_at<'v>(view: &'v View, object: &Allocation) -> Result<ObjectAt<'v>, Error> {
-    view.object(object.address, object.class.bytes())
+    view.object(object.address, object.kind.class.bytes())
         .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })
 }

@@ -26,7 +26,6 @@ use super::{BROKEN_WORD, Hint, Op};
 use crate::data::Found;
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::Object;
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::stats::Damage;
@@ -62,23 +61,20 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if self.slot_word(slot_read).map_err(|f| self.failed(f))? != word {
             return Ok(SecondLook::Stale);
         }
-        let is_whole = |bytes: &[u8]| Object::decode_of(bytes, word.leads_to()).is_ok();
-        let shows = reads.judge(&self.batch, is_whole);
+        let shows = reads.judge(&mut self.batch, word.leads_to(), |_| true);
         let is_committed = shown_on == self.primary(slot).node
             && !self.view.is_without_primary(slot.subtable)
             && !word.is_tentative()
             || removed(Mutant::RepairsUncommitted);
         let found = shows.damaged() as u64;
-        let Some(good) = shows.whole else {
+        let Some(whole) = &shows.whole else {
             if is_committed {
                 self.note_damage(Damage { found, repaired: 0 });
             }
-            let damaged = Error::Corrupt { what: "an object is damaged on all of its replicas" };
+            let damaged = Error::Corrupt { what: "too little of an object is undamaged" };
             return Err(shows.silent.map_or(damaged, |failure| self.failed(failure)));
         };
-        let object = Object::decode(self.batch.bytes(good)).expect("it was decoded before");
-        let is_key = object.key() == &*key;
-        let (from, len) = (object.value_offset() as u32, object.value().len() as u32);
+        let (is_key, value) = (self.batch.bytes(whole.key) == &*key, whole.value);
         if is_committed && found > 0 {
             let may_write = !removed(Mutant::DamageStays);
             if may_write {
@@ -86,7 +82,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             self.note_damage(Damage { found, repaired: if may_write { found } else { 0 } });
         }
-        Ok(if is_key { SecondLook::Value(good.part(from, len)) } else { SecondLook::OtherKey })
+        Ok(if is_key { SecondLook::Value(value) } else { SecondLook::OtherKey })
     }
 
     /// One phase: writes a good replica over those that are damaged.

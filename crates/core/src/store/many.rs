@@ -18,11 +18,12 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::search::Fetched;
 use super::target::may_hold;
 use super::{Hint, Op, Store};
+use crate::data::{Fetch, Fetched};
 use crate::error::Error;
 use crate::host::Host;
+use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key};
 use crate::stats::{Cost, OpKind};
@@ -57,7 +58,7 @@ struct Open<'k> {
 
 /// What the first phase asks for one key.
 enum Ask {
-    Hinted { hint: Hint, slot: Ticket, object: Ticket },
+    Hinted { hint: Hint, slot: Ticket, object: Fetch },
     Buckets { buckets: Buckets, tickets: [Ticket; 2] },
 }
 
@@ -219,17 +220,21 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         while let Some(next) = open.front().copied() {
             let target = next.hint.and_then(|hint| self.target(hint, next.key));
             let target = target.ok_or_else(|| Buckets::of(next.key, &self.view));
-            let bytes = match &target {
-                Ok(target) => SLOT_BYTES + target.class.bytes(),
-                Err(buckets) => 2 * buckets.read_bytes(),
+            let (bytes, verbs) = match &target {
+                Ok(target) => {
+                    let (bytes, verbs) = self.takes(target.hint.word);
+                    (SLOT_BYTES + bytes, 1 + verbs)
+                }
+                Err(buckets) => (2 * buckets.read_bytes(), 2),
             };
-            if !self.has_room(bytes, 2) {
+            if !self.has_room(bytes, verbs) {
                 break;
             }
             open.pop_front();
             let ask = match target {
                 Ok(target) => {
-                    let [slot, object] = target.read_pair(&mut self.batch);
+                    let silent = &self.store.silent;
+                    let (slot, object) = target.read_pair(&self.view, silent, &mut self.batch);
                     Ask::Hinted { hint: target.hint, slot, object }
                 }
                 Err(buckets) if self.reads_beside(buckets.subtable) => {
@@ -257,22 +262,35 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         posted == 0 || (staged + bytes <= MAX_BYTES && posted + verbs <= MAX_BATCH_VERBS)
     }
 
+    /// Bytes and verbs that the value of a word's object takes.
+    fn takes(&self, word: Slot) -> (u64, usize) {
+        let object = self.view.object_of(word);
+        object.map_or((0, 1), |object| {
+            let verbs = object.fetch_verbs();
+            (object.bytes() * verbs as u64, verbs)
+        })
+    }
+
     /// Posts the READs of one key's candidates, if all of them fit.
-    fn read_candidates(&mut self, hints: &[Hint]) -> Result<Vec<Ticket>, KeyOutcome> {
-        let bytes = |hint: &Hint| hint.word.class().map_or(0, |class| class.bytes());
-        if !self.has_room(hints.iter().map(bytes).sum(), hints.len()) {
+    fn read_candidates(&mut self, hints: &[Hint]) -> Result<Vec<Fetch>, KeyOutcome> {
+        let (mut bytes, mut verbs) = (0, 0);
+        for hint in hints {
+            let takes = self.takes(hint.word);
+            (bytes, verbs) = (bytes + takes.0, verbs + takes.1);
+        }
+        if !self.has_room(bytes, verbs) {
             let only = if let [hint] = hints { Some(*hint) } else { None };
             return Err(KeyOutcome::NoRoom(only));
         }
         let reads = hints.iter().map(|hint| {
             let shown_on = self.primary(hint.slot).node;
-            self.read_whole(shown_on, hint.word)
+            self.fetch(shown_on, hint.word)
         });
-        reads.collect::<Option<Vec<Ticket>>>().ok_or(KeyOutcome::Broken)
+        reads.collect::<Option<Vec<Fetch>>>().ok_or(KeyOutcome::Broken)
     }
 
     fn after_first(
-        &self,
+        &mut self,
         open: Open<'_>,
         ask: &Ask,
         found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
@@ -310,15 +328,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     fn after_second(
-        &self,
+        &mut self,
         open: Open<'_>,
-        reads: impl IntoIterator<Item = (Hint, Ticket)>,
+        reads: impl IntoIterator<Item = (Hint, Fetch)>,
         certain: bool,
         found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
     ) -> Result<KeyOutcome, Error> {
         let mut certain = certain;
-        for (hint, ticket) in reads {
-            match self.fetched(ticket, hint.word, open.key) {
+        for (hint, fetch) in reads {
+            match self.fetched(fetch, hint.word, open.key) {
                 Ok(Fetched::Value(span)) => {
                     let hint = Hint { seen: self.seen(), ..hint };
                     found(open.at, Some(self.batch.bytes(span)), Some(hint));

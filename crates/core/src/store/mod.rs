@@ -56,11 +56,11 @@ use beside::Beside;
 use damage::SecondLook;
 use pinned::{LocalEpochs, Pin, ViewRef};
 use reclaim::Freed;
-use search::Fetched;
 use silent::Silent;
 use target::{Target, class_of, replica};
 use vouch::Asks;
 
+use crate::data::Fetch;
 use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Host};
 use crate::layout::{HEADER_BYTES, Object, SizeClass, Slot, UNIT_BYTES};
@@ -396,12 +396,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         buckets.read(&mut self.batch, place)
     }
 
-    /// Posts a READ of the object that a word refers to, which was read on this node; `None` if it
-    /// refers to none.
-    fn read_whole(&mut self, shown_on: MnId, word: Slot) -> Option<Ticket> {
-        let class = class_of(&self.view, word)?;
-        let place = replica(&self.view, &self.store.silent, word.address(), class, shown_on)?;
-        Some(self.batch.read(place.node, place.offset, class.bytes() as u32))
+    /// Posts the READs for the value of the object that a word refers to, which was read on this node;
+    /// `None` if it refers to none.
+    fn fetch(&mut self, shown_on: MnId, word: Slot) -> Option<Fetch> {
+        let object = self.view.object_of(word)?;
+        let is_silent = |node| self.store.silent.has(node);
+        let first = object.read_at(shown_on, is_silent);
+        Some(object.fetch(&mut self.batch, first, is_silent))
     }
 
     /// Posts a READ of as much of a word's object as comparing the key needs; `None` if the word refers
@@ -438,7 +439,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 let prefix = self.batch.data(ticket).map_err(|f| self.failed(f))?;
                 starts_with_key(prefix, word, key)
             }
-            Proof::Whole(ticket) => matches!(self.fetched(ticket, word, key)?, Fetched::Value(_)),
+            Proof::Whole(ticket) => {
+                let bytes = self.batch.data(ticket).map_err(|f| self.failed(f))?;
+                matches!(whole_key(bytes, word, key), KeyCheck::Same)
+            }
         })
     }
 
@@ -458,14 +462,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             };
             return Ok(if starts_with_key(bytes, word, key) { KeyCheck::Same } else { other });
         }
-        Ok(match Object::decode_of(bytes, word.leads_to()) {
-            Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => {
-                KeyCheck::Same
-            }
-            Ok(_) => KeyCheck::Other,
-            Err(_) if removed(Mutant::DamagedIsAnotherKeys) => KeyCheck::Other,
-            Err(_) => KeyCheck::Unproved,
-        })
+        Ok(whole_key(bytes, word, key))
     }
 
     /// One phase, or none if there are no candidates: which of these slots, as they are shown on a
@@ -523,6 +520,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
         }
         broken.map_or(Ok(Ok(None)), Err)
+    }
+}
+
+/// Whether all that one place has of an object shows the key.
+fn whole_key(bytes: &[u8], word: Slot, key: Key<'_>) -> KeyCheck {
+    match Object::decode_of(bytes, word.leads_to()) {
+        Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => KeyCheck::Same,
+        Ok(_) => KeyCheck::Other,
+        Err(_) if removed(Mutant::DamagedIsAnotherKeys) => KeyCheck::Other,
+        Err(_) => KeyCheck::Unproved,
     }
 }
 

@@ -33,18 +33,15 @@
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
-use arrayvec::ArrayVec;
-
 use super::{Op, Store};
+use crate::data::{MAX_PLACES, PerPlace};
 use crate::host::Host;
-use crate::layout::{
-    Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, SizeClass, Slot, bitmap_bytes,
-};
+use crate::layout::{Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Object, Slot, bitmap_bytes};
 use crate::mutant::{Mutant, removed};
-use crate::slab::{Block, Headers, Scrub, Seen, Verification};
+use crate::slab::{Block, Headers, Scrub, Seen, SlabKind, Verification};
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket};
-use crate::view::{MAX_REPLICAS, Place, View};
+use crate::view::{Place, View};
 
 /// So many freed objects are set free together.
 pub(super) const SET_FREE_TOGETHER: usize = 64;
@@ -54,9 +51,6 @@ pub(super) const LOOKED_AT_TOGETHER: usize = 8;
 const WAITING_TOGETHER: usize = 4;
 /// Bytes that are overwritten in one WRITE.
 const CHUNK_BYTES: u64 = 1 << 20;
-
-/// Something per replica of a block, without touching the heap.
-pub(super) type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 
 /// Bits to be set in a word of a block's free bitmap.
 #[derive(Clone, Copy, Debug)]
@@ -227,7 +221,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// `least` objects is free. If memory is `short` that is all blocks, and everything that may help.
     /// One operation at a time does it: what it has found out about a block holds as long as nobody
     /// else collects there.
-    pub(super) async fn collect(&self, class: SizeClass, least: u32, short: bool) -> Left {
+    pub(super) async fn collect(&self, kind: SlabKind, least: u32, short: bool) -> Left {
         if self.reclaiming.replace(true) {
             return Left::Waiting;
         }
@@ -237,14 +231,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
             self.set_free(1).await;
         }
         self.read_headers().await;
-        self.reclaim_due(class, least).await;
-        let freed = self.return_blocks(class, short).await;
+        self.reclaim_due(kind, least).await;
+        let freed = self.return_blocks(kind, short).await;
         if short {
             self.compare_unverified().await;
         }
         let epoch = self.host.epoch();
         let waits = |b: &Block| {
-            let is_of_use = b.is_free() || b.is_worth_reclaiming(class, least);
+            let is_of_use = b.is_free() || b.is_worth_reclaiming(kind, least);
             ((self.awaits_epochs(b) || b.returned_objects() > 0) && is_of_use)
                 || (b.scrubbed.is_some() && !b.waits_for_its_window(epoch))
                 || *b.verification() != Verification::Verified
@@ -252,7 +246,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         };
         let waits = self.slabs.borrow().aside().iter().any(waits);
         // Who is short looks once more when all that was seen can be used.
-        let seen = if short && waits { false } else { self.look(class, short).await };
+        let seen = if short && waits { false } else { self.look(kind, short).await };
         match () {
             () if freed => Left::Freed,
             () if seen || waits => Left::Waiting,
@@ -261,10 +255,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Reads the free bitmaps of some blocks, and tells those that can be sealed.
-    async fn look(&self, class: SizeClass, all: bool) -> bool {
+    async fn look(&self, kind: SlabKind, all: bool) -> bool {
         let mut op = self.operation();
         let limit = if all { usize::MAX } else { LOOKED_AT_TOGETHER };
-        let blocks = self.to_look_at(class, limit, &op);
+        let blocks = self.to_look_at(kind, limit, &op);
         let mut any = false;
         for blocks in blocks.chunks(LOOKED_AT_TOGETHER) {
             any |= op.look_at(blocks).await;
@@ -277,13 +271,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// The blocks that were not looked at for longest, first those of a class.
-    fn to_look_at(&self, class: SizeClass, limit: usize, op: &Op<'_, F, H>) -> Vec<Address> {
+    fn to_look_at(&self, kind: SlabKind, limit: usize, op: &Op<'_, F, H>) -> Vec<Address> {
         let slabs = self.slabs.borrow();
         let due = |b: &&Block| {
             let is_known = self.awaits_epochs(b) || *b.verification() != Verification::Verified;
             !is_known && b.scrubbed.is_none() && !b.is_free()
         };
-        let order = |b: &Block| (b.class != class, b.looked, b.address);
+        let order = |b: &Block| (b.kind != kind, b.looked, b.address);
         let mut due: Vec<(bool, u64, Address)> =
             slabs.aside().iter().filter(due).map(order).collect();
         due.sort_unstable();
@@ -303,16 +297,16 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Reclaims what has become reclaimable, unless another operation does.
-    pub(super) async fn reclaim_what_is_due(&self, class: SizeClass, least: u32) {
+    pub(super) async fn reclaim_what_is_due(&self, kind: SlabKind, least: u32) {
         if !self.reclaiming.replace(true) {
             let _ends = Reclaiming(&self.reclaiming);
-            self.reclaim_due(class, least).await;
+            self.reclaim_due(kind, least).await;
         }
     }
 
     /// Lets objects be used that were given back; if a class has no block aside that it can use, collects
     /// what is set free in the one where that is most.
-    async fn reclaim_due(&self, class: SizeClass, least: u32) {
+    async fn reclaim_due(&self, kind: SlabKind, least: u32) {
         let has_passed = |mark| self.host.has_passed(mark);
         for block in self.slabs.borrow_mut().blocks() {
             block.take_returned(has_passed, || self.host.mark());
@@ -324,9 +318,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 |b: &&Block| b.seen.as_ref().is_some_and(|seen| self.is_reclaimable(seen));
             let can_be = |b: &&Block| {
                 // Else headers may be under way that say from where on the block is in use.
-                b.is_quiet() && b.is_worth_reclaiming(class, least) && !op.is_frozen(b.address)
+                b.is_quiet() && b.is_worth_reclaiming(kind, least) && !op.is_frozen(b.address)
             };
-            let is_there = |b: &Block| b.suits(class, least) && !op.is_frozen(b.address);
+            let is_there = |b: &Block| b.suits(kind, least) && !op.is_frozen(b.address);
             let reclaimable = slabs.aside().iter().filter(reclaimable).filter(can_be);
             let best = reclaimable.max_by_key(|b| b.prospect()).map(|b| b.address);
             best.filter(|_| !slabs.aside().iter().any(is_there))
@@ -339,9 +333,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Wholly free blocks go back to the pool, all but one of each class; if memory is short all but one
     /// of the class that is short. Whether one did.
-    async fn return_blocks(&self, class: SizeClass, short: bool) -> bool {
+    async fn return_blocks(&self, kind: SlabKind, short: bool) -> bool {
         let mut freed = false;
-        for (block, state) in self.to_return(class, short) {
+        for (block, state) in self.to_return(kind, short) {
             let mut op = self.operation();
             if op.is_frozen(block) {
                 continue;
@@ -402,7 +396,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             return;
         }
         let mut op = self.operation();
-        for blocks in unread.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
+        for blocks in unread.chunks(MAX_BATCH_VERBS / MAX_PLACES) {
             op.read_headers(blocks, epoch).await;
         }
         op.finish(OpKind::Reclaim);
@@ -412,9 +406,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.slabs.borrow_mut().aside_at(block).is_some_and(|b| b.seen.is_some())
     }
 
-    fn to_return(&self, class: SizeClass, short: bool) -> Vec<(Address, Option<Scrub>)> {
+    fn to_return(&self, kind: SlabKind, short: bool) -> Vec<(Address, Option<Scrub>)> {
         let slabs = self.slabs.borrow();
-        let mut kept: Vec<SizeClass> = Vec::new();
+        let mut kept: Vec<SlabKind> = Vec::new();
         let mut blocks = Vec::new();
         let is_reclaimable =
             |b: &Block| b.seen.as_ref().is_none_or(|seen| self.is_reclaimable(seen));
@@ -425,7 +419,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let waiting = slabs.aside().iter().filter(|b| b.waits_for_its_window(epoch)).count();
         let mut may_wait = WAITING_TOGETHER.saturating_sub(waiting);
         for block in slabs.aside().iter().filter(free) {
-            let is_other = short && block.class != class;
+            let is_other = short && block.kind != kind;
             if block.scrubbed.is_none() && !block.is_read() {
                 // It may have to wait, and would begin to anew.
                 continue;
@@ -437,10 +431,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 }
                 may_wait -= 1;
             }
-            let is_kept = kept.contains(&block.class) || is_other || block.is_lost();
+            let is_kept = kept.contains(&block.kind) || is_other || block.is_lost();
             match is_kept || block.scrubbed.is_some() {
                 true => blocks.push((block.address, block.scrubbed)),
-                false => kept.push(block.class),
+                false => kept.push(block.kind),
             }
         }
         blocks
@@ -598,16 +592,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let shape = found.shape;
             found.unknown(objects).map(|object| (object, shape.offset(object))).collect()
         };
-        for unknown in unknown.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
+        for unknown in unknown.chunks(MAX_BATCH_VERBS / MAX_PLACES) {
             self.batch.clear();
             let mut reads = Vec::new();
             for (object, offset) in unknown {
-                let places: PerReplica<Place> = self.places_in(block, *offset).collect();
+                let places: PerPlace<Place> = self.places_in(block, *offset).collect();
                 if places.is_empty() {
                     return false;
                 }
                 let read = |p: Place| self.batch.read(p.node, p.offset, HEADER_BYTES as u32);
-                reads.push((*object, places.into_iter().map(read).collect::<PerReplica<Ticket>>()));
+                reads.push((*object, places.into_iter().map(read).collect::<PerPlace<Ticket>>()));
             }
             self.phase().await;
             if self.batch.check().is_err() {
@@ -620,7 +614,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     .into_iter()
                     .map(|read| self.batch.data(read).expect("checked"))
                     .map(Object::header_identity)
-                    .take(if removed(Mutant::LearnsFromOneReplica) { 1 } else { MAX_REPLICAS });
+                    .take(if removed(Mutant::LearnsFromOneReplica) { 1 } else { MAX_PLACES });
                 found.learn(object, standing);
             }
         }
@@ -633,15 +627,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.batch.clear();
         let mut reads = Vec::new();
         for block in blocks {
-            let places: PerReplica<Place> = self.places_in(*block, 0).collect();
+            let places: PerPlace<Place> = self.places_in(*block, 0).collect();
             let read = |p: Place| self.batch.read(p.node, p.offset, BLOCK_HEADER_BYTES as u32);
-            reads.push((*block, places.into_iter().map(read).collect::<PerReplica<Ticket>>()));
+            reads.push((*block, places.into_iter().map(read).collect::<PerPlace<Ticket>>()));
         }
         self.phase().await;
         let mut slabs = self.store.slabs.borrow_mut();
         for (block, reads) in reads {
             let bytes = reads.iter().map(|read| self.batch.data(*read));
-            let Ok(bytes) = bytes.collect::<Result<PerReplica<&[u8]>, _>>() else { continue };
+            let Ok(bytes) = bytes.collect::<Result<PerPlace<&[u8]>, _>>() else { continue };
             if let Some(found) = slabs.find(block).filter(|_| !bytes.is_empty()) {
                 found.read(&Headers::of(bytes.into_iter()), epoch);
             }
@@ -652,7 +646,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// it is sealed, and where the next owner's generations begin: recovery would take zeros in a block in
     /// use for objects that are new, and their marks, which a session makes that leaves, would stay set.
     async fn scrub(&mut self, block: Address) {
-        let places: PerReplica<Place> = self.places_in(block, 0).collect();
+        let places: PerPlace<Place> = self.places_in(block, 0).collect();
         let header = {
             let mut slabs = self.store.slabs.borrow_mut();
             // It may have been taken into use meanwhile.

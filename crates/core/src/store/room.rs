@@ -25,10 +25,9 @@ use super::pinned::Pin;
 use super::reclaim::{Left, is_frozen};
 use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Granted, Host};
-use crate::layout::{Object, SizeClass};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
-use crate::slab::{Allocation, Block, Slabs, USED_AGAIN_AT};
+use crate::slab::{Allocation, Block, SlabKind, Slabs, USED_AGAIN_AT};
 use crate::verbs::Fabric;
 use crate::view::View;
 
@@ -49,16 +48,16 @@ const RECLAIM_PAUSES: u32 = 128;
 impl<F: Fabric, H: Host> Store<F, H> {
     /// An object of a class from this session's slabs, by this view; of a block of which one in
     /// `least` objects is free, if it is not in use already.
-    pub(super) fn allocate(&self, class: SizeClass, least: u32, view: &View) -> Option<Allocation> {
-        self.slabs.borrow_mut().allocate(class, least, |block| is_frozen(view, block))
+    pub(super) fn allocate(&self, kind: SlabKind, least: u32, view: &View) -> Option<Allocation> {
+        self.slabs.borrow_mut().allocate(kind, least, |block| is_frozen(view, block))
     }
 
     /// When half of a block is used up: looks for what can be used when all of it is.
-    pub(super) async fn look_ahead(&self, class: SizeClass) {
+    pub(super) async fn look_ahead(&self, kind: SlabKind) {
         let _ends = Allocating::begin(&self.allocating);
         self.take_back();
         self.set_free(1).await;
-        self.collect(class, USED_AGAIN_AT, false).await;
+        self.collect(kind, USED_AGAIN_AT, false).await;
     }
 
     /// Waits until there is something to allocate from, or a newer view has come. The caller must not
@@ -66,22 +65,22 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// have what is kept back.
     pub(super) async fn await_room(
         &self,
-        class: SizeClass,
+        kind: SlabKind,
         to_delete: bool,
         least: &mut u32,
         view: &Arc<View>,
     ) -> Result<(), Error> {
         self.take_back();
         for attempt in 0.. {
-            if self.has_room(class, *least, view) || self.newest_view().number > view.number {
+            if self.has_room(kind, *least, view) || self.newest_view().number > view.number {
                 return Ok(());
             }
-            if self.slabs.borrow_mut().begin_ask(class) {
-                let _ends = Asking { slabs: &self.slabs, class };
+            if self.slabs.borrow_mut().begin_ask(kind) {
+                let _ends = Asking { slabs: &self.slabs, kind };
                 let _allocates = Allocating::begin(&self.allocating);
                 self.take_back();
-                let done = self.alloc_slow(class, to_delete, least, view).await;
-                self.host.end_search(class);
+                let done = self.alloc_slow(kind, to_delete, least, view).await;
+                self.host.end_search(kind);
                 return done;
             }
             if self.host.pause(attempt).await.is_err() {
@@ -109,8 +108,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Lets others have the block for log objects, between two DELETEs, where there are not enough such
     /// blocks for all sessions.
     pub(super) fn lend(&self, key: Key<'_>) {
-        if let Some(class) = Object::class(key.len(), 0) {
-            self.slabs.borrow_mut().lend(class);
+        if let Some(kind) = SlabKind::of_logs(key.len()) {
+            self.slabs.borrow_mut().lend(kind);
             self.offer();
         }
     }
@@ -123,30 +122,30 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Gets something to allocate from, unless a newer view comes.
     async fn alloc_slow(
         &self,
-        class: SizeClass,
+        kind: SlabKind,
         to_delete: bool,
         least: &mut u32,
         view: &Arc<View>,
     ) -> Result<(), Error> {
         self.set_free(1).await;
-        self.collect(class, *least, false).await;
+        self.collect(kind, *least, false).await;
         // Where the pool has none left, whoever asks for a block has others asked for theirs.
         if to_delete || self.pool_was_empty.get() {
-            self.await_reclaimable(class, *least, view).await;
+            self.await_reclaimable(kind, *least, view).await;
         }
-        if self.has_room(class, *least, view) {
+        if self.has_room(kind, *least, view) {
             return Ok(());
         }
-        let mut asked = self.ask(class, to_delete, view).await?;
-        while asked == Asked::Block && !self.has_room(class, *least, view) {
+        let mut asked = self.ask(kind, to_delete, view).await?;
+        while asked == Asked::Block && !self.has_room(kind, *least, view) {
             if to_delete {
                 // Better a little later than one of the last blocks.
-                self.collect(class, *least, false).await;
-                if self.await_reclaimable(class, *least, view).await {
+                self.collect(kind, *least, false).await;
+                if self.await_reclaimable(kind, *least, view).await {
                     return Ok(());
                 }
             }
-            asked = self.ask(class, to_delete, view).await?;
+            asked = self.ask(kind, to_delete, view).await?;
         }
         // Whatever there is will do now.
         *least = u32::MAX;
@@ -154,22 +153,22 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut attempt = 0;
         loop {
             let is_newer = asked == Asked::NewerView || self.newest_view().number > view.number;
-            if is_newer || self.has_room(class, *least, view) {
+            if is_newer || self.has_room(kind, *least, view) {
                 return Ok(());
             }
-            match self.collect(class, *least, true).await {
+            match self.collect(kind, *least, true).await {
                 Left::Waiting => {}
                 // What there was to wait for has just come.
-                Left::Nothing if self.has_room(class, *least, view) => return Ok(()),
+                Left::Nothing if self.has_room(kind, *least, view) => return Ok(()),
                 Left::Freed | Left::Nothing if asked == Asked::Called => {
                     self.await_others().await;
                     attempt += PAUSES_PER_WAIT;
-                    asked = self.ask(class, to_delete, view).await?;
+                    asked = self.ask(kind, to_delete, view).await?;
                 }
                 // Something comes in some seconds. Until then others may have returned something.
                 Left::Nothing if asked == Asked::Nothing && self.any_waits_for_its_window() => {
                     if attempt % ASKED_EVERY == 0 {
-                        asked = self.ask(class, to_delete, view).await?;
+                        asked = self.ask(kind, to_delete, view).await?;
                     }
                 }
                 Left::Nothing if asked == Asked::Nothing => {
@@ -180,13 +179,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
                         if self.host.is_exhausted() || in_vain == ASKED_IN_VAIN {
                             return Err(Error::OutOfMemory);
                         }
-                        asked = self.ask(class, to_delete, view).await?;
+                        asked = self.ask(kind, to_delete, view).await?;
                     }
                 }
                 // There is more where the last one came from. Not all of it at once: others need some.
                 Left::Freed | Left::Nothing => {
                     for _ in 0..together {
-                        asked = self.ask(class, to_delete, view).await?;
+                        asked = self.ask(kind, to_delete, view).await?;
                         if asked != Asked::LastBlock {
                             break;
                         }
@@ -220,43 +219,38 @@ impl<F: Fabric, H: Host> Store<F, H> {
         done
     }
 
-    fn has_room(&self, class: SizeClass, least: u32, view: &View) -> bool {
-        self.slabs.borrow().has_room(class, least, |block| is_frozen(view, block))
+    fn has_room(&self, kind: SlabKind, least: u32, view: &View) -> bool {
+        self.slabs.borrow().has_room(kind, least, |block| is_frozen(view, block))
     }
 
     /// If a class can soon use a block that there is: waits for that, for some time. Whether it can.
-    async fn await_reclaimable(&self, class: SizeClass, least: u32, view: &View) -> bool {
+    async fn await_reclaimable(&self, kind: SlabKind, least: u32, view: &View) -> bool {
         for attempt in 0..RECLAIM_PAUSES {
-            if self.has_room(class, least, view) {
+            if self.has_room(kind, least, view) {
                 return true;
             }
             let frees_soon = |b: &Block| {
                 let any = b.seen.is_some() || b.returned_objects() > 0;
-                any && b.is_worth_reclaiming(class, least)
+                any && b.is_worth_reclaiming(kind, least)
             };
             let any = self.slabs.borrow().aside().iter().any(frees_soon);
             if !any || self.host.pause(attempt).await.is_err() {
                 break;
             }
-            self.reclaim_what_is_due(class, least).await;
+            self.reclaim_what_is_due(kind, least).await;
         }
-        self.has_room(class, least, view)
+        self.has_room(kind, least, view)
     }
 
     /// Asks for a block; for a DELETE first for one that others may not have.
-    async fn ask(
-        &self,
-        class: SizeClass,
-        to_delete: bool,
-        view: &Arc<View>,
-    ) -> Result<Asked, Error> {
+    async fn ask(&self, kind: SlabKind, to_delete: bool, view: &Arc<View>) -> Result<Asked, Error> {
         if to_delete {
-            let asked = self.ask_for_block(class, true, view).await?;
+            let asked = self.ask_for_block(kind, true, view).await?;
             if asked != Asked::Nothing {
                 return Ok(asked);
             }
         }
-        self.ask_for_block(class, false, view).await
+        self.ask_for_block(kind, false, view).await
     }
 
     /// The last resort: all blocks are compared with the index, once in a while. Bits that a session
@@ -271,16 +265,16 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Whether a class has a block whose header is yet to be read.
-    fn has_unread(&self, class: SizeClass) -> bool {
+    fn has_unread(&self, kind: SlabKind) -> bool {
         let epoch = self.host.epoch();
-        self.slabs.borrow_mut().blocks().any(|b| b.class == class && b.is_unread(epoch))
+        self.slabs.borrow_mut().blocks().any(|b| b.kind == kind && b.is_unread(epoch))
     }
 
     /// Waits until the headers of a class's blocks are read, or a newer view has come; whether it has.
-    async fn await_headers(&self, class: SizeClass, view: &Arc<View>) -> Result<bool, Error> {
+    async fn await_headers(&self, kind: SlabKind, view: &Arc<View>) -> Result<bool, Error> {
         for attempt in 0.. {
             self.read_headers().await;
-            if !self.has_unread(class) {
+            if !self.has_unread(kind) {
                 return Ok(false);
             }
             if self.newest_view().number > view.number {
@@ -297,12 +291,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a block, unless a newer view comes or there is none.
     async fn ask_for_block(
         &self,
-        class: SizeClass,
+        kind: SlabKind,
         to_delete: bool,
         view: &Arc<View>,
     ) -> Result<Asked, Error> {
         // Else one block after the other would come from a memory node that answers, and none be of use.
-        if self.has_unread(class) && self.await_headers(class, view).await? {
+        if self.has_unread(kind) && self.await_headers(kind, view).await? {
             return Ok(Asked::NewerView);
         }
         // Pinned by this view until the block is recorded on all replicas: none is added meanwhile that
@@ -314,7 +308,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if removed(Mutant::AsksUnpinned) {
             pin.pause();
         }
-        let grant = self.host.alloc_block(class, to_delete, view).await;
+        let grant = self.host.alloc_block(kind, to_delete, view).await;
         drop(pin);
         let grant = match grant {
             Ok(Granted::Block(grant)) => grant,
@@ -329,10 +323,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             Err(error) => return Err(error),
         };
-        if !self.slabs.borrow_mut().add_block(class, grant) {
+        if !self.slabs.borrow_mut().add_block(kind, grant) {
             return Err(Error::Corrupt { what: "a granted block has no room for one object" });
         }
-        if self.await_headers(class, view).await? {
+        if self.await_headers(kind, view).await? {
             return Ok(Asked::NewerView);
         }
         self.pool_was_empty.set(grant.pool_is_empty);
@@ -390,11 +384,11 @@ enum Asked {
 /// An operation asks for a block; also when it fails or is dropped, it has stopped asking.
 struct Asking<'s> {
     slabs: &'s RefCell<Slabs>,
-    class: SizeClass,
+    kind: SlabKind,
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        self.slabs.borrow_mut().end_ask(self.class);
+        self.slabs.borrow_mut().end_ask(self.kind);
     }
 }

@@ -11,8 +11,9 @@
 
 use alloc::vec::Vec;
 
-use super::reclaim::{LOOKED_AT_TOGETHER, PerReplica, by_word};
+use super::reclaim::{LOOKED_AT_TOGETHER, by_word};
 use super::{Op, Store};
+use crate::data::PerPlace;
 use crate::host::Host;
 use crate::layout::{Address, BlockHeader};
 use crate::mutant::{Mutant, removed};
@@ -102,7 +103,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let header = header.encode();
             let span = self.batch.stage(header.len() as u32);
             self.batch.bytes_mut(span).copy_from_slice(&header);
-            let places: PerReplica<Place> = self.places_in(block, 0).collect();
+            let places: PerPlace<Place> = self.places_in(block, 0).collect();
             for place in places {
                 self.batch.write(place.node, place.offset, span);
             }

@@ -16,10 +16,11 @@ use arrayvec::ArrayVec;
 use super::damage::SecondLook;
 use super::silent::Silent;
 use super::target::{Target, may_hold};
-use super::{BROKEN_WORD, Candidates, Hint, Op, Store, slot_word};
+use super::{BROKEN_WORD, Hint, Op, Store, slot_word};
+use crate::data::{Fetch, Fetched};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::{Object, Slot};
+use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, MAX_CANDIDATES};
 use crate::stats::{Cost, OpKind};
@@ -51,15 +52,6 @@ impl<F: Fabric, H: Host> Drop for Searched<'_, F, H> {
     fn drop(&mut self) {
         self.store.recycle(core::mem::take(&mut self.batch));
     }
-}
-
-/// What an object READ showed.
-pub(super) enum Fetched {
-    /// The key's value.
-    Value(Span),
-    OtherKey,
-    /// Reused, being written, or damaged.
-    Stale,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -137,7 +129,7 @@ fn look_at<F: Fabric>(
 ) -> Result<Span, Option<Hint>> {
     let target = Target::new(view, silent, hint, key).ok_or(None)?;
     batch.clear();
-    let reads = target.read_pair(batch);
+    let reads = target.read_pair(view, silent, batch);
     if !fabric.execute_now(batch) {
         return Err(Some(hint));
     }
@@ -165,8 +157,8 @@ enum Shown {
 /// is trusted.
 #[inline]
 fn shown(
-    batch: &Batch,
-    [slot, object]: [Ticket; 2],
+    batch: &mut Batch,
+    (slot, object): (Ticket, Fetch),
     hint: Hint,
     key: Key<'_>,
     is_trusted: bool,
@@ -175,27 +167,9 @@ fn shown(
     if word != hint.word && !is_trusted && !removed(Mutant::HintIsTrusted) {
         return Ok(if may_hold(word, key) { Shown::Word(word) } else { Shown::Nothing });
     }
-    Ok(match fetched(batch, object, hint.word, key)? {
+    Ok(match object.of_key(batch, hint.word, &key)? {
         Fetched::Value(span) => Shown::Value(span),
         Fetched::OtherKey | Fetched::Stale => Shown::Nothing,
-    })
-}
-
-/// What an object READ has fetched.
-pub(super) fn fetched(
-    batch: &Batch,
-    read: Ticket,
-    word: Slot,
-    key: Key<'_>,
-) -> Result<Fetched, FailedVerb> {
-    let span = batch.data_span(read)?;
-    Ok(match Object::decode_of(batch.bytes(span), word.leads_to()) {
-        Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => {
-            let from = object.value_offset() as u32;
-            Fetched::Value(span.part(from, object.value().len() as u32))
-        }
-        Ok(_) => Fetched::OtherKey,
-        Err(_) => Fetched::Stale,
     })
 }
 
@@ -264,13 +238,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let words = words.map_err(|f| self.failed(f))?;
             let shown_on = self.view.subtables[buckets.subtable as usize].replicas()[first].node;
             self.batch.next_phase();
-            let mut reads = Candidates::new();
+            let mut reads = ArrayVec::<(Hint, Fetch), MAX_CANDIDATES>::new();
             let mut broken = None;
             let shown = removed(Mutant::ReadersSeeTentative);
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {
-                match self.read_whole(shown_on, word) {
-                    Some(ticket) => {
-                        reads.push((Hint { slot, word, seen: self.seen() }, ticket));
+                match self.fetch(shown_on, word) {
+                    Some(fetch) => {
+                        reads.push((Hint { slot, word, seen: self.seen() }, fetch));
                     }
                     None => broken = Some(BROKEN_WORD),
                 }
@@ -279,8 +253,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 self.phase().await;
             }
             let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
-            for (hint, ticket) in reads {
-                match self.fetched(ticket, hint.word, key)? {
+            for (hint, fetch) in reads {
+                match self.fetched(fetch, hint.word, key)? {
                     Fetched::Value(span) => return Ok(Some((hint, span))),
                     Fetched::OtherKey => {}
                     Fetched::Stale => unproved.push(hint),
@@ -313,9 +287,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         target: Target,
     ) -> Result<Option<(Hint, Span)>, Error> {
         let hint = target.hint;
-        let reads = target.read_pair(&mut self.batch);
+        let reads = target.read_pair(&self.view, &self.store.silent, &mut self.batch);
         self.phase().await;
-        let shown = shown(&self.batch, reads, hint, key, false).map_err(|f| self.failed(f))?;
+        let shown = shown(&mut self.batch, reads, hint, key, false).map_err(|f| self.failed(f))?;
         let word = match shown {
             Shown::Value(span) => return Ok(Some((Hint { seen: self.seen(), ..hint }, span))),
             Shown::Nothing => return Ok(None),
@@ -323,7 +297,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         };
         self.batch.next_phase();
         let shown_on = target.slot.node;
-        let Some(object) = self.read_whole(shown_on, word) else { return Ok(None) };
+        let Some(object) = self.fetch(shown_on, word) else { return Ok(None) };
         self.phase().await;
         Ok(match self.fetched(object, word, key)? {
             Fetched::Value(span) => Some((Hint { slot: hint.slot, word, seen: self.seen() }, span)),
@@ -331,7 +305,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         })
     }
 
-    pub(super) fn fetched(&self, read: Ticket, word: Slot, key: Key<'_>) -> Result<Fetched, Error> {
-        fetched(&self.batch, read, word, key).map_err(|f| self.failed(f))
+    pub(super) fn fetched(
+        &mut self,
+        fetch: Fetch,
+        word: Slot,
+        key: Key<'_>,
+    ) -> Result<Fetched, Error> {
+        fetch.of_key(&mut self.batch, word, &key).map_err(|f| self.failed(f))
     }
 }

@@ -38,7 +38,7 @@ use crate::view::{SlotRef, View};
 /// Whether an object lies beside all backups of a slot, and nowhere but beside replicas of it.
 fn lies_beside(view: &View, slot: SlotRef, object: &Allocation) -> bool {
     let subtable = &view.subtables[slot.subtable as usize];
-    let object = view.object(object.address, object.class.bytes());
+    let object = view.object(object.address, object.kind.class.bytes());
     object.is_some_and(|object| object.lies_beside(subtable))
 }
 

@@ -4,6 +4,7 @@
 
 use super::silent::Silent;
 use super::{Hint, Op};
+use crate::data::Fetch;
 use crate::host::Host;
 use crate::layout::{Address, SizeClass, Slot};
 use crate::race::Key;
@@ -64,13 +65,16 @@ impl Target {
         batch.read(self.slot.node, self.slot.offset, 8)
     }
 
-    /// Posts the READs of both, the slot first.
+    /// Posts the READs of slot and value, the slot first.
     #[inline]
-    pub fn read_pair(&self, batch: &mut Batch) -> [Ticket; 2] {
-        [self.read_slot(batch), self.read_object(batch)]
+    pub fn read_pair(&self, view: &View, silent: &Silent, batch: &mut Batch) -> (Ticket, Fetch) {
+        let slot = self.read_slot(batch);
+        let object = view.object(self.hint.word.address(), self.class.bytes());
+        let object = object.expect("the target was made of it");
+        (slot, object.fetch(batch, self.object, |node| silent.has(node)))
     }
 
-    /// Posts the READ of the whole object.
+    /// Posts the READ of all that stands where the key is read.
     pub fn read_object(&self, batch: &mut Batch) -> Ticket {
         batch.read(self.object.node, self.object.offset, self.class.bytes() as u32)
     }

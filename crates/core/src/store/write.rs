@@ -20,12 +20,13 @@ use super::reclaim;
 use super::straight::{Aside, Next};
 use super::target::may_hold;
 use super::{Hint, Op, Stale, Store, Written};
+use crate::data::Profile;
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::{Object, Opcode};
+use crate::layout::Opcode;
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, Words};
-use crate::slab::USED_AGAIN_AT;
+use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, VerbError};
 
@@ -36,7 +37,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl Into<Key<'k>>,
         value: &[u8],
     ) -> Result<Written, Error> {
-        self.write(Opcode::Insert, OpKind::Insert, key.into(), value, None).await
+        self.insert_as(key, value, Profile::Replicated).await
     }
 
     /// Replaces the value of a key that must exist.
@@ -46,7 +47,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         value: &[u8],
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        self.write(Opcode::Update, OpKind::Update, key.into(), value, hint).await
+        self.update_as(key, value, Profile::Replicated, hint).await
     }
 
     /// Adds the key, or replaces its value.
@@ -56,7 +57,41 @@ impl<F: Fabric, H: Host> Store<F, H> {
         value: &[u8],
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        self.write(Opcode::Upsert, OpKind::Upsert, key.into(), value, hint).await
+        self.upsert_as(key, value, Profile::Replicated, hint).await
+    }
+
+    /// As [`Store::insert`], with a value that is to survive failures in this way.
+    pub async fn insert_as<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        value: &[u8],
+        profile: Profile,
+    ) -> Result<Written, Error> {
+        self.write(Opcode::Insert, OpKind::Insert, key.into(), value, profile, None).await
+    }
+
+    /// As [`Store::update`], with a value that is to survive failures in this way, whatever the earlier one
+    /// does.
+    pub async fn update_as<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        value: &[u8],
+        profile: Profile,
+        hint: Option<Hint>,
+    ) -> Result<Written, Error> {
+        self.write(Opcode::Update, OpKind::Update, key.into(), value, profile, hint).await
+    }
+
+    /// As [`Store::upsert`], with a value that is to survive failures in this way, whatever the earlier one
+    /// does.
+    pub async fn upsert_as<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        value: &[u8],
+        profile: Profile,
+        hint: Option<Hint>,
+    ) -> Result<Written, Error> {
+        self.write(Opcode::Upsert, OpKind::Upsert, key.into(), value, profile, hint).await
     }
 
     /// Removes a key that must exist.
@@ -65,7 +100,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl Into<Key<'k>>,
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        self.write(Opcode::Delete, OpKind::Delete, key.into(), &[], hint).await
+        let profile = Profile::Replicated;
+        self.write(Opcode::Delete, OpKind::Delete, key.into(), &[], profile, hint).await
     }
 
     async fn write(
@@ -74,12 +110,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         kind: OpKind,
         key: Key<'_>,
         value: &[u8],
+        profile: Profile,
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
         self.check_key(&key)?;
         self.check_value(value)?;
+        let slab = self.slab_of(profile, key.len(), value.len())?;
         let mut op = self.operation();
-        let intent = Intent { opcode, key, value };
+        let intent = Intent { opcode, key, value, slab };
         let result = match op.write_now(&intent, hint) {
             Ok(written) => Ok(written),
             Err(begun) => op.write(&intent, hint, begun).await,
@@ -97,14 +135,27 @@ impl<F: Fabric, H: Host> Store<F, H> {
             self.offer();
         }
         self.set_free(reclaim::SET_FREE_TOGETHER).await;
-        if let Some(class) = Object::class(key.len(), value.len())
-            && self.slabs.borrow_mut().is_half_used(class)
-        {
+        if self.slabs.borrow_mut().is_half_used(slab) {
             // On the heap: it is rare, and the futures of operations stay small.
-            Box::pin(self.look_ahead(class)).await;
+            Box::pin(self.look_ahead(slab)).await;
             self.offer();
         }
         result
+    }
+
+    /// Where the object of a write goes.
+    #[inline]
+    fn slab_of(
+        &self,
+        profile: Profile,
+        key_bytes: usize,
+        value_bytes: usize,
+    ) -> Result<SlabKind, Error> {
+        profile.check(key_bytes, value_bytes).map_err(Error::Profile)?;
+        SlabKind::of(profile, key_bytes, value_bytes).ok_or_else(|| Error::ValueTooLarge {
+            bytes: value_bytes,
+            max_bytes: self.view.borrow().geometry.max_value_bytes as usize,
+        })
     }
 }
 
@@ -137,11 +188,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         mut hint: Option<Hint>,
         begun: Option<Attempt<'i>>,
     ) -> Result<Written, Error> {
-        let too_large = || Error::ValueTooLarge {
-            bytes: intent.value.len(),
-            max_bytes: self.view.geometry.max_value_bytes as usize,
-        };
-        let class = Object::class(intent.key.len(), intent.value.len()).ok_or_else(too_large)?;
+        let slab = intent.slab;
         let mut least = USED_AGAIN_AT;
         let mut is_running = begun.is_some();
         let mut attempt = begun;
@@ -151,7 +198,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 self.may_write(intent.key).await?;
                 let used = attempt.map(|attempt| attempt.object);
                 let object = match used.filter(|_| removed(Mutant::IdentityUsedAgain)) {
-                    None => self.store.allocate(class, least, &self.view),
+                    None => self.store.allocate(slab, least, &self.view),
                     used => used,
                 };
                 attempt = object.map(|object| Attempt::new(intent, hint, object));
@@ -163,7 +210,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
                 let (to_delete, view) = (intent.opcode == Opcode::Delete, self.view.clone());
                 // On the heap: it is rare, and the futures of operations stay small.
-                let room = Box::pin(self.store.await_room(class, to_delete, &mut least, &view));
+                let room = Box::pin(self.store.await_room(slab, to_delete, &mut least, &view));
                 self.made_room = true;
                 match room.await {
                     Err(Error::OutOfMemory) => {

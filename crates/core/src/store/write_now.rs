@@ -9,7 +9,6 @@ use super::attempt::{Attempt, Ended, Intent};
 use super::straight::Next;
 use super::{Hint, Op, Written};
 use crate::host::Host;
-use crate::layout::Object;
 use crate::slab::USED_AGAIN_AT;
 use crate::verbs::Fabric;
 
@@ -25,9 +24,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if hint.is_none() || !is_immediate || !self.may_write_now(intent.key) {
             return Err(None);
         }
-        let class = Object::class(intent.key.len(), intent.value.len());
-        let allocate = |class| self.store.allocate(class, USED_AGAIN_AT, &self.view);
-        let Some(object) = class.and_then(allocate) else { return Err(None) };
+        let object = self.store.allocate(intent.slab, USED_AGAIN_AT, &self.view);
+        let Some(object) = object else { return Err(None) };
         let mut attempt = Attempt::new(intent, hint, object);
         let mut is_first = true;
         loop {

@@ -28,7 +28,8 @@ impl View {
             self.check_places(subtable.replicas(), self.geometry.subtable_bytes())?;
         }
         for region in &self.regions {
-            self.check_places(region.places(), self.geometry.region_bytes)?;
+            region.check()?;
+            self.check_apart(region.places(), self.geometry.region_bytes)?;
         }
         if self.subtables.iter().any(|s| u32::from(s.local_depth) > self.depth()) {
             return fail("a subtable is deeper than the directory");
@@ -77,10 +78,12 @@ impl View {
     }
 
     fn check_places(&self, places: &[Place], bytes: u64) -> Result<(), ViewError> {
+        check_count(places)?;
+        self.check_apart(places, bytes)
+    }
+
+    fn check_apart(&self, places: &[Place], bytes: u64) -> Result<(), ViewError> {
         let fail = |what| Err(ViewError { what });
-        if !(1..=MAX_REPLICAS).contains(&places.len()) {
-            return fail("there must be 1..=5 replicas");
-        }
         for (i, place) in places.iter().enumerate() {
             let Some(member) = self.member(place.node) else {
                 return fail("a replica lies on an unknown memory node");
@@ -130,6 +133,9 @@ impl View {
         for SubtableChange { subtable, joining, leaving, split, .. } in &change.subtables {
             let found = &self.subtables[*subtable as usize];
             self.check_exchange(found.replicas(), *joining, *leaving, bytes)?;
+            let mut after = found.clone();
+            after.exchange(*joining, *leaving);
+            check_count(after.replicas())?;
             match split {
                 None => {}
                 Some(Split::Filling(_)) if u32::from(found.local_depth) >= MAX_DEPTH => {
@@ -142,9 +148,13 @@ impl View {
                 Some(Split::Clearing(_)) => {}
             }
         }
-        for RegionChange { region, joining, leaving, .. } in &change.regions {
-            let places = self.regions[*region as usize].places();
-            self.check_exchange(places, *joining, *leaving, self.geometry.region_bytes)?;
+        for change in &change.regions {
+            let region = &self.regions[change.region as usize];
+            let RegionChange { joining, leaving, renewed, .. } = *change;
+            self.check_exchange(region.places(), joining, leaving, self.geometry.region_bytes)?;
+            let mut after = region.clone();
+            after.exchange(joining, leaving, renewed, self.number);
+            after.check()?;
         }
         Ok(())
     }
@@ -159,15 +169,21 @@ impl View {
     ) -> Result<(), ViewError> {
         let mut all = places.to_vec();
         all.extend(joining);
-        // One that leaves may make room for the sixth of five.
         all.retain(|place| Some(*place) != leaving);
-        self.check_places(&all, bytes)?;
-        leaving.map_or(Ok(()), |leaving| self.check_places(&[leaving], bytes))?;
+        self.check_apart(&all, bytes)?;
+        leaving.map_or(Ok(()), |leaving| self.check_apart(&[leaving], bytes))?;
         let stays = leaving.is_some_and(|leaving| places.contains(&leaving));
         let switched = self.change.as_ref().is_some_and(|c| c.stage == Stage::Switched);
         match switched && stays {
             true => Err(ViewError { what: "a replica that has left is still there" }),
             false => Ok(()),
         }
+    }
+}
+
+fn check_count(replicas: &[Place]) -> Result<(), ViewError> {
+    match replicas.len() {
+        1..=MAX_REPLICAS => Ok(()),
+        _ => Err(ViewError { what: "there must be 1..=5 replicas" }),
     }
 }

@@ -27,7 +27,7 @@ impl Place {
 }
 
 /// What the switch of a change makes of places.
-pub(crate) fn exchange(places: &mut Vec<Place>, joining: Option<Place>, leaving: Option<Place>) {
+pub(super) fn exchange(places: &mut Vec<Place>, joining: Option<Place>, leaving: Option<Place>) {
     let leaves = leaving.and_then(|leaving| places.iter().position(|place| *place == leaving));
     match (joining, leaves) {
         (Some(joining), Some(at)) => places[at] = joining,

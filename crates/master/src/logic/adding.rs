@@ -37,6 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::MasterReply;
 use fusee_control::node::{Extent, NodeReply};
+use fusee_core::data::Profile;
 use fusee_core::layout::VACATED_BYTES;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
@@ -57,9 +58,10 @@ const GROWTH: u64 = 8;
 /// Regions that are wanted.
 #[derive(Debug, Default)]
 pub(super) struct Adding {
-    /// Who asked since the last choice.
-    askers: BTreeSet<ClientId>,
-    under_way: Option<Reserving>,
+    /// Who asked since the last choice, for which objects.
+    askers: BTreeMap<Profile, BTreeSet<ClientId>>,
+    /// What is reserved, for which objects.
+    under_way: Option<(Profile, Reserving)>,
     not_before_ms: u64,
 }
 
@@ -77,7 +79,7 @@ impl State {
         &mut self,
         ctx: &Ctx<'_>,
         client: ClientId,
-        number: u64,
+        (number, profile): (u64, Profile),
         call: u64,
     ) -> MasterReply {
         let Some(view) = self.view() else { return self.not_ready(ctx) };
@@ -93,11 +95,11 @@ impl State {
             let reason = "replicas are missing, and come first; start another memory node";
             return self.called_or_refused(ctx, call, reason);
         }
-        if self.choose_members(ctx, 1).is_empty() {
+        if self.choose_members(ctx, profile, 1).is_empty() {
             let reason = "no memory node has room for another region; start another memory node";
             return self.called_or_refused(ctx, call, reason);
         }
-        self.adding.askers.insert(client);
+        self.adding.askers.entry(profile).or_default().insert(client);
         MasterReply::Done
     }
 
@@ -114,7 +116,7 @@ impl State {
         let Some(view) = self.view() else { return false };
         let (number, first) = (view.number, view.regions.len() as u32);
         let blocks = u64::from(view.geometry.blocks_per_region());
-        if let Some(reserving) = &self.adding.under_way {
+        if let Some((_, reserving)) = &self.adding.under_way {
             if reserving.goes_on(ctx.now_ms, number) {
                 return true;
             }
@@ -123,25 +125,30 @@ impl State {
         if self.adding.askers.is_empty() || self.adding.not_before_ms > ctx.now_ms {
             return false;
         }
-        let askers = std::mem::take(&mut self.adding.askers).len() as u64;
         if self.owes_replicas(ctx) {
+            self.adding.askers.clear();
             return false;
         }
+        let Some((profile, askers)) = self.adding.askers.pop_first() else { return false };
+        let askers = askers.len() as u64;
         let wanted = askers.div_ceil(blocks).max(u64::from(first).div_ceil(GROWTH)).min(TOGETHER);
-        let chosen = (first..).zip(self.choose_members(ctx, wanted));
+        let chosen = (first..).zip(self.choose_members(ctx, profile, wanted));
         let item = |(region, nodes)| {
             let primary = removed(Mutant::NewRegionLedAtOnce);
-            Item::new(Extent::Region { region, primary }, nodes)
+            Item::new(Extent::Region { region, primary }, profile, nodes)
         };
         let items: Vec<Item> = chosen.map(item).collect();
-        self.adding.under_way = self.reserve(ctx, items, &Purpose::AddRegions);
+        let reserving = self.reserve(ctx, items, &Purpose::AddRegions);
+        self.adding.under_way = reserving.map(|reserving| (profile, reserving));
         self.adding.under_way.is_some()
     }
 
     /// The members for up to so many new regions, the primary of each first.
-    fn choose_members(&self, ctx: &Ctx<'_>, most: u64) -> Vec<Vec<MnId>> {
+    fn choose_members(&self, ctx: &Ctx<'_>, profile: Profile, most: u64) -> Vec<Vec<MnId>> {
         let Some(view) = self.view() else { return Vec::new() };
-        let Some(replicas) = self.replicas_of_new_regions(ctx, view) else { return Vec::new() };
+        let Some(replicas) = self.places_of_new_regions(ctx, view, profile) else {
+            return Vec::new();
+        };
         let possible = MAX_REGIONS.min(VACATED_BYTES / view.geometry.region_bytes);
         let most = most.min(possible.saturating_sub(view.regions.len() as u64));
         let mut rooms = self.region_rooms(view);
@@ -157,13 +164,17 @@ impl State {
         chosen
     }
 
-    /// As many as there should be. With fewer members than that, what is possible: they get the
-    /// rest as soon as there are more.
-    fn replicas_of_new_regions(&self, ctx: &Ctx<'_>, view: &View) -> Option<usize> {
+    /// As many as there should be. With fewer members than that, what is possible: replicated ones get the
+    /// rest as soon as there are more. A coded region begins with all of its columns.
+    fn places_of_new_regions(&self, ctx: &Ctx<'_>, view: &View, profile: Profile) -> Option<usize> {
         let members = view.members.iter().map(|member| member.node);
         let members = members.filter(|node| self.is_usable(*node)).count();
-        let replicas = usize::from(ctx.settings.data_replicas).min(members);
-        (replicas > 0).then_some(replicas)
+        let places = profile.places(ctx.settings.data_replicas.into());
+        let places = match profile {
+            Profile::Replicated => places.min(members),
+            _ => places,
+        };
+        (1..=members).contains(&places).then_some(places)
     }
 
     /// How many regions fit on the members of the view, each with its share of the index.
@@ -183,7 +194,7 @@ impl State {
         token: u64,
         result: Result<NodeReply, String>,
     ) {
-        let Some(reserving) = &mut self.adding.under_way else { return };
+        let Some((_, reserving)) = &mut self.adding.under_way else { return };
         let heard = reserving.answer(node, token, result);
         if matches!(heard, Heard::Full | Heard::Complete { full: true }) {
             self.growth.has_no_room_for(node, true);
@@ -191,8 +202,8 @@ impl State {
         match heard {
             Heard::Waits | Heard::Full => {}
             Heard::Complete { .. } => {
-                if let Some(reserving) = self.adding.under_way.take() {
-                    self.take_regions_in(ctx, &reserving);
+                if let Some((profile, reserving)) = self.adding.under_way.take() {
+                    self.take_regions_in(ctx, profile, &reserving);
                 }
             }
             Heard::Problem(problem) => {
@@ -206,12 +217,12 @@ impl State {
     }
 
     /// The room is there: the view says so.
-    fn take_regions_in(&mut self, ctx: &mut Ctx<'_>, reserving: &Reserving) {
+    fn take_regions_in(&mut self, ctx: &mut Ctx<'_>, profile: Profile, reserving: &Reserving) {
         let Some(view) = self.view() else { return };
         if view.number != reserving.view || view.change.is_some() {
             return;
         }
-        let Some(replicas) = self.replicas_of_new_regions(ctx, view) else { return };
+        let Some(replicas) = self.places_of_new_regions(ctx, view, profile) else { return };
         // After one that is too poor none follows: their numbers would not be right any more.
         let places = reserving.items.iter().map(Item::places);
         let places: Vec<Vec<Place>> =
@@ -219,7 +230,7 @@ impl State {
         if places.is_empty() {
             return;
         }
-        let next = view.with_new_regions(&places);
+        let next = view.with_new_regions(profile, &places);
         if let Err(error) = next.check() {
             // The offsets come from elsewhere.
             let text = format!("memory nodes gave room for regions that is none: {error}");

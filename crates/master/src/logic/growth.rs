@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 
 use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::change::Gain;
+use fusee_core::data::Profile;
 use fusee_core::verbs::MnId;
 use fusee_core::view::Place;
 
@@ -161,7 +162,13 @@ impl State {
     fn begin(&mut self, ctx: &mut Ctx<'_>, node: MnId, gains: Vec<(Extent, Option<Place>)>) {
         let (Some(view), Some(member)) = (self.view(), self.roster.get(node)) else { return };
         let attempt = self.last_attempt;
-        let requests = gains.iter().map(|(extent, _)| reserving::request(view, attempt, *extent));
+        let requests = gains.iter().map(|(extent, _)| {
+            let profile = match extent {
+                Extent::Region { region, .. } => view.regions[*region as usize].profile(),
+                Extent::Subtable { .. } => Profile::Replicated,
+            };
+            reserving::request(view, attempt, *extent, profile)
+        });
         let mut requests: Vec<NodeRequest> = requests.collect();
         // Who answers last has answered everything.
         requests.push(NodeRequest::Describe);

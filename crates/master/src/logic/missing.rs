@@ -42,9 +42,10 @@ impl State {
         ctx: &Ctx<'_>,
         view: &'a View,
     ) -> impl Iterator<Item = (u32, &'a [Place])> {
-        let all = (0u32..).zip(&view.regions).map(|(number, r)| (number, r.places()));
-        let enough = usize::from(ctx.settings.data_replicas);
-        all.filter(move |(_, places)| places.len() < enough)
+        let replicas = usize::from(ctx.settings.data_replicas);
+        let all = (0u32..).zip(&view.regions);
+        let poor = all.filter(move |(_, r)| r.places().len() < r.profile().places(replicas));
+        poor.map(|(number, region)| (number, region.places()))
     }
 
     /// What to add next, and on which node.

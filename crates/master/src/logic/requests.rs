@@ -4,6 +4,7 @@ use fusee_control::master::{
     MasterReply, MasterRequest, MemberState, MemberStatus, Orphan, Owners, Status,
 };
 use fusee_control::rpc::Caller;
+use fusee_core::data::Profile;
 use fusee_core::layout::{BlockShape, SizeClass};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::Member;
@@ -37,9 +38,9 @@ impl State {
                 reply
             }
             MasterRequest::Open => self.open(ctx, connection),
-            MasterRequest::TakeOrphan { client, turn, adopted, class, full, view } => {
+            MasterRequest::TakeOrphan { client, turn, adopted, class, profile, full, view } => {
                 self.sessions.has_adopted(client, &adopted);
-                self.take_orphan(ctx, (client, turn), (class, full), view)
+                self.take_orphan(ctx, (client, turn), (class, profile, full), view)
             }
             MasterRequest::HandOn { client, serial, orphans, used } => {
                 self.hand_on(ctx, (client, serial), (&orphans, &used))
@@ -76,8 +77,8 @@ impl State {
             }
             MasterRequest::Split { subtable, view } => self.split_wanted(ctx, subtable, view),
             MasterRequest::Drain { node, cancel } => self.drain(ctx, node, cancel),
-            MasterRequest::MoreRoom { client, view, call } => {
-                self.region_wanted(ctx, client, view, call)
+            MasterRequest::MoreRoom { client, view, profile, call } => {
+                self.region_wanted(ctx, client, (view, profile), call)
             }
             MasterRequest::Unreachable { node } => {
                 self.probe(ctx, node);
@@ -136,7 +137,7 @@ impl State {
         &mut self,
         ctx: &mut Ctx<'_>,
         asker: (ClientId, u64),
-        (class, full): (Option<SizeClass>, bool),
+        (class, profile, full): (Option<SizeClass>, Profile, bool),
         by: u64,
     ) -> MasterReply {
         let Phase::Formed(view) = &self.phase else { return self.not_ready(ctx) };
@@ -149,7 +150,11 @@ impl State {
         let has_room = |orphan: &Orphan| {
             BlockShape::new(block_bytes, orphan.class).is_some_and(|s| orphan.first < s.objects)
         };
-        let may_use = |orphan: &Orphan| !view.is_region_frozen(orphan.block.region);
+        let may_use = |orphan: &Orphan| {
+            let region = view.regions.get(orphan.block.region as usize);
+            region.is_some_and(|region| region.profile() == profile)
+                && !view.is_region_frozen(orphan.block.region)
+        };
         // Where any will do, those with room are left to who can use it.
         let has_room = |orphan: &Orphan| has_room(orphan) == class.is_some();
         let first = |orphan: &Orphan| may_use(orphan) && has_room(orphan);

@@ -1,5 +1,6 @@
 //! The blocks of a region that the node holds: whose each is, and which are to be handed out.
 
+use fusee_core::data::Profile;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{Geometry, TABLE_ENTRY_BYTES};
 
@@ -19,6 +20,8 @@ pub(super) struct Region {
     pub since: u64,
     pub geometry: Geometry,
     pub primary: bool,
+    /// For which objects it is.
+    pub profile: Profile,
     /// The block allocation table.
     pub owners: Vec<ClientId>,
     /// Blocks to hand out, the next one last. Some may have got an owner since: they are
@@ -29,7 +32,13 @@ pub(super) struct Region {
 }
 
 impl Region {
-    pub fn new(offset: u64, since: u64, geometry: Geometry, primary: bool) -> Region {
+    pub fn new(
+        offset: u64,
+        since: u64,
+        geometry: Geometry,
+        primary: bool,
+        profile: Profile,
+    ) -> Region {
         let blocks = geometry.blocks_per_region();
         let free = if primary { (0..blocks).rev().collect() } else { Vec::new() };
         Region {
@@ -37,6 +46,7 @@ impl Region {
             since,
             geometry,
             primary,
+            profile,
             owners: vec![ClientId::NOBODY; blocks as usize],
             free,
             listed: vec![primary; blocks as usize],

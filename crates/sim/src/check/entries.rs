@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use fusee_core::layout::{Object, Slot};
+use fusee_core::code::ReedSolomon;
+use fusee_core::layout::{Chunk, Object, Slot, Stripe};
 use fusee_core::race::Buckets;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, SlotRef, View};
@@ -70,7 +71,7 @@ impl Entries {
             return;
         }
         let view = self.view.as_ref().expect("there are slots only with a view");
-        let (key, object) = object_of(network, view, word);
+        let (key, parts) = object_of(network, view, word);
         // What a split has moved stays here until it is cleared: nobody looks for it any more.
         if Buckets::of(&key, view).subtable != slot.subtable {
             return;
@@ -78,9 +79,8 @@ impl Entries {
         if let Some(other) = self.live.insert(key.clone(), slot) {
             panic!("{key:02x?} is live twice, in {other:?} and in {slot:?} as {:#x}", word.0);
         }
-        let bytes = word.class().expect("it led to an object").bytes();
-        for place in view.object(word.address(), bytes).expect("it led to an object").places() {
-            self.objects.insert((place.node, place.offset), (Rc::clone(&object), slot));
+        for (place, bytes) in parts {
+            self.objects.insert((place.node, place.offset), (bytes, slot));
         }
     }
 
@@ -140,26 +140,62 @@ pub(crate) fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
         .flat_map(move |subtable| (0..slots).map(move |slot| SlotRef { subtable, slot }))
 }
 
-/// The object that a live word refers to, with its key.
+/// What belongs at each place of an object.
+pub(crate) type Parts = Vec<(Place, Rc<[u8]>)>;
+
+/// The key of the object that a live word refers to, and what belongs at each of its places.
 ///
 /// # Panics
-/// If it is not complete on every replica that is left, or where memory rots on none.
-fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>, Rc<[u8]>) {
+/// If it is not complete on every place that is left, or where memory rots on too few.
+pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>, Parts) {
     let bytes = word.class().map_or(0, |class| class.bytes());
     let object = view.object(word.address(), bytes).expect("a live entry leads into a region");
-    let mut objects = object.places().filter_map(|place| {
+    let shown = |place: Place| {
         network.with(place.node, |memory| {
-            let object = &memory.pool[place.offset as usize..][..bytes as usize];
-            match Object::decode_of(object, word.leads_to()) {
-                Ok(found) => Some((found.key().to_vec(), Rc::from(object))),
-                Err(_) if network.rots() => None,
-                Err(why) => panic!("the live entry {:#x} leads to no object: {why}", word.0),
+            memory.pool[place.offset as usize..][..bytes as usize].to_vec()
+        })
+    };
+    let refuse = |why: &dyn std::fmt::Display| {
+        let rots = network.rots();
+        assert!(rots, "the live entry {:#x} leads to no object: {why}", word.0);
+    };
+    let Some(columns) = object.columns() else {
+        let shown = object.places().filter_map(shown);
+        let mut good = shown.filter(|bytes| match Object::decode_of(bytes, word.leads_to()) {
+            Ok(_) => true,
+            Err(why) => {
+                refuse(&why);
+                false
             }
-        })?
-    });
-    let first = objects.next().expect("some replica is left");
-    // Rot in the padding is none.
-    let differ = objects.any(|object| object != first);
-    assert!(!differ || network.rots(), "replicas of one object differ");
-    first
+        });
+        let first = good.next().expect("some replica is left");
+        // Rot in the padding is none.
+        let differ = good.any(|object| object != first);
+        assert!(!differ || network.rots(), "replicas of one object differ");
+        let key = Object::decode(&first).expect("it is good").key().to_vec();
+        let first: Rc<[u8]> = Rc::from(first);
+        return (key, object.places().map(|place| (place, Rc::clone(&first))).collect());
+    };
+    let (coding, numbers) = (columns.coding(), columns.chunks().iter().map(|n| usize::from(*n)));
+    let shown: Vec<(Place, usize, Option<Vec<u8>>)> =
+        object.places().zip(numbers).map(|(place, number)| (place, number, shown(place))).collect();
+    let mut stripe = Stripe::default();
+    for (_, number, bytes) in &shown {
+        let Some(bytes) = bytes else { continue };
+        match Chunk::decode_of(bytes, word.leads_to(), coding, *number) {
+            Ok(chunk) => stripe.add(chunk),
+            Err(why) => refuse(&why),
+        }
+    }
+    let mut room = vec![0; stripe.room().expect("enough chunks are left that agree")];
+    let code = ReedSolomon::new(coding);
+    let whole = stripe.restore(&code, &mut room).expect("it is what was written");
+    let part = |(place, number, standing): &(Place, usize, Option<Vec<u8>>)| {
+        let mut belongs = vec![0; bytes as usize];
+        whole.chunk(&code, *number, &mut belongs);
+        let is_right = standing.as_ref().is_none_or(|standing| *standing == belongs);
+        assert!(is_right || network.rots(), "chunk {number} of {:#x} is another one", word.0);
+        (*place, Rc::from(belongs))
+    };
+    (whole.key().to_vec(), shown.iter().map(part).collect())
 }

@@ -23,7 +23,7 @@ use fusee_core::race::Buckets;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{Place, SlotRef, TABLE_ENTRY_BYTES, View};
 
-use super::entries::all_slots;
+use super::entries::{all_slots, object_of};
 use crate::cluster::Cluster;
 
 /// Checks a cluster in which nothing runs, and in which every session has ended, by what they left
@@ -144,6 +144,13 @@ fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     let class = word.class().unwrap_or_else(|| panic!("{slot:?} leads nowhere: {word:x?}"));
     let object = view.object(word.address(), class.bytes());
     let object = object.unwrap_or_else(|| panic!("{slot:?} leads out of the regions: {word:x?}"));
+    if object.columns().is_some() {
+        let (key, _) = object_of(cluster.network(), view, word);
+        let buckets = Buckets::of(&key, view);
+        let is_here = buckets.covers(slot) && buckets.fingerprint == word.fingerprint();
+        assert!(is_here, "{slot:?} with {word:x?} is not where its key is looked for");
+        return;
+    }
     let rots = cluster.network().rots();
     let mut first: Option<(Vec<u8>, Vec<u8>)> = None;
     for place in object.places() {

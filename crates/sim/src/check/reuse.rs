@@ -20,6 +20,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fusee_core::data::Profile;
 use fusee_core::layout::{
     Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Identity, Object, Slot, UNIT_BYTES, bitmap_bytes,
 };
@@ -90,6 +91,8 @@ impl Reuse {
         let at = Address::new(address);
         let Some(generation) = identity.generation_at(at) else { return };
         let crc = header.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
+        // Each chunk has its own.
+        let crc = if self.profile_at(at) == Profile::Replicated { crc } else { 0 };
         let life = Life { identity, crc, since: epoch };
         if let Some(known) = self.lives.get(&address).copied() {
             if known.identity == identity {
@@ -249,6 +252,18 @@ impl Reuse {
             return Vec::new();
         }
         self.places_of(Address::new(address))
+    }
+
+    /// For which objects the region of an address is.
+    fn profile_at(&self, address: Address) -> Profile {
+        let found = self.view.as_ref().and_then(|view| view.region_of(address));
+        found.map_or(Profile::Replicated, |(region, _)| region.profile())
+    }
+
+    /// Whether a place is one of a coded region.
+    pub fn is_coded(&self, place: Place) -> bool {
+        let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
+        address.is_some_and(|address| self.profile_at(address) != Profile::Replicated)
     }
 
     /// The replicas of an address.

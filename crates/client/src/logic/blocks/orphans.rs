@@ -3,6 +3,7 @@
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_control::node::{BlockId, BlockRequest, NodeReply};
+use fusee_core::data::Profile;
 use fusee_core::error::Error;
 use fusee_core::layout::SizeClass;
 use fusee_core::slab::BlockGrant;
@@ -17,10 +18,11 @@ impl<E: Environment> BlockSource<E> {
     pub(super) async fn go_on_with(
         &self,
         class: Option<SizeClass>,
+        profile: Profile,
         full: bool,
         view: &View,
     ) -> Option<BlockGrant> {
-        let gift = self.take_orphan(class, full, view).await?;
+        let gift = self.take_orphan(class, profile, full, view).await?;
         let (orphan, block) = (gift.orphan, gift.orphan.block);
         // The master may not know that somebody gave it back to the pool, before this session got it
         // from there.
@@ -49,7 +51,8 @@ impl<E: Environment> BlockSource<E> {
         self.holds(block);
         self.adopted.borrow_mut().push((block, gift.turn));
         let address = view.geometry.block_address(block.region, block.block);
-        BlockGrant { address, class, first, marked, pool_is_empty: false }
+        let profile = view.regions[block.region as usize].profile();
+        BlockGrant { address, profile, class, first, marked, pool_is_empty: false }
     }
 
     /// Tells the master what the keeper has not told it yet. Whether it knows.
@@ -69,6 +72,7 @@ impl<E: Environment> BlockSource<E> {
     pub(super) async fn take_orphan(
         &self,
         class: Option<SizeClass>,
+        profile: Profile,
         full: bool,
         view: &View,
     ) -> Option<Gift> {
@@ -81,7 +85,8 @@ impl<E: Environment> BlockSource<E> {
         let told = adopted.clone();
         let turn = self.taking.get();
         self.taking.set(turn + 1);
-        let request = MasterRequest::TakeOrphan { client, turn, adopted, class, full, view };
+        let request =
+            MasterRequest::TakeOrphan { client, turn, adopted, class, profile, full, view };
         let deadline = MASTER_DEADLINE.min(self.node_deadline);
         match self.env.ask_master(request, deadline).await {
             Ok(MasterReply::Orphan { orphan, owner_lives }) => {

@@ -165,35 +165,35 @@ fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
     let nobody = ClientId::NOBODY;
     let env = Surroundings::new();
     let source = source_of(7, &env);
-    let class = SizeClass::from_code(1).unwrap();
-    assert!(matches!(at_once(source.grant(class, false, &view())), Err(Error::Allocation { .. })));
+    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
+    assert!(matches!(at_once(source.grant(slab, false, &view())), Err(Error::Allocation { .. })));
     // Node 1 may name the session still: whoever got the block from node 0 could not have it recorded there.
     assert_eq!(env.owner.get(), ClientId(7));
-    assert_eq!(at_once(source.grant(class, false, &view())), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId(7));
     env.silent.set(false);
     // It is given back once more, and now both nodes say so.
-    assert_eq!(at_once(source.grant(class, false, &view())), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), nobody);
-    at_once(source.grant(class, false, &view())).expect("nothing is in doubt any more");
+    at_once(source.grant(slab, false, &view())).expect("nothing is in doubt any more");
 }
 
 #[test]
 fn nor_is_one_whose_return_nobody_waited_for() {
     let env = Surroundings::new();
     let source = source_of(7, &env);
-    let class = SizeClass::from_code(1).unwrap();
+    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
     env.hangs.set(true);
     let view = view();
     {
-        let mut grant = pin!(source.grant(class, false, &view));
+        let mut grant = pin!(source.grant(slab, false, &view));
         let mut context = Context::from_waker(Waker::noop());
         assert!(grant.as_mut().poll(&mut context).is_pending(), "it is being given back");
     }
     env.hangs.set(false);
     env.silent.set(false);
     env.owner.set(ClientId::NOBODY);
-    assert!(matches!(at_once(source.grant(class, false, &view)), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.grant(slab, false, &view)), Err(Error::Allocation { .. })));
 }
 
 #[test]
@@ -202,10 +202,10 @@ fn a_master_that_is_away_is_not_asked_for_every_block() {
     env.silent.set(false);
     env.has_master.set(false);
     let source = source_of(7, &env);
-    let class = SizeClass::from_code(1).unwrap();
+    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
     let grant = || {
         env.owner.set(ClientId::NOBODY);
-        at_once(source.grant(class, false, &view())).unwrap();
+        at_once(source.grant(slab, false, &view())).unwrap();
     };
     (0..=BLOCKS_WITHOUT_MASTER).for_each(|_| grant());
     assert_eq!(env.asked_master.get(), 1);
@@ -220,23 +220,23 @@ fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
     env.silent.set(false);
     env.mute.set(true);
     let source = source_of(7, &env);
-    let class = SizeClass::from_code(1).unwrap();
+    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
     let view = view();
     {
-        let mut grant = pin!(source.grant(class, false, &view));
+        let mut grant = pin!(source.grant(slab, false, &view));
         let mut context = Context::from_waker(Waker::noop());
         assert!(grant.as_mut().poll(&mut context).is_pending());
         // While it runs, what the tables say may be what it is about to hear.
         env.mute.set(false);
-        assert_eq!(at_once(source.grant(class, false, &view)), Err(Error::OutOfMemory));
+        assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
     }
     assert_eq!(env.owner.get(), ClientId(7));
-    let found = at_once(source.grant(class, false, &view)).unwrap();
+    let found = at_once(source.grant(slab, false, &view)).unwrap();
     assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 0));
-    assert_eq!(at_once(source.grant(class, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
     // What has been handed on is not taken: the tables name the session until somebody has taken it over.
     source.forget(&[BlockId { region: 0, block: 0 }]);
-    assert_eq!(at_once(source.grant(class, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
 }
 
 /// Somebody has taken over what the session had handed on, and given it back to the pool, and the session has
@@ -246,15 +246,15 @@ fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
     let env = Surroundings::new();
     env.silent.set(false);
     let source = source_of(7, &env);
-    let class = SizeClass::from_code(1).unwrap();
+    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
     let view = view();
-    at_once(source.grant(class, false, &view)).unwrap();
+    at_once(source.grant(slab, false, &view)).unwrap();
     source.forget(&[BlockId { region: 0, block: 0 }]);
     assert_eq!(at_once(source.settle(&view)), Some(Vec::new()), "all is as it was told");
     env.owner.set(ClientId::NOBODY);
     env.mute.set(true);
     {
-        let mut grant = pin!(source.grant(class, false, &view));
+        let mut grant = pin!(source.grant(slab, false, &view));
         let mut context = Context::from_waker(Waker::noop());
         assert!(grant.as_mut().poll(&mut context).is_pending());
     }
@@ -267,10 +267,10 @@ fn what_is_given_back_is_not_reported_as_taken_over() {
     let env = Surroundings::new();
     env.silent.set(false);
     let source = source_of(7, &env);
-    let class = SizeClass::from_code(1).unwrap();
+    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
     let view = view();
     let block = BlockId { region: 0, block: 0 };
-    let orphan = Orphan { block, owner: ClientId(3), class, first: 0, marked: None };
+    let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 0, marked: None };
     let gift = Gift { turn: 5, orphan, owner_lives: false };
     let address = source.left(&gift, &view).address;
     assert_eq!(*source.adopted.borrow(), [(block, 5)]);
@@ -285,22 +285,22 @@ fn is_found_after_its_return(meanwhile: bool) {
     let env = Surroundings::new();
     env.silent.set(false);
     let source = source_of(7, &env);
-    let class = SizeClass::from_code(1).unwrap();
+    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = at_once(source.grant(class, false, &view)).unwrap().address;
+    let block = at_once(source.grant(slab, false, &view)).unwrap().address;
     env.slow.set(true);
     let mut free = pin!(source.free(block, &view));
     let mut context = Context::from_waker(Waker::noop());
     assert!(free.as_mut().poll(&mut context).is_pending());
     assert_eq!(env.owner.get(), ClientId::NOBODY);
-    assert!(matches!(at_once(source.grant(class, false, &view)), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.grant(slab, false, &view)), Err(Error::Allocation { .. })));
     assert_eq!(env.owner.get(), ClientId(7));
     if meanwhile {
-        assert_eq!(at_once(source.grant(class, false, &view)), Err(Error::OutOfMemory));
+        assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
     }
     env.slow.set(false);
     assert!(free.as_mut().poll(&mut context).is_ready());
-    let found = at_once(source.grant(class, false, &view)).expect("the tables name the session");
+    let found = at_once(source.grant(slab, false, &view)).expect("the tables name the session");
     assert_eq!(found.address, block);
 }
 
@@ -321,19 +321,19 @@ fn a_block_is_not_found_while_it_is_being_granted_to_another_request() {
     let env = Surroundings::new();
     env.silent.set(false);
     let source = source_of(7, &env);
-    let class = SizeClass::from_code(1).unwrap();
+    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
     let view = view();
-    let block = at_once(source.grant(class, false, &view)).unwrap().address;
+    let block = at_once(source.grant(slab, false, &view)).unwrap().address;
     env.forgets.set(true);
     at_once(source.free(block, &view));
     env.forgets.set(false);
     env.owner.set(ClientId(9));
     env.slow.set(true);
     let mut context = Context::from_waker(Waker::noop());
-    let mut first = pin!(source.grant(class, false, &view));
+    let mut first = pin!(source.grant(slab, false, &view));
     assert!(first.as_mut().poll(&mut context).is_pending(), "it gives the block back once more");
     env.mute.set(true);
-    let mut second = pin!(source.grant(class, false, &view));
+    let mut second = pin!(source.grant(slab, false, &view));
     assert!(second.as_mut().poll(&mut context).is_pending(), "the block is granted");
     env.slow.set(false);
     let found = first.as_mut().poll(&mut context);
@@ -350,18 +350,24 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
     env.owner.set(ClientId(7));
     let source = source_of(7, &env);
     source.missed.set(true);
-    let class = SizeClass::from_code(1).unwrap();
+    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
     let change = Change {
         stage: Stage::Frozen,
         data_lost: false,
         lost: 0,
         subtables: Vec::new(),
-        regions: vec![RegionChange { region: 0, joining: None, leaving: None, renewed: false }],
+        regions: vec![RegionChange {
+            region: 0,
+            joining: None,
+            leaving: None,
+            renewed: false,
+            chunk: 0,
+        }],
         new_regions: 0,
     };
     let frozen = View { change: Some(change), ..view() };
-    assert_eq!(at_once(source.grant(class, false, &frozen)), Err(Error::OutOfMemory));
-    at_once(source.grant(class, false, &view())).expect("it was not forgotten");
+    assert_eq!(at_once(source.grant(slab, false, &frozen)), Err(Error::OutOfMemory));
+    at_once(source.grant(slab, false, &view())).expect("it was not forgotten");
 }
 
 #[test]
@@ -370,14 +376,14 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     env.silent.set(false);
     env.forgets.set(true);
     let source = source_of(7, &env);
-    let class = SizeClass::from_code(1).unwrap();
+    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
     let older = View { regions: Vec::new(), ..view() };
-    assert!(matches!(at_once(source.grant(class, false, &older)), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.grant(slab, false, &older)), Err(Error::Allocation { .. })));
     // The request may still come: by the newer view the block is not to be used either.
     env.forgets.set(false);
-    assert!(matches!(at_once(source.grant(class, false, &view())), Err(Error::Allocation { .. })));
+    assert!(matches!(at_once(source.grant(slab, false, &view())), Err(Error::Allocation { .. })));
     assert_eq!(env.owner.get(), ClientId(7));
-    assert_eq!(at_once(source.grant(class, false, &view())), Err(Error::OutOfMemory));
+    assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId::NOBODY, "who looks for memory gives it back once more");
     assert_eq!(at_once(source.settle(&view())), Some(Vec::new()));
 }
@@ -387,10 +393,10 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
 fn a_session_that_did_not_hear_of_orphans_does_not_take_memory_for_exhausted() {
     let env = Surroundings::new();
     let source = source_of(7, &env);
-    let class = SizeClass::from_code(1).unwrap();
+    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
     env.owner.set(ClientId(8));
     let is_exhausted = || {
-        assert_eq!(at_once(source.grant(class, false, &view())), Err(Error::OutOfMemory));
+        assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
         source.is_exhausted()
     };
     assert!(!is_exhausted(), "others may have some soon");

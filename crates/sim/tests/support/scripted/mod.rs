@@ -23,12 +23,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::Store;
+use fusee_core::data::Profile;
 use fusee_core::data::Region;
 use fusee_core::error::Error;
 use fusee_core::host::{Blocks, Epochs, GiveUp, Granted, Pinned, Reports, Views, Waiting};
 use fusee_core::layout::{Address, BlockShape, Object, SizeClass};
-use fusee_core::slab::BlockGrant;
 use fusee_core::slab::Remainder;
+use fusee_core::slab::{BlockGrant, SlabKind};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Verb, VerbError};
 use fusee_core::view::{Geometry, Place, View};
@@ -124,14 +125,28 @@ impl Script {
 
     /// Who asks for this class gets a block of which nothing was used.
     pub fn grant(&self, class: SizeClass, address: Address, marked: Option<u64>) {
-        let grant = BlockGrant { address, class, first: 0, marked, pool_is_empty: false };
+        let grant = BlockGrant {
+            profile: Profile::Replicated,
+            address,
+            class,
+            first: 0,
+            marked,
+            pool_is_empty: false,
+        };
         self.grants.borrow_mut().push_back(grant);
     }
 
     /// The same, of a block that somebody has left.
     pub fn grant_remainder(&self, rest: &Remainder) {
         let Remainder { block: address, class, first, marked } = *rest;
-        let grant = BlockGrant { address, class, first, marked, pool_is_empty: false };
+        let grant = BlockGrant {
+            profile: Profile::Replicated,
+            address,
+            class,
+            first,
+            marked,
+            pool_is_empty: false,
+        };
         self.grants.borrow_mut().push_back(grant);
     }
 
@@ -160,7 +175,7 @@ impl Waiting for Scripted {
 impl Blocks for Scripted {
     async fn alloc_block(
         &self,
-        class: SizeClass,
+        SlabKind { class, .. }: SlabKind,
         _: bool,
         view: &Arc<View>,
     ) -> Result<Granted, Error> {
@@ -171,14 +186,21 @@ impl Blocks for Scripted {
         let next = grants.pop_front_if(|grant| grant.class == class).or_else(|| {
             let address = self.0.pool.borrow_mut().pop_front()?;
             let marked = view.region_of(address).map(|(region, _)| region.primary_since());
-            Some(BlockGrant { address, class, first: 0, marked, pool_is_empty: false })
+            Some(BlockGrant {
+                profile: Profile::Replicated,
+                address,
+                class,
+                first: 0,
+                marked,
+                pool_is_empty: false,
+            })
         });
         next.map(Granted::Block).ok_or(Error::OutOfMemory)
     }
 
     async fn await_others(&self) {}
 
-    fn end_search(&self, _: SizeClass) {}
+    fn end_search(&self, _: SlabKind) {}
 
     fn is_exhausted(&self) -> bool {
         false
@@ -346,8 +368,14 @@ impl Stage {
         let view = Arc::new(self.cluster.view().clone());
         let address = |block| view.geometry.block_address(0, block);
         let pool_is_empty = false;
-        let grant =
-            |block| BlockGrant { address: address(block), class, first: 0, marked, pool_is_empty };
+        let grant = |block| BlockGrant {
+            profile: Profile::Replicated,
+            address: address(block),
+            class,
+            first: 0,
+            marked,
+            pool_is_empty,
+        };
         let script = Rc::new(Script {
             local_epoch: Cell::new(0),
             pinned: Cell::new(None),

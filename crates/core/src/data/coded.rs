@@ -1,0 +1,277 @@
+//! The coded scheme: each place of a region is a *column*, which has one chunk of every object.
+//!
+//! The object is a stripe: its chunks stand at one offset of all columns ([`layout`](crate::layout)). Any
+//! `k` good chunks that agree are the *whole* object. It is *complete* when all columns that the region has
+//! hold their chunks; no CAS mentions it before, so there is nothing to complete later. A column that is
+//! lost takes its chunk number along, and the one that replaces it gets that number.
+
+mod copy;
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use super::found::{ChunkReads, Fetch, Fetched, Found, Parts, Read, Reads, Shown, Whole};
+use super::{ObjectAt, PerPlace, Region};
+use crate::code::{Coding, ReedSolomon};
+use crate::layout::{Chunk, HEADER_BYTES, Identity, Pair, Slot, Stripe};
+use crate::mutant::{Mutant, removed};
+use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
+use crate::view::{Place, Subtable, ViewError};
+
+pub(super) use copy::copy_to;
+
+/// Which chunk stands on which of a coded region's places.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Columns {
+    coding: Coding,
+    /// By place, the number of its chunks.
+    chunks: Vec<u8>,
+}
+
+impl Columns {
+    /// All of them, in order.
+    pub(super) fn all(coding: Coding) -> Columns {
+        Columns { coding, chunks: (0..coding.chunks() as u8).collect() }
+    }
+
+    /// The erasure code.
+    #[inline]
+    pub fn coding(&self) -> Coding {
+        self.coding
+    }
+
+    /// By place, which of a stripe's chunks it has.
+    pub fn chunks(&self) -> &[u8] {
+        &self.chunks
+    }
+
+    /// See [`Scheme::next_chunk`](super::Scheme::next_chunk).
+    pub(super) fn next_chunk(&self, leaves: Option<usize>) -> u8 {
+        match leaves {
+            Some(at) => self.chunks[at],
+            None => (0..).find(|chunk| !self.chunks.contains(chunk)).unwrap_or_default(),
+        }
+    }
+
+    pub(super) fn remove(&mut self, at: usize) {
+        self.chunks.remove(at);
+    }
+
+    pub(super) fn insert(&mut self, at: usize, chunk: u8) {
+        self.chunks.insert(at, chunk);
+    }
+}
+
+/// See [`Region::check`].
+pub(super) fn check(columns: &Columns, region: &Region) -> Result<(), ViewError> {
+    let Columns { coding, chunks } = columns;
+    let is_good = |(at, chunk): (usize, &u8)| {
+        usize::from(*chunk) < coding.chunks() && !chunks[..at].contains(chunk)
+    };
+    if chunks.len() != region.places().len() || !chunks.iter().enumerate().all(is_good) {
+        return Err(ViewError { what: "the columns of a coded region are not its chunks" });
+    }
+    if chunks.len() < coding.k() {
+        return Err(ViewError { what: "a coded region has fewer columns than data chunks" });
+    }
+    Ok(())
+}
+
+/// See [`Region::survives`].
+pub(super) fn survives(columns: &Columns, region: &Region, is_lost: impl Fn(MnId) -> bool) -> bool {
+    let left = region.places.iter().filter(|place| !is_lost(place.node));
+    left.count() >= columns.coding.k()
+}
+
+/// See [`ObjectAt::write`].
+pub(super) fn write(columns: &Columns, at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>) {
+    let Columns { coding, chunks } = columns;
+    let bytes = at.bytes as u32;
+    let stripe = batch.stage(coding.chunks() as u32 * bytes);
+    let mut of_stripe = PerPlace::<&mut [u8]>::new();
+    of_stripe.extend(batch.bytes_mut(stripe).chunks_exact_mut(bytes as usize));
+    pair.encode_chunks(&ReedSolomon::new(*coding), &mut of_stripe);
+    drop(of_stripe);
+    for (place, chunk) in at.places().zip(chunks) {
+        batch.write(place.node, place.offset, stripe.part(u32::from(*chunk) * bytes, bytes));
+    }
+}
+
+/// See [`ObjectAt::fetch`]: data chunks, and parity for those that are not to be had.
+pub(super) fn fetch(
+    columns: &Columns,
+    at: ObjectAt<'_>,
+    batch: &mut Batch,
+    _first: Place,
+    is_silent: impl Fn(MnId) -> bool,
+) -> Fetch {
+    let mut all = PerPlace::<(u8, Place)>::new();
+    all.extend(columns.chunks.iter().copied().zip(at.places()));
+    all.sort_unstable_by_key(|(chunk, place)| (is_silent(place.node), *chunk));
+    all.truncate(columns.coding.k());
+    all.sort_unstable_by_key(|(chunk, _)| *chunk);
+    let mut chunks = ChunkReads { coding: columns.coding, numbers: 0 };
+    let mut first = None;
+    for (chunk, place) in all {
+        chunks.numbers |= 1 << chunk;
+        let read = batch.read(place.node, place.offset, at.bytes as u32);
+        first.get_or_insert(read);
+    }
+    Fetch::chunks(first.expect("a region in a view has k columns"), chunks)
+}
+
+/// See [`ObjectAt::fetch_verbs`].
+pub(super) fn fetch_verbs(columns: &Columns) -> usize {
+    columns.coding.k()
+}
+
+/// See [`Fetch::of_key`].
+#[cold]
+pub(super) fn fetched(
+    batch: &mut Batch,
+    first: Ticket,
+    reads: ChunkReads,
+    word: Slot,
+    key: &[u8],
+) -> Result<Fetched, FailedVerb> {
+    let ChunkReads { coding, numbers } = reads;
+    let mut spans = PerPlace::<(u8, Span)>::new();
+    for number in (0..16u8).filter(|number| numbers >> number & 1 == 1) {
+        spans.push((number, batch.data_span(first.plus(spans.len() as u32))?));
+    }
+    let bytes: u32 = spans.iter().map(|(_, span)| span.len).sum();
+    let (room, fetched) = batch.stage_from(bytes, |read, room| {
+        let mut stripe = Stripe::default();
+        for (number, span) in &spans {
+            let bytes = &read[span.range()];
+            match Chunk::decode_of(bytes, word.leads_to(), coding, (*number).into()) {
+                Ok(chunk) if chunk.key() != key && !removed(Mutant::KeysNotCompared) => {
+                    return Err(Fetched::OtherKey);
+                }
+                Ok(chunk) => stripe.add(chunk),
+                Err(_) => {}
+            }
+        }
+        let needed = stripe.room().ok_or(Fetched::Stale)?;
+        let whole = stripe.restore(&ReedSolomon::new(coding), &mut room[..needed]);
+        whole.map(|whole| whole.value().len()).ok_or(Fetched::Stale)
+    });
+    Ok(fetched.map_or_else(|other| other, |bytes| Fetched::Value(room.part(0, bytes as u32))))
+}
+
+/// See [`ObjectAt::read_starts`].
+pub(super) fn read_starts(
+    columns: &Columns,
+    at: ObjectAt<'_>,
+    batch: &mut Batch,
+    bytes: u64,
+) -> Reads {
+    let read = |(place, chunk): (Place, &u8)| {
+        let ticket = batch.read(place.node, place.offset, bytes as u32);
+        Read { place, chunk: *chunk, ticket }
+    };
+    let places = at.places().zip(&columns.chunks).map(read).collect();
+    Reads { coding: Some(columns.coding), places }
+}
+
+/// See [`Reads::judge`].
+pub(super) fn judge(
+    reads: &Reads,
+    coding: Coding,
+    batch: &mut Batch,
+    identity: Identity,
+    holds: impl Fn(&Shown<'_>) -> bool,
+) -> Found {
+    let mut found = Found { whole: None, damaged: PerPlace::new(), silent: None };
+    let mut spans = PerPlace::<(Read, Span)>::new();
+    for read in &reads.places {
+        match batch.data_span(read.ticket) {
+            Ok(span) => spans.push((*read, span)),
+            Err(failure) => found.silent = Some(failure),
+        }
+    }
+    let bytes: u32 = spans.iter().map(|(_, span)| span.len).sum();
+    let (room, made) = batch.stage_from(bytes, |read, room| {
+        let mut stripe = Stripe::default();
+        for (Read { chunk, .. }, span) in &spans {
+            let decoded = Chunk::decode_of(&read[span.range()], identity, coding, (*chunk).into());
+            let decoded = decoded.ok().filter(|chunk| holds(&Shown::of_chunk(chunk, coding)));
+            decoded.into_iter().for_each(|chunk| stripe.add(chunk));
+        }
+        let needed = stripe.room()?;
+        let whole = stripe.restore(&ReedSolomon::new(coding), &mut room[..needed])?;
+        let (key, value) = (whole.key().len(), whole.value().len());
+        let agree: PerPlace<u8> = stripe.agreeing().map(|number| number as u8).collect();
+        Some((agree, key as u32, value as u32))
+    });
+    let Some((agree, key_bytes, value_bytes)) = made else {
+        // Too few are good to tell which of them are not.
+        found.damaged.extend(spans.iter().map(|(read, _)| *read));
+        return found;
+    };
+    let mut good = PerPlace::new();
+    for (read, span) in spans {
+        match agree.contains(&read.chunk) {
+            true => good.push((read.chunk, span)),
+            false => found.damaged.push(read),
+        }
+    }
+    let key = good[0].1.part(HEADER_BYTES as u32, key_bytes);
+    let of = Parts::Chunks(coding, identity, good);
+    found.whole = Some(Whole { key, value: room.part(0, value_bytes), of });
+    found
+}
+
+/// See [`Found::mend`].
+pub(super) fn mend(
+    batch: &mut Batch,
+    coding: Coding,
+    identity: Identity,
+    good: &[(u8, Span)],
+    damaged: &[Read],
+) -> u64 {
+    let bytes = good[0].1.len;
+    let made = made_of(batch, coding, identity, good, damaged);
+    for (Read { place, .. }, made) in damaged.iter().zip(made) {
+        let span = batch.stage(bytes);
+        batch.bytes_mut(span).copy_from_slice(&made);
+        batch.write(place.node, place.offset, span);
+    }
+    damaged.len() as u64 * u64::from(bytes)
+}
+
+/// The chunks that belong where damaged ones stand.
+fn made_of(
+    batch: &Batch,
+    coding: Coding,
+    identity: Identity,
+    good: &[(u8, Span)],
+    damaged: &[Read],
+) -> Vec<Vec<u8>> {
+    let code = ReedSolomon::new(coding);
+    let mut stripe = Stripe::default();
+    for (number, span) in good {
+        let chunk = Chunk::decode_of(batch.bytes(*span), identity, coding, (*number).into());
+        stripe.add(chunk.expect("it was decoded before"));
+    }
+    let mut room = vec![0; stripe.room().expect("they agree")];
+    let whole = stripe.restore(&code, &mut room).expect("it was restored before");
+    let make = |read: &Read| {
+        let mut made = vec![0; good[0].1.len as usize];
+        whole.chunk(&code, read.chunk.into(), &mut made);
+        made
+    };
+    damaged.iter().map(make).collect()
+}
+
+/// See [`ObjectAt::lies_beside`]: no chunk is the object.
+pub(super) fn lies_beside(_columns: &Columns, _at: ObjectAt<'_>, _subtable: &Subtable) -> bool {
+    false
+}
+
+/// See [`ObjectAt::may_be_incomplete`].
+pub(super) fn may_be_incomplete(_columns: &Columns) -> bool {
+    false
+}

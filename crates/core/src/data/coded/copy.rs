@@ -1,0 +1,185 @@
+//! A coded region gets a column: its chunks are taken from the column that leaves, or made of those of the others.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::Columns;
+use crate::code::{Coding, ReedSolomon};
+use crate::data::copy::{CHUNK_BYTES, Copied, copy_bytes};
+use crate::data::{PerPlace, Region};
+use crate::layout::{
+    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Chunk, Identity, Stripe, bitmap_bytes,
+};
+use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Span, Ticket};
+use crate::view::{Geometry, Place};
+
+/// See [`Region::copy_to`].
+pub(crate) async fn copy_to<F: Fabric>(
+    columns: &Columns,
+    region: &Region,
+    fabric: &F,
+    geometry: &Geometry,
+    (to, chunk): (Place, u8),
+    copied: &mut Copied,
+) -> Result<(), FailedVerb> {
+    let code = ReedSolomon::new(columns.coding);
+    let coding = columns.coding;
+    let from = region.places().iter().copied().zip(columns.chunks.iter().copied()).collect();
+    FillColumn { fabric, geometry, coding, code, from, to, chunk, result: copied }.fill().await
+}
+
+/// A column is filled.
+struct FillColumn<'r, F> {
+    fabric: &'r F,
+    geometry: &'r Geometry,
+    coding: Coding,
+    code: ReedSolomon,
+    /// The columns that there are, with their chunks.
+    from: PerPlace<(Place, u8)>,
+    to: Place,
+    chunk: u8,
+    result: &'r mut Copied,
+}
+
+/// What was read of one object: by column, its chunk's number and bytes.
+type Column = (u8, Span);
+
+impl<F: Fabric> FillColumn<'_, F> {
+    /// Fills all but the free bitmaps, as replication does. Nothing but block headers and the block table is the same
+    /// on all columns.
+    async fn fill(mut self) -> Result<(), FailedVerb> {
+        let geometry = self.geometry;
+        let table = geometry.table_bytes();
+        copy_bytes(self.fabric, self.from[0].0, self.to, table, self.result).await?;
+        for block in 0..geometry.blocks_per_region() {
+            let block = geometry.block_offset(block);
+            let header = self.copy_header(block).await?;
+            let mut filled = BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes);
+            let shape = header.and_then(|h| BlockShape::new(geometry.block_bytes, h.class));
+            if let Some(shape) = shape {
+                self.fill_objects(block, shape).await?;
+                filled = shape.first_offset + u64::from(shape.objects) * shape.object_bytes;
+            }
+            self.zero(block + filled, geometry.block_bytes - filled).await?;
+        }
+        Ok(())
+    }
+
+    /// Copies a block's header, of any column that has one.
+    async fn copy_header(&mut self, block: u64) -> Result<Option<BlockHeader>, FailedVerb> {
+        let mut batch = Batch::new();
+        let mut reads = PerPlace::<Ticket>::new();
+        for (place, _) in &self.from {
+            reads.push(batch.read(place.node, place.offset + block, BLOCK_HEADER_BYTES as u32));
+        }
+        batch = self.execute(batch).await;
+        let mut chosen = (batch.data_span(reads[0])?, None);
+        for read in reads {
+            let span = batch.data_span(read)?;
+            let bytes = batch.bytes(span).try_into().expect("as long as was asked for");
+            if let Some(header) = BlockHeader::decode(bytes) {
+                chosen = (span, Some(header));
+                break;
+            }
+        }
+        let (span, header) = chosen;
+        batch.next_phase();
+        batch.write(self.to.node, self.to.offset + block, span);
+        batch = self.execute(batch).await;
+        batch.check()?;
+        self.result.bytes += BLOCK_HEADER_BYTES;
+        Ok(header)
+    }
+
+    /// Fills the chunks of a block's objects. One that can be made of nothing is free, or what a dead client has not
+    /// finished, or damaged on too many columns: zeros stand for it.
+    async fn fill_objects(&mut self, block: u64, shape: BlockShape) -> Result<(), FailedVerb> {
+        let columns = self.from.len();
+        let fitting = CHUNK_BYTES / (shape.object_bytes * columns as u64);
+        let together = fitting.clamp(1, (MAX_BATCH_VERBS / columns) as u64) as u32;
+        let bytes = shape.object_bytes as u32;
+        let mut next = 0;
+        while next < shape.objects {
+            let count = together.min(shape.objects - next);
+            let offset = block + shape.offset(next);
+            let mut batch = Batch::new();
+            let read = |(place, chunk): &(Place, u8)| {
+                (*chunk, batch.read(place.node, place.offset + offset, count * bytes))
+            };
+            let reads: PerPlace<(u8, Ticket)> = self.from.iter().map(read).collect();
+            batch = self.execute(batch).await;
+            let mut read = PerPlace::<Column>::new();
+            for (chunk, ticket) in reads {
+                read.push((chunk, batch.data_span(ticket)?));
+            }
+            let mut made = vec![0; (count * bytes) as usize];
+            for (i, made) in (0..count).zip(made.chunks_exact_mut(bytes as usize)) {
+                let part = |(chunk, span): &Column| (*chunk, span.part(i * bytes, bytes));
+                self.make(&batch, &read.iter().map(part).collect(), made);
+            }
+            batch.next_phase();
+            let span = batch.stage(count * bytes);
+            batch.bytes_mut(span).copy_from_slice(&made);
+            batch.write(self.to.node, self.to.offset + offset, span);
+            batch = self.execute(batch).await;
+            batch.check()?;
+            self.result.bytes += u64::from(count * bytes);
+            next += count;
+        }
+        Ok(())
+    }
+
+    /// Makes the chunk of one object.
+    fn make(&mut self, batch: &Batch, columns: &PerPlace<Column>, made: &mut [u8]) {
+        let decode = |(number, span): &Column| {
+            Chunk::decode(batch.bytes(*span), self.coding, (*number).into()).ok()
+        };
+        let there = columns.iter().find(|(number, _)| *number == self.chunk);
+        if let Some(there) = there {
+            let bytes = batch.bytes(there.1);
+            if bytes.iter().all(|byte| *byte == 0) || decode(there).is_some() {
+                made.copy_from_slice(bytes);
+                return;
+            }
+        }
+        let chunks: Vec<Chunk<'_>> = columns.iter().filter_map(decode).collect();
+        let mut identities: Vec<Identity> = chunks.iter().map(Chunk::identity).collect();
+        identities.sort_unstable();
+        identities.dedup();
+        let of = |identity: &Identity| chunks.iter().filter(|c| c.identity() == *identity).count();
+        // Where enough are there of two, neither is in use: that one is complete.
+        let Some(most) = identities.into_iter().max_by_key(of) else { return };
+        let mut stripe = Stripe::default();
+        let same = chunks.into_iter().filter(|chunk| chunk.identity() == most);
+        same.for_each(|chunk| stripe.add(chunk));
+        let Some(needed) = stripe.room() else { return };
+        let mut room = vec![0; needed];
+        if let Some(whole) = stripe.restore(&self.code, &mut room) {
+            whole.chunk(&self.code, self.chunk.into(), made);
+            self.result.objects_repaired += u64::from(there.is_some());
+        }
+    }
+
+    /// Overwrites what no object lies in.
+    async fn zero(&mut self, from: u64, bytes: u64) -> Result<(), FailedVerb> {
+        let mut at = 0;
+        while at < bytes {
+            let count = CHUNK_BYTES.min(bytes - at);
+            let mut batch = Batch::new();
+            let zeros = batch.stage(count as u32);
+            batch.bytes_mut(zeros).fill(0);
+            batch.write(self.to.node, self.to.offset + from + at, zeros);
+            batch = self.execute(batch).await;
+            batch.check()?;
+            self.result.bytes += count;
+            at += count;
+        }
+        Ok(())
+    }
+
+    async fn execute(&mut self, batch: Batch) -> Batch {
+        let batch = self.fabric.execute(batch).await;
+        self.result.cost.add_batch(&batch);
+        batch
+    }
+}
