@@ -192,6 +192,15 @@ mutants! {
     SplitReadsOnce,
     /// A region is copied from one replica, damage included.
     CopiesDamage,
+    /// A speculative write puts the word of a coded object on backups while its chunks are on their way: nobody
+    /// completes it.
+    StripeGuessed,
+    /// A column is filled with the chunks of another one, as if they were replicas.
+    RebuildsFromFirstPlace,
+    /// A column that comes gets the chunks of its position, which another one may have.
+    ChunkByPosition,
+    /// A coded object is written to as many columns as it takes to read it: it is lost with one of them.
+    ParityNotWritten,
     /// A region is copied without telling the node whose blocks are whose: should it lead, it gives them
     /// to others.
     CopiesNoOwners,

@@ -292,8 +292,8 @@ impl Network {
         holds == Some(true)
     }
 
-    /// Whether everything that is damaged has another replica that is whole, among those where this holds. Also
-    /// what no entry leads to now: the entries of a lost primary come back.
+    /// Whether everything that is damaged has enough replicas or chunks that are whole, among those where this holds.
+    /// Also what no entry leads to now: the entries of a lost primary come back.
     pub(crate) fn is_whole_without(&self, is_left: impl Fn(&Place) -> bool + Copy) -> bool {
         self.0.damaged.borrow().iter().all(|damaged| {
             let Damaged { node, offset, identity, bytes } = *damaged;
@@ -304,10 +304,12 @@ impl Network {
                 });
                 holds == Some(true)
             };
-            let replicas = self.reuse().replicas_of(Place { node, offset });
-            let mut whole = replicas.iter().filter(|at| is_whole(at)).peekable();
-            // If none is, it has been used again.
-            whole.peek().is_none() || whole.any(is_left)
+            let at = Place { node, offset };
+            let replicas = self.reuse().replicas_of(at);
+            let needed = self.reuse().needed_at(at);
+            let whole: Vec<&Place> = replicas.iter().filter(|at| is_whole(at)).collect();
+            // If too few are, it has been used again.
+            whole.len() < needed || whole.into_iter().filter(|at| is_left(at)).count() >= needed
         })
     }
 
@@ -328,17 +330,24 @@ impl Network {
                 let Place { node, offset } = *at;
                 !damaged.contains(&Damaged { node, offset, identity, bytes })
             };
-            // One replica of each object is spared: who reads them all one after the other must find one
-            // that was whole all the time.
+            // One replica of each object is spared, or enough chunks: who reads them all one after the other must
+            // find one that was whole all the time.
             let keeps_another = |(at, object, slot): &&(Place, &Rc<[u8]>, SlotRef)| {
                 let replicas: Vec<Place> =
                     all.iter().filter(|(_, _, s)| s == slot).map(|(place, ..)| *place).collect();
-                let checksum = usize::from(object[0]) + usize::from(object[1]);
-                let spared = replicas[checksum % replicas.len()];
-                let mut others = replicas.iter().filter(|place| *place != at);
+                let count = replicas.len();
+                let needed = self.reuse().needed_at(*at);
+                let any = match needed {
+                    1 => usize::from(object[0]) + usize::from(object[1]),
+                    _ => identity_of(object).word() as usize % count,
+                };
+                let from_any = |place: usize| (place + count - any % count) % count;
+                let position = replicas.iter().position(|place| place == at);
+                let is_spared = position.is_none_or(|place| from_any(place) < needed);
+                let others = replicas.iter().filter(|place| *place != at);
                 let stays =
-                    |at: &Place| was_whole(at, object) && is_safe(at.node) && self.is_whole(*at);
-                spared != *at && self.has(at.node) && others.any(stays)
+                    |at: &&Place| was_whole(at, object) && is_safe(at.node) && self.is_whole(**at);
+                !is_spared && self.has(at.node) && others.filter(stays).count() >= needed
             };
             let end = |object: &[u8]| {
                 let object = Object::decode(object).expect("it was whole");
@@ -515,7 +524,7 @@ impl Network {
                 continue;
             };
             // Chunks differ in their numbers and payloads, and have the sums of their values.
-            let is_other_chunk = self.reuse().is_coded(place) && at != place;
+            let is_other_chunk = self.reuse().needed_at(place) > 1 && at != place;
             let of = |object: &Object<'_>| {
                 let mut value = object.value().to_vec();
                 if is_other_chunk {

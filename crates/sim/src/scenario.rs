@@ -260,7 +260,7 @@ impl Scenario {
         match self {
             Scenario::Mixed | Scenario::Inserts | Scenario::Crashes | Scenario::Growth => &[],
             Scenario::Losses | Scenario::Reuse => &[LateVerb],
-            Scenario::Redundancy => &[LateVerb, Stop, LostCompletion],
+            Scenario::Redundancy => &[LateVerb, Stop, Damage],
             Scenario::Elastic | Scenario::Cuts => &[ForeignMaster],
             Scenario::Unsteady => &[LateVerb, ForeignMaster],
             // Of what is damaged another replica is left.

@@ -1,6 +1,10 @@
 //! The RTT budget: how many phases each operation takes without conflicts. A phase is a network
 //! round trip, so this table is the store's latency (P §4.3, §4.6).
 
+use std::time::Duration;
+
+use fusee_core::code::Coding;
+use fusee_core::data::{Profile, ProfileError};
 use fusee_core::error::Error;
 use fusee_core::stats::{OpKind, Stats};
 use fusee_core::store::Hint;
@@ -242,4 +246,94 @@ fn an_update_on_a_hit_posts_the_verbs_that_it_must() {
     assert_eq!(update.verbs, (2 + 2) + 2 + 1);
     assert_eq!(update.atomics, 2 + 1);
     assert_eq!(update.bytes, (2 * 64 + 8 + 64) + 2 * 8 + 8);
+}
+
+const CODING: (u8, u8) = (3, 2);
+
+/// What operations cost a session of a cluster that has regions for coded values.
+fn run_coded(index_replicas: u8, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
+    let sim = Sim::new(1);
+    let options = ClusterOptions { lease_ms: Some(1_000), ..options(index_replicas) };
+    let cluster = Cluster::new(&sim, &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, Duration::from_secs(1));
+    let open = async || {
+        let session = cluster.open(process, options.session).await.unwrap();
+        keeper.open(session.gate().clone());
+        session
+    };
+    let profile = Profile::Coded(Coding::try_from(CODING).unwrap());
+    let scenario = async {
+        // It waits until there is a region.
+        open().await.store().insert_as(b"first", &[7; 1000], profile).await.unwrap();
+        let session = open().await;
+        scenario(session.store()).await;
+        session.stats()
+    };
+    cluster.block_on(process, scenario)
+}
+
+/// Erasure-coded values take the phases that replicated ones do, but for the speculative write.
+#[test]
+fn coded_values_take_the_same_phases() {
+    let (value, coding) = (vec![7; 1000], Coding::try_from(CODING).unwrap());
+    let profile = Profile::Coded(coding);
+    for replicas in 1..=5 {
+        let stats = run_coded(replicas, async |store| {
+            let written = store.insert_as(b"key", &value, profile).await.unwrap();
+            let found = store.search(b"key", None).await.unwrap();
+            assert_eq!(found.value(), Some(&value[..]));
+            drop(found);
+            store.update_as(b"key", &value, profile, written.place).await.unwrap();
+        });
+        assert_eq!(phases(&stats, OpKind::Search), 2);
+        let fewer = u32::from(replicas == 1);
+        assert_eq!(phases(&stats, OpKind::Insert), 4 - fewer);
+        assert_eq!(phases(&stats, OpKind::Update), 3 - fewer);
+        let stats = run_coded(replicas, async |store| {
+            let hint = store.upsert_as(b"key", &value, profile, None).await.unwrap().place;
+            let found = store.search(b"key", hint).await.unwrap();
+            assert_eq!(found.value(), Some(&value[..]));
+            assert_eq!(found.hint(), hint);
+            drop(found);
+            store.delete(b"key", hint).await.unwrap();
+            assert_eq!(store.search(b"key", None).await.unwrap().value(), None);
+        });
+        assert_eq!(stats.kind(OpKind::Search).phases, 1 + 1, "a hit, and a miss");
+    }
+}
+
+#[test]
+fn coded_reads_and_writes_move_no_more_bytes_than_they_must() {
+    let (value, coding) = (vec![7; 1000], Coding::try_from(CODING).unwrap());
+    let profile = Profile::Coded(coding);
+    let chunk = profile.class(3, value.len()).unwrap().bytes();
+    let stats = run_coded(3, async |store| {
+        let hint = store.insert_as(b"key", &value, profile).await.unwrap().place;
+        let hint = store.update_as(b"key", &value, profile, hint).await.unwrap().place;
+        assert!(store.search(b"key", hint).await.unwrap().value().is_some());
+    });
+    assert_eq!(stats.kind(OpKind::Search).bytes, 8 + 3 * chunk);
+    let update = stats.kind(OpKind::Update).bytes;
+    assert!(update >= 5 * chunk && update < 6 * chunk + 200, "{update} bytes, chunks of {chunk}");
+}
+
+#[test]
+fn pairs_that_cannot_be_coded_are_refused_and_nothing_changes() {
+    let coding = Coding::try_from(CODING).unwrap();
+    let profile = Profile::Coded(coding);
+    let stats = run_coded(3, async |store| {
+        let error = store.insert_as(b"key", b"short", profile).await.unwrap_err();
+        let refused = ProfileError::ValueTooSmall { coding, bytes: 5, least: 3 * 256 };
+        assert_eq!(error, Error::Profile(refused));
+        let error = store.insert_as(&[b'k'; 64][..], &[7; 1000], profile).await.unwrap_err();
+        let refused = ProfileError::KeyTooLong { coding, bytes: 64, most: 336 / 8 };
+        assert_eq!(error, Error::Profile(refused));
+        let wide = Coding::new(4, 2).unwrap();
+        let error = store.insert_as(b"key", &[7; 1024], Profile::Coded(wide)).await.unwrap_err();
+        let refused = ProfileError::TooFewNodes { coding: wide, members: 5 };
+        assert_eq!(error, Error::Profile(refused));
+        assert_eq!(store.search(b"key", None).await.unwrap().value(), None);
+    });
+    assert_eq!(stats.kind(OpKind::Insert).operations, 1, "but for the one that asked for memory");
 }

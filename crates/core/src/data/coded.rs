@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use super::found::{ChunkReads, Fetch, Fetched, Found, Parts, Read, Reads, Shown, Whole};
-use super::{ObjectAt, PerPlace, Region};
+use super::{MAX_PLACES, ObjectAt, PerPlace, Region};
 use crate::code::{Coding, ReedSolomon};
 use crate::layout::{Chunk, HEADER_BYTES, Identity, Pair, Slot, Stripe};
 use crate::mutant::{Mutant, removed};
@@ -51,6 +51,7 @@ impl Columns {
     pub(super) fn next_chunk(&self, leaves: Option<usize>) -> u8 {
         match leaves {
             Some(at) => self.chunks[at],
+            None if removed(Mutant::ChunkByPosition) => self.chunks.len() as u8,
             None => (0..).find(|chunk| !self.chunks.contains(chunk)).unwrap_or_default(),
         }
     }
@@ -94,7 +95,9 @@ pub(super) fn write(columns: &Columns, at: ObjectAt<'_>, batch: &mut Batch, pair
     of_stripe.extend(batch.bytes_mut(stripe).chunks_exact_mut(bytes as usize));
     pair.encode_chunks(&ReedSolomon::new(*coding), &mut of_stripe);
     drop(of_stripe);
-    for (place, chunk) in at.places().zip(chunks) {
+    let few = removed(Mutant::ParityNotWritten);
+    let written = if few { coding.k() } else { MAX_PLACES };
+    for (place, chunk) in at.places().zip(chunks).take(written) {
         batch.write(place.node, place.offset, stripe.part(u32::from(*chunk) * bytes, bytes));
     }
 }
@@ -268,7 +271,7 @@ fn made_of(
 
 /// See [`ObjectAt::lies_beside`]: no chunk is the object.
 pub(super) fn lies_beside(_columns: &Columns, _at: ObjectAt<'_>, _subtable: &Subtable) -> bool {
-    false
+    removed(Mutant::StripeGuessed)
 }
 
 /// See [`ObjectAt::may_be_incomplete`].

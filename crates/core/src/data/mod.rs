@@ -151,7 +151,7 @@ impl Profile {
 
 #[cold]
 fn check_coded(coding: Coding, key_bytes: usize, value_bytes: usize) -> Result<(), ProfileError> {
-    let least = (coding.k() - 1) * MIN_PAYLOAD_BYTES + 1;
+    let least = coding.k() * MIN_PAYLOAD_BYTES;
     let most = coding.payload_bytes(value_bytes) / MAX_KEY_PART;
     if value_bytes < least {
         return Err(ProfileError::ValueTooSmall { coding, bytes: value_bytes, least });

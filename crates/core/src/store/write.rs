@@ -20,7 +20,7 @@ use super::reclaim;
 use super::straight::{Aside, Next};
 use super::target::may_hold;
 use super::{Hint, Op, Stale, Store, Written};
-use crate::data::Profile;
+use crate::data::{Profile, ProfileError};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::Opcode;
@@ -166,7 +166,20 @@ impl<F: Fabric, H: Host> Store<F, H> {
         match (intent.opcode, found.map(|found| found.value().is_some())) {
             (Opcode::Insert, Ok(true)) => Error::AlreadyExists,
             (Opcode::Update | Opcode::Delete, Ok(false)) => Error::NotFound,
-            _ => Error::OutOfMemory,
+            _ => self.no_room_for(intent),
+        }
+    }
+
+    /// No memory node has room for an object.
+    fn no_room_for(&self, intent: &Intent<'_>) -> Error {
+        let (Profile::Coded(coding), members) =
+            (intent.slab.profile, self.view.borrow().members.len())
+        else {
+            return Error::OutOfMemory;
+        };
+        match members < coding.chunks() {
+            true => Error::Profile(ProfileError::TooFewNodes { coding, members }),
+            false => Error::OutOfMemory,
         }
     }
 }

@@ -10,6 +10,7 @@
 //! it, as far as real processes repeat anything.
 
 mod cluster;
+mod coded;
 #[path = "../common/mod.rs"]
 mod common;
 mod cuts;

@@ -260,10 +260,13 @@ impl Reuse {
         found.map_or(Profile::Replicated, |(region, _)| region.profile())
     }
 
-    /// Whether a place is one of a coded region.
-    pub fn is_coded(&self, place: Place) -> bool {
+    /// On how many places something that is there has to be whole.
+    pub fn needed_at(&self, place: Place) -> usize {
         let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
-        address.is_some_and(|address| self.profile_at(address) != Profile::Replicated)
+        match address.map(|address| self.profile_at(address)) {
+            Some(Profile::Coded(coding)) => coding.k(),
+            _ => 1,
+        }
     }
 
     /// The replicas of an address.

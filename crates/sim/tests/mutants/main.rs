@@ -114,6 +114,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         ZerosAreNew => &scenarios::ZEROS,
         SealsUnread => &scenarios::UNREAD,
         CopiesNoOwners => &scenarios::TIMED_ELASTIC,
+        RebuildsFromFirstPlace | ChunkByPosition | ParityNotWritten => &scenarios::TIMED_REDUNDANCY,
+        StripeGuessed => &scenarios::CODED_CRASHES,
         EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,
     }
 }

@@ -238,7 +238,18 @@ pub const TIMED_REUSE: Scenario =
 pub const TIMED_ELASTIC: Scenario =
     named("timed elastic", |seed| timed(fusee_sim::Scenario::Elastic, seed));
 
+pub const TIMED_REDUNDANCY: Scenario =
+    named("timed redundancy", |seed| timed(fusee_sim::Scenario::Redundancy, seed));
+
 pub const TIMED_CUTS: Scenario = named("timed cuts", |seed| timed(fusee_sim::Scenario::Cuts, seed));
+
+/// Writers of coded values that crash, and nothing else that goes wrong.
+pub const CODED_CRASHES: Scenario = named("coded crashes", |seed| {
+    use fusee_sim::Fault::*;
+    let options = RunOptions::new(fusee_sim::Scenario::Redundancy, seed);
+    let without = [NodeCrash, MasterRestart, RecoveryCrash, Join, Drain, LateVerb, Stop, Damage];
+    fail_if_broken(&RunOptions { operations: Some(400), without: without.into(), ..options });
+});
 
 /// Short runs: what is left behind at their ends is seen more often.
 pub const TIMED_SHORT_CRASHES: Scenario = named("short crashes", |seed| {
@@ -252,10 +263,11 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
 });
 
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 11] = [
+pub const TIMED: [&Scenario; 12] = [
     &SCRUB,
     &FREE_WORDS,
     &TIMED_CUTS,
+    &TIMED_REDUNDANCY,
     &TIMED_MIXED,
     &TIMED_INSERTS,
     &TIMED_CRASHES,

@@ -10,6 +10,7 @@ use crate::data::{PerPlace, Region};
 use crate::layout::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Chunk, Identity, Stripe, bitmap_bytes,
 };
+use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Span, Ticket};
 use crate::view::{Geometry, Place};
 
@@ -135,6 +136,9 @@ impl<F: Fabric> FillColumn<'_, F> {
             Chunk::decode(batch.bytes(*span), self.coding, (*number).into()).ok()
         };
         let there = columns.iter().find(|(number, _)| *number == self.chunk);
+        if removed(Mutant::RebuildsFromFirstPlace) {
+            return made.copy_from_slice(batch.bytes(columns[0].1));
+        }
         if let Some(there) = there {
             let bytes = batch.bytes(there.1);
             if bytes.iter().all(|byte| *byte == 0) || decode(there).is_some() {

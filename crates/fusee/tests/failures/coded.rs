@@ -1,0 +1,90 @@
+//! Erasure-coded values on real processes: as many memory nodes are killed as the code has parity, at once and
+//! one after the other, while a client reads and writes.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use fusee_client::{Client, Coding, Error, FabricChoice, Options, Redundancy};
+
+use super::cluster::{Cluster, Shape};
+
+const KEYS: u32 = 60;
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key {n}").into_bytes()
+}
+
+/// Every third one is too short to be coded.
+fn value(n: u32, version: u32) -> Vec<u8> {
+    let bytes = [300, 16 << 10, 60_000][n as usize % 3] + n as usize;
+    (0..bytes).map(|at| (at as u32 * 31 + n * 7 + version * 13) as u8).collect()
+}
+
+fn client(cluster: &Cluster) -> Client {
+    let coding = Coding::new(4, 2).unwrap();
+    let fabric: FabricChoice = cluster.fabric().parse().unwrap();
+    let options = Options::default()
+        .with_fabric(fabric)
+        .with_redundancy(Redundancy { coded: Some((coding, 4 << 10)) });
+    Client::connect_with(cluster.address(), options).unwrap()
+}
+
+fn check(client: &Client, version: u32) {
+    for n in 0..KEYS {
+        assert!(client.get(&key(n)).unwrap() == Some(value(n, version)), "key {n}");
+    }
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
+    let found = client.get_many(&keys).unwrap();
+    assert!(found.into_iter().zip(0..).all(|(found, n)| found == Some(value(n, version))));
+}
+
+fn put_all(client: &Client, version: u32) {
+    (0..KEYS).for_each(|n| client.put(&key(n), &value(n, version)).unwrap());
+}
+
+fn survives_losses(fabric: &'static str) {
+    let shape = Shape { fabric, nodes: 6, index_replicas: 3, data_replicas: 3, ..Shape::default() };
+    let mut cluster = Cluster::of(shape);
+    let client = client(&cluster);
+    put_all(&client, 0);
+    check(&client, 0);
+    assert_eq!(client.insert(&key(1), &value(1, 9)).unwrap_err(), Error::AlreadyExists);
+    client.delete(&key(1)).unwrap();
+    assert_eq!(client.get(&key(1)).unwrap(), None);
+    client.insert(&key(1), &value(1, 0)).unwrap();
+
+    // Two at once. What is read meanwhile waits for the view, no longer.
+    for node in cluster.nodes.drain(4..) {
+        drop(node);
+    }
+    check(&client, 0);
+    cluster.until_stable(4, false);
+    put_all(&client, 1);
+    check(&client, 1);
+
+    // Others take their places, and then two of the first are lost, one after the other.
+    cluster.start_node();
+    cluster.start_node();
+    cluster.until_stable(6, true);
+    for left in [5, 4] {
+        cluster.nodes.remove(0);
+        check(&client, 1);
+        cluster.until_stable(left, false);
+    }
+    check(&client, 1);
+    put_all(&client, 2);
+    check(&client, 2);
+    // Another client finds all of it.
+    sleep(Duration::from_millis(10));
+    check(&self::client(&cluster), 2);
+}
+
+#[test]
+fn coded_values_survive_the_loss_of_as_many_nodes_as_there_is_parity_over_tcp() {
+    survives_losses("tcp");
+}
+
+#[test]
+fn coded_values_survive_the_loss_of_as_many_nodes_as_there_is_parity_over_shm() {
+    survives_losses("shm");
+}
