@@ -38,10 +38,10 @@ pub use generations::WINDOW_EPOCHS;
 /// What a slab is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlabKind {
-    /// How its objects survive failures: its blocks are of regions for them.
-    pub profile: Profile,
     /// The size of its objects, on each of their places.
     pub class: SizeClass,
+    /// How its objects survive failures: its blocks are of regions for them.
+    pub profile: Profile,
 }
 
 impl SlabKind {

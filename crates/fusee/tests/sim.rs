@@ -20,16 +20,26 @@ fn json(args: &[&str]) -> Value {
 
 #[test]
 fn seeds_of_all_scenarios_keep_every_promise() {
-    let report = json(&["--seed", "0", "--seeds", "110", "--json"]);
+    let report = json(&["--seed", "0", "--seeds", "120", "--json"]);
     assert_eq!(report["violations"], 0);
-    assert_eq!(report["runs"], 110);
+    assert_eq!(report["runs"], 120);
     assert!(report["operations"].as_u64().unwrap() > 60_000);
     for (what, count) in report["happened"].as_object().unwrap() {
         assert!(count.as_u64().unwrap() > 0, "{what} never happened");
     }
     for scenario in [
-        "mixed", "inserts", "unsteady", "crashes", "losses", "growth", "elastic", "reuse",
-        "damage", "cuts", "storm",
+        "mixed",
+        "inserts",
+        "unsteady",
+        "crashes",
+        "losses",
+        "growth",
+        "elastic",
+        "reuse",
+        "damage",
+        "cuts",
+        "redundancy",
+        "storm",
     ] {
         assert_eq!(report["scenarios"][scenario]["runs"], 10, "{scenario}");
     }

@@ -37,7 +37,7 @@ pub(crate) enum Fetched {
 impl Fetch {
     /// One READ of all that there is.
     #[inline]
-    pub(super) fn whole(read: Ticket) -> Fetch {
+    pub fn whole(read: Ticket) -> Fetch {
         Fetch { first: read, chunks: None }
     }
 

@@ -33,6 +33,7 @@ mod coded;
 mod complete;
 mod copy;
 mod found;
+mod profile;
 mod replicated;
 
 use alloc::vec::Vec;
@@ -47,9 +48,10 @@ pub(crate) use complete::complete;
 pub(crate) use copy::{Copied, copy_bytes};
 use found::Parts;
 pub(crate) use found::{Fetch, Fetched, Found, Reads, Shown, ShownKey};
+pub use profile::{MAX_KEY_PART, MIN_PAYLOAD_BYTES, Profile, ProfileError};
 
-use crate::code::{Coding, MAX_CHUNKS};
-use crate::layout::{Address, Identity, Object, Pair, SizeClass, Slot, UNIT_BYTES};
+use crate::code::MAX_CHUNKS;
+use crate::layout::{Address, Identity, Pair, Slot, UNIT_BYTES};
 use crate::verbs::{Batch, Fabric, FailedVerb, MnId};
 use crate::view::{Geometry, MAX_REPLICAS, Place, Subtable, ViewError};
 
@@ -59,108 +61,6 @@ const _: () = assert!(MAX_REPLICAS <= MAX_PLACES);
 
 /// Something for each place of a region, without touching the heap.
 pub(crate) type PerPlace<T> = ArrayVec<T, MAX_PLACES>;
-
-/// What a writer asks for: how a pair is to survive failures.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[non_exhaustive]
-pub enum Profile {
-    /// Every byte stands on as many memory nodes as the cluster's regions have replicas.
-    #[default]
-    Replicated,
-    /// Erasure-coded.
-    Coded(Coding),
-}
-
-/// Coded pairs have payloads of at least so many bytes: below, the headers of their chunks weigh more than the copies that
-/// they save.
-pub const MIN_PAYLOAD_BYTES: usize = 256;
-/// The key stands in every chunk: it has at most one of so many parts of the payload's length.
-pub const MAX_KEY_PART: usize = 8;
-
-/// Why a pair cannot survive failures in the way that was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProfileError {
-    /// Each chunk needs its own memory node.
-    #[error(
-        "{coding} takes {} memory nodes, one for each chunk, and the cluster has {members}; start more, or \
-         take another profile",
-        coding.chunks()
-    )]
-    TooFewNodes {
-        /// The erasure code.
-        coding: Coding,
-        /// The memory nodes that there are.
-        members: usize,
-    },
-    /// Chunks would be mostly headers.
-    #[error(
-        "the value has {bytes} bytes, {coding} is for values of at least {least}; take another profile for \
-         it"
-    )]
-    ValueTooSmall {
-        /// The erasure code.
-        coding: Coding,
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        least: usize,
-    },
-    /// The key stands in every chunk.
-    #[error(
-        "the key has {bytes} bytes, at most {most} with a value of this length by {coding}: it stands in \
-         every chunk; take another profile for it"
-    )]
-    KeyTooLong {
-        /// The erasure code.
-        coding: Coding,
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        most: usize,
-    },
-}
-
-impl Profile {
-    /// Whether pairs of these lengths may have it.
-    #[inline]
-    pub fn check(self, key_bytes: usize, value_bytes: usize) -> Result<(), ProfileError> {
-        match self {
-            Profile::Replicated => Ok(()),
-            Profile::Coded(coding) => check_coded(coding, key_bytes, value_bytes),
-        }
-    }
-
-    /// On how many places a pair of it stands, in a cluster whose regions have so many replicas.
-    pub fn places(self, replicas: usize) -> usize {
-        match self {
-            Profile::Replicated => replicas,
-            Profile::Coded(coding) => coding.chunks(),
-        }
-    }
-
-    /// The size class of what stands of a pair of these lengths on each place; `None` over 15 MiB.
-    pub fn class(self, key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
-        match self {
-            Profile::Replicated => Object::class(key_bytes, value_bytes),
-            Profile::Coded(coding) => coding.class(key_bytes, value_bytes),
-        }
-    }
-}
-
-#[cold]
-fn check_coded(coding: Coding, key_bytes: usize, value_bytes: usize) -> Result<(), ProfileError> {
-    let least = coding.k() * MIN_PAYLOAD_BYTES;
-    let most = coding.payload_bytes(value_bytes) / MAX_KEY_PART;
-    if value_bytes < least {
-        return Err(ProfileError::ValueTooSmall { coding, bytes: value_bytes, least });
-    }
-    if key_bytes > most {
-        return Err(ProfileError::KeyTooLong { coding, bytes: key_bytes, most });
-    }
-    Ok(())
-}
 
 /// How the objects of a region survive failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -382,6 +282,7 @@ impl<'v> ObjectAt<'v> {
     }
 
     /// Which chunk of it each place has, if it has chunks.
+    #[inline]
     pub fn columns(self) -> Option<&'v Columns> {
         match &self.region.scheme {
             Scheme::Replicated => None,

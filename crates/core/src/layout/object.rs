@@ -223,16 +223,19 @@ impl<'a> Object<'a> {
     }
 
     /// The key.
+    #[inline]
     pub fn key(&self) -> &'a [u8] {
         &self.bytes[HEADER_BYTES as usize..][..self.key_bytes]
     }
 
     /// The value.
+    #[inline]
     pub fn value(&self) -> &'a [u8] {
         &self.bytes[self.value_offset()..][..self.value_bytes]
     }
 
     /// Where the value starts, in bytes from the start of the object.
+    #[inline]
     pub fn value_offset(&self) -> usize {
         HEADER_BYTES as usize + self.key_bytes
     }

@@ -43,9 +43,11 @@ pub(super) struct Target {
     pub hint: Hint,
     /// The slot on its primary.
     pub slot: Place,
-    /// The replica of the object to read.
+    /// The replica of the object to read, or the chunk that shows its key.
     pub object: Place,
     pub class: SizeClass,
+    /// Whether all of it is there.
+    is_whole: bool,
 }
 
 impl Target {
@@ -56,8 +58,10 @@ impl Target {
             && may_hold(hint.word, key);
         let class = class_of(view, hint.word).filter(|_| is_possible)?;
         let slot = view.slot_on_primary(hint.slot);
-        let object = replica(view, silent, hint.word.address(), class, slot.node)?;
-        Some(Target { hint, slot, object, class })
+        let object = view.object(hint.word.address(), class.bytes())?;
+        let is_whole = object.columns().is_none();
+        let object = object.read_at(slot.node, |node| silent.has(node));
+        Some(Target { hint, slot, object, class, is_whole })
     }
 
     /// Posts the READ of the slot.
@@ -69,9 +73,18 @@ impl Target {
     #[inline]
     pub fn read_pair(&self, view: &View, silent: &Silent, batch: &mut Batch) -> (Ticket, Fetch) {
         let slot = self.read_slot(batch);
+        let fetch = match self.is_whole {
+            true => Fetch::whole(self.read_object(batch)),
+            false => self.fetch_chunks(view, silent, batch),
+        };
+        (slot, fetch)
+    }
+
+    #[cold]
+    fn fetch_chunks(&self, view: &View, silent: &Silent, batch: &mut Batch) -> Fetch {
         let object = view.object(self.hint.word.address(), self.class.bytes());
         let object = object.expect("the target was made of it");
-        (slot, object.fetch(batch, self.object, |node| silent.has(node)))
+        object.fetch(batch, self.object, |node| silent.has(node))
     }
 
     /// Posts the READ of all that stands where the key is read.
