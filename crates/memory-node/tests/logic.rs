@@ -543,7 +543,10 @@ fn request() -> impl Strategy<Value = NodeRequest> {
         }),
         1 => (0u32..4).prop_map(|region| release(Extent::Region { region, primary: true }, 6)),
         1 => (0u32..3).prop_map(|subtable| release(Extent::Subtable { subtable }, 6)),
-        12 => client().prop_map(|client| NodeRequest::Alloc { profile: Profile::Replicated, client, to_delete: true, frozen: vec![] }),
+        12 => client().prop_map(|client| {
+            let profile = Profile::Replicated;
+            NodeRequest::Alloc { profile, client, to_delete: true, frozen: vec![] }
+        }),
         12 => (block, client(), client(), any::<bool>())
             .prop_map(|(block, from, to, unless_fenced)| {
                 NodeRequest::SetOwner { block, from, to, unless_fenced }

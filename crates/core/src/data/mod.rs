@@ -219,8 +219,8 @@ impl Region {
         BlockAt::new(self, offset)
     }
 
-    /// Fills a place that is to be the region's, in place of the one that is leaving, if one is, from those that it has.
-    /// Nobody writes objects there meanwhile.
+    /// Fills a place that is to be the region's, instead of the one that is leaving, if one is, from those
+    /// that it has. Nobody writes objects there meanwhile.
     pub(crate) async fn copy_to<F: Fabric>(
         &self,
         fabric: &F,
@@ -326,8 +326,8 @@ impl<'v> ObjectAt<'v> {
         chosen
     }
 
-    /// Posts the READs that its value takes, from nodes that are not silent, as far as there are such. Where one place has
-    /// all of it that is read at `first` ([`ObjectAt::read_at`]).
+    /// Posts the READs that its value takes, from nodes that are not silent, as far as there are such. Where one
+    /// place has all of it, that is `first` ([`ObjectAt::read_at`]).
     pub(crate) fn fetch(
         self,
         batch: &mut Batch,

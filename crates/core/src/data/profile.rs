@@ -18,8 +18,8 @@ pub enum Profile {
     Coded(Coding),
 }
 
-/// Coded pairs have payloads of at least so many bytes: below, the headers of their chunks weigh more than the copies that
-/// they save.
+/// Coded pairs have payloads of at least so many bytes: below, the headers of their chunks weigh more than the
+/// copies that they save.
 pub const MIN_PAYLOAD_BYTES: usize = 256;
 /// The key stands in every chunk: it has at most one of so many parts of the payload's length.
 pub const MAX_KEY_PART: usize = 8;
