@@ -17,6 +17,7 @@ use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_control::node::{NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 use fusee_core::Error;
+use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Member, View};
 use fusee_fabric::FabricKind;
@@ -151,9 +152,29 @@ impl Client {
         self.run(async |s| s.insert(key, value).await)
     }
 
+    /// As [`Client::insert`], with this redundancy, whatever the client's rules say.
+    pub fn insert_with(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<(), Error> {
+        self.run(async |s| s.insert_with(key, value, redundancy).await)
+    }
+
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.run(async |s| s.update(key, value).await)
+    }
+
+    /// As [`Client::update`], with this redundancy, whatever the client's rules say.
+    pub fn update_with(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<(), Error> {
+        self.run(async |s| s.update_with(key, value, redundancy).await)
     }
 
     /// Adds a key, or replaces its value.
@@ -161,9 +182,19 @@ impl Client {
         self.run(async |s| s.put(key, value).await)
     }
 
+    /// As [`Client::put`], with this redundancy, whatever the client's rules say.
+    pub fn put_with(&self, key: &[u8], value: &[u8], redundancy: Redundancy) -> Result<(), Error> {
+        self.run(async |s| s.put_with(key, value, redundancy).await)
+    }
+
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
         self.run(async |s| s.delete(key).await)
+    }
+
+    /// The redundancy of a key's value; `None` if it does not exist.
+    pub fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, Error> {
+        self.run(async |s| s.redundancy_of(key).await)
     }
 
     /// As [`Client::get`], awaited.
@@ -187,16 +218,49 @@ impl Client {
         self.drive(async move |s| s.insert(&key, &value).await).await
     }
 
+    /// As [`Client::insert_with`], awaited. Dropping the future does not stop the write.
+    pub async fn insert_with_async(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<(), Error> {
+        let (key, value) = (key.to_vec(), value.to_vec());
+        self.drive(async move |s| s.insert_with(&key, &value, redundancy).await).await
+    }
+
     /// As [`Client::update`], awaited. Dropping the future does not stop the write.
     pub async fn update_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let (key, value) = (key.to_vec(), value.to_vec());
         self.drive(async move |s| s.update(&key, &value).await).await
     }
 
+    /// As [`Client::update_with`], awaited. Dropping the future does not stop the write.
+    pub async fn update_with_async(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<(), Error> {
+        let (key, value) = (key.to_vec(), value.to_vec());
+        self.drive(async move |s| s.update_with(&key, &value, redundancy).await).await
+    }
+
     /// As [`Client::put`], awaited. Dropping the future does not stop the write.
     pub async fn put_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let (key, value) = (key.to_vec(), value.to_vec());
         self.drive(async move |s| s.put(&key, &value).await).await
+    }
+
+    /// As [`Client::put_with`], awaited. Dropping the future does not stop the write.
+    pub async fn put_with_async(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<(), Error> {
+        let (key, value) = (key.to_vec(), value.to_vec());
+        self.drive(async move |s| s.put_with(&key, &value, redundancy).await).await
     }
 
     /// As [`Client::delete`], awaited. Dropping the future does not stop the write.

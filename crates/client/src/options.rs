@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fusee_fabric::FabricKind;
 
-use crate::logic::Redundancy;
+use crate::redundancy::RedundancyRules;
 
 /// Which fabric a client uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,8 +81,8 @@ pub struct Options {
     /// How long to wait for a cluster that is still forming, and for each of its members.
     /// Default: 5 s.
     pub connect_timeout: Duration,
-    /// How what is written survives failures, by the length of the value. Default: all of it is replicated.
-    pub redundancy: Redundancy,
+    /// The redundancy of what is written, where the program does not say. Default: all of it is replicated.
+    pub redundancy: RedundancyRules,
 }
 
 impl Default for Options {
@@ -93,7 +93,7 @@ impl Default for Options {
             cache_threshold: 0.5,
             op_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(5),
-            redundancy: Redundancy::default(),
+            redundancy: RedundancyRules::replicated(),
         }
     }
 }
@@ -120,7 +120,7 @@ impl Options {
     }
 
     /// Sets [`Options::redundancy`].
-    pub fn with_redundancy(self, redundancy: Redundancy) -> Options {
+    pub fn with_redundancy(self, redundancy: RedundancyRules) -> Options {
         Options { redundancy, ..self }
     }
 

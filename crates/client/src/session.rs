@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::RpcError;
+use fusee_core::data::Redundancy;
 use fusee_core::stats::Stats;
 use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
@@ -269,10 +270,32 @@ impl Session {
         self.end(self.logic.insert(key, value).await)
     }
 
+    /// As [`Session::insert`], with this redundancy, whatever the rules of the client say.
+    pub async fn insert_with(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<(), Error> {
+        self.begin()?;
+        self.end(self.logic.insert_with(key, value, redundancy).await)
+    }
+
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.begin()?;
         self.end(self.logic.update(key, value).await)
+    }
+
+    /// As [`Session::update`], with this redundancy, whatever the rules of the client say.
+    pub async fn update_with(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<(), Error> {
+        self.begin()?;
+        self.end(self.logic.update_with(key, value, redundancy).await)
     }
 
     /// Adds a key, or replaces its value.
@@ -281,10 +304,27 @@ impl Session {
         self.end(self.logic.put(key, value).await)
     }
 
+    /// As [`Session::put`], with this redundancy, whatever the rules of the client say.
+    pub async fn put_with(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<(), Error> {
+        self.begin()?;
+        self.end(self.logic.put_with(key, value, redundancy).await)
+    }
+
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         self.begin()?;
         self.end(self.logic.delete(key).await)
+    }
+
+    /// The redundancy of a key's value; `None` if it does not exist.
+    pub async fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, Error> {
+        self.begin()?;
+        self.end(self.logic.redundancy_of(key).await)
     }
 }
 

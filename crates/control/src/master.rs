@@ -1,6 +1,6 @@
 //! What the master is asked, and what it answers.
 
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::layout::SizeClass;
 use fusee_core::stats::Damage;
 use fusee_core::update::ViewUpdate;
@@ -114,8 +114,8 @@ pub enum MasterRequest {
         /// The class of the objects that it needs. `None` if any block would do: some of it may be
         /// free, or all, so that it can go back to the pool.
         class: Option<SizeClass>,
-        /// For which objects the block's region is to be.
-        profile: Profile,
+        /// The redundancy of the objects of the block's region.
+        redundancy: Redundancy,
         /// Whether a block will do of which all was allocated once. One with room comes first.
         full: bool,
         /// The number of the view by which it is going to take the block over.
@@ -183,8 +183,8 @@ pub enum MasterRequest {
         client: ClientId,
         /// The number of the view by which it asked.
         view: u64,
-        /// For which objects it needs one.
-        profile: Profile,
+        /// The redundancy of the objects that it needs room for.
+        redundancy: Redundancy,
         /// The call that it waits for ([`MasterReply::Called`]); 0 for none.
         call: u64,
     },

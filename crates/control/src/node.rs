@@ -4,7 +4,7 @@
 //! hands out blocks of its primary regions, records the owners of blocks, and fences clients.
 //! Every request but `Alloc` may be repeated after a lost answer and then has the same effect once.
 
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use serde::{Deserialize, Serialize};
 
@@ -97,16 +97,16 @@ pub enum NodeRequest {
         bytes: u64,
         /// Size of a block, in bytes, if it is a region.
         block_bytes: u64,
-        /// For which objects it is, if it is a region.
-        profile: Profile,
+        /// The redundancy of its objects, if it is a region.
+        redundancy: Redundancy,
     },
     /// ALLOC (P §4.4): gives the client a free block of one of this node's primary regions.
     /// Not idempotent: a lost answer costs one block, which recovery finds. Answer: `Allocated`.
     Alloc {
         /// The new owner.
         client: ClientId,
-        /// Of a region for these objects.
-        profile: Profile,
+        /// The redundancy of the region's objects.
+        redundancy: Redundancy,
         /// Whether it may be one of those that are kept back, to make room again.
         to_delete: bool,
         /// Regions that are being copied: no block of these. At most [`MAX_FROZEN_REGIONS`].
@@ -227,8 +227,8 @@ pub enum NodeRequest {
 pub enum BlockRequest {
     /// As [`NodeRequest::Alloc`], for the session.
     Alloc {
-        /// Of a region for these objects.
-        profile: Profile,
+        /// The redundancy of the region's objects.
+        redundancy: Redundancy,
         /// Whether it may be one of those that are kept back, to make room again.
         to_delete: bool,
         /// Regions that are being copied: no block of these. At most [`MAX_FROZEN_REGIONS`].
@@ -253,8 +253,8 @@ impl BlockRequest {
     /// The same without a turn, of this session.
     pub fn of(self, client: ClientId) -> NodeRequest {
         match self {
-            BlockRequest::Alloc { profile, to_delete, frozen } => {
-                NodeRequest::Alloc { client, profile, to_delete, frozen }
+            BlockRequest::Alloc { redundancy, to_delete, frozen } => {
+                NodeRequest::Alloc { client, redundancy, to_delete, frozen }
             }
             BlockRequest::SetOwner { block, from, to, unless_fenced } => {
                 NodeRequest::SetOwner { block, from, to, unless_fenced }

@@ -171,8 +171,8 @@ pub enum NothingLeft {
     /// A part of the index is gone.
     #[error("index subtable {0} has no replica left")]
     Subtable(u32),
-    /// A region is gone, with all its objects.
-    #[error("region {0} has no replica left")]
+    /// A region is gone, with all its objects: no replica is left, or too few columns.
+    #[error("too little of region {0} is left")]
     Region(u32),
 }
 

@@ -1,6 +1,6 @@
 //! What an operation may answer instead of its result.
 
-use crate::data::ProfileError;
+use crate::data::RedundancyError;
 use crate::verbs::{MnId, VerbError};
 
 /// What is known about a write that did not finish.
@@ -43,7 +43,7 @@ pub enum Error {
     },
     /// The pair cannot survive failures in the way that was asked for.
     #[error("{0}")]
-    Profile(ProfileError),
+    Redundancy(RedundancyError),
     /// No memory node has a free block for an object of this size.
     #[error(
         "out of memory: no memory node has a free block, nor room for more; start another memory node, or \

@@ -192,6 +192,11 @@ mutants! {
     SplitReadsOnce,
     /// A region is copied from one replica, damage included.
     CopiesDamage,
+    /// A region is copied without telling the node whose blocks are whose: should it lead, it gives them
+    /// to others.
+    CopiesNoOwners,
+
+    // Coded regions.
     /// A speculative write puts the word of a coded object on backups while its chunks are on their way: nobody
     /// completes it.
     StripeGuessed,
@@ -201,9 +206,6 @@ mutants! {
     ChunkByPosition,
     /// A coded object is written to as many columns as it takes to read it: it is lost with one of them.
     ParityNotWritten,
-    /// A region is copied without telling the node whose blocks are whose: should it lead, it gives them
-    /// to others.
-    CopiesNoOwners,
 
     // Objects.
     /// An object is written to its first replica only: it is lost with that node.

@@ -1,6 +1,6 @@
 //! The client's half of two-level allocation: slabs cut from blocks (P §4.4).
 //!
-//! Per size class and profile ([`SlabKind`]) a session owns blocks and takes their objects. A block goes round:
+//! Per size class and redundancy ([`SlabKind`]) a session owns blocks and takes their objects. A block goes round:
 //!
 //! ```text
 //! granted --> in use --> aside --> sealed --> its free objects are reclaimed --> in use ...
@@ -27,7 +27,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use crate::data::Profile;
+use crate::data::Redundancy;
 use crate::layout::{Address, BlockHeader, BlockShape, Identity, SizeClass, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
@@ -41,20 +41,20 @@ pub struct SlabKind {
     /// The size of its objects, on each of their places.
     pub class: SizeClass,
     /// How its objects survive failures: its blocks are of regions for them.
-    pub profile: Profile,
+    pub redundancy: Redundancy,
 }
 
 impl SlabKind {
     /// Where pairs of these lengths go; `None` over 15 MiB.
     #[inline]
-    pub fn of(profile: Profile, key_bytes: usize, value_bytes: usize) -> Option<SlabKind> {
-        let class = profile.class(key_bytes, value_bytes)?;
-        Some(SlabKind { profile, class })
+    pub fn of(redundancy: Redundancy, key_bytes: usize, value_bytes: usize) -> Option<SlabKind> {
+        let class = redundancy.class(key_bytes, value_bytes)?;
+        Some(SlabKind { redundancy, class })
     }
 
     /// The slab of the log objects of DELETEs.
     pub fn of_logs(key_bytes: usize) -> Option<SlabKind> {
-        SlabKind::of(Profile::Replicated, key_bytes, 0)
+        SlabKind::of(Redundancy::Replicated, key_bytes, 0)
     }
 }
 
@@ -87,7 +87,7 @@ pub struct BlockGrant {
     /// Its first byte, which is where its header goes.
     pub address: Address,
     /// That of its region.
-    pub profile: Profile,
+    pub redundancy: Redundancy,
     /// The class of its objects. Another one than was asked for if nothing else was left: all of it
     /// may turn out to be free, so that it can go back to the pool.
     pub class: SizeClass,
@@ -101,7 +101,7 @@ pub struct BlockGrant {
 
 impl BlockGrant {
     fn kind(&self) -> SlabKind {
-        SlabKind { profile: self.profile, class: self.class }
+        SlabKind { redundancy: self.redundancy, class: self.class }
     }
 }
 

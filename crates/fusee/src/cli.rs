@@ -55,6 +55,9 @@ pub enum Command {
     Put(kv::WriteArgs),
     /// Remove a key that exists
     Delete(kv::DeleteArgs),
+    /// Say how values survive failures
+    #[command(subcommand)]
+    Redundancy(kv::RedundancyCommand),
     /// Type commands, one a line
     Shell(shell::Args),
     /// Show the cluster's memory nodes, addresses, usage and sessions
@@ -94,6 +97,7 @@ impl Command {
             Command::Update(args) => kv::write(kv::Write::Update, &args),
             Command::Put(args) => kv::write(kv::Write::Put, &args),
             Command::Delete(args) => kv::delete(&args),
+            Command::Redundancy(command) => kv::redundancy(&command),
             Command::Shell(args) => shell::run(&args),
             Command::Status(args) => status::run(&args),
             Command::Drain(args) => drain::run(&args),

@@ -9,15 +9,15 @@ use std::io::{self, IsTerminal, Read, stdin, stdout};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
-use fusee_client::Error;
+use fusee_client::{Error, Redundancy};
 
 /// A key on the command line.
 #[derive(Args, Clone, Debug)]
-struct KeyArgs {
+pub struct KeyArgs {
     /// The key: text, or any bytes that the shell can give
     key: OsString,
 
@@ -58,7 +58,8 @@ pub struct GetArgs {
 #[command(after_help = "Examples (put, insert and update alike):\n  \
     fusee put greeting hello\n  \
     date | fusee put now -\n  \
-    fusee put picture --value-file cat.jpg\n\n\
+    fusee put picture --value-file cat.jpg\n  \
+    fusee put picture --value-file cat.jpg --redundancy ec:4+2\n\n\
     Exit code 1 if insert finds the key, or update does not.")]
 pub struct WriteArgs {
     #[command(flatten)]
@@ -72,8 +73,35 @@ pub struct WriteArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     value_file: Option<PathBuf>,
 
+    /// How the value survives failures: `replicated`, or `ec:K+M`, K data and M parity chunks on K + M memory
+    /// nodes, any K of which make the value
+    #[arg(long, value_name = "REDUNDANCY", default_value_t)]
+    redundancy: Redundancy,
+
     #[command(flatten)]
     connect: ConnectArgs,
+}
+
+/// What to say about redundancy.
+#[derive(Subcommand, Debug)]
+pub enum RedundancyCommand {
+    /// Print the redundancy of a key's value, like `replicated` or `ec:4+2`
+    #[command(after_help = "Example:\n  fusee redundancy get picture\n\n\
+        Exit code 1 if there is no such key.")]
+    Get {
+        #[command(flatten)]
+        key: KeyArgs,
+        #[command(flatten)]
+        connect: ConnectArgs,
+    },
+}
+
+/// Says how values survive failures.
+pub fn redundancy(command: &RedundancyCommand) -> Result<(), Failure> {
+    let RedundancyCommand::Get { key, connect } = command;
+    let found = connect.connect()?.redundancy_of(&key.bytes()?)?;
+    let Some(redundancy) = found else { return Err(absent(&key.shown())) };
+    output::line(&redundancy.to_string())
 }
 
 impl WriteArgs {
@@ -174,9 +202,9 @@ pub fn write(how: Write, args: &WriteArgs) -> Result<(), Failure> {
     let client = args.connect.connect()?;
     let value = source.read(client.view().geometry.max_value_bytes as usize)?;
     let result = match how {
-        Write::Insert => client.insert(&key, &value),
-        Write::Update => client.update(&key, &value),
-        Write::Put => client.put(&key, &value),
+        Write::Insert => client.insert_with(&key, &value, args.redundancy),
+        Write::Update => client.update_with(&key, &value, args.redundancy),
+        Write::Put => client.put_with(&key, &value, args.redundancy),
     };
     result.map_err(|error| explain(&args.key.shown(), error))
 }

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use fusee_control::node::{Extent, NodeRequest, extent_align_bytes};
-use fusee_core::data::{Profile, Region};
+use fusee_core::data::{Redundancy, Region};
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Member, Place, Subtable, View};
 
@@ -158,8 +158,16 @@ impl Plan {
                 Extent::Region { .. } => (self.geometry.region_bytes, self.geometry.block_bytes),
                 Extent::Subtable { .. } => (self.geometry.subtable_bytes(), 0),
             };
-            let profile = Profile::Replicated;
-            NodeRequest::Reserve { cluster, attempt, view: 0, extent, bytes, block_bytes, profile }
+            let redundancy = Redundancy::Replicated;
+            NodeRequest::Reserve {
+                cluster,
+                attempt,
+                view: 0,
+                extent,
+                bytes,
+                block_bytes,
+                redundancy,
+            }
         };
         self.extents(node).into_iter().map(request).collect()
     }

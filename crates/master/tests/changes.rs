@@ -22,7 +22,7 @@ use fusee_control::master::{
 };
 use fusee_control::node::{Bars, BlockId, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::layout::{Address, SizeClass, Slot};
 use fusee_core::stats::Damage;
 use fusee_core::update::ViewUpdate;
@@ -103,7 +103,7 @@ fn give_block(world: &World, client: ClientId, everywhere: bool) -> BlockId {
     let view = world.view();
     for member in &view.members {
         let alloc = NodeRequest::Alloc {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client,
             to_delete: true,
             frozen: vec![],
@@ -226,7 +226,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     let number = world.view().number;
     let take = |client| MasterRequest::TakeOrphan {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         turn: 0,
         adopted: vec![],
         client,
@@ -250,7 +250,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
     let third = world.open();
     // Who acts by an older view would miss the replicas that have been added since.
     let late = MasterRequest::TakeOrphan {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client: third,
         turn: 0,
         adopted: vec![],
@@ -279,7 +279,7 @@ fn sessions_that_die_together_leave_no_block_half_way() {
     assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
     let view = world.view();
     let take = MasterRequest::TakeOrphan {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         turn: 0,
         adopted: vec![],
         client: second,

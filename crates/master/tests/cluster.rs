@@ -8,7 +8,7 @@ use fusee_control::master::{
 };
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime, ServeError};
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::stats::Damage;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, View};
@@ -92,7 +92,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 fn alloc(node: &NodeClient, client: ClientId) -> Result<BlockId, NodeRefusal> {
     match node
         .call_blocking(NodeRequest::Alloc {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client,
             to_delete: true,
             frozen: vec![],

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use fusee_control::master::{MasterReply, MasterRequest, MemberState, Orphan};
 use fusee_control::node::{BlockId, Description, NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::Caller;
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::layout::{SizeClass, first_extent};
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, View};
@@ -291,7 +291,7 @@ impl World {
         let mut taken = Vec::new();
         loop {
             match self.ask(MasterRequest::TakeOrphan {
-                profile: Profile::Replicated,
+                redundancy: Redundancy::Replicated,
                 turn: 0,
                 adopted: vec![],
                 client,
@@ -555,7 +555,7 @@ fn orphans_pass_to_one_later_session_each() {
     let other_class = SizeClass::from_code(3).unwrap();
     let class = Some(other_class);
     let request = MasterRequest::TakeOrphan {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client: ClientId(3),
         turn: 0,
         adopted: vec![],

@@ -38,7 +38,7 @@ use fusee_control::node::{
     BlockId, Description, Extent, MAX_CLIENTS, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply,
     NodeRequest, Usage, extent_align_bytes,
 };
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::layout::{HeaderWord, LAYOUT_WORD, first_extent};
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, ClusterId};
@@ -221,12 +221,12 @@ impl Node {
                 extent,
                 bytes,
                 block_bytes,
-                profile,
+                redundancy,
             } => self
                 .check_bound(cluster, attempt)
-                .and_then(|()| self.reserve(view, extent, (bytes, block_bytes), profile)),
-            NodeRequest::Alloc { client, profile, to_delete, frozen } => {
-                self.alloc(client, profile, to_delete, &frozen, &mut effects)
+                .and_then(|()| self.reserve(view, extent, (bytes, block_bytes), redundancy)),
+            NodeRequest::Alloc { client, redundancy, to_delete, frozen } => {
+                self.alloc(client, redundancy, to_delete, &frozen, &mut effects)
             }
             NodeRequest::SetOwner { from, unless_fenced: true, .. }
                 if self.fenced.contains(&from) =>
@@ -296,17 +296,18 @@ impl Node {
         view: u64,
         extent: Extent,
         (bytes, block_bytes): (u64, u64),
-        profile: Profile,
+        redundancy: Redundancy,
     ) -> Answer {
         let offset = match (extent, self.existing(extent, bytes, block_bytes)?) {
             (_, Some(offset)) => {
-                self.reserved_for(extent, view, profile);
+                self.reserved_for(extent, view, redundancy);
                 offset
             }
             (Extent::Region { region, primary }, None) => {
                 let geometry = region_geometry(bytes, block_bytes)?;
                 let offset = self.set_aside(bytes, From::Below)?;
-                self.regions.insert(region, Region::new(offset, view, geometry, primary, profile));
+                self.regions
+                    .insert(region, Region::new(offset, view, geometry, primary, redundancy));
                 if primary {
                     self.primaries.push(region);
                 }
@@ -345,13 +346,13 @@ impl Node {
         if same { Ok(Some(offset)) } else { Err(bad("the extent is reserved in another shape")) }
     }
 
-    /// Notes the view for which an extent is reserved once more. A region that never came may be another one
-    /// now.
-    fn reserved_for(&mut self, extent: Extent, view: u64, profile: Profile) {
+    /// Notes the view for which an extent is reserved once more. A region that never came may get another
+    /// redundancy.
+    fn reserved_for(&mut self, extent: Extent, view: u64, redundancy: Redundancy) {
         let since = match extent {
             Extent::Region { region, .. } => self.regions.get_mut(&region).map(|region| {
                 if region.since <= view {
-                    region.profile = profile;
+                    region.redundancy = redundancy;
                 }
                 &mut region.since
             }),
@@ -475,7 +476,7 @@ impl Node {
     fn alloc(
         &mut self,
         client: ClientId,
-        profile: Profile,
+        redundancy: Redundancy,
         to_delete: bool,
         frozen: &[u32],
         effects: &mut Vec<Effect>,
@@ -493,7 +494,7 @@ impl Node {
                 continue;
             }
             let region = self.regions.get_mut(&number).expect("a primary region is a region");
-            if region.profile != profile {
+            if region.redundancy != redundancy {
                 continue;
             }
             if let Some(block) = region.take_free(to_delete) {

@@ -7,7 +7,7 @@ use fusee_control::node::{
     Bars, BlockId, BlockRequest, Description, Extent, MAX_CLIENTS, NodeRefusal, NodeReply,
     NodeRequest, extent_align_bytes,
 };
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::layout::{HeaderWord, POOL_HEADER_BYTES, first_extent};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_memory_node::logic::{Effect, Heard, Node, Step};
@@ -37,7 +37,7 @@ fn format(cluster: ClusterId, attempt: u64) -> NodeRequest {
 
 fn reserve(extent: Extent, bytes: u64, block_bytes: u64) -> NodeRequest {
     NodeRequest::Reserve {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         cluster: CLUSTER,
         attempt: 1,
         view: 5,
@@ -76,7 +76,7 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     let mut seen = BTreeSet::new();
     for _ in 0..BLOCKS {
         let step = node.handle(NodeRequest::Alloc {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client: ClientId(9),
             to_delete: true,
             frozen: vec![],
@@ -88,7 +88,7 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
         assert!(seen.insert(block));
     }
     let full = node.handle(NodeRequest::Alloc {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client: ClientId(9),
         to_delete: true,
         frozen: vec![],
@@ -98,7 +98,7 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     let (from, to) = (ClientId(9), ClientId::NOBODY);
     node.handle(NodeRequest::SetOwner { block: freed, from, to, unless_fenced: false });
     let again = node.handle(NodeRequest::Alloc {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client: ClientId(8),
         to_delete: true,
         frozen: vec![],
@@ -112,7 +112,7 @@ fn the_last_blocks_are_kept_back_for_deletes() {
     node.handle(region(3, true));
     let mut alloc = |to_delete| {
         let step = node.handle(NodeRequest::Alloc {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client: ClientId(9),
             to_delete,
             frozen: vec![],
@@ -133,7 +133,7 @@ fn allocation_takes_turns_among_primary_regions() {
     }
     let mut turn = || match node
         .handle(NodeRequest::Alloc {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client: ClientId(1),
             to_delete: true,
             frozen: vec![],
@@ -169,7 +169,7 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
     let subtable = |subtable| reserve(Extent::Subtable { subtable }, 4096, 0);
     let above: Vec<u64> = (0..3).map(|n| offset_of(&node.handle(subtable(n)))).collect();
     node.handle(NodeRequest::Alloc {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client: ClientId(1),
         to_delete: true,
         frozen: vec![],
@@ -185,7 +185,7 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
         );
     }
     let alloc = NodeRequest::Alloc {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client: ClientId(1),
         to_delete: true,
         frozen: vec![],
@@ -205,7 +205,7 @@ fn late_orders_about_an_extent_that_came_back_change_nothing() {
     let mut node = node(POOL);
     let extent = Extent::Region { region: 3, primary: false };
     let since = |view| NodeRequest::Reserve {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         cluster: CLUSTER,
         attempt: 1,
         view,
@@ -250,7 +250,7 @@ fn numbers_that_make_no_sense_are_refused() {
         reserve(region, u64::MAX, 1 << 63),
         reserve(subtable, 0, 0),
         NodeRequest::Alloc {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client: ClientId::NOBODY,
             to_delete: true,
             frozen: vec![],
@@ -279,7 +279,7 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
     let (dead, heir) = (ClientId(1), ClientId(2));
     let NodeReply::Allocated { block } = node
         .handle(NodeRequest::Alloc {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client: dead,
             to_delete: true,
             frozen: vec![],
@@ -296,7 +296,7 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
     let fenced = NodeRefusal::Fenced { client: dead };
     assert_eq!(
         refusal(node.handle(NodeRequest::Alloc {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client: dead,
             to_delete: true,
             frozen: vec![]
@@ -323,7 +323,7 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
     let taken = NodeRefusal::OtherCluster { cluster: CLUSTER };
     let is_bad = |refusal| matches!(refusal, NodeRefusal::BadRequest { .. });
     let reserve = |cluster, attempt, primary| NodeRequest::Reserve {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         cluster,
         attempt,
         view: 0,
@@ -343,7 +343,7 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
     assert!(is_bad(refusal(node.handle(format(CLUSTER, 1)))));
     assert!(is_bad(refusal(node.handle(reserve(CLUSTER, 1, true)))), "a late request");
     assert!(is_bad(refusal(node.handle(NodeRequest::Reserve {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         cluster: CLUSTER,
         attempt: 3,
         view: 0,
@@ -352,7 +352,7 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
         block_bytes: 0,
     }))));
     let full = refusal(node.handle(NodeRequest::Alloc {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client: ClientId(1),
         to_delete: true,
         frozen: vec![],
@@ -361,7 +361,7 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
 
     node.handle(reserve(CLUSTER, 2, true));
     node.handle(NodeRequest::Alloc {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client: ClientId(1),
         to_delete: true,
         frozen: vec![],
@@ -544,8 +544,8 @@ fn request() -> impl Strategy<Value = NodeRequest> {
         1 => (0u32..4).prop_map(|region| release(Extent::Region { region, primary: true }, 6)),
         1 => (0u32..3).prop_map(|subtable| release(Extent::Subtable { subtable }, 6)),
         12 => client().prop_map(|client| {
-            let profile = Profile::Replicated;
-            NodeRequest::Alloc { profile, client, to_delete: true, frozen: vec![] }
+            let redundancy = Redundancy::Replicated;
+            NodeRequest::Alloc { redundancy, client, to_delete: true, frozen: vec![] }
         }),
         12 => (block, client(), client(), any::<bool>())
             .prop_map(|(block, from, to, unless_fenced)| {
@@ -659,7 +659,7 @@ fn a_member_tells_foreigners_no_more_than_who_it_is() {
         format(CLUSTER, 9),
         region(1, true),
         NodeRequest::Alloc {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client,
             to_delete: true,
             frozen: vec![],

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fusee_control::master::MasterRequest;
 use fusee_control::node::{Extent, NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, RpcError, Runtime, bind};
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::layout::{POOL_HEADER_BYTES, PoolHeader};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_fabric::FabricKind;
@@ -61,7 +61,7 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
     let node = MemoryNode::start_local(&runtime, "node", 1 << 20, false, FabricKind::Shm).unwrap();
     let ask = |request| node.client().call_blocking(request).unwrap();
     let reserve = |attempt| NodeRequest::Reserve {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         cluster: ClusterId::from_word(1).unwrap(),
         attempt,
         view: 0,
@@ -93,7 +93,7 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
     assert_eq!(ask(reserve(2)), NodeReply::Reserved { offset });
     let client = ClientId(3);
     let NodeReply::Allocated { block } = ask(NodeRequest::Alloc {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client,
         to_delete: true,
         frozen: vec![],

@@ -10,15 +10,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fusee_client::ConnectError;
-use fusee_client::logic::{
-    Gate, Keeper, LogicOptions, Opened, Redundancy, SessionHost, SessionLogic, Timing,
-};
+use fusee_client::logic::{Gate, Keeper, LogicOptions, Opened, SessionHost, SessionLogic, Timing};
+use fusee_client::{ConnectError, RedundancyRules};
 use fusee_control::master::{MasterReply, MasterRequest, Note, Orphan};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
 use fusee_core::change::Stage;
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::layout::first_extent;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, Place, View};
@@ -98,7 +96,7 @@ impl Default for ClusterOptions {
                 cache_threshold: 0.5,
                 op_timeout: Duration::from_secs(5),
                 spins: false,
-                redundancy: Redundancy::default(),
+                redundancy: RedundancyRules::replicated(),
             },
             lease_ms: None,
             grace_ms: 1,
@@ -696,17 +694,18 @@ impl Cluster {
         let MasterReply::Opened { client, view, .. } = ask(MasterRequest::Open) else {
             panic!("the master does not open a session");
         };
-        let profiles: BTreeSet<Profile> = view.regions.iter().map(|r| r.profile()).collect();
+        let redundancies: BTreeSet<Redundancy> =
+            view.regions.iter().map(|r| r.redundancy()).collect();
         let view = view.number;
         let mut orphans = BTreeMap::new();
-        for profile in profiles {
+        for redundancy in redundancies {
             while let MasterReply::Orphan { orphan: Some(orphan), .. } =
                 ask(MasterRequest::TakeOrphan {
                     client,
                     turn: 0,
                     adopted: vec![],
                     class: None,
-                    profile,
+                    redundancy,
                     full: true,
                     view,
                 })

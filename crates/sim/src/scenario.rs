@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use fusee_client::logic::{LogicOptions, Redundancy};
+use fusee_client::RedundancyRules;
+use fusee_client::logic::LogicOptions;
 use fusee_core::code::Coding;
 use fusee_core::stats::OpKind;
 use fusee_core::view::Geometry;
@@ -354,7 +355,7 @@ impl Shape {
                 rng.pick(&[8, 60, 400])
             }),
             spins: false,
-            redundancy: Redundancy::default(),
+            redundancy: RedundancyRules::replicated(),
         };
         let cluster = ClusterOptions {
             memory_nodes: memory_nodes.into(),
@@ -478,7 +479,7 @@ impl Shape {
         let (k, m) = rng.pick(&[(2, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 2)]);
         let coding = Coding::new(k, m).expect("there is such a code");
         let session = LogicOptions {
-            redundancy: Redundancy { coded: Some((coding, 0)) },
+            redundancy: RedundancyRules::coded_from(coding, 0),
             ..self.cluster.session
         };
         let spares = rng.below(2) as u16;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fusee_core::code::Coding;
-use fusee_core::data::{Profile, ProfileError};
+use fusee_core::data::{Redundancy, RedundancyError};
 use fusee_core::error::Error;
 use fusee_core::stats::{OpKind, Stats};
 use fusee_core::store::Hint;
@@ -262,10 +262,10 @@ fn run_coded(index_replicas: u8, scenario: impl AsyncFnOnce(&SimStore)) -> Stats
         keeper.open(session.gate().clone());
         session
     };
-    let profile = Profile::Coded(Coding::try_from(CODING).unwrap());
+    let redundancy = Redundancy::Coded(Coding::try_from(CODING).unwrap());
     let scenario = async {
         // It waits until there is a region.
-        open().await.store().insert_as(b"first", &[7; 1000], profile).await.unwrap();
+        open().await.store().insert_as(b"first", &[7; 1000], redundancy).await.unwrap();
         let session = open().await;
         scenario(session.store()).await;
         session.stats()
@@ -277,21 +277,21 @@ fn run_coded(index_replicas: u8, scenario: impl AsyncFnOnce(&SimStore)) -> Stats
 #[test]
 fn coded_values_take_the_same_phases() {
     let (value, coding) = (vec![7; 1000], Coding::try_from(CODING).unwrap());
-    let profile = Profile::Coded(coding);
+    let redundancy = Redundancy::Coded(coding);
     for replicas in 1..=5 {
         let stats = run_coded(replicas, async |store| {
-            let written = store.insert_as(b"key", &value, profile).await.unwrap();
+            let written = store.insert_as(b"key", &value, redundancy).await.unwrap();
             let found = store.search(b"key", None).await.unwrap();
             assert_eq!(found.value(), Some(&value[..]));
             drop(found);
-            store.update_as(b"key", &value, profile, written.place).await.unwrap();
+            store.update_as(b"key", &value, redundancy, written.place).await.unwrap();
         });
         assert_eq!(phases(&stats, OpKind::Search), 2);
         let fewer = u32::from(replicas == 1);
         assert_eq!(phases(&stats, OpKind::Insert), 4 - fewer);
         assert_eq!(phases(&stats, OpKind::Update), 3 - fewer);
         let stats = run_coded(replicas, async |store| {
-            let hint = store.upsert_as(b"key", &value, profile, None).await.unwrap().place;
+            let hint = store.upsert_as(b"key", &value, redundancy, None).await.unwrap().place;
             let found = store.search(b"key", hint).await.unwrap();
             assert_eq!(found.value(), Some(&value[..]));
             assert_eq!(found.hint(), hint);
@@ -306,11 +306,11 @@ fn coded_values_take_the_same_phases() {
 #[test]
 fn coded_reads_and_writes_move_no_more_bytes_than_they_must() {
     let (value, coding) = (vec![7; 1000], Coding::try_from(CODING).unwrap());
-    let profile = Profile::Coded(coding);
-    let chunk = profile.class(3, value.len()).unwrap().bytes();
+    let redundancy = Redundancy::Coded(coding);
+    let chunk = redundancy.class(3, value.len()).unwrap().bytes();
     let stats = run_coded(3, async |store| {
-        let hint = store.insert_as(b"key", &value, profile).await.unwrap().place;
-        let hint = store.update_as(b"key", &value, profile, hint).await.unwrap().place;
+        let hint = store.insert_as(b"key", &value, redundancy).await.unwrap().place;
+        let hint = store.update_as(b"key", &value, redundancy, hint).await.unwrap().place;
         assert!(store.search(b"key", hint).await.unwrap().value().is_some());
     });
     assert_eq!(stats.kind(OpKind::Search).bytes, 8 + 3 * chunk);
@@ -321,18 +321,18 @@ fn coded_reads_and_writes_move_no_more_bytes_than_they_must() {
 #[test]
 fn pairs_that_cannot_be_coded_are_refused_and_nothing_changes() {
     let coding = Coding::try_from(CODING).unwrap();
-    let profile = Profile::Coded(coding);
+    let redundancy = Redundancy::Coded(coding);
     let stats = run_coded(3, async |store| {
-        let error = store.insert_as(b"key", b"short", profile).await.unwrap_err();
-        let refused = ProfileError::ValueTooSmall { coding, bytes: 5, least: 3 * 256 };
-        assert_eq!(error, Error::Profile(refused));
-        let error = store.insert_as(&[b'k'; 64][..], &[7; 1000], profile).await.unwrap_err();
-        let refused = ProfileError::KeyTooLong { coding, bytes: 64, most: 336 / 8 };
-        assert_eq!(error, Error::Profile(refused));
+        let error = store.insert_as(b"key", b"short", redundancy).await.unwrap_err();
+        let refused = RedundancyError::ValueTooSmall { coding, bytes: 5, min_bytes: 3 * 256 };
+        assert_eq!(error, Error::Redundancy(refused));
+        let error = store.insert_as(&[b'k'; 64][..], &[7; 1000], redundancy).await.unwrap_err();
+        let refused = RedundancyError::KeyTooLarge { coding, bytes: 64, max_bytes: 336 / 8 };
+        assert_eq!(error, Error::Redundancy(refused));
         let wide = Coding::new(4, 2).unwrap();
-        let error = store.insert_as(b"key", &[7; 1024], Profile::Coded(wide)).await.unwrap_err();
-        let refused = ProfileError::TooFewNodes { coding: wide, members: 5 };
-        assert_eq!(error, Error::Profile(refused));
+        let error = store.insert_as(b"key", &[7; 1024], Redundancy::Coded(wide)).await.unwrap_err();
+        let refused = RedundancyError::TooFewNodes { coding: wide, members: 5 };
+        assert_eq!(error, Error::Redundancy(refused));
         assert_eq!(store.search(b"key", None).await.unwrap().value(), None);
     });
     assert_eq!(stats.kind(OpKind::Insert).operations, 1, "but for the one that asked for memory");

@@ -37,7 +37,7 @@ use fusee_control::node::{
     BlockId, BlockRequest, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply, NodeRequest,
 };
 use fusee_control::rpc::RpcError;
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::error::Error;
 use fusee_core::layout::{Address, SizeClass};
 use fusee_core::slab::{BlockGrant, Remainder, SlabKind};
@@ -207,18 +207,18 @@ impl<E: Environment> BlockSource<E> {
     ) -> Result<BlockGrant, Error> {
         // What others left is used again before the pool is, but not all of it for one object.
         let full = self.full_in_a_row.get() < FULL_IN_A_ROW;
-        if let Some(left) = self.go_on_with(Some(kind.class), kind.profile, full, view).await {
+        if let Some(left) = self.go_on_with(Some(kind.class), kind.redundancy, full, view).await {
             self.full_in_a_row.set(self.full_in_a_row.get() + 1);
             self.lends.set(self.lends.get() || to_delete);
             return Ok(left);
         }
         self.full_in_a_row.set(0);
-        let mut allocated = self.allocate(kind.profile, false, view).await;
+        let mut allocated = self.allocate(kind.redundancy, false, view).await;
         if matches!(allocated, Ok(_) | Err(Error::OutOfMemory)) {
             self.lends.set(allocated.is_err());
         }
         if to_delete && allocated == Err(Error::OutOfMemory) {
-            allocated = self.allocate(kind.profile, true, view).await;
+            allocated = self.allocate(kind.redundancy, true, view).await;
         }
         match allocated {
             Ok(block) => Ok(self.fresh(block, kind, view)),
@@ -240,7 +240,7 @@ impl<E: Environment> BlockSource<E> {
             return Ok(found);
         }
         if self.refused.get()
-            && let Some(left) = self.go_on_with(None, kind.profile, true, view).await
+            && let Some(left) = self.go_on_with(None, kind.redundancy, true, view).await
         {
             return Ok(left);
         }
@@ -248,7 +248,7 @@ impl<E: Environment> BlockSource<E> {
         self.refused.set(asked == Err(Error::OutOfMemory));
         match asked {
             Err(Error::OutOfMemory) => {
-                if let Some(left) = self.go_on_with(None, kind.profile, true, view).await {
+                if let Some(left) = self.go_on_with(None, kind.redundancy, true, view).await {
                     return Ok(left);
                 }
                 // An orphaned block that it was not told of, or did not get, or a block that it has not found:
@@ -260,7 +260,7 @@ impl<E: Environment> BlockSource<E> {
                     return Err(Error::OutOfMemory);
                 }
                 // One that came back after this session had looked, and before the others were asked.
-                let block = self.allocate(kind.profile, false, view).await?;
+                let block = self.allocate(kind.redundancy, false, view).await?;
                 Ok(self.fresh(block, kind, view))
             }
             Err(error) => Err(error),
@@ -274,8 +274,8 @@ impl<E: Environment> BlockSource<E> {
         let address = view.geometry.block_address(block.region, block.block);
         let region = view.regions.get(block.region as usize);
         let marked = region.map(|region| region.primary_since());
-        let (class, profile) = (kind.class, region.map_or(kind.profile, |r| r.profile()));
-        BlockGrant { address, profile, class, first: 0, marked, pool_is_empty: false }
+        let (class, redundancy) = (kind.class, region.map_or(kind.redundancy, |r| r.redundancy()));
+        BlockGrant { address, redundancy, class, first: 0, marked, pool_is_empty: false }
     }
 
     fn holds(&self, block: BlockId) {
@@ -373,7 +373,7 @@ impl<E: Environment> BlockSource<E> {
         let mut found = Vec::new();
         // Of which class it is to be nobody knows yet; its next owner may find that it is empty.
         let class = SizeClass::from_code(1).expect("the smallest class");
-        let kind = SlabKind { profile: Profile::Replicated, class };
+        let kind = SlabKind { redundancy: Redundancy::Replicated, class };
         while let Some(BlockGrant { address: block, class, first, marked, .. }) =
             self.find_missed(kind, view).await
         {
@@ -406,7 +406,7 @@ impl<E: Environment> BlockSource<E> {
     /// ALLOC at one memory node after the other, until a block is recorded on all its replicas.
     async fn allocate(
         &self,
-        profile: Profile,
+        redundancy: Redundancy,
         to_delete: bool,
         view: &View,
     ) -> Result<BlockId, Error> {
@@ -416,7 +416,7 @@ impl<E: Environment> BlockSource<E> {
         let mut last_failure = None;
         for i in 0..members.len() {
             let member = &members[first.wrapping_add(i) % members.len()];
-            match self.ask(member.node, self.alloc_request(profile, to_delete, view)).await {
+            match self.ask(member.node, self.alloc_request(redundancy, to_delete, view)).await {
                 Ok(NodeReply::Allocated { block })
                     if self.unconfirmed.borrow().contains(&block) =>
                 {
@@ -457,8 +457,8 @@ impl<E: Environment> BlockSource<E> {
     async fn ask_for_more(&self, kind: SlabKind, view: &View) -> Result<Infallible, Error> {
         let call = self.calls.borrow().get(&kind).copied().unwrap_or(0);
         let client = self.client;
-        let (view, profile) = (view.number, kind.profile);
-        let request = MasterRequest::MoreRoom { client, view, profile, call };
+        let (view, redundancy) = (view.number, kind.redundancy);
+        let request = MasterRequest::MoreRoom { client, view, redundancy, call };
         self.exhausted.set(false);
         match self.env.ask_master(request, MASTER_DEADLINE.min(self.node_deadline)).await {
             Ok(reply @ (MasterReply::Refused { .. } | MasterReply::Exhausted)) => {
@@ -491,11 +491,11 @@ impl<E: Environment> BlockSource<E> {
         self.calls.borrow().contains_key(&kind)
     }
 
-    fn alloc_request(&self, profile: Profile, to_delete: bool, view: &View) -> BlockRequest {
+    fn alloc_request(&self, redundancy: Redundancy, to_delete: bool, view: &View) -> BlockRequest {
         let change = view.change.as_ref();
         let regions = change.into_iter().flat_map(|change| &change.regions);
         let frozen = regions.map(|r| r.region).take(MAX_FROZEN_REGIONS).collect();
-        BlockRequest::Alloc { profile, to_delete, frozen }
+        BlockRequest::Alloc { redundancy, to_delete, frozen }
     }
 
     /// Frees a block, as far as its nodes can be reached. The primary last: it hands the block out

@@ -28,5 +28,5 @@ pub use cache::{CacheStats, IndexCache};
 pub use environment::Environment;
 pub use gate::{Freed, Gate, Lease, Offers, Questions};
 pub use keeper::{Keeper, Keeping, Timing, counted};
-pub use session::{Leaving, LogicOptions, Opened, Redundancy, SessionLogic};
+pub use session::{Leaving, LogicOptions, Opened, SessionLogic};
 pub use waiting::SessionHost;

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
-use fusee_core::code::Coding;
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::race::Key;
 use fusee_core::stats::Stats;
 use fusee_core::store::{Hint, SearchKey};
@@ -24,6 +23,7 @@ use super::gate::Gate;
 use super::keeper::heard_until;
 use super::{Environment, SessionHost};
 use crate::error::ConnectError;
+use crate::redundancy::RedundancyRules;
 
 /// How a session works.
 #[derive(Clone, Copy, Debug)]
@@ -37,25 +37,7 @@ pub struct LogicOptions {
     /// Whether a phase is so short that it pays to spin before yielding.
     pub spins: bool,
     /// How what it writes survives failures.
-    pub redundancy: Redundancy,
-}
-
-/// How what a session writes survives failures, by the length of the value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Redundancy {
-    /// Values of at least so many bytes are erasure-coded, if their keys are short enough for it.
-    pub coded: Option<(Coding, usize)>,
-}
-
-impl Redundancy {
-    fn of(&self, key: &[u8], value: &[u8]) -> Profile {
-        let coded = self.coded.filter(|(_, from)| value.len() >= *from);
-        let profile = coded.map_or(Profile::Replicated, |(coding, _)| Profile::Coded(coding));
-        match profile.check(key.len(), value.len()) {
-            Ok(()) => profile,
-            Err(_) => Profile::Replicated,
-        }
-    }
+    pub redundancy: RedundancyRules,
 }
 
 /// What an answer to [`MasterRequest::Open`] means.
@@ -117,7 +99,7 @@ impl Leaving {
 pub struct SessionLogic<F, E> {
     store: Store<F, SessionHost<E>>,
     cache: RefCell<IndexCache>,
-    redundancy: Redundancy,
+    redundancy: RedundancyRules,
 }
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
@@ -245,17 +227,37 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// Adds a key; [`Error::AlreadyExists`] if it exists.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.insert_with(key, value, self.redundancy.of(key, value)).await
+    }
+
+    /// As [`SessionLogic::insert`], with this redundancy.
+    pub async fn insert_with(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<(), Error> {
         let key = Key::new(key);
-        let written = self.store.insert_as(key, value, self.redundancy.of(&key, value)).await?;
+        let written = self.store.insert_as(key, value, redundancy).await?;
         self.cache.borrow_mut().written(&key, None, written);
         Ok(())
     }
 
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.update_with(key, value, self.redundancy.of(key, value)).await
+    }
+
+    /// As [`SessionLogic::update`], with this redundancy.
+    pub async fn update_with(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<(), Error> {
         let key = Key::new(key);
         let hint = self.hint(&key);
-        let result = self.store.update_as(key, value, self.redundancy.of(&key, value), hint).await;
+        let result = self.store.update_as(key, value, redundancy, hint).await;
         self.forget_if_absent(&key, &result);
         self.cache.borrow_mut().written(&key, hint, result?);
         Ok(())
@@ -263,12 +265,26 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// Adds a key, or replaces its value.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
+        self.put_with(key, value, self.redundancy.of(key, value)).await
+    }
+
+    /// As [`SessionLogic::put`], with this redundancy.
+    pub async fn put_with(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<(), Error> {
         let key = Key::new(key);
         let hint = self.hint(&key);
-        let written =
-            self.store.upsert_as(key, value, self.redundancy.of(&key, value), hint).await?;
+        let written = self.store.upsert_as(key, value, redundancy, hint).await?;
         self.cache.borrow_mut().written(&key, hint, written);
         Ok(())
+    }
+
+    /// The redundancy of a key's value; `None` if it does not exist.
+    pub async fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, Error> {
+        Ok(self.store.search(key, None).await?.redundancy())
     }
 
     /// Removes a key; [`Error::NotFound`] if it does not exist.

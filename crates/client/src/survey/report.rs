@@ -1,6 +1,6 @@
 //! What a survey of the memory finds.
 //!
-//! All numbers are of one replica of the data: a block counts once, at the memory node that leads
+//! All numbers are of one place of each region: a block counts once, at the memory node that leads
 //! its region. Two sums hold in every survey, whatever was read:
 //!
 //! ```text

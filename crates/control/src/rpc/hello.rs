@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::HELLO_TIMEOUT;
 
 const MAGIC: &[u8; 5] = b"FUSEE";
-/// 3: memory nodes say what they have heard, and whom they bar.
+/// 4: blocks and regions are asked for by redundancy.
 const VERSION: u8 = 4;
 const HELLO_BYTES: usize = 8;
 
@@ -134,6 +134,6 @@ mod tests {
         }
         assert!(decode(b"HTTP/1.1").unwrap_err().contains("does not speak"));
         assert!(decode(b"FUSEE\x09\x01\0").unwrap_err().contains("version 9"));
-        assert!(decode(b"FUSEE\x03\x09\0").unwrap_err().contains("unknown"));
+        assert!(decode(b"FUSEE\x04\x09\0").unwrap_err().contains("unknown"));
     }
 }

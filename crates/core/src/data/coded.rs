@@ -3,7 +3,8 @@
 //! The object is a stripe: its chunks stand at one offset of all columns ([`layout`](crate::layout)). Any
 //! `k` good chunks that agree are the *whole* object. It is *complete* when all columns that the region has
 //! hold their chunks; no CAS mentions it before, so there is nothing to complete later. A column that is
-//! lost takes its chunk number along, and the one that replaces it gets that number.
+//! lost takes its chunk number along. A new one gets the number of the one it replaces, else the smallest
+//! that is missing.
 
 mod copy;
 

@@ -20,8 +20,8 @@
 //! | Who hands out blocks, and since when? | [`Region::primary`], [`Region::primary_since`] |
 //! | How many nodes may be lost? | [`Region::survives`] |
 //!
-//! The answers that a scheme gives lie in a file of its own (`replicated.rs`, `coded.rs`); `by_scheme` has the
-//! one `match`. Block tables and block headers stand on each place of a region whatever its scheme; a free
+//! The answers that a scheme gives lie in a file of its own (`replicated.rs`, `coded.rs`). What asks a scheme is in
+//! this file: by `by_scheme`, or a `match` where arguments differ. Block tables and block headers stand on each place of a region whatever its scheme; a free
 //! bitmap counts on the primary only.
 //!
 //! [`View::object`]: crate::view::View::object
@@ -33,7 +33,7 @@ mod coded;
 mod complete;
 mod copy;
 mod found;
-mod profile;
+mod redundancy;
 mod replicated;
 
 use alloc::vec::Vec;
@@ -48,7 +48,9 @@ pub(crate) use complete::complete;
 pub(crate) use copy::{Copied, copy_bytes};
 use found::Parts;
 pub(crate) use found::{Fetch, Fetched, Found, Reads, Shown, ShownKey};
-pub use profile::{MAX_KEY_PART, MIN_PAYLOAD_BYTES, Profile, ProfileError};
+pub use redundancy::{
+    MIN_PAYLOAD_BYTES, MIN_PAYLOADS_PER_KEY, ParseRedundancyError, Redundancy, RedundancyError,
+};
 
 use crate::code::MAX_CHUNKS;
 use crate::layout::{Address, Identity, Pair, Slot, UNIT_BYTES};
@@ -101,21 +103,21 @@ impl Region {
         Region { scheme: Scheme::Replicated, places, primary_since }
     }
 
-    /// A region for objects of this profile, with all its places; as [`Region::replicated`].
-    pub fn new(profile: Profile, places: Vec<Place>, primary_since: u64) -> Region {
-        let scheme = match profile {
-            Profile::Replicated => Scheme::Replicated,
-            Profile::Coded(coding) => Scheme::Coded(Columns::all(coding)),
+    /// A region for objects of this redundancy, with all its places; as [`Region::replicated`].
+    pub fn new(redundancy: Redundancy, places: Vec<Place>, primary_since: u64) -> Region {
+        let scheme = match redundancy {
+            Redundancy::Replicated => Scheme::Replicated,
+            Redundancy::Coded(coding) => Scheme::Coded(Columns::all(coding)),
         };
         Region { scheme, places, primary_since }
     }
 
-    /// For which objects it is.
+    /// The redundancy of its objects.
     #[inline]
-    pub fn profile(&self) -> Profile {
+    pub fn redundancy(&self) -> Redundancy {
         match &self.scheme {
-            Scheme::Replicated => Profile::Replicated,
-            Scheme::Coded(columns) => Profile::Coded(columns.coding()),
+            Scheme::Replicated => Redundancy::Replicated,
+            Scheme::Coded(columns) => Redundancy::Coded(columns.coding()),
         }
     }
 
@@ -366,7 +368,7 @@ impl<'v> ObjectAt<'v> {
 }
 
 impl Fetch {
-    /// Whether the object of this word is the key's.
+    /// What the READs show to who looks for this key.
     #[inline]
     pub(crate) fn of_key(
         self,

@@ -14,7 +14,7 @@
 //!
 //! The free bitmap (P §4.4) has one bit for every 64 bytes of the block, of which the one where an
 //! object starts says that it was freed. So who frees needs the address alone, and the bitmap lies
-//! at the same place in every block. Only the one on the region's first replica counts: a bit is
+//! at the same place in every block. Only the one on the region's first place counts: a bit is
 //! set and cleared at one place, and no crash leaves replicas of it that differ.
 
 use super::bytes::{crc32c, put_u32, put_u64, u32_at, u64_at};

@@ -21,8 +21,8 @@ pub enum RepairError {
     /// An object that a split has to place is damaged on all of its replicas: nobody can tell where it
     /// belongs, and the subtable stays as it is.
     #[error(
-        "slot {slot} of subtable {subtable} leads to an object that is damaged on all of its \
-         replicas: nobody can tell on which side of the split its key belongs"
+        "slot {slot} of subtable {subtable} leads to an object of which too little is \
+         undamaged: nobody can tell on which side of the split its key belongs"
     )]
     Unreadable {
         /// The subtable.

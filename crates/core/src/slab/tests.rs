@@ -5,12 +5,12 @@ const BLOCK: u64 = 4096;
 
 fn grant(n: u64, first: u32) -> BlockGrant {
     let (address, marked) = (Address::new(n * BLOCK), Some(1));
-    let profile = Profile::Replicated;
-    BlockGrant { address, profile, class: class(), first, marked, pool_is_empty: false }
+    let redundancy = Redundancy::Replicated;
+    BlockGrant { address, redundancy, class: class(), first, marked, pool_is_empty: false }
 }
 
 fn kind() -> SlabKind {
-    SlabKind { profile: Profile::Replicated, class: class() }
+    SlabKind { redundancy: Redundancy::Replicated, class: class() }
 }
 
 fn class() -> SizeClass {
@@ -195,14 +195,14 @@ fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
     slabs.aside.retain(|block| block.address == Address::new(BLOCK));
     assert_eq!(offered(&mut slabs), []);
     slabs.end_ask(kind());
-    slabs.begin_ask(SlabKind::of(Profile::Replicated, 1, 1).unwrap());
+    slabs.begin_ask(SlabKind::of(Redundancy::Replicated, 1, 1).unwrap());
     assert_eq!(offered(&mut slabs), [1]);
 }
 
 #[test]
 fn a_block_of_another_class_is_surplus_once_it_is_known_not_to_be_free() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
-    slabs.add_block(SlabKind::of(Profile::Replicated, 1, 1).unwrap(), grant(1, 3));
+    slabs.add_block(SlabKind::of(Redundancy::Replicated, 1, 1).unwrap(), grant(1, 3));
     assert_eq!((slabs.offer().0.len(), slabs.offer().1.len()), (1, 0), "nobody has looked");
     slabs.take_back(&[]);
     slabs.aside_at(Address::new(BLOCK)).unwrap().looked = 1;

@@ -17,7 +17,7 @@ use super::damage::SecondLook;
 use super::silent::Silent;
 use super::target::{Target, may_hold};
 use super::{BROKEN_WORD, Hint, Op, Store, slot_word};
-use crate::data::{Fetch, Fetched};
+use crate::data::{Fetch, Fetched, Redundancy};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::Slot;
@@ -40,6 +40,13 @@ impl<F: Fabric, H: Host> Searched<'_, F, H> {
     /// The value; `None` if the key does not exist.
     pub fn value(&self) -> Option<&[u8]> {
         self.found.map(|(_, span)| self.batch.bytes(span))
+    }
+
+    /// How the value survives failures; `None` if the key does not exist.
+    pub fn redundancy(&self) -> Option<Redundancy> {
+        let (hint, _) = self.found?;
+        let view = self.store.view();
+        view.region_of(hint.word.address()).map(|(region, _)| region.redundancy())
     }
 
     /// Where the key is, for the index cache, if that is certain.

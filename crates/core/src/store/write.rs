@@ -20,7 +20,7 @@ use super::reclaim;
 use super::straight::{Aside, Next};
 use super::target::may_hold;
 use super::{Hint, Op, Stale, Store, Written};
-use crate::data::{Profile, ProfileError};
+use crate::data::{Redundancy, RedundancyError};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::Opcode;
@@ -37,7 +37,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl Into<Key<'k>>,
         value: &[u8],
     ) -> Result<Written, Error> {
-        self.insert_as(key, value, Profile::Replicated).await
+        self.insert_as(key, value, Redundancy::Replicated).await
     }
 
     /// Replaces the value of a key that must exist.
@@ -47,7 +47,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         value: &[u8],
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        self.update_as(key, value, Profile::Replicated, hint).await
+        self.update_as(key, value, Redundancy::Replicated, hint).await
     }
 
     /// Adds the key, or replaces its value.
@@ -57,7 +57,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         value: &[u8],
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        self.upsert_as(key, value, Profile::Replicated, hint).await
+        self.upsert_as(key, value, Redundancy::Replicated, hint).await
     }
 
     /// As [`Store::insert`], with a value that is to survive failures in this way.
@@ -65,9 +65,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
-        profile: Profile,
+        redundancy: Redundancy,
     ) -> Result<Written, Error> {
-        self.write(Opcode::Insert, OpKind::Insert, key.into(), value, profile, None).await
+        self.write(Opcode::Insert, OpKind::Insert, key.into(), value, redundancy, None).await
     }
 
     /// As [`Store::update`], with a value that is to survive failures in this way, whatever the earlier one
@@ -76,10 +76,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
-        profile: Profile,
+        redundancy: Redundancy,
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        self.write(Opcode::Update, OpKind::Update, key.into(), value, profile, hint).await
+        self.write(Opcode::Update, OpKind::Update, key.into(), value, redundancy, hint).await
     }
 
     /// As [`Store::upsert`], with a value that is to survive failures in this way, whatever the earlier one
@@ -88,10 +88,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
-        profile: Profile,
+        redundancy: Redundancy,
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        self.write(Opcode::Upsert, OpKind::Upsert, key.into(), value, profile, hint).await
+        self.write(Opcode::Upsert, OpKind::Upsert, key.into(), value, redundancy, hint).await
     }
 
     /// Removes a key that must exist.
@@ -100,8 +100,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl Into<Key<'k>>,
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        let profile = Profile::Replicated;
-        self.write(Opcode::Delete, OpKind::Delete, key.into(), &[], profile, hint).await
+        let redundancy = Redundancy::Replicated;
+        self.write(Opcode::Delete, OpKind::Delete, key.into(), &[], redundancy, hint).await
     }
 
     async fn write(
@@ -110,12 +110,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         kind: OpKind,
         key: Key<'_>,
         value: &[u8],
-        profile: Profile,
+        redundancy: Redundancy,
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
         self.check_key(&key)?;
         self.check_value(value)?;
-        let slab = self.slab_of(profile, key.len(), value.len())?;
+        let slab = self.slab_of(redundancy, key.len(), value.len())?;
         let mut op = self.operation();
         let intent = Intent { opcode, key, value, slab };
         let result = match op.write_now(&intent, hint) {
@@ -147,12 +147,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
     #[inline]
     fn slab_of(
         &self,
-        profile: Profile,
+        redundancy: Redundancy,
         key_bytes: usize,
         value_bytes: usize,
     ) -> Result<SlabKind, Error> {
-        profile.check(key_bytes, value_bytes).map_err(Error::Profile)?;
-        SlabKind::of(profile, key_bytes, value_bytes).ok_or_else(|| Error::ValueTooLarge {
+        redundancy.check(key_bytes, value_bytes).map_err(Error::Redundancy)?;
+        SlabKind::of(redundancy, key_bytes, value_bytes).ok_or_else(|| Error::ValueTooLarge {
             bytes: value_bytes,
             max_bytes: self.view.borrow().geometry.max_value_bytes as usize,
         })
@@ -170,15 +170,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// No memory node has room for an object.
+    /// The error of a write that found no room: its redundancy needs more members, or memory is full.
     fn no_room_for(&self, intent: &Intent<'_>) -> Error {
-        let (Profile::Coded(coding), members) =
-            (intent.slab.profile, self.view.borrow().members.len())
+        let (Redundancy::Coded(coding), members) =
+            (intent.slab.redundancy, self.view.borrow().members.len())
         else {
             return Error::OutOfMemory;
         };
         match members < coding.chunks() {
-            true => Error::Profile(ProfileError::TooFewNodes { coding, members }),
+            true => Error::Redundancy(RedundancyError::TooFewNodes { coding, members }),
             false => Error::OutOfMemory,
         }
     }

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::{Member, Place, Subtable, View};
 use crate::change::{Change, Gain, NothingLeft, RegionChange, Split, Stage, SubtableChange};
-use crate::data::{Profile, Region};
+use crate::data::{Redundancy, Region};
 use crate::verbs::MnId;
 
 impl View {
@@ -165,12 +165,12 @@ impl View {
     ///
     /// # Panics
     /// If a change is under way.
-    pub fn with_new_regions(&self, profile: Profile, regions: &[Vec<Place>]) -> View {
+    pub fn with_new_regions(&self, redundancy: Redundancy, regions: &[Vec<Place>]) -> View {
         assert!(self.change.is_none(), "one change at a time");
         let new_regions = regions.len() as u32;
         let mut view = self.next(Some(Change { new_regions, ..Change::begun() }));
         let number = view.number;
-        view.regions.extend(regions.iter().map(|at| Region::new(profile, at.clone(), number)));
+        view.regions.extend(regions.iter().map(|at| Region::new(redundancy, at.clone(), number)));
         view
     }
 

@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use fusee_client::{Client, Coding, Error, FabricChoice, Options, Redundancy};
+use fusee_client::{Client, Coding, Error, FabricChoice, Options, RedundancyRules};
 
 use super::cluster::{Cluster, Shape};
 
@@ -25,7 +25,7 @@ fn client(cluster: &Cluster) -> Client {
     let fabric: FabricChoice = cluster.fabric().parse().unwrap();
     let options = Options::default()
         .with_fabric(fabric)
-        .with_redundancy(Redundancy { coded: Some((coding, 4 << 10)) });
+        .with_redundancy(RedundancyRules::coded_from(coding, 4 << 10));
     Client::connect_with(cluster.address(), options).unwrap()
 }
 
@@ -87,4 +87,29 @@ fn coded_values_survive_the_loss_of_as_many_nodes_as_there_is_parity_over_tcp() 
 #[test]
 fn coded_values_survive_the_loss_of_as_many_nodes_as_there_is_parity_over_shm() {
     survives_losses("shm");
+}
+
+#[test]
+fn the_redundancy_of_a_value_is_asked_for_and_told() {
+    let cluster = Cluster::of(Shape { nodes: 3, ..Shape::default() });
+    let value = "x".repeat(2000);
+    let run = |arguments: &[&str]| cluster.run(arguments);
+    let told = |key: &str| String::from_utf8(run(&["redundancy", "get", key]).stdout).unwrap();
+    assert!(run(&["put", "coded", &value, "--redundancy", "ec:2+1"]).code == Some(0));
+    assert!(run(&["put", "plain", &value]).code == Some(0));
+    assert_eq!((&*told("coded"), &*told("plain")), ("ec:2+1\n", "replicated\n"));
+    assert!(run(&["update", "coded", "short"]).code == Some(0));
+    assert_eq!(told("coded"), "replicated\n");
+    assert_eq!(run(&["redundancy", "get", "absent"]).code, Some(1));
+    for (value, redundancy, why) in [
+        (&*value, "ec:4+2", "takes 6 memory nodes"),
+        ("short", "ec:2+1", "for values of at least 512"),
+        (&*value, "ec:1+1", "k is at least 2"),
+        (&*value, "raid", "is no redundancy"),
+    ] {
+        let refused = run(&["put", "plain", value, "--redundancy", redundancy]);
+        let error = refused.stderr;
+        assert!(refused.code != Some(0) && error.contains(why), "{redundancy}: {error}");
+    }
+    assert_eq!(told("plain"), "replicated\n", "nothing has changed");
 }

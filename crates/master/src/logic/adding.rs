@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::MasterReply;
 use fusee_control::node::{Extent, NodeReply};
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::layout::VACATED_BYTES;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
@@ -58,10 +58,10 @@ const GROWTH: u64 = 8;
 /// Regions that are wanted.
 #[derive(Debug, Default)]
 pub(super) struct Adding {
-    /// Who asked since the last choice, for which objects.
-    askers: BTreeMap<Profile, BTreeSet<ClientId>>,
-    /// What is reserved, for which objects.
-    under_way: Option<(Profile, Reserving)>,
+    /// Who asked since the last choice, by redundancy.
+    askers: BTreeMap<Redundancy, BTreeSet<ClientId>>,
+    /// What is reserved, with the redundancy of its objects.
+    under_way: Option<(Redundancy, Reserving)>,
     not_before_ms: u64,
 }
 
@@ -79,7 +79,7 @@ impl State {
         &mut self,
         ctx: &Ctx<'_>,
         client: ClientId,
-        (number, profile): (u64, Profile),
+        (number, redundancy): (u64, Redundancy),
         call: u64,
     ) -> MasterReply {
         let Some(view) = self.view() else { return self.not_ready(ctx) };
@@ -95,11 +95,11 @@ impl State {
             let reason = "replicas are missing, and come first; start another memory node";
             return self.called_or_refused(ctx, call, reason);
         }
-        if self.choose_members(ctx, profile, 1).is_empty() {
-            let reason = "no memory node has room for another region; start another memory node";
+        if self.choose_members(ctx, redundancy, 1).is_empty() {
+            let reason = "too few memory nodes have room for another region of this redundancy; start another memory node";
             return self.called_or_refused(ctx, call, reason);
         }
-        self.adding.askers.entry(profile).or_default().insert(client);
+        self.adding.askers.entry(redundancy).or_default().insert(client);
         MasterReply::Done
     }
 
@@ -129,24 +129,24 @@ impl State {
             self.adding.askers.clear();
             return false;
         }
-        let Some((profile, askers)) = self.adding.askers.pop_first() else { return false };
+        let Some((redundancy, askers)) = self.adding.askers.pop_first() else { return false };
         let askers = askers.len() as u64;
         let wanted = askers.div_ceil(blocks).max(u64::from(first).div_ceil(GROWTH)).min(TOGETHER);
-        let chosen = (first..).zip(self.choose_members(ctx, profile, wanted));
+        let chosen = (first..).zip(self.choose_members(ctx, redundancy, wanted));
         let item = |(region, nodes)| {
             let primary = removed(Mutant::NewRegionLedAtOnce);
-            Item::new(Extent::Region { region, primary }, profile, nodes)
+            Item::new(Extent::Region { region, primary }, redundancy, nodes)
         };
         let items: Vec<Item> = chosen.map(item).collect();
         let reserving = self.reserve(ctx, items, &Purpose::AddRegions);
-        self.adding.under_way = reserving.map(|reserving| (profile, reserving));
+        self.adding.under_way = reserving.map(|reserving| (redundancy, reserving));
         self.adding.under_way.is_some()
     }
 
     /// The members for up to so many new regions, the primary of each first.
-    fn choose_members(&self, ctx: &Ctx<'_>, profile: Profile, most: u64) -> Vec<Vec<MnId>> {
+    fn choose_members(&self, ctx: &Ctx<'_>, redundancy: Redundancy, most: u64) -> Vec<Vec<MnId>> {
         let Some(view) = self.view() else { return Vec::new() };
-        let Some(replicas) = self.places_of_new_regions(ctx, view, profile) else {
+        let Some(replicas) = self.places_of_new_regions(ctx, view, redundancy) else {
             return Vec::new();
         };
         let possible = MAX_REGIONS.min(VACATED_BYTES / view.geometry.region_bytes);
@@ -166,12 +166,17 @@ impl State {
 
     /// As many as there should be. With fewer members than that, what is possible: replicated ones get the
     /// rest as soon as there are more. A coded region begins with all of its columns.
-    fn places_of_new_regions(&self, ctx: &Ctx<'_>, view: &View, profile: Profile) -> Option<usize> {
+    fn places_of_new_regions(
+        &self,
+        ctx: &Ctx<'_>,
+        view: &View,
+        redundancy: Redundancy,
+    ) -> Option<usize> {
         let members = view.members.iter().map(|member| member.node);
         let members = members.filter(|node| self.is_usable(*node)).count();
-        let places = profile.places(ctx.settings.data_replicas.into());
-        let places = match profile {
-            Profile::Replicated => places.min(members),
+        let places = redundancy.places(ctx.settings.data_replicas.into());
+        let places = match redundancy {
+            Redundancy::Replicated => places.min(members),
             _ => places,
         };
         (1..=members).contains(&places).then_some(places)
@@ -202,8 +207,8 @@ impl State {
         match heard {
             Heard::Waits | Heard::Full => {}
             Heard::Complete { .. } => {
-                if let Some((profile, reserving)) = self.adding.under_way.take() {
-                    self.take_regions_in(ctx, profile, &reserving);
+                if let Some((redundancy, reserving)) = self.adding.under_way.take() {
+                    self.take_regions_in(ctx, redundancy, &reserving);
                 }
             }
             Heard::Problem(problem) => {
@@ -217,12 +222,17 @@ impl State {
     }
 
     /// The room is there: the view says so.
-    fn take_regions_in(&mut self, ctx: &mut Ctx<'_>, profile: Profile, reserving: &Reserving) {
+    fn take_regions_in(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        redundancy: Redundancy,
+        reserving: &Reserving,
+    ) {
         let Some(view) = self.view() else { return };
         if view.number != reserving.view || view.change.is_some() {
             return;
         }
-        let Some(replicas) = self.places_of_new_regions(ctx, view, profile) else { return };
+        let Some(replicas) = self.places_of_new_regions(ctx, view, redundancy) else { return };
         // After one that is too poor none follows: their numbers would not be right any more.
         let places = reserving.items.iter().map(Item::places);
         let places: Vec<Vec<Place>> =
@@ -230,7 +240,7 @@ impl State {
         if places.is_empty() {
             return;
         }
-        let next = view.with_new_regions(profile, &places);
+        let next = view.with_new_regions(redundancy, &places);
         if let Err(error) = next.check() {
             // The offsets come from elsewhere.
             let text = format!("memory nodes gave room for regions that is none: {error}");

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::change::Gain;
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
 use fusee_core::view::Place;
 
@@ -112,7 +112,7 @@ impl State {
             self.even_out(ctx);
         } else {
             let text = format!(
-                "{missing} subtables and regions have too few replicas, and no memory node has \
+                "{missing} subtables and regions have too few replicas or columns, and no memory node has \
                  room for more; start another memory node"
             );
             self.rest(ctx, Some(text));
@@ -163,11 +163,11 @@ impl State {
         let (Some(view), Some(member)) = (self.view(), self.roster.get(node)) else { return };
         let attempt = self.last_attempt;
         let requests = gains.iter().map(|(extent, _)| {
-            let profile = match extent {
-                Extent::Region { region, .. } => view.regions[*region as usize].profile(),
-                Extent::Subtable { .. } => Profile::Replicated,
+            let redundancy = match extent {
+                Extent::Region { region, .. } => view.regions[*region as usize].redundancy(),
+                Extent::Subtable { .. } => Redundancy::Replicated,
             };
-            reserving::request(view, attempt, *extent, profile)
+            reserving::request(view, attempt, *extent, redundancy)
         });
         let mut requests: Vec<NodeRequest> = requests.collect();
         // Who answers last has answered everything.

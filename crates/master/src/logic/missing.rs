@@ -44,7 +44,7 @@ impl State {
     ) -> impl Iterator<Item = (u32, &'a [Place])> {
         let replicas = usize::from(ctx.settings.data_replicas);
         let all = (0u32..).zip(&view.regions);
-        let poor = all.filter(move |(_, r)| r.places().len() < r.profile().places(replicas));
+        let poor = all.filter(move |(_, r)| r.places().len() < r.redundancy().places(replicas));
         poor.map(|(number, region)| (number, region.places()))
     }
 

@@ -4,7 +4,7 @@ use fusee_control::master::{
     MasterReply, MasterRequest, MemberState, MemberStatus, Orphan, Owners, Status,
 };
 use fusee_control::rpc::Caller;
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::layout::{BlockShape, SizeClass};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::Member;
@@ -38,9 +38,9 @@ impl State {
                 reply
             }
             MasterRequest::Open => self.open(ctx, connection),
-            MasterRequest::TakeOrphan { client, turn, adopted, class, profile, full, view } => {
+            MasterRequest::TakeOrphan { client, turn, adopted, class, redundancy, full, view } => {
                 self.sessions.has_adopted(client, &adopted);
-                self.take_orphan(ctx, (client, turn), (class, profile, full), view)
+                self.take_orphan(ctx, (client, turn), (class, redundancy, full), view)
             }
             MasterRequest::HandOn { client, serial, orphans, used } => {
                 self.hand_on(ctx, (client, serial), (&orphans, &used))
@@ -77,8 +77,8 @@ impl State {
             }
             MasterRequest::Split { subtable, view } => self.split_wanted(ctx, subtable, view),
             MasterRequest::Drain { node, cancel } => self.drain(ctx, node, cancel),
-            MasterRequest::MoreRoom { client, view, profile, call } => {
-                self.region_wanted(ctx, client, (view, profile), call)
+            MasterRequest::MoreRoom { client, view, redundancy, call } => {
+                self.region_wanted(ctx, client, (view, redundancy), call)
             }
             MasterRequest::Unreachable { node } => {
                 self.probe(ctx, node);
@@ -137,7 +137,7 @@ impl State {
         &mut self,
         ctx: &mut Ctx<'_>,
         asker: (ClientId, u64),
-        (class, profile, full): (Option<SizeClass>, Profile, bool),
+        (class, redundancy, full): (Option<SizeClass>, Redundancy, bool),
         by: u64,
     ) -> MasterReply {
         let Phase::Formed(view) = &self.phase else { return self.not_ready(ctx) };
@@ -152,7 +152,7 @@ impl State {
         };
         let may_use = |orphan: &Orphan| {
             let region = view.regions.get(orphan.block.region as usize);
-            region.is_some_and(|region| region.profile() == profile)
+            region.is_some_and(|region| region.redundancy() == redundancy)
                 && !view.is_region_frozen(orphan.block.region)
         };
         // Where any will do, those with room are left to who can use it.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, View};
 
@@ -24,15 +24,15 @@ const PATIENCE_MS: u64 = 15_000;
 #[derive(Debug)]
 pub(super) struct Item {
     pub extent: Extent,
-    /// For which objects it is, if it is a region.
-    profile: Profile,
+    /// The redundancy of its objects, if it is a region.
+    redundancy: Redundancy,
     /// The members that were chosen, the primary first; with the offset that each gave.
     nodes: Vec<(MnId, Option<u64>)>,
 }
 
 impl Item {
-    pub fn new(extent: Extent, profile: Profile, nodes: Vec<MnId>) -> Item {
-        Item { extent, profile, nodes: nodes.into_iter().map(|node| (node, None)).collect() }
+    pub fn new(extent: Extent, redundancy: Redundancy, nodes: Vec<MnId>) -> Item {
+        Item { extent, redundancy, nodes: nodes.into_iter().map(|node| (node, None)).collect() }
     }
 
     /// Where it is going to be.
@@ -100,14 +100,19 @@ impl Reserving {
 }
 
 /// What to ask for an extent of a view.
-pub(super) fn request(view: &View, attempt: u64, extent: Extent, profile: Profile) -> NodeRequest {
+pub(super) fn request(
+    view: &View,
+    attempt: u64,
+    extent: Extent,
+    redundancy: Redundancy,
+) -> NodeRequest {
     let geometry = &view.geometry;
     let (bytes, block_bytes) = match extent {
         Extent::Region { .. } => (geometry.region_bytes, geometry.block_bytes),
         Extent::Subtable { .. } => (geometry.subtable_bytes(), 0),
     };
     let (cluster, view) = (view.cluster, view.number);
-    NodeRequest::Reserve { cluster, attempt, view, extent, bytes, block_bytes, profile }
+    NodeRequest::Reserve { cluster, attempt, view, extent, bytes, block_bytes, redundancy }
 }
 
 impl State {
@@ -121,7 +126,7 @@ impl State {
         let view = self.view()?;
         let (number, attempt) = (view.number, self.last_attempt);
         let asks = items.iter().enumerate().flat_map(|(at, item)| {
-            let request = request(view, attempt, item.extent, item.profile);
+            let request = request(view, attempt, item.extent, item.redundancy);
             item.nodes.iter().map(move |(node, _)| (at, *node, request.clone()))
         });
         let asks: Vec<(usize, MnId, NodeRequest)> = asks.collect();

@@ -127,15 +127,16 @@ impl State {
         let subtables = view.subtables.len() as u32;
         if damage.found > 0 {
             let Damage { found, repaired } = damage;
-            let text =
-                format!("{found} replicas of objects are damaged, {repaired} of them repaired");
+            let text = format!(
+                "{found} replicas or chunks of objects are damaged, {repaired} of them repaired"
+            );
             ctx.warn(text);
         }
         for slot in lost {
             self.scrubbing.lost += 1;
             let text = format!(
-                "slot {slot} of index subtable {subtable} leads to an object that is damaged on all of its \
-                 replicas: the pair is lost, until somebody writes that key again"
+                "slot {slot} of index subtable {subtable} leads to an object of which too little is \
+                 undamaged: the pair is lost, until somebody writes that key again"
             );
             ctx.warn(text);
         }

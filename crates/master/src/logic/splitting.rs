@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use fusee_control::master::MasterReply;
 use fusee_control::node::{Extent, NodeReply};
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{MAX_DEPTH, Place, View};
 
@@ -114,7 +114,7 @@ impl State {
             if nodes.len() < replicas_of(view, *of) {
                 break;
             }
-            items.push(Item::new(Extent::Subtable { subtable }, Profile::default(), nodes));
+            items.push(Item::new(Extent::Subtable { subtable }, Redundancy::default(), nodes));
             whose.push(*of);
         }
         (items, whose)

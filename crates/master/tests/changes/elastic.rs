@@ -9,7 +9,7 @@ fn more_room(world: &mut World, client: ClientId, call: &mut u64) -> MasterReply
         let view = world.view().number;
         // `None`: the master crashed before it replied.
         match world.ask(MasterRequest::MoreRoom {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client,
             view,
             call: *call,
@@ -67,7 +67,7 @@ fn regions_come_when_clients_ask_until_the_pools_are_full() {
     let view = world.view();
     assert_eq!(view.regions.len(), 3, "one for each to lead");
     let late = MasterRequest::MoreRoom {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client,
         view: view.number - 1,
         call: 0,
@@ -125,7 +125,7 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     world.pass(100);
     assert_eq!(world.sessions[1].acked, again);
     let take = || MasterRequest::TakeOrphan {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client,
         turn: 0,
         adopted: vec![],
@@ -239,7 +239,7 @@ fn a_block_that_somebody_saw_in_use_is_for_its_own_size_class_for_a_while() {
         MasterRequest::HandOn { client: other, serial, orphans, used }
     };
     let take = |class| MasterRequest::TakeOrphan {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client,
         turn: 0,
         adopted: vec![],
@@ -271,7 +271,7 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
     let take = || {
         let adopted = vec![];
         MasterRequest::TakeOrphan {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client,
             turn: 0,
             adopted,
@@ -309,7 +309,7 @@ fn who_has_taken_over_a_block_says_when_it_was_given_that() {
             MasterRequest::HandOn { client: owner, serial, orphans, used: vec![] }
         };
         let take = |client, turn, adopted| MasterRequest::TakeOrphan {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client,
             turn,
             adopted,
@@ -366,7 +366,7 @@ fn what_a_session_has_handed_on_again_is_not_offered_as_it_once_was() {
     let take = |client| {
         let adopted = vec![];
         MasterRequest::TakeOrphan {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             client,
             turn: 0,
             adopted,
@@ -409,7 +409,7 @@ fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
             let take = |client| {
                 let adopted = vec![];
                 MasterRequest::TakeOrphan {
-                    profile: Profile::Replicated,
+                    redundancy: Redundancy::Replicated,
                     client,
                     turn: 0,
                     adopted,
@@ -455,7 +455,7 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     world.recoveries_fail = true;
     world.ask(MasterRequest::Abandon { client: dies });
     let take = || MasterRequest::TakeOrphan {
-        profile: Profile::Replicated,
+        redundancy: Redundancy::Replicated,
         client,
         turn: 0,
         adopted: vec![],

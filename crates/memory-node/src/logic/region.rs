@@ -1,6 +1,6 @@
 //! The blocks of a region that the node holds: whose each is, and which are to be handed out.
 
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{Geometry, TABLE_ENTRY_BYTES};
 
@@ -20,8 +20,8 @@ pub(super) struct Region {
     pub since: u64,
     pub geometry: Geometry,
     pub primary: bool,
-    /// For which objects it is.
-    pub profile: Profile,
+    /// The redundancy of its objects.
+    pub redundancy: Redundancy,
     /// The block allocation table.
     pub owners: Vec<ClientId>,
     /// Blocks to hand out, the next one last. Some may have got an owner since: they are
@@ -37,7 +37,7 @@ impl Region {
         since: u64,
         geometry: Geometry,
         primary: bool,
-        profile: Profile,
+        redundancy: Redundancy,
     ) -> Region {
         let blocks = geometry.blocks_per_region();
         let free = if primary { (0..blocks).rev().collect() } else { Vec::new() };
@@ -46,7 +46,7 @@ impl Region {
             since,
             geometry,
             primary,
-            profile,
+            redundancy,
             owners: vec![ClientId::NOBODY; blocks as usize],
             free,
             listed: vec![primary; blocks as usize],

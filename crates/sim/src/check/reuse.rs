@@ -20,7 +20,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::layout::{
     Address, BLOCK_HEADER_BYTES, HEADER_BYTES, Identity, Object, Slot, UNIT_BYTES, bitmap_bytes,
 };
@@ -92,7 +92,7 @@ impl Reuse {
         let Some(generation) = identity.generation_at(at) else { return };
         let crc = header.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
         // Each chunk has its own.
-        let crc = if self.profile_at(at) == Profile::Replicated { crc } else { 0 };
+        let crc = if self.redundancy_at(at) == Redundancy::Replicated { crc } else { 0 };
         let life = Life { identity, crc, since: epoch };
         if let Some(known) = self.lives.get(&address).copied() {
             if known.identity == identity {
@@ -254,17 +254,17 @@ impl Reuse {
         self.places_of(Address::new(address))
     }
 
-    /// For which objects the region of an address is.
-    fn profile_at(&self, address: Address) -> Profile {
+    /// The redundancy of the objects of an address's region.
+    fn redundancy_at(&self, address: Address) -> Redundancy {
         let found = self.view.as_ref().and_then(|view| view.region_of(address));
-        found.map_or(Profile::Replicated, |(region, _)| region.profile())
+        found.map_or(Redundancy::Replicated, |(region, _)| region.redundancy())
     }
 
     /// On how many places something that is there has to be whole.
     pub fn needed_at(&self, place: Place) -> usize {
         let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
-        match address.map(|address| self.profile_at(address)) {
-            Some(Profile::Coded(coding)) => coding.k(),
+        match address.map(|address| self.redundancy_at(address)) {
+            Some(Redundancy::Coded(coding)) => coding.k(),
             _ => 1,
         }
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use fusee_client::logic::Gate;
 use fusee_control::node::{Extent, NodeReply, NodeRequest};
 use fusee_core::change::{Gain, Stage};
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::{ClientId, MnId};
@@ -377,7 +377,7 @@ pub(super) fn room(
     while places.len() < most && !nodes.is_empty() {
         let node = nodes.swap_remove(run.rng.below(nodes.len()));
         let request = NodeRequest::Reserve {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             cluster,
             attempt: 1,
             view: view_number,

@@ -3,7 +3,7 @@
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_control::node::{BlockId, BlockRequest, NodeReply};
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::error::Error;
 use fusee_core::layout::SizeClass;
 use fusee_core::slab::BlockGrant;
@@ -18,11 +18,11 @@ impl<E: Environment> BlockSource<E> {
     pub(super) async fn go_on_with(
         &self,
         class: Option<SizeClass>,
-        profile: Profile,
+        redundancy: Redundancy,
         full: bool,
         view: &View,
     ) -> Option<BlockGrant> {
-        let gift = self.take_orphan(class, profile, full, view).await?;
+        let gift = self.take_orphan(class, redundancy, full, view).await?;
         let (orphan, block) = (gift.orphan, gift.orphan.block);
         // The master may not know that somebody gave it back to the pool, before this session got it
         // from there.
@@ -51,8 +51,8 @@ impl<E: Environment> BlockSource<E> {
         self.holds(block);
         self.adopted.borrow_mut().push((block, gift.turn));
         let address = view.geometry.block_address(block.region, block.block);
-        let profile = view.regions[block.region as usize].profile();
-        BlockGrant { address, profile, class, first, marked, pool_is_empty: false }
+        let redundancy = view.regions[block.region as usize].redundancy();
+        BlockGrant { address, redundancy, class, first, marked, pool_is_empty: false }
     }
 
     /// Tells the master what the keeper has not told it yet. Whether it knows.
@@ -72,7 +72,7 @@ impl<E: Environment> BlockSource<E> {
     pub(super) async fn take_orphan(
         &self,
         class: Option<SizeClass>,
-        profile: Profile,
+        redundancy: Redundancy,
         full: bool,
         view: &View,
     ) -> Option<Gift> {
@@ -86,7 +86,7 @@ impl<E: Environment> BlockSource<E> {
         let turn = self.taking.get();
         self.taking.set(turn + 1);
         let request =
-            MasterRequest::TakeOrphan { client, turn, adopted, class, profile, full, view };
+            MasterRequest::TakeOrphan { client, turn, adopted, class, redundancy, full, view };
         let deadline = MASTER_DEADLINE.min(self.node_deadline);
         match self.env.ask_master(request, deadline).await {
             Ok(MasterReply::Orphan { orphan, owner_lives }) => {

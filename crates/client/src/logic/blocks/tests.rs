@@ -165,7 +165,7 @@ fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
     let nobody = ClientId::NOBODY;
     let env = Surroundings::new();
     let source = source_of(7, &env);
-    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     assert!(matches!(at_once(source.grant(slab, false, &view())), Err(Error::Allocation { .. })));
     // Node 1 may name the session still: whoever got the block from node 0 could not have it recorded there.
     assert_eq!(env.owner.get(), ClientId(7));
@@ -182,7 +182,7 @@ fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
 fn nor_is_one_whose_return_nobody_waited_for() {
     let env = Surroundings::new();
     let source = source_of(7, &env);
-    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     env.hangs.set(true);
     let view = view();
     {
@@ -202,7 +202,7 @@ fn a_master_that_is_away_is_not_asked_for_every_block() {
     env.silent.set(false);
     env.has_master.set(false);
     let source = source_of(7, &env);
-    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let grant = || {
         env.owner.set(ClientId::NOBODY);
         at_once(source.grant(slab, false, &view())).unwrap();
@@ -220,7 +220,7 @@ fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
     env.silent.set(false);
     env.mute.set(true);
     let source = source_of(7, &env);
-    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
     {
         let mut grant = pin!(source.grant(slab, false, &view));
@@ -246,7 +246,7 @@ fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
     let env = Surroundings::new();
     env.silent.set(false);
     let source = source_of(7, &env);
-    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
     at_once(source.grant(slab, false, &view)).unwrap();
     source.forget(&[BlockId { region: 0, block: 0 }]);
@@ -267,7 +267,7 @@ fn what_is_given_back_is_not_reported_as_taken_over() {
     let env = Surroundings::new();
     env.silent.set(false);
     let source = source_of(7, &env);
-    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
     let block = BlockId { region: 0, block: 0 };
     let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 0, marked: None };
@@ -285,7 +285,7 @@ fn is_found_after_its_return(meanwhile: bool) {
     let env = Surroundings::new();
     env.silent.set(false);
     let source = source_of(7, &env);
-    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
     let block = at_once(source.grant(slab, false, &view)).unwrap().address;
     env.slow.set(true);
@@ -321,7 +321,7 @@ fn a_block_is_not_found_while_it_is_being_granted_to_another_request() {
     let env = Surroundings::new();
     env.silent.set(false);
     let source = source_of(7, &env);
-    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let view = view();
     let block = at_once(source.grant(slab, false, &view)).unwrap().address;
     env.forgets.set(true);
@@ -350,7 +350,7 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
     env.owner.set(ClientId(7));
     let source = source_of(7, &env);
     source.missed.set(true);
-    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let change = Change {
         stage: Stage::Frozen,
         data_lost: false,
@@ -370,7 +370,7 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     env.silent.set(false);
     env.forgets.set(true);
     let source = source_of(7, &env);
-    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let older = View { regions: Vec::new(), ..view() };
     assert!(matches!(at_once(source.grant(slab, false, &older)), Err(Error::Allocation { .. })));
     // The request may still come: by the newer view the block is not to be used either.
@@ -387,7 +387,7 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
 fn a_session_that_did_not_hear_of_orphans_does_not_take_memory_for_exhausted() {
     let env = Surroundings::new();
     let source = source_of(7, &env);
-    let slab = SlabKind::of(Profile::Replicated, 1, 1).unwrap();
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     env.owner.set(ClientId(8));
     let is_exhausted = || {
         assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));

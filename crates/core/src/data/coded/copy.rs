@@ -92,8 +92,8 @@ impl<F: Fabric> FillColumn<'_, F> {
         Ok(header)
     }
 
-    /// Fills the chunks of a block's objects. One that can be made of nothing is free, or what a dead client has not
-    /// finished, or damaged on too many columns: zeros stand for it.
+    /// Fills the chunks of a block's objects. An object of which too few chunks agree is free, unfinished by a dead
+    /// client, or damaged on too many columns: zeros take its place.
     async fn fill_objects(&mut self, block: u64, shape: BlockShape) -> Result<(), FailedVerb> {
         let columns = self.from.len();
         let fitting = CHUNK_BYTES / (shape.object_bytes * columns as u64);
@@ -151,7 +151,8 @@ impl<F: Fabric> FillColumn<'_, F> {
         identities.sort_unstable();
         identities.dedup();
         let of = |identity: &Identity| chunks.iter().filter(|c| c.identity() == *identity).count();
-        // Where enough are there of two, neither is in use: that one is complete.
+        // An object that a word leads to has its chunk on every column. So of two identities neither is in use, and
+        // either will do.
         let Some(most) = identities.into_iter().max_by_key(of) else { return };
         let mut stripe = Stripe::default();
         let same = chunks.into_iter().filter(|chunk| chunk.identity() == most);

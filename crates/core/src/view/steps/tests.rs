@@ -205,8 +205,8 @@ fn new_regions_are_known_before_they_can_be_used() {
     let at = |offset| Vec::from([place(1, offset), place(0, offset)]);
     let mut view = small();
     view.members.iter_mut().for_each(|member| member.pool_bytes = 8 << 20);
-    let frozen =
-        view.with_new_regions(Profile::Replicated, &[at(3 << 20), Vec::from([place(1, 4 << 20)])]);
+    let frozen = view
+        .with_new_regions(Redundancy::Replicated, &[at(3 << 20), Vec::from([place(1, 4 << 20)])]);
     frozen.check().unwrap();
     assert_eq!(frozen.regions.len(), 4, "everybody is to learn of them");
     let transforming = frozen.advanced();

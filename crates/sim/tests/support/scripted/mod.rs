@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::Store;
-use fusee_core::data::Profile;
+use fusee_core::data::Redundancy;
 use fusee_core::data::Region;
 use fusee_core::error::Error;
 use fusee_core::host::{Blocks, Epochs, GiveUp, Granted, Pinned, Reports, Views, Waiting};
@@ -126,7 +126,7 @@ impl Script {
     /// Who asks for this class gets a block of which nothing was used.
     pub fn grant(&self, class: SizeClass, address: Address, marked: Option<u64>) {
         let grant = BlockGrant {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             address,
             class,
             first: 0,
@@ -140,7 +140,7 @@ impl Script {
     pub fn grant_remainder(&self, rest: &Remainder) {
         let Remainder { block: address, class, first, marked } = *rest;
         let grant = BlockGrant {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             address,
             class,
             first,
@@ -187,7 +187,7 @@ impl Blocks for Scripted {
             let address = self.0.pool.borrow_mut().pop_front()?;
             let marked = view.region_of(address).map(|(region, _)| region.primary_since());
             Some(BlockGrant {
-                profile: Profile::Replicated,
+                redundancy: Redundancy::Replicated,
                 address,
                 class,
                 first: 0,
@@ -369,7 +369,7 @@ impl Stage {
         let address = |block| view.geometry.block_address(0, block);
         let pool_is_empty = false;
         let grant = |block| BlockGrant {
-            profile: Profile::Replicated,
+            redundancy: Redundancy::Replicated,
             address: address(block),
             class,
             first: 0,
