@@ -214,7 +214,9 @@ impl<E: Environment> BlockSource<E> {
         }
         self.full_in_a_row.set(0);
         let mut allocated = self.allocate(kind.redundancy, false, view).await;
-        if matches!(allocated, Ok(_) | Err(Error::OutOfMemory)) {
+        // Log objects are replicated.
+        let tells = kind.redundancy == Redundancy::Replicated;
+        if tells && matches!(allocated, Ok(_) | Err(Error::OutOfMemory)) {
             self.lends.set(allocated.is_err());
         }
         if to_delete && allocated == Err(Error::OutOfMemory) {

@@ -396,7 +396,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
             return;
         }
         let mut op = self.operation();
-        for blocks in unread.chunks(MAX_BATCH_VERBS / MAX_PLACES) {
+        let places = unread.iter().map(|block| op.places_in(*block, 0).count()).max();
+        for blocks in unread.chunks(MAX_BATCH_VERBS / places.unwrap_or(1).max(1)) {
             op.read_headers(blocks, epoch).await;
         }
         op.finish(OpKind::Reclaim);
@@ -592,7 +593,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let shape = found.shape;
             found.unknown(objects).map(|object| (object, shape.offset(object))).collect()
         };
-        for unknown in unknown.chunks(MAX_BATCH_VERBS / MAX_PLACES) {
+        let places = self.places_in(block, 0).count().max(1);
+        for unknown in unknown.chunks(MAX_BATCH_VERBS / places) {
             self.batch.clear();
             let mut reads = Vec::new();
             for (object, offset) in unknown {

@@ -27,6 +27,9 @@ use crate::stats::{Cost, OpKind};
 use crate::verbs::{Batch, Fabric, FailedVerb, Span, Ticket, VerbError};
 use crate::view::View;
 
+/// Candidates of a key are fetched together up to so many bytes, and the one that goes beyond.
+const MAX_FETCHED_BYTES: u64 = 64 << 20;
+
 /// What a SEARCH found. Holds the value in the memory it was fetched into.
 pub struct Searched<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
@@ -248,7 +251,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let mut reads = ArrayVec::<(Hint, Fetch), MAX_CANDIDATES>::new();
             let mut broken = None;
             let shown = removed(Mutant::ReadersSeeTentative);
+            let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {
+                let hint = Hint { slot, word, seen: None };
+                if !reads.is_empty() && self.batch.touched_bytes() > MAX_FETCHED_BYTES {
+                    // Fingerprints collide, or the index is damaged: one by one.
+                    unproved.push(hint);
+                    continue;
+                }
                 match self.fetch(shown_on, word) {
                     Some(fetch) => {
                         reads.push((Hint { slot, word, seen: self.seen() }, fetch));
@@ -259,7 +269,6 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if !reads.is_empty() {
                 self.phase().await;
             }
-            let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
             for (hint, fetch) in reads {
                 match self.fetched(fetch, hint.word, key)? {
                     Fetched::Value(span) => return Ok(Some((hint, span))),
@@ -269,6 +278,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             let mut stale = false;
             for hint in unproved {
+                // What the others showed is not needed any more.
+                self.batch.clear();
                 match self.look_again(hint, shown_on, key).await {
                     Ok(SecondLook::Value(span)) => return Ok(Some((hint, span))),
                     Ok(SecondLook::OtherKey) => {}

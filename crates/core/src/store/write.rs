@@ -151,7 +151,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key_bytes: usize,
         value_bytes: usize,
     ) -> Result<SlabKind, Error> {
-        redundancy.check(key_bytes, value_bytes).map_err(Error::Redundancy)?;
+        if redundancy != Redundancy::Replicated {
+            redundancy.check(key_bytes, value_bytes).map_err(Error::Redundancy)?;
+            self.check_members(redundancy)?;
+        }
         SlabKind::of(redundancy, key_bytes, value_bytes).ok_or_else(|| Error::ValueTooLarge {
             bytes: value_bytes,
             max_bytes: self.view.borrow().geometry.max_value_bytes as usize,
@@ -167,6 +170,22 @@ impl<F: Fabric, H: Host> Store<F, H> {
             (Opcode::Insert, Ok(true)) => Error::AlreadyExists,
             (Opcode::Update | Opcode::Delete, Ok(false)) => Error::NotFound,
             _ => self.no_room_for(intent),
+        }
+    }
+
+    /// Whether there are regions for this redundancy, or members enough for one.
+    #[cold]
+    fn check_members(&self, redundancy: Redundancy) -> Result<(), Error> {
+        let view = self.view.borrow();
+        let members = view.members.len();
+        match redundancy {
+            Redundancy::Coded(coding)
+                if members < coding.chunks()
+                    && view.regions.iter().all(|region| region.redundancy() != redundancy) =>
+            {
+                Err(Error::Redundancy(RedundancyError::TooFewNodes { coding, members }))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -96,7 +96,8 @@ impl State {
             return self.called_or_refused(ctx, call, reason);
         }
         if self.choose_members(ctx, redundancy, 1).is_empty() {
-            let reason = "too few memory nodes have room for another region of this redundancy; start another memory node";
+            let reason = "too few memory nodes have room for another region of this redundancy; \
+                          start another memory node";
             return self.called_or_refused(ctx, call, reason);
         }
         self.adding.askers.entry(redundancy).or_default().insert(client);
@@ -131,7 +132,11 @@ impl State {
         }
         let Some((redundancy, askers)) = self.adding.askers.pop_first() else { return false };
         let askers = askers.len() as u64;
-        let wanted = askers.div_ceil(blocks).max(u64::from(first).div_ceil(GROWTH)).min(TOGETHER);
+        let Some(view) = self.view() else { return false };
+        let there = view.regions.iter().filter(|r| r.redundancy() == redundancy).count() as u64;
+        // While the only one is copied nothing could be written.
+        let least = if there == 0 { 2 } else { there.div_ceil(GROWTH) };
+        let wanted = askers.div_ceil(blocks).max(least).min(TOGETHER);
         let chosen = (first..).zip(self.choose_members(ctx, redundancy, wanted));
         let item = |(region, nodes)| {
             let primary = removed(Mutant::NewRegionLedAtOnce);

@@ -110,7 +110,7 @@ impl State {
         } else if self.next_moves().is_some() {
             // Where members are unevenly full that makes room.
             self.even_out(ctx);
-        } else {
+        } else if !self.finish_drain(ctx) {
             let text = format!(
                 "{missing} subtables and regions have too few replicas or columns, and no memory node has \
                  room for more; start another memory node"

@@ -1,6 +1,7 @@
 //! What has fewer replicas than it should, and where there is room for more.
 
 use fusee_control::node::Extent;
+use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, View};
 
@@ -19,12 +20,23 @@ impl State {
         (self.poor_subtables(ctx, view).count() + self.poor_regions(ctx, view).count()) as u64
     }
 
-    /// Whether some have fewer than there are members for. What room there is belongs to them.
+    /// Whether some have fewer than there are members for, columns than there is room for. What room there is
+    /// belongs to them.
     pub(super) fn owes_replicas(&self, ctx: &Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
         let usable = view.members.iter().filter(|member| self.is_usable(member.node)).count();
         let owes = |(_, places): (u32, &[Place])| places.len() < usable;
-        self.poor_subtables(ctx, view).any(owes) || self.poor_regions(ctx, view).any(owes)
+        let rooms = self.rooms(view, true, padded(view.geometry.region_bytes));
+        let has_room = |places: &[Place]| {
+            rooms.iter().any(|room| room.items > 0 && !names(places).contains(&room.node))
+        };
+        let owes_region =
+            |(number, places): (u32, &[Place])| match view.regions[number as usize].redundancy() {
+                Redundancy::Replicated => places.len() < usable,
+                // Few nodes can have another column: who waits for one need not stop all others.
+                _ => has_room(places),
+            };
+        self.poor_subtables(ctx, view).any(owes) || self.poor_regions(ctx, view).any(owes_region)
     }
 
     fn poor_subtables<'a>(

@@ -63,7 +63,9 @@ impl Region {
 
     /// The last that are left are for DELETEs.
     pub fn take_free(&mut self, to_delete: bool) -> Option<u32> {
-        let kept = if to_delete { 0 } else { kept_back(self.owners.len()) };
+        // Log objects are replicated.
+        let is_for_logs = self.redundancy == Redundancy::Replicated;
+        let kept = if to_delete || !is_for_logs { 0 } else { kept_back(self.owners.len()) };
         while self.free.len() > kept
             && let Some(block) = self.free.pop()
         {

@@ -1,4 +1,8 @@
-//! A coded region gets a column: its chunks are taken from the column that leaves, or made of those of the others.
+//! A coded region gets a column.
+//!
+//! It takes the place of one that leaves, or of one that is lost. The former is copied as replicas are, byte by
+//! byte, but for chunks that are damaged there. For the latter every chunk is made of the others'. Headers and
+//! block tables are the same on all columns; free bitmaps are not copied: only those of the first count.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -42,14 +46,15 @@ struct FillColumn<'r, F> {
     result: &'r mut Copied,
 }
 
-/// What was read of one object: by column, its chunk's number and bytes.
-type Column = (u8, Span);
+/// What one column shows of an object: the number of the chunk, and its bytes.
+type NumberedChunk = (u8, Span);
 
 impl<F: Fabric> FillColumn<'_, F> {
-    /// Fills all but the free bitmaps, as replication does. Nothing but block headers and the block table is the same
-    /// on all columns.
+    /// Fills all but the free bitmaps, as replication does.
     async fn fill(mut self) -> Result<(), FailedVerb> {
         let geometry = self.geometry;
+        let leaving = self.from.iter().find(|(_, chunk)| *chunk == self.chunk);
+        let leaving = leaving.map(|(place, _)| *place);
         let table = geometry.table_bytes();
         copy_bytes(self.fabric, self.from[0].0, self.to, table, self.result).await?;
         for block in 0..geometry.blocks_per_region() {
@@ -58,10 +63,20 @@ impl<F: Fabric> FillColumn<'_, F> {
             let mut filled = BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes);
             let shape = header.and_then(|h| BlockShape::new(geometry.block_bytes, h.class));
             if let Some(shape) = shape {
-                self.fill_objects(block, shape).await?;
+                match leaving {
+                    Some(leaving) => self.copy_objects(block, shape, leaving).await?,
+                    None => self.make_objects(block, shape).await?,
+                }
                 filled = shape.first_offset + u64::from(shape.objects) * shape.object_bytes;
             }
-            self.zero(block + filled, geometry.block_bytes - filled).await?;
+            let (at, bytes) = (block + filled, geometry.block_bytes - filled);
+            match leaving {
+                Some(leaving) => {
+                    let [from, to] = [leaving, self.to].map(|place| place.plus(at));
+                    copy_bytes(self.fabric, from, to, bytes, self.result).await?;
+                }
+                None => self.zero(at, bytes).await?,
+            }
         }
         Ok(())
     }
@@ -92,9 +107,64 @@ impl<F: Fabric> FillColumn<'_, F> {
         Ok(header)
     }
 
-    /// Fills the chunks of a block's objects. An object of which too few chunks agree is free, unfinished by a dead
-    /// client, or damaged on too many columns: zeros take its place.
-    async fn fill_objects(&mut self, block: u64, shape: BlockShape) -> Result<(), FailedVerb> {
+    /// Copies the chunks of a block's objects from the column that leaves. One that is damaged there is made of the
+    /// others; one of which too few agree stays as it is.
+    async fn copy_objects(
+        &mut self,
+        block: u64,
+        shape: BlockShape,
+        leaving: Place,
+    ) -> Result<(), FailedVerb> {
+        let together = (CHUNK_BYTES / shape.object_bytes).max(1) as u32;
+        let bytes = shape.object_bytes as u32;
+        let mut next = 0;
+        while next < shape.objects {
+            let count = together.min(shape.objects - next);
+            let offset = block + shape.offset(next);
+            let mut batch = Batch::new();
+            let read = batch.read(leaving.node, leaving.offset + offset, count * bytes);
+            batch = self.execute(batch).await;
+            let all = batch.data_span(read)?;
+            let (coding, chunk) = (self.coding, usize::from(self.chunk));
+            // Free objects that were never used are zeros: nothing is missing.
+            let is_broken = |i: &u32| {
+                let bytes = batch.bytes(all.part(i * bytes, bytes));
+                let is_used = bytes.iter().any(|byte| *byte != 0);
+                is_used
+                    && Chunk::decode(bytes, coding, chunk).is_err()
+                    && !removed(Mutant::CopiesDamage)
+            };
+            let broken: Vec<u32> = (0..count).filter(is_broken).collect();
+            for i in broken {
+                let part = all.part(i * bytes, bytes);
+                if let Some(made) = self.made(offset + u64::from(i * bytes), bytes).await? {
+                    batch.bytes_mut(part).copy_from_slice(&made);
+                    self.result.objects_repaired += 1;
+                }
+            }
+            batch.next_phase();
+            batch.write(self.to.node, self.to.offset + offset, all);
+            batch = self.execute(batch).await;
+            batch.check()?;
+            self.result.bytes += u64::from(count * bytes);
+            next += count;
+        }
+        Ok(())
+    }
+
+    /// One phase: the chunk of the object at an offset, made of those of all columns; `None` if too few agree.
+    async fn made(&mut self, offset: u64, bytes: u32) -> Result<Option<Vec<u8>>, FailedVerb> {
+        let mut batch = Batch::new();
+        let reads = self.read_columns(&mut batch, offset, bytes);
+        batch = self.execute(batch).await;
+        let columns = spans(&batch, reads)?;
+        let mut made = vec![0; bytes as usize];
+        Ok(self.make(&batch, &columns, &mut made).then_some(made))
+    }
+
+    /// Makes the chunks of a block's objects of those of all columns. An object of which too few chunks agree is
+    /// free, unfinished by a dead client, or damaged on too many columns: zeros take its place.
+    async fn make_objects(&mut self, block: u64, shape: BlockShape) -> Result<(), FailedVerb> {
         let columns = self.from.len();
         let fitting = CHUNK_BYTES / (shape.object_bytes * columns as u64);
         let together = fitting.clamp(1, (MAX_BATCH_VERBS / columns) as u64) as u32;
@@ -104,18 +174,12 @@ impl<F: Fabric> FillColumn<'_, F> {
             let count = together.min(shape.objects - next);
             let offset = block + shape.offset(next);
             let mut batch = Batch::new();
-            let read = |(place, chunk): &(Place, u8)| {
-                (*chunk, batch.read(place.node, place.offset + offset, count * bytes))
-            };
-            let reads: PerPlace<(u8, Ticket)> = self.from.iter().map(read).collect();
+            let reads = self.read_columns(&mut batch, offset, count * bytes);
             batch = self.execute(batch).await;
-            let mut read = PerPlace::<Column>::new();
-            for (chunk, ticket) in reads {
-                read.push((chunk, batch.data_span(ticket)?));
-            }
+            let read = spans(&batch, reads)?;
             let mut made = vec![0; (count * bytes) as usize];
             for (i, made) in (0..count).zip(made.chunks_exact_mut(bytes as usize)) {
-                let part = |(chunk, span): &Column| (*chunk, span.part(i * bytes, bytes));
+                let part = |(chunk, span): &NumberedChunk| (*chunk, span.part(i * bytes, bytes));
                 self.make(&batch, &read.iter().map(part).collect(), made);
             }
             batch.next_phase();
@@ -130,22 +194,23 @@ impl<F: Fabric> FillColumn<'_, F> {
         Ok(())
     }
 
-    /// Makes the chunk of one object.
-    fn make(&mut self, batch: &Batch, columns: &PerPlace<Column>, made: &mut [u8]) {
-        let decode = |(number, span): &Column| {
+    /// Posts READs of the same bytes of all columns.
+    fn read_columns(&self, batch: &mut Batch, offset: u64, bytes: u32) -> PerPlace<(u8, Ticket)> {
+        let read = |(place, chunk): &(Place, u8)| {
+            (*chunk, batch.read(place.node, place.offset + offset, bytes))
+        };
+        self.from.iter().map(read).collect()
+    }
+
+    /// Makes the chunk of one object; whether enough others agree.
+    fn make(&self, batch: &Batch, columns: &PerPlace<NumberedChunk>, made: &mut [u8]) -> bool {
+        if removed(Mutant::RebuildsFromFirstPlace) {
+            made.copy_from_slice(batch.bytes(columns[0].1));
+            return true;
+        }
+        let decode = |(number, span): &NumberedChunk| {
             Chunk::decode(batch.bytes(*span), self.coding, (*number).into()).ok()
         };
-        let there = columns.iter().find(|(number, _)| *number == self.chunk);
-        if removed(Mutant::RebuildsFromFirstPlace) {
-            return made.copy_from_slice(batch.bytes(columns[0].1));
-        }
-        if let Some(there) = there {
-            let bytes = batch.bytes(there.1);
-            if bytes.iter().all(|byte| *byte == 0) || decode(there).is_some() {
-                made.copy_from_slice(bytes);
-                return;
-            }
-        }
         let chunks: Vec<Chunk<'_>> = columns.iter().filter_map(decode).collect();
         let mut identities: Vec<Identity> = chunks.iter().map(Chunk::identity).collect();
         identities.sort_unstable();
@@ -153,16 +218,16 @@ impl<F: Fabric> FillColumn<'_, F> {
         let of = |identity: &Identity| chunks.iter().filter(|c| c.identity() == *identity).count();
         // An object that a word leads to has its chunk on every column. So of two identities neither is in use, and
         // either will do.
-        let Some(most) = identities.into_iter().max_by_key(of) else { return };
+        let Some(most) = identities.into_iter().max_by_key(of) else { return false };
         let mut stripe = Stripe::default();
         let same = chunks.into_iter().filter(|chunk| chunk.identity() == most);
         same.for_each(|chunk| stripe.add(chunk));
-        let Some(needed) = stripe.room() else { return };
+        let Some(needed) = stripe.room() else { return false };
         let mut room = vec![0; needed];
-        if let Some(whole) = stripe.restore(&self.code, &mut room) {
-            whole.chunk(&self.code, self.chunk.into(), made);
-            self.result.objects_repaired += u64::from(there.is_some());
-        }
+        let whole = stripe.restore(&self.code, &mut room);
+        let Some(whole) = whole else { return false };
+        whole.chunk(&self.code, self.chunk.into(), made);
+        true
     }
 
     /// Overwrites what no object lies in.
@@ -187,4 +252,12 @@ impl<F: Fabric> FillColumn<'_, F> {
         self.result.cost.add_batch(&batch);
         batch
     }
+}
+
+/// What READs of columns have fetched.
+fn spans(
+    batch: &Batch,
+    reads: PerPlace<(u8, Ticket)>,
+) -> Result<PerPlace<NumberedChunk>, FailedVerb> {
+    reads.into_iter().map(|(chunk, ticket)| Ok((chunk, batch.data_span(ticket)?))).collect()
 }
