@@ -11,6 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use fusee_core::data::RedundancyError;
 use fusee_core::race::Buckets;
 use fusee_core::stats::OpKind;
 use fusee_core::view::View;
@@ -159,7 +160,10 @@ impl Workload {
                 self.answer(entry, if exists { Answer::Exists } else { Answer::Absent });
                 return CallOutcome::Well;
             }
-            Error::IndexFull | Error::OutOfMemory | Error::Allocation { .. } => {
+            Error::IndexFull
+            | Error::OutOfMemory
+            | Error::Allocation { .. }
+            | Error::Redundancy(RedundancyError::TooFewNodes { .. }) => {
                 (Outcome::NotApplied, CallOutcome::Failed)
             }
             Error::GaveUp { outcome, .. } => (outcome, CallOutcome::Failed),
