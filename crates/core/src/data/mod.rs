@@ -20,9 +20,9 @@
 //! | Who hands out blocks, and since when? | [`Region::primary`], [`Region::primary_since`] |
 //! | How many nodes may be lost? | [`Region::survives`] |
 //!
-//! The answers that a scheme gives lie in a file of its own (`replicated.rs`, `coded.rs`). What asks a scheme is in
-//! this file: by `by_scheme`, or a `match` where arguments differ. Block tables and block headers stand on each place of a region whatever its scheme; a free
-//! bitmap counts on the primary only.
+//! The answers that a scheme gives lie in a file of its own (`replicated.rs`, `coded.rs`). What asks a scheme
+//! is in this file: by `by_scheme`, or a `match` where arguments differ. Block tables and block headers stand
+//! on each place of a region whatever its scheme; a free bitmap counts on the primary only.
 //!
 //! [`View::object`]: crate::view::View::object
 //! [`View::object_of`]: crate::view::View::object_of
