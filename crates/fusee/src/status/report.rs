@@ -11,6 +11,7 @@ use fusee_cli::standing::state_name;
 use fusee_client::{Status, Usage, View};
 use fusee_control::master::{MemberStatus, Reconfiguration, Scrub};
 use fusee_core::change::{Change, Stage};
+use fusee_core::data::{Redundancy, Region};
 use serde::Serialize;
 
 /// What each memory node answered, by its number.
@@ -99,6 +100,8 @@ pub struct Report {
     pub rebalancing: bool,
     pub subtables: usize,
     pub regions: usize,
+    /// Those of them that are erasure-coded.
+    pub coded_regions: usize,
     pub open_sessions: u64,
     pub expired_sessions: u64,
     pub sessions_opened: u64,
@@ -167,6 +170,10 @@ impl Report {
             rebalancing: status.rebalancing,
             subtables: count(|view| view.subtables.len()),
             regions: count(|view| view.regions.len()),
+            coded_regions: count(|view| {
+                let coded = |region: &&Region| region.redundancy() != Redundancy::Replicated;
+                view.regions.iter().filter(coded).count()
+            }),
             open_sessions: status.open_sessions,
             expired_sessions: status.expired_sessions,
             sessions_opened: status.sessions_opened,

@@ -49,12 +49,16 @@ pub fn show(report: &Report) -> String {
     }
     let _ = write!(
         text,
-        "{} index replicas of {} subtables, {} data replicas of {} regions{}\n\
+        "{} index replicas of {} subtables, {} data replicas of {} regions{}{}\n\
          {} open, {} expired and not recovered, {} ever\n\n",
         report.index_replicas,
         report.subtables,
         report.data_replicas,
-        report.regions,
+        report.regions - report.coded_regions,
+        match report.coded_regions {
+            0 => String::new(),
+            coded => format!(", {coded} erasure-coded"),
+        },
         match report.missing_replicas {
             0 => String::new(),
             missing => format!("; {missing} of them lack a replica"),

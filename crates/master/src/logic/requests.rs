@@ -7,7 +7,7 @@ use fusee_control::rpc::Caller;
 use fusee_core::data::Redundancy;
 use fusee_core::layout::{BlockShape, SizeClass};
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::Member;
+use fusee_core::view::{Member, View};
 
 use super::context::Ctx;
 use super::holding::Asker;
@@ -192,7 +192,12 @@ impl State {
         let view = self.view();
         let replicas = |places: Option<usize>, setting| places.map_or(setting, |n| n as u8);
         let index = view.and_then(|view| view.subtables.iter().map(|s| s.replicas().len()).min());
-        let data = view.and_then(|view| view.regions.iter().map(|r| r.places().len()).min());
+        let replicated = |view: &View| {
+            let regions = view.regions.iter();
+            let replicated = regions.filter(|r| r.redundancy() == Redundancy::Replicated);
+            replicated.map(|r| r.places().len()).min()
+        };
+        let data = view.and_then(replicated);
         let status = |member: &Member| MemberStatus {
             node: member.node,
             control: member.control.clone(),
