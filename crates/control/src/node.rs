@@ -2,7 +2,8 @@
 //!
 //! A memory node lends memory and nothing else: it reserves extents of its pool for the master,
 //! hands out blocks of its primary regions, records the owners of blocks, and fences clients.
-//! Every request but `Alloc` may be repeated after a lost answer and then has the same effect once.
+//! Every request but `Alloc` may be repeated after a lost answer and then has the same effect once; a `SetOwner`
+//! that is asked for `once` is repeated without that.
 
 use fusee_core::data::Redundancy;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
@@ -123,6 +124,8 @@ pub enum NodeRequest {
         to: ClientId,
         /// Not if `from` has been fenced: whoever recovers it counts on what is its own.
         unless_fenced: bool,
+        /// Not if the block is `to`'s already: this has not been asked before, so `to` got it otherwise.
+        once: bool,
     },
     /// What a session asks about blocks. Its requests have numbers, and those that have `ended` for the
     /// session, answered or not, have no effect any more when this one is answered: the node refuses what
@@ -244,6 +247,8 @@ pub enum BlockRequest {
         to: ClientId,
         /// Not if `from` has been fenced.
         unless_fenced: bool,
+        /// Not if the block is `to`'s already.
+        once: bool,
     },
     /// As [`NodeRequest::BlocksOf`], for the session.
     Blocks,
@@ -256,8 +261,8 @@ impl BlockRequest {
             BlockRequest::Alloc { redundancy, to_delete, frozen } => {
                 NodeRequest::Alloc { client, redundancy, to_delete, frozen }
             }
-            BlockRequest::SetOwner { block, from, to, unless_fenced } => {
-                NodeRequest::SetOwner { block, from, to, unless_fenced }
+            BlockRequest::SetOwner { block, from, to, unless_fenced, once } => {
+                NodeRequest::SetOwner { block, from, to, unless_fenced, once }
             }
             BlockRequest::Blocks => NodeRequest::BlocksOf { clients: vec![client] },
         }

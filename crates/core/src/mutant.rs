@@ -196,6 +196,12 @@ mutants! {
     /// to others.
     CopiesNoOwners,
 
+    /// A session takes a block over by what the master still has of an earlier owner, while another of its operations
+    /// gets the block from the pool: it has it twice.
+    StaleOrphansTaken,
+    /// A session takes back what it has left itself, while another of its operations may be granted that by the pool.
+    OwnOrphansTakenMeanwhile,
+
     // Coded regions.
     /// A speculative write puts the word of a coded object on backups while its chunks are on their way: nobody
     /// completes it.

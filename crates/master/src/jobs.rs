@@ -507,8 +507,13 @@ async fn free<F: Fabric, R: Reach>(
         // The primary last: it hands the block out as soon as it is free there.
         for place in places(view, *id).iter().rev() {
             let to = ClientId::NOBODY;
-            let request =
-                NodeRequest::SetOwner { block: *id, from: client, to, unless_fenced: false };
+            let request = NodeRequest::SetOwner {
+                block: *id,
+                from: client,
+                to,
+                unless_fenced: false,
+                once: false,
+            };
             order(reach, place.node, request).await?;
         }
     }

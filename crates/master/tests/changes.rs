@@ -94,7 +94,7 @@ fn check_contents(world: &World, view: &View) {
 }
 
 fn set_owner(world: &World, node: MnId, block: BlockId, from: ClientId, to: ClientId) {
-    let request = NodeRequest::SetOwner { block, from, to, unless_fenced: false };
+    let request = NodeRequest::SetOwner { block, from, to, unless_fenced: false, once: false };
     assert_eq!(world.ask_node(node.0.into(), request), NodeReply::Done);
 }
 

@@ -151,8 +151,13 @@ fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
     let blocks = exhaust(&view, &clients, first);
     let (primary, _) = (view.regions[blocks[0].region as usize].primary().node, ());
     let (_, node) = clients.iter().find(|(name, _)| *name == primary).unwrap();
-    let give =
-        NodeRequest::SetOwner { block: blocks[0], from: first, to: second, unless_fenced: false };
+    let give = NodeRequest::SetOwner {
+        block: blocks[0],
+        from: first,
+        to: second,
+        unless_fenced: false,
+        once: false,
+    };
     assert_eq!(node.call_blocking(give), Ok(NodeReply::Done));
     let owned = node.call_blocking(NodeRequest::BlocksOf { clients: vec![second] });
     assert_eq!(owned, Ok(NodeReply::Blocks(vec![(blocks[0], second)])));

@@ -21,7 +21,8 @@
 //! * What a session had given up before it asked for something that was answered has no effect (`turns`).
 //! * A member of a cluster obeys nobody of another one, and leaves its own only if a master of it says
 //!   so ([`Heard`]).
-//! * Every request but `Alloc` may be repeated: the second time changes nothing.
+//! * Every request but `Alloc` may be repeated: the second time changes nothing. What is asked for *once* is
+//!   refused then.
 //! * Numbers in requests are anybody's: they are checked before they are used.
 //!
 //! Offsets and sizes are bytes; an offset counts from the start of the pool.
@@ -233,8 +234,9 @@ impl Node {
             {
                 Err(NodeRefusal::Fenced { client: from })
             }
-            NodeRequest::SetOwner { block, from, to, unless_fenced: _ } => self
+            NodeRequest::SetOwner { block, from, to, unless_fenced: _, once } => self
                 .check_new_owner(to)
+                .and_then(|()| self.check_once(once, block, to))
                 .and_then(|()| self.replace_owner(block, from, to, &mut effects)),
             NodeRequest::TakeBack { block, from, to } => self
                 .check_fenced(from)
@@ -464,6 +466,17 @@ impl Node {
             return Err(NodeRefusal::Fenced { client });
         }
         Ok(())
+    }
+
+    /// Whoever asks for the first time, and has the block, got it from the pool meanwhile: what it was told of
+    /// another owner is out of date.
+    fn check_once(&self, once: bool, block: BlockId, to: ClientId) -> Result<(), NodeRefusal> {
+        let owners = self.regions.get(&block.region).map(|region| &region.owners);
+        let owner = owners.and_then(|owners| owners.get(block.block as usize));
+        match once && owner == Some(&to) && !removed(Mutant::StaleOrphansTaken) {
+            true => Err(NodeRefusal::NotOwner { owner: to }),
+            false => Ok(()),
+        }
     }
 
     fn check_fenced(&self, client: ClientId) -> Result<(), NodeRefusal> {

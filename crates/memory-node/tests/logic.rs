@@ -96,7 +96,13 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     assert_eq!(refusal(full), NodeRefusal::NoFreeBlock);
     let freed = BlockId { region: 3, block: 7 };
     let (from, to) = (ClientId(9), ClientId::NOBODY);
-    node.handle(NodeRequest::SetOwner { block: freed, from, to, unless_fenced: false });
+    node.handle(NodeRequest::SetOwner {
+        block: freed,
+        from,
+        to,
+        unless_fenced: false,
+        once: false,
+    });
     let again = node.handle(NodeRequest::Alloc {
         redundancy: Redundancy::Replicated,
         client: ClientId(8),
@@ -309,10 +315,16 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
         from: ClientId::NOBODY,
         to: dead,
         unless_fenced: false,
+        once: false,
     };
     assert_eq!(refusal(node.handle(take)), fenced);
-    let hand_on =
-        |unless_fenced| NodeRequest::SetOwner { block, from: dead, to: heir, unless_fenced };
+    let hand_on = |unless_fenced| NodeRequest::SetOwner {
+        block,
+        from: dead,
+        to: heir,
+        unless_fenced,
+        once: false,
+    };
     assert_eq!(refusal(node.handle(hand_on(true))), fenced, "who recovers it counts on it");
     assert_eq!(node.handle(hand_on(false)).reply, NodeReply::Done);
 }
@@ -471,19 +483,20 @@ impl Model {
                     }
                 }
             }
-            (NodeRequest::SetOwner { block, from, to, unless_fenced }, NodeReply::Done) => {
+            (NodeRequest::SetOwner { block, from, to, unless_fenced, once }, NodeReply::Done) => {
                 assert!(self.primary.contains_key(&block.region) && block.block < BLOCKS);
+                assert!(!*once || self.owner(*block) != *to);
                 assert!([*from, *to].contains(&self.owner(*block)));
                 assert!(!self.fenced.contains(to));
                 assert!(!*unless_fenced || !self.fenced.contains(from));
                 self.owners.insert(*block, *to);
             }
             (
-                NodeRequest::SetOwner { block, from, to, .. },
+                NodeRequest::SetOwner { block, from, to, once, .. },
                 NodeReply::Refused(NodeRefusal::NotOwner { owner }),
             ) => {
                 assert_eq!(self.owner(*block), *owner);
-                assert!(owner != from && owner != to);
+                assert!(owner != from && owner != to || *once && owner == to);
             }
             (NodeRequest::BlocksOf { clients }, NodeReply::Blocks(blocks)) => {
                 let theirs = self.owners.iter().filter(|(_, owner)| clients.contains(owner));
@@ -547,9 +560,9 @@ fn request() -> impl Strategy<Value = NodeRequest> {
             let redundancy = Redundancy::Replicated;
             NodeRequest::Alloc { redundancy, client, to_delete: true, frozen: vec![] }
         }),
-        12 => (block, client(), client(), any::<bool>())
-            .prop_map(|(block, from, to, unless_fenced)| {
-                NodeRequest::SetOwner { block, from, to, unless_fenced }
+        12 => (block, client(), client(), any::<bool>(), any::<bool>())
+            .prop_map(|(block, from, to, unless_fenced, once)| {
+                NodeRequest::SetOwner { block, from, to, unless_fenced, once }
             }),
         3 => prop::collection::vec(client(), 1..3)
             .prop_map(|clients| NodeRequest::BlocksOf { clients }),
@@ -570,7 +583,11 @@ proptest! {
             if repeat && !matches!(request, NodeRequest::Alloc { .. }) {
                 let owners = model.owners.clone();
                 let again = node.handle(request.clone());
-                prop_assert_eq!(&again.reply, &step.reply);
+                // What is asked for once is refused then.
+                let once = matches!(request, NodeRequest::SetOwner { once: true, .. });
+                if !once || step.reply != NodeReply::Done {
+                    prop_assert_eq!(&again.reply, &step.reply);
+                }
                 model.check(&request, &again);
                 // A repeat leaves no trace, except an explicit "nobody" for a block never owned.
                 prop_assert_eq!(&owners, &model.owners);
@@ -587,7 +604,8 @@ fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
     node.handle(region(3, false));
     let (earlier, client) = (ClientId(1), ClientId(2));
     let block = BlockId { region: 3, block: 4 };
-    let set = |from, to| BlockRequest::SetOwner { block, from, to, unless_fenced: false };
+    let set =
+        |from, to| BlockRequest::SetOwner { block, from, to, unless_fenced: false, once: false };
     let ask = |turn, ended, request| NodeRequest::InTurn { client, turn, ended, request };
     let late = ask(1, 1, set(earlier, client));
     node.handle(set(ClientId::NOBODY, earlier).of(earlier));
@@ -613,7 +631,8 @@ fn a_fenced_session_gives_nothing_back() {
     node.handle(region(3, false));
     let client = ClientId(2);
     let block = BlockId { region: 3, block: 4 };
-    let set = |from, to| BlockRequest::SetOwner { block, from, to, unless_fenced: false };
+    let set =
+        |from, to| BlockRequest::SetOwner { block, from, to, unless_fenced: false, once: false };
     node.handle(set(ClientId::NOBODY, client).of(client));
     node.handle(NodeRequest::Fence { clients: vec![client] });
     let request = set(client, ClientId::NOBODY);
@@ -629,7 +648,8 @@ fn a_block_is_taken_back_from_a_fenced_client_for_an_owner_that_is_fenced_too() 
     node.handle(region(3, false));
     let (earlier, dead) = (ClientId(1), ClientId(2));
     let block = BlockId { region: 3, block: 4 };
-    let set = |from, to| NodeRequest::SetOwner { block, from, to, unless_fenced: false };
+    let set =
+        |from, to| NodeRequest::SetOwner { block, from, to, unless_fenced: false, once: false };
     let take_back = NodeRequest::TakeBack { block, from: dead, to: earlier };
     node.handle(set(ClientId::NOBODY, earlier));
     node.handle(set(earlier, dead));
@@ -664,7 +684,13 @@ fn a_member_tells_foreigners_no_more_than_who_it_is() {
             to_delete: true,
             frozen: vec![],
         },
-        NodeRequest::SetOwner { block, from: ClientId::NOBODY, to: client, unless_fenced: false },
+        NodeRequest::SetOwner {
+            block,
+            from: ClientId::NOBODY,
+            to: client,
+            unless_fenced: false,
+            once: false,
+        },
         NodeRequest::TakeBack { block, from: client, to: ClientId::NOBODY },
         NodeRequest::BlocksOf { clients: vec![client] },
         NodeRequest::OwnersOf { region: 0 },

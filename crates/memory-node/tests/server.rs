@@ -102,8 +102,13 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
     };
     assert_eq!(pool.read_u32(offset + 4 * u64::from(block.block)), 3);
     assert_eq!(ask(NodeRequest::Fence { clients: vec![client] }), NodeReply::Done);
-    let free =
-        NodeRequest::SetOwner { block, from: client, to: ClientId::NOBODY, unless_fenced: false };
+    let free = NodeRequest::SetOwner {
+        block,
+        from: client,
+        to: ClientId::NOBODY,
+        unless_fenced: false,
+        once: false,
+    };
     assert_eq!(ask(free), NodeReply::Done);
     assert_eq!(pool.read_u32(offset + 4 * u64::from(block.block)), 0);
     let NodeReply::Usage(usage) = ask(NodeRequest::Usage) else { panic!("no usage") };

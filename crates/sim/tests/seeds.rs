@@ -92,3 +92,10 @@ fn a_good_replica_is_one_that_everybody_knows() {
     holds(Scenario::Damage, 110_000_250, Some(782), Some(2));
     holds(Scenario::Damage, 110_000_250, None, None);
 }
+
+/// A session took a block over by what the master still had of an earlier owner, and got it from the pool as well.
+#[test]
+fn a_block_from_the_pool_is_not_taken_over_as_well() {
+    holds(Scenario::Reuse, 140_076_338, None, Some(2));
+    holds(Scenario::Reuse, 140_076_338, None, None);
+}

@@ -80,6 +80,8 @@ pub(super) struct BlockSource<E> {
     adopting: RefCell<BTreeMap<BlockId, Gift>>,
     /// Requests for blocks that run.
     asking: Cell<u32>,
+    /// Those of them that ask the pool, and may be granted a block that is not held yet.
+    allocating: Cell<u32>,
     /// What it has taken over since the master heard of that last, and in answer to which request it was
     /// given that.
     adopted: RefCell<Vec<(BlockId, u64)>>,
@@ -108,6 +110,22 @@ struct Gift {
     turn: u64,
     orphan: Orphan,
     owner_lives: bool,
+}
+
+/// A request asks the pool.
+struct Allocating<'b>(&'b Cell<u32>);
+
+impl<'b> Allocating<'b> {
+    fn begin(count: &'b Cell<u32>) -> Allocating<'b> {
+        count.set(count.get() + 1);
+        Allocating(count)
+    }
+}
+
+impl Drop for Allocating<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// A request for a block runs. If it is dropped, so is an answer.
@@ -151,6 +169,7 @@ impl<E: Environment> BlockSource<E> {
             handed_on: RefCell::default(),
             adopting: RefCell::default(),
             asking: Cell::new(0),
+            allocating: Cell::new(0),
             full_in_a_row: Cell::new(0),
             asked: Cell::new(0),
             refused: Cell::new(false),
@@ -330,7 +349,7 @@ impl<E: Environment> BlockSource<E> {
         }
         let before = self.adopting.borrow().get(&block).copied();
         let recorded = match &before {
-            Some(gift) => self.adopt(&Gift { owner_lives: false, ..*gift }, view).await,
+            Some(gift) => self.adopt(&Gift { owner_lives: false, ..*gift }, false, view).await,
             None => self.record_on_backups(block, view).await,
         };
         if let Err(error) = recorded {
@@ -412,6 +431,7 @@ impl<E: Environment> BlockSource<E> {
         to_delete: bool,
         view: &View,
     ) -> Result<BlockId, Error> {
+        let _ends = Allocating::begin(&self.allocating);
         let members = &view.members;
         let first = self.turn.get();
         self.turn.set(first.wrapping_add(1));
@@ -428,7 +448,10 @@ impl<E: Environment> BlockSource<E> {
                 }
                 Ok(NodeReply::Allocated { block }) if is_valid(view, block) => {
                     match self.record_on_backups(block, view).await {
-                        Ok(()) => return Ok(block),
+                        Ok(()) => {
+                            self.holds(block);
+                            return Ok(block);
+                        }
                         Err(error) => last_failure = Some(error.to_string()),
                     }
                     self.give_back(block, view).await;
@@ -526,7 +549,8 @@ impl<E: Environment> BlockSource<E> {
         let _ends = Returning::begin(&self.returning, block);
         for node in nodes {
             let (from, to) = (self.client, ClientId::NOBODY);
-            let request = BlockRequest::SetOwner { block, from, to, unless_fenced: false };
+            let request =
+                BlockRequest::SetOwner { block, from, to, unless_fenced: false, once: false };
             match self.ask(*node, request).await {
                 Ok(NodeReply::Done) => {}
                 Ok(other) => tracing::debug!(?block, ?other, "a block is not given back"),
@@ -556,7 +580,8 @@ impl<E: Environment> BlockSource<E> {
         from: ClientId,
         unless_fenced: bool,
     ) -> Result<(), Error> {
-        let request = BlockRequest::SetOwner { block, from, to: self.client, unless_fenced };
+        let request =
+            BlockRequest::SetOwner { block, from, to: self.client, unless_fenced, once: false };
         match self.ask(node, request).await {
             Ok(NodeReply::Done) => Ok(()),
             Ok(other) => Err(Error::Allocation { reason: format!("{node}: {other:?}") }),

@@ -10,7 +10,7 @@
 //! yet. It says nothing about the object: two words that are equal but for it never both exist.
 //!
 //! A slot with size class 0 is *free*, whatever its other bits. Those bits are not noise: DELETE
-//! and an withdrawn INSERT leave the address and generation of their own object there, so that no
+//! and a withdrawn INSERT leave the address and generation of their own object there, so that no
 //! slot value ever recurs while an operation that knows it runs. SNAPSHOT is correct only then:
 //! with a plain zero, a late CAS of an old write round would succeed on an emptied slot.
 
@@ -93,7 +93,7 @@ impl Slot {
         )
     }
 
-    /// A free slot that nobody else can write: what DELETE and an withdrawn INSERT leave.
+    /// A free slot that nobody else can write: what DELETE and a withdrawn INSERT leave.
     pub fn tombstone(address: Address, generation: u16) -> Slot {
         Slot(Identity::new(address, generation).0 << GENERATION_SHIFT)
     }

@@ -8,7 +8,7 @@ use fusee_sim::{RunOptions, run};
 
 use crate::support::{
     bars, changes, failures, in_doubt, late_repairs, reuse, scenarios, scripted, scrub,
-    speculations, steered, steered_changes, steered_recovery, steered_reuse, unheard,
+    speculations, stale_orphan, steered, steered_changes, steered_recovery, steered_reuse, unheard,
 };
 
 /// A family of runs, one per seed.
@@ -52,6 +52,9 @@ pub const INSERT_CRASH: Scenario = named("insert crash", |seed| {
 pub const INDEX_LOSS: Scenario = named("index loss", |seed| {
     failures::index_node_loss(seed);
 });
+pub const STALE_ORPHAN: Scenario =
+    named("stale orphan", |seed| stale_orphan::stale_orphan(seed, false));
+pub const OWN_ORPHAN: Scenario = named("own orphan", |seed| stale_orphan::stale_orphan(seed, true));
 pub const LATE_INSERT: Scenario = named("late insert", |seed| {
     steered_recovery::late_insert_crash(seed);
 });
@@ -175,7 +178,9 @@ pub const UNHEARD: Scenario = named("unheard", |seed| {
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 47] = [
+pub const STEPWISE: [&Scenario; 49] = [
+    &STALE_ORPHAN,
+    &OWN_ORPHAN,
     &BARS,
     &LOST_WORD,
     &LEFT_MARKS,

@@ -23,6 +23,7 @@ pub mod scenarios;
 pub mod scripted;
 pub mod scrub;
 pub mod speculations;
+pub mod stale_orphan;
 pub mod steered;
 pub mod steered_changes;
 pub mod steered_recovery;

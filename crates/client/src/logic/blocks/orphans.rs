@@ -6,6 +6,7 @@ use fusee_control::node::{BlockId, BlockRequest, NodeReply};
 use fusee_core::data::Redundancy;
 use fusee_core::error::Error;
 use fusee_core::layout::SizeClass;
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::slab::BlockGrant;
 use fusee_core::slab::Remainder;
 use fusee_core::view::View;
@@ -31,9 +32,16 @@ impl<E: Environment> BlockSource<E> {
         if is_ours || self.unconfirmed.borrow().contains(&block) {
             return None;
         }
+        let is_own = orphan.owner == self.client;
+        if is_own && self.allocating.get() > 0 && !removed(Mutant::OwnOrphansTakenMeanwhile) {
+            // It may have come to somebody else, and to the pool, and from there to a request that runs: in the
+            // tables it would look the same. It stays the master's.
+            return None;
+        }
         self.handed_on.borrow_mut().remove(&block);
-        self.adopting.borrow_mut().insert(block, gift);
-        match self.adopt(&gift, view).await {
+        // What is its own has its name in the tables; and an earlier try may have taken effect.
+        let once = self.adopting.borrow_mut().insert(block, gift).is_none() && !is_own;
+        match self.adopt(&gift, once, view).await {
             Ok(()) => Some(self.left(&gift, view)),
             Err(error) => {
                 tracing::debug!(?orphan, %error, "a handed-on block is not taken over");
@@ -121,7 +129,8 @@ impl<E: Environment> BlockSource<E> {
         rests.into_iter().filter_map(orphan).collect()
     }
 
-    pub(super) async fn adopt(&self, gift: &Gift, view: &View) -> Result<(), Error> {
+    /// Takes a block over. `once`: for the first time.
+    pub(super) async fn adopt(&self, gift: &Gift, once: bool, view: &View) -> Result<(), Error> {
         let Gift { orphan, owner_lives, .. } = *gift;
         if !is_valid(view, orphan.block) {
             return Err(Error::Allocation { reason: "there is no such block".into() });
@@ -129,8 +138,13 @@ impl<E: Environment> BlockSource<E> {
         let (block, from) = (orphan.block, orphan.owner);
         let region = &view.regions[block.region as usize];
         let primary = region.primary().node;
-        let request =
-            BlockRequest::SetOwner { block, from, to: self.client, unless_fenced: owner_lives };
+        let request = BlockRequest::SetOwner {
+            block,
+            from,
+            to: self.client,
+            unless_fenced: owner_lives,
+            once,
+        };
         match self.ask(primary, request).await {
             Ok(NodeReply::Done) => {}
             Ok(other) => {

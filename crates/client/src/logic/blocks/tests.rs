@@ -28,6 +28,8 @@ struct Surroundings {
     /// The master says that nobody has memory; but not, on request, what others have left.
     exhausted: Cell<bool>,
     hides_orphans: Cell<bool>,
+    /// What the master gives next.
+    orphan: Cell<Option<Orphan>>,
 }
 
 impl Surroundings {
@@ -43,6 +45,7 @@ impl Surroundings {
             asked_master: Cell::new(0),
             exhausted: Cell::new(false),
             hides_orphans: Cell::new(false),
+            orphan: Cell::new(None),
         })
     }
 }
@@ -80,6 +83,9 @@ impl Environment for Surroundings {
                 Ok(NodeReply::Allocated { block: BlockId { region: 0, block: 0 } })
             }
             NodeRequest::Alloc { .. } => Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)),
+            NodeRequest::SetOwner { to, once: true, .. } if first && self.owner.get() == to => {
+                Ok(NodeReply::Refused(NodeRefusal::NotOwner { owner: to }))
+            }
             NodeRequest::SetOwner { to, .. } if first => {
                 self.owner.set(to);
                 poll_fn(|_| if self.slow.get() { Poll::Pending } else { Poll::Ready(()) }).await;
@@ -116,7 +122,10 @@ impl Environment for Surroundings {
             true if matches!(request, MasterRequest::MoreRoom { .. }) => {
                 Ok(MasterReply::Refused { reason: "there is no room".into() })
             }
-            true => Ok(MasterReply::Orphan { orphan: None, owner_lives: false }),
+            true => {
+                let orphan = if takes { self.orphan.take() } else { None };
+                Ok(MasterReply::Orphan { orphan, owner_lives: false })
+            }
             false => Err(RpcError::TimedOut { addr: "master".into() }),
         }
     }
@@ -260,6 +269,27 @@ fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
     }
     assert_eq!(env.owner.get(), ClientId(7));
     assert_eq!(at_once(source.settle(&view)), None, "nobody else knows of the block");
+}
+
+/// The master still has what an earlier owner of a block has left, which has come back to the pool since.
+#[test]
+fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    env.mute.set(true);
+    let source = source_of(7, &env);
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
+    let (view, block) = (view(), BlockId { region: 0, block: 0 });
+    let mut context = Context::from_waker(Waker::noop());
+    let mut first = pin!(source.grant(slab, false, &view));
+    assert!(first.as_mut().poll(&mut context).is_pending(), "the answer is under way");
+    let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 2, marked: None };
+    env.orphan.set(Some(orphan));
+    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(env.orphan.get(), None, "it was given");
+    env.mute.set(false);
+    let Poll::Ready(Ok(granted)) = first.as_mut().poll(&mut context) else { panic!("it answers") };
+    assert_eq!((granted.address, granted.first), (view.geometry.block_address(0, 0), 0));
 }
 
 #[test]
