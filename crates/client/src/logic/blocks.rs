@@ -40,6 +40,7 @@ use fusee_control::rpc::RpcError;
 use fusee_core::data::Redundancy;
 use fusee_core::error::Error;
 use fusee_core::layout::{Address, SizeClass};
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::slab::{BlockGrant, Remainder, SlabKind};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
@@ -56,6 +57,8 @@ const REGION_PATIENCE: Duration = Duration::from_millis(50);
 const BLOCKS_WITHOUT_MASTER: u32 = 16;
 /// Blocks without room that it takes over before it takes one from the pool.
 const FULL_IN_A_ROW: u32 = 4;
+/// How often who is to ask the pool looks whether the session still takes back what may be its own.
+const TAKEN_BACK_POLL: Duration = Duration::from_micros(100);
 
 /// The blocks of one session.
 pub(super) struct BlockSource<E> {
@@ -82,6 +85,8 @@ pub(super) struct BlockSource<E> {
     asking: Cell<u32>,
     /// Those of them that ask the pool, and may be granted a block that is not held yet.
     allocating: Cell<u32>,
+    /// Those that take over what may be in the tables already as this session's.
+    taking_back: Cell<u32>,
     /// What it has taken over since the master heard of that last, and in answer to which request it was
     /// given that.
     adopted: RefCell<Vec<(BlockId, u64)>>,
@@ -112,17 +117,17 @@ struct Gift {
     owner_lives: bool,
 }
 
-/// A request asks the pool.
-struct Allocating<'b>(&'b Cell<u32>);
+/// One of the requests that are counted runs.
+struct Counted<'b>(&'b Cell<u32>);
 
-impl<'b> Allocating<'b> {
-    fn begin(count: &'b Cell<u32>) -> Allocating<'b> {
+impl<'b> Counted<'b> {
+    fn begin(count: &'b Cell<u32>) -> Counted<'b> {
         count.set(count.get() + 1);
-        Allocating(count)
+        Counted(count)
     }
 }
 
-impl Drop for Allocating<'_> {
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -170,6 +175,7 @@ impl<E: Environment> BlockSource<E> {
             adopting: RefCell::default(),
             asking: Cell::new(0),
             allocating: Cell::new(0),
+            taking_back: Cell::new(0),
             full_in_a_row: Cell::new(0),
             asked: Cell::new(0),
             refused: Cell::new(false),
@@ -431,7 +437,10 @@ impl<E: Environment> BlockSource<E> {
         to_delete: bool,
         view: &View,
     ) -> Result<BlockId, Error> {
-        let _ends = Allocating::begin(&self.allocating);
+        while self.taking_back.get() > 0 && !removed(Mutant::OwnOrphansTakenMeanwhile) {
+            self.env.sleep(TAKEN_BACK_POLL).await;
+        }
+        let _ends = Counted::begin(&self.allocating);
         let members = &view.members;
         let first = self.turn.get();
         self.turn.set(first.wrapping_add(1));

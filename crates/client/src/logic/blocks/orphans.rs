@@ -12,7 +12,7 @@ use fusee_core::slab::Remainder;
 use fusee_core::view::View;
 
 use super::{
-    BLOCKS_WITHOUT_MASTER, BlockSource, Environment, Gate, Gift, MASTER_DEADLINE, is_valid,
+    BLOCKS_WITHOUT_MASTER, BlockSource, Counted, Environment, Gate, Gift, MASTER_DEADLINE, is_valid,
 };
 
 impl<E: Environment> BlockSource<E> {
@@ -32,15 +32,16 @@ impl<E: Environment> BlockSource<E> {
         if is_ours || self.unconfirmed.borrow().contains(&block) {
             return None;
         }
-        let is_own = orphan.owner == self.client;
-        if is_own && self.allocating.get() > 0 && !removed(Mutant::OwnOrphansTakenMeanwhile) {
+        // What is its own has its name in the tables; and an earlier try may have taken effect.
+        let once = orphan.owner != self.client && !self.adopting.borrow().contains_key(&block);
+        if !once && self.allocating.get() > 0 && !removed(Mutant::OwnOrphansTakenMeanwhile) {
             // It may have come to somebody else, and to the pool, and from there to a request that runs: in the
-            // tables it would look the same. It stays the master's.
+            // tables it would look the same. It stays the master's. Nobody asks the pool meanwhile, either.
             return None;
         }
+        let _ends = (!once).then(|| Counted::begin(&self.taking_back));
         self.handed_on.borrow_mut().remove(&block);
-        // What is its own has its name in the tables; and an earlier try may have taken effect.
-        let once = self.adopting.borrow_mut().insert(block, gift).is_none() && !is_own;
+        self.adopting.borrow_mut().insert(block, gift);
         match self.adopt(&gift, once, view).await {
             Ok(()) => Some(self.left(&gift, view)),
             Err(error) => {
