@@ -18,6 +18,7 @@ use fusee_control::node::{NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 use fusee_core::Error;
 use fusee_core::data::Redundancy;
+use fusee_core::store::Transition;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Member, View};
 use fusee_fabric::FabricKind;
@@ -190,6 +191,34 @@ impl Client {
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
         self.run(async |s| s.delete(key).await)
+    }
+
+    /// Gives a key's value another redundancy; [`Error::NotFound`] if the key does not exist. The value stays, for
+    /// everybody and at every moment. If another write of the key is under way, that goes first.
+    ///
+    /// ```no_run
+    /// use fusee_client::{Client, Transition};
+    ///
+    /// let client = Client::connect("127.0.0.1:7400")?;
+    /// match client.set_redundancy(b"picture", "ec:4+2".parse()?)? {
+    ///     Transition::Moved => println!("any four of six memory nodes make the value now"),
+    ///     Transition::Unchanged => println!("they did before"),
+    ///     Transition::Overtaken => println!("somebody has written the key meanwhile"),
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_redundancy(&self, key: &[u8], redundancy: Redundancy) -> Result<Transition, Error> {
+        self.run(async |s| s.set_redundancy(key, redundancy).await)
+    }
+
+    /// As [`Client::set_redundancy`], awaited. Dropping the future does not stop it.
+    pub async fn set_redundancy_async(
+        &self,
+        key: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<Transition, Error> {
+        let key = key.to_vec();
+        self.drive(async move |s| s.set_redundancy(&key, redundancy).await).await
     }
 
     /// The redundancy of a key's value; `None` if it does not exist.

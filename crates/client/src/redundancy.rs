@@ -33,7 +33,8 @@ impl RedundancyRules {
 
     /// Values of so many bytes and more are erasure-coded, on k + m memory nodes. Of these, values under 256 k
     /// bytes are replicated all the same, and so are pairs whose key is over an eighth of what a memory node
-    /// gets of the value. Pairs that exist change their redundancy when they are written anew.
+    /// gets of the value. Pairs that exist change their redundancy when they are written anew, or on
+    /// request ([`Client::set_redundancy`](crate::Client::set_redundancy)).
     ///
     /// Writes fail with [`Error::Redundancy`](crate::Error::Redundancy) where the cluster has too few memory
     /// nodes for the code.

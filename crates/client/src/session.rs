@@ -23,6 +23,7 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::RpcError;
 use fusee_core::data::Redundancy;
 use fusee_core::stats::Stats;
+use fusee_core::store::Transition;
 use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
@@ -319,6 +320,17 @@ impl Session {
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         self.begin()?;
         self.end(self.logic.delete(key).await)
+    }
+
+    /// Gives a key's value another redundancy; [`Error::NotFound`] if the key does not exist. The value stays, for
+    /// everybody and at every moment. If another write of the key is under way, that goes first.
+    pub async fn set_redundancy(
+        &self,
+        key: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<Transition, Error> {
+        self.begin()?;
+        self.end(self.logic.set_redundancy(key, redundancy).await)
     }
 
     /// The redundancy of a key's value; `None` if it does not exist.

@@ -202,6 +202,18 @@ mutants! {
     /// A session takes back what it has left itself, while another of its operations may be granted that by the pool.
     OwnOrphansTakenMeanwhile,
 
+    // Moves.
+    /// The loser of an UPDATE reports success though a Move has won, which wrote the old value (rule L).
+    MoveLoserSucceeds,
+    /// It goes by what a backup shows, not by what the primary shows when the round has ended.
+    MoveLoserJudgesByBackups,
+    /// A loser that was suspended finds the word of a Move, and takes itself for overwritten.
+    StoppedMoveLoserSucceeds,
+    /// A Move that loses frees its object and reports so before the round has ended.
+    OvertakenMoveDoesNotWait,
+    /// A Move does not wait for the end of a change of the view.
+    MovesWhileFrozen,
+
     // Coded regions.
     /// A speculative write puts the word of a coded object on backups while its chunks are on their way: nobody
     /// completes it.

@@ -73,10 +73,9 @@ type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 /// Whether this is the object of an entry that stands in a slot of this number.
 pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &Shown<'_>) -> bool {
     let buckets = Buckets::of(object.key, view);
-    // The log object of a DELETE is nobody's entry. No object was put anywhere by a change of its
-    // redundancy yet, so a word that says so is damaged.
+    // The log object of a DELETE is nobody's entry; and a Move's word is marked, and no other.
     object.opcode != Some(Opcode::Delete)
-        && !word.is_moved()
+        && word.is_moved() == (object.opcode == Some(Opcode::Move))
         && word.class() == object.class
         && buckets.fingerprint == word.fingerprint()
         && buckets.covers_number(slot)

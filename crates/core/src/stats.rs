@@ -17,6 +17,8 @@ pub enum OpKind {
     Upsert,
     /// DELETE.
     Delete,
+    /// A Move: a pair gets another redundancy.
+    Move,
     /// What memory management costs beside the operations: to mark freed objects, to collect them,
     /// to return blocks.
     Reclaim,
@@ -24,19 +26,21 @@ pub enum OpKind {
 
 impl OpKind {
     /// All kinds, in the order of their discriminants.
-    pub const ALL: [OpKind; 7] = [
+    pub const ALL: [OpKind; 8] = [
         OpKind::Search,
         OpKind::SearchMany,
         OpKind::Insert,
         OpKind::Update,
         OpKind::Upsert,
         OpKind::Delete,
+        OpKind::Move,
         OpKind::Reclaim,
     ];
 
     /// The paper's word for it, in lower case.
     pub fn name(self) -> &'static str {
-        ["search", "search_many", "insert", "update", "upsert", "delete", "reclaim"][self as usize]
+        ["search", "search_many", "insert", "update", "upsert", "delete", "move", "reclaim"]
+            [self as usize]
     }
 }
 

@@ -55,7 +55,7 @@ pub enum Command {
     Put(kv::WriteArgs),
     /// Remove a key that exists
     Delete(kv::DeleteArgs),
-    /// Say how values survive failures
+    /// Say how values survive failures, or change it
     #[command(subcommand)]
     Redundancy(kv::RedundancyCommand),
     /// Type commands, one a line

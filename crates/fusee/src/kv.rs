@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
-use fusee_client::{Error, Redundancy};
+use fusee_client::{Error, Redundancy, Transition};
 
 /// A key on the command line.
 #[derive(Args, Clone, Debug)]
@@ -82,7 +82,7 @@ pub struct WriteArgs {
     connect: ConnectArgs,
 }
 
-/// What to say about redundancy.
+/// What to do about redundancy.
 #[derive(Subcommand, Debug)]
 pub enum RedundancyCommand {
     /// Print the redundancy of a key's value, like `replicated` or `ec:4+2`
@@ -94,14 +94,40 @@ pub enum RedundancyCommand {
         #[command(flatten)]
         connect: ConnectArgs,
     },
+    /// Give a key's value another redundancy; the value stays
+    #[command(after_help = "Examples:\n  fusee redundancy set picture ec:4+2\n  \
+        fusee redundancy set picture replicated\n\n\
+        Prints what came of it: `moved`, `unchanged` where the value had it already, or `overtaken` where\n\
+        somebody wrote the key meanwhile: it has the redundancy then that the other one chose.\n\
+        Exit code 1 if there is no such key, or the value cannot have that redundancy.")]
+    Set {
+        #[command(flatten)]
+        key: KeyArgs,
+        /// `replicated`, or `ec:K+M`, K data and M parity chunks on K + M memory nodes
+        redundancy: Redundancy,
+        #[command(flatten)]
+        connect: ConnectArgs,
+    },
 }
 
-/// Says how values survive failures.
+/// Says how values survive failures, or changes it.
 pub fn redundancy(command: &RedundancyCommand) -> Result<(), Failure> {
-    let RedundancyCommand::Get { key, connect } = command;
-    let found = connect.connect()?.redundancy_of(&key.bytes()?)?;
-    let Some(redundancy) = found else { return Err(absent(&key.shown())) };
-    output::line(&redundancy.to_string())
+    match command {
+        RedundancyCommand::Get { key, connect } => {
+            let found = connect.connect()?.redundancy_of(&key.bytes()?)?;
+            let Some(redundancy) = found else { return Err(absent(&key.shown())) };
+            output::line(&redundancy.to_string())
+        }
+        RedundancyCommand::Set { key, redundancy, connect } => {
+            let bytes = key.bytes()?;
+            let result = connect.connect()?.set_redundancy(&bytes, *redundancy);
+            output::line(match result.map_err(|error| explain(&key.shown(), error))? {
+                Transition::Moved => "moved",
+                Transition::Unchanged => "unchanged",
+                Transition::Overtaken => "overtaken",
+            })
+        }
+    }
 }
 
 impl WriteArgs {

@@ -94,6 +94,10 @@ counts! {
     additions,
     /// Changes of the view by which replicas moved from one memory node to another.
     moves,
+    /// Pairs that got another redundancy.
+    moved_pairs,
+    /// Moves that lost to other writes.
+    overtaken_moves,
     /// Memory nodes that were drained, and ended.
     drained_nodes,
     /// Masters that crashed while they repaired something.

@@ -37,6 +37,7 @@ use std::ops::Range;
 use std::task::Poll;
 
 use fusee_core::Error;
+use fusee_core::store::Transition;
 use fusee_core::verbs::{Batch, Fabric, MnId, Op, VerbError};
 
 use crate::counts::count;
@@ -109,6 +110,25 @@ impl SimFabric {
             count(&self.network.sim().counts().writes_now);
         }
         written
+    }
+
+    /// Runs a Move of a session that uses this fabric. On an immediate network every phase is a yield point, as
+    /// for a write.
+    pub async fn move_pair(
+        &self,
+        moving: impl Future<Output = Result<Transition, Error>> + 'static,
+    ) -> Result<Transition, Error> {
+        let moved = match self.is_immediate() {
+            true => OnStack::new(moving).await,
+            false => moving.await,
+        };
+        let counts = self.network.sim().counts();
+        match moved {
+            Ok(Transition::Moved) => count(&counts.moved_pairs),
+            Ok(Transition::Overtaken) => count(&counts.overtaken_moves),
+            Ok(Transition::Unchanged) | Err(_) => {}
+        }
+        moved
     }
 
     pub(crate) async fn execute_here(&self, mut batch: Batch) -> Batch {

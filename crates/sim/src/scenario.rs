@@ -9,6 +9,7 @@ use std::time::Duration;
 use fusee_client::RedundancyRules;
 use fusee_client::logic::LogicOptions;
 use fusee_core::code::Coding;
+use fusee_core::data::Redundancy;
 use fusee_core::stats::OpKind;
 use fusee_core::view::Geometry;
 
@@ -134,7 +135,7 @@ pub enum Scenario {
     /// Clients and memory nodes are cut off from the master together, while others go on without them; or
     /// the master is gone, and primaries with it.
     Cuts,
-    /// Values are erasure-coded or replicated, as they come, while memory nodes are lost, join and are drained, and
+    /// Values are erasure-coded or replicated, as they come, and change between the two, while memory nodes are lost, join and are drained, and
     /// clients and the master crash.
     Redundancy,
     /// All of it.
@@ -272,7 +273,7 @@ impl Scenario {
 }
 
 /// How often each kind of operation is drawn.
-pub(crate) type Mix = [(OpKind, usize); 6];
+pub(crate) type Mix = [(OpKind, usize); 7];
 
 /// What a seed makes of a scenario.
 #[derive(Clone, Debug)]
@@ -302,12 +303,20 @@ pub(crate) struct Shape {
     pub lost_messages_one_in: usize,
     /// Lengths of values, but for their names.
     pub fillers: [usize; 4],
+    /// What Moves give pairs.
+    pub redundancies: Vec<Redundancy>,
 }
 
 fn mix(weights: [usize; 6]) -> Mix {
-    use OpKind::{Delete, Insert, Search, SearchMany, Update, Upsert};
-    let kinds = [Insert, Update, Upsert, Delete, Search, SearchMany];
-    std::array::from_fn(|i| (kinds[i], weights[i]))
+    use OpKind::{Delete, Insert, Move, Search, SearchMany, Update, Upsert};
+    let kinds = [Insert, Update, Upsert, Delete, Search, SearchMany, Move];
+    std::array::from_fn(|i| (kinds[i], weights.get(i).copied().unwrap_or(0)))
+}
+
+/// The same, with Moves.
+fn with_moves(mut mix: Mix, weight: usize) -> Mix {
+    mix[6].1 = weight;
+    mix
 }
 
 /// Operations of a run, unless the caller wants another number.
@@ -394,6 +403,7 @@ impl Shape {
                 * rng.pick(&[300_000, 1_000_000, 4_000_000]),
             lost_messages_one_in: if has(Fault::LostMessage) { 20 } else { 0 },
             fillers: [0, 10, 60, 300],
+            redundancies: Vec::new(),
         };
         match scenario {
             Scenario::Growth => shape.with_many_keys(rng),
@@ -490,9 +500,13 @@ impl Shape {
             max_value_bytes: 2048,
             ..self.cluster.geometry
         };
+        let moves = rng.pick(&[0, 1, 3, 6]);
         Shape {
             cluster: ClusterOptions { session, geometry, memory_nodes, ..self.cluster },
             fillers: [10, 300, 1100, 1900],
+            redundancies: vec![Redundancy::Replicated, Redundancy::Coded(coding)],
+            first_mix: with_moves(self.first_mix, moves),
+            other_mix: with_moves(self.other_mix, moves),
             fault_every_ns: 8 * self.fault_every_ns,
             ..self
         }

@@ -11,7 +11,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use fusee_core::data::RedundancyError;
+use fusee_core::data::{Redundancy, RedundancyError};
 use fusee_core::race::Buckets;
 use fusee_core::stats::OpKind;
 use fusee_core::view::View;
@@ -26,6 +26,8 @@ pub struct Workload {
     keys: Vec<Vec<u8>>,
     /// How long values are, but for their names.
     fillers: [usize; 4],
+    /// What Moves give pairs.
+    redundancies: Vec<Redundancy>,
     /// `None`: an operation that certainly had no effect.
     history: RefCell<Vec<Option<Record>>>,
     time: Cell<u64>,
@@ -48,12 +50,14 @@ pub enum CallOutcome {
 }
 
 impl Workload {
-    /// A workload on `keys`, with values of these lengths, but for their names.
-    pub fn new(keys: Vec<Vec<u8>>, fillers: [usize; 4]) -> Workload {
+    /// A workload on `keys`, with values of these lengths, but for their names, which get these redundancies by
+    /// Moves.
+    pub fn new(keys: Vec<Vec<u8>>, fillers: [usize; 4], redundancies: Vec<Redundancy>) -> Workload {
         Workload {
             history: RefCell::default(),
             keys,
             fillers,
+            redundancies,
             time: Cell::new(0),
             values: Cell::new(0),
             invoked: Cell::new(0),
@@ -118,6 +122,7 @@ impl Workload {
                 let delete = async move { client.delete(&name).await };
                 (begin(Call::Delete), fabric.write(delete).await)
             }
+            OpKind::Move => return self.move_pair(rng, session, key).await,
             OpKind::Reclaim => unreachable!("sessions do it by themselves"),
         };
         self.answered(entry, result.map(|()| Answer::Done))
@@ -146,6 +151,20 @@ impl Workload {
         went
     }
 
+    /// Gives a pair another redundancy. Nobody must notice, so no history tells of it.
+    async fn move_pair(&self, rng: &Rng, session: &Rc<SimSession>, key: usize) -> CallOutcome {
+        self.invoked.set(self.invoked.get() + 1);
+        let (name, redundancy) = (self.keys[key].clone(), rng.pick(&self.redundancies));
+        let (client, fabric) = (session.clone(), session.store().fabric());
+        let moving = async move { client.set_redundancy(&name, redundancy).await };
+        let error = match fabric.move_pair(moving).await {
+            Ok(_) | Err(Error::NotFound | Error::Redundancy(_)) => return CallOutcome::Well,
+            Err(error) => error,
+        };
+        let (outcome, went) = outcome_of(error);
+        if outcome == Outcome::NotApplied { went } else { CallOutcome::Lost }
+    }
+
     fn answered(&self, entry: Entry, result: Result<Answer, Error>) -> CallOutcome {
         let error = match result {
             Ok(answer) => {
@@ -154,24 +173,12 @@ impl Workload {
             }
             Err(error) => error,
         };
-        let (outcome, went) = match error {
-            Error::AlreadyExists | Error::NotFound => {
-                let exists = error == Error::AlreadyExists;
-                self.answer(entry, if exists { Answer::Exists } else { Answer::Absent });
-                return CallOutcome::Well;
-            }
-            Error::IndexFull
-            | Error::OutOfMemory
-            | Error::Allocation { .. }
-            | Error::Redundancy(RedundancyError::TooFewNodes { .. }) => {
-                (Outcome::NotApplied, CallOutcome::Failed)
-            }
-            Error::GaveUp { outcome, .. } => (outcome, CallOutcome::Failed),
-            Error::Unreachable { outcome, .. } => (outcome, CallOutcome::Lost),
-            Error::Expelled { outcome } => (outcome, CallOutcome::Lost),
-            Error::Interrupted { .. } => (Outcome::Unknown, CallOutcome::Lost),
-            other => panic!("no fault excuses this answer: {other}"),
-        };
+        if let Error::AlreadyExists | Error::NotFound = error {
+            let exists = error == Error::AlreadyExists;
+            self.answer(entry, if exists { Answer::Exists } else { Answer::Absent });
+            return CallOutcome::Well;
+        }
+        let (outcome, went) = outcome_of(error);
         if outcome == Outcome::NotApplied {
             self.history.borrow_mut()[entry] = None;
             return went;
@@ -203,6 +210,26 @@ impl Workload {
         let mut history = History::new();
         self.history.borrow().iter().flatten().for_each(|record| history.push(*record));
         history.check()
+    }
+}
+
+/// What an error says of the write, and of the session.
+///
+/// # Panics
+/// If it is none that a fault excuses.
+fn outcome_of(error: Error) -> (Outcome, CallOutcome) {
+    match error {
+        Error::IndexFull
+        | Error::OutOfMemory
+        | Error::Allocation { .. }
+        | Error::Redundancy(RedundancyError::TooFewNodes { .. }) => {
+            (Outcome::NotApplied, CallOutcome::Failed)
+        }
+        Error::GaveUp { outcome, .. } => (outcome, CallOutcome::Failed),
+        Error::Unreachable { outcome, .. } => (outcome, CallOutcome::Lost),
+        Error::Expelled { outcome } => (outcome, CallOutcome::Lost),
+        Error::Interrupted { .. } => (Outcome::Unknown, CallOutcome::Lost),
+        other => panic!("no fault excuses this answer: {other}"),
     }
 }
 

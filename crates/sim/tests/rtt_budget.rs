@@ -7,7 +7,7 @@ use fusee_core::code::Coding;
 use fusee_core::data::{Redundancy, RedundancyError};
 use fusee_core::error::Error;
 use fusee_core::stats::{OpKind, Stats};
-use fusee_core::store::Hint;
+use fusee_core::store::{Hint, Transition};
 use fusee_core::view::Geometry;
 use fusee_sim::{Cluster, ClusterOptions, Sim, SimStore};
 
@@ -252,8 +252,24 @@ const CODING: (u8, u8) = (3, 2);
 
 /// What operations cost a session of a cluster that has regions for coded values.
 fn run_coded(index_replicas: u8, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
+    run_coded_with(options(index_replicas), scenario)
+}
+
+/// The same, with room for values of 12 KiB.
+fn run_large(index_replicas: u8, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
+    let options = options(index_replicas);
+    let geometry = Geometry {
+        max_value_bytes: 16 << 10,
+        block_bytes: 1 << 16,
+        region_bytes: 1 << 19,
+        ..options.geometry
+    };
+    run_coded_with(ClusterOptions { geometry, pool_bytes: 1 << 23, ..options }, scenario)
+}
+
+fn run_coded_with(options: ClusterOptions, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
     let sim = Sim::new(1);
-    let options = ClusterOptions { lease_ms: Some(1_000), ..options(index_replicas) };
+    let options = ClusterOptions { lease_ms: Some(1_000), ..options };
     let cluster = Cluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_secs(1));
@@ -316,6 +332,79 @@ fn coded_reads_and_writes_move_no_more_bytes_than_they_must() {
     assert_eq!(stats.kind(OpKind::Search).bytes, 8 + 3 * chunk);
     let update = stats.kind(OpKind::Update).bytes;
     assert!(update >= 5 * chunk && update < 6 * chunk + 200, "{update} bytes, chunks of {chunk}");
+}
+
+/// A Move takes 4 phases with a hint and 5 without, and no more bytes than the paper's Table 1 says: it reads the value
+/// once, and writes it once in its new redundancy.
+#[test]
+fn moves_take_4_phases_and_the_bytes_of_the_value() {
+    let coded = Redundancy::Coded(Coding::try_from(CODING).unwrap());
+    let (k, m) = (u64::from(CODING.0), u64::from(CODING.1));
+    let bytes_of = |value: usize| -> (u64, u64) {
+        [coded, Redundancy::Replicated].map(|r| r.class(3, value).unwrap().bytes()).into()
+    };
+    // The longest value that fills its class in both.
+    let fills = |value: &usize| {
+        let (chunk, object) = bytes_of(*value);
+        (k * chunk).max(object) as f64 <= 1.025 * *value as f64
+    };
+    let value = vec![7; (1 << 12..=16 << 10).rev().find(fills).expect("there is one")];
+    let (chunk, object) = bytes_of(value.len());
+    for replicas in 1..=5 {
+        for (first, then) in [(Redundancy::Replicated, coded), (coded, Redundancy::Replicated)] {
+            let fewer = u32::from(replicas == 1);
+            for hinted in [true, false] {
+                let stats = run_large(replicas, async |store| {
+                    // Now there are blocks for both.
+                    store.insert_as(b"foo", &value, then).await.unwrap();
+                    let written = store.insert_as(b"key", &value, first).await.unwrap();
+                    let hint = written.place.filter(|_| hinted);
+                    let (went, moved) = store.set_redundancy(b"key", then, hint).await.unwrap();
+                    assert_eq!((went, moved.hint_held), (Transition::Moved, hinted));
+                    assert!(moved.place.unwrap().word.is_moved());
+                    let found = store.search(b"key", moved.place).await.unwrap();
+                    assert_eq!(found.value(), Some(&value[..]));
+                    assert_eq!(found.redundancy(), Some(then));
+                    assert_eq!(found.hint(), moved.place);
+                });
+                let phases = phases(&stats, OpKind::Move);
+                assert_eq!(phases, if hinted { 4 } else { 5 } - fewer);
+                let (read, written) = match then == coded {
+                    true => (object, (k + m) * chunk),
+                    false => (k * chunk, 2 * object),
+                };
+                // The slot or both buckets, the CASes, and headers of blocks.
+                let rest = stats.kind(OpKind::Move).bytes - read - written;
+                assert!(rest < 1000, "{rest} bytes more");
+                let paper = if then == coded { (2 * k + m) as f64 / k as f64 } else { 2.0 + 1.0 };
+                let ratio = (read + written) as f64 / value.len() as f64 / paper;
+                assert!((0.97..1.03).contains(&ratio), "{ratio}");
+            }
+        }
+    }
+}
+
+#[test]
+fn moves_that_cannot_be_change_nothing() {
+    let coding = Coding::try_from(CODING).unwrap();
+    let coded = Redundancy::Coded(coding);
+    let stats = run_coded(3, async |store| {
+        let error = store.set_redundancy(b"none", coded, None).await.unwrap_err();
+        assert_eq!(error, Error::NotFound);
+        store.insert(b"short", b"value").await.unwrap();
+        let error = store.set_redundancy(b"short", coded, None).await.unwrap_err();
+        let refused = RedundancyError::ValueTooSmall { coding, bytes: 5, min_bytes: 3 * 256 };
+        assert_eq!(error, Error::Redundancy(refused));
+        assert_eq!(store.search(b"short", None).await.unwrap().value(), Some(&b"value"[..]));
+        let place = store.insert_as(b"key", &[7; 1024], coded).await.unwrap().place;
+        let (went, written) = store.set_redundancy(b"key", coded, place).await.unwrap();
+        assert_eq!((went, written.place), (Transition::Unchanged, place));
+        let wide = Redundancy::Coded(Coding::new(4, 2).unwrap());
+        let error = store.set_redundancy(b"key", wide, None).await.unwrap_err();
+        assert!(matches!(error, Error::Redundancy(RedundancyError::TooFewNodes { .. })));
+        assert_eq!(store.search(b"key", None).await.unwrap().redundancy(), Some(coded));
+    });
+    assert_eq!(stats.kind(OpKind::Move).atomics, 0, "nobody is asked to change anything");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_core::data::Redundancy;
 use fusee_core::race::Key;
 use fusee_core::stats::Stats;
-use fusee_core::store::{Hint, SearchKey};
+use fusee_core::store::{Hint, SearchKey, Transition};
 use fusee_core::verbs::{ClientId, Fabric};
 use fusee_core::view::View;
 use fusee_core::{Error, Store};
@@ -285,6 +285,21 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     /// The redundancy of a key's value; `None` if it does not exist.
     pub async fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, Error> {
         Ok(self.store.search(key, None).await?.redundancy())
+    }
+
+    /// Gives a key's value another redundancy; [`Error::NotFound`] if the key does not exist.
+    pub async fn set_redundancy(
+        &self,
+        key: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<Transition, Error> {
+        let key = Key::new(key);
+        let hint = self.hint(&key);
+        let result = self.store.set_redundancy(key, redundancy, hint).await;
+        self.forget_if_absent(&key, &result);
+        let (transition, written) = result?;
+        self.cache.borrow_mut().written(&key, hint, written);
+        Ok(transition)
     }
 
     /// Removes a key; [`Error::NotFound`] if it does not exist.

@@ -53,11 +53,13 @@ pub enum Opcode {
     Delete = 3,
     /// Adds or replaces.
     Upsert = 4,
+    /// Writes the value of a key anew, with another redundancy.
+    Move = 5,
 }
 
 impl Opcode {
     fn from_byte(byte: u8) -> Option<Opcode> {
-        [Opcode::Insert, Opcode::Update, Opcode::Delete, Opcode::Upsert]
+        [Opcode::Insert, Opcode::Update, Opcode::Delete, Opcode::Upsert, Opcode::Move]
             .into_iter()
             .find(|o| *o as u8 == byte)
     }

@@ -6,8 +6,8 @@
 //! |      8      |   1   |   7   |          38          |     9      |     1     |
 //! ```
 //!
-//! *Moved* marks a word that was put there because its pair changed its redundancy. Nothing sets it
-//! yet. It says nothing about the object: two words that are equal but for it never both exist.
+//! *Moved* marks a word that a Move has put there: its pair changed its redundancy, and not its value. It
+//! says nothing about where the object is: two words that are equal but for it never both exist.
 //!
 //! A slot with size class 0 is *free*, whatever its other bits. Those bits are not noise: DELETE
 //! and a withdrawn INSERT leave the address and generation of their own object there, so that no
@@ -18,7 +18,7 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Address, SizeClass, UNIT_BYTES};
+use super::{Address, Opcode, SizeClass, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 
 const TENTATIVE_BITS: u32 = 1;
@@ -160,6 +160,12 @@ impl Slot {
         Slot(self.0 & !(1 << MOVED_SHIFT))
     }
 
+    /// The word of an object as the operation that wrote the object puts it into a slot: with the moved bit if
+    /// that was a Move.
+    pub fn put_by(self, opcode: Opcode) -> Slot {
+        Slot(self.unmoved().0 | u64::from(opcode == Opcode::Move) << MOVED_SHIFT)
+    }
+
     /// Whether an INSERT put this here and has not confirmed it yet.
     pub fn is_tentative(self) -> bool {
         self.0 & 1 == 1
@@ -199,6 +205,7 @@ impl fmt::Debug for Slot {
         let kind = match (self.is_free(), self.is_tentative()) {
             (true, _) => "free",
             (false, true) => "tentative",
+            (false, false) if self.is_moved() => "moved",
             (false, false) => "live",
         };
         write!(
@@ -235,7 +242,8 @@ mod tests {
     #[test]
     fn moved_says_nothing_about_the_object() {
         let slot = sample();
-        let moved = Slot(slot.0 | 1 << MOVED_SHIFT);
+        let moved = slot.put_by(Opcode::Move);
+        assert_eq!(moved.put_by(Opcode::Update), slot);
         assert!(moved.is_moved() && !slot.is_moved());
         assert_eq!(moved.unmoved(), slot);
         assert_eq!((moved.class(), moved.address()), (slot.class(), slot.address()));

@@ -13,7 +13,7 @@
 //! | own identity, size class 0 | – | a DELETE committed, or an INSERT withdrawn |
 //! | tentative | – | an INSERT with one index replica, before its commit |
 //! | – | – | not begun, lost, or replaced since |
-//! | occupied | own word on some | UPDATE or UPSERT, or with size class 0 a DELETE, anywhere before the commit |
+//! | occupied | own word on some | UPDATE, UPSERT or Move, or with size class 0 a DELETE, anywhere before the commit |
 //! | free | size class 0 on some | an INSERT that was withdrawing |
 //! | free | own word on some, tentative on the others | an INSERT that was confirming |
 //! | free | tentative on some | an INSERT, anywhere before |
@@ -71,7 +71,7 @@ pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting) -> Step {
     let inserts = matches!(opcode, Opcode::Insert | Opcode::Upsert);
     let possible = |word: &Slot| match opcode {
         Opcode::Delete => *word == withdrawn,
-        Opcode::Update => *word == own,
+        Opcode::Update | Opcode::Move => *word == own,
         Opcode::Insert | Opcode::Upsert => [own, tentative, withdrawn].contains(word),
     };
     let mut all = seen.backups.iter().chain([&seen.primary]).filter(is_own);
@@ -86,7 +86,7 @@ pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting) -> Step {
     match opcode {
         _ if old.is_tentative() => Step::Strange,
         Opcode::Delete if !old.is_free() => Step::Commit(withdrawn),
-        Opcode::Update if !old.is_free() => Step::Commit(own),
+        Opcode::Update | Opcode::Move if !old.is_free() => Step::Commit(own),
         Opcode::Upsert if !old.is_free() && !shows(tentative) && !shows(withdrawn) => {
             Step::Commit(own)
         }
@@ -239,7 +239,8 @@ mod tests {
     #[test]
     fn rounds_on_occupied_slots_go_on_with_the_word_they_began_with() {
         let (old, own, other) = (slot(1), slot(2), slot(3));
-        for opcode in [Opcode::Update, Opcode::Upsert] {
+        for opcode in [Opcode::Update, Opcode::Upsert, Opcode::Move] {
+            let own = own.put_by(opcode);
             assert_eq!(judged(opcode, own, old, &[other, own]), Step::Commit(own));
         }
         let delete = judged(Opcode::Delete, own, old, &[own.withdrawn(), old]);
@@ -273,6 +274,9 @@ mod tests {
         strange(Opcode::Insert, old, own.tentative());
         strange(Opcode::Upsert, old, own.tentative());
         strange(Opcode::Update, old, own.withdrawn());
+        strange(Opcode::Update, old, own.put_by(Opcode::Move));
+        let moved = judged(Opcode::Move, own.put_by(Opcode::Move), old, &[own]);
+        assert_eq!(moved, Step::Strange, "a Move's word is marked");
         strange(Opcode::Update, old.tentative(), own);
         let other_class = SizeClass::from_code(2).unwrap();
         let misshapen = Slot::new(1, other_class, own.address(), own.generation());

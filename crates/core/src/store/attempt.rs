@@ -174,7 +174,8 @@ impl<'i> Attempt<'i> {
     /// The word that refers to its object.
     pub fn own_word(&self) -> Slot {
         let Attempt { intent, object, .. } = self;
-        Slot::new(intent.key.fingerprint(), object.kind.class, object.address, object.generation)
+        let (fingerprint, class) = (intent.key.fingerprint(), object.kind.class);
+        Slot::new(fingerprint, class, object.address, object.generation).put_by(intent.opcode)
     }
 
     /// The round in which it replaces the word of the key's slot.

@@ -1,4 +1,4 @@
-//! The operations: SEARCH, INSERT, UPDATE, UPSERT and DELETE over any fabric.
+//! The operations: SEARCH, INSERT, UPDATE, UPSERT, DELETE and Move over any fabric.
 //!
 //! A [`Store`] is one session's half of the protocol: its slabs, its counters, its view. Any
 //! number of operations may run on it at once, interleaved at their await points (the paper's
@@ -17,6 +17,7 @@
 //! | SEARCH of many keys, as long as they fit into a batch | 1 | 2 | the same |
 //! | UPDATE, DELETE, UPSERT of a key that exists | 3; by a speculative write 2 | 4 | 2 / 3 |
 //! | INSERT, UPSERT of a new key | – | 4 | 3 |
+//! | Move | 4 | 5 | 3 / 4 |
 
 mod attempt;
 mod beside;
@@ -25,6 +26,7 @@ mod contend;
 mod damage;
 mod insert;
 mod many;
+mod moving;
 mod pinned;
 mod reclaim;
 mod resolve;
@@ -50,6 +52,7 @@ use core::mem;
 use arrayvec::ArrayVec;
 
 pub use many::SearchKey;
+pub use moving::Transition;
 pub use search::Searched;
 
 use beside::Beside;

@@ -16,7 +16,8 @@
 //! | | another word | is a loser, and starts again |
 //!
 //! A loser would have taken effect just before its winner. But others may have read the winner's word before the
-//! loser began (`beside`), and the round of a speculative write may have been over by then.
+//! loser began (`beside`), the round of a speculative write may have been over by then, and a Move has overwritten
+//! nobody ([`round`](super::round), rule L).
 
 use super::attempt::{Attempt, Ended, Round, Step};
 use super::{Hint, Op};
@@ -214,7 +215,9 @@ fn resolve_outcome(opcode: Opcode, round: &Round, word: Slot) -> Ended {
         return if withdrawn { Ended::Again } else { Ended::Done(live(round, word)) };
     }
     let replaces = matches!(opcode, Opcode::Update | Opcode::Upsert) && !round.old.is_free();
-    let ends = replaces && removed(Mutant::SuspendedLoserEnds);
+    let ends = replaces
+        && (removed(Mutant::SuspendedLoserEnds)
+            || word.is_moved() && removed(Mutant::StoppedMoveLoserSucceeds));
     if word != round.old && ends { Ended::Done(None) } else { Ended::Again }
 }
 

@@ -10,6 +10,11 @@
 //! took effect just before the winner's write: success, unless others may have read that before it began
 //! (`beside`): who is not heard asks. A loser's DELETE must not claim that the key is gone when the winner
 //! wrote a new value: it starts again.
+//!
+//! *Rule L*. A Move ([`moving`](super::moving)) wins a round with the value that was there before, so it has
+//! overwritten nobody. A loser that finds the word of a Move where the round has ended starts again. What the primary
+//! shows decides, and nothing else: a word on backups may be that of a writer that loses, too. If the primary shows
+//! another word by then, its writer has replaced the Move's, and the loser took effect just before that.
 
 use super::attempt::{Attempt, Ended, Intent, PerBackup, Round, Step};
 use super::contend::Contended;
@@ -131,23 +136,31 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 Ok(self.ended(attempt, done))
             }
             Contended::Lost => {
+                let hurries = attempt.intent.opcode == Opcode::Move
+                    && removed(Mutant::OvertakenMoveDoesNotWait);
                 if removed(Mutant::LoserDoesNotWait) {
-                    return Ok(lost(attempt.intent));
+                    return Ok(lost(attempt.intent, round.old));
                 }
-                if removed(Mutant::LoserFreesAtOnce) {
+                if removed(Mutant::LoserFreesAtOnce) || hurries {
                     self.free(round.own);
                 }
+                if hurries {
+                    return Ok(Ended::Done(None));
+                }
+                let judged = removed(Mutant::MoveLoserJudgesByBackups);
+                let judged = if judged { Some(self.fetch_backup(round.slot).await?) } else { None };
                 let Some(end) = self.await_end(round.slot, round.old).await? else {
                     return Ok(Ended::Suspended);
                 };
                 if !removed(Mutant::LoserFreesAtOnce) {
                     self.free_lost(round.own, end);
                 }
+                let end = judged.unwrap_or(end);
                 // The winner may have been read beside the primary before this operation began.
                 let counts = self.store.is_heard()
                     || removed(Mutant::LosersDoNotAsk)
                     || self.is_vouched_for_now(attempt.intent.key).await;
-                Ok(if counts { lost(attempt.intent) } else { Ended::Again })
+                Ok(if counts { lost(attempt.intent, end) } else { Ended::Again })
             }
         }
     }
@@ -155,20 +168,38 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// The CAS of the primary is executed: the own word stands there, or with one index replica that of
     /// somebody else.
     pub(super) fn ended(&mut self, attempt: &Attempt<'_>, done: bool) -> Ended {
-        let round = attempt.step().round().expect("it has competed");
+        let Step::Committing(round, cas) = attempt.step() else { unreachable!("it commits") };
         self.free(if done { round.old } else { round.own });
         let place = Hint { slot: round.slot, word: round.own, seen: self.seen() };
         match done {
             true => Ended::Done((!round.own.is_free()).then_some(place)),
-            false => lost(attempt.intent),
+            false => lost(attempt.intent, Slot(self.batch.found(*cas).expect("it was answered"))),
         }
+    }
+
+    /// One phase: what the first backup of a slot shows.
+    #[cold]
+    async fn fetch_backup(&mut self, slot: SlotRef) -> Result<Slot, Error> {
+        let Some(place) = self.backups(slot).first().copied() else {
+            return self.fetch_slot(slot).await;
+        };
+        self.batch.clear();
+        let ticket = self.batch.read(place.node, place.offset, 8);
+        self.phase().await;
+        self.slot_word(ticket).map_err(|f| self.failed(f))
     }
 }
 
-/// What a write comes to that lost to another one of the same key.
-fn lost(intent: &Intent<'_>) -> Ended {
+/// What a write comes to that lost its round to another one of the same key. `end`: what the primary has shown since
+/// the round has ended.
+fn lost(intent: &Intent<'_>, end: Slot) -> Ended {
     match intent.opcode {
         Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => Ended::Again,
+        Opcode::Update | Opcode::Upsert
+            if end.is_moved() && !removed(Mutant::MoveLoserSucceeds) =>
+        {
+            Ended::Again
+        }
         _ => Ended::Done(None),
     }
 }

@@ -210,7 +210,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    async fn search_by_view(
+    pub(super) async fn search_by_view(
         &mut self,
         key: Key<'_>,
         hint: Option<Hint>,

@@ -122,13 +122,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             Ok(written) => Ok(written),
             Err(begun) => op.write(&intent, hint, begun).await,
         };
-        let is_known = |error: &Error| error.outcome() == Outcome::NotApplied;
-        if result.as_ref().err().is_none_or(is_known) {
-            op.pin.posted = false;
-        }
-        op.forget_lost();
-        let made_room = op.made_room;
-        op.finish(kind);
+        let made_room = op.finish_write(kind, &result);
         if opcode == Opcode::Delete && self.host.lends() {
             self.lend(key);
         } else if made_room {
@@ -145,7 +139,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Where the object of a write goes.
     #[inline]
-    fn slab_of(
+    pub(super) fn slab_of(
         &self,
         redundancy: Redundancy,
         key_bytes: usize,
@@ -169,13 +163,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         match (intent.opcode, found.map(|found| found.value().is_some())) {
             (Opcode::Insert, Ok(true)) => Error::AlreadyExists,
             (Opcode::Update | Opcode::Delete, Ok(false)) => Error::NotFound,
-            _ => self.no_room_for(intent),
+            _ => self.no_room_in(intent.slab),
         }
     }
 
     /// Whether there are regions for this redundancy, or members enough for one.
     #[cold]
-    fn check_members(&self, redundancy: Redundancy) -> Result<(), Error> {
+    pub(super) fn check_members(&self, redundancy: Redundancy) -> Result<(), Error> {
         let view = self.view.borrow();
         let members = view.members.len();
         match redundancy {
@@ -190,9 +184,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// The error of a write that found no room: its redundancy needs more members, or memory is full.
-    fn no_room_for(&self, intent: &Intent<'_>) -> Error {
+    pub(super) fn no_room_in(&self, slab: SlabKind) -> Error {
         let (Redundancy::Coded(coding), members) =
-            (intent.slab.redundancy, self.view.borrow().members.len())
+            (slab.redundancy, self.view.borrow().members.len())
         else {
             return Error::OutOfMemory;
         };
@@ -287,9 +281,32 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
+    /// Ends the operation with this result: counts it. Returns whether it has looked for memory.
+    #[inline]
+    pub(super) fn finish_write<T>(mut self, kind: OpKind, result: &Result<T, Error>) -> bool {
+        let is_known = |error: &Error| error.outcome() == Outcome::NotApplied;
+        if result.as_ref().err().is_none_or(is_known) {
+            self.pin.posted = false;
+        }
+        self.forget_lost();
+        let made_room = self.made_room;
+        self.finish(kind);
+        made_room
+    }
+
     /// One attempt, and if it is suspended by the loss of a memory node, what became of it.
     async fn attempt_or_resolve(&mut self, attempt: &mut Attempt<'_>) -> Result<Ended, Error> {
-        let error = match self.attempt(attempt).await {
+        let ended = self.attempt(attempt).await;
+        self.or_resolve(attempt, ended).await
+    }
+
+    /// What an attempt has come to, and if it is suspended by the loss of a memory node, what became of it.
+    pub(super) async fn or_resolve(
+        &mut self,
+        attempt: &Attempt<'_>,
+        ended: Result<Ended, Error>,
+    ) -> Result<Ended, Error> {
+        let error = match ended {
             Ok(Ended::Suspended) => {
                 let waiting_for = "the winner of a write conflict to finish";
                 Error::GaveUp { waiting_for, outcome: Outcome::Unknown }
@@ -300,7 +317,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Box::pin(self.resolve(attempt, error)).await
     }
 
-    async fn attempt(&mut self, attempt: &mut Attempt<'_>) -> Result<Ended, Error> {
+    pub(super) async fn attempt(&mut self, attempt: &mut Attempt<'_>) -> Result<Ended, Error> {
         loop {
             let found = match self.advance(attempt)? {
                 Next::Phase => {

@@ -113,3 +113,29 @@ fn the_redundancy_of_a_value_is_asked_for_and_told() {
     }
     assert_eq!(told("plain"), "replicated\n", "nothing has changed");
 }
+
+#[test]
+fn the_redundancy_of_a_value_is_changed_and_the_value_stays() {
+    let cluster = Cluster::of(Shape { nodes: 3, ..Shape::default() });
+    let value = "x".repeat(2000);
+    let run = |arguments: &[&str]| cluster.run(arguments);
+    let said = |arguments: &[&str]| String::from_utf8(run(arguments).stdout).unwrap();
+    assert!(run(&["put", "key", &value]).code == Some(0));
+    for (redundancy, answer) in
+        [("ec:2+1", "moved\n"), ("ec:2+1", "unchanged\n"), ("replicated", "moved\n")]
+    {
+        assert_eq!(said(&["redundancy", "set", "key", redundancy]), answer);
+        assert_eq!(said(&["redundancy", "get", "key"]), format!("{redundancy}\n"));
+        assert_eq!(said(&["get", "key"]), value);
+    }
+    for (key, redundancy, why) in [
+        ("absent", "ec:2+1", "not found"),
+        ("key", "ec:4+2", "takes 6 memory nodes"),
+        ("key", "ec:9+1", "memory nodes"),
+    ] {
+        let refused = run(&["redundancy", "set", key, redundancy]);
+        let error = refused.stderr;
+        assert!(refused.code == Some(1) && error.contains(why), "{redundancy}: {error}");
+    }
+    assert_eq!(said(&["redundancy", "get", "key"]), "replicated\n");
+}

@@ -116,6 +116,10 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         CopiesNoOwners => &scenarios::TIMED_ELASTIC,
         RebuildsFromFirstPlace | ChunkByPosition | ParityNotWritten => &scenarios::TIMED_REDUNDANCY,
         StripeGuessed => &scenarios::CODED_CRASHES,
+        MoveLoserSucceeds | MoveLoserJudgesByBackups => &scenarios::MOVED_PAIRS,
+        StoppedMoveLoserSucceeds | OvertakenMoveDoesNotWait | MovesWhileFrozen => {
+            &scenarios::MOVED_PAIRS_LOSS
+        }
         StaleOrphansTaken => &scenarios::STALE_ORPHAN,
         OwnOrphansTakenMeanwhile => &scenarios::OWN_ORPHAN,
         EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,

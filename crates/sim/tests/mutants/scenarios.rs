@@ -7,8 +7,9 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    bars, changes, failures, in_doubt, late_repairs, reuse, scenarios, scripted, scrub,
-    speculations, stale_orphan, steered, steered_changes, steered_recovery, steered_reuse, unheard,
+    bars, changes, failures, in_doubt, late_repairs, moved_pairs, reuse, scenarios, scripted,
+    scrub, speculations, stale_orphan, steered, steered_changes, steered_recovery, steered_reuse,
+    unheard,
 };
 
 /// A family of runs, one per seed.
@@ -175,10 +176,17 @@ pub const UNHEARD: Scenario = named("unheard", |seed| {
     unheard::unheard(seed);
 });
 
+pub const MOVED_PAIRS: Scenario =
+    named("moved pairs", |seed| moved_pairs::moved_pairs(seed, false));
+pub const MOVED_PAIRS_LOSS: Scenario =
+    named("moved pairs, loss", |seed| moved_pairs::moved_pairs(seed, true));
+
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 49] = [
+pub const STEPWISE: [&Scenario; 51] = [
+    &MOVED_PAIRS,
+    &MOVED_PAIRS_LOSS,
     &STALE_ORPHAN,
     &OWN_ORPHAN,
     &BARS,

@@ -17,6 +17,7 @@ pub mod crash;
 pub mod failures;
 pub mod in_doubt;
 pub mod late_repairs;
+pub mod moved_pairs;
 pub mod refill;
 pub mod reuse;
 pub mod scenarios;

@@ -113,7 +113,7 @@ impl Workload {
                 let delete = async move { session.store().delete(&name, hint).await };
                 (begin(Call::Delete), store.fabric().write(delete).await)
             }
-            OpKind::Reclaim => unreachable!("sessions do it by themselves"),
+            OpKind::Move | OpKind::Reclaim => unreachable!("not drawn"),
         };
         let answer = match result {
             Ok(written) => {

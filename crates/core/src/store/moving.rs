@@ -1,0 +1,179 @@
+//! The Move: a pair gets another redundancy, and keeps its value (E §4.2, there a *transition*).
+//!
+//! ```text
+//! 1  READ the slot of the hint and the value; or both buckets, and then the value      (without a hint +1)
+//! 2  WRITE an object of the new redundancy, with the same value
+//! 3  CAS the backups                                                                    (contend.rs)
+//! 4  CAS the primary                                                                    (round.rs)
+//! ```
+//!
+//! A Move is a write round whose new value is the old one. It goes by the word that the primary has shown since the
+//! operation was pinned last, so its value is that word's, and no round of another word can take it. Step 2 is
+//! answered by all places before anybody can learn of the object, as with every write; so whoever goes on with a Move
+//! of a dead client finishes a round, and need not know what was moved.
+//!
+//! It loses to every other write, and never makes one wait. But who loses to *it* has not been overwritten: rule L
+//! ([`round`](super::round)) has such a writer start again, and the moved bit of the word tells. A Move that loses
+//! waits for the end of its round like every loser: until then its object may be the one that a change of the view
+//! settles on.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::attempt::{Attempt, Ended, Intent};
+use super::reclaim;
+use super::{Hint, Op, Store, Written};
+use crate::data::Redundancy;
+use crate::error::{Error, Outcome};
+use crate::host::Host;
+use crate::layout::Opcode;
+use crate::mutant::{Mutant, removed};
+use crate::race::Key;
+use crate::slab::{SlabKind, USED_AGAIN_AT};
+use crate::stats::OpKind;
+use crate::verbs::{Fabric, VerbError};
+
+/// What came of giving a pair another redundancy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// It has that now.
+    Moved,
+    /// It had that already.
+    Unchanged,
+    /// Another write of the key, or a Move, was faster: the pair has the redundancy that this one has chosen.
+    Overtaken,
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Gives the value of a key that must exist another redundancy. 4 phases if the hint is right, else 5; with one
+    /// index replica one less.
+    pub async fn set_redundancy<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        redundancy: Redundancy,
+        hint: Option<Hint>,
+    ) -> Result<(Transition, Written), Error> {
+        let key = key.into();
+        self.check_key(&key)?;
+        let mut op = self.operation();
+        let result = Box::pin(op.set_redundancy(key, redundancy, hint)).await;
+        if op.finish_write(OpKind::Move, &result) {
+            self.offer();
+        }
+        self.set_free(reclaim::SET_FREE_TOGETHER).await;
+        result
+    }
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    async fn set_redundancy(
+        &mut self,
+        key: Key<'_>,
+        redundancy: Redundancy,
+        given: Option<Hint>,
+    ) -> Result<(Transition, Written), Error> {
+        let mut least = USED_AGAIN_AT;
+        let (mut hint, mut hint_held) = (given, false);
+        loop {
+            if !removed(Mutant::MovesWhileFrozen) {
+                self.may_write(key).await?;
+            } else if !self.pin.is_pinned() {
+                self.view = self.pin.resume();
+            }
+            let Some(found) = self.find_value(key, hint).await? else { continue };
+            let Some((place, value)) = found else {
+                match self.is_vouched_for(key).await? {
+                    true => return Err(Error::NotFound),
+                    false => continue,
+                }
+            };
+            hint_held |= given.is_some_and(|given| given.leads_like(&place));
+            hint = None;
+            let region = self.view.region_of(place.word.address());
+            if region.is_some_and(|(region, _)| region.redundancy() == redundancy) {
+                match self.is_vouched_for(key).await? {
+                    true => {
+                        let written = Written { place: Some(place), hint_held };
+                        return Ok((Transition::Unchanged, written));
+                    }
+                    false => continue,
+                }
+            }
+            let slab = self.store.slab_of(redundancy, key.len(), value.len())?;
+            let Some(object) = self.store.allocate(slab, least, &self.view) else {
+                self.await_room_to_move(slab, &mut least).await?;
+                hint = Some(place.uncertain());
+                continue;
+            };
+            let intent = Intent { opcode: Opcode::Move, key, value: &value, slab };
+            let mut attempt = Attempt::new(&intent, Some(place), object);
+            let ended = self.write_and_move(&mut attempt, place).await;
+            let ended = self.or_resolve(&attempt, ended).await;
+            self.done_with(&attempt, &ended);
+            let ended = ended?;
+            self.pin.posted = false;
+            if let Ended::Done(place) = ended {
+                let how = if place.is_some() { Transition::Moved } else { Transition::Overtaken };
+                return Ok((how, Written { place, hint_held }));
+            }
+            self.pause_to_move().await?;
+        }
+    }
+
+    /// The pair as the primary shows it since the operation was pinned last: where it is, and its value. `None`
+    /// if that is to be tried again.
+    async fn find_value(
+        &mut self,
+        key: Key<'_>,
+        hint: Option<Hint>,
+    ) -> Result<Option<Option<(Hint, Vec<u8>)>>, Error> {
+        let silent = self.store.silent.times();
+        let found = match self.search_by_view(key, hint).await {
+            Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
+                self.read_elsewhere(key, node, silent, error).await?;
+                return Ok(None);
+            }
+            found => found?,
+        };
+        // What backups show beside their primary is not known to be committed, and what a newer view has come for
+        // on the way may be frozen.
+        let may_write = self.may_write_now(key) || removed(Mutant::MovesWhileFrozen);
+        if self.beside || !may_write {
+            self.pause_to_move().await?;
+            return Ok(None);
+        }
+        Ok(Some(found.map(|(place, span)| (place, self.batch.bytes(span).to_vec()))))
+    }
+
+    /// Writes the object, and competes for the slot.
+    async fn write_and_move(
+        &mut self,
+        attempt: &mut Attempt<'_>,
+        found: Hint,
+    ) -> Result<Ended, Error> {
+        self.batch.clear();
+        self.post_object(attempt)?;
+        self.phase().await;
+        self.is_written(&attempt.object)?;
+        if self.compete(attempt, found) {
+            self.phase().await;
+        }
+        self.attempt(attempt).await
+    }
+
+    async fn await_room_to_move(&mut self, slab: SlabKind, least: &mut u32) -> Result<(), Error> {
+        self.pin.pause();
+        self.made_room = true;
+        let view = self.view.clone();
+        match self.store.await_room(slab, false, least, &view).await {
+            Err(Error::OutOfMemory) => Err(self.store.no_room_in(slab)),
+            other => other,
+        }
+    }
+
+    async fn pause_to_move(&mut self) -> Result<(), Error> {
+        let waiting_for = "a key or bucket that others keep changing";
+        let gave_up = Error::GaveUp { waiting_for, outcome: Outcome::NotApplied };
+        self.pause().await.map_err(|_| gave_up)
+    }
+}

@@ -1,0 +1,115 @@
+//! A pair changes its redundancy while others write it, and a memory node is lost perhaps.
+//!
+//! Few operations at a time, on one key, begin within one round trip; so rounds are contended in every way, and a
+//! loss finds most of them open.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use fusee_control::master::MasterReply;
+use fusee_core::code::Coding;
+use fusee_core::data::Redundancy;
+use fusee_core::stats::OpKind::{self, Delete, Move, Search, Update, Upsert};
+use fusee_core::view::Geometry;
+use fusee_sim::check::{quiescent, replicas_agree};
+use fusee_sim::{Cluster, ClusterOptions, Rng, Sim, SimSession, Workload};
+use futures_util::future::join_all;
+
+const LEASE: Duration = Duration::from_millis(20);
+/// Longer than every value has to be that is coded.
+const FILLERS: [usize; 4] = [600, 700, 800, 900];
+const SESSIONS: usize = 4;
+const BURSTS: usize = 8;
+/// Until everything is put right.
+const PATIENCE_NS: u64 = 2_000_000_000;
+
+/// Bursts of operations on one key, by a few sessions. `is_lossy`: in the middle of one of them a memory node is lost.
+pub fn moved_pairs(seed: u64, is_lossy: bool) {
+    let sim = Sim::new(seed);
+    let rng = Rng::named(seed, "moved pairs");
+    let defaults = ClusterOptions::default();
+    let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
+    let options = ClusterOptions {
+        memory_nodes: 6,
+        index_replicas: 2 + seed as u8 % 4,
+        geometry,
+        lease_ms: Some(LEASE.as_millis() as u64),
+        ..defaults
+    };
+    let cluster = Cluster::new(&sim, &options);
+    let coding = Coding::new(2, 1).expect("there is such a code");
+    let redundancies = vec![Redundancy::Replicated, Redundancy::Coded(coding)];
+    let keys = Workload::keys(&cluster.view(), 1, 0);
+    let workload = Workload::new(keys, FILLERS, redundancies);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    cluster.block_on(process, async {
+        let mut sessions = Vec::new();
+        for _ in 0..SESSIONS {
+            let session = cluster.open(process, options.session).await.expect("a master leads");
+            keeper.open(session.gate().clone());
+            sessions.push(Rc::new(session));
+        }
+        // Regions for both come with the first pairs that need them.
+        workload.run(&rng, &sessions[0], Upsert, 0).await;
+        for _ in 0..4 {
+            workload.run(&rng, &sessions[0], Move, 0).await;
+        }
+        let fatal = is_lossy.then(|| rng.below(BURSTS));
+        for number in 0..BURSTS {
+            let loss = async {
+                if fatal == Some(number) {
+                    sim.sleep(rng.below_u64(40_000)).await;
+                    let view = cluster.view().clone();
+                    let places = view.subtables[0].replicas();
+                    cluster.crash_node(rng.pick(places).node);
+                }
+            };
+            futures_util::future::join(burst(&sim, &rng, &workload, &sessions), loss).await;
+        }
+        wait_for_repair(&cluster).await;
+        workload.run(&rng, &sessions[0], Search, 0).await;
+        for session in sessions {
+            let Some(leaving) = session.leave().await else { continue };
+            keeper.close(session.id());
+            assert_eq!(cluster.peek_master(leaving.request()), Some(MasterReply::Done));
+        }
+    });
+    replicas_agree(&cluster);
+    let findings = workload.check();
+    if let Some(refutation) = findings.refutation {
+        panic!("the operations have no order: {}", refutation.render(|value| value.to_string()));
+    }
+    quiescent(&cluster, &cluster.take_orphans());
+}
+
+/// Each session does one thing, at about the same time.
+async fn burst(sim: &Sim, rng: &Rng, workload: &Workload, sessions: &[Rc<SimSession>]) {
+    let kinds: [OpKind; 10] =
+        [Update, Update, Update, Upsert, Move, Move, Move, Delete, Search, Search];
+    let one = async |session: &Rc<SimSession>| {
+        let kind = rng.pick(&kinds);
+        sim.sleep(rng.below_u64(8_000)).await;
+        workload.run(rng, session, kind, 0).await;
+        if rng.one_in(2) {
+            workload.run(rng, session, Search, 0).await;
+        }
+    };
+    join_all(sessions.iter().map(one)).await;
+    workload.run(rng, &sessions[0], Upsert, 0).await;
+}
+
+async fn wait_for_repair(cluster: &Cluster) {
+    let until = cluster.sim().now() + PATIENCE_NS;
+    let is_whole = || {
+        let (view, nodes) = (cluster.view(), cluster.node_processes());
+        let lives = |node| nodes.iter().any(|(living, _)| *living == node);
+        view.change.is_none() && view.members.iter().all(|member| lives(member.node))
+    };
+    let mut calm = 0;
+    while calm < 20 {
+        assert!(cluster.sim().now() < until, "not put right: {:?}", *cluster.view());
+        calm = if is_whole() { calm + 1 } else { 0 };
+        cluster.sim().sleep(1_000_000).await;
+    }
+}
