@@ -135,8 +135,8 @@ pub enum Scenario {
     /// Clients and memory nodes are cut off from the master together, while others go on without them; or
     /// the master is gone, and primaries with it.
     Cuts,
-    /// Values are erasure-coded or replicated, as they come, and change between the two, while memory nodes are lost, join and are drained, and
-    /// clients and the master crash.
+    /// Values are erasure-coded or replicated, as they come, and change between the two, while memory nodes are
+    /// lost, join and are drained, and clients and the master crash.
     Redundancy,
     /// All of it.
     Storm,
