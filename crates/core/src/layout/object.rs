@@ -24,7 +24,7 @@
 use core::fmt;
 
 use super::bytes::{crc32c, put_u32, put_u64, u32_at, u64_at};
-use super::{Identity, SizeClass};
+use super::{Identity, SizeClass, Slot};
 
 /// Bytes before the key.
 pub const HEADER_BYTES: u64 = 32;
@@ -58,6 +58,12 @@ pub enum Opcode {
 }
 
 impl Opcode {
+    /// The word of an object as the operation that wrote the object puts it into a slot: that of a Move has the
+    /// moved bit.
+    pub fn puts(self, word: Slot) -> Slot {
+        if self == Opcode::Move { word.moved() } else { word }
+    }
+
     fn from_byte(byte: u8) -> Option<Opcode> {
         [Opcode::Insert, Opcode::Update, Opcode::Delete, Opcode::Upsert, Opcode::Move]
             .into_iter()

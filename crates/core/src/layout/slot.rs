@@ -18,7 +18,7 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Address, Opcode, SizeClass, UNIT_BYTES};
+use super::{Address, SizeClass, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 
 const TENTATIVE_BITS: u32 = 1;
@@ -160,10 +160,9 @@ impl Slot {
         Slot(self.0 & !(1 << MOVED_SHIFT))
     }
 
-    /// The word of an object as the operation that wrote the object puts it into a slot: with the moved bit if
-    /// that was a Move.
-    pub fn put_by(self, opcode: Opcode) -> Slot {
-        Slot(self.unmoved().0 | u64::from(opcode == Opcode::Move) << MOVED_SHIFT)
+    /// The same with the moved bit.
+    pub fn moved(self) -> Slot {
+        Slot(self.0 | 1 << MOVED_SHIFT)
     }
 
     /// Whether an INSERT put this here and has not confirmed it yet.
@@ -242,8 +241,7 @@ mod tests {
     #[test]
     fn moved_says_nothing_about_the_object() {
         let slot = sample();
-        let moved = slot.put_by(Opcode::Move);
-        assert_eq!(moved.put_by(Opcode::Update), slot);
+        let moved = slot.moved();
         assert!(moved.is_moved() && !slot.is_moved());
         assert_eq!(moved.unmoved(), slot);
         assert_eq!((moved.class(), moved.address()), (slot.class(), slot.address()));

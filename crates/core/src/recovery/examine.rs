@@ -240,7 +240,7 @@ mod tests {
     fn rounds_on_occupied_slots_go_on_with_the_word_they_began_with() {
         let (old, own, other) = (slot(1), slot(2), slot(3));
         for opcode in [Opcode::Update, Opcode::Upsert, Opcode::Move] {
-            let own = own.put_by(opcode);
+            let own = opcode.puts(own);
             assert_eq!(judged(opcode, own, old, &[other, own]), Step::Commit(own));
         }
         let delete = judged(Opcode::Delete, own, old, &[own.withdrawn(), old]);
@@ -274,8 +274,8 @@ mod tests {
         strange(Opcode::Insert, old, own.tentative());
         strange(Opcode::Upsert, old, own.tentative());
         strange(Opcode::Update, old, own.withdrawn());
-        strange(Opcode::Update, old, own.put_by(Opcode::Move));
-        let moved = judged(Opcode::Move, own.put_by(Opcode::Move), old, &[own]);
+        strange(Opcode::Update, old, own.moved());
+        let moved = judged(Opcode::Move, own.moved(), old, &[own]);
         assert_eq!(moved, Step::Strange, "a Move's word is marked");
         strange(Opcode::Update, old.tentative(), own);
         let other_class = SizeClass::from_code(2).unwrap();

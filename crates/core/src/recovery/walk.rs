@@ -234,6 +234,6 @@ fn candidate(
         return None;
     }
     let buckets = Buckets::of(object.key(), view);
-    let own = Slot::new(buckets.fingerprint, class, address, generation).put_by(opcode);
+    let own = opcode.puts(Slot::new(buckets.fingerprint, class, address, generation));
     Some(Candidate { buckets, own, opcode, is_everywhere: true })
 }

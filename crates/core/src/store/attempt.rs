@@ -175,7 +175,7 @@ impl<'i> Attempt<'i> {
     pub fn own_word(&self) -> Slot {
         let Attempt { intent, object, .. } = self;
         let (fingerprint, class) = (intent.key.fingerprint(), object.kind.class);
-        Slot::new(fingerprint, class, object.address, object.generation).put_by(intent.opcode)
+        intent.opcode.puts(Slot::new(fingerprint, class, object.address, object.generation))
     }
 
     /// The round in which it replaces the word of the key's slot.

@@ -131,7 +131,7 @@ fn the_redundancy_of_a_value_is_changed_and_the_value_stays() {
     for (key, redundancy, why) in [
         ("absent", "ec:2+1", "not found"),
         ("key", "ec:4+2", "takes 6 memory nodes"),
-        ("key", "ec:9+1", "memory nodes"),
+        ("key", "ec:9+1", "for values of at least 2304"),
     ] {
         let refused = run(&["redundancy", "set", key, redundancy]);
         let error = refused.stderr;
