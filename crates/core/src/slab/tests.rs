@@ -1,5 +1,8 @@
+use alloc::vec;
+
 use super::*;
-use crate::layout::Base;
+use crate::data::Redundancy;
+use crate::layout::{Base, SizeClass, UNIT_BYTES};
 
 const BLOCK: u64 = 4096;
 
