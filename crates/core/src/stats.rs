@@ -114,6 +114,7 @@ pub struct KindStats {
 pub struct Stats {
     kinds: [KindStats; OpKind::ALL.len()],
     damage: Damage,
+    left_to_comparison: u64,
 }
 
 impl Stats {
@@ -138,6 +139,16 @@ impl Stats {
         self.damage
     }
 
+    /// Objects that were freed, and whose free bits may not be set any more: the next comparison of their blocks with
+    /// the index finds them.
+    pub fn left_to_comparison(&self) -> u64 {
+        self.left_to_comparison
+    }
+
+    pub(crate) fn add_left_to_comparison(&mut self, objects: u64) {
+        self.left_to_comparison += objects;
+    }
+
     pub(crate) fn add_damage(&mut self, damage: Damage) {
         self.damage.add(damage);
     }
@@ -153,5 +164,6 @@ impl Stats {
             mine.bytes += theirs.bytes;
         }
         self.damage.add(other.damage);
+        self.left_to_comparison += other.left_to_comparison;
     }
 }

@@ -98,6 +98,8 @@ counts! {
     moved_pairs,
     /// Moves that lost to other writes.
     overtaken_moves,
+    /// Objects that sessions left to the next comparison with the index.
+    left_to_comparison,
     /// Memory nodes that were drained, and ended.
     drained_nodes,
     /// Masters that crashed while they repaired something.

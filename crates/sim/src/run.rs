@@ -243,11 +243,12 @@ impl Run {
         drop(executor);
         let orphans = self.cluster.take_orphans();
         quiescent(&self.cluster, &orphans);
-        // Where memory is so short that blocks are compared with the index, sessions may be told to leave the rest
-        // to that.
-        let is_short = !self.shape.redundancies.is_empty();
+        let counts = self.sim.counts();
+        // Who compares blocks with the index tells others not to wait any longer for what they may set free; and a
+        // session that gives up is recovered as one that has crashed. Either leaves something to comparisons.
+        let is_left = counts.left_to_comparison.get() + counts.client_recoveries.get() > 0;
         let is_fine = |fault: &Fault| [Fault::Delay, Fault::Tear].contains(fault);
-        if !is_short && self.faults.iter().all(is_fine) {
+        if !is_left && self.faults.iter().all(is_fine) {
             nothing_is_lost(&self.cluster, &orphans);
         }
         let findings = self.workload.check();
@@ -363,6 +364,8 @@ impl Run {
             self.use_session(&session).await;
             let expelled = session.gate().is_expelled();
             let leaving = session.leave().await;
+            let left = &self.sim.counts().left_to_comparison;
+            left.set(left.get() + session.stats().left_to_comparison());
             keeper.close(session.id());
             self.clients.borrow_mut().insert(process, None);
             let goodbye = match leaving {

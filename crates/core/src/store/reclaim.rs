@@ -199,9 +199,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let mut free_bits = self.freed.free_bits.take();
         by_word(&self.view.borrow(), &self.freed.objects.borrow(), &mut free_bits);
+        let objects = self.freed.objects.borrow().len() as u64;
         self.freed.objects.borrow_mut().clear();
         self.freed.since.set(None);
         if !self.host.may_set_free() {
+            self.stats.borrow_mut().add_left_to_comparison(objects);
             return;
         }
         self.freed.setting_free.set(true);

@@ -169,7 +169,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Whether there are regions for this redundancy, or members enough for one.
     #[cold]
-    pub(super) fn check_members(&self, redundancy: Redundancy) -> Result<(), Error> {
+    fn check_members(&self, redundancy: Redundancy) -> Result<(), Error> {
         let view = self.view.borrow();
         let members = view.members.len();
         match redundancy {
