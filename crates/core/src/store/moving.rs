@@ -57,7 +57,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.check_key(&key)?;
         let mut op = self.operation();
         let result = Box::pin(op.set_redundancy(key, redundancy, hint)).await;
-        if op.finish_write(OpKind::Move, &result) {
+        op.has_written(&result);
+        let made_room = op.made_room;
+        op.finish(OpKind::Move);
+        if made_room {
             self.offer();
         }
         self.set_free(reclaim::SET_FREE_TOGETHER).await;

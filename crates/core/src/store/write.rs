@@ -122,7 +122,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
             Ok(written) => Ok(written),
             Err(begun) => op.write(&intent, hint, begun).await,
         };
-        let made_room = op.finish_write(kind, &result);
+        op.has_written(&result);
+        let made_room = op.made_room;
+        op.finish(kind);
         if opcode == Opcode::Delete && self.host.lends() {
             self.lend(key);
         } else if made_room {
@@ -281,17 +283,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Ends the operation with this result: counts it. Returns whether it has looked for memory.
+    /// A write has come to this: what it has posted is over, if that is known.
     #[inline]
-    pub(super) fn finish_write<T>(mut self, kind: OpKind, result: &Result<T, Error>) -> bool {
+    pub(super) fn has_written<T>(&mut self, result: &Result<T, Error>) {
         let is_known = |error: &Error| error.outcome() == Outcome::NotApplied;
         if result.as_ref().err().is_none_or(is_known) {
             self.pin.posted = false;
         }
         self.forget_lost();
-        let made_room = self.made_room;
-        self.finish(kind);
-        made_room
     }
 
     /// One attempt, and if it is suspended by the loss of a memory node, what became of it.
