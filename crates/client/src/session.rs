@@ -323,7 +323,8 @@ impl Session {
     }
 
     /// Gives a key's value another redundancy; [`Error::NotFound`] if the key does not exist. The value stays, for
-    /// everybody and at every moment. If another write of the key is under way, that goes first.
+    /// everybody and at every moment. A write of the key that is under way may win over it
+    /// ([`Transition::Overtaken`]).
     pub async fn set_redundancy(
         &self,
         key: &[u8],

@@ -407,6 +407,26 @@ fn moves_that_cannot_be_change_nothing() {
     assert_eq!(stats.kind(OpKind::Move).atomics, 0, "nobody is asked to change anything");
 }
 
+/// What it answers from a READ alone has to be vouched for: the value may be another one by now.
+#[test]
+fn a_move_that_is_not_heard_asks_before_it_refuses() {
+    let sim = Sim::new(1);
+    let options = options(3);
+    let cluster = Cluster::new(&sim, &options);
+    let (client, cut_off) = (cluster.client(), cluster.unheard_client());
+    cluster.block_on(client.process, async { client.insert(b"key", b"value").await.unwrap() });
+    let coded = Redundancy::Coded(Coding::try_from(CODING).unwrap());
+    let asked = || sim.counts().views_asked.get();
+    for (key, redundancy) in
+        [(b"key", coded), (b"key", Redundancy::Replicated), (b"foo", Redundancy::Replicated)]
+    {
+        let before = asked();
+        let moving = async { cut_off.set_redundancy(key, redundancy, None).await };
+        let result = cluster.block_on(cut_off.process, moving).map(|(went, _)| went);
+        assert!(asked() > before, "{redundancy}: {result:?} without asking anybody");
+    }
+}
+
 #[test]
 fn pairs_that_cannot_be_coded_are_refused_and_nothing_changes() {
     let coding = Coding::try_from(CODING).unwrap();

@@ -12,10 +12,10 @@
 //! answered by all places before anybody can learn of the object, as with every write; so whoever goes on with a Move
 //! of a dead client finishes a round, and need not know what was moved.
 //!
-//! It loses to every other write, and never makes one wait. But who loses to *it* has not been overwritten: rule L
+//! It wins and loses by the rules of every round. But who loses to *it* has not been overwritten: rule L
 //! ([`round`](super::round)) has such a writer start again, and the moved bit of the word tells. A Move that loses
 //! waits for the end of its round like every loser: until then its object may be the one that a change of the view
-//! settles on.
+//! settles on. It does not try again.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -40,7 +40,8 @@ pub enum Transition {
     Moved,
     /// It had that already.
     Unchanged,
-    /// Another write of the key, or a Move, was faster: the pair has the redundancy that this one has chosen.
+    /// A write of the key, or another Move, has won: if there still is a pair, it has the redundancy that this one
+    /// has chosen.
     Overtaken,
 }
 
@@ -102,7 +103,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     false => continue,
                 }
             }
-            let slab = self.store.slab_of(redundancy, key.len(), value.len())?;
+            let slab = match self.store.slab_of(redundancy, key.len(), value.len()) {
+                Ok(slab) => slab,
+                // It rests on what was READ.
+                Err(error) => match self.is_vouched_for(key).await? {
+                    true => return Err(error),
+                    false => continue,
+                },
+            };
             let Some(object) = self.store.allocate(slab, least, &self.view) else {
                 self.await_room_to_move(slab, &mut least).await?;
                 hint = Some(place.uncertain());
@@ -119,7 +127,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 let how = if place.is_some() { Transition::Moved } else { Transition::Overtaken };
                 return Ok((how, Written { place, hint_held }));
             }
-            self.pause_to_move().await?;
+            self.pause_to_move("a key that others keep changing").await?;
         }
     }
 
@@ -142,7 +150,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         // on the way may be frozen.
         let may_write = self.may_write_now(key) || removed(Mutant::MovesWhileFrozen);
         if self.beside || !may_write {
-            self.pause_to_move().await?;
+            self.pin.pause();
+            self.pause_to_move("the primary of the key, or the end of a change").await?;
             return Ok(None);
         }
         Ok(Some(found.map(|(place, span)| (place, self.batch.bytes(span).to_vec()))))
@@ -174,8 +183,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    async fn pause_to_move(&mut self) -> Result<(), Error> {
-        let waiting_for = "a key or bucket that others keep changing";
+    async fn pause_to_move(&mut self, waiting_for: &'static str) -> Result<(), Error> {
         let gave_up = Error::GaveUp { waiting_for, outcome: Outcome::NotApplied };
         self.pause().await.map_err(|_| gave_up)
     }
