@@ -70,7 +70,9 @@ pub use embedded::EmbeddedOptions;
 pub use error::ConnectError;
 pub use fusee_control::rpc::{Role, RpcError};
 pub use fusee_core::code::{Coding, CodingError};
-pub use fusee_core::data::{ParseRedundancyError, Redundancy, RedundancyError};
+pub use fusee_core::data::{
+    Orientation, OrientationError, ParseRedundancyError, Redundancy, RedundancyError,
+};
 pub use fusee_core::layout::SizeClass;
 pub use fusee_core::stats::{Cost, Damage, KindStats, OpKind, Stats};
 pub use fusee_core::store::Transition;

@@ -41,6 +41,11 @@
 //! stages settle the subtable, or have the region begin with a bitmap of zeros: as at a new first place, its
 //! owners find what is free by a comparison.
 //!
+//! An EC-oriented region that loses a place, or gets another one, is *sealed*: while it is frozen its objects get the
+//! parity that they were written without, so that nothing depends on where their copies are. Where all of its columns
+//! are there when the change ends, it is unsealed. A region of copies has no place to move to: it goes with its node,
+//! and nothing of it is missed then.
+//!
 //! A *new region* stands in the region table from the first view of its change on, and nobody is told
 //! to hand out its blocks before the change is transforming: until then a session may be pinned by a
 //! view that does not have it, and would read a word that leads nowhere. Nothing waits for it.
@@ -143,6 +148,15 @@ pub struct RegionChange {
     pub leaving: Option<Place>,
     /// Its free bitmaps begin anew, of zeros: what they said was wrong.
     pub renewed: bool,
+    /// Its EC-oriented objects get all their parity, since its places change.
+    pub seals: bool,
+}
+
+impl RegionChange {
+    /// Only that it is frozen.
+    pub(crate) fn of(region: u32) -> RegionChange {
+        RegionChange { region, joining: None, leaving: None, renewed: false, seals: false }
+    }
 }
 
 /// A replica that is to be added to a subtable or a region.
@@ -202,6 +216,16 @@ impl Change {
     /// What happens to a subtable; `None` if it is not in the scope.
     pub fn of_subtable(&self, subtable: u32) -> Option<&SubtableChange> {
         self.subtables.iter().find(|s| s.subtable == subtable)
+    }
+
+    /// A region is to be sealed.
+    pub(crate) fn seal(&mut self, region: u32) {
+        if !self.has_region(region) {
+            self.regions.push(RegionChange::of(region));
+            self.regions.sort_by_key(|r| r.region);
+        }
+        let found = self.regions.iter_mut().find(|r| r.region == region);
+        found.into_iter().for_each(|found| found.seals = true);
     }
 
     /// Whether a region is in the scope.

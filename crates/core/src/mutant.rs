@@ -225,6 +225,29 @@ mutants! {
     /// A coded object is written to as many columns as it takes to read it: it is lost with one of them.
     ParityNotWritten,
 
+    // EC-oriented regions.
+    /// A region whose places change is not sealed: objects that have lost a chunk have lost their copy with it, or it
+    /// is where another chunk comes.
+    SetsNotSealed,
+    /// The parity of an object is written when its word has been put there: it has lost its copy without any.
+    ParityAfterCas,
+    /// Who moves an object in place sets its copy free before the word is committed.
+    CopiesFreedBeforeCommit,
+    /// Who loses the round of a Move in place sets the copy of the old word free as well.
+    CopiesFreedByLoser,
+    /// A word goes back to the turn before instead of the next one: it comes back.
+    TurnGoesBack,
+    /// An object is moved in place by who does not own its block.
+    StrangerMovesInPlace,
+    /// The header of a block is not told that an object in it is moved: recovery does not look for the word.
+    RestingBlockNotWalked,
+    /// Recovery looks for the first word of an object only.
+    RecoveryKnowsOneTurn,
+    /// The comparison with the index does not know that words keep copies.
+    CompareIgnoresCopies,
+    /// The session that has freed an object does not free its copy.
+    CopiesLeak,
+
     // Objects.
     /// An object is written to its first replica only: it is lost with that node.
     ObjectOnOneReplica,

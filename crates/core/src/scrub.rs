@@ -73,9 +73,10 @@ type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 /// Whether this is the object of an entry that stands in a slot of this number.
 pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &Shown<'_>) -> bool {
     let buckets = Buckets::of(object.key, view);
-    // The log object of a DELETE is nobody's entry; and a Move's word is marked, and no other.
-    object.opcode != Some(Opcode::Delete)
-        && word.is_moved() == (object.opcode == Some(Opcode::Move))
+    let is_turned = view.object_of(word).is_some_and(|object| object.is_turned(word));
+    // The log object of a DELETE is nobody's entry, nor is a copy; and a Move's word is marked, and no other.
+    !matches!(object.opcode, Some(Opcode::Delete | Opcode::Copy))
+        && word.is_moved() == (is_turned || object.opcode == Some(Opcode::Move))
         && word.class() == object.class
         && buckets.fingerprint == word.fingerprint()
         && buckets.covers_number(slot)
@@ -222,7 +223,7 @@ impl<'w, F: Fabric> Work<'w, F> {
         let Some((_, reads)) = &entry.object else { return Ok(None) };
         let (view, slot, word) = (self.view, entry.slot, entry.word);
         let leads = |shown: &Shown<'_>| leads_here(view, slot, word, shown);
-        reads.judge(&mut self.batch, word.leads_to(), leads).answered().map(Some)
+        reads.judge(&mut self.batch, word, leads).answered().map(Some)
     }
 
     fn is_marked(&self, entry: &Asked<'_>) -> Result<Option<u32>, FailedVerb> {

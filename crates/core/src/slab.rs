@@ -26,7 +26,7 @@ mod generations;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use crate::layout::{Address, BlockHeader, BlockShape, Identity};
+use crate::layout::{Address, BlockHeader, BlockShape, Identity, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
 pub(crate) use block::{Block, Scrub, Seen, Verification};
@@ -159,10 +159,7 @@ impl Slabs {
         let header = (block.written != Some(false)).then(|| {
             // Whoever posts it may be dropped, or fail, at any time from now on.
             block.written = None;
-            let (first, fresh) = (block.in_use_from, block.was_fresh);
-            let base = block.generations.base();
-            let class = kind.class;
-            (block.address, BlockHeader { class, owner, first, fresh, sealed: false, base })
+            (block.address, block.header_in_use(owner))
         });
         Some(Allocation { address: block.object(index), kind, generation, header })
     }
@@ -186,6 +183,22 @@ impl Slabs {
         }
     }
 
+    /// An object of the session is to be moved in place: its block counts as one in which an operation is under way, and
+    /// is walked by recovery. The object as it is at another turn of that word; with the header that its block needs
+    /// for that. `None` if somebody else owns the block, or it cannot be now.
+    pub(crate) fn begin_move(&mut self, word: Slot, turn: u16) -> Option<Allocation> {
+        let (owner, address) = (self.owner, word.address());
+        let block_bytes = self.block_bytes;
+        let holds = |b: &&mut Block| {
+            let bytes = address.bytes().checked_sub(b.address.bytes());
+            bytes.is_some_and(|bytes| bytes < block_bytes)
+        };
+        let block = self.blocks().find(holds)?;
+        let header = block.open_for(address, owner)?;
+        let (kind, generation) = (block.kind, word.at_turn(turn).generation());
+        Some(Allocation { address, kind, generation, header })
+    }
+
     /// The header that came with an object stands on all replicas.
     pub fn header_written(&mut self, object: &Allocation) {
         let Some((_, header)) = object.header else { return };
@@ -193,6 +206,13 @@ impl Slabs {
             |b: &&mut Block| (b.in_use_from, b.generations.base()) == (header.first, header.base);
         if let Some(block) = self.block_of(object).filter(says) {
             block.written = Some(false);
+        }
+    }
+
+    /// The Move in place of an object has come to its end.
+    pub(crate) fn end_move(&mut self, object: &Allocation) {
+        if let Some(block) = self.block_of(object) {
+            block.end_move(object.address);
         }
     }
 
@@ -295,6 +315,14 @@ impl Slabs {
     /// A block is not the session's any more.
     pub(crate) fn remove(&mut self, block: Address) {
         self.aside.retain(|b| b.address != block);
+    }
+
+    /// These blocks are gone with their regions.
+    pub(crate) fn forget(&mut self, is_gone: impl Fn(Address) -> bool) {
+        self.aside.retain(|block| !is_gone(block.address));
+        for slab in &mut self.slabs {
+            slab.current.take_if(|block| is_gone(block.address));
+        }
     }
 
     /// What others may have of the blocks that are not in use, until it is taken back. Of a class that is short

@@ -102,14 +102,14 @@ impl View {
         let (region, offset) = self.region_of(address)?;
         let inside =
             offset >= self.geometry.table_bytes() && offset + bytes <= self.geometry.region_bytes;
-        inside.then(|| region.object(address, offset, bytes))
+        (inside && region.is_there()).then(|| region.object(address, offset, bytes))
     }
 
     /// The object that a word refers to; `None` if it refers to none that a client of this cluster
     /// wrote.
     pub fn object_of(&self, word: Slot) -> Option<ObjectAt<'_>> {
         let class = word.class().filter(|class| Some(*class) <= self.geometry.largest_class())?;
-        self.object(word.address(), class.bytes())
+        Some(self.object(word.address(), class.bytes())?.of_word(word))
     }
 
     /// The same of several words, for those that refer to one.
@@ -120,11 +120,11 @@ impl View {
         words.iter().filter_map(|word| Some((*word, self.object_of(*word)?)))
     }
 
-    /// The block that starts at an address; `None` if the address is in no region.
+    /// The block that starts at an address; `None` if the address is in no region, or in one that is gone.
     #[inline]
     pub fn block(&self, address: Address) -> Option<BlockAt<'_>> {
         let (region, offset) = self.region_of(address)?;
-        Some(region.block(offset))
+        region.is_there().then(|| region.block(offset))
     }
 
     /// The free bit of the object at an address: the word of the bitmap that has it, and the word with

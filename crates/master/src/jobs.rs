@@ -273,7 +273,7 @@ async fn complete_objects<F: Fabric, R: Reach>(
 /// Tells every region's first replica that it leads.
 async fn lead<R: Reach>(reach: &R, view: &View) -> Result<(), JobError> {
     for member in &view.members {
-        let led = (0u32..).zip(&view.regions).filter(|(_, r)| r.primary().node == member.node);
+        let led = (0u32..).zip(&view.regions).filter(|(_, r)| r.leader() == Some(member.node));
         let regions: Vec<u32> = led.map(|(number, _)| number).collect();
         if !regions.is_empty() {
             let request = NodeRequest::Lead { regions, view: view.number };

@@ -337,6 +337,10 @@ impl Network {
                     all.iter().filter(|(_, _, s)| s == slot).map(|(place, ..)| *place).collect();
                 let count = replicas.len();
                 let needed = self.reuse().needed_at(*at);
+                // Beside a copy there is no more than one chunk to lose, and a node may go as well.
+                if replicas.iter().any(|place| self.reuse().needed_at(*place) != needed) {
+                    return false;
+                }
                 let any = match needed {
                     1 => usize::from(object[0]) + usize::from(object[1]),
                     _ => identity_of(object).word() as usize % count,
@@ -507,8 +511,8 @@ impl Network {
     /// If it is an object, and a replica holds another one of the same identity: who finds that takes the one
     /// for the other.
     pub(crate) fn check_identity(&self, who: ClientId, place: Place, bytes: &[u8]) {
-        let replicas = self.reuse().replicas_of(place);
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
+        let replicas = self.reuse().replicas_of(place);
         if replicas.is_empty() || bytes.iter().all(|byte| *byte == 0) {
             return;
         }
@@ -542,6 +546,6 @@ impl Network {
     /// A verb has changed a word.
     pub(crate) fn changed(&self, place: Place, old: u64, new: u64) {
         self.0.entries.borrow_mut().changed(self, place, Slot(old), Slot(new));
-        self.reuse().changed(place, Slot(old), Slot(new));
+        self.reuse().changed(place, Slot(old), Slot(new), self);
     }
 }

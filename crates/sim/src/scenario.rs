@@ -9,7 +9,7 @@ use std::time::Duration;
 use fusee_client::RedundancyRules;
 use fusee_client::logic::LogicOptions;
 use fusee_core::code::Coding;
-use fusee_core::data::Redundancy;
+use fusee_core::data::{Orientation, Redundancy};
 use fusee_core::stats::OpKind;
 use fusee_core::view::Geometry;
 
@@ -138,13 +138,16 @@ pub enum Scenario {
     /// Values are erasure-coded or replicated, as they come, and change between the two, while memory nodes are
     /// lost, join and are drained, and clients and the master crash.
     Redundancy,
+    /// Values are replicated so that they can become erasure-coded in place, and change all the time, under the same
+    /// faults.
+    Oriented,
     /// All of it.
     Storm,
 }
 
 impl Scenario {
     /// All of them, in the order in which seeds take turns.
-    pub const ALL: [Scenario; 12] = [
+    pub const ALL: [Scenario; 13] = [
         Scenario::Mixed,
         Scenario::Inserts,
         Scenario::Unsteady,
@@ -156,6 +159,7 @@ impl Scenario {
         Scenario::Damage,
         Scenario::Cuts,
         Scenario::Redundancy,
+        Scenario::Oriented,
         Scenario::Storm,
     ];
 
@@ -173,6 +177,7 @@ impl Scenario {
             Scenario::Damage => "damage",
             Scenario::Cuts => "cuts",
             Scenario::Redundancy => "redundancy",
+            Scenario::Oriented => "oriented",
             Scenario::Storm => "storm",
         }
     }
@@ -203,6 +208,7 @@ impl Scenario {
             Scenario::Redundancy => {
                 "erasure-coded beside replicated values, under losses, moves and crashes of all kinds"
             }
+            Scenario::Oriented => "EC-oriented values that change all the time, under the same",
             Scenario::Storm => "every fault there is",
         }
     }
@@ -233,7 +239,7 @@ impl Scenario {
             }
             Scenario::Damage => &[Delay, Tear, ClientCrash, RecoveryCrash, Join, Drain, Damage],
             Scenario::Cuts => &[Delay, Tear, CommonPartition, Silence, MasterRestart],
-            Scenario::Redundancy => {
+            Scenario::Redundancy | Scenario::Oriented => {
                 &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash, Join, Drain]
             }
             Scenario::Storm => &[
@@ -262,7 +268,7 @@ impl Scenario {
         match self {
             Scenario::Mixed | Scenario::Inserts | Scenario::Crashes | Scenario::Growth => &[],
             Scenario::Losses | Scenario::Reuse => &[LateVerb],
-            Scenario::Redundancy => &[LateVerb, Stop, Damage],
+            Scenario::Redundancy | Scenario::Oriented => &[LateVerb, Stop, Damage],
             Scenario::Elastic | Scenario::Cuts => &[ForeignMaster],
             Scenario::Unsteady => &[LateVerb, ForeignMaster],
             // Of what is damaged another replica is left.
@@ -411,7 +417,8 @@ impl Shape {
             Scenario::Elastic => shape.with_small_regions(),
             Scenario::Damage if rng.one_in(2) => shape.with_many_keys(rng),
             Scenario::Cuts => shape.with_short_leases(rng),
-            Scenario::Redundancy => shape.with_codes(rng),
+            Scenario::Redundancy => shape.with_codes(rng, false),
+            Scenario::Oriented => shape.with_codes(rng, true),
             _ => shape,
         }
     }
@@ -484,12 +491,25 @@ impl Shape {
         }
     }
 
-    /// Long values are erasure-coded.
-    fn with_codes(self, rng: &Rng) -> Shape {
+    /// Long values are erasure-coded, or are EC-oriented, and become erasure-coded now and then.
+    fn with_codes(self, rng: &Rng, is_oriented: bool) -> Shape {
         let (k, m) = rng.pick(&[(2, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 2)]);
         let coding = Coding::new(k, m).expect("there is such a code");
+        let coded = Redundancy::Coded(coding);
+        let oriented = Orientation::new(2, coding).expect("so many replicas can be");
+        let (first, moves, others) = match is_oriented {
+            false => (coded, [0, 1, 3, 6], vec![Redundancy::Replicated, coded]),
+            true => {
+                let oriented = Redundancy::Oriented(oriented);
+                (
+                    oriented,
+                    [1, 3, 6, 12],
+                    vec![Redundancy::Replicated, coded, oriented, coded, oriented],
+                )
+            }
+        };
         let session = LogicOptions {
-            redundancy: RedundancyRules::coded_from(coding, 0),
+            redundancy: RedundancyRules::from_length(0, first),
             ..self.cluster.session
         };
         let spares = rng.below(2) as u16;
@@ -500,11 +520,11 @@ impl Shape {
             max_value_bytes: 2048,
             ..self.cluster.geometry
         };
-        let moves = rng.pick(&[0, 1, 3, 6]);
+        let moves = rng.pick(&moves);
         Shape {
             cluster: ClusterOptions { session, geometry, memory_nodes, ..self.cluster },
             fillers: [10, 300, 1100, 1900],
-            redundancies: vec![Redundancy::Replicated, Redundancy::Coded(coding)],
+            redundancies: others,
             first_mix: with_moves(self.first_mix, moves),
             other_mix: with_moves(self.other_mix, moves),
             fault_every_ns: 8 * self.fault_every_ns,

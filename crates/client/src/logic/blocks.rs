@@ -37,7 +37,7 @@ use fusee_control::node::{
     BlockId, BlockRequest, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply, NodeRequest,
 };
 use fusee_control::rpc::RpcError;
-use fusee_core::data::Redundancy;
+use fusee_core::data::{Redundancy, Region};
 use fusee_core::error::Error;
 use fusee_core::layout::{Address, SizeClass};
 use fusee_core::mutant::{Mutant, removed};
@@ -332,7 +332,7 @@ impl<E: Environment> BlockSource<E> {
             let leads = |block: &BlockId| {
                 let region = view.regions.get(block.region as usize);
                 // Of a region that only a newer view has, nobody but its primary lists a block of ours.
-                region.is_none_or(|region| region.primary().node == member.node)
+                region.is_none_or(|region| region.leader() == Some(member.node))
             };
             let ours = blocks.into_iter().map(|(block, _)| block).filter(leads);
             for block in ours.filter(|block| self.is_missed(*block)) {
@@ -447,6 +447,10 @@ impl<E: Environment> BlockSource<E> {
         let mut last_failure = None;
         for i in 0..members.len() {
             let member = &members[first.wrapping_add(i) % members.len()];
+            // Nobody else has blocks for what belongs there.
+            if matches!(redundancy, Redundancy::Copies(node) if node != member.node) {
+                continue;
+            }
             match self.ask(member.node, self.alloc_request(redundancy, to_delete, view)).await {
                 Ok(NodeReply::Allocated { block })
                     if self.unconfirmed.borrow().contains(&block) =>
@@ -611,7 +615,8 @@ impl<E: Environment> BlockSource<E> {
 }
 
 fn is_valid(view: &View, block: BlockId) -> bool {
-    (block.region as usize) < view.regions.len() && block.block < view.geometry.blocks_per_region()
+    let region = view.regions.get(block.region as usize);
+    region.is_some_and(Region::is_there) && block.block < view.geometry.blocks_per_region()
 }
 
 #[cfg(test)]

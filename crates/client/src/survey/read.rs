@@ -56,6 +56,10 @@ impl Group {
         let blocks = view.geometry.blocks_per_region();
         let (mut pieces, mut end, mut room) = (Vec::new(), from, GROUP_BLOCKS);
         while (end.region as usize) < view.regions.len() && room > 0 {
+            if !view.regions[end.region as usize].is_there() {
+                end = Cursor { region: end.region + 1, block: 0 };
+                continue;
+            }
             let count = room.min(blocks - end.block);
             pieces.push(Piece { region: end.region, first: end.block, count });
             room -= count;
@@ -80,7 +84,8 @@ impl Group {
     pub fn is_same_in(&self, view: &View, other: &View) -> bool {
         self.pieces.iter().all(|piece| {
             let [before, now] = [view, other].map(|view| view.regions.get(piece.region as usize));
-            let first = |region: &Region| (region.primary(), region.primary_since());
+            let first =
+                |region: &Region| (region.places().first().copied(), region.primary_since());
             before.map(first) == now.map(first)
         })
     }

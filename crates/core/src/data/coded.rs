@@ -10,18 +10,21 @@ mod copy;
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
 use super::found::{ChunkReads, Fetch, Fetched, Found, Parts, Read, Reads, Shown, Whole};
-use super::{MAX_PLACES, ObjectAt, PerPlace, Region};
+use super::{ObjectAt, Orientation, PerPlace, Redundancy, Region};
 use crate::code::{Coding, ReedSolomon};
-use crate::layout::{Chunk, HEADER_BYTES, Identity, Pair, Slot, Stripe};
+use crate::layout::{
+    Chunk, HEADER_BYTES, Identity, Pair, Slot, Stripe, copy_of, copy_word, copy_word_at,
+};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
 use crate::view::{Place, Subtable, ViewError};
 
-pub(super) use copy::copy_to;
+pub(super) use copy::{copy_to, write_parity};
 
 /// Which chunk stands on which of a coded region's places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,12 +32,65 @@ pub struct Columns {
     coding: Coding,
     /// By place, the number of its chunks.
     chunks: Vec<u8>,
+    /// If its objects are EC-oriented.
+    oriented: Option<Oriented>,
+}
+
+/// EC-oriented objects are written without parity, as long as their columns are *unsealed*.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Oriented {
+    orientation: Orientation,
+    is_sealed: bool,
 }
 
 impl Columns {
     /// All of them, in order.
     pub(super) fn all(coding: Coding) -> Columns {
-        Columns { coding, chunks: (0..coding.chunks() as u8).collect() }
+        Columns { coding, chunks: (0..coding.chunks() as u8).collect(), oriented: None }
+    }
+
+    /// All of them, for EC-oriented objects.
+    pub(super) fn oriented(orientation: Orientation) -> Columns {
+        let oriented = Some(Oriented { orientation, is_sealed: false });
+        Columns { oriented, ..Columns::all(orientation.coding()) }
+    }
+
+    pub(super) fn redundancy(&self) -> Redundancy {
+        match self.oriented {
+            None => Redundancy::Coded(self.coding),
+            Some(Oriented { orientation, .. }) => Redundancy::Oriented(orientation),
+        }
+    }
+
+    /// Whether their objects are EC-oriented.
+    #[inline]
+    pub fn is_oriented(&self) -> bool {
+        self.oriented.is_some()
+    }
+
+    /// Whether parity may be missing.
+    pub fn is_unsealed(&self) -> bool {
+        self.oriented.is_some_and(|oriented| !oriented.is_sealed)
+    }
+
+    pub(super) fn seal(&mut self) {
+        self.oriented.iter_mut().for_each(|oriented| oriented.is_sealed = true);
+    }
+
+    pub(super) fn unseal(&mut self) {
+        let is_whole = self.chunks.len() == self.coding.chunks();
+        let oriented = self.oriented.iter_mut().filter(|_| is_whole);
+        oriented.for_each(|oriented| oriented.is_sealed = false);
+    }
+
+    /// How many have to be there for the objects to survive.
+    fn least(&self) -> usize {
+        match self.oriented {
+            Some(Oriented { orientation, is_sealed: false }) => {
+                self.coding.chunks() + 1 - orientation.replicas()
+            }
+            _ => self.coding.k(),
+        }
     }
 
     /// The erasure code.
@@ -68,15 +124,15 @@ impl Columns {
 
 /// See [`Region::check`].
 pub(super) fn check(columns: &Columns, region: &Region) -> Result<(), ViewError> {
-    let Columns { coding, chunks } = columns;
+    let Columns { coding, chunks, .. } = columns;
     let is_good = |(at, chunk): (usize, &u8)| {
         usize::from(*chunk) < coding.chunks() && !chunks[..at].contains(chunk)
     };
     if chunks.len() != region.places().len() || !chunks.iter().enumerate().all(is_good) {
         return Err(ViewError { what: "the columns of a coded region are not its chunks" });
     }
-    if chunks.len() < coding.k() {
-        return Err(ViewError { what: "a coded region has fewer columns than data chunks" });
+    if chunks.len() < columns.least() {
+        return Err(ViewError { what: "a coded region has too few columns" });
     }
     Ok(())
 }
@@ -84,21 +140,66 @@ pub(super) fn check(columns: &Columns, region: &Region) -> Result<(), ViewError>
 /// See [`Region::survives`].
 pub(super) fn survives(columns: &Columns, region: &Region, is_lost: impl Fn(MnId) -> bool) -> bool {
     let left = region.places.iter().filter(|place| !is_lost(place.node));
-    left.count() >= columns.coding.k()
+    left.count() >= columns.least()
 }
 
 /// See [`ObjectAt::write`].
 pub(super) fn write(columns: &Columns, at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>) {
-    let Columns { coding, chunks } = columns;
+    let few = removed(Mutant::ParityNotWritten);
+    let written = if few { columns.coding.k() } else { columns.coding.chunks() };
+    write_chunks(columns, at, batch, pair, 0..written, None);
+}
+
+/// See [`ObjectAt::write_oriented`].
+pub(super) fn write_oriented(
+    columns: &Columns,
+    at: ObjectAt<'_>,
+    batch: &mut Batch,
+    pair: &Pair<'_>,
+    copy: Identity,
+) {
+    let data_alone = columns.is_unsealed();
+    let written = if data_alone { columns.coding.k() } else { columns.coding.chunks() };
+    write_chunks(columns, at, batch, pair, 0..written, Some(copy));
+}
+
+/// See [`ObjectAt::write_parity`].
+pub(super) fn write_parity_of(
+    columns: &Columns,
+    at: ObjectAt<'_>,
+    batch: &mut Batch,
+    pair: &Pair<'_>,
+) {
+    // Else it is there.
+    if !columns.is_unsealed() {
+        return;
+    }
+    write_chunks(columns, at, batch, pair, columns.coding.k()..columns.coding.chunks(), None);
+}
+
+/// Posts the WRITEs of the chunks of these numbers.
+fn write_chunks(
+    columns: &Columns,
+    at: ObjectAt<'_>,
+    batch: &mut Batch,
+    pair: &Pair<'_>,
+    written: Range<usize>,
+    copy: Option<Identity>,
+) {
+    let Columns { coding, chunks, .. } = columns;
     let bytes = at.bytes as u32;
-    let stripe = batch.stage(coding.chunks() as u32 * bytes);
+    let stripe = batch.stage(written.end as u32 * bytes);
     let mut of_stripe = PerPlace::<&mut [u8]>::new();
     of_stripe.extend(batch.bytes_mut(stripe).chunks_exact_mut(bytes as usize));
     pair.encode_chunks(&ReedSolomon::new(*coding), &mut of_stripe);
+    let word_at = copy_word_at(0, at.bytes) as usize;
+    for chunk in &mut of_stripe {
+        let word = copy.map_or(0, |copy| copy_word(pair.identity, copy));
+        chunk[word_at..word_at + 8].copy_from_slice(&word.to_le_bytes());
+    }
     drop(of_stripe);
-    let few = removed(Mutant::ParityNotWritten);
-    let written = if few { coding.k() } else { MAX_PLACES };
-    for (place, chunk) in at.places().zip(chunks).take(written) {
+    let is_written = |chunk: &u8| written.contains(&usize::from(*chunk));
+    for (place, chunk) in at.places().zip(chunks).filter(|(_, chunk)| is_written(chunk)) {
         batch.write(place.node, place.offset, stripe.part(u32::from(*chunk) * bytes, bytes));
     }
 }
@@ -116,7 +217,8 @@ pub(super) fn fetch(
     all.sort_unstable_by_key(|(chunk, place)| (is_silent(place.node), *chunk));
     all.truncate(columns.coding.k());
     all.sort_unstable_by_key(|(chunk, _)| *chunk);
-    let mut chunks = ChunkReads { coding: columns.coding, numbers: 0 };
+    let is_oriented = columns.is_oriented();
+    let mut chunks = ChunkReads { coding: columns.coding, numbers: 0, is_oriented };
     let mut first = None;
     for (chunk, place) in all {
         chunks.numbers |= 1 << chunk;
@@ -140,7 +242,8 @@ pub(super) fn fetched(
     word: Slot,
     key: &[u8],
 ) -> Result<Fetched, FailedVerb> {
-    let ChunkReads { coding, numbers } = reads;
+    let ChunkReads { coding, numbers, is_oriented } = reads;
+    let identity = if is_oriented { word.leads_to().first_turn() } else { word.leads_to() };
     let mut spans = PerPlace::<(u8, Span)>::new();
     for number in (0..16u8).filter(|number| numbers >> number & 1 == 1) {
         spans.push((number, batch.data_span(first.plus(spans.len() as u32))?));
@@ -150,7 +253,7 @@ pub(super) fn fetched(
         let mut stripe = Stripe::default();
         for (number, span) in &spans {
             let bytes = &read[span.range()];
-            match Chunk::decode_of(bytes, word.leads_to(), coding, (*number).into()) {
+            match Chunk::decode_of(bytes, identity, coding, (*number).into()) {
                 Ok(chunk) if chunk.key() != key && !removed(Mutant::KeysNotCompared) => {
                     return Err(Fetched::OtherKey);
                 }
@@ -165,6 +268,21 @@ pub(super) fn fetched(
     Ok(fetched.map_or_else(|other| other, |bytes| Fetched::Value(room.part(0, bytes as u32))))
 }
 
+/// See [`ObjectAt::read_at`]: a data column, since the others may have nothing of it.
+#[cold]
+pub(super) fn read_at(
+    columns: &Columns,
+    at: ObjectAt<'_>,
+    near: MnId,
+    is_silent: impl Fn(MnId) -> bool,
+) -> Place {
+    let data = at.places().zip(&columns.chunks);
+    let data = data.filter(|(_, chunk)| usize::from(**chunk) < columns.coding.k());
+    let place = data.map(|(place, _)| place);
+    let rank = |place: &Place| (place.node != near, is_silent(place.node));
+    place.min_by_key(rank).expect("a region in a view has data columns")
+}
+
 /// See [`ObjectAt::read_starts`].
 pub(super) fn read_starts(
     columns: &Columns,
@@ -177,7 +295,8 @@ pub(super) fn read_starts(
         Read { place, chunk: *chunk, ticket }
     };
     let places = at.places().zip(&columns.chunks).map(read).collect();
-    Reads { coding: Some(columns.coding), places }
+    let (is_oriented, may_lack_parity) = (columns.is_oriented(), at.may_lack_parity);
+    Reads { coding: Some(columns.coding), places, is_oriented, may_lack_parity }
 }
 
 /// See [`Reads::judge`].
@@ -188,7 +307,7 @@ pub(super) fn judge(
     identity: Identity,
     holds: impl Fn(&Shown<'_>) -> bool,
 ) -> Found {
-    let mut found = Found { whole: None, damaged: PerPlace::new(), silent: None };
+    let mut found = Found::nothing();
     let mut spans = PerPlace::<(Read, Span)>::new();
     for read in &reads.places {
         match batch.data_span(read.ticket) {
@@ -197,12 +316,17 @@ pub(super) fn judge(
         }
     }
     let bytes: u32 = spans.iter().map(|(_, span)| span.len).sum();
+    let mut good = PerPlace::<u8>::new();
     let (room, made) = batch.stage_from(bytes, |read, room| {
         let mut stripe = Stripe::default();
         for (Read { chunk, .. }, span) in &spans {
             let decoded = Chunk::decode_of(&read[span.range()], identity, coding, (*chunk).into());
             let decoded = decoded.ok().filter(|chunk| holds(&Shown::of_chunk(chunk, coding)));
-            decoded.into_iter().for_each(|chunk| stripe.add(chunk));
+            let Some(decoded) = decoded else { continue };
+            let key = span.part(HEADER_BYTES as u32, decoded.key().len() as u32);
+            found.part.get_or_insert((*span, key));
+            good.push(*chunk);
+            stripe.add(decoded);
         }
         let needed = stripe.room()?;
         let whole = stripe.restore(&ReedSolomon::new(coding), &mut room[..needed])?;
@@ -211,21 +335,42 @@ pub(super) fn judge(
         Some((agree, key as u32, value as u32))
     });
     let Some((agree, key_bytes, value_bytes)) = made else {
-        // Too few are good to tell which of them are not.
-        found.damaged.extend(spans.iter().map(|(read, _)| *read));
+        // Too few are good to tell which of them are not; but parity that need not be there may be what is missing.
+        let is_damaged = |read: &Read| !reads.may_lack_parity || !good.contains(&read.chunk);
+        let read = spans.iter().map(|(read, _)| *read);
+        found.damaged.extend(read.filter(|read| reads.is_due(read) && is_damaged(read)));
         return found;
     };
     let mut good = PerPlace::new();
     for (read, span) in spans {
         match agree.contains(&read.chunk) {
             true => good.push((read.chunk, span)),
+            false if !reads.is_due(&read) => {}
             false => found.damaged.push(read),
         }
     }
     let key = good[0].1.part(HEADER_BYTES as u32, key_bytes);
+    found.part = Some((good[0].1, key));
     let of = Parts::Chunks(coding, identity, good);
     found.whole = Some(Whole { key, value: room.part(0, value_bytes), of });
     found
+}
+
+/// Gives a chunk that was made anew the copy words that the others of this identity have.
+fn take_copy_words<'b>(
+    identity: Identity,
+    chunk: &mut [u8],
+    others: impl Iterator<Item = &'b [u8]> + Clone,
+) {
+    for turn in (0..Slot::TURNS).step_by(2) {
+        let at = copy_word_at(turn, chunk.len() as u64) as usize;
+        let words = others.clone().filter_map(|other| other[at..].first_chunk());
+        if let Some(word) =
+            words.copied().find(|word| copy_of(identity, u64::from_le_bytes(*word)).is_some())
+        {
+            chunk[at..at + 8].copy_from_slice(&word);
+        }
+    }
 }
 
 /// See [`Found::mend`].
@@ -265,6 +410,7 @@ fn made_of(
     let make = |read: &Read| {
         let mut made = vec![0; good[0].1.len as usize];
         whole.chunk(&code, read.chunk.into(), &mut made);
+        take_copy_words(identity, &mut made, good.iter().map(|(_, span)| batch.bytes(*span)));
         made
     };
     damaged.iter().map(make).collect()

@@ -22,6 +22,8 @@ pub(super) struct ChunkReads {
     pub coding: Coding,
     /// Bit *i* stands for chunk *i*. They are read in this order.
     pub numbers: u16,
+    /// Whether words lead to them at several turns.
+    pub is_oriented: bool,
 }
 const _: () = assert!(MAX_CHUNKS <= 16);
 
@@ -91,9 +93,24 @@ pub(super) struct Read {
 pub(crate) struct Reads {
     pub(super) coding: Option<Coding>,
     pub(super) places: PerPlace<Read>,
+    /// Whether words lead to it at several turns.
+    pub(super) is_oriented: bool,
+    /// Whether it is as it should be without parity.
+    pub(super) may_lack_parity: bool,
 }
 
 impl Reads {
+    /// The identity that its header shows, if it is the object of this word.
+    pub fn identity_of(&self, word: Slot) -> Identity {
+        if self.is_oriented { word.leads_to().first_turn() } else { word.leads_to() }
+    }
+
+    /// Whether what was read has to be there.
+    pub(super) fn is_due(&self, read: &Read) -> bool {
+        let is_parity = self.coding.is_some_and(|coding| usize::from(read.chunk) >= coding.k());
+        !(is_parity && self.may_lack_parity)
+    }
+
     /// The key of the object of a word: of any place that is good if all of the object was read; else
     /// the one that all starts show.
     pub fn key<'b>(
@@ -102,8 +119,9 @@ impl Reads {
         word: Slot,
         is_all: bool,
     ) -> Result<ShownKey<'b>, FailedVerb> {
+        let identity = self.identity_of(word);
         let mut shown = PerPlace::<&[u8]>::new();
-        for read in &self.places {
+        for read in self.places.iter().filter(|read| self.is_due(read)) {
             shown.push(batch.data(read.ticket)?);
         }
         let trusts_one = removed(Mutant::SplitTrustsOneReplica);
@@ -111,11 +129,11 @@ impl Reads {
             shown.truncate(1);
         }
         if is_all && !trusts_one {
-            let mut good = shown.iter().map(|r| Object::decode_of(r, word.leads_to()));
+            let mut good = shown.iter().map(|r| Object::decode_of(r, identity));
             let object = good.find_map(Result::ok);
             return Ok(object.map_or(ShownKey::Nothing, |object| ShownKey::Key(object.key())));
         }
-        let mut starts = shown.iter().map(|r| Object::prefix_key(r, word.leads_to()).ok());
+        let mut starts = shown.iter().map(|r| Object::prefix_key(r, identity).ok());
         let Some(Some(start)) = starts.next() else { return Ok(ShownKey::Nothing) };
         Ok(match start {
             _ if starts.any(|other| other != Some(start)) => ShownKey::Nothing,
@@ -130,6 +148,8 @@ impl Reads {
 pub(crate) struct Found {
     /// The object, if enough of it is good.
     pub whole: Option<Whole>,
+    /// A part of it that is good, a replica or a chunk, if there is one; with the pair's key.
+    pub part: Option<(Span, Span)>,
     /// Where it is not what it should be.
     pub(super) damaged: PerPlace<Read>,
     /// Somebody who did not answer.
@@ -156,6 +176,10 @@ pub(super) enum Parts {
 }
 
 impl Found {
+    pub(super) fn nothing() -> Found {
+        Found { whole: None, part: None, damaged: PerPlace::new(), silent: None }
+    }
+
     /// The same, if all have answered.
     pub fn answered(self) -> Result<Found, FailedVerb> {
         self.silent.map_or(Ok(self), Err)

@@ -12,6 +12,7 @@
 //! | What is read to be sure, and is the object whole? | `ObjectAt::read_all`, `Reads::judge` |
 //! | What must agree? | `ObjectAt::read_starts`, `Reads::key` |
 //! | How is a damaged part written anew? | `Found::mend` |
+//! | Does a word keep a copy, beside its object? Which? | `ObjectAt::has_copy`, `ObjectAt::read_copy_word` |
 //! | May a write be speculative? | `ObjectAt::lies_beside` |
 //! | May its word stand somewhere before it is complete? | `ObjectAt::may_be_incomplete` |
 //! | How is an incomplete object completed? | `complete` |
@@ -31,6 +32,7 @@
 mod block;
 mod coded;
 mod complete;
+mod copies;
 mod copy;
 mod found;
 mod redundancy;
@@ -45,11 +47,13 @@ pub use block::BlockAt;
 pub(crate) use block::clear_bitmaps;
 pub use coded::Columns;
 pub(crate) use complete::complete;
+pub(crate) use copies::is_copy;
 pub(crate) use copy::{Copied, copy_bytes};
 use found::Parts;
 pub(crate) use found::{Fetch, Fetched, Found, Reads, Shown, ShownKey};
 pub use redundancy::{
-    MIN_PAYLOAD_BYTES, MIN_PAYLOADS_PER_KEY, ParseRedundancyError, Redundancy, RedundancyError,
+    MIN_PAYLOAD_BYTES, MIN_PAYLOADS_PER_KEY, Orientation, OrientationError, ParseRedundancyError,
+    Redundancy, RedundancyError,
 };
 
 use crate::code::MAX_CHUNKS;
@@ -60,6 +64,9 @@ use crate::view::{Geometry, MAX_REPLICAS, Place, Subtable, ViewError};
 /// The most places that a region has.
 pub(crate) const MAX_PLACES: usize = MAX_CHUNKS;
 const _: () = assert!(MAX_REPLICAS <= MAX_PLACES);
+
+/// Where the copy lies that has this address, and is so long; `None` if it is lost.
+pub(crate) type PlaceOfCopy<'v> = dyn Fn(Address, u64) -> Option<Place> + 'v;
 
 /// Something for each place of a region, without touching the heap.
 pub(crate) type PerPlace<T> = ArrayVec<T, MAX_PLACES>;
@@ -72,13 +79,16 @@ pub enum Scheme {
     Replicated,
     /// Each of the region's places has one chunk of every object.
     Coded(Columns),
+    /// Objects are replicated on one place, which is on this node: copies of EC-oriented objects. If it is lost, so are
+    /// they, and the region is *gone*: its number stands for nothing any more.
+    Copies(MnId),
 }
 
 /// What the scheme of a region has for a question.
 macro_rules! by_scheme {
     ($region:expr, $question:ident($($argument:expr),*)) => {
         match &$region.scheme {
-            Scheme::Replicated => replicated::$question($($argument),*),
+            Scheme::Replicated | Scheme::Copies(_) => replicated::$question($($argument),*),
             Scheme::Coded(columns) => coded::$question(columns, $($argument),*),
         }
     };
@@ -108,6 +118,8 @@ impl Region {
         let scheme = match redundancy {
             Redundancy::Replicated => Scheme::Replicated,
             Redundancy::Coded(coding) => Scheme::Coded(Columns::all(coding)),
+            Redundancy::Oriented(of) => Scheme::Coded(Columns::oriented(of)),
+            Redundancy::Copies(node) => Scheme::Copies(node),
         };
         Region { scheme, places, primary_since }
     }
@@ -117,13 +129,59 @@ impl Region {
     pub fn redundancy(&self) -> Redundancy {
         match &self.scheme {
             Scheme::Replicated => Redundancy::Replicated,
-            Scheme::Coded(columns) => Redundancy::Coded(columns.coding()),
+            Scheme::Coded(columns) => columns.redundancy(),
+            Scheme::Copies(node) => Redundancy::Copies(*node),
         }
     }
 
     /// Checks what it says of its places, other than where they are.
     pub(crate) fn check(&self) -> Result<(), ViewError> {
-        by_scheme!(self, check(self))
+        match &self.scheme {
+            Scheme::Copies(node) => copies::check(self, *node),
+            Scheme::Coded(columns) => coded::check(columns, self),
+            Scheme::Replicated => replicated::check(self),
+        }
+    }
+
+    /// The columns of its objects, if they have any.
+    pub fn columns(&self) -> Option<&Columns> {
+        match &self.scheme {
+            Scheme::Coded(columns) => Some(columns),
+            Scheme::Replicated | Scheme::Copies(_) => None,
+        }
+    }
+
+    /// The node of the copies that it is for.
+    pub fn copies_on(&self) -> Option<MnId> {
+        match &self.scheme {
+            Scheme::Copies(node) => Some(*node),
+            Scheme::Replicated | Scheme::Coded(_) => None,
+        }
+    }
+
+    /// Whether it is for EC-oriented objects.
+    #[inline]
+    pub fn is_oriented(&self) -> bool {
+        matches!(&self.scheme, Scheme::Coded(columns) if columns.is_oriented())
+    }
+
+    /// Whether parity of some of its objects may be missing on the columns that it has.
+    pub(crate) fn is_unsealed(&self) -> bool {
+        matches!(&self.scheme, Scheme::Coded(columns) if columns.is_unsealed())
+    }
+
+    /// All parity that its columns can have is there from now on, also of what is written.
+    pub(crate) fn seal(&mut self) {
+        if let Scheme::Coded(columns) = &mut self.scheme {
+            columns.seal();
+        }
+    }
+
+    /// If all of its columns are there, EC-oriented objects are written without parity again.
+    pub(crate) fn unseal(&mut self) {
+        if let Scheme::Coded(columns) = &mut self.scheme {
+            columns.unseal();
+        }
     }
 
     /// Where it starts on each of its memory nodes, the primary first: extents to be placed, moved and
@@ -144,7 +202,7 @@ impl Region {
 
     /// The other places. Their nodes keep the block table as well.
     pub fn backups(&self) -> &[Place] {
-        &self.places[1..]
+        self.places.get(1..).unwrap_or_default()
     }
 
     /// The number of the view since which the primary is the primary: with another one came other
@@ -159,9 +217,13 @@ impl Region {
         self.places.iter().any(|place| place.node == node)
     }
 
-    /// Whether its objects survive the loss of these memory nodes.
+    /// Whether its objects survive the loss of these memory nodes, or can be done without.
     pub fn survives(&self, is_lost: impl Fn(MnId) -> bool) -> bool {
-        by_scheme!(self, survives(self, is_lost))
+        match &self.scheme {
+            Scheme::Copies(_) => true,
+            Scheme::Coded(columns) => coded::survives(columns, self, is_lost),
+            Scheme::Replicated => replicated::survives(self, is_lost),
+        }
     }
 
     /// Whether its objects are lost.
@@ -212,7 +274,18 @@ impl Region {
     /// Its object of `bytes` bytes at an offset, which has this address.
     #[inline]
     pub(crate) fn object(&self, address: Address, offset: u64, bytes: u64) -> ObjectAt<'_> {
-        ObjectAt { region: self, address, offset, bytes }
+        ObjectAt { region: self, address, offset, bytes, may_lack_parity: false }
+    }
+
+    /// Whether it has places. Only one that is for copies may have none: it is gone, and its number stands for nothing.
+    #[inline]
+    pub fn is_there(&self) -> bool {
+        !self.places.is_empty()
+    }
+
+    /// The node of the primary; `None` if it is gone.
+    pub fn leader(&self) -> Option<MnId> {
+        self.places.first().map(|place| place.node)
     }
 
     /// Its block at an offset.
@@ -226,17 +299,33 @@ impl Region {
     pub(crate) async fn copy_to<F: Fabric>(
         &self,
         fabric: &F,
-        geometry: &Geometry,
+        (geometry, copies): (&Geometry, &PlaceOfCopy<'_>),
         (joining, leaving): (Place, Option<Place>),
         copied: &mut Copied,
     ) -> Result<(), FailedVerb> {
         match &self.scheme {
-            Scheme::Replicated => {
+            Scheme::Replicated | Scheme::Copies(_) => {
                 replicated::copy_to(self, fabric, geometry, joining, copied).await
             }
             Scheme::Coded(columns) => {
                 let to = (joining, self.scheme.next_chunk(self.position(leaving)));
-                coded::copy_to(columns, self, fabric, geometry, to, copied).await
+                coded::copy_to(columns, self, fabric, (geometry, copies), to, copied).await
+            }
+        }
+    }
+
+    /// Writes the parity that its EC-oriented objects lack, to the columns that it has. Nobody writes objects there
+    /// meanwhile.
+    pub(crate) async fn write_parity<F: Fabric>(
+        &self,
+        fabric: &F,
+        (geometry, copies): (&Geometry, &PlaceOfCopy<'_>),
+        copied: &mut Copied,
+    ) -> Result<(), FailedVerb> {
+        match &self.scheme {
+            Scheme::Replicated | Scheme::Copies(_) => Ok(()),
+            Scheme::Coded(columns) => {
+                coded::write_parity(columns, self, fabric, (geometry, copies), copied).await
             }
         }
     }
@@ -247,7 +336,7 @@ impl Scheme {
     /// Whoever fills it goes by the same view as whoever makes it one of the region's.
     fn next_chunk(&self, leaves: Option<usize>) -> u8 {
         match self {
-            Scheme::Replicated => 0,
+            Scheme::Replicated | Scheme::Copies(_) => 0,
             Scheme::Coded(columns) => columns.next_chunk(leaves),
         }
     }
@@ -274,9 +363,23 @@ pub struct ObjectAt<'v> {
     address: Address,
     offset: u64,
     bytes: u64,
+    /// Whether it is as it should be without parity.
+    may_lack_parity: bool,
 }
 
 impl<'v> ObjectAt<'v> {
+    /// The same, as this word leads to it.
+    pub(crate) fn of_word(self, word: Slot) -> ObjectAt<'v> {
+        let may_lack_parity = self.region.is_unsealed() && word.turn().is_multiple_of(2);
+        ObjectAt { may_lack_parity, ..self }
+    }
+
+    /// Whether it is as it should be without the chunk of this number.
+    pub fn may_lack(self, chunk: usize) -> bool {
+        let coding = self.columns().map(Columns::coding);
+        self.may_lack_parity && coding.is_some_and(|coding| chunk >= coding.k())
+    }
+
     /// How long it is: the bytes of its size class.
     #[inline]
     pub fn bytes(self) -> u64 {
@@ -286,9 +389,30 @@ impl<'v> ObjectAt<'v> {
     /// Which chunk of it each place has, if it has chunks.
     #[inline]
     pub fn columns(self) -> Option<&'v Columns> {
-        match &self.region.scheme {
-            Scheme::Replicated => None,
-            Scheme::Coded(columns) => Some(columns),
+        self.region.columns()
+    }
+
+    /// The redundancy of its pair, as this word leads to it.
+    pub(crate) fn redundancy_of(self, word: Slot) -> Redundancy {
+        match self.region.redundancy() {
+            Redundancy::Oriented(of) if !word.turn().is_multiple_of(2) => {
+                Redundancy::Coded(of.coding())
+            }
+            other => other,
+        }
+    }
+
+    /// Whether a Move in place has put this word there.
+    pub(crate) fn is_turned(self, word: Slot) -> bool {
+        self.region.is_oriented() && word.turn() > 0
+    }
+
+    /// The identity that its header shows, if it is the object of this word.
+    #[inline]
+    pub fn identity_of(self, word: Slot) -> Identity {
+        match self.region.is_oriented() {
+            true => word.leads_to().first_turn(),
+            false => word.leads_to(),
         }
     }
 
@@ -309,6 +433,9 @@ impl<'v> ObjectAt<'v> {
     /// are read from different nodes; from one that is not silent, if there is any.
     #[inline]
     pub(crate) fn read_at(self, near: MnId, is_silent: impl Fn(MnId) -> bool) -> Place {
+        if let Some(columns) = self.columns().filter(|columns| columns.is_unsealed()) {
+            return coded::read_at(columns, self, near, is_silent);
+        }
         let mut places = self.places();
         let any = (self.address.bytes() / UNIT_BYTES) as u32 % places.len() as u32;
         let mut chosen = None;
@@ -343,6 +470,18 @@ impl<'v> ObjectAt<'v> {
     #[inline]
     pub(crate) fn fetch_verbs(self) -> usize {
         by_scheme!(self.region, fetch_verbs())
+    }
+
+    /// Posts the WRITEs of a new EC-oriented object, of which there is this copy.
+    pub(crate) fn write_oriented(self, batch: &mut Batch, pair: &Pair<'_>, copy: Identity) {
+        let columns = self.columns().expect("EC-oriented objects have columns");
+        coded::write_oriented(columns, self, batch, pair, copy);
+    }
+
+    /// Posts the WRITEs of the parity of an EC-oriented object, to the columns that there are.
+    pub(crate) fn write_parity(self, batch: &mut Batch, pair: &Pair<'_>) {
+        let columns = self.columns().expect("EC-oriented objects have columns");
+        coded::write_parity_of(columns, self, batch, pair);
     }
 
     /// Posts READs of all that there is of it.
@@ -384,13 +523,14 @@ impl Fetch {
 }
 
 impl Reads {
-    /// Says what is whole of the object of this identity, of which this holds, and what is not.
+    /// Says what is whole of the object of this word, of which this holds, and what is not.
     pub(crate) fn judge(
         &self,
         batch: &mut Batch,
-        identity: Identity,
+        word: Slot,
         holds: impl Fn(&Shown<'_>) -> bool,
     ) -> Found {
+        let identity = self.identity_of(word);
         match self.coding {
             None => replicated::judge(self, batch, identity, holds),
             Some(coding) => coded::judge(self, coding, batch, identity, holds),

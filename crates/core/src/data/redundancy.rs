@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::code::{Coding, CodingError};
 use crate::layout::{Object, SizeClass};
+use crate::verbs::MnId;
 
-/// How a pair survives failures. As text, `replicated` or `ec:K+M`.
+/// How a pair survives failures. As text, `replicated`, `ec:K+M` or `eor:R:K+M`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -23,6 +24,64 @@ pub enum Redundancy {
     Replicated,
     /// Erasure-coded: k + m memory nodes have a chunk each, any k of which make the value.
     Coded(Coding),
+    /// EC-oriented replication: replicas that are laid out so that they become erasure-coded cheaply.
+    Oriented(Orientation),
+    /// No pair has it: copies of EC-oriented pairs on one memory node, which are lost with it.
+    Copies(MnId),
+}
+
+/// EOR(r, k), which becomes EC(k, m): the data chunks of the stripe are one replica, on k memory nodes; the others are
+/// copies elsewhere. Room for the parity chunks is there from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "(u8, Coding)", into = "(u8, Coding)")]
+pub struct Orientation {
+    replicas: u8,
+    coding: Coding,
+}
+
+/// Why there is no EOR(r, k).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no EC-oriented replication has {replicas} replicas: it has {ORIENTED_REPLICAS}")]
+pub struct OrientationError {
+    /// The replicas.
+    pub replicas: u8,
+}
+
+/// Replicas of EC-oriented pairs.
+const ORIENTED_REPLICAS: u8 = 2;
+
+impl Orientation {
+    /// EOR(r, k), which becomes this code.
+    pub fn new(replicas: u8, coding: Coding) -> Result<Orientation, OrientationError> {
+        match replicas {
+            ORIENTED_REPLICAS => Ok(Orientation { replicas, coding }),
+            _ => Err(OrientationError { replicas }),
+        }
+    }
+
+    /// How many replicas there are: the loss of one memory node less is survived.
+    pub const fn replicas(self) -> usize {
+        self.replicas as usize
+    }
+
+    /// What it becomes.
+    pub const fn coding(self) -> Coding {
+        self.coding
+    }
+}
+
+impl TryFrom<(u8, Coding)> for Orientation {
+    type Error = OrientationError;
+
+    fn try_from((replicas, coding): (u8, Coding)) -> Result<Orientation, OrientationError> {
+        Orientation::new(replicas, coding)
+    }
+}
+
+impl From<Orientation> for (u8, Coding) {
+    fn from(orientation: Orientation) -> (u8, Coding) {
+        (orientation.replicas, orientation.coding)
+    }
 }
 
 impl fmt::Display for Redundancy {
@@ -30,6 +89,10 @@ impl fmt::Display for Redundancy {
         match self {
             Redundancy::Replicated => f.write_str("replicated"),
             Redundancy::Coded(coding) => write!(f, "ec:{}+{}", coding.k(), coding.m()),
+            Redundancy::Oriented(Orientation { replicas, coding }) => {
+                write!(f, "eor:{replicas}:{}+{}", coding.k(), coding.m())
+            }
+            Redundancy::Copies(node) => write!(f, "copies on {node}"),
         }
     }
 }
@@ -38,11 +101,14 @@ impl fmt::Display for Redundancy {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseRedundancyError {
     /// It has another form.
-    #[error("`{0}` is no redundancy; it is `replicated`, or like `ec:4+2`")]
+    #[error("`{0}` is no redundancy; it is `replicated`, or like `ec:4+2` or `eor:2:4+2`")]
     Form(String),
     /// There is no such code.
     #[error(transparent)]
     Coding(#[from] CodingError),
+    /// There is no such EC-oriented replication.
+    #[error(transparent)]
+    Orientation(#[from] OrientationError),
 }
 
 impl FromStr for Redundancy {
@@ -52,11 +118,21 @@ impl FromStr for Redundancy {
         if text == "replicated" {
             return Ok(Redundancy::Replicated);
         }
-        let numbers = text.strip_prefix("ec:").and_then(|numbers| numbers.split_once('+'));
+        let form = || ParseRedundancyError::Form(text.to_string());
         let number = |text: &str| text.parse::<u8>().ok();
-        let numbers = numbers.and_then(|(k, m)| Some((number(k)?, number(m)?)));
-        let (k, m) = numbers.ok_or_else(|| ParseRedundancyError::Form(text.to_string()))?;
-        Ok(Redundancy::Coded(Coding::new(k, m)?))
+        let coding = |text: &str| {
+            let numbers = text.split_once('+');
+            let numbers = numbers.and_then(|(k, m)| Some((number(k)?, number(m)?)));
+            let (k, m) = numbers.ok_or_else(form)?;
+            Ok::<Coding, ParseRedundancyError>(Coding::new(k, m)?)
+        };
+        if let Some(text) = text.strip_prefix("ec:") {
+            return Ok(Redundancy::Coded(coding(text)?));
+        }
+        let oriented = text.strip_prefix("eor:").and_then(|text| text.split_once(':'));
+        let (replicas, text) = oriented.ok_or_else(form)?;
+        let replicas = number(replicas).ok_or_else(form)?;
+        Ok(Redundancy::Oriented(Orientation::new(replicas, coding(text)?)?))
     }
 }
 
@@ -95,6 +171,9 @@ pub enum RedundancyError {
         /// The limit.
         min_bytes: usize,
     },
+    /// The store alone keeps copies.
+    #[error("copies are made by the store, and no pair can have them alone; use `eor:2:K+M`")]
+    CopiesAlone,
     /// The key stands in every chunk.
     #[error(
         "the key has {bytes} bytes, {coding} takes keys of at most {max_bytes} with a value of this length: \
@@ -117,22 +196,36 @@ impl Redundancy {
         match self {
             Redundancy::Replicated => Ok(()),
             Redundancy::Coded(coding) => check_coded(coding, key_bytes, value_bytes),
+            Redundancy::Oriented(of) => check_coded(of.coding, key_bytes, value_bytes),
+            Redundancy::Copies(_) => Err(RedundancyError::CopiesAlone),
         }
     }
 
-    /// On how many places a pair of it stands, in a cluster whose regions have so many replicas.
+    /// The erasure code that pairs of it have, or are laid out for.
+    pub fn coding(self) -> Option<Coding> {
+        match self {
+            Redundancy::Replicated | Redundancy::Copies(_) => None,
+            Redundancy::Coded(coding) => Some(coding),
+            Redundancy::Oriented(of) => Some(of.coding),
+        }
+    }
+
+    /// On how many places a pair of it stands, in a cluster whose regions have so many replicas; of an EC-oriented
+    /// one the stripe.
     pub fn places(self, replicas: usize) -> usize {
         match self {
             Redundancy::Replicated => replicas,
             Redundancy::Coded(coding) => coding.chunks(),
+            Redundancy::Oriented(of) => of.coding.chunks(),
+            Redundancy::Copies(_) => 1,
         }
     }
 
     /// The size class of what stands of a pair of these lengths on each place; `None` over 15 MiB.
     pub fn class(self, key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
-        match self {
-            Redundancy::Replicated => Object::class(key_bytes, value_bytes),
-            Redundancy::Coded(coding) => coding.class(key_bytes, value_bytes),
+        match self.coding() {
+            None => Object::class(key_bytes, value_bytes),
+            Some(coding) => coding.class(key_bytes, value_bytes),
         }
     }
 }
@@ -160,15 +253,19 @@ mod tests {
 
     #[test]
     fn redundancies_are_written_as_they_are_read() {
-        for text in ["replicated", "ec:4+2", "ec:2+1", "ec:12+4"] {
+        for text in ["replicated", "ec:4+2", "ec:2+1", "ec:12+4", "eor:2:4+2"] {
             assert_eq!(text.parse::<Redundancy>().unwrap().to_string(), text);
         }
-        for text in ["", "ec", "ec:4", "ec:4+", "ec:+2", "ec:4+2 ", "EC:4+2", "ec:4+-2", "ec:4+256"]
-        {
+        let others = ["eor:4+2", "eor:2:4", "eor::4+2", "eor:x:4+2", "copies on mn1"];
+        let codes =
+            ["", "ec", "ec:4", "ec:4+", "ec:+2", "ec:4+2 ", "EC:4+2", "ec:4+-2", "ec:4+256"];
+        for text in codes.into_iter().chain(others) {
             let error = text.parse::<Redundancy>().unwrap_err();
             assert_eq!(error, ParseRedundancyError::Form(text.into()));
         }
         let error = "ec:1+1".parse::<Redundancy>().unwrap_err();
         assert_eq!(error, ParseRedundancyError::Coding(CodingError { k: 1, m: 1 }));
+        let error = "eor:1:4+2".parse::<Redundancy>().unwrap_err();
+        assert_eq!(error, ParseRedundancyError::Orientation(OrientationError { replicas: 1 }));
     }
 }

@@ -6,7 +6,7 @@
 mod copy;
 
 use super::found::{Fetch, Fetched, Found, Parts, Read, Reads, Shown, Whole};
-use super::{ObjectAt, PerPlace, Region};
+use super::{ObjectAt, Region};
 use crate::layout::{HEADER_BYTES, Identity, Object, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
@@ -61,7 +61,8 @@ pub(super) fn read_starts(at: ObjectAt<'_>, batch: &mut Batch, bytes: u64) -> Re
         let ticket = batch.read(place.node, place.offset, bytes as u32);
         Read { place, chunk: 0, ticket }
     };
-    Reads { coding: None, places: at.places().map(read).collect() }
+    let places = at.places().map(read).collect();
+    Reads { coding: None, places, is_oriented: false, may_lack_parity: false }
 }
 
 /// See [`ObjectAt::lies_beside`].
@@ -108,7 +109,7 @@ pub(super) fn judge(
     identity: Identity,
     holds: impl Fn(&Shown<'_>) -> bool,
 ) -> Found {
-    let mut found = Found { whole: None, damaged: PerPlace::new(), silent: None };
+    let mut found = Found::nothing();
     for read in &reads.places {
         let span = match batch.data_span(read.ticket) {
             Ok(span) => span,
@@ -123,6 +124,7 @@ pub(super) fn judge(
                 let (key_bytes, at) = (object.key().len(), object.value_offset());
                 let value = span.part(at as u32, object.value().len() as u32);
                 let key = span.part(HEADER_BYTES as u32, key_bytes as u32);
+                found.part = Some((span, key));
                 found.whole = Some(Whole { key, value, of: Parts::Replica(span) });
             }
             Some(_) => {}

@@ -18,12 +18,20 @@
 //! bytes: those may be anything. Chunks count only together. Their identity says that they are of one
 //! write; key, length and the CRC-32C of the whole value stand in each of them, and what comes out
 //! must have that checksum.
+//!
+//! A *copy word* says where a copy of an EC-oriented pair is, in chunks that have it, for one of the turns in which
+//! there are copies. It has a check of its own, over the chunk's identity as well: neither damage nor what an earlier
+//! object has left is taken for an address:
+//!
+//! ```text
+//! | address, 64 B units 38 | generation 9 | present 1 | check 16 |
+//! ```
 
 use arrayvec::ArrayVec;
 
 use super::bytes::{crc32c, put_u32, u32_at};
 use super::object::enclose;
-use super::{HEADER_BYTES, Identity, Object, ObjectError, Opcode, Pair, SizeClass};
+use super::{HEADER_BYTES, Identity, Object, ObjectError, Opcode, Pair, SizeClass, Slot};
 use crate::code::{Code, Coding, MAX_CHUNKS};
 
 /// Bytes of a chunk's value before its payload.
@@ -33,6 +41,10 @@ const NUMBER: usize = 8;
 const CODING: usize = 9;
 /// Bytes at the end of a chunk, behind its payload: copies, and the last word.
 const TAIL_BYTES: u64 = 40;
+/// Bytes of copy words for one turn.
+const COPY_BYTES: u64 = 16;
+/// Copy words have this bit if there is a copy.
+const PRESENT: u64 = 1 << 16;
 /// Payloads have a multiple of so many bytes.
 const PAYLOAD_ALIGN: usize = 16;
 
@@ -54,15 +66,39 @@ fn chunk_bytes(key_bytes: u64, value_bytes: u64) -> u64 {
     HEADER_BYTES + key_bytes + value_bytes + TAIL_BYTES
 }
 
+/// Where the copy word of a turn stands in a chunk of this length.
+pub(crate) fn copy_word_at(turn: u16, chunk_bytes: u64) -> u64 {
+    chunk_bytes - TAIL_BYTES + u64::from(turn / 2 % (Slot::TURNS / 2)) * COPY_BYTES
+}
+
+/// The copy word in an object, for a copy of it.
+pub(crate) fn copy_word(object: Identity, copy: Identity) -> u64 {
+    let word = copy.word() << 17 | PRESENT;
+    word | u64::from(copy_check(object, word))
+}
+
+/// The copy that a copy word in this object names; `None` if it names none.
+pub fn copy_of(object: Identity, word: u64) -> Option<Identity> {
+    let is_good = word & PRESENT != 0 && copy_check(object, word) == word as u16;
+    is_good.then(|| Identity::from_word(word >> 17))
+}
+
+fn copy_check(object: Identity, word: u64) -> u16 {
+    let mut checked = [0; 16];
+    checked[..8].copy_from_slice(&(word >> 16).to_le_bytes());
+    checked[8..].copy_from_slice(&object.word().to_le_bytes());
+    crc32c(&checked) as u16
+}
+
 impl Pair<'_> {
-    /// Fills all chunks, each as long as the class of [`Coding::class`].
+    /// Fills all chunks, or the data chunks alone, each as long as the class of [`Coding::class`].
     ///
     /// # Panics
-    /// If the pair does not fit, or there are not as many as the code has.
+    /// If the pair does not fit, or there are neither as many as the code has, nor as many as its data chunks.
     pub fn encode_chunks(&self, code: &impl Code, chunks: &mut [&mut [u8]]) {
         let Pair { key, value, identity, opcode } = *self;
         let coding = code.coding();
-        assert_eq!(chunks.len(), coding.chunks());
+        assert!([coding.k(), coding.chunks()].contains(&chunks.len()), "all of the chunks");
         let payload_bytes = coding.payload_bytes(value.len());
         let part_at = HEADER_BYTES as usize + key.len();
         let at = part_at + PART_BYTES;
@@ -78,7 +114,7 @@ impl Pair<'_> {
             zeros.fill(0);
             rest = behind;
         }
-        {
+        if !parity.is_empty() {
             let data = data.iter().map(|chunk| &chunk[payload.clone()]);
             let data: ArrayVec<&[u8], MAX_CHUNKS> = data.collect();
             let parity = parity.iter_mut().map(|chunk| &mut chunk[payload.clone()]);
@@ -191,9 +227,20 @@ impl<'a> Chunk<'a> {
         self.number
     }
 
+    /// How long the value of a pair is, by a chunk of it that was decoded before.
+    pub(crate) fn value_bytes_in(bytes: &[u8]) -> Option<usize> {
+        let (part, _) = Part::decode(Object::decode(bytes).ok()?.value())?;
+        Some(part.value_bytes as usize)
+    }
+
     /// How long the pair's value is.
     pub fn value_bytes(&self) -> usize {
         self.part.value_bytes as usize
+    }
+
+    /// Whether this is the pair's value.
+    pub fn has_value(&self, value: &[u8]) -> bool {
+        value.len() == self.value_bytes() && crc32c(value) == self.part.value_crc
     }
 
     fn payload(&self) -> &'a [u8] {

@@ -55,6 +55,8 @@ pub enum Opcode {
     Upsert = 4,
     /// Writes the value of a key anew, with another redundancy.
     Move = 5,
+    /// Writes a copy of an EC-oriented pair. No word leads to it.
+    Copy = 6,
 }
 
 impl Opcode {
@@ -65,9 +67,8 @@ impl Opcode {
     }
 
     fn from_byte(byte: u8) -> Option<Opcode> {
-        [Opcode::Insert, Opcode::Update, Opcode::Delete, Opcode::Upsert, Opcode::Move]
-            .into_iter()
-            .find(|o| *o as u8 == byte)
+        use Opcode::*;
+        [Insert, Update, Delete, Upsert, Move, Copy].into_iter().find(|o| *o as u8 == byte)
     }
 }
 

@@ -68,6 +68,16 @@ impl Identity {
         self.0
     }
 
+    /// The address of the object.
+    pub fn address(self) -> Address {
+        Address::new((self.0 >> GENERATION_BITS & ((1 << ADDRESS_UNIT_BITS) - 1)) * UNIT_BYTES)
+    }
+
+    /// Of an EC-oriented object, the one that its header shows: of its first turn.
+    pub fn first_turn(self) -> Identity {
+        Identity(self.0 & !u64::from(Slot::TURNS - 1))
+    }
+
     /// The generation, if it is the identity of an object at this address.
     pub fn generation_at(self, address: Address) -> Option<u16> {
         let generation = (self.0 & u64::from(Slot::GENERATIONS - 1)) as u16;
@@ -82,6 +92,9 @@ pub struct Slot(pub u64);
 impl Slot {
     /// The number of generations an address goes through before one recurs.
     pub const GENERATIONS: u16 = 1 << GENERATION_BITS;
+    /// So many generations the life of an EC-oriented object has: its *turns*, which a word takes one after the other
+    /// and never again. In even ones it has copies, in odd ones all of its parity.
+    pub const TURNS: u16 = 4;
 
     /// A slot that refers to an object.
     pub fn new(fingerprint: u8, class: SizeClass, address: Address, generation: u16) -> Slot {
@@ -148,6 +161,21 @@ impl Slot {
     /// The generation that the object's header must show.
     pub fn generation(self) -> u16 {
         (self.0 >> GENERATION_SHIFT) as u16 & (Slot::GENERATIONS - 1)
+    }
+
+    /// Which turn of an EC-oriented object it is.
+    pub fn turn(self) -> u16 {
+        self.generation() % Slot::TURNS
+    }
+
+    /// The same, at another turn.
+    ///
+    /// # Panics
+    /// If there is no such turn.
+    pub fn at_turn(self, turn: u16) -> Slot {
+        assert!(turn < Slot::TURNS, "an object has four turns");
+        let turns = u64::from(Slot::TURNS - 1) << GENERATION_SHIFT;
+        Slot(self.0 & !turns | u64::from(turn) << GENERATION_SHIFT)
     }
 
     /// Whether the pair changed its redundancy when this was put here.
@@ -247,6 +275,20 @@ mod tests {
         assert_eq!((moved.class(), moved.address()), (slot.class(), slot.address()));
         assert_eq!((moved.identity(), moved.withdrawn()), (slot.identity(), slot.withdrawn()));
         assert!(Slot(slot.withdrawn().0 | 1 << MOVED_SHIFT).is_free());
+    }
+
+    #[test]
+    fn turns_are_words_of_one_object() {
+        let class = SizeClass::from_code(17).unwrap();
+        let born = Slot::new(0xab, class, Address::new(1 << 20), 508);
+        let words = [0, 1, 2, 3].map(|turn| born.at_turn(turn));
+        assert_eq!(words.map(Slot::turn), [0, 1, 2, 3]);
+        assert_eq!((words[0], words[3].generation()), (born, 511));
+        for word in words {
+            assert_eq!((word.address(), word.class()), (born.address(), born.class()));
+            assert_eq!(word.leads_to().first_turn(), born.leads_to());
+            assert_eq!(word.at_turn(0), born);
+        }
     }
 
     #[test]

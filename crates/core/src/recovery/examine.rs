@@ -73,6 +73,7 @@ pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting) -> Step {
         Opcode::Delete => *word == withdrawn,
         Opcode::Update | Opcode::Move => *word == own,
         Opcode::Insert | Opcode::Upsert => [own, tentative, withdrawn].contains(word),
+        Opcode::Copy => false,
     };
     let mut all = seen.backups.iter().chain([&seen.primary]).filter(is_own);
     if !all.all(possible) {

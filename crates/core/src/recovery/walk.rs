@@ -18,6 +18,8 @@
 //! * Where two replicas hold complete objects of two generations, both are looked for. Only the later
 //!   one can stand in a slot: it was allocated when the earlier one stood nowhere any more.
 //!
+//! An EC-oriented object is looked for at all its turns; a copy is not looked for, since no word leads there.
+//!
 //! A block whose header names an earlier owner was handed on to the dead client, which did not use
 //! it: its objects are not looked at, but counted as taken.
 
@@ -27,7 +29,7 @@ use core::cmp::Reverse;
 use super::{BlockContent, BlockReport, Candidate, Recovery, RecoveryError};
 use crate::data::{MAX_PLACES, PerPlace};
 use crate::layout::{
-    Address, BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, SizeClass, Slot,
+    Address, BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Object, Opcode, SizeClass, Slot,
 };
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
@@ -181,6 +183,10 @@ impl<F: Fabric> Recovery<'_, F> {
                 continue;
             };
             was_begun = true;
+            // No word leads to a copy.
+            if object.opcode() == Some(Opcode::Copy) {
+                continue;
+            }
             match candidate(self.view, &object, address, class) {
                 Some(new) if found.iter().any(|known| known.own == new.own) => {}
                 Some(new) => found.push(Candidate { is_everywhere, ..new }),
@@ -188,10 +194,24 @@ impl<F: Fabric> Recovery<'_, F> {
             }
         }
         if is_own {
-            found.into_iter().for_each(|found| self.take(found));
+            found.into_iter().for_each(|found| self.take_turns(found));
             self.report.strange += strange;
         }
         was_begun
+    }
+
+    /// The words of all turns are looked for: any of them may be the one that stands, and the next one under way.
+    fn take_turns(&mut self, found: Candidate) {
+        let is_oriented =
+            self.view.object_of(found.own).is_some_and(|at| at.is_turned(found.own.at_turn(1)));
+        self.take(found);
+        if !is_oriented || removed(Mutant::RecoveryKnowsOneTurn) {
+            return;
+        }
+        for turn in 1..Slot::TURNS {
+            let own = Opcode::Move.puts(found.own.at_turn(turn));
+            self.take(Candidate { own, opcode: Opcode::Move, ..found });
+        }
     }
 
     fn take(&mut self, found: Candidate) {

@@ -32,7 +32,8 @@ pub mod split;
 pub use outcome::{RepairError, Transformed};
 
 use crate::change::{Split, Stage, SubtableChange};
-use crate::data::{Copied, clear_bitmaps, copy_bytes};
+use crate::data::{Copied, PlaceOfCopy, clear_bitmaps, copy_bytes};
+use crate::mutant::{Mutant, removed};
 use crate::verbs::Fabric;
 use crate::view::View;
 use settle::settle_subtable;
@@ -57,14 +58,19 @@ pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed
             copy_bytes(fabric, from, *joining, bytes, &mut copied).await?;
         }
     }
+    let place_of_copy = |address, bytes| view.object(address, bytes)?.places().next();
+    let sizes: (&_, &PlaceOfCopy<'_>) = (&view.geometry, &place_of_copy);
     for change in &change.regions {
         let region = &view.regions[change.region as usize];
         if change.renewed {
             clear_bitmaps(fabric, &view.geometry, region, &mut result.cost).await?;
         }
+        if change.seals && !removed(Mutant::SetsNotSealed) {
+            region.write_parity(fabric, sizes, &mut copied).await?;
+        }
         if let Some(joining) = change.joining {
             let exchange = (joining, change.leaving);
-            region.copy_to(fabric, &view.geometry, exchange, &mut copied).await?;
+            region.copy_to(fabric, sizes, exchange, &mut copied).await?;
         }
     }
     result.add(&copied);

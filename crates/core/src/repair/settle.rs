@@ -178,7 +178,7 @@ impl<F: Fabric> Repair<'_, F> {
         Ok(())
     }
 
-    /// The key of the object of a word, if it is whole somewhere and this holds of it.
+    /// The key of the object of a word, if some part of it is good and this holds of it.
     async fn key_of(
         &mut self,
         object: ObjectAt<'_>,
@@ -188,8 +188,9 @@ impl<F: Fabric> Repair<'_, F> {
         self.batch.clear();
         let reads = object.read_all(&mut self.batch);
         self.phase().await;
-        let found = reads.judge(&mut self.batch, word.leads_to(), holds).answered()?;
-        Ok(found.whole.map(|whole| self.batch.bytes(whole.key).to_vec()))
+        let found = reads.judge(&mut self.batch, word, holds).answered()?;
+        // A part of it proves its key.
+        Ok(found.part.map(|(_, key)| self.batch.bytes(key).to_vec()))
     }
 
     /// Whether a free word has been put there instead of an entry of this key: by a split, or by a DELETE, whose

@@ -8,8 +8,9 @@ use alloc::vec::Vec;
 
 use super::generations::{Generations, Headers};
 use crate::data::Redundancy;
-use crate::layout::{Address, BlockShape, Identity, SizeClass, UNIT_BYTES};
+use crate::layout::{Address, BlockHeader, BlockShape, Identity, SizeClass, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
+use crate::verbs::ClientId;
 
 /// What a slab is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +27,11 @@ impl SlabKind {
     pub fn of(redundancy: Redundancy, key_bytes: usize, value_bytes: usize) -> Option<SlabKind> {
         let class = redundancy.class(key_bytes, value_bytes)?;
         Some(SlabKind { redundancy, class })
+    }
+
+    /// So many words lead to one of its objects, one after the other.
+    pub(crate) fn turns(self) -> u16 {
+        if matches!(self.redundancy, Redundancy::Oriented(_)) { Slot::TURNS } else { 1 }
     }
 
     /// The slab of the log objects of DELETEs.
@@ -117,6 +123,8 @@ pub(crate) struct Block {
     pub(super) generations: Generations,
     /// Objects that were handed out for operations that have not ended.
     pub(super) in_flight: u32,
+    /// Objects that are being moved in place; they count there as well.
+    moving: Vec<u32>,
     /// Whether the header says on all replicas that the block is sealed; `None` if that is not
     /// certain.
     pub(super) written: Option<bool>,
@@ -165,8 +173,9 @@ impl Block {
             returned: Vec::new(),
             waiting: None,
             fresh: grant.first,
-            generations: Generations::unread(grant.first),
+            generations: Generations::unread(grant.first, grant.kind().turns()),
             in_flight: 0,
+            moving: Vec::new(),
             written: None,
             in_use_from: u32::MAX,
             was_fresh: grant.first,
@@ -291,6 +300,45 @@ impl Block {
             }
         }
         (objects, marked)
+    }
+
+    /// The header that says that the block is in use.
+    pub(super) fn header_in_use(&self, owner: ClientId) -> BlockHeader {
+        let (class, base) = (self.kind.class, self.generations.base());
+        let (first, fresh) = (self.in_use_from, self.was_fresh);
+        BlockHeader { class, owner, first, fresh, sealed: false, base }
+    }
+
+    /// One of its objects is to be moved in place, which makes it one in which an operation is under way. Returns the
+    /// header that has to say so first, if none does; `None` if that cannot be now.
+    pub(super) fn open_for(
+        &mut self,
+        object: Address,
+        owner: ClientId,
+    ) -> Option<Option<(Address, BlockHeader)>> {
+        let index = self.shape.object_at(object.bytes() - self.address.bytes())?;
+        let is_ours = !self.held && !self.offered && self.scrubbed.is_none();
+        if !is_ours || !self.generations.is_known() || self.moving.contains(&index) {
+            return None;
+        }
+        let is_walked = self.written == Some(false) && self.in_use_from <= index;
+        if !is_walked && !removed(Mutant::RestingBlockNotWalked) {
+            // Of two headers under way the earlier one could come last.
+            if !self.is_quiet() {
+                return None;
+            }
+            (self.in_use_from, self.was_fresh, self.written) = (0, self.fresh, None);
+        }
+        self.in_flight += 1;
+        self.moving.push(index);
+        Some(self.written.is_none().then(|| (self.address, self.header_in_use(owner))))
+    }
+
+    /// The Move in place of an object has come to its end.
+    pub(super) fn end_move(&mut self, object: Address) {
+        let index = self.shape.object_at(object.bytes() - self.address.bytes());
+        self.moving.retain(|moving| Some(*moving) != index);
+        self.in_flight -= 1;
     }
 
     /// Whether no write is under way whose object lies here, and none may begin.

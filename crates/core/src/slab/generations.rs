@@ -54,6 +54,8 @@ enum State {
 pub(crate) struct Generations {
     state: State,
     base: u16,
+    /// So many generations a life takes: the turns of an EC-oriented object.
+    turns: u16,
     /// Of every object that was ever allocated, its lives since the base, or [`UNKNOWN`].
     lives: Vec<u16>,
     /// Whether the header says, or is about to say, that lives cannot be told from it.
@@ -93,10 +95,10 @@ impl Headers {
 
 impl Generations {
     /// Of a block that was granted, of which so many objects were allocated before.
-    pub fn unread(allocated: u32) -> Generations {
+    pub fn unread(allocated: u32, turns: u16) -> Generations {
         let lives = vec![UNKNOWN; allocated as usize];
         let state = State::Unread { not_before: 0 };
-        Generations { state, base: 0, lives, wrapped: false, is_told: false, is_wide: false }
+        Generations { state, base: 0, turns, lives, wrapped: false, is_told: false, is_wide: false }
     }
 
     /// Whether objects may be allocated.
@@ -141,7 +143,8 @@ impl Generations {
             Headers::Base(base) => {
                 // Emptied without a base: it has waited since.
                 let has_waited = base.not_before > 0;
-                self.base = base.generation;
+                // Of what was written here it is a multiple already.
+                self.base = base.generation.next_multiple_of(self.turns) % Slot::GENERATIONS;
                 self.wrapped = base.is_wrapped && !has_waited;
                 self.is_wide = self.wrapped;
                 State::Known
@@ -176,8 +179,8 @@ impl Generations {
         if removed(Mutant::GenerationStays) || removed(Mutant::ReusedAtOnce) {
             return (generation, false);
         }
-        *lives += 1;
-        if *lives == MOST {
+        *lives += self.turns;
+        if *lives > MOST - self.turns {
             *lives -= 64 * Slot::GENERATIONS;
             self.is_wide = true;
         }
@@ -194,13 +197,14 @@ impl Generations {
     pub fn learn(&mut self, object: u32, standing: impl Iterator<Item = Option<u16>>) {
         debug_assert!(!self.is_open(), "the header comes first");
         let Some(lives) = self.lives.get_mut(object as usize) else { return };
+        let is_born = |generation: &u16| generation.is_multiple_of(self.turns);
         let ahead = |generation: u16| {
-            let next = generation + 1 + Slot::GENERATIONS - self.base;
+            let next = generation + self.turns + Slot::GENERATIONS - self.base;
             let ahead = next % Slot::GENERATIONS;
             // Behind the base: of an earlier tenure, whose zeros did not get so far.
             if ahead > TOLD && !self.wrapped { 0 } else { ahead }
         };
-        let mut ahead = standing.flatten().map(ahead);
+        let mut ahead = standing.flatten().filter(is_born).map(ahead);
         let Some(first) = ahead.next() else {
             *lives = 0;
             return;
@@ -253,13 +257,13 @@ mod tests {
     use super::*;
 
     fn known(base: Base, allocated: u32) -> Generations {
-        let mut generations = Generations::unread(allocated);
+        let mut generations = Generations::unread(allocated, 1);
         generations.read(&Headers::Base(base), 0);
         generations
     }
 
     fn fresh() -> Generations {
-        let mut generations = Generations::unread(0);
+        let mut generations = Generations::unread(0, 1);
         generations.read(&Headers::None, 0);
         generations
     }
@@ -279,6 +283,17 @@ mod tests {
             assert_eq!(generations.next(0), (life % Slot::GENERATIONS, is_told), "life {life}");
         }
         assert!(generations.base().is_wrapped);
+    }
+
+    #[test]
+    fn a_life_of_an_ec_oriented_object_takes_four() {
+        let mut generations = Generations::unread(1, 4);
+        let base = Base { generation: 8, is_wrapped: false, not_before: 0 };
+        generations.read(&Headers::Base(base), 0);
+        generations.learn(0, [Some(12), Some(9)].into_iter());
+        assert_eq!([0; 3].map(|object| generations.next(object).0), [16, 20, 24]);
+        generations.end_tenure(7);
+        assert_eq!(generations.base().generation, 28);
     }
 
     #[test]

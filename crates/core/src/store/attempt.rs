@@ -17,6 +17,7 @@
 //! CAS never shares its object with the next one, unless all of them were answered and none succeeded: so every
 //! word that is put into a slot is new.
 
+use alloc::vec::Vec;
 use core::mem;
 
 use arrayvec::ArrayVec;
@@ -25,10 +26,10 @@ use super::{Hint, Op, Proof};
 use crate::data::ObjectAt;
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::{Opcode, Pair, Slot};
+use crate::layout::{Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
-use crate::slab::{Allocation, SlabKind, Slabs};
+use crate::slab::{Allocation, SlabKind};
 use crate::verbs::{Fabric, Ticket};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
@@ -52,6 +53,14 @@ pub(super) struct Round {
     pub old: Slot,
     /// What this writer puts on the backups.
     pub own: Slot,
+}
+
+impl Round {
+    /// Whether both words lead to one object: a Move in place. Whoever wins, its bytes stay in use, or whoever replaces
+    /// the word frees them.
+    pub fn is_in_place(&self) -> bool {
+        self.own.address() == self.old.address()
+    }
 }
 
 /// The CASes of the backups, and the look behind the first.
@@ -104,7 +113,7 @@ impl Step {
     }
 
     /// Whether a CAS may have put the identity of its object into a slot.
-    fn is_mentioned(&self) -> bool {
+    pub fn is_mentioned(&self) -> bool {
         !matches!(self, Step::Begun | Step::Led(_))
     }
 
@@ -123,6 +132,15 @@ impl Step {
     }
 }
 
+/// What a Move in place knows of the object.
+#[derive(Clone, Copy)]
+pub(super) struct InPlace {
+    /// What its chunks say.
+    pub opcode: Opcode,
+    /// The copy that the old word keeps.
+    pub old_copy: Option<Identity>,
+}
+
 /// An attempt to write.
 pub(super) struct Attempt<'i> {
     pub intent: &'i Intent<'i>,
@@ -131,13 +149,19 @@ pub(super) struct Attempt<'i> {
     /// Whether the slot of the hint held the hint's word.
     pub hint_held: bool,
     pub object: Allocation,
+    /// Of an EC-oriented object, where its copies go. They belong to its word.
+    pub copies: Vec<Allocation>,
+    /// If it is a Move in place: its object is that of the old word.
+    pub in_place: Option<InPlace>,
     step: Step,
 }
 
 impl<'i> Attempt<'i> {
     /// Nothing of it is posted.
     pub fn new(intent: &'i Intent<'i>, hint: Option<Hint>, object: Allocation) -> Attempt<'i> {
-        Attempt { intent, hint, hint_held: false, object, step: Step::Begun }
+        let copies = Vec::new();
+        let (in_place, step) = (None, Step::Begun);
+        Attempt { intent, hint, hint_held: false, object, copies, in_place, step }
     }
 
     pub fn step(&self) -> &Step {
@@ -205,50 +229,66 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     pub(super) fn post_object(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         let Attempt { intent, object, .. } = attempt;
         let view = self.view.clone();
+        self.post_header(object)?;
+        let (opcode, identity) = (intent.opcode, object.identity());
+        let pair = Pair { key: &intent.key, value: intent.value, identity, opcode };
+        let at = object_at(&view, object)?;
+        match attempt.copies.first() {
+            None => at.write(&mut self.batch, &pair),
+            Some(copy) => {
+                at.write_oriented(&mut self.batch, &pair, copy.identity());
+                self.post_copies(attempt)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts the WRITEs of the header that an object's block needs.
+    #[inline]
+    pub(super) fn post_header(&mut self, object: &Allocation) -> Result<(), Error> {
         if let Some((block, header)) = &object.header {
             let bytes = header.encode();
             let span = self.batch.stage(bytes.len() as u32);
             self.batch.bytes_mut(span).copy_from_slice(&bytes);
+            let view = &self.view;
             let block = view
                 .block(*block)
                 .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
             block.write_header(&mut self.batch, span);
         }
-        let (opcode, identity) = (intent.opcode, object.identity());
-        let pair = Pair { key: &intent.key, value: intent.value, identity, opcode };
-        object_at(&view, object)?.write(&mut self.batch, &pair);
         Ok(())
     }
 
     /// The phase that writes the object is executed: all replicas must have it before anybody can learn of it.
-    pub(super) fn is_written(&mut self, object: &Allocation) -> Result<(), Error> {
+    pub(super) fn is_written(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         self.batch.check().map_err(|f| self.failed(f))?;
-        if object.header.is_some() {
-            self.store.slabs.borrow_mut().header_written(object);
+        for object in core::iter::once(&attempt.object).chain(&attempt.copies) {
+            if object.header.is_some() {
+                self.store.slabs.borrow_mut().header_written(object);
+            }
         }
         Ok(())
     }
 
     /// An attempt has ended: its object is not under way any more, unless nobody can know.
-    pub(super) fn done_with(&self, attempt: &Attempt<'_>, ended: &Result<Ended, Error>) {
+    pub(super) fn done_with(&mut self, attempt: &Attempt<'_>, ended: &Result<Ended, Error>) {
         let is_known = match ended {
             Ok(_) => true,
             // What was posted to a silent node may still execute.
             Err(Error::Unreachable { .. }) => false,
             Err(error) => error.outcome() == Outcome::NotApplied,
         };
-        let mut slabs = self.store.slabs.borrow_mut();
-        match is_known && !removed(Mutant::IdentityUsedAgain) {
-            true if attempt.step.is_mentioned() => slabs.end(&attempt.object),
-            true => self.give_back(&mut slabs, &attempt.object),
-            false => {}
+        if !is_known || removed(Mutant::IdentityUsedAgain) {
+            return;
         }
-    }
-
-    /// No CAS has mentioned an object.
-    pub(super) fn give_back(&self, slabs: &mut Slabs, object: &Allocation) {
-        let host = &self.store.host;
-        slabs.give_back(object, |mark| host.has_passed(mark), || host.mark());
+        match (&attempt.in_place, attempt.step.is_mentioned()) {
+            (None, true) => self.store.slabs.borrow_mut().end(&attempt.object),
+            (None, false) => self.store.give_back(&attempt.object),
+            (Some(_), _) => self.store.slabs.borrow_mut().end_move(&attempt.object),
+        }
+        if !attempt.copies.is_empty() || attempt.in_place.is_some() {
+            self.end_copies(attempt, ended);
+        }
     }
 
     /// The slot's place on each backup, in order.

@@ -11,6 +11,8 @@
 //!    it in the end has shown it all the time, and an object that no slot keeps is garbage. A word that
 //!    stands on backups alone was left by a writer that lost its round. It mostly vanishes, but
 //!    if a memory node is lost, it may be the one that is settled on.
+//!    A word at an even turn keeps a copy beside its object: the copy word tells which, and stays as it is as long as
+//!    the word does. Where the word has given way meanwhile, whoever replaced it frees both.
 //! 3. Wait until all operations have ended that had begun before the end of 2, and until everything
 //!    that they freed is set free, or never will be (`Epochs::is_settled`): a bit that came later
 //!    would be taken for one of the object's next life.
@@ -127,11 +129,25 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let few = removed(Mutant::ComparesPrimariesOnly);
             let most = if few { 1 } else { MAX_REPLICAS };
             let replicas = subtables.iter().flat_map(|s| s.replicas().iter().take(most)).copied();
-            if !self.note_all(replicas, bytes, targets).await {
+            let mut keeping = Vec::new();
+            if !self.note_all(replicas, bytes, targets, &mut keeping).await
+                || !self.note_copies(keeping, targets).await
+            {
                 return false;
             }
         }
         true
+    }
+
+    /// Notes the copies that words keep. False if one of them is not to be found: nobody knows then what is garbage.
+    async fn note_copies(&mut self, mut keeping: Vec<Slot>, targets: &mut [Target]) -> bool {
+        keeping.sort_unstable_by_key(|word| word.0);
+        keeping.dedup();
+        let copies = self.copies_of(&keeping).await;
+        for (_, copy) in &copies {
+            self.note_object(copy.address(), targets);
+        }
+        copies.len() == keeping.len() && !self.newer_view_has_come()
     }
 
     /// One phase: reads these replicas of subtables. False if it is to be done
@@ -141,7 +157,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         replicas: impl Iterator<Item = Place>,
         bytes: u64,
         targets: &mut [Target],
+        keeping: &mut Vec<Slot>,
     ) -> bool {
+        let of_copies = |target: &Target| {
+            let region = self.view.region_of(target.block);
+            region.is_some_and(|(region, _)| region.copies_on().is_some())
+        };
+        let follows = targets.iter().any(of_copies) && !removed(Mutant::CompareIgnoresCopies);
         self.batch.clear();
         let mut reads = Vec::new();
         for place in replicas {
@@ -159,14 +181,20 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let Ok(bytes) = self.batch.data(read) else { return false };
             let few = removed(Mutant::ComparesFewSlots);
             for word in bytes.as_chunks().0.iter().take(if few { 8 } else { usize::MAX }) {
-                self.note(Slot(u64::from_le_bytes(*word)), targets);
+                let word = Slot(u64::from_le_bytes(*word));
+                if let Some(object) = word.object() {
+                    self.note_object(object, targets);
+                }
+                if follows && self.view.object_of(word).is_some_and(|object| object.has_copy(word))
+                {
+                    keeping.push(word);
+                }
             }
         }
         true
     }
 
-    fn note(&self, word: Slot, targets: &mut [Target]) {
-        let Some(object) = word.object() else { return };
+    fn note_object(&self, object: Address, targets: &mut [Target]) {
         let Some((block, offset)) = self.view.geometry.block_of(object) else { return };
         let Ok(at) = targets.binary_search_by_key(&block, |target| target.block) else { return };
         if let Some(object) = targets[at].shape.object_at(offset) {

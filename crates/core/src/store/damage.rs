@@ -23,9 +23,10 @@
 //! operation has ended, when the object may be another one.
 
 use super::{BROKEN_WORD, Hint, Op};
-use crate::data::Found;
+use crate::data::{Found, is_copy};
 use crate::error::Error;
 use crate::host::Host;
+use crate::layout::{Chunk, Object, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::stats::Damage;
@@ -61,13 +62,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if self.slot_word(slot_read).map_err(|f| self.failed(f))? != word {
             return Ok(SecondLook::Stale);
         }
-        let shows = reads.judge(&mut self.batch, word.leads_to(), |_| true);
+        let shows = reads.judge(&mut self.batch, word, |_| true);
         let is_committed = shown_on == self.primary(slot).node
             && !self.view.is_without_primary(slot.subtable)
             && !word.is_tentative()
             || removed(Mutant::RepairsUncommitted);
         let found = shows.damaged() as u64;
         let Some(whole) = &shows.whole else {
+            if object.has_copy(word)
+                && let Some(part) = shows.part
+            {
+                return self.look_at_copy(word, part, key).await;
+            }
             if is_committed {
                 self.note_damage(Damage { found, repaired: 0 });
             }
@@ -83,6 +89,37 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.note_damage(Damage { found, repaired: if may_write { found } else { 0 } });
         }
         Ok(if is_key { SecondLook::Value(value) } else { SecondLook::OtherKey })
+    }
+
+    /// Two phases: an EC-oriented object has lost a chunk, and has no parity instead. Its copy has the value.
+    async fn look_at_copy(
+        &mut self,
+        word: Slot,
+        (chunk, shown_key): (Span, Span),
+        key: Key<'_>,
+    ) -> Result<SecondLook, Error> {
+        const LOST: Error = Error::Corrupt { what: "of an EC-oriented object too little is left" };
+        if self.batch.bytes(shown_key) != &*key {
+            return Ok(SecondLook::OtherKey);
+        }
+        let view = self.view.clone();
+        let value_bytes = Chunk::value_bytes_in(self.batch.bytes(chunk)).ok_or(LOST)?;
+        let object = view.object_of(word).ok_or(LOST)?;
+        self.batch.clear();
+        let named = object.read_copy_word(&mut self.batch, word);
+        self.phase().await;
+        let copy = named.named(&self.batch).map_err(|f| self.failed(f))?.ok_or(LOST)?;
+        let class = Object::class(key.len(), value_bytes).ok_or(LOST)?;
+        let at = view.object(copy.address(), class.bytes()).ok_or(LOST)?;
+        let place = at.places().next().ok_or(LOST)?;
+        self.batch.next_phase();
+        let read = self.batch.read(place.node, place.offset, class.bytes() as u32);
+        self.phase().await;
+        let span = self.batch.data_span(read).map_err(|f| self.failed(f))?;
+        let object = Object::decode_of(self.batch.bytes(span), copy).ok();
+        let object = object.filter(|object| is_copy(object, &key)).ok_or(LOST)?;
+        let (at, bytes) = (object.value_offset() as u32, object.value().len() as u32);
+        Ok(SecondLook::Value(span.part(at, bytes)))
     }
 
     /// One phase: writes a good replica over those that are damaged.

@@ -179,7 +179,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let tickets = self.read_buckets(buckets);
         self.phase().await;
         if self.batch.found(cas).map_err(|f| self.failed(f))? != old.0 {
-            self.free(own);
+            self.free(own.withdrawn());
             return Ok(Ended::Again);
         }
         let look = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;

@@ -23,7 +23,9 @@ mod attempt;
 mod beside;
 mod compare;
 mod contend;
+mod copies;
 mod damage;
+mod in_place;
 mod insert;
 mod many;
 mod moving;
@@ -66,7 +68,7 @@ use vouch::Asks;
 use crate::data::Fetch;
 use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Host};
-use crate::layout::{HEADER_BYTES, Object, SizeClass, Slot, UNIT_BYTES};
+use crate::layout::{HEADER_BYTES, Identity, Object, SizeClass, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, MAX_CANDIDATES, Words};
 use crate::slab::Slabs;
@@ -440,13 +442,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(match proof {
             Proof::Prefix(ticket) => {
                 let prefix = self.batch.data(ticket).map_err(|f| self.failed(f))?;
-                starts_with_key(prefix, word, key)
+                let shows = |identity| starts_with_key(prefix, identity, key);
+                shows(word.leads_to()) || self.first_turn(word).is_some_and(shows)
             }
             Proof::Whole(ticket) => {
                 let bytes = self.batch.data(ticket).map_err(|f| self.failed(f))?;
-                matches!(whole_key(bytes, word, key), KeyCheck::Same)
+                let shows = |identity| matches!(whole_key(bytes, identity, key), KeyCheck::Same);
+                shows(word.leads_to()) || self.first_turn(word).is_some_and(shows)
             }
         })
+    }
+
+    /// What the header of a word's object shows, if that is another identity than the word's.
+    #[cold]
+    fn first_turn(&self, word: Slot) -> Option<Identity> {
+        let object = self.view.object_of(word)?;
+        object.is_turned(word).then(|| object.identity_of(word))
     }
 
     /// What an object that was read to compare its key shows: the whole of it, or its start.
@@ -457,15 +468,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         key: Key<'_>,
     ) -> Result<KeyCheck, FailedVerb> {
         let bytes = self.batch.data(ticket)?;
+        let identity = self.first_turn(word).unwrap_or_else(|| word.leads_to());
         let is_whole = word.class().is_some_and(|class| class.bytes() == bytes.len() as u64);
         if !is_whole || removed(Mutant::OtherKeyByItsStart) {
             let other = match removed(Mutant::OtherKeyByItsStart) {
                 true => KeyCheck::Other,
                 false => KeyCheck::Unproved,
             };
-            return Ok(if starts_with_key(bytes, word, key) { KeyCheck::Same } else { other });
+            return Ok(if starts_with_key(bytes, identity, key) { KeyCheck::Same } else { other });
         }
-        Ok(whole_key(bytes, word, key))
+        Ok(whole_key(bytes, identity, key))
     }
 
     /// One phase, or none if there are no candidates: which of these slots, as they are shown on a
@@ -527,8 +539,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 }
 
 /// Whether all that one place has of an object shows the key.
-fn whole_key(bytes: &[u8], word: Slot, key: Key<'_>) -> KeyCheck {
-    match Object::decode_of(bytes, word.leads_to()) {
+fn whole_key(bytes: &[u8], identity: Identity, key: Key<'_>) -> KeyCheck {
+    match Object::decode_of(bytes, identity) {
         Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => KeyCheck::Same,
         Ok(_) => KeyCheck::Other,
         Err(_) if removed(Mutant::DamagedIsAnotherKeys) => KeyCheck::Other,
@@ -538,8 +550,8 @@ fn whole_key(bytes: &[u8], word: Slot, key: Key<'_>) -> KeyCheck {
 
 /// Whether the start of an object shows the key, in the generation of the word that led to it. If it does
 /// not, it may be damaged.
-fn starts_with_key(prefix: &[u8], word: Slot, key: Key<'_>) -> bool {
-    match Object::prefix_has_key(prefix, word.leads_to(), &key) {
+fn starts_with_key(prefix: &[u8], identity: Identity, key: Key<'_>) -> bool {
+    match Object::prefix_has_key(prefix, identity, &key) {
         Ok(same) => same || removed(Mutant::KeysNotCompared),
         Err(_) => false,
     }

@@ -7,6 +7,8 @@
 //! 4  CAS the primary                                                                    (round.rs)
 //! ```
 //!
+//! An EC-oriented object is moved *in place* where that can be ([`in_place`](super::in_place)).
+//!
 //! A Move is a write round whose new value is the old one. It goes by the word that the primary has shown since the
 //! operation was pinned last, so its value is that word's, and no round of another word can take it. Step 2 is
 //! answered by all places before anybody can learn of the object, as with every write; so whoever goes on with a Move
@@ -93,8 +95,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             };
             hint_held |= given.is_some_and(|given| given.leads_like(&place));
             hint = None;
-            let region = self.view.region_of(place.word.address());
-            if region.is_some_and(|(region, _)| region.redundancy() == redundancy) {
+            let object = self.view.object_of(place.word);
+            if object.is_some_and(|object| object.redundancy_of(place.word) == redundancy) {
                 match self.is_vouched_for(key).await? {
                     true => {
                         let written = Written { place: Some(place), hint_held };
@@ -111,13 +113,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     false => continue,
                 },
             };
-            let Some(object) = self.store.allocate(slab, least, &self.view) else {
-                self.await_room_to_move(slab, &mut least).await?;
-                hint = Some(place.uncertain());
-                continue;
-            };
             let intent = Intent { opcode: Opcode::Move, key, value: &value, slab };
-            let mut attempt = Attempt::new(&intent, Some(place), object);
+            let begun = match self.begin_in_place(&intent, place, least) {
+                Some(begun) => begun,
+                None => self.store.begin_attempt(&intent, Some(place), least, &self.view)?,
+            };
+            let mut attempt = match begun {
+                Ok(attempt) => attempt,
+                Err(short) => {
+                    self.await_room_to_move(short, &mut least).await?;
+                    hint = Some(place.uncertain());
+                    continue;
+                }
+            };
             let ended = self.write_and_move(&mut attempt, place).await;
             let ended = self.or_resolve(&attempt, ended).await;
             self.done_with(&attempt, &ended);
@@ -163,14 +171,23 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         attempt: &mut Attempt<'_>,
         found: Hint,
     ) -> Result<Ended, Error> {
-        self.batch.clear();
-        self.post_object(attempt)?;
-        self.phase().await;
-        self.is_written(&attempt.object)?;
+        let late = removed(Mutant::ParityAfterCas);
+        if attempt.in_place.is_some() {
+            self.write_in_place(attempt, found, !late).await?;
+        } else {
+            self.batch.clear();
+            self.post_object(attempt)?;
+            self.phase().await;
+        }
+        self.is_written(attempt)?;
         if self.compete(attempt, found) {
             self.phase().await;
         }
-        self.attempt(attempt).await
+        let ended = self.attempt(attempt).await;
+        if late {
+            self.write_in_place(attempt, found, true).await?;
+        }
+        ended
     }
 
     async fn await_room_to_move(&mut self, slab: SlabKind, least: &mut u32) -> Result<(), Error> {

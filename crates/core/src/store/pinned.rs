@@ -88,6 +88,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
     pub(super) fn follow_view(&self) {
         let known = self.view.borrow().number;
         if let Some(newer) = self.host.newer_view(known) {
+            if newer.regions.iter().any(|region| !region.is_there()) {
+                self.slabs.borrow_mut().forget(|block| newer.block(block).is_none());
+            }
             *self.view.borrow_mut() = Rc::new(newer);
         }
     }

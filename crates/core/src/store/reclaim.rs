@@ -63,7 +63,8 @@ pub(super) struct FreeBits {
 /// Freed objects that are not set free yet.
 #[derive(Debug, Default)]
 pub(super) struct Freed {
-    objects: RefCell<Vec<Address>>,
+    /// Words that kept what is free now.
+    words: RefCell<Vec<Slot>>,
     /// Kept for the next time that some are set free.
     free_bits: RefCell<Vec<FreeBits>>,
     /// Since when, if there are any: the local epoch of the oldest operation that freed one.
@@ -72,18 +73,30 @@ pub(super) struct Freed {
     setting_free: Cell<bool>,
 }
 
+impl Freed {
+    /// Keeps the memory of words that are dealt with.
+    fn keep(&self, mut words: Vec<Slot>) {
+        words.clear();
+        let mut newer = self.words.borrow_mut();
+        if newer.is_empty() {
+            *newer = words;
+        }
+    }
+}
+
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Nothing refers any more to what a word has kept.
+    /// Nothing refers any more to what a word has kept: its object, and if it has one, the copy beside it.
     pub(super) fn free(&mut self, word: Slot) {
-        if let (Some(object), Some(since)) = (word.object(), self.pin.since()) {
-            self.store.free(object, since);
+        if let (Some(_), Some(since)) = (word.object(), self.pin.since()) {
+            self.store.free(word, since);
         }
     }
 
-    /// A round was lost, and its slot shows this word since.
+    /// A round was lost, and its slot shows this word since. The copies of an own word are freed apart
+    /// ([`copies`](super::copies)).
     pub(super) fn free_lost(&mut self, own: Slot, now: Slot) {
         if now.identity() != own.identity() {
-            self.free(own);
+            self.free(own.withdrawn());
         }
     }
 
@@ -174,8 +187,8 @@ pub(super) fn is_frozen(view: &View, block: Address) -> bool {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    fn free(&self, object: Address, since: u64) {
-        self.freed.objects.borrow_mut().push(object);
+    fn free(&self, word: Slot, since: u64) {
+        self.freed.words.borrow_mut().push(word);
         // Who frees first need not be who began first.
         if self.freed.since.get().is_none_or(|oldest| since < oldest) {
             self.freed.since.set(Some(since));
@@ -185,7 +198,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Sets free what was freed, if it is so much.
     pub(super) async fn set_free(&self, least: usize) {
-        let enough = self.freed.objects.borrow().len() >= least.max(1);
+        let enough = self.freed.words.borrow().len() >= least.max(1);
         if enough && !self.freed.setting_free.get() {
             // On the heap: it is rare, and the futures of operations stay small.
             alloc::boxed::Box::pin(self.set_all_free()).await;
@@ -197,16 +210,20 @@ impl<F: Fabric, H: Host> Store<F, H> {
             // What may still execute keeps what it has freed from being settled.
             return;
         }
-        let mut free_bits = self.freed.free_bits.take();
-        by_word(&self.view.borrow(), &self.freed.objects.borrow(), &mut free_bits);
-        let objects = self.freed.objects.borrow().len() as u64;
-        self.freed.objects.borrow_mut().clear();
+        self.freed.setting_free.set(true);
+        let words = self.freed.words.take();
         self.freed.since.set(None);
+        let copies = self.copies_kept_by(&words).await;
+        let objects = words.iter().filter_map(|word| word.object()).chain(copies);
+        let mut free_bits = self.freed.free_bits.take();
+        by_word(&self.view.borrow(), objects, &mut free_bits);
+        let objects = words.len() as u64;
+        self.freed.keep(words);
         if !self.host.may_set_free() {
             self.stats.borrow_mut().add_left_to_comparison(objects);
+            self.freed.setting_free.set(false);
             return;
         }
-        self.freed.setting_free.set(true);
         let mut op = self.operation();
         op.mark(&free_bits).await;
         self.freed.free_bits.replace(free_bits);
@@ -463,10 +480,14 @@ pub(super) enum Left {
 }
 
 /// The bits of these objects, word by word of their blocks' bitmaps.
-pub(super) fn by_word(view: &View, objects: &[Address], free_bits: &mut Vec<FreeBits>) {
+pub(super) fn by_word(
+    view: &View,
+    objects: impl Iterator<Item = Address>,
+    free_bits: &mut Vec<FreeBits>,
+) {
     free_bits.clear();
-    free_bits.extend(objects.iter().filter_map(|object| {
-        let (block, word, bits) = view.geometry.free_bit(*object)?;
+    free_bits.extend(objects.filter_map(|object| {
+        let (block, word, bits) = view.geometry.free_bit(object)?;
         Some(FreeBits { block, word, bits })
     }));
     // A number for every word: a bitmap has fewer words than its block has bytes.

@@ -130,7 +130,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     self.fetch_slot(round.slot).await.map(|word| {
                         // All replicas hold this word: what is not kept by it is free.
                         let is_own = word.identity() == round.own.identity();
-                        self.free(if is_own { round.old } else { round.own });
+                        if !round.is_in_place() {
+                            self.free(if is_own { round.old } else { round.own.withdrawn() });
+                        }
                         resolve_outcome(attempt.intent.opcode, round, word)
                     })
                 }

@@ -141,8 +141,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 if removed(Mutant::LoserDoesNotWait) {
                     return Ok(lost(attempt.intent, round.old));
                 }
-                if removed(Mutant::LoserFreesAtOnce) || hurries {
-                    self.free(round.own);
+                if (removed(Mutant::LoserFreesAtOnce) || hurries) && !round.is_in_place() {
+                    self.free(round.own.withdrawn());
                 }
                 if hurries {
                     return Ok(Ended::Done(None));
@@ -152,7 +152,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 let Some(end) = self.await_end(round.slot, round.old).await? else {
                     return Ok(Ended::Suspended);
                 };
-                if !removed(Mutant::LoserFreesAtOnce) {
+                if !removed(Mutant::LoserFreesAtOnce) && !round.is_in_place() {
                     self.free_lost(round.own, end);
                 }
                 let end = judged.unwrap_or(end);
@@ -169,7 +169,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// somebody else.
     pub(super) fn ended(&mut self, attempt: &Attempt<'_>, done: bool) -> Ended {
         let Step::Committing(round, cas) = attempt.step() else { unreachable!("it commits") };
-        self.free(if done { round.old } else { round.own });
+        if !round.is_in_place() {
+            self.free(if done { round.old } else { round.own.withdrawn() });
+        }
         let place = Hint { slot: round.slot, word: round.own, seen: self.seen() };
         match done {
             true => Ended::Done((!round.own.is_free()).then_some(place)),

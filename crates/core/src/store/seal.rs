@@ -42,7 +42,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut free_bits = Vec::new();
         for (block, objects) in blocks {
             let is_sealed = op.is_sealed(block) || removed(Mutant::MarksInUse);
-            by_word(&op.view, &objects, &mut free_bits);
+            by_word(&op.view, objects.iter().copied(), &mut free_bits);
             let is_good = objects.is_empty() || is_sealed && op.mark(&free_bits).await;
             if let Some(found) = self.slabs.borrow_mut().aside_at(block) {
                 op.primary_since(block)

@@ -49,7 +49,7 @@ impl<F: Fabric, H: Host> Searched<'_, F, H> {
     pub fn redundancy(&self) -> Option<Redundancy> {
         let (hint, _) = self.found?;
         let view = self.store.view();
-        view.region_of(hint.word.address()).map(|(region, _)| region.redundancy())
+        Some(view.object_of(hint.word)?.redundancy_of(hint.word))
     }
 
     /// Where the key is, for the index cache, if that is certain.

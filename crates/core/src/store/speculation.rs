@@ -90,7 +90,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let Step::Speculated(round, posted, slot) = attempt.step() else {
             unreachable!("it speculated")
         };
-        self.is_written(&attempt.object)?;
+        self.is_written(attempt)?;
         let found = self.found_on_backups(round, posted)?;
         let word = self.slot_word(*slot).map_err(|f| self.failed(f))?;
         let is_open = word == round.old || found.contains(&round.own);

@@ -128,7 +128,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         attempt: &mut Attempt<'_>,
         led: Led,
     ) -> Result<Result<Hint, Hint>, Error> {
-        self.is_written(&attempt.object)?;
+        self.is_written(attempt)?;
         let hint = attempt.hint.expect("it was led by one");
         let word = self.slot_word(led.slot).map_err(|f| self.failed(f))?;
         let leads = self.is_proved(led.proof, word, attempt.intent.key)?;

@@ -174,8 +174,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     fn check_members(&self, redundancy: Redundancy) -> Result<(), Error> {
         let view = self.view.borrow();
         let members = view.members.len();
-        match redundancy {
-            Redundancy::Coded(coding)
+        match redundancy.coding() {
+            Some(coding)
                 if members < coding.chunks()
                     && view.regions.iter().all(|region| region.redundancy() != redundancy) =>
             {
@@ -187,8 +187,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// The error of a write that found no room: its redundancy needs more members, or memory is full.
     pub(super) fn no_room_in(&self, slab: SlabKind) -> Error {
-        let (Redundancy::Coded(coding), members) =
-            (slab.redundancy, self.view.borrow().members.len())
+        let (Some(coding), members) = (slab.redundancy.coding(), self.view.borrow().members.len())
         else {
             return Error::OutOfMemory;
         };
@@ -219,17 +218,20 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let slab = intent.slab;
         let mut least = USED_AGAIN_AT;
         let mut is_running = begun.is_some();
-        let mut attempt = begun;
+        let (mut attempt, mut short) = (begun, slab);
         let mut hint_held = false;
         loop {
             if !is_running {
                 self.may_write(intent.key).await?;
                 let used = attempt.map(|attempt| attempt.object);
-                let object = match used.filter(|_| removed(Mutant::IdentityUsedAgain)) {
-                    None => self.store.allocate(slab, least, &self.view),
-                    used => used,
+                let begun = match used.filter(|_| removed(Mutant::IdentityUsedAgain)) {
+                    None => self.store.begin_attempt(intent, hint, least, &self.view)?,
+                    Some(object) => Ok(Attempt::new(intent, hint, object)),
                 };
-                attempt = object.map(|object| Attempt::new(intent, hint, object));
+                if let Err(slab) = begun {
+                    short = slab;
+                }
+                attempt = begun.ok();
             }
             let Some(running) = &mut attempt else {
                 // Else what it waits for could wait for it.
@@ -238,7 +240,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
                 let (to_delete, view) = (intent.opcode == Opcode::Delete, self.view.clone());
                 // On the heap: it is rare, and the futures of operations stay small.
-                let room = Box::pin(self.store.await_room(slab, to_delete, &mut least, &view));
+                let room = Box::pin(self.store.await_room(short, to_delete, &mut least, &view));
                 self.made_room = true;
                 match room.await {
                     Err(Error::OutOfMemory) => {
@@ -370,7 +372,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.post_object(attempt)?;
         }
         self.phase().await;
-        self.is_written(&attempt.object)?;
+        self.is_written(attempt)?;
         let words = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
         Box::pin(self.find_in(words, attempt.intent.key)).await
     }

@@ -21,7 +21,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         hint: Option<Hint>,
     ) -> Result<Written, Option<Attempt<'i>>> {
         let is_immediate = self.store.fabric.is_immediate();
-        if hint.is_none() || !is_immediate || !self.may_write_now(intent.key) {
+        let is_oriented = intent.slab.turns() > 1;
+        if hint.is_none() || !is_immediate || is_oriented || !self.may_write_now(intent.key) {
             return Err(None);
         }
         let object = self.store.allocate(intent.slab, USED_AGAIN_AT, &self.view);

@@ -60,13 +60,17 @@ impl View {
             change.leaving = still_leaving(places, change.joining, change.leaving, lost);
             change.joining = change.joining.filter(|place| !is_lost(place));
         }
-        // A bitmap may be zeros already: owners must not go on with what they saw of it.
-        let goes_on =
-            |region: &RegionChange| region.renewed || region.joining.or(region.leaving).is_some();
-        change.regions.retain(goes_on);
-        for region in &mut view.regions {
+        for (number, region) in (0u32..).zip(&mut view.regions) {
+            if region.is_unsealed() && region.places().iter().any(is_lost) {
+                change.seal(number);
+            }
             region.lose(is_lost, view.number);
         }
+        // A bitmap may be zeros already: owners must not go on with what they saw of it.
+        let goes_on = |region: &RegionChange| {
+            region.renewed || region.seals || region.joining.or(region.leaving).is_some()
+        };
+        change.regions.retain(goes_on);
         if let Some(gone) = view.regions.iter().position(Region::is_gone) {
             // A new one holds nothing yet: it and those after it do not come.
             if gone < view.regions.len() - before.new_regions as usize {
@@ -98,10 +102,10 @@ impl View {
             ..SubtableChange::of(gain.of)
         };
         let region = |gain: &Gain| RegionChange {
-            region: gain.of,
             joining: Some(gain.joining),
             leaving: gain.leaving,
-            renewed: false,
+            seals: self.regions[gain.of as usize].is_unsealed(),
+            ..RegionChange::of(gain.of)
         };
         let mut change = Change {
             subtables: subtables.iter().map(subtable).collect(),
@@ -135,12 +139,7 @@ impl View {
     /// If a change is under way.
     pub fn settling(&self, subtables: &[u32], regions: &[u32]) -> View {
         assert!(self.change.is_none(), "one change at a time");
-        let region = |region: &u32| RegionChange {
-            region: *region,
-            joining: None,
-            leaving: None,
-            renewed: true,
-        };
+        let region = |region: &u32| RegionChange { renewed: true, ..RegionChange::of(*region) };
         let subtables = subtables.iter().map(|subtable| SubtableChange::of(*subtable)).collect();
         let regions = regions.iter().map(region).collect();
         self.next(Some(Change { subtables, regions, ..Change::begun() }))
@@ -228,6 +227,9 @@ impl View {
                     let region = &mut view.regions[change.region as usize];
                     let joining = change.joining.take();
                     region.exchange(joining, change.leaving, change.renewed, view.number);
+                    if core::mem::take(&mut change.seals) {
+                        region.seal();
+                    }
                 }
                 change.regions.retain(|region| region.leaving.is_some());
                 change.lost = 0;
@@ -235,8 +237,27 @@ impl View {
                 view.change = Some(change);
                 view
             }
-            Stage::Switched => self.next(None),
+            Stage::Switched => {
+                let mut view = self.next(None);
+                view.regions.iter_mut().for_each(Region::unseal);
+                view
+            }
         }
+    }
+
+    /// The view in which regions of copies are going to be given up.
+    ///
+    /// # Panics
+    /// If a change is under way, or one of them is not of copies, or gone already.
+    pub fn giving_up(&self, copies: &[u32]) -> View {
+        assert!(self.change.is_none(), "one change at a time");
+        let region = |region: &u32| {
+            let found = &self.regions[*region as usize];
+            assert!(found.copies_on().is_some(), "it is of copies");
+            RegionChange { leaving: Some(found.primary()), ..RegionChange::of(*region) }
+        };
+        let regions = copies.iter().map(region).collect();
+        self.next(Some(Change { regions, ..Change::begun() }))
     }
 
     /// The view with one more member, which holds nothing yet.

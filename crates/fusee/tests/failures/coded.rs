@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use fusee_client::{Client, Coding, Error, FabricChoice, Options, RedundancyRules};
+use fusee_client::{Client, Coding, Error, FabricChoice, Options, Redundancy, RedundancyRules};
 
 use super::cluster::{Cluster, Shape};
 
@@ -25,7 +25,7 @@ fn client(cluster: &Cluster) -> Client {
     let fabric: FabricChoice = cluster.fabric().parse().unwrap();
     let options = Options::default()
         .with_fabric(fabric)
-        .with_redundancy(RedundancyRules::coded_from(coding, 4 << 10));
+        .with_redundancy(RedundancyRules::from_length(4 << 10, Redundancy::Coded(coding)));
     Client::connect_with(cluster.address(), options).unwrap()
 }
 

@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::MasterReply;
 use fusee_control::node::{Extent, NodeReply};
-use fusee_core::data::Redundancy;
+use fusee_core::data::{Redundancy, Region};
 use fusee_core::layout::VACATED_BYTES;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
@@ -134,8 +134,9 @@ impl State {
         let askers = askers.len() as u64;
         let Some(view) = self.view() else { return false };
         let there = view.regions.iter().filter(|r| r.redundancy() == redundancy).count() as u64;
-        // While the only one is copied nothing could be written.
-        let least = if there == 0 { 2 } else { there.div_ceil(GROWTH) };
+        // While the only one is copied nothing could be written. Copies stay where they are.
+        let alone = if matches!(redundancy, Redundancy::Copies(_)) { 1 } else { 2 };
+        let least = if there == 0 { alone } else { there.div_ceil(GROWTH) };
         let wanted = askers.div_ceil(blocks).max(least).min(TOGETHER);
         let chosen = (first..).zip(self.choose_members(ctx, redundancy, wanted));
         let item = |(region, nodes)| {
@@ -157,6 +158,9 @@ impl State {
         let possible = MAX_REGIONS.min(VACATED_BYTES / view.geometry.region_bytes);
         let most = most.min(possible.saturating_sub(view.regions.len() as u64));
         let mut rooms = self.region_rooms(view);
+        if let Redundancy::Copies(node) = redundancy {
+            rooms.retain(|room| room.node == node);
+        }
         let mut led = leads(view);
         let mut chosen = Vec::new();
         while (chosen.len() as u64) < most
@@ -266,8 +270,8 @@ impl State {
 /// How many regions each member leads.
 fn leads(view: &View) -> BTreeMap<MnId, u64> {
     let mut led = BTreeMap::new();
-    for region in &view.regions {
-        *led.entry(region.primary().node).or_default() += 1;
+    for leader in view.regions.iter().filter_map(Region::leader) {
+        *led.entry(leader).or_default() += 1;
     }
     led
 }

@@ -12,10 +12,14 @@
 //! | is to stay after all | the record is removed, and it gets its share again |
 //! | has been drained | its record stays until another process has its address |
 //!
+//! Regions of copies do not move. When nothing else is left on the node they are given up: what they are copies of
+//! has its parity, since it has got another column for the one that was here.
+//!
 //! A drain is refused if the others cannot take over: by their number or by their room. If they
 //! lose room later, it waits, and the status says so.
 
 use fusee_control::master::MasterReply;
+use fusee_core::data::Region;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, View};
 
@@ -131,8 +135,17 @@ impl State {
         let may_leave =
             |view: &&View| view.change.is_none() && self.standing.is_settled() && !self.has_bars();
         let Some(view) = self.view().filter(may_leave) else { return false };
+        let draining: Vec<MnId> = self.roster.draining().collect();
+        let mut copies = draining.iter().map(|node| copies_alone_on(view, *node));
+        if let Some(copies) = copies.find(|copies| !copies.is_empty()) {
+            let next = view.giving_up(&copies);
+            let text =
+                format!("view {}: frozen; {} regions of copies go", next.number, copies.len());
+            self.set_view(ctx, next, Vec::new(), text);
+            return true;
+        }
         let empty = |node: &MnId| view.member(*node).is_some() && !view.uses(*node);
-        let Some(node) = self.roster.draining().find(empty) else { return false };
+        let Some(node) = draining.into_iter().find(empty) else { return false };
         let next = view.without_member(node);
         let mut writes = vec![self.members_change(next.number)];
         self.roster.leave(node, &mut writes);
@@ -142,4 +155,14 @@ impl State {
         self.set_view(ctx, next, writes, text);
         true
     }
+}
+
+/// The regions of copies on a node that has nothing else. Whatever they are copies of has its parity since it has
+/// left.
+fn copies_alone_on(view: &View, node: MnId) -> Vec<u32> {
+    let there = (0u32..).zip(&view.regions).filter(|(_, region)| region.lies_on(node));
+    let there: Vec<(u32, &Region)> = there.collect();
+    let is_alone = view.subtables_on(node) == 0
+        && there.iter().all(|(_, region)| region.copies_on().is_some());
+    if is_alone { there.into_iter().map(|(number, _)| number).collect() } else { Vec::new() }
 }

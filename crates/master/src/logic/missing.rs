@@ -56,7 +56,10 @@ impl State {
     ) -> impl Iterator<Item = (u32, &'a [Place])> {
         let replicas = usize::from(ctx.settings.data_replicas);
         let all = (0u32..).zip(&view.regions);
-        let poor = all.filter(move |(_, r)| r.places().len() < r.redundancy().places(replicas));
+        // What is for copies goes with its node.
+        let poor = all.filter(move |(_, r)| {
+            r.copies_on().is_none() && r.places().len() < r.redundancy().places(replicas)
+        });
         poor.map(|(number, region)| (number, region.places()))
     }
 

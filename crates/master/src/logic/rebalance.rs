@@ -10,12 +10,15 @@
 //! Where pools are nearly full, what leaves a drained member may find room only on members that hold
 //! it already. Then something else makes way: it moves there, and leaves its own room.
 //!
+//! Regions of copies do not move: when nothing else is left on a drained member, they are given up.
+//!
 //! One region at a time, since no object is placed in a region that is being copied; subtables for
 //! one receiver together, since writes to them wait. All of it depends on nothing but its arguments.
 
 use std::collections::BTreeMap;
 
 use fusee_control::node::Extent;
+use fusee_core::data::Region;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Member, Place, View};
 
@@ -55,7 +58,11 @@ impl<'v> Kind<'v> {
     }
 
     pub fn regions(view: &'v View, rooms: Vec<Room>) -> Kind<'v> {
-        let items = view.regions.iter().map(|r| r.places()).collect();
+        // Copies stay where they are, or go with their node.
+        let moves = |region: &&'v Region| region.copies_on().is_none();
+        let places =
+            |region: &'v Region| Some(region).filter(moves).map_or(&[][..], Region::places);
+        let items = view.regions.iter().map(places).collect();
         let extent = |region| Extent::Region { region, primary: false };
         Kind { items, extent, rooms, most: 1 }
     }

@@ -152,7 +152,7 @@ impl State {
         };
         let may_use = |orphan: &Orphan| {
             let region = view.regions.get(orphan.block.region as usize);
-            region.is_some_and(|region| region.redundancy() == redundancy)
+            region.is_some_and(|region| region.redundancy() == redundancy && region.is_there())
                 && !view.is_region_frozen(orphan.block.region)
         };
         // Where any will do, those with room are left to who can use it.

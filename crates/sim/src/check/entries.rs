@@ -11,7 +11,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use fusee_core::code::ReedSolomon;
-use fusee_core::layout::{Chunk, Object, Slot, Stripe};
+use fusee_core::layout::{
+    BLOCK_HEADER_BYTES, BlockHeader, Chunk, Identity, Object, Opcode, Slot, Stripe, copy_of,
+};
 use fusee_core::race::Buckets;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, SlotRef, View};
@@ -95,11 +97,23 @@ impl Entries {
             && *on == node
             && start + object.len() as u64 > offset
         {
+            // Of two Moves in place the one that comes too late writes the parity that is there; copy words come from
+            // whichever chunk has them.
+            let regions = self.view.iter().flat_map(|view| &view.regions);
+            let is_moved = regions.into_iter().any(|region| region.is_oriented());
             // What belongs there: a piece of the object. A copy of many objects goes nowhere where one lives.
             let inside = offset.checked_sub(*start).and_then(|at| object.get(at as usize..));
-            let belongs = inside.is_some_and(|rest| rest.starts_with(data));
+            let belongs = inside.is_some_and(|rest| {
+                let words = rest.len().saturating_sub(40)..rest.len().saturating_sub(8);
+                let counts = |at: &usize| !(is_moved && words.contains(at));
+                let is_same = |at: usize| rest.get(at) == Some(&data[at]);
+                (0..data.len()).filter(counts).all(is_same)
+            });
+            // A copy word for another turn.
+            let at_end = start + object.len() as u64 - offset;
+            let is_copy_word = data.len() == 8 && (8..=40).contains(&at_end);
             assert!(
-                rots && belongs,
+                (rots || is_moved) && belongs || is_copy_word,
                 "{} bytes are written to {node}+{offset:#x}, to the live object of {slot:?}",
                 data.len()
             );
@@ -143,13 +157,49 @@ pub(crate) fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
 /// What belongs at each place of an object.
 pub(crate) type Parts = Vec<(Place, Rc<[u8]>)>;
 
-/// The key of the object that a live word refers to, and what belongs at each of its places.
+/// The copy that a word keeps beside its object, by the first data chunk that is left and names one.
+pub(crate) fn copy_kept_by(network: &Network, view: &View, word: Slot) -> Option<Identity> {
+    let object = view.object_of(word).filter(|object| object.has_copy(word))?;
+    let identity = object.identity_of(word);
+    object.copy_words(word).find_map(|place| copy_of(identity, network.number_at(place)?))
+}
+
+/// The copy that a word keeps, and where it is; `None` if it has none any more.
+///
+/// # Panics
+/// If it is there, and none of the pair's.
+fn copy_of_entry(network: &Network, view: &View, word: Slot) -> Option<(Place, Vec<u8>)> {
+    let copy = copy_kept_by(network, view, word)?;
+    let region = view.region_of(copy.address()).map(|(region, _)| region);
+    region.filter(|region| region.is_there())?;
+    let (block, _) = view.geometry.block_of(copy.address())?;
+    let header = view.block(block)?.places().next()?;
+    let header = network.with(header.node, |memory| {
+        let bytes = &memory.pool[header.offset as usize..][..BLOCK_HEADER_BYTES as usize];
+        BlockHeader::decode(bytes.try_into().expect("a header"))
+    });
+    let class = header.flatten()?.class;
+    let place = view.object(copy.address(), class.bytes())?.places().next()?;
+    let bytes = network.with(place.node, |memory| {
+        memory.pool[place.offset as usize..][..class.bytes() as usize].to_vec()
+    })?;
+    match Object::decode_of(&bytes, copy) {
+        Ok(object) if object.opcode() == Some(Opcode::Copy) => {}
+        other => {
+            assert!(network.rots(), "the copy of {:#x} is {other:?}", word.0);
+            return None;
+        }
+    }
+    Some((place, bytes))
+}
+
+/// The key of the object that a live word refers to, and what belongs at each of its places, and where it has a copy.
 ///
 /// # Panics
 /// If it is not complete on every place that is left, or where memory rots on too few.
 pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>, Parts) {
     let bytes = word.class().map_or(0, |class| class.bytes());
-    let object = view.object(word.address(), bytes).expect("a live entry leads into a region");
+    let object = view.object_of(word).expect("a live entry leads into a region");
     let shown = |place: Place| {
         network.with(place.node, |memory| {
             memory.pool[place.offset as usize..][..bytes as usize].to_vec()
@@ -182,20 +232,42 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
     let mut stripe = Stripe::default();
     for (_, number, bytes) in &shown {
         let Some(bytes) = bytes else { continue };
-        match Chunk::decode_of(bytes, word.leads_to(), coding, *number) {
+        match Chunk::decode_of(bytes, object.identity_of(word), coding, *number) {
             Ok(chunk) => stripe.add(chunk),
+            Err(_) if object.may_lack(*number) => {}
             Err(why) => refuse(&why),
         }
     }
-    let mut room = vec![0; stripe.room().expect("enough chunks are left that agree")];
+    let copy = copy_of_entry(network, view, word);
+    let Some(room) = stripe.room() else {
+        let (place, bytes) = copy.expect("enough chunks are left that agree, or the copy");
+        let key = Object::decode(&bytes).expect("it was decoded before").key().to_vec();
+        return (key, vec![(place, Rc::from(bytes))]);
+    };
+    let mut room = vec![0; room];
     let code = ReedSolomon::new(coding);
     let whole = stripe.restore(&code, &mut room).expect("it is what was written");
+    if let Some((_, bytes)) = &copy {
+        let copy = Object::decode(bytes).expect("it was decoded before");
+        let is_same = (copy.key(), copy.value()) == (whole.key(), whole.value());
+        assert!(is_same, "the copy of {:#x} is of another pair", word.0);
+    }
     let part = |(place, number, standing): &(Place, usize, Option<Vec<u8>>)| {
         let mut belongs = vec![0; bytes as usize];
         whole.chunk(&code, *number, &mut belongs);
-        let is_right = standing.as_ref().is_none_or(|standing| *standing == belongs);
+        // Copy words come later.
+        let copies = bytes as usize - 40..bytes as usize - 8;
+        if let Some(standing) =
+            standing.as_ref().filter(|_| object.columns().is_some_and(|c| c.is_oriented()))
+        {
+            belongs[copies.clone()].copy_from_slice(&standing[copies]);
+        }
+        let is_right = standing.as_ref().is_none_or(|standing| *standing == belongs)
+            || object.may_lack(*number);
         assert!(is_right || network.rots(), "chunk {number} of {:#x} is another one", word.0);
         (*place, Rc::from(belongs))
     };
-    (whole.key().to_vec(), shown.iter().map(part).collect())
+    let parts = shown.iter().filter(|(_, number, _)| !object.may_lack(*number));
+    let copy = copy.map(|(place, bytes)| (place, Rc::from(bytes)));
+    (whole.key().to_vec(), parts.map(part).chain(copy).collect())
 }

@@ -15,15 +15,18 @@
 //! every object of it is kept by a word, or set free, or was never allocated.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use fusee_control::master::Orphan;
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
-use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, BlockShape, Object, Slot, bitmap_bytes};
+use fusee_core::layout::{
+    Address, BLOCK_HEADER_BYTES, BlockShape, Chunk, Object, Slot, bitmap_bytes,
+};
 use fusee_core::race::Buckets;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{Place, SlotRef, TABLE_ENTRY_BYTES, View};
 
-use super::entries::{all_slots, object_of};
+use super::entries::{all_slots, copy_kept_by, object_of};
 use crate::cluster::Cluster;
 
 /// Checks a cluster in which nothing runs, and in which every session has ended, by what they left
@@ -49,7 +52,8 @@ pub fn quiescent(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
             let (_, offset) = view.geometry.block_of(object).expect("it is in a block");
             let number = shape.object_at(offset);
             let number = number.unwrap_or_else(|| panic!("{slot:?} keeps no object with {word:?}"));
-            let of_its_class = word.is_free() || word.class() == Some(*class);
+            let is_copy = word.object() != Some(object);
+            let of_its_class = word.is_free() || is_copy || word.class() == Some(*class);
             assert!(of_its_class, "{slot:?} with {word:?} refers into a block of {class:?}");
             assert!(
                 number < *first,
@@ -68,7 +72,8 @@ pub fn nothing_is_lost(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
     let view = cluster.view().clone();
     let geometry = &view.geometry;
     let kept = kept(cluster, &view);
-    for number in 0..view.regions.len() as u32 {
+    let there = (0u32..).zip(&view.regions).filter(|(_, region)| region.is_there());
+    for (number, _) in there {
         for block in 0..geometry.blocks_per_region() {
             let id = BlockId { region: number, block };
             let owners = owners_of(cluster, &view, id.region, block);
@@ -102,8 +107,12 @@ fn kept(cluster: &Cluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
         let place = view.slot_on_primary(slot);
         let word = cluster.network().word_at(place);
         let Some(object) = word.object() else { continue };
-        let before = kept.insert(object, (slot, word));
-        assert_eq!(before, None, "{slot:?} keeps it as well, with {word:?}");
+        let copy = copy_kept_by(cluster.network(), view, word).map(|copy| copy.address());
+        let copy = copy.filter(|at| view.object(*at, 1).is_some());
+        for object in [Some(object), copy].into_iter().flatten() {
+            let before = kept.insert(object, (slot, word));
+            assert_eq!(before, None, "{slot:?} keeps it as well, with {word:?}");
+        }
     }
     kept
 }
@@ -145,7 +154,8 @@ fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     let object = view.object(word.address(), class.bytes());
     let object = object.unwrap_or_else(|| panic!("{slot:?} leads out of the regions: {word:x?}"));
     if object.columns().is_some() {
-        let (key, _) = object_of(cluster.network(), view, word);
+        let (key, parts) = object_of(cluster.network(), view, word);
+        survives(cluster, view, word, &parts);
         let buckets = Buckets::of(&key, view);
         let is_here = buckets.covers(slot) && buckets.fingerprint == word.fingerprint();
         assert!(is_here, "{slot:?} with {word:x?} is not where its key is looked for");
@@ -169,6 +179,28 @@ fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
         first.get_or_insert(pair);
     }
     assert!(first.is_some(), "{slot:?} with {word:x?} leads to no object that is whole");
+}
+
+/// An object whose parity may be missing survives the loss of any node: it has all data chunks, and beside them its
+/// parity or a copy.
+fn survives(cluster: &Cluster, view: &View, word: Slot, parts: &[(Place, Rc<[u8]>)]) {
+    let object = view.object_of(word).expect("it was there");
+    let columns = object.columns().expect("it has chunks");
+    if !columns.is_unsealed() || !object.has_copy(word) || cluster.network().rots() {
+        return;
+    }
+    let (identity, coding) = (object.identity_of(word), columns.coding());
+    let columns: Vec<(Place, usize)> =
+        object.places().zip(columns.chunks().iter().map(|n| usize::from(*n))).collect();
+    let has_parity = columns.iter().filter(|(_, n)| *n >= coding.k()).all(|(place, number)| {
+        let bytes = bytes_at(cluster, *place, object.bytes());
+        Chunk::decode_of(&bytes, identity, coding, *number).is_ok()
+    });
+    let has_copy = parts.iter().any(|(place, _)| {
+        let is_beside = |(part, n): &(Place, usize)| *n < coding.k() && part.node == place.node;
+        !columns.iter().any(|(part, _)| part == place) && !columns.iter().any(is_beside)
+    });
+    assert!(has_parity || has_copy, "{word:?} has neither parity nor a copy beside its data");
 }
 
 fn marks_are_on_first_replicas(cluster: &Cluster, view: &View) {

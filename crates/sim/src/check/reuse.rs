@@ -28,6 +28,7 @@ use fusee_core::slab::WINDOW_EPOCHS;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Place, View};
 
+use super::entries::copy_kept_by;
 use crate::network::Network;
 
 /// What was in an object when it became free: its identity, or nothing but zeros.
@@ -113,8 +114,11 @@ impl Reuse {
             }
         }
         let stood = self.stood.get(&identity).copied();
+        // A life has more than one word where there are turns.
+        let is_oriented = matches!(self.redundancy_at(at), Redundancy::Oriented(_));
+        let lives = if is_oriented { u64::from(Slot::TURNS) } else { 1 };
         assert!(
-            epoch == 0 || stood.is_none_or(|stood| stood + WINDOW_EPOCHS <= epoch),
+            epoch == 0 || stood.is_none_or(|stood| stood + WINDOW_EPOCHS / lives <= epoch),
             "{who} writes {at} with generation {generation} in epoch {epoch}, which stood in {stood:?}"
         );
         // With a lost node its bitmaps are gone.
@@ -171,14 +175,27 @@ impl Reuse {
     }
 
     /// A word has changed.
-    pub fn changed(&mut self, place: Place, old: Slot, new: Slot) {
-        if old.object() == new.object() || !self.is_slot(place) {
+    pub fn changed(&mut self, place: Place, old: Slot, new: Slot, memory: &Network) {
+        if old == new || !self.is_slot(place) {
+            return;
+        }
+        let is_moved = old.object() != new.object() || old.turn() != new.turn();
+        let copy = self.view.as_ref().filter(|_| is_moved && !old.is_tentative());
+        if let Some(copy) = copy.and_then(|view| copy_kept_by(memory, view, old)) {
+            let now = self.tick();
+            self.free.insert(copy.address().bytes(), (now, Some(copy)));
+        }
+        if old.object() == new.object() {
             return;
         }
         if let Some(object) = old.object() {
-            self.has_stood(old.leads_to());
+            let identity = match self.redundancy_at(object) {
+                Redundancy::Oriented(_) => old.leads_to().first_turn(),
+                _ => old.leads_to(),
+            };
+            self.has_stood(identity);
             let now = self.tick();
-            self.free.insert(object.bytes(), (now, Some(old.leads_to())));
+            self.free.insert(object.bytes(), (now, Some(identity)));
         }
     }
 
@@ -264,8 +281,8 @@ impl Reuse {
     pub fn needed_at(&self, place: Place) -> usize {
         let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
         match address.map(|address| self.redundancy_at(address)) {
-            Some(Redundancy::Coded(coding)) => coding.k(),
-            _ => 1,
+            Some(redundancy) => redundancy.coding().map_or(1, |coding| coding.k()),
+            None => 1,
         }
     }
 

@@ -120,6 +120,16 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         StoppedMoveLoserSucceeds | OvertakenMoveDoesNotWait | MovesWhileFrozen => {
             &scenarios::MOVED_PAIRS_LOSS
         }
+        SetsNotSealed
+        | ParityAfterCas
+        | CopiesFreedBeforeCommit
+        | CopiesFreedByLoser
+        | TurnGoesBack
+        | StrangerMovesInPlace
+        | RestingBlockNotWalked
+        | RecoveryKnowsOneTurn
+        | CompareIgnoresCopies
+        | CopiesLeak => &scenarios::TIMED_ORIENTED,
         StaleOrphansTaken => &scenarios::STALE_ORPHAN,
         OwnOrphansTakenMeanwhile => &scenarios::OWN_ORPHAN,
         EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,

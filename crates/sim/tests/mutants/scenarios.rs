@@ -254,6 +254,9 @@ pub const TIMED_ELASTIC: Scenario =
 pub const TIMED_REDUNDANCY: Scenario =
     named("timed redundancy", |seed| timed(fusee_sim::Scenario::Redundancy, seed));
 
+pub const TIMED_ORIENTED: Scenario =
+    named("timed oriented", |seed| timed(fusee_sim::Scenario::Oriented, seed));
+
 pub const TIMED_CUTS: Scenario = named("timed cuts", |seed| timed(fusee_sim::Scenario::Cuts, seed));
 
 /// Writers of coded values that crash, and nothing else that goes wrong.
@@ -276,11 +279,12 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
 });
 
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 12] = [
+pub const TIMED: [&Scenario; 13] = [
     &SCRUB,
     &FREE_WORDS,
     &TIMED_CUTS,
     &TIMED_REDUNDANCY,
+    &TIMED_ORIENTED,
     &TIMED_MIXED,
     &TIMED_INSERTS,
     &TIMED_CRASHES,

@@ -386,7 +386,13 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
         data_lost: false,
         lost: 0,
         subtables: Vec::new(),
-        regions: vec![RegionChange { region: 0, joining: None, leaving: None, renewed: false }],
+        regions: vec![RegionChange {
+            region: 0,
+            joining: None,
+            leaving: None,
+            renewed: false,
+            seals: false,
+        }],
         new_regions: 0,
     };
     let frozen = View { change: Some(change), ..view() };

@@ -1,18 +1,20 @@
-//! A coded region gets a column.
+//! A coded region gets a column, or the parity that its EC-oriented objects lack.
 //!
-//! It takes the place of one that leaves, or of one that is lost. The former is copied as replicas are, byte by
-//! byte, but for chunks that are damaged there. For the latter every chunk is made of the others'. Headers and
-//! block tables are the same on all columns; free bitmaps are not copied: only those of the first count.
+//! A column takes the place of one that leaves, or of one that is lost. The former is copied as replicas are, byte by
+//! byte, but for chunks that are damaged there. For the latter every chunk is made of the others', or of the copy of the
+//! pair. Headers and block tables are the same on all columns; free bitmaps are not copied: only those of the first
+//! count.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::Columns;
-use crate::code::{Coding, ReedSolomon};
+use super::{Columns, take_copy_words};
+use crate::code::{Coding, MAX_CHUNKS, ReedSolomon};
 use crate::data::copy::{CHUNK_BYTES, Copied, copy_bytes};
-use crate::data::{PerPlace, Region};
+use crate::data::{PerPlace, PlaceOfCopy, Region, is_copy};
 use crate::layout::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Chunk, Identity, Stripe, bitmap_bytes,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Chunk, Identity, Object, Pair, Slot, Stripe,
+    bitmap_bytes, copy_of, copy_word_at,
 };
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Span, Ticket};
@@ -23,66 +25,124 @@ pub(crate) async fn copy_to<F: Fabric>(
     columns: &Columns,
     region: &Region,
     fabric: &F,
-    geometry: &Geometry,
-    (to, chunk): (Place, u8),
+    sizes: (&Geometry, &PlaceOfCopy<'_>),
+    to: (Place, u8),
     copied: &mut Copied,
 ) -> Result<(), FailedVerb> {
-    let code = ReedSolomon::new(columns.coding);
-    let coding = columns.coding;
-    let from = region.places().iter().copied().zip(columns.chunks.iter().copied()).collect();
-    FillColumn { fabric, geometry, coding, code, from, to, chunk, result: copied }.fill().await
+    FillColumns::new(columns, region, fabric, sizes, copied).fill(to).await
 }
 
-/// A column is filled.
-struct FillColumn<'r, F> {
+/// See [`Region::write_parity`].
+pub(crate) async fn write_parity<F: Fabric>(
+    columns: &Columns,
+    region: &Region,
+    fabric: &F,
+    sizes: (&Geometry, &PlaceOfCopy<'_>),
+    copied: &mut Copied,
+) -> Result<(), FailedVerb> {
+    FillColumns::new(columns, region, fabric, sizes, copied).write_parity().await
+}
+
+/// Columns are filled.
+struct FillColumns<'r, F> {
     fabric: &'r F,
     geometry: &'r Geometry,
+    place_of_copy: &'r PlaceOfCopy<'r>,
     coding: Coding,
     code: ReedSolomon,
     /// The columns that there are, with their chunks.
     from: PerPlace<(Place, u8)>,
-    to: Place,
-    chunk: u8,
+    is_oriented: bool,
     result: &'r mut Copied,
 }
 
 /// What one column shows of an object: the number of the chunk, and its bytes.
 type NumberedChunk = (u8, Span);
 
-impl<F: Fabric> FillColumn<'_, F> {
-    /// Fills all but the free bitmaps, as replication does.
-    async fn fill(mut self) -> Result<(), FailedVerb> {
+impl<'r, F: Fabric> FillColumns<'r, F> {
+    fn new(
+        columns: &Columns,
+        region: &Region,
+        fabric: &'r F,
+        (geometry, place_of_copy): (&'r Geometry, &'r PlaceOfCopy<'r>),
+        result: &'r mut Copied,
+    ) -> FillColumns<'r, F> {
+        let (coding, is_oriented) = (columns.coding, columns.is_oriented());
+        let code = ReedSolomon::new(coding);
+        let from = region.places().iter().copied().zip(columns.chunks.iter().copied()).collect();
+        FillColumns { fabric, geometry, place_of_copy, coding, code, from, is_oriented, result }
+    }
+
+    /// Fills all of a new column but the free bitmaps, as replication does.
+    async fn fill(mut self, (to, chunk): (Place, u8)) -> Result<(), FailedVerb> {
         let geometry = self.geometry;
-        let leaving = self.from.iter().find(|(_, chunk)| *chunk == self.chunk);
+        let leaving = self.from.iter().find(|(_, from)| *from == chunk);
         let leaving = leaving.map(|(place, _)| *place);
         let table = geometry.table_bytes();
-        copy_bytes(self.fabric, self.from[0].0, self.to, table, self.result).await?;
+        copy_bytes(self.fabric, self.from[0].0, to, table, self.result).await?;
         for block in 0..geometry.blocks_per_region() {
             let block = geometry.block_offset(block);
-            let header = self.copy_header(block).await?;
+            let header = self.copy_header(block, to).await?;
             let mut filled = BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes);
             let shape = header.and_then(|h| BlockShape::new(geometry.block_bytes, h.class));
             if let Some(shape) = shape {
                 match leaving {
-                    Some(leaving) => self.copy_objects(block, shape, leaving).await?,
-                    None => self.make_objects(block, shape).await?,
+                    Some(leaving) => {
+                        self.copy_objects(block, shape, (leaving, chunk), to).await?;
+                    }
+                    None => self.make_objects(block, shape, &[(to, chunk)], false).await?,
                 }
                 filled = shape.first_offset + u64::from(shape.objects) * shape.object_bytes;
             }
             let (at, bytes) = (block + filled, geometry.block_bytes - filled);
             match leaving {
                 Some(leaving) => {
-                    let [from, to] = [leaving, self.to].map(|place| place.plus(at));
+                    let [from, to] = [leaving, to].map(|place| place.plus(at));
                     copy_bytes(self.fabric, from, to, bytes, self.result).await?;
                 }
-                None => self.zero(at, bytes).await?,
+                None => self.zero(to.plus(at), bytes).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the parity chunks of objects that are not there.
+    async fn write_parity(mut self) -> Result<(), FailedVerb> {
+        let geometry = self.geometry;
+        let k = self.coding.k();
+        let parity = self.from.iter().copied().filter(|(_, chunk)| usize::from(*chunk) >= k);
+        let parity: PerPlace<(Place, u8)> = parity.collect();
+        for block in 0..geometry.blocks_per_region() {
+            let block = geometry.block_offset(block);
+            let (_, _, header) = self.read_header(block).await?;
+            let shape = header.and_then(|h| BlockShape::new(geometry.block_bytes, h.class));
+            if let Some(shape) = shape.filter(|_| !parity.is_empty()) {
+                self.make_objects(block, shape, &parity, true).await?;
             }
         }
         Ok(())
     }
 
     /// Copies a block's header, of any column that has one.
-    async fn copy_header(&mut self, block: u64) -> Result<Option<BlockHeader>, FailedVerb> {
+    async fn copy_header(
+        &mut self,
+        block: u64,
+        to: Place,
+    ) -> Result<Option<BlockHeader>, FailedVerb> {
+        let (mut batch, span, header) = self.read_header(block).await?;
+        batch.next_phase();
+        batch.write(to.node, to.offset + block, span);
+        batch = self.execute(batch).await;
+        batch.check()?;
+        self.result.bytes += BLOCK_HEADER_BYTES;
+        Ok(header)
+    }
+
+    /// One phase: a block's header, of any column that has one.
+    async fn read_header(
+        &mut self,
+        block: u64,
+    ) -> Result<(Batch, Span, Option<BlockHeader>), FailedVerb> {
         let mut batch = Batch::new();
         let mut reads = PerPlace::<Ticket>::new();
         for (place, _) in &self.from {
@@ -99,12 +159,7 @@ impl<F: Fabric> FillColumn<'_, F> {
             }
         }
         let (span, header) = chosen;
-        batch.next_phase();
-        batch.write(self.to.node, self.to.offset + block, span);
-        batch = self.execute(batch).await;
-        batch.check()?;
-        self.result.bytes += BLOCK_HEADER_BYTES;
-        Ok(header)
+        Ok((batch, span, header))
     }
 
     /// Copies the chunks of a block's objects from the column that leaves. One that is damaged there is made of the
@@ -113,7 +168,8 @@ impl<F: Fabric> FillColumn<'_, F> {
         &mut self,
         block: u64,
         shape: BlockShape,
-        leaving: Place,
+        (leaving, chunk): (Place, u8),
+        to: Place,
     ) -> Result<(), FailedVerb> {
         let together = (CHUNK_BYTES / shape.object_bytes).max(1) as u32;
         let bytes = shape.object_bytes as u32;
@@ -125,25 +181,25 @@ impl<F: Fabric> FillColumn<'_, F> {
             let read = batch.read(leaving.node, leaving.offset + offset, count * bytes);
             batch = self.execute(batch).await;
             let all = batch.data_span(read)?;
-            let (coding, chunk) = (self.coding, usize::from(self.chunk));
+            let (coding, number) = (self.coding, usize::from(chunk));
             // Free objects that were never used are zeros: nothing is missing.
             let is_broken = |i: &u32| {
                 let bytes = batch.bytes(all.part(i * bytes, bytes));
                 let is_used = bytes.iter().any(|byte| *byte != 0);
                 is_used
-                    && Chunk::decode(bytes, coding, chunk).is_err()
+                    && Chunk::decode(bytes, coding, number).is_err()
                     && !removed(Mutant::CopiesDamage)
             };
             let broken: Vec<u32> = (0..count).filter(is_broken).collect();
             for i in broken {
                 let part = all.part(i * bytes, bytes);
-                if let Some(made) = self.made(offset + u64::from(i * bytes), bytes).await? {
+                if let Some(made) = self.made(offset + u64::from(i * bytes), bytes, chunk).await? {
                     batch.bytes_mut(part).copy_from_slice(&made);
                     self.result.objects_repaired += 1;
                 }
             }
             batch.next_phase();
-            batch.write(self.to.node, self.to.offset + offset, all);
+            batch.write(to.node, to.offset + offset, all);
             batch = self.execute(batch).await;
             batch.check()?;
             self.result.bytes += u64::from(count * bytes);
@@ -153,21 +209,33 @@ impl<F: Fabric> FillColumn<'_, F> {
     }
 
     /// One phase: the chunk of the object at an offset, made of those of all columns; `None` if too few agree.
-    async fn made(&mut self, offset: u64, bytes: u32) -> Result<Option<Vec<u8>>, FailedVerb> {
+    async fn made(
+        &mut self,
+        offset: u64,
+        bytes: u32,
+        chunk: u8,
+    ) -> Result<Option<Vec<u8>>, FailedVerb> {
         let mut batch = Batch::new();
         let reads = self.read_columns(&mut batch, offset, bytes);
         batch = self.execute(batch).await;
         let columns = spans(&batch, reads)?;
         let mut made = vec![0; bytes as usize];
-        Ok(self.make(&batch, &columns, &mut made).then_some(made))
+        Ok(self.make(&batch, &columns, None, chunk, &mut made).then_some(made))
     }
 
-    /// Makes the chunks of a block's objects of those of all columns. An object of which too few chunks agree is
-    /// free, unfinished by a dead client, or damaged on too many columns: zeros take its place.
-    async fn make_objects(&mut self, block: u64, shape: BlockShape) -> Result<(), FailedVerb> {
+    /// Makes chunks of a block's objects for these columns, of those of all columns, or of copies; those that are
+    /// `missing` alone, or all. An object of which there is too little is free, unfinished by a dead client, or damaged
+    /// on too many columns: zeros take its place on a new column.
+    async fn make_objects(
+        &mut self,
+        block: u64,
+        shape: BlockShape,
+        to: &[(Place, u8)],
+        missing: bool,
+    ) -> Result<(), FailedVerb> {
         let columns = self.from.len();
         let fitting = CHUNK_BYTES / (shape.object_bytes * columns as u64);
-        let together = fitting.clamp(1, (MAX_BATCH_VERBS / columns) as u64) as u32;
+        let together = fitting.clamp(1, (MAX_BATCH_VERBS / MAX_CHUNKS) as u64) as u32;
         let bytes = shape.object_bytes as u32;
         let mut next = 0;
         while next < shape.objects {
@@ -177,21 +245,187 @@ impl<F: Fabric> FillColumn<'_, F> {
             let reads = self.read_columns(&mut batch, offset, count * bytes);
             batch = self.execute(batch).await;
             let read = spans(&batch, reads)?;
-            let mut made = vec![0; (count * bytes) as usize];
-            for (i, made) in (0..count).zip(made.chunks_exact_mut(bytes as usize)) {
+            let of = |i: u32| -> PerPlace<NumberedChunk> {
                 let part = |(chunk, span): &NumberedChunk| (*chunk, span.part(i * bytes, bytes));
-                self.make(&batch, &read.iter().map(part).collect(), made);
-            }
+                read.iter().map(part).collect()
+            };
+            let copies = self.read_copies(&mut batch, count, &of).await?;
             batch.next_phase();
-            let span = batch.stage(count * bytes);
-            batch.bytes_mut(span).copy_from_slice(&made);
-            batch.write(self.to.node, self.to.offset + offset, span);
-            batch = self.execute(batch).await;
-            batch.check()?;
-            self.result.bytes += u64::from(count * bytes);
+            for i in 0..count {
+                let columns = of(i);
+                let there: PerPlace<u8> =
+                    self.agreeing(&batch, &columns).map(|(number, _)| number).collect();
+                for (place, chunk) in
+                    to.iter().filter(|(_, chunk)| !(missing && there.contains(chunk)))
+                {
+                    let mut made = vec![0; bytes as usize];
+                    let copy = copies.iter().find(|(of, _)| *of == i).map(|(_, copy)| *copy);
+                    let is_made = self.make(&batch, &columns, copy, *chunk, &mut made);
+                    if is_made || !missing {
+                        let span = batch.stage(bytes);
+                        batch.bytes_mut(span).copy_from_slice(&made);
+                        batch.write(place.node, place.offset + offset + u64::from(i * bytes), span);
+                        self.result.bytes += u64::from(bytes);
+                    }
+                }
+            }
+            if !batch.verbs().is_empty() {
+                batch = self.execute(batch).await;
+                batch.check()?;
+            }
             next += count;
         }
         Ok(())
+    }
+
+    /// One phase, or none: the copies of those of so many EC-oriented objects of which there are too few chunks.
+    async fn read_copies(
+        &mut self,
+        batch: &mut Batch,
+        count: u32,
+        of: &impl Fn(u32) -> PerPlace<NumberedChunk>,
+    ) -> Result<Vec<(u32, Span)>, FailedVerb> {
+        if !self.is_oriented {
+            return Ok(Vec::new());
+        }
+        let mut named: Vec<(u32, Identity, Place, u32)> = Vec::new();
+        for i in 0..count {
+            let columns = of(i);
+            let chunks: PerPlace<NumberedChunk> = self.agreeing(batch, &columns).collect();
+            if chunks.len() >= self.coding.k() {
+                continue;
+            }
+            for (number, span) in chunks {
+                let bytes = batch.bytes(span);
+                let Ok(chunk) = Chunk::decode(bytes, self.coding, number.into()) else { continue };
+                let Some(class) = Object::class(chunk.key().len(), chunk.value_bytes()) else {
+                    continue;
+                };
+                let words = (0..Slot::TURNS).step_by(2).filter_map(|turn| {
+                    let at = copy_word_at(turn, bytes.len() as u64) as usize;
+                    copy_of(chunk.identity(), u64::from_le_bytes(*bytes[at..].first_chunk()?))
+                });
+                let found = words.filter_map(|copy| {
+                    let place = (self.place_of_copy)(copy.address(), class.bytes())?;
+                    Some((i, copy, place, class.bytes() as u32))
+                });
+                named.extend(found);
+            }
+        }
+        named.dedup();
+        let mut copies = Vec::new();
+        for named in named.chunks(MAX_BATCH_VERBS) {
+            batch.next_phase();
+            let read = |(i, copy, place, bytes): &(u32, Identity, Place, u32)| {
+                (*i, *copy, batch.read(place.node, place.offset, *bytes))
+            };
+            let reads: Vec<(u32, Identity, Ticket)> = named.iter().map(read).collect();
+            *batch = self.execute(core::mem::take(batch)).await;
+            for (i, copy, read) in reads {
+                let span = batch.data_span(read)?;
+                let columns = of(i);
+                let chunks: PerPlace<NumberedChunk> = self.agreeing(batch, &columns).collect();
+                let is_of = |(number, chunk): &NumberedChunk| {
+                    let chunk = Chunk::decode(batch.bytes(*chunk), self.coding, (*number).into());
+                    let object = Object::decode_of(batch.bytes(span), copy);
+                    matches!((chunk, object), (Ok(chunk), Ok(object))
+                        if is_copy(&object, chunk.key()) && chunk.has_value(object.value()))
+                };
+                if chunks.first().is_some_and(is_of) {
+                    copies.push((i, span));
+                }
+            }
+        }
+        Ok(copies)
+    }
+
+    /// The chunks of one object that are of one write. An object that a word leads to has its chunk on every column; an
+    /// EC-oriented one on every data column. So of two identities neither is in use, and either will do; but for
+    /// parity, which may be of what was here before.
+    fn agreeing<'b>(
+        &self,
+        batch: &'b Batch,
+        columns: &'b PerPlace<NumberedChunk>,
+    ) -> impl Iterator<Item = NumberedChunk> + use<'b, F> {
+        let coding = self.coding;
+        let decode = move |(number, span): &NumberedChunk| {
+            Chunk::decode(batch.bytes(*span), coding, (*number).into()).ok()
+        };
+        let is_parity = |number: usize| self.is_oriented && number >= coding.k();
+        let chunks: PerPlace<(bool, Identity)> = columns
+            .iter()
+            .filter_map(decode)
+            .map(|chunk| (is_parity(chunk.number()), chunk.identity()))
+            .collect();
+        let count = |identity: &Identity| {
+            let of = |data: bool| {
+                chunks.iter().filter(|(parity, other)| *parity != data && other == identity).count()
+            };
+            (of(true), of(false))
+        };
+        let most = chunks.iter().map(|(_, identity)| *identity).max_by_key(count);
+        columns.iter().copied().filter(move |column| {
+            decode(column).is_some_and(|chunk| Some(chunk.identity()) == most)
+        })
+    }
+
+    /// Makes a chunk of one object of the others, or of the copy; whether there is enough.
+    fn make(
+        &self,
+        batch: &Batch,
+        columns: &PerPlace<NumberedChunk>,
+        copy: Option<Span>,
+        number: u8,
+        made: &mut [u8],
+    ) -> bool {
+        if removed(Mutant::RebuildsFromFirstPlace) {
+            made.copy_from_slice(batch.bytes(columns[0].1));
+            return true;
+        }
+        let chunks: PerPlace<NumberedChunk> = self.agreeing(batch, columns).collect();
+        let mut stripe = Stripe::default();
+        for (number, span) in &chunks {
+            let chunk = Chunk::decode(batch.bytes(*span), self.coding, (*number).into());
+            stripe.add(chunk.expect("it was decoded before"));
+        }
+        let mut room = vec![0; stripe.room().unwrap_or(0)];
+        let is_made = match (stripe.restore(&self.code, &mut room), copy) {
+            (Some(whole), _) => {
+                whole.chunk(&self.code, number.into(), made);
+                true
+            }
+            (None, Some(copy)) => self.make_of_copy(batch, &chunks, copy, number, made),
+            (None, None) => false,
+        };
+        if is_made {
+            let (number, span) = chunks[0];
+            let first = Chunk::decode(batch.bytes(span), self.coding, number.into());
+            let identity = first.expect("it was decoded before").identity();
+            take_copy_words(identity, made, chunks.iter().map(|(_, span)| batch.bytes(*span)));
+        }
+        is_made
+    }
+
+    /// Makes a chunk of the copy, which was found to be the pair's.
+    fn make_of_copy(
+        &self,
+        batch: &Batch,
+        chunks: &[NumberedChunk],
+        copy: Span,
+        number: u8,
+        made: &mut [u8],
+    ) -> bool {
+        let (known, span) = chunks[0];
+        let chunk = Chunk::decode(batch.bytes(span), self.coding, known.into());
+        let chunk = chunk.expect("it was decoded before");
+        let Ok(object) = Object::decode(batch.bytes(copy)) else { return false };
+        let (identity, opcode) = (chunk.identity(), chunk.opcode());
+        let pair = Pair { key: object.key(), value: object.value(), identity, opcode };
+        let mut all = vec![0; self.coding.chunks() * made.len()];
+        let mut stripe: PerPlace<&mut [u8]> = all.chunks_exact_mut(made.len()).collect();
+        pair.encode_chunks(&self.code, &mut stripe);
+        made.copy_from_slice(stripe[usize::from(number)]);
+        true
     }
 
     /// Posts READs of the same bytes of all columns.
@@ -202,43 +436,15 @@ impl<F: Fabric> FillColumn<'_, F> {
         self.from.iter().map(read).collect()
     }
 
-    /// Makes the chunk of one object; whether enough others agree.
-    fn make(&self, batch: &Batch, columns: &PerPlace<NumberedChunk>, made: &mut [u8]) -> bool {
-        if removed(Mutant::RebuildsFromFirstPlace) {
-            made.copy_from_slice(batch.bytes(columns[0].1));
-            return true;
-        }
-        let decode = |(number, span): &NumberedChunk| {
-            Chunk::decode(batch.bytes(*span), self.coding, (*number).into()).ok()
-        };
-        let chunks: Vec<Chunk<'_>> = columns.iter().filter_map(decode).collect();
-        let mut identities: Vec<Identity> = chunks.iter().map(Chunk::identity).collect();
-        identities.sort_unstable();
-        identities.dedup();
-        let of = |identity: &Identity| chunks.iter().filter(|c| c.identity() == *identity).count();
-        // An object that a word leads to has its chunk on every column. So of two identities neither is in use, and
-        // either will do.
-        let Some(most) = identities.into_iter().max_by_key(of) else { return false };
-        let mut stripe = Stripe::default();
-        let same = chunks.into_iter().filter(|chunk| chunk.identity() == most);
-        same.for_each(|chunk| stripe.add(chunk));
-        let Some(needed) = stripe.room() else { return false };
-        let mut room = vec![0; needed];
-        let whole = stripe.restore(&self.code, &mut room);
-        let Some(whole) = whole else { return false };
-        whole.chunk(&self.code, self.chunk.into(), made);
-        true
-    }
-
     /// Overwrites what no object lies in.
-    async fn zero(&mut self, from: u64, bytes: u64) -> Result<(), FailedVerb> {
+    async fn zero(&mut self, to: Place, bytes: u64) -> Result<(), FailedVerb> {
         let mut at = 0;
         while at < bytes {
             let count = CHUNK_BYTES.min(bytes - at);
             let mut batch = Batch::new();
             let zeros = batch.stage(count as u32);
             batch.bytes_mut(zeros).fill(0);
-            batch.write(self.to.node, self.to.offset + from + at, zeros);
+            batch.write(to.node, to.offset + at, zeros);
             batch = self.execute(batch).await;
             batch.check()?;
             self.result.bytes += count;

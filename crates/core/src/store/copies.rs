@@ -1,0 +1,175 @@
+//! EC-oriented objects and their copies: they are allocated, written and freed together.
+//!
+//! A word at an even turn keeps two objects from being used again, the stripe and its copy ([`data`](crate::data)).
+//!
+//! * A *writer* has both written before any CAS. If its word does not stand in the end, it frees its copy itself.
+//! * Whoever *replaces* such a word frees both. It finds the copy by the copy word in the stripe: when it sets free what
+//!   it has freed, and before the stripe's own bit is set, for nobody uses the stripe again until then.
+//! * Who moves the object *in place* ([`moving`](super::moving)) frees the copy alone, when its word is committed; its
+//!   word keeps the stripe.
+//!
+//! What a crash leaves is found by the comparison with the index, which follows words to copies as well.
+
+use alloc::vec::Vec;
+
+use super::attempt::{Attempt, Ended, Intent};
+use super::{Hint, Op, Store};
+use crate::data::{Redundancy, RedundancyError};
+use crate::error::Error;
+use crate::host::Host;
+use crate::layout::{Address, Identity, Opcode, Pair, Slot};
+use crate::mutant::{Mutant, removed};
+use crate::slab::{Allocation, SlabKind};
+use crate::verbs::{Fabric, MAX_BATCH_VERBS};
+use crate::view::View;
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// An attempt with an object to write, and its copy if it has one; else the slab that has no room.
+    #[inline]
+    pub(super) fn begin_attempt<'i>(
+        &self,
+        intent: &'i Intent<'i>,
+        hint: Option<Hint>,
+        least: u32,
+        view: &View,
+    ) -> Result<Result<Attempt<'i>, SlabKind>, Error> {
+        let Some(object) = self.allocate(intent.slab, least, view) else {
+            return Ok(Err(intent.slab));
+        };
+        let mut attempt = Attempt::new(intent, hint, object);
+        if intent.slab.turns() > 1 {
+            match self.allocate_copy(intent, &object, least, view) {
+                Ok(Ok(copy)) => attempt.copies.push(copy),
+                other => {
+                    self.give_back(&object);
+                    return other.map(|short| short.map(|_| attempt));
+                }
+            }
+        }
+        Ok(Ok(attempt))
+    }
+
+    /// A copy for an EC-oriented object, where it belongs; else the slab that has no room.
+    #[cold]
+    pub(super) fn allocate_copy(
+        &self,
+        intent: &Intent<'_>,
+        object: &Allocation,
+        least: u32,
+        view: &View,
+    ) -> Result<Result<Allocation, SlabKind>, Error> {
+        let at = view.object(object.address, object.kind.class.bytes());
+        let at =
+            at.ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
+        let Some(node) = at.copies_go_to(view.members.iter().map(|member| member.node)) else {
+            let coding = intent.slab.redundancy.coding().expect("it is EC-oriented");
+            let members = view.members.len();
+            return Err(Error::Redundancy(RedundancyError::TooFewNodes { coding, members }));
+        };
+        let (key, value) = (intent.key.len(), intent.value.len());
+        let slab = SlabKind::of(Redundancy::Copies(node), key, value);
+        let slab = slab.ok_or(Error::ValueTooLarge {
+            bytes: value,
+            max_bytes: view.geometry.max_value_bytes as usize,
+        })?;
+        Ok(self.allocate(slab, least, view).ok_or(slab))
+    }
+
+    /// No CAS has mentioned an object.
+    pub(super) fn give_back(&self, object: &Allocation) {
+        let host = &self.host;
+        let mut slabs = self.slabs.borrow_mut();
+        slabs.give_back(object, |mark| host.has_passed(mark), || host.mark());
+    }
+
+    /// Those of these words that keep a copy beside their object.
+    fn with_copies(&self, words: &[Slot]) -> Vec<Slot> {
+        let view = self.view.borrow();
+        if !view.regions.iter().any(|region| region.is_oriented()) || removed(Mutant::CopiesLeak) {
+            return Vec::new();
+        }
+        let has_copy =
+            |word: &&Slot| view.object_of(**word).is_some_and(|object| object.has_copy(**word));
+        words.iter().filter(has_copy).copied().collect()
+    }
+
+    /// The copies that these freed words have kept. Those that cannot be found are left to a comparison.
+    pub(super) async fn copies_kept_by(&self, words: &[Slot]) -> Vec<Address> {
+        let words = self.with_copies(words);
+        if words.is_empty() {
+            return Vec::new();
+        }
+        let mut op = self.operation();
+        let found = op.copies_of(&words).await;
+        op.finish(crate::stats::OpKind::Reclaim);
+        self.stats.borrow_mut().add_left_to_comparison((words.len() - found.len()) as u64);
+        found.into_iter().map(|(_, copy)| copy.address()).collect()
+    }
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// Posts the WRITEs of an attempt's copies, and of the headers of their blocks.
+    #[cold]
+    pub(super) fn post_copies(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
+        let view = self.view.clone();
+        for copy in &attempt.copies {
+            self.post_header(copy)?;
+            let at = view.object(copy.address, copy.kind.class.bytes());
+            let at =
+                at.ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
+            let Intent { key, value, .. } = attempt.intent;
+            let (identity, opcode) = (copy.identity(), Opcode::Copy);
+            at.write(&mut self.batch, &Pair { key, value, identity, opcode });
+        }
+        Ok(())
+    }
+
+    /// An attempt with copies has ended: those of a word that stands are kept by it, and it keeps none of its old ones.
+    #[cold]
+    pub(super) fn end_copies(&mut self, attempt: &Attempt<'_>, ended: &Result<Ended, Error>) {
+        let stands = matches!(ended, Ok(Ended::Done(Some(_))));
+        for copy in &attempt.copies {
+            if !attempt.step().is_mentioned() {
+                self.store.give_back(copy);
+                continue;
+            }
+            self.store.slabs.borrow_mut().end(copy);
+            if !stands {
+                self.free_copy(copy.identity());
+            }
+        }
+        let frees_old = stands || removed(Mutant::CopiesFreedByLoser);
+        let old_copy = attempt.in_place.and_then(|in_place| in_place.old_copy);
+        if let Some(copy) = old_copy.filter(|_| frees_old) {
+            self.free_copy(copy);
+        }
+    }
+
+    /// Nothing keeps a copy any more.
+    pub(super) fn free_copy(&mut self, copy: Identity) {
+        // No class, so no word that leads to something, but one that keeps it.
+        self.free(Slot::tombstone(copy.address(), 0));
+    }
+
+    /// One phase, or a few: the copies that these words keep, as far as they can be found.
+    pub(super) async fn copies_of(&mut self, words: &[Slot]) -> Vec<(Slot, Identity)> {
+        let view = self.view.clone();
+        let mut found = Vec::new();
+        let objects: Vec<_> =
+            words.iter().filter_map(|word| Some((*word, view.object_of(*word)?))).collect();
+        for objects in objects.chunks(MAX_BATCH_VERBS / crate::data::MAX_PLACES) {
+            self.batch.clear();
+            let reads: Vec<_> = objects
+                .iter()
+                .map(|(word, object)| (*word, object.read_copy_word(&mut self.batch, *word)))
+                .collect();
+            self.phase().await;
+            for (word, read) in reads {
+                if let Ok(Some(copy)) = read.named(&self.batch) {
+                    found.push((word, copy));
+                }
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,124 @@
+//! Moves in place: an EC-oriented object becomes erasure-coded, or the other way round, and stays where it is.
+//!
+//! ```text
+//!               1  READ                  2  WRITE, READ                               3, 4
+//! EOR -> EC     the slot, k data chunks  m parity chunks; the copy word               as of every Move
+//! EC -> EOR     the slot, k chunks       a copy, and its copy word to all chunks      as of every Move
+//! ```
+//!
+//! The word goes on to the next *turn* of the same object ([`Slot::turn`](crate::layout::Slot)), and never back: so none
+//! recurs. After the last turn, Moves are out of place.
+//!
+//! *By the owner of the block alone.* The word of the next turn is the same whoever writes it, and two writers of one
+//! round with one word would both take themselves for its winner. The owner has it in its own hands: a session begins
+//! no second Move in place of an object while one runs. Its block counts as one in which an operation is under way, so
+//! nobody else gets it meanwhile, and its header says that it is in use, so that recovery looks for the word.
+//!
+//! The bytes of the stripe do not change, so a round that is lost, or left half-way, leaves nothing to be undone: parity
+//! is what it would be anyhow, and a copy word for a turn that never comes leads nobody anywhere.
+
+use super::attempt::{Attempt, InPlace, Intent};
+use super::{Hint, Op};
+use crate::data::{ObjectAt, Redundancy};
+use crate::error::Error;
+use crate::host::Host;
+use crate::layout::{Chunk, Opcode, Pair, Slot};
+use crate::mutant::{Mutant, removed};
+use crate::slab::SlabKind;
+use crate::verbs::{Fabric, Op as VerbOp, Verb};
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// An attempt that moves the pair in place, if that can be; or the slab that has no room for a copy.
+    pub(super) fn begin_in_place<'i>(
+        &mut self,
+        intent: &'i Intent<'i>,
+        found: Hint,
+        least: u32,
+    ) -> Option<Result<Attempt<'i>, SlabKind>> {
+        let word = found.word;
+        let view = self.view.clone();
+        let at = view.object_of(word)?;
+        let of = match view.region_of(word.address())?.0.redundancy() {
+            Redundancy::Oriented(of) => of,
+            _ => return None,
+        };
+        let wanted = match word.turn().is_multiple_of(2) {
+            true => Redundancy::Coded(of.coding()),
+            false => Redundancy::Oriented(of),
+        };
+        let next = word.turn() + 1;
+        let (block, _) = view.geometry.block_of(word.address())?;
+        if wanted != intent.slab.redundancy || self.is_frozen(block) {
+            return None;
+        }
+        let opcode = self.opcode_read(at)?;
+        let turn = match next {
+            Slot::TURNS.. => return None,
+            _ if removed(Mutant::TurnGoesBack) && next > 1 => next - 2,
+            _ => next,
+        };
+        let object = self.store.slabs.borrow_mut().begin_move(word, turn)?;
+        let mut attempt = Attempt::new(intent, Some(found), object);
+        attempt.in_place = Some(InPlace { opcode, old_copy: None });
+        if intent.slab.turns() > 1 {
+            match self.store.allocate_copy(intent, &object, least, &view) {
+                Ok(Ok(copy)) => attempt.copies.push(copy),
+                short => {
+                    self.store.slabs.borrow_mut().end_move(&object);
+                    return short.ok().map(|short| short.map(|_| attempt));
+                }
+            }
+        }
+        Some(Ok(attempt))
+    }
+
+    /// The opcode of an object of which the last phase has read chunks: the others have the same.
+    fn opcode_read(&self, at: ObjectAt<'_>) -> Option<Opcode> {
+        let columns = at.columns()?;
+        let mut chunks = at.places().zip(columns.chunks()).filter_map(|(place, chunk)| {
+            let is_of = |verb: &&Verb| (verb.node, verb.offset) == (place.node, place.offset);
+            let verb = self.batch.verbs().iter().find(is_of)?;
+            let VerbOp::Read { buf } = verb.op else { return None };
+            verb.result.ok()?;
+            Chunk::decode(self.batch.bytes(buf), columns.coding(), (*chunk).into()).ok()
+        });
+        chunks.next().map(|chunk| chunk.opcode())
+    }
+
+    /// One phase: what has to stand before the word of the next turn does.
+    pub(super) async fn write_in_place(
+        &mut self,
+        attempt: &mut Attempt<'_>,
+        found: Hint,
+        parity: bool,
+    ) -> Result<(), Error> {
+        let Some(InPlace { opcode, .. }) = attempt.in_place else { return Ok(()) };
+        let (word, view) = (found.word, self.view.clone());
+        let at = view.object_of(word).expect("it was read there");
+        self.batch.clear();
+        self.post_header(&attempt.object)?;
+        let copy = match attempt.copies.first() {
+            Some(copy) => {
+                let copy = copy.identity();
+                self.post_copies(attempt)?;
+                at.write_copy_word(&mut self.batch, attempt.own_word(), copy);
+                None
+            }
+            None => {
+                if parity {
+                    let Intent { key, value, .. } = attempt.intent;
+                    let identity = at.identity_of(word);
+                    at.write_parity(&mut self.batch, &Pair { key, value, identity, opcode });
+                }
+                Some(at.read_copy_word(&mut self.batch, word))
+            }
+        };
+        self.phase().await;
+        let old_copy = copy.and_then(|copy| copy.named(&self.batch).ok().flatten());
+        match old_copy.filter(|_| removed(Mutant::CopiesFreedBeforeCommit)) {
+            Some(copy) => self.free_copy(copy),
+            None => attempt.in_place = Some(InPlace { opcode, old_copy }),
+        }
+        Ok(())
+    }
+}
