@@ -41,9 +41,9 @@
 //! stages settle the subtable, or have the region begin with a bitmap of zeros: as at a new first place, its
 //! owners find what is free by a comparison.
 //!
-//! An EC-oriented region that loses a place, or gets another one, is *sealed*: while it is frozen its objects get the
-//! parity that they were written without, so that nothing depends on where their copies are. Where all of its columns
-//! are there when the change ends, it is unsealed. A region of copies has no place to move to: it goes with its node,
+//! The objects of an EC-oriented region that loses a place, or gets another one, get the parity that they were written
+//! without, while it is frozen: so nothing depends on where their copies are. From then on all are written with parity,
+//! until the end of a change finds all of its columns there. A region of copies has no place to move to: it goes with its node,
 //! and nothing of it is missed then.
 //!
 //! A *new region* stands in the region table from the first view of its change on, and nobody is told
@@ -148,14 +148,14 @@ pub struct RegionChange {
     pub leaving: Option<Place>,
     /// Its free bitmaps begin anew, of zeros: what they said was wrong.
     pub renewed: bool,
-    /// Its EC-oriented objects get all their parity, since its places change.
-    pub seals: bool,
+    /// Its EC-oriented objects get the parity that they lack, since its places change.
+    pub adds_parity: bool,
 }
 
 impl RegionChange {
     /// Only that it is frozen.
     pub(crate) fn of(region: u32) -> RegionChange {
-        RegionChange { region, joining: None, leaving: None, renewed: false, seals: false }
+        RegionChange { region, joining: None, leaving: None, renewed: false, adds_parity: false }
     }
 }
 
@@ -218,14 +218,14 @@ impl Change {
         self.subtables.iter().find(|s| s.subtable == subtable)
     }
 
-    /// A region is to be sealed.
-    pub(crate) fn seal(&mut self, region: u32) {
+    /// The objects of a region are to get the parity that they lack.
+    pub(crate) fn add_parity(&mut self, region: u32) {
         if !self.has_region(region) {
             self.regions.push(RegionChange::of(region));
             self.regions.sort_by_key(|r| r.region);
         }
         let found = self.regions.iter_mut().find(|r| r.region == region);
-        found.into_iter().for_each(|found| found.seals = true);
+        found.into_iter().for_each(|found| found.adds_parity = true);
     }
 
     /// Whether a region is in the scope.

@@ -226,9 +226,9 @@ mutants! {
     ParityNotWritten,
 
     // EC-oriented regions.
-    /// A region whose places change is not sealed: objects that have lost a chunk have lost their copy with it, or it
+    /// The objects of a region whose places change get no parity: who has lost a chunk has lost the copy with it, or it
     /// is where another chunk comes.
-    SetsNotSealed,
+    ParityNotCompleted,
     /// The parity of an object is written when its word has been put there: it has lost its copy without any.
     ParityAfterCas,
     /// Who moves an object in place sets its copy free before the word is committed.
@@ -245,6 +245,10 @@ mutants! {
     RecoveryKnowsOneTurn,
     /// The comparison with the index does not know that words keep copies.
     CompareIgnoresCopies,
+    /// Who writes a damaged chunk anew writes the copy words that it has read before: newer ones are lost.
+    RepairsCopyWords,
+    /// Who moves an object in place takes no heed of the copy word that is there.
+    CopyWordsOverwritten,
     /// The session that has freed an object does not free its copy.
     CopiesLeak,
 

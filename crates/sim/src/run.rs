@@ -246,7 +246,9 @@ impl Run {
         let counts = self.sim.counts();
         // Who compares blocks with the index tells others not to wait any longer for what they may set free; and a
         // session that gives up is recovered as one that has crashed. Either leaves something to comparisons.
-        let is_left = counts.left_to_comparison.get() + counts.client_recoveries.get() > 0;
+        let is_left = counts.left_to_comparison.get() + counts.client_recoveries.get() > 0
+            // With another first place come other bitmaps.
+            || counts.moves.get() > 0;
         let is_fine = |fault: &Fault| [Fault::Delay, Fault::Tear].contains(fault);
         if !is_left && self.faults.iter().all(is_fine) {
             nothing_is_lost(&self.cluster, &orphans);

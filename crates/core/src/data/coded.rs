@@ -19,6 +19,7 @@ use super::{ObjectAt, Orientation, PerPlace, Redundancy, Region};
 use crate::code::{Coding, ReedSolomon};
 use crate::layout::{
     Chunk, HEADER_BYTES, Identity, Pair, Slot, Stripe, copy_of, copy_word, copy_word_at,
+    outside_of_copy_words,
 };
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
@@ -36,11 +37,12 @@ pub struct Columns {
     oriented: Option<Oriented>,
 }
 
-/// EC-oriented objects are written without parity, as long as their columns are *unsealed*.
+/// What holds of EC-oriented objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Oriented {
     orientation: Orientation,
-    is_sealed: bool,
+    /// Whether they are written without parity, and may still lack it.
+    may_lack_parity: bool,
 }
 
 impl Columns {
@@ -51,7 +53,7 @@ impl Columns {
 
     /// All of them, for EC-oriented objects.
     pub(super) fn oriented(orientation: Orientation) -> Columns {
-        let oriented = Some(Oriented { orientation, is_sealed: false });
+        let oriented = Some(Oriented { orientation, may_lack_parity: true });
         Columns { oriented, ..Columns::all(orientation.coding()) }
     }
 
@@ -69,24 +71,18 @@ impl Columns {
     }
 
     /// Whether parity may be missing.
-    pub fn is_unsealed(&self) -> bool {
-        self.oriented.is_some_and(|oriented| !oriented.is_sealed)
+    pub fn may_lack_parity(&self) -> bool {
+        self.oriented.is_some_and(|oriented| oriented.may_lack_parity)
     }
 
-    pub(super) fn seal(&mut self) {
-        self.oriented.iter_mut().for_each(|oriented| oriented.is_sealed = true);
-    }
-
-    pub(super) fn unseal(&mut self) {
-        let is_whole = self.chunks.len() == self.coding.chunks();
-        let oriented = self.oriented.iter_mut().filter(|_| is_whole);
-        oriented.for_each(|oriented| oriented.is_sealed = false);
+    pub(super) fn set_may_lack_parity(&mut self, may: bool) {
+        self.oriented.iter_mut().for_each(|oriented| oriented.may_lack_parity = may);
     }
 
     /// How many have to be there for the objects to survive.
     fn least(&self) -> usize {
         match self.oriented {
-            Some(Oriented { orientation, is_sealed: false }) => {
+            Some(Oriented { orientation, may_lack_parity: true }) => {
                 self.coding.chunks() + 1 - orientation.replicas()
             }
             _ => self.coding.k(),
@@ -158,7 +154,7 @@ pub(super) fn write_oriented(
     pair: &Pair<'_>,
     copy: Identity,
 ) {
-    let data_alone = columns.is_unsealed();
+    let data_alone = columns.may_lack_parity();
     let written = if data_alone { columns.coding.k() } else { columns.coding.chunks() };
     write_chunks(columns, at, batch, pair, 0..written, Some(copy));
 }
@@ -171,7 +167,7 @@ pub(super) fn write_parity_of(
     pair: &Pair<'_>,
 ) {
     // Else it is there.
-    if !columns.is_unsealed() {
+    if !columns.may_lack_parity() {
         return;
     }
     write_chunks(columns, at, batch, pair, columns.coding.k()..columns.coding.chunks(), None);
@@ -351,7 +347,7 @@ pub(super) fn judge(
     }
     let key = good[0].1.part(HEADER_BYTES as u32, key_bytes);
     found.part = Some((good[0].1, key));
-    let of = Parts::Chunks(coding, identity, good);
+    let of = Parts::Chunks(coding, identity, reads.is_oriented, good);
     found.whole = Some(Whole { key, value: room.part(0, value_bytes), of });
     found
 }
@@ -376,8 +372,7 @@ fn take_copy_words<'b>(
 /// See [`Found::mend`].
 pub(super) fn mend(
     batch: &mut Batch,
-    coding: Coding,
-    identity: Identity,
+    (coding, identity, is_oriented): (Coding, Identity, bool),
     good: &[(u8, Span)],
     damaged: &[Read],
 ) -> u64 {
@@ -386,7 +381,15 @@ pub(super) fn mend(
     for (Read { place, .. }, made) in damaged.iter().zip(made) {
         let span = batch.stage(bytes);
         batch.bytes_mut(span).copy_from_slice(&made);
-        batch.write(place.node, place.offset, span);
+        if !is_oriented || removed(Mutant::RepairsCopyWords) {
+            batch.write(place.node, place.offset, span);
+            continue;
+        }
+        // Copy words may have come since the others were read.
+        for (from, to) in outside_of_copy_words(bytes.into()) {
+            let part = span.part(from as u32, (to - from) as u32);
+            batch.write(place.node, place.offset + from, part);
+        }
     }
     damaged.len() as u64 * u64::from(bytes)
 }
@@ -410,7 +413,9 @@ fn made_of(
     let make = |read: &Read| {
         let mut made = vec![0; good[0].1.len as usize];
         whole.chunk(&code, read.chunk.into(), &mut made);
-        take_copy_words(identity, &mut made, good.iter().map(|(_, span)| batch.bytes(*span)));
+        if removed(Mutant::RepairsCopyWords) {
+            take_copy_words(identity, &mut made, good.iter().map(|(_, span)| batch.bytes(*span)));
+        }
         made
     };
     damaged.iter().map(make).collect()

@@ -6,9 +6,13 @@
 //! names it, one for each turn in which there are copies ([`Slot::turn`]).
 //!
 //! So a word that leads to the stripe keeps both of them, and whoever frees one frees the other.
+//!
+//! A copy word is put where there was none, and never changed: whoever reads it after the slot has shown its turn reads
+//! the one that counts, as long as the word stands. What repairs a chunk leaves the copy words as they are.
 
 use super::{ObjectAt, Region};
 use crate::layout::{Identity, Object, Opcode, Slot, copy_of, copy_word, copy_word_at};
+use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, FailedVerb, MnId, Ticket};
 use crate::view::{Place, ViewError};
 
@@ -28,6 +32,13 @@ pub(crate) struct CopyWord {
     identity: Identity,
     first: Ticket,
     columns: u32,
+}
+
+/// CASes that put a copy word into the data chunks of an object.
+#[derive(Debug)]
+pub(crate) struct PutCopyWord {
+    first: Option<Ticket>,
+    count: u32,
 }
 
 impl ObjectAt<'_> {
@@ -55,14 +66,32 @@ impl ObjectAt<'_> {
         self.places().map(move |place| place.plus(at))
     }
 
-    /// Posts the WRITEs of the copy word for the turn of this word.
-    pub(crate) fn write_copy_word(self, batch: &mut Batch, word: Slot, copy: Identity) {
-        let word_of = copy_word(self.identity_of(word), copy);
-        let span = batch.stage(8);
-        batch.bytes_mut(span).copy_from_slice(&word_of.to_le_bytes());
-        for place in self.copy_words(word) {
-            batch.write(place.node, place.offset, span);
+    /// Posts the CASes that put the copy word for the turn of this word into each data chunk, where there is none: it
+    /// is put there once in the life of the object.
+    pub(crate) fn put_copy_word(
+        self,
+        batch: &mut Batch,
+        word: Slot,
+        copy: Identity,
+    ) -> PutCopyWord {
+        let columns = self.columns().expect("EC-oriented objects have columns");
+        let put = copy_word(self.identity_of(word), copy);
+        let k = columns.coding().k();
+        let data = self.copy_words(word).zip(columns.chunks());
+        let mut first = None;
+        let mut count = 0;
+        for (place, _) in data.filter(|(_, chunk)| usize::from(**chunk) < k) {
+            if removed(Mutant::CopyWordsOverwritten) {
+                let span = batch.stage(8);
+                batch.bytes_mut(span).copy_from_slice(&put.to_le_bytes());
+                batch.write(place.node, place.offset, span);
+                continue;
+            }
+            let cas = batch.cas(place.node, place.offset, 0, put);
+            first.get_or_insert(cas);
+            count += 1;
         }
+        PutCopyWord { first, count }
     }
 
     /// Posts the READs of the copy word for the turn of this word.
@@ -72,6 +101,18 @@ impl ObjectAt<'_> {
         let first = *reads.peek().expect("a region in a view has columns");
         let columns = reads.count() as u32;
         CopyWord { identity: self.identity_of(word), first, columns }
+    }
+}
+
+impl PutCopyWord {
+    /// Whether it stands in all of them.
+    pub(crate) fn stands(&self, batch: &Batch) -> Result<bool, FailedVerb> {
+        let Some(first) = self.first else { return Ok(removed(Mutant::CopyWordsOverwritten)) };
+        let mut stands = true;
+        for cas in 0..self.count {
+            stands &= batch.found(first.plus(cas))? == 0;
+        }
+        Ok(stands)
     }
 }
 

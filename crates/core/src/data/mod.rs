@@ -166,21 +166,23 @@ impl Region {
     }
 
     /// Whether parity of some of its objects may be missing on the columns that it has.
-    pub(crate) fn is_unsealed(&self) -> bool {
-        matches!(&self.scheme, Scheme::Coded(columns) if columns.is_unsealed())
+    pub(crate) fn may_lack_parity(&self) -> bool {
+        matches!(&self.scheme, Scheme::Coded(columns) if columns.may_lack_parity())
     }
 
     /// All parity that its columns can have is there from now on, also of what is written.
-    pub(crate) fn seal(&mut self) {
+    pub(crate) fn has_all_parity(&mut self) {
         if let Scheme::Coded(columns) = &mut self.scheme {
-            columns.seal();
+            columns.set_may_lack_parity(false);
         }
     }
 
     /// If all of its columns are there, EC-oriented objects are written without parity again.
-    pub(crate) fn unseal(&mut self) {
-        if let Scheme::Coded(columns) = &mut self.scheme {
-            columns.unseal();
+    pub(crate) fn saves_parity(&mut self) {
+        if let Scheme::Coded(columns) = &mut self.scheme
+            && columns.chunks().len() == columns.coding().chunks()
+        {
+            columns.set_may_lack_parity(true);
         }
     }
 
@@ -370,7 +372,7 @@ pub struct ObjectAt<'v> {
 impl<'v> ObjectAt<'v> {
     /// The same, as this word leads to it.
     pub(crate) fn of_word(self, word: Slot) -> ObjectAt<'v> {
-        let may_lack_parity = self.region.is_unsealed() && word.turn().is_multiple_of(2);
+        let may_lack_parity = self.region.may_lack_parity() && word.turn().is_multiple_of(2);
         ObjectAt { may_lack_parity, ..self }
     }
 
@@ -433,7 +435,7 @@ impl<'v> ObjectAt<'v> {
     /// are read from different nodes; from one that is not silent, if there is any.
     #[inline]
     pub(crate) fn read_at(self, near: MnId, is_silent: impl Fn(MnId) -> bool) -> Place {
-        if let Some(columns) = self.columns().filter(|columns| columns.is_unsealed()) {
+        if let Some(columns) = self.columns().filter(|columns| columns.may_lack_parity()) {
             return coded::read_at(columns, self, near, is_silent);
         }
         let mut places = self.places();
@@ -545,8 +547,9 @@ impl Found {
         let Some(whole) = &self.whole else { return 0 };
         match &whole.of {
             Parts::Replica(whole) => replicated::mend(batch, *whole, &self.damaged),
-            Parts::Chunks(coding, identity, chunks) => {
-                coded::mend(batch, *coding, *identity, chunks, &self.damaged)
+            Parts::Chunks(coding, identity, is_oriented, chunks) => {
+                let of = (*coding, *identity, *is_oriented);
+                coded::mend(batch, of, chunks, &self.damaged)
             }
         }
     }

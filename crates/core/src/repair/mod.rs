@@ -65,7 +65,7 @@ pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed
         if change.renewed {
             clear_bitmaps(fabric, &view.geometry, region, &mut result.cost).await?;
         }
-        if change.seals && !removed(Mutant::SetsNotSealed) {
+        if change.adds_parity && !removed(Mutant::ParityNotCompleted) {
             region.write_parity(fabric, sizes, &mut copied).await?;
         }
         if let Some(joining) = change.joining {

@@ -139,15 +139,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         true
     }
 
-    /// Notes the copies that words keep. False if one of them is not to be found: nobody knows then what is garbage.
+    /// Notes the copies that words keep. False if one of them may not have been found.
     async fn note_copies(&mut self, mut keeping: Vec<Slot>, targets: &mut [Target]) -> bool {
         keeping.sort_unstable_by_key(|word| word.0);
         keeping.dedup();
-        let copies = self.copies_of(&keeping).await;
-        for (_, copy) in &copies {
+        let Some(copies) = self.copies_of(&keeping).await else { return false };
+        for copy in &copies {
             self.note_object(copy.address(), targets);
         }
-        copies.len() == keeping.len() && !self.newer_view_has_come()
+        !self.newer_view_has_come()
     }
 
     /// One phase: reads these replicas of subtables. False if it is to be done

@@ -14,12 +14,13 @@ use alloc::vec::Vec;
 
 use super::attempt::{Attempt, Ended, Intent};
 use super::{Hint, Op, Store};
-use crate::data::{Redundancy, RedundancyError};
+use crate::data::{MAX_PLACES, Redundancy, RedundancyError};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Address, Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
+use crate::stats::OpKind;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS};
 use crate::view::View;
 
@@ -101,9 +102,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let mut op = self.operation();
         let found = op.copies_of(&words).await;
-        op.finish(crate::stats::OpKind::Reclaim);
-        self.stats.borrow_mut().add_left_to_comparison((words.len() - found.len()) as u64);
-        found.into_iter().map(|(_, copy)| copy.address()).collect()
+        op.finish(OpKind::Reclaim);
+        match found {
+            Some(found) => found.iter().map(|copy| copy.address()).collect(),
+            None => {
+                self.stats.borrow_mut().add_left_to_comparison(words.len() as u64);
+                Vec::new()
+            }
+        }
     }
 }
 
@@ -151,25 +157,24 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.free(Slot::tombstone(copy.address(), 0));
     }
 
-    /// One phase, or a few: the copies that these words keep, as far as they can be found.
-    pub(super) async fn copies_of(&mut self, words: &[Slot]) -> Vec<(Slot, Identity)> {
+    /// One phase, or a few: the copies that these words keep. What no column names nobody can find. `None` if some column
+    /// did not answer.
+    pub(super) async fn copies_of(&mut self, words: &[Slot]) -> Option<Vec<Identity>> {
         let view = self.view.clone();
         let mut found = Vec::new();
         let objects: Vec<_> =
             words.iter().filter_map(|word| Some((*word, view.object_of(*word)?))).collect();
-        for objects in objects.chunks(MAX_BATCH_VERBS / crate::data::MAX_PLACES) {
+        for objects in objects.chunks(MAX_BATCH_VERBS / MAX_PLACES) {
             self.batch.clear();
             let reads: Vec<_> = objects
                 .iter()
-                .map(|(word, object)| (*word, object.read_copy_word(&mut self.batch, *word)))
+                .map(|(word, object)| object.read_copy_word(&mut self.batch, *word))
                 .collect();
             self.phase().await;
-            for (word, read) in reads {
-                if let Ok(Some(copy)) = read.named(&self.batch) {
-                    found.push((word, copy));
-                }
+            for read in reads {
+                found.extend(read.named(&self.batch).ok()?);
             }
         }
-        found
+        Some(found)
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!               1  READ                  2  WRITE, READ                               3, 4
 //! EOR -> EC     the slot, k data chunks  m parity chunks; the copy word               as of every Move
-//! EC -> EOR     the slot, k chunks       a copy, and its copy word to all chunks      as of every Move
+//! EC -> EOR     the slot, k chunks       a copy; CAS its copy word into data chunks   as of every Move
 //! ```
 //!
 //! The word goes on to the next *turn* of the same object ([`Slot::turn`](crate::layout::Slot)), and never back: so none
@@ -15,7 +15,8 @@
 //! nobody else gets it meanwhile, and its header says that it is in use, so that recovery looks for the word.
 //!
 //! The bytes of the stripe do not change, so a round that is lost, or left half-way, leaves nothing to be undone: parity
-//! is what it would be anyhow, and a copy word for a turn that never comes leads nobody anywhere.
+//! is what it would be anyhow. A copy word is put where there is none: the session may have moved the object since this
+//! Move has read the slot, or an earlier owner may have died. Who finds another one moves out of place.
 
 use super::attempt::{Attempt, InPlace, Intent};
 use super::{Hint, Op};
@@ -85,40 +86,38 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         chunks.next().map(|chunk| chunk.opcode())
     }
 
-    /// One phase: what has to stand before the word of the next turn does.
+    /// One phase: what has to stand before the word of the next turn does. Whether it does: of a copy word there may be
+    /// another one, by who has come first.
     pub(super) async fn write_in_place(
         &mut self,
         attempt: &mut Attempt<'_>,
         found: Hint,
         parity: bool,
-    ) -> Result<(), Error> {
-        let Some(InPlace { opcode, .. }) = attempt.in_place else { return Ok(()) };
+    ) -> Result<bool, Error> {
+        let Some(InPlace { opcode, .. }) = attempt.in_place else { return Ok(true) };
         let (word, view) = (found.word, self.view.clone());
         let at = view.object_of(word).expect("it was read there");
         self.batch.clear();
         self.post_header(&attempt.object)?;
-        let copy = match attempt.copies.first() {
-            Some(copy) => {
-                let copy = copy.identity();
-                self.post_copies(attempt)?;
-                at.write_copy_word(&mut self.batch, attempt.own_word(), copy);
-                None
-            }
-            None => {
-                if parity {
-                    let Intent { key, value, .. } = attempt.intent;
-                    let identity = at.identity_of(word);
-                    at.write_parity(&mut self.batch, &Pair { key, value, identity, opcode });
-                }
-                Some(at.read_copy_word(&mut self.batch, word))
-            }
-        };
+        if let Some(copy) = attempt.copies.first() {
+            let copy = copy.identity();
+            self.post_copies(attempt)?;
+            let put = at.put_copy_word(&mut self.batch, attempt.own_word(), copy);
+            self.phase().await;
+            return put.stands(&self.batch).map_err(|f| self.failed(f));
+        }
+        if parity {
+            let Intent { key, value, .. } = attempt.intent;
+            let identity = at.identity_of(word);
+            at.write_parity(&mut self.batch, &Pair { key, value, identity, opcode });
+        }
+        let copy = at.read_copy_word(&mut self.batch, word);
         self.phase().await;
-        let old_copy = copy.and_then(|copy| copy.named(&self.batch).ok().flatten());
+        let old_copy = copy.named(&self.batch).ok().flatten();
         match old_copy.filter(|_| removed(Mutant::CopiesFreedBeforeCommit)) {
             Some(copy) => self.free_copy(copy),
             None => attempt.in_place = Some(InPlace { opcode, old_copy }),
         }
-        Ok(())
+        Ok(true)
     }
 }

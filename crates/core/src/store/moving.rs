@@ -80,6 +80,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<(Transition, Written), Error> {
         let mut least = USED_AGAIN_AT;
         let (mut hint, mut hint_held) = (given, false);
+        let mut goes_elsewhere = false;
         loop {
             if !removed(Mutant::MovesWhileFrozen) {
                 self.may_write(key).await?;
@@ -114,7 +115,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 },
             };
             let intent = Intent { opcode: Opcode::Move, key, value: &value, slab };
-            let begun = match self.begin_in_place(&intent, place, least) {
+            let in_place = match goes_elsewhere {
+                true => None,
+                false => self.begin_in_place(&intent, place, least),
+            };
+            let begun = match in_place {
                 Some(begun) => begun,
                 None => self.store.begin_attempt(&intent, Some(place), least, &self.view)?,
             };
@@ -126,6 +131,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     continue;
                 }
             };
+            let is_in_place = attempt.in_place.is_some();
             let ended = self.write_and_move(&mut attempt, place).await;
             let ended = self.or_resolve(&attempt, ended).await;
             self.done_with(&attempt, &ended);
@@ -135,6 +141,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 let how = if place.is_some() { Transition::Moved } else { Transition::Overtaken };
                 return Ok((how, Written { place, hint_held }));
             }
+            goes_elsewhere |= is_in_place;
             self.pause_to_move("a key that others keep changing").await?;
         }
     }
@@ -173,7 +180,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Ended, Error> {
         let late = removed(Mutant::ParityAfterCas);
         if attempt.in_place.is_some() {
-            self.write_in_place(attempt, found, !late).await?;
+            if !self.write_in_place(attempt, found, !late).await? {
+                self.is_written(attempt)?;
+                return Ok(Ended::Again);
+            }
         } else {
             self.batch.clear();
             self.post_object(attempt)?;

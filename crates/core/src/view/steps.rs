@@ -61,14 +61,14 @@ impl View {
             change.joining = change.joining.filter(|place| !is_lost(place));
         }
         for (number, region) in (0u32..).zip(&mut view.regions) {
-            if region.is_unsealed() && region.places().iter().any(is_lost) {
-                change.seal(number);
+            if region.may_lack_parity() && region.places().iter().any(is_lost) {
+                change.add_parity(number);
             }
             region.lose(is_lost, view.number);
         }
         // A bitmap may be zeros already: owners must not go on with what they saw of it.
         let goes_on = |region: &RegionChange| {
-            region.renewed || region.seals || region.joining.or(region.leaving).is_some()
+            region.renewed || region.adds_parity || region.joining.or(region.leaving).is_some()
         };
         change.regions.retain(goes_on);
         if let Some(gone) = view.regions.iter().position(Region::is_gone) {
@@ -104,7 +104,7 @@ impl View {
         let region = |gain: &Gain| RegionChange {
             joining: Some(gain.joining),
             leaving: gain.leaving,
-            seals: self.regions[gain.of as usize].is_unsealed(),
+            adds_parity: self.regions[gain.of as usize].may_lack_parity(),
             ..RegionChange::of(gain.of)
         };
         let mut change = Change {
@@ -227,8 +227,8 @@ impl View {
                     let region = &mut view.regions[change.region as usize];
                     let joining = change.joining.take();
                     region.exchange(joining, change.leaving, change.renewed, view.number);
-                    if core::mem::take(&mut change.seals) {
-                        region.seal();
+                    if core::mem::take(&mut change.adds_parity) {
+                        region.has_all_parity();
                     }
                 }
                 change.regions.retain(|region| region.leaving.is_some());
@@ -239,7 +239,7 @@ impl View {
             }
             Stage::Switched => {
                 let mut view = self.next(None);
-                view.regions.iter_mut().for_each(Region::unseal);
+                view.regions.iter_mut().for_each(Region::saves_parity);
                 view
             }
         }

@@ -15,7 +15,7 @@
 //! One region at a time, since no object is placed in a region that is being copied; subtables for
 //! one receiver together, since writes to them wait. All of it depends on nothing but its arguments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::node::Extent;
 use fusee_core::data::Region;
@@ -39,6 +39,8 @@ pub(crate) struct Moves {
 pub(crate) struct Kind<'v> {
     /// The places of each item, the primary first.
     items: Vec<&'v [Place]>,
+    /// Those that stay where they are, by number; the others may move.
+    stay: BTreeSet<usize>,
     extent: fn(u32) -> Extent,
     /// What fits where; members that are not named take nothing.
     rooms: Vec<Room>,
@@ -49,22 +51,23 @@ impl<'v> Kind<'v> {
     /// Items of any kind, for a plan.
     pub fn planned(items: &'v [Vec<Place>], rooms: Vec<Room>) -> Kind<'v> {
         let extent = |subtable| Extent::Subtable { subtable };
-        Kind { items: items.iter().map(|places| &places[..]).collect(), extent, rooms, most: 1 }
+        let items = items.iter().map(|places| &places[..]).collect();
+        Kind { items, stay: BTreeSet::new(), extent, rooms, most: 1 }
     }
 
     pub fn subtables(view: &'v View, rooms: Vec<Room>) -> Kind<'v> {
         let items = view.subtables.iter().map(|s| s.replicas()).collect();
-        Kind { items, extent: |subtable| Extent::Subtable { subtable }, rooms, most: MAX_SUBTABLES }
+        let extent = |subtable| Extent::Subtable { subtable };
+        Kind { items, stay: BTreeSet::new(), extent, rooms, most: MAX_SUBTABLES }
     }
 
     pub fn regions(view: &'v View, rooms: Vec<Room>) -> Kind<'v> {
+        let items = view.regions.iter().map(Region::places).collect();
         // Copies stay where they are, or go with their node.
-        let moves = |region: &&'v Region| region.copies_on().is_none();
-        let places =
-            |region: &'v Region| Some(region).filter(moves).map_or(&[][..], Region::places);
-        let items = view.regions.iter().map(places).collect();
+        let copies = view.regions.iter().enumerate().filter(|(_, r)| r.copies_on().is_some());
+        let stay = copies.map(|(number, _)| number).collect();
         let extent = |region| Extent::Region { region, primary: false };
-        Kind { items, extent, rooms, most: 1 }
+        Kind { items, stay, extent, rooms, most: 1 }
     }
 
     /// What moves next: off `drained` members, or else from those that have too much.
@@ -97,7 +100,7 @@ struct Load {
 
 /// What it is like after the moves so far.
 struct State {
-    /// Who holds each item, and where, if it has not just come.
+    /// Who holds each item, and where, if it has not just come, nor stays.
     items: Vec<Vec<(MnId, Option<Place>)>>,
     loads: BTreeMap<MnId, Load>,
     rooms: BTreeMap<MnId, u64>,
@@ -115,9 +118,12 @@ impl State {
                 load.primaries += u64::from(at == 0);
             }
         }
-        let held = |places: &&[Place]| places.iter().map(|p| (p.node, Some(*p))).collect();
+        let held = |(item, places): (usize, &&[Place])| {
+            let place = |p: &Place| (p.node, Some(*p).filter(|_| !kind.stay.contains(&item)));
+            places.iter().map(place).collect()
+        };
         let rooms = kind.rooms.iter().map(|room| (room.node, room.items)).collect();
-        State { items: kind.items.iter().map(held).collect(), loads, rooms }
+        State { items: kind.items.iter().enumerate().map(held).collect(), loads, rooms }
     }
 
     fn apply(&mut self, item: usize, from: MnId, to: MnId) {

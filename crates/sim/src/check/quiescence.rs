@@ -186,7 +186,7 @@ fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
 fn survives(cluster: &Cluster, view: &View, word: Slot, parts: &[(Place, Rc<[u8]>)]) {
     let object = view.object_of(word).expect("it was there");
     let columns = object.columns().expect("it has chunks");
-    if !columns.is_unsealed() || !object.has_copy(word) || cluster.network().rots() {
+    if !columns.may_lack_parity() || !object.has_copy(word) || cluster.network().rots() {
         return;
     }
     let (identity, coding) = (object.identity_of(word), columns.coding());

@@ -120,16 +120,17 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         StoppedMoveLoserSucceeds | OvertakenMoveDoesNotWait | MovesWhileFrozen => {
             &scenarios::MOVED_PAIRS_LOSS
         }
-        SetsNotSealed
+        ParityNotCompleted
         | ParityAfterCas
         | CopiesFreedBeforeCommit
         | CopiesFreedByLoser
-        | TurnGoesBack
-        | StrangerMovesInPlace
-        | RestingBlockNotWalked
-        | RecoveryKnowsOneTurn
-        | CompareIgnoresCopies
-        | CopiesLeak => &scenarios::TIMED_ORIENTED,
+        | RepairsCopyWords => &scenarios::TIMED_ORIENTED,
+        TurnGoesBack | StrangerMovesInPlace | CopiesLeak | CopyWordsOverwritten => {
+            &scenarios::ORIENTED_QUIET
+        }
+        RestingBlockNotWalked | RecoveryKnowsOneTurn | CompareIgnoresCopies => {
+            &scenarios::ORIENTED_CRASHES
+        }
         StaleOrphansTaken => &scenarios::STALE_ORPHAN,
         OwnOrphansTakenMeanwhile => &scenarios::OWN_ORPHAN,
         EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,

@@ -257,6 +257,22 @@ pub const TIMED_REDUNDANCY: Scenario =
 pub const TIMED_ORIENTED: Scenario =
     named("timed oriented", |seed| timed(fusee_sim::Scenario::Oriented, seed));
 
+/// EC-oriented values that change, and nothing that goes wrong.
+pub const ORIENTED_QUIET: Scenario = named("oriented quiet", |seed| oriented(seed, &[]));
+
+/// The same, with writers that crash.
+pub const ORIENTED_CRASHES: Scenario =
+    named("oriented crashes", |seed| oriented(seed, &[fusee_sim::Fault::ClientCrash]));
+
+fn oriented(seed: u64, with: &[fusee_sim::Fault]) {
+    use fusee_sim::Fault::*;
+    let options = RunOptions::new(fusee_sim::Scenario::Oriented, seed);
+    let faults =
+        [ClientCrash, NodeCrash, MasterRestart, RecoveryCrash, Join, Drain, LateVerb, Stop, Damage];
+    let without = faults.into_iter().filter(|fault| !with.contains(fault)).collect();
+    fail_if_broken(&RunOptions { operations: Some(400), without, ..options });
+}
+
 pub const TIMED_CUTS: Scenario = named("timed cuts", |seed| timed(fusee_sim::Scenario::Cuts, seed));
 
 /// Writers of coded values that crash, and nothing else that goes wrong.
