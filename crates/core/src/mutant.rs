@@ -245,8 +245,6 @@ mutants! {
     RecoveryKnowsOneTurn,
     /// The comparison with the index does not know that words keep copies.
     CompareIgnoresCopies,
-    /// Who writes a damaged chunk anew writes the copy words that it has read before: newer ones are lost.
-    RepairsCopyWords,
     /// Who moves an object in place takes no heed of the copy word that is there.
     CopyWordsOverwritten,
     /// The session that has freed an object does not free its copy.

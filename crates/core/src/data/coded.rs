@@ -19,7 +19,6 @@ use super::{ObjectAt, Orientation, PerPlace, Redundancy, Region};
 use crate::code::{Coding, ReedSolomon};
 use crate::layout::{
     Chunk, HEADER_BYTES, Identity, Pair, Slot, Stripe, copy_of, copy_word, copy_word_at,
-    outside_of_copy_words,
 };
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
@@ -347,7 +346,7 @@ pub(super) fn judge(
     }
     let key = good[0].1.part(HEADER_BYTES as u32, key_bytes);
     found.part = Some((good[0].1, key));
-    let of = Parts::Chunks(coding, identity, reads.is_oriented, good);
+    let of = Parts::Chunks(coding, identity, good);
     found.whole = Some(Whole { key, value: room.part(0, value_bytes), of });
     found
 }
@@ -372,7 +371,8 @@ fn take_copy_words<'b>(
 /// See [`Found::mend`].
 pub(super) fn mend(
     batch: &mut Batch,
-    (coding, identity, is_oriented): (Coding, Identity, bool),
+    coding: Coding,
+    identity: Identity,
     good: &[(u8, Span)],
     damaged: &[Read],
 ) -> u64 {
@@ -381,15 +381,7 @@ pub(super) fn mend(
     for (Read { place, .. }, made) in damaged.iter().zip(made) {
         let span = batch.stage(bytes);
         batch.bytes_mut(span).copy_from_slice(&made);
-        if !is_oriented || removed(Mutant::RepairsCopyWords) {
-            batch.write(place.node, place.offset, span);
-            continue;
-        }
-        // Copy words may have come since the others were read.
-        for (from, to) in outside_of_copy_words(bytes.into()) {
-            let part = span.part(from as u32, (to - from) as u32);
-            batch.write(place.node, place.offset + from, part);
-        }
+        batch.write(place.node, place.offset, span);
     }
     damaged.len() as u64 * u64::from(bytes)
 }
@@ -413,9 +405,8 @@ fn made_of(
     let make = |read: &Read| {
         let mut made = vec![0; good[0].1.len as usize];
         whole.chunk(&code, read.chunk.into(), &mut made);
-        if removed(Mutant::RepairsCopyWords) {
-            take_copy_words(identity, &mut made, good.iter().map(|(_, span)| batch.bytes(*span)));
-        }
+        // One that comes meanwhile stands in the others.
+        take_copy_words(identity, &mut made, good.iter().map(|(_, span)| batch.bytes(*span)));
         made
     };
     damaged.iter().map(make).collect()

@@ -8,7 +8,7 @@
 //! So a word that leads to the stripe keeps both of them, and whoever frees one frees the other.
 //!
 //! A copy word is put where there was none, and never changed: whoever reads it after the slot has shown its turn reads
-//! the one that counts, as long as the word stands. What repairs a chunk leaves the copy words as they are.
+//! the one that counts, as long as the word stands. What repairs a chunk takes it from the others.
 
 use super::{ObjectAt, Region};
 use crate::layout::{Identity, Object, Opcode, Slot, copy_of, copy_word, copy_word_at};

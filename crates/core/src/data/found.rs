@@ -171,8 +171,8 @@ pub(crate) struct Whole {
 pub(super) enum Parts {
     /// A replica.
     Replica(Span),
-    /// Chunks that agree, with their numbers; and whether they are EC-oriented.
-    Chunks(Coding, Identity, bool, PerPlace<(u8, Span)>),
+    /// Chunks that agree, with their numbers.
+    Chunks(Coding, Identity, PerPlace<(u8, Span)>),
 }
 
 impl Found {

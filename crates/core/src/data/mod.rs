@@ -547,9 +547,8 @@ impl Found {
         let Some(whole) = &self.whole else { return 0 };
         match &whole.of {
             Parts::Replica(whole) => replicated::mend(batch, *whole, &self.damaged),
-            Parts::Chunks(coding, identity, is_oriented, chunks) => {
-                let of = (*coding, *identity, *is_oriented);
-                coded::mend(batch, of, chunks, &self.damaged)
+            Parts::Chunks(coding, identity, chunks) => {
+                coded::mend(batch, *coding, *identity, chunks, &self.damaged)
             }
         }
     }

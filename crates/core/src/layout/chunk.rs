@@ -71,13 +71,6 @@ pub(crate) fn copy_word_at(turn: u16, chunk_bytes: u64) -> u64 {
     chunk_bytes - TAIL_BYTES + u64::from(turn / 2 % (Slot::TURNS / 2)) * COPY_BYTES
 }
 
-/// The parts of a chunk of this length that are no copy words.
-pub(crate) fn outside_of_copy_words(chunk_bytes: u64) -> [(u64, u64); 2] {
-    let copy_words = COPY_BYTES * u64::from(Slot::TURNS / 2);
-    let from = chunk_bytes - TAIL_BYTES;
-    [(0, from), (from + copy_words, chunk_bytes)]
-}
-
 /// The copy word in an object, for a copy of it.
 pub(crate) fn copy_word(object: Identity, copy: Identity) -> u64 {
     let word = copy.word() << 17 | PRESENT;

@@ -337,8 +337,10 @@ impl Block {
     /// The Move in place of an object has come to its end.
     pub(super) fn end_move(&mut self, object: Address) {
         let index = self.shape.object_at(object.bytes() - self.address.bytes());
-        self.moving.retain(|moving| Some(*moving) != index);
-        self.in_flight -= 1;
+        if let Some(at) = self.moving.iter().position(|moving| Some(*moving) == index) {
+            self.moving.swap_remove(at);
+            self.in_flight -= 1;
+        }
     }
 
     /// Whether no write is under way whose object lies here, and none may begin.

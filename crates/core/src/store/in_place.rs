@@ -20,12 +20,12 @@
 
 use super::attempt::{Attempt, InPlace, Intent};
 use super::{Hint, Op};
-use crate::data::{ObjectAt, Redundancy};
+use crate::data::{ObjectAt, Orientation, Redundancy};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Chunk, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::slab::SlabKind;
+use crate::slab::{Allocation, SlabKind};
 use crate::verbs::{Fabric, Op as VerbOp, Verb};
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
@@ -55,10 +55,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let opcode = self.opcode_read(at)?;
         let turn = match next {
             Slot::TURNS.. => return None,
-            _ if removed(Mutant::TurnGoesBack) && next > 1 => next - 2,
+            _ if removed(Mutant::TurnGoesBack) && next > 2 => next - 2,
             _ => next,
         };
-        let object = self.store.slabs.borrow_mut().begin_move(word, turn)?;
+        let object = self.store.slabs.borrow_mut().begin_move(word, turn);
+        let object = match removed(Mutant::StrangerMovesInPlace) {
+            false => object?,
+            true => object.unwrap_or_else(|| stranger(word, turn, of)),
+        };
         let mut attempt = Attempt::new(intent, Some(found), object);
         attempt.in_place = Some(InPlace { opcode, old_copy: None });
         if intent.slab.turns() > 1 {
@@ -120,4 +124,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         Ok(true)
     }
+}
+
+/// What moves an object in a block of somebody else.
+fn stranger(word: Slot, turn: u16, of: Orientation) -> Allocation {
+    let class = word.class().expect("it leads to an object");
+    let kind = SlabKind { class, redundancy: Redundancy::Oriented(of) };
+    let (address, generation) = (word.address(), word.at_turn(turn).generation());
+    Allocation { address, kind, generation, header: None }
 }

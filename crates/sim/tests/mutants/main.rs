@@ -124,13 +124,11 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | ParityAfterCas
         | CopiesFreedBeforeCommit
         | CopiesFreedByLoser
-        | RepairsCopyWords => &scenarios::TIMED_ORIENTED,
-        TurnGoesBack | StrangerMovesInPlace | CopiesLeak | CopyWordsOverwritten => {
-            &scenarios::ORIENTED_QUIET
-        }
-        RestingBlockNotWalked | RecoveryKnowsOneTurn | CompareIgnoresCopies => {
-            &scenarios::ORIENTED_CRASHES
-        }
+        | RestingBlockNotWalked
+        | CompareIgnoresCopies => &scenarios::TIMED_ORIENTED,
+        CopiesLeak => &scenarios::ORIENTED_QUIET,
+        TurnGoesBack | StrangerMovesInPlace | CopyWordsOverwritten => &scenarios::TURNED_PAIRS,
+        RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,
         StaleOrphansTaken => &scenarios::STALE_ORPHAN,
         OwnOrphansTakenMeanwhile => &scenarios::OWN_ORPHAN,
         EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,

@@ -178,15 +178,18 @@ pub const UNHEARD: Scenario = named("unheard", |seed| {
 
 pub const MOVED_PAIRS: Scenario =
     named("moved pairs", |seed| moved_pairs::moved_pairs(seed, false));
+pub const TURNED_PAIRS: Scenario =
+    named("turned pairs", |seed| moved_pairs::turned_pairs(seed, false));
 pub const MOVED_PAIRS_LOSS: Scenario =
     named("moved pairs, loss", |seed| moved_pairs::moved_pairs(seed, true));
 
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 51] = [
+pub const STEPWISE: [&Scenario; 52] = [
     &MOVED_PAIRS,
     &MOVED_PAIRS_LOSS,
+    &TURNED_PAIRS,
     &STALE_ORPHAN,
     &OWN_ORPHAN,
     &BARS,

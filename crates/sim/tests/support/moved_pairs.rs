@@ -6,9 +6,11 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use fusee_client::RedundancyRules;
+use fusee_client::logic::LogicOptions;
 use fusee_control::master::MasterReply;
 use fusee_core::code::Coding;
-use fusee_core::data::Redundancy;
+use fusee_core::data::{Orientation, Redundancy};
 use fusee_core::stats::OpKind::{self, Delete, Move, Search, Update, Upsert};
 use fusee_core::view::Geometry;
 use fusee_sim::check::{quiescent, replicas_agree};
@@ -18,6 +20,8 @@ use futures_util::future::join_all;
 const LEASE: Duration = Duration::from_millis(20);
 /// Longer than every value has to be that is coded.
 const FILLERS: [usize; 4] = [600, 700, 800, 900];
+const KINDS: [OpKind; 10] =
+    [Update, Update, Update, Upsert, Move, Move, Move, Delete, Search, Search];
 const SESSIONS: usize = 4;
 const BURSTS: usize = 8;
 /// Until everything is put right.
@@ -25,20 +29,41 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 
 /// Bursts of operations on one key, by a few sessions. `is_lossy`: in the middle of one of them a memory node is lost.
 pub fn moved_pairs(seed: u64, is_lossy: bool) {
+    let redundancies = vec![Redundancy::Replicated, Redundancy::Coded(coding())];
+    run(seed, is_lossy, redundancies, &KINDS);
+}
+
+/// The same of a pair that becomes EC-oriented and erasure-coded by turns, in place where that can be.
+pub fn turned_pairs(seed: u64, is_lossy: bool) {
+    let oriented =
+        Redundancy::Oriented(Orientation::new(2, coding()).expect("so many replicas can be"));
+    let redundancies = vec![oriented, Redundancy::Coded(coding()), oriented];
+    run(seed, is_lossy, redundancies, &[Update, Move, Move, Move, Move, Move, Move, Search]);
+}
+
+fn coding() -> Coding {
+    Coding::new(2, 1).expect("there is such a code")
+}
+
+fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, kinds: &[OpKind]) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "moved pairs");
     let defaults = ClusterOptions::default();
+    let turns = redundancies.iter().find(|r| matches!(r, Redundancy::Oriented(_)));
+    let rules = turns.map_or(RedundancyRules::replicated(), |oriented| {
+        RedundancyRules::from_length(0, *oriented)
+    });
+    let turns = turns.is_some();
     let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
     let options = ClusterOptions {
         memory_nodes: 6,
         index_replicas: 2 + seed as u8 % 4,
         geometry,
         lease_ms: Some(LEASE.as_millis() as u64),
+        session: LogicOptions { redundancy: rules, ..defaults.session },
         ..defaults
     };
     let cluster = Cluster::new(&sim, &options);
-    let coding = Coding::new(2, 1).expect("there is such a code");
-    let redundancies = vec![Redundancy::Replicated, Redundancy::Coded(coding)];
     let keys = Workload::keys(&cluster.view(), 1, 0);
     let workload = Workload::new(keys, FILLERS, redundancies);
     let process = cluster.client_process();
@@ -50,6 +75,9 @@ pub fn moved_pairs(seed: u64, is_lossy: bool) {
             keeper.open(session.gate().clone());
             sessions.push(Rc::new(session));
         }
+        // Of one session's Moves two run at once as well.
+        let twice = sessions.iter().take(2).flat_map(|session| [session.clone(), session.clone()]);
+        let acting = if turns { twice.collect() } else { sessions.clone() };
         // Regions for both come with the first pairs that need them.
         workload.run(&rng, &sessions[0], Upsert, 0).await;
         for _ in 0..4 {
@@ -65,7 +93,7 @@ pub fn moved_pairs(seed: u64, is_lossy: bool) {
                     cluster.crash_node(rng.pick(places).node);
                 }
             };
-            futures_util::future::join(burst(&sim, &rng, &workload, &sessions), loss).await;
+            futures_util::future::join(burst(&sim, &rng, &workload, &acting, kinds), loss).await;
         }
         wait_for_repair(&cluster).await;
         workload.run(&rng, &sessions[0], Search, 0).await;
@@ -84,19 +112,28 @@ pub fn moved_pairs(seed: u64, is_lossy: bool) {
 }
 
 /// Each session does one thing, at about the same time.
-async fn burst(sim: &Sim, rng: &Rng, workload: &Workload, sessions: &[Rc<SimSession>]) {
-    let kinds: [OpKind; 10] =
-        [Update, Update, Update, Upsert, Move, Move, Move, Delete, Search, Search];
+async fn burst(
+    sim: &Sim,
+    rng: &Rng,
+    workload: &Workload,
+    sessions: &[Rc<SimSession>],
+    kinds: &[OpKind],
+) {
+    let turns = !kinds.contains(&Upsert);
     let one = async |session: &Rc<SimSession>| {
-        let kind = rng.pick(&kinds);
-        sim.sleep(rng.below_u64(8_000)).await;
-        workload.run(rng, session, kind, 0).await;
+        for _ in 0..if turns { 3 } else { 1 } {
+            let kind = rng.pick(kinds);
+            sim.sleep(rng.below_u64(8_000)).await;
+            workload.run(rng, session, kind, 0).await;
+        }
         if rng.one_in(2) {
             workload.run(rng, session, Search, 0).await;
         }
     };
     join_all(sessions.iter().map(one)).await;
-    workload.run(rng, &sessions[0], Upsert, 0).await;
+    if !turns || rng.one_in(3) {
+        workload.run(rng, &sessions[0], Upsert, 0).await;
+    }
 }
 
 async fn wait_for_repair(cluster: &Cluster) {
