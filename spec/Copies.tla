@@ -1,0 +1,573 @@
+------------------------------- MODULE Copies -------------------------------
+(***************************************************************************)
+(* EC-oriented replication: stripes whose parity is not written yet, and   *)
+(* their copies; Moves in place; how a set is sealed.                      *)
+(*                                                                         *)
+(* One slot, with a primary and a backup or none; one coded set.  A word   *)
+(* [a, t, g, v] leads to stripe a of generation g; its turn t says what    *)
+(* protects it: even, a copy; odd, parity.  With a = 0 it leads to an      *)
+(* object elsewhere, which is always there.  v, the value, is told by      *)
+(* nobody: the properties need it.                                         *)
+(*                                                                         *)
+(* "data" stands for the nodes with data chunks, of which one may be lost: *)
+(* then headers and copy words are read from another chunk, the value is   *)
+(* not.  "par" is the node with parity and with the copies.  A stripe has  *)
+(* one copy (r = 2); a second one goes by the same rules.                  *)
+(*                                                                         *)
+(* Session "o" owns the blocks of the set; "x" is a stranger; "r" reads;   *)
+(* one comparison of blocks with the index runs at a time.  What a round   *)
+(* does is Snapshot.tla's: here it is a CAS of the backup, one of the      *)
+(* primary, and losers that wait.  Who loses does not start again.         *)
+(*                                                                         *)
+(* Views: 0; 1 frozen; 2 transforming; 3 switched, the set is sealed; 4    *)
+(* stable, and what has gone is used for something else.                   *)
+(***************************************************************************)
+EXTENDS Naturals, FiniteSets
+
+CONSTANTS
+  Stripes, Copies,     \* addresses, which are numbers
+  Backups,             \* 0 or 1
+  Turns0,              \* turns of the stripe that is there at first
+  Owns, Strange,       \* what the owner and the stranger may do
+  MaxOwn, MaxStrange, MaxReads, MaxCompared, MaxCrashes,
+  CanLose, CanLeave,   \* of "data" and "par"; one of them at most
+  Removed
+
+VARIABLES
+  prim, back,  \* the word on the primary, and on the backup
+  data,        \* stripe -> [g, v] of its data chunks
+  cw,          \* stripe -> turn 0 or 2 -> copy word, as [o, g]
+  copy,        \* address of a copy -> [g, v] of what stands there
+  par,         \* place 1 or 2 -> stripe -> [g, v] of its parity chunk
+  obj,         \* address -> [st, g, knows]: used, free or gone; who may know what was there
+  op,          \* session -> its operation
+  queue,       \* session -> what it has freed, and not set free: [o, g]
+  rd,          \* the reader
+  cmp,         \* the comparison
+  view,        \* [num, moves, copied, sealed]
+  lost,        \* the node that is lost, or "none"
+  past,        \* [w, c]: words that the primary has shown, with their copies
+  seen,        \* values since the reader began
+  mess,        \* somebody died, and no comparison has come since
+  n,           \* counters that bound the model
+  bad          \* what has gone wrong
+
+vars == <<prim, back, data, cw, copy, par, obj, op, queue, rd, cmp, view, lost, past, seen, mess,
+          n, bad>>
+
+Has(what)  == what \notin Removed
+Writers    == {"o", "x"}
+Objects    == Stripes \cup Copies
+None       == [o |-> 0, g |-> 0]
+Nothing    == [g |-> 0, v |-> 0]
+IsEven(t)  == t % 2 = 0
+Min(S)     == CHOOSE x \in S : \A y \in S : x <= y
+Ref(o, g)  == [o |-> o, g |-> g]
+
+Word(a, t, g, v) == [a |-> a, t |-> t, g |-> g, v |-> v]
+NoWord == Word(0, 0, 0, 0)
+
+Idle    == [pc |-> "idle", kind |-> "none", vn |-> 0, old |-> NoWord, new |-> NoWord,
+            c |-> None, own |-> {}, val |-> 0]
+NoRead  == [pc |-> "idle", vn |-> 0, w |-> NoWord, hint |-> [w |-> NoWord, c |-> None], val |-> 0]
+NoCmp   == [pc |-> "idle", cands |-> {}, words |-> {}, keep |-> {}, ops |-> {}, clean |-> FALSE]
+
+S0 == Min(Stripes)
+C0 == Min(Copies)
+
+Init ==
+  \E t \in Turns0 :
+    LET w == Word(S0, t, 1, 1)
+        c == IF IsEven(t) THEN Ref(C0, 1) ELSE None
+    IN /\ prim = w /\ back = w
+       /\ data = [s \in Stripes |-> IF s = S0 THEN [g |-> 1, v |-> 1] ELSE Nothing]
+       /\ cw = [s \in Stripes |-> [u \in {0, 2} |-> IF s = S0 /\ u = t THEN c ELSE None]]
+       /\ copy = [x \in Copies |-> IF x = c.o THEN [g |-> 1, v |-> 1] ELSE Nothing]
+       /\ par = [p \in {1, 2} |-> [s \in Stripes |-> IF p = 1 /\ s = S0 /\ ~IsEven(t)
+                                                     THEN [g |-> 1, v |-> 1] ELSE Nothing]]
+       /\ obj = [o \in Objects |-> IF o \in {S0, c.o} THEN [st |-> "used", g |-> 1, knows |-> {}]
+                                   ELSE [st |-> "free", g |-> 0, knows |-> {}]]
+       /\ past = {[w |-> w, c |-> c]}
+       /\ op = [s \in Writers |-> Idle] /\ queue = [s \in Writers |-> {}]
+       /\ rd = NoRead /\ cmp = NoCmp
+       /\ view = [num |-> 0, moves |-> FALSE, copied |-> FALSE, sealed |-> {}]
+       /\ lost = "none" /\ seen = {} /\ mess = FALSE
+       /\ n = [own |-> 0, strange |-> 0, reads |-> 0, compared |-> 0, crashes |-> 0, v |-> 1]
+       /\ bad = "nothing"
+
+memory == <<data, cw, copy, par>>
+others == <<view, lost, mess>>
+
+---------------------------------------------------------------------------
+(* Views, and who acts by which. *)
+
+IsSealed(vn) == vn >= 3
+IsFrozen(vn) == vn \in 1..3
+Place(vn)    == IF view.moves /\ IsSealed(vn) THEN 2 ELSE 1
+IsThere(p)   == ~(lost = "par" /\ p = 1)
+
+\* Whoever begins has heard of what everybody has acknowledged, at least.
+Floor == IF ~Has("writers leave before the sealing") \/ ~Has("readers leave before the copies go") THEN 0
+         ELSE CASE view.num <= 1 -> 0 [] view.num \in {2, 3} -> 1 [] OTHER -> 3
+
+Runs(s)  == op[s].pc \notin {"idle", "dead"}
+InFlight == {s \in Writers : op[s].pc # "idle"} \cup (IF rd.pc = "idle" THEN {} ELSE {"r"})
+ActNot(vn) == (\A s \in Writers : Runs(s) => op[s].vn >= vn) /\ (rd.pc = "idle" \/ rd.vn >= vn)
+
+---------------------------------------------------------------------------
+(* What a word keeps, by a view. *)
+
+CopiesOf(w) == IF w.a # 0 /\ IsEven(w.t) THEN {cw[w.a][w.t]} \ {None} ELSE {}
+Keeps(w, vn) == IF w.a = 0 THEN {}
+                ELSE {Ref(w.a, w.g)} \cup (IF IsSealed(vn) THEN {} ELSE CopiesOf(w))
+
+IsUsed(r) == obj[r.o].st = "used" /\ obj[r.o].g = r.g
+
+\* The operation of a session ends; these it has freed.
+EndsWith(s, freed) ==
+  /\ op' = [op EXCEPT ![s] = Idle]
+  /\ queue' = [queue EXCEPT ![s] = @ \cup freed]
+  /\ obj' = [o \in Objects |-> [obj[o] EXCEPT !.knows = @ \ {s}]]
+  /\ cmp' = [cmp EXCEPT !.ops = @ \ {s}]
+
+Goes(s, to) == op' = [op EXCEPT ![s].pc = to] /\ UNCHANGED <<queue, obj, cmp>>
+
+\* The primary shows w.
+Shows(w) ==
+  /\ prim' = w
+  /\ past' = past \cup {[w |-> w, c |-> IF CopiesOf(w) = {} THEN None ELSE cw[w.a][w.t]]}
+  /\ seen' = IF rd.pc = "idle" THEN {} ELSE seen \cup {w.v}
+  /\ bad' = IF \E p \in past : p.w = w THEN "a word comes back" ELSE bad
+
+---------------------------------------------------------------------------
+(* Writers.  A phase is a step, or two where something may come in between. *)
+
+Free(S) == {o \in S : obj[o].st = "free" /\ obj[o].knows = {}}
+
+IsMove(kind) == kind \in {"DEMOTE", "PROMOTE"}
+
+\* Where new objects and Moves in place are allowed.
+MayWrite(vn) == vn \in {0, 4} \/ ~Has("writes wait for the sealing")
+MayMove(vn)  == vn = 0 \/ (vn \in {1, 2} /\ ~Has("moves wait for the sealing"))
+
+\* In a sealed set a mutant has its copies somewhere else.
+Needs(kind, vn) == CASE kind = "PUT" -> IF IsSealed(vn) THEN {"stripe"} ELSE {"stripe", "copy"}
+                     [] kind = "PUT EC" -> {"stripe"}
+                     [] kind = "PROMOTE" -> {"copy"} [] OTHER -> {}
+
+May(s, kind, vn) ==
+  CASE kind = "PUT"    -> MayWrite(vn) /\ (~IsSealed(vn) \/ ~Has("sealed sets take no copies"))
+    [] kind = "PUT EC" -> MayWrite(vn)
+    [] kind = "DEMOTE" -> /\ prim.a # 0 /\ IsEven(prim.t) /\ MayMove(vn)
+                          /\ s = "o" \/ ~Has("strangers leave stripes alone")
+    [] kind = "PROMOTE" -> /\ prim.a # 0 /\ ~IsEven(prim.t) /\ prim.t < 3 /\ MayMove(vn)
+    [] kind = "OUT"    -> prim.a # 0
+    [] OTHER           -> TRUE
+
+FirstStep(kind) == CASE kind \in {"PUT", "PUT EC"} -> "data" [] IsMove(kind) -> "read"
+                     [] OTHER -> "back"
+
+\* The slot is read, and what is needed is allocated.
+Begin(s, kind) ==
+  /\ op[s].pc = "idle"
+  /\ IF s = "o" THEN kind \in Owns /\ n.own < MaxOwn ELSE kind \in Strange /\ n.strange < MaxStrange
+  /\ \E vn \in Floor..view.num :
+       /\ May(s, kind, vn)
+       /\ "stripe" \in Needs(kind, vn) => Free(Stripes) # {}
+       /\ "copy" \in Needs(kind, vn) => Free(Copies) # {}
+       /\ LET stripe == IF "stripe" \in Needs(kind, vn) THEN Min(Free(Stripes)) ELSE 0
+              main   == IF "copy" \in Needs(kind, vn) THEN Min(Free(Copies)) ELSE 0
+              next(o) == obj[o].g + 1
+              new == {o \in {stripe, main} : o # 0}
+              v   == n.v + 1
+              to  == CASE kind = "PUT"    -> Word(stripe, 0, next(stripe), v)
+                       [] kind = "PUT EC" -> Word(stripe, 1, next(stripe), v)
+                       [] kind = "DEMOTE" -> [prim EXCEPT !.t = @ + 1]
+                       [] kind = "PROMOTE" -> [prim EXCEPT !.t = IF Has("a turn only grows") THEN @ + 1
+                                                                 ELSE @ - 1]
+                       [] kind = "UPDATE" -> Word(0, 0, v, v)
+                       [] kind = "OUT"    -> Word(0, 0, v, prim.v)
+          IN /\ op' = [op EXCEPT ![s] =
+                  [pc |-> FirstStep(kind), kind |-> kind, vn |-> vn, old |-> prim, new |-> to,
+                   c |-> IF main = 0 THEN None ELSE Ref(main, next(main)),
+                   own |-> {Ref(o, next(o)) : o \in new}, val |-> to.v]]
+             /\ obj' = [o \in Objects |-> IF o \in new THEN [st |-> "used", g |-> next(o), knows |-> {}]
+                                          ELSE obj[o]]
+             /\ n' = [n EXCEPT !.own = IF s = "o" THEN @ + 1 ELSE @,
+                               !.strange = IF s = "x" THEN @ + 1 ELSE @,
+                               !.v = IF IsMove(kind) THEN @ ELSE v]
+  /\ UNCHANGED <<prim, back, memory, queue, rd, cmp, others, past, seen, bad>>
+
+\* It stops before any CAS: a node did not answer, or it has not found what it moves.
+Stops(s) == EndsWith(s, op[s].own) /\ UNCHANGED <<memory, bad>>
+
+\* What a write is to do next.
+After(s) == CASE op[s].pc = "data" -> IF op[s].kind = "PUT EC" THEN "par"
+                                 ELSE IF op[s].c = None THEN "back" ELSE "main"
+              [] op[s].pc = "main" -> IF op[s].kind = "PROMOTE" THEN "word" ELSE "back"
+              [] OTHER -> "back"
+
+WriteData(s) ==
+  /\ op[s].pc = "data"
+  /\ IF lost = "data" THEN Stops(s)
+     ELSE LET w == op[s].new IN
+          /\ data' = [data EXCEPT ![w.a] = [g |-> w.g, v |-> w.v]]
+          /\ cw' = [cw EXCEPT ![w.a] = [u \in {0, 2} |-> IF u = 0 THEN op[s].c ELSE None]]
+          /\ UNCHANGED <<copy, par, bad>>
+          /\ Goes(s, After(s))
+  /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
+
+WriteMain(s) ==
+  /\ op[s].pc = "main"
+  /\ IF lost = "par" THEN Stops(s)
+     ELSE /\ copy' = [copy EXCEPT ![op[s].c.o] = [g |-> op[s].c.g, v |-> op[s].val]]
+          /\ bad' = IF view.num = 4 THEN "a WRITE where copies were" ELSE bad
+          /\ UNCHANGED <<data, cw, par>>
+          /\ Goes(s, After(s))
+  /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
+
+\* The copy words for the turn to come, in what is left of the chunks.
+WriteWord(s) ==
+  /\ op[s].pc = "word"
+  /\ IF lost = "data" THEN Stops(s)
+     ELSE /\ cw' = [cw EXCEPT ![op[s].new.a][op[s].new.t] = op[s].c]
+          /\ UNCHANGED <<data, copy, par, bad>>
+          /\ Goes(s, "back")
+  /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
+
+WriteParity(s) ==
+  /\ op[s].pc \in {"par", "late"}
+  /\ LET p == Place(op[s].vn) IN
+     IF ~IsThere(p) THEN Stops(s)
+     ELSE /\ par' = [par EXCEPT ![p][op[s].new.a] = [g |-> op[s].new.g, v |-> op[s].val]]
+          /\ bad' = IF view.num = 4 /\ view.moves /\ p = 1 THEN "a WRITE where parity was" ELSE bad
+          /\ UNCHANGED <<data, cw, copy>>
+          /\ IF op[s].pc = "late" THEN EndsWith(s, CopiesOf(op[s].old)) ELSE Goes(s, "back")
+  /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
+
+\* A Move reads what it moves: a copy, or the data chunks.
+ReadOld(s) ==
+  /\ op[s].pc = "read"
+  /\ LET w     == op[s].old
+         r     == IF IsEven(w.t) THEN cw[w.a][w.t] ELSE None
+         found == IF IsEven(w.t) THEN IF lost # "par" /\ copy[r.o].g = r.g THEN copy[r.o] ELSE Nothing
+                  ELSE IF lost # "data" /\ data[w.a].g = w.g THEN data[w.a] ELSE Nothing
+     IN IF found = Nothing THEN Stops(s)
+        ELSE /\ op' = [op EXCEPT ![s].val = found.v,
+                                 ![s].pc = IF op[s].kind = "PROMOTE" THEN "main"
+                                           ELSE IF Has("parity before the CAS") THEN "par" ELSE "back"]
+             /\ UNCHANGED <<memory, queue, obj, cmp, bad>>
+  /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
+
+\* An own word that stands there already is as good as one that was put there.
+CasBackup(s) ==
+  /\ op[s].pc = "back"
+  /\ IF Backups = 1 /\ back \notin {op[s].old, op[s].new}
+     THEN op' = [op EXCEPT ![s].pc = "wait"] /\ UNCHANGED back
+     ELSE back' = (IF Backups = 1 THEN op[s].new ELSE back) /\ op' = [op EXCEPT ![s].pc = "prim"]
+  /\ queue' = [queue EXCEPT ![s] = @ \cup IF op[s].kind = "DEMOTE" /\ ~Has("copies stay until the commit")
+                                          THEN CopiesOf(op[s].old) ELSE {}]
+  /\ UNCHANGED <<prim, memory, obj, rd, cmp, others, past, seen, n, bad>>
+
+\* Who loses frees what it has allocated, and nothing else.
+LosersFree(s) ==
+  (IF Has("losers free their copies") THEN op[s].own ELSE {})
+    \cup (IF op[s].kind = "DEMOTE" /\ ~Has("losers leave the old copies") THEN CopiesOf(op[s].old) ELSE {})
+
+\* Whoever replaces a word frees what it kept.  It reads the copy words that tell while it is pinned.
+CasPrimary(s) ==
+  /\ op[s].pc = "prim"
+  /\ IF prim = op[s].old
+     THEN /\ Shows(op[s].new)
+          /\ back' = IF Backups = 1 THEN back ELSE op[s].new
+          /\ IF op[s].kind = "DEMOTE" /\ ~Has("parity before the CAS") THEN Goes(s, "late")
+             ELSE EndsWith(s, IF op[s].kind = "DEMOTE" /\ ~Has("copies stay until the commit") THEN {}
+                              ELSE Keeps(op[s].old, op[s].vn) \ Keeps(op[s].new, op[s].vn))
+     ELSE /\ EndsWith(s, LosersFree(s))
+          /\ bad' = IF Backups = 1 THEN "a winner is not alone" ELSE bad
+          /\ UNCHANGED <<prim, back, past, seen>>
+  /\ UNCHANGED <<memory, rd, others, n>>
+
+Loses(s) ==
+  /\ op[s].pc = "wait" /\ prim # op[s].old
+  /\ EndsWith(s, LosersFree(s))
+  /\ UNCHANGED <<prim, back, memory, rd, others, past, seen, n, bad>>
+
+\* Its winner may be dead, and is recovered when the set is sealed: it waits on by the newer view.
+WaitsOn(s) ==
+  /\ op[s].pc = "wait" /\ op[s].vn < view.num
+  /\ op' = [op EXCEPT ![s].vn = view.num]
+  /\ UNCHANGED <<prim, back, memory, obj, queue, rd, cmp, others, past, seen, n, bad>>
+
+\* By a view that the session knows.
+SetFree(s) ==
+  \E r \in queue[s], vn \in Floor..view.num :
+    /\ queue' = [queue EXCEPT ![s] = @ \ {r}]
+    /\ IF r.o \in Copies /\ (lost = "par" \/ (IsSealed(vn) /\ Has("nothing frees into what is gone")))
+       THEN UNCHANGED <<obj, bad>>
+       ELSE /\ bad' = CASE r.o \in Copies /\ view.num = 4 -> "freed where copies were"
+                        [] ~IsUsed(r) -> "freed twice"
+                        [] OTHER -> bad
+            /\ obj' = IF IsUsed(r) THEN [obj EXCEPT ![r.o].st = "free", ![r.o].knows = InFlight] ELSE obj
+    /\ UNCHANGED <<prim, back, memory, op, rd, cmp, others, past, seen, n>>
+
+---------------------------------------------------------------------------
+(* A crash, and its recovery.                                              *)
+
+Crash(s) ==
+  /\ n.crashes < MaxCrashes /\ op[s].pc # "dead" /\ (Runs(s) \/ queue[s] # {})
+  /\ op' = [op EXCEPT ![s].pc = "dead"]
+  /\ queue' = [queue EXCEPT ![s] = {}]
+  /\ n' = [n EXCEPT !.crashes = @ + 1]
+  /\ mess' = TRUE /\ cmp' = [cmp EXCEPT !.clean = FALSE]
+  /\ UNCHANGED <<prim, back, memory, obj, rd, view, lost, past, seen, bad>>
+
+\* It finds what the dead session had put on the backup: nobody else can take that any more.  A stripe
+\* says with which turn it was born.
+Recover(s) ==
+  /\ op[s].pc = "dead" /\ view.num \in {0, 4}
+  /\ IF /\ Backups = 1 /\ back = op[s].new /\ prim = op[s].old /\ back # prim
+        /\ ~IsMove(op[s].kind) \/ Has("all turns are looked for")
+     THEN Shows(back)
+     ELSE UNCHANGED <<prim, past, seen, bad>>
+  /\ EndsWith(s, {})
+  /\ UNCHANGED <<back, memory, rd, others, n>>
+
+---------------------------------------------------------------------------
+(* The comparison of blocks with the index. *)
+
+Owned == UNION {op[s].own \cup queue[s] : s \in Writers}
+
+NoteUsed ==
+  /\ cmp.pc = "idle" /\ n.compared < MaxCompared /\ view.num \in {0, 4}
+  /\ cmp' = [NoCmp EXCEPT !.pc = "words",
+                          !.cands = {Ref(o, obj[o].g) : o \in {x \in Objects : obj[x].st = "used"}} \ Owned,
+                          !.clean = \A s \in Writers : op[s].pc = "idle" /\ queue[s] = {}]
+  /\ n' = [n EXCEPT !.compared = @ + 1]
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, others, past, seen, bad>>
+
+ReadWords ==
+  /\ cmp.pc = "words"
+  /\ cmp' = [cmp EXCEPT !.pc = "chunks", !.words = {prim, back}]
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, others, past, seen, n, bad>>
+
+\* Even words are followed to their copies.
+ReadChunks ==
+  /\ cmp.pc = "chunks"
+  /\ LET leads(w) == IF w.a = 0 THEN {}
+                     ELSE {Ref(w.a, w.g)} \cup (IF data[w.a].g = w.g /\ Has("comparisons follow copies")
+                                                THEN CopiesOf(w) ELSE {})
+     IN cmp' = [cmp EXCEPT !.pc = "wait", !.words = {}, !.keep = UNION {leads(w) : w \in cmp.words},
+                           !.ops = InFlight \ {"r"}]
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, others, past, seen, n, bad>>
+
+FreeGarbage ==
+  /\ cmp.pc = "wait" /\ cmp.ops = {} /\ \A s \in Writers : queue[s] = {}
+  /\ LET garbage == {r \in cmp.cands \ cmp.keep : IsUsed(r)}
+     IN obj' = [o \in Objects |-> IF \E r \in garbage : r.o = o
+                                  THEN [obj[o] EXCEPT !.st = "free", !.knows = InFlight] ELSE obj[o]]
+  /\ cmp' = NoCmp
+  /\ mess' = (mess /\ ~cmp.clean)
+  /\ UNCHANGED <<prim, back, memory, op, queue, rd, view, lost, past, seen, n, bad>>
+
+---------------------------------------------------------------------------
+(* The reader. *)
+
+\* With the cached address of a copy, or without.
+BeginRead ==
+  /\ rd.pc = "idle" /\ n.reads < MaxReads
+  /\ \E vn \in Floor..view.num :
+       \/ rd' = [NoRead EXCEPT !.pc = "word", !.vn = vn]
+       \/ \E h \in past :
+            /\ h.c # None /\ ~IsSealed(vn)
+            /\ rd' = [NoRead EXCEPT !.pc = "both", !.vn = vn, !.hint = h]
+  /\ seen' = {prim.v}
+  /\ n' = [n EXCEPT !.reads = @ + 1]
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, cmp, others, past, bad>>
+
+Returns(v) ==
+  /\ rd' = NoRead /\ seen' = {}
+  /\ obj' = [o \in Objects |-> [obj[o] EXCEPT !.knows = @ \ {"r"}]]
+  /\ bad' = IF v \in seen THEN bad ELSE "a value that was not there"
+
+\* The copy counts if the slot shows the word that it belongs to.
+Judge(w, v) ==
+  IF v # 0 /\ (w = rd.hint.w \/ ~Has("copies count with their word")) THEN Returns(v)
+  ELSE /\ rd' = [rd EXCEPT !.pc = "find", !.w = w, !.val = 0]
+       /\ UNCHANGED <<seen, obj, bad>>
+
+\* What stands in a copy now, if it is that one.
+Copied(r) == IF lost # "par" /\ copy[r.o].g = r.g THEN copy[r.o].v ELSE 0
+
+ReadWord ==
+  /\ rd.pc \in {"word", "both", "copied"}
+  /\ CASE rd.pc = "copied" -> Judge(prim, rd.val)
+       [] OTHER -> /\ rd' = [rd EXCEPT !.w = prim, !.pc = IF rd.pc = "both" THEN "worded" ELSE "find"]
+                   /\ UNCHANGED <<seen, obj, bad>>
+  /\ UNCHANGED <<prim, back, memory, op, queue, cmp, others, past, n>>
+
+ReadCopy ==
+  /\ rd.pc \in {"both", "worded"}
+  /\ LET v == Copied(rd.hint.c) IN
+     IF rd.pc = "worded" THEN Judge(rd.w, v)
+     ELSE rd' = [rd EXCEPT !.val = v, !.pc = "copied"] /\ UNCHANGED <<seen, obj, bad>>
+  /\ UNCHANGED <<prim, back, memory, op, queue, cmp, others, past, n>>
+
+\* What the word leads to: by its data chunks, or, if one of their nodes is silent, by what protects it.
+\* Found is the value, 0 if it is not there.
+ByData   == IF data[rd.w.a].g = rd.w.g THEN data[rd.w.a].v ELSE 0
+ByMain   == IF data[rd.w.a].g = rd.w.g THEN Copied(cw[rd.w.a][rd.w.t]) ELSE 0
+ByParity == LET p == par[Place(rd.vn)][rd.w.a]
+            IN IF p.g = rd.w.g \/ ~Has("parity counts with its generation") THEN p.v ELSE 0
+
+CountsParity == \/ ~IsEven(rd.w.t) \/ IsSealed(rd.vn)
+                \/ ~Has("even words have no parity")
+CountsMain   == IsEven(rd.w.t) /\ ~IsSealed(rd.vn)
+
+Find ==
+  /\ rd.pc = "find"
+  /\ \E v \in IF rd.w.a = 0 THEN {rd.w.v}
+              ELSE (IF lost # "data" THEN {ByData} ELSE {})
+                   \cup (IF CountsMain /\ lost # "par" THEN {ByMain} ELSE {})
+                   \cup (IF CountsParity /\ IsThere(Place(rd.vn)) THEN {ByParity} ELSE {}) :
+       IF v # 0 THEN Returns(v)
+       ELSE /\ rd' = [rd EXCEPT !.pc = "word"]
+            /\ bad' = IF prim = rd.w THEN "a value is not found" ELSE bad
+            /\ UNCHANGED <<seen, obj>>
+  /\ UNCHANGED <<prim, back, memory, op, queue, cmp, others, past, n>>
+
+---------------------------------------------------------------------------
+(* A node is lost, or has to leave; the set is sealed. *)
+
+Lose(m) ==
+  /\ m \in CanLose /\ lost = "none" /\ (view.num = 0 \/ m = "data")
+  /\ lost' = m
+  /\ IF m = "par"
+     THEN /\ par' = [par EXCEPT ![1] = [s \in Stripes |-> Nothing]]
+          /\ copy' = [c \in Copies |-> Nothing]
+     ELSE UNCHANGED <<par, copy>>
+  /\ UNCHANGED <<prim, back, data, cw, obj, op, queue, rd, cmp, view, past, seen, mess, n, bad>>
+
+\* Parity gets another place, if it was lost there or has to leave.
+Freeze ==
+  /\ view.num = 0
+  /\ \E m \in IF lost = "none" THEN CanLeave ELSE {lost} :
+       view' = [view EXCEPT !.num = 1, !.moves = (m = "par")]
+  /\ cmp' = NoCmp
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, lost, past, seen, mess, n, bad>>
+
+Transform ==
+  /\ view.num = 1
+  /\ ActNot(1) \/ ~Has("writers leave before the sealing")
+  /\ view' = [view EXCEPT !.num = 2, !.copied = ~(view.moves /\ lost # "par")]
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, lost, past, seen, mess, n, bad>>
+
+\* A column that leaves is copied as it is.
+CopyColumn ==
+  /\ view.num = 2 /\ ~view.copied
+  /\ view' = [view EXCEPT !.copied = TRUE]
+  /\ par' = [par EXCEPT ![2] = par[1]]
+  /\ UNCHANGED <<prim, back, data, cw, copy, obj, op, queue, rd, cmp, lost, past, seen, mess, n, bad>>
+
+\* The parity of a stripe is made of what can be read of it, if that is its value.
+NewPlace == IF view.moves THEN 2 ELSE 1
+Leads(w, s) == w.a = s /\ w.g = data[s].g
+HasParity(s) == LET p == par[NewPlace][s] IN
+  p.g = data[s].g \/ (p.g # 0 /\ ~Has("parity counts with its generation"))
+SealsIt(s) ==
+  /\ Has("all complete stripes are sealed") \/ Leads(prim, s)
+  /\ IF Has("sealing looks for parity") THEN ~HasParity(s)
+     ELSE lost = "par" \/ ~(Leads(prim, s) /\ ~IsEven(prim.t))
+Source(s) == IF lost # "data" THEN data[s].v
+             ELSE LET c == cw[s][0] IN IF c # None /\ copy[c.o].g = c.g THEN copy[c.o].v ELSE 0
+
+Seal(s) ==
+  /\ view.num = 2 /\ view.copied /\ s \notin view.sealed
+  /\ view' = [view EXCEPT !.sealed = @ \cup {s}]
+  /\ par' = IF data[s].g # 0 /\ SealsIt(s) /\ Source(s) = data[s].v
+            THEN [par EXCEPT ![NewPlace][s] = data[s]] ELSE par
+  /\ UNCHANGED <<prim, back, data, cw, copy, obj, op, queue, rd, cmp, lost, past, seen, mess, n, bad>>
+
+\* A master that takes over begins again.
+Again ==
+  /\ view.num = 2 /\ view.sealed # {}
+  /\ view' = [view EXCEPT !.copied = ~(view.moves /\ lost # "par"), !.sealed = {}]
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, lost, past, seen, mess, n, bad>>
+
+Switch ==
+  /\ view.num = 2 /\ view.sealed = Stripes
+  /\ view' = [view EXCEPT !.num = 3]
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, lost, past, seen, mess, n, bad>>
+
+\* The copies go, and the place that parity has left.
+Stable ==
+  /\ view.num = 3
+  /\ ActNot(3) \/ ~Has("readers leave before the copies go")
+  /\ view' = [view EXCEPT !.num = 4]
+  /\ obj' = [o \in Objects |-> IF o \in Copies THEN [st |-> "gone", g |-> 0, knows |-> {}] ELSE obj[o]]
+  /\ copy' = [c \in Copies |-> Nothing]
+  /\ par' = IF view.moves THEN [par EXCEPT ![1] = [s \in Stripes |-> Nothing]] ELSE par
+  /\ UNCHANGED <<prim, back, data, cw, op, queue, rd, cmp, lost, past, seen, mess, n, bad>>
+
+---------------------------------------------------------------------------
+
+Kinds == {"PUT", "PUT EC", "DEMOTE", "PROMOTE", "UPDATE", "OUT"}
+
+\* Nothing is stuck.
+AtRest == /\ \A s \in Writers : op[s].pc = "idle" /\ queue[s] = {}
+          /\ rd.pc = "idle" /\ view.num \in {0, 4}
+
+Next ==
+  \/ \E s \in Writers :
+       \/ \E kind \in Kinds : Begin(s, kind)
+       \/ WriteData(s) \/ WriteMain(s) \/ WriteWord(s) \/ WriteParity(s) \/ ReadOld(s)
+       \/ CasBackup(s) \/ CasPrimary(s) \/ Loses(s) \/ WaitsOn(s) \/ SetFree(s)
+       \/ Crash(s) \/ Recover(s)
+  \/ NoteUsed \/ ReadWords \/ ReadChunks \/ FreeGarbage
+  \/ BeginRead \/ ReadWord \/ ReadCopy \/ Find
+  \/ \E m \in {"data", "par"} : Lose(m)
+  \/ \E s \in Stripes : Seal(s)
+  \/ Freeze \/ Transform \/ CopyColumn \/ Again \/ Switch \/ Stable
+  \/ AtRest /\ UNCHANGED vars
+
+Spec == Init /\ [][Next]_vars
+
+---------------------------------------------------------------------------
+(* Properties. *)
+
+\* Nothing is freed twice, or where it has gone; no word comes back; no WRITE goes where memory is another's;
+\* a winner is alone.
+AsItShould == bad \notin {"freed twice", "freed where copies were", "a word comes back",
+                          "a WRITE where copies were", "a WRITE where parity was", "a winner is not alone"}
+
+\* A reader returns what was there while it read.
+ReadsWhatWasThere == bad # "a value that was not there"
+
+\* It finds what the slot shows.
+FindsTheValue == bad # "a value is not found"
+
+Standing == {prim} \cup (IF Backups = 1 THEN {back} ELSE {})
+
+\* What a word keeps that stands somewhere is not free.
+KeptIsUsed ==
+  \A w \in Standing : \A r \in Keeps(w, IF lost = "par" THEN 3 ELSE view.num) : IsUsed(r)
+
+DataIsGood(w)   == data[w.a] = [g |-> w.g, v |-> w.v]
+MainIsGood(w)   == data[w.a].g = w.g /\ \E r \in CopiesOf(w) : copy[r.o] = [g |-> r.g, v |-> w.v]
+ParityIsGood(w) == par[Place(view.num)][w.a] = [g |-> w.g, v |-> w.v]
+ProtectionIsGood(w) == IF IsEven(w.t) /\ ~IsSealed(view.num) THEN MainIsGood(w) ELSE ParityIsGood(w)
+
+\* Whatever stands in the slot can be read, also if one more node is lost as long as none is.
+CanBeRead ==
+  \A w \in {x \in Standing : x.a # 0} :
+    /\ lost # "data" => DataIsGood(w)
+    /\ lost # "par" \/ IsSealed(view.num) => ProtectionIsGood(w)
+
+\* When nothing runs, what is used is kept, unless somebody died and nobody has compared since.
+NothingLeaks ==
+  AtRest /\ ~mess /\ (lost = "none" \/ view.num = 4) =>
+    \A o \in Objects : obj[o].st = "used" => Ref(o, obj[o].g) \in Keeps(prim, view.num)
+
+\* Then all replicas of the slot are the same.
+ReplicasAgree == AtRest => back = prim
+=============================================================================
