@@ -9,13 +9,15 @@
 (* object elsewhere, which is always there.  v, the value, is told by      *)
 (* nobody: the properties need it.                                         *)
 (*                                                                         *)
-(* "data" stands for the nodes with data chunks, of which one may be lost: *)
-(* then headers and copy words are read from another chunk, the value is   *)
-(* not.  "par" is the node with parity and with the copies.  A stripe has  *)
-(* one copy (r = 2); a second one goes by the same rules.                  *)
+(* There are two data chunks, each with the copy words; only these are     *)
+(* told apart.  If "data" is lost, that is chunk 1: headers and copy words *)
+(* are read from the other one, the value is not.  "par" is the node with  *)
+(* parity and with the copies.  A stripe has one copy (r = 2); a second    *)
+(* one goes by the same rules.                                             *)
 (*                                                                         *)
-(* Session "o" owns the blocks of the set; "x" is a stranger; "r" reads;   *)
-(* one comparison of blocks with the index runs at a time.  What a round   *)
+(* Session "o" owns the blocks of the set, until it hands them on; "x" is  *)
+(* a stranger; "r" reads; one comparison of blocks with the index runs at  *)
+(* a time, and so does one repair of a damaged chunk.  What a round        *)
 (* does is Snapshot.tla's: here it is a CAS of the backup, one of the      *)
 (* primary, and losers that wait.  Who loses does not start again.         *)
 (*                                                                         *)
@@ -30,13 +32,14 @@ CONSTANTS
   Turns0,              \* turns of the stripe that is there at first
   Owns, Strange,       \* what the owner and the stranger may do
   MaxOwn, MaxStrange, MaxReads, MaxCompared, MaxCrashes,
-  CanLose, CanLeave,   \* of "data" and "par"; one of them at most
+  MaxHandOns, MaxRepairs,
+  CanLose, CanLeave,   \* of "data" and "par"; one of each at most
   Removed
 
 VARIABLES
   prim, back,  \* the word on the primary, and on the backup
   data,        \* stripe -> [g, v] of its data chunks
-  cw,          \* stripe -> turn 0 or 2 -> copy word, as [o, g]
+  cw,          \* stripe -> chunk -> turn 0 or 2 -> copy word, as [o, g]
   copy,        \* address of a copy -> [g, v] of what stands there
   par,         \* place 1 or 2 -> stripe -> [g, v] of its parity chunk
   obj,         \* address -> [st, g, knows]: used, free or gone; who may know what was there
@@ -44,6 +47,8 @@ VARIABLES
   queue,       \* session -> what it has freed, and not set free: [o, g]
   rd,          \* the reader
   cmp,         \* the comparison
+  rep,         \* the repair
+  owner,       \* whose the blocks are
   view,        \* [num, moves, copied, sealed]
   lost,        \* the node that is lost, or "none"
   past,        \* [w, c]: words that the primary has shown, with their copies
@@ -52,11 +57,12 @@ VARIABLES
   n,           \* counters that bound the model
   bad          \* what has gone wrong
 
-vars == <<prim, back, data, cw, copy, par, obj, op, queue, rd, cmp, view, lost, past, seen, mess,
-          n, bad>>
+vars == <<prim, back, data, cw, copy, par, obj, op, queue, rd, cmp, rep, owner, view, lost, past,
+          seen, mess, n, bad>>
 
 Has(what)  == what \notin Removed
 Writers    == {"o", "x"}
+Chunks     == {1, 2}
 Objects    == Stripes \cup Copies
 None       == [o |-> 0, g |-> 0]
 Nothing    == [g |-> 0, v |-> 0]
@@ -70,6 +76,7 @@ NoWord == Word(0, 0, 0, 0)
 Idle    == [pc |-> "idle", kind |-> "none", vn |-> 0, old |-> NoWord, new |-> NoWord,
             c |-> None, own |-> {}, val |-> 0]
 NoRead  == [pc |-> "idle", vn |-> 0, w |-> NoWord, hint |-> [w |-> NoWord, c |-> None], val |-> 0]
+NoRep   == [s |-> 0, g |-> 0, words |-> [u \in {0, 2} |-> None]]
 NoCmp   == [pc |-> "idle", cands |-> {}, words |-> {}, keep |-> {}, ops |-> {}, clean |-> FALSE]
 
 S0 == Min(Stripes)
@@ -81,7 +88,8 @@ Init ==
         c == IF IsEven(t) THEN Ref(C0, 1) ELSE None
     IN /\ prim = w /\ back = w
        /\ data = [s \in Stripes |-> IF s = S0 THEN [g |-> 1, v |-> 1] ELSE Nothing]
-       /\ cw = [s \in Stripes |-> [u \in {0, 2} |-> IF s = S0 /\ u = t THEN c ELSE None]]
+       /\ cw = [s \in Stripes |-> [j \in Chunks |-> [u \in {0, 2} |-> IF s = S0 /\ u = t THEN c
+                                                                   ELSE None]]]
        /\ copy = [x \in Copies |-> IF x = c.o THEN [g |-> 1, v |-> 1] ELSE Nothing]
        /\ par = [p \in {1, 2} |-> [s \in Stripes |-> IF p = 1 /\ s = S0 /\ ~IsEven(t)
                                                      THEN [g |-> 1, v |-> 1] ELSE Nothing]]
@@ -89,14 +97,15 @@ Init ==
                                    ELSE [st |-> "free", g |-> 0, knows |-> {}]]
        /\ past = {[w |-> w, c |-> c]}
        /\ op = [s \in Writers |-> Idle] /\ queue = [s \in Writers |-> {}]
-       /\ rd = NoRead /\ cmp = NoCmp
+       /\ rd = NoRead /\ cmp = NoCmp /\ rep = NoRep /\ owner = "o"
        /\ view = [num |-> 0, moves |-> FALSE, copied |-> FALSE, sealed |-> {}]
        /\ lost = "none" /\ seen = {} /\ mess = FALSE
-       /\ n = [own |-> 0, strange |-> 0, reads |-> 0, compared |-> 0, crashes |-> 0, v |-> 1]
+       /\ n = [own |-> 0, strange |-> 0, reads |-> 0, compared |-> 0, crashes |-> 0, v |-> 1,
+               hands |-> 0, repairs |-> 0]
        /\ bad = "nothing"
 
 memory == <<data, cw, copy, par>>
-others == <<view, lost, mess>>
+others == <<rep, owner, view, lost, mess>>
 
 ---------------------------------------------------------------------------
 (* Views, and who acts by which. *)
@@ -117,9 +126,13 @@ ActNot(vn) == (\A s \in Writers : Runs(s) => op[s].vn >= vn) /\ (rd.pc = "idle" 
 ---------------------------------------------------------------------------
 (* What a word keeps, by a view. *)
 
-CopiesOf(w) == IF w.a # 0 /\ IsEven(w.t) THEN {cw[w.a][w.t]} \ {None} ELSE {}
-Keeps(w, vn) == IF w.a = 0 THEN {}
-                ELSE {Ref(w.a, w.g)} \cup (IF IsSealed(vn) THEN {} ELSE CopiesOf(w))
+\* Chunks that can be read.
+Left == IF lost = "data" THEN {2} ELSE Chunks
+
+\* By the copy words of chunk j.
+CopiesOf(w, j) == IF w.a # 0 /\ IsEven(w.t) THEN {cw[w.a][j][w.t]} \ {None} ELSE {}
+Keeps(w, vn, j) == IF w.a = 0 THEN {}
+                   ELSE {Ref(w.a, w.g)} \cup (IF IsSealed(vn) THEN {} ELSE CopiesOf(w, j))
 
 IsUsed(r) == obj[r.o].st = "used" /\ obj[r.o].g = r.g
 
@@ -135,7 +148,7 @@ Goes(s, to) == op' = [op EXCEPT ![s].pc = to] /\ UNCHANGED <<queue, obj, cmp>>
 \* The primary shows w.
 Shows(w) ==
   /\ prim' = w
-  /\ past' = past \cup {[w |-> w, c |-> IF CopiesOf(w) = {} THEN None ELSE cw[w.a][w.t]]}
+  /\ past' = past \cup {[w |-> w, c |-> IF CopiesOf(w, 2) = {} THEN None ELSE cw[w.a][2][w.t]]}
   /\ seen' = IF rd.pc = "idle" THEN {} ELSE seen \cup {w.v}
   /\ bad' = IF \E p \in past : p.w = w THEN "a word comes back" ELSE bad
 
@@ -159,7 +172,7 @@ May(s, kind, vn) ==
   CASE kind = "PUT"    -> MayWrite(vn) /\ (~IsSealed(vn) \/ ~Has("sealed sets take no copies"))
     [] kind = "PUT EC" -> MayWrite(vn)
     [] kind = "DEMOTE" -> /\ prim.a # 0 /\ IsEven(prim.t) /\ MayMove(vn)
-                          /\ s = "o" \/ ~Has("strangers leave stripes alone")
+                          /\ s = owner \/ ~Has("strangers leave stripes alone")
     [] kind = "PROMOTE" -> /\ prim.a # 0 /\ ~IsEven(prim.t) /\ prim.t < 3 /\ MayMove(vn)
     [] kind = "OUT"    -> prim.a # 0
     [] OTHER           -> TRUE
@@ -170,7 +183,7 @@ FirstStep(kind) == CASE kind \in {"PUT", "PUT EC"} -> "data" [] IsMove(kind) -> 
 \* The slot is read, and what is needed is allocated.
 Begin(s, kind) ==
   /\ op[s].pc = "idle"
-  /\ IF s = "o" THEN kind \in Owns /\ n.own < MaxOwn ELSE kind \in Strange /\ n.strange < MaxStrange
+  /\ IF s = owner THEN kind \in Owns /\ n.own < MaxOwn ELSE kind \in Strange /\ n.strange < MaxStrange
   /\ \E vn \in Floor..view.num :
        /\ May(s, kind, vn)
        /\ "stripe" \in Needs(kind, vn) => Free(Stripes) # {}
@@ -193,8 +206,8 @@ Begin(s, kind) ==
                    own |-> {Ref(o, next(o)) : o \in new}, val |-> to.v]]
              /\ obj' = [o \in Objects |-> IF o \in new THEN [st |-> "used", g |-> next(o), knows |-> {}]
                                           ELSE obj[o]]
-             /\ n' = [n EXCEPT !.own = IF s = "o" THEN @ + 1 ELSE @,
-                               !.strange = IF s = "x" THEN @ + 1 ELSE @,
+             /\ n' = [n EXCEPT !.own = IF s = owner THEN @ + 1 ELSE @,
+                               !.strange = IF s # owner THEN @ + 1 ELSE @,
                                !.v = IF IsMove(kind) THEN @ ELSE v]
   /\ UNCHANGED <<prim, back, memory, queue, rd, cmp, others, past, seen, bad>>
 
@@ -212,7 +225,7 @@ WriteData(s) ==
   /\ IF lost = "data" THEN Stops(s)
      ELSE LET w == op[s].new IN
           /\ data' = [data EXCEPT ![w.a] = [g |-> w.g, v |-> w.v]]
-          /\ cw' = [cw EXCEPT ![w.a] = [u \in {0, 2} |-> IF u = 0 THEN op[s].c ELSE None]]
+          /\ cw' = [cw EXCEPT ![w.a] = [j \in Chunks |-> [u \in {0, 2} |-> IF u = 0 THEN op[s].c ELSE None]]]
           /\ UNCHANGED <<copy, par, bad>>
           /\ Goes(s, After(s))
   /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
@@ -226,13 +239,14 @@ WriteMain(s) ==
           /\ Goes(s, After(s))
   /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
 
-\* The copy words for the turn to come, in what is left of the chunks.
+\* The copy words for the turn to come, one chunk after the other.
 WriteWord(s) ==
-  /\ op[s].pc = "word"
-  /\ IF lost = "data" THEN Stops(s)
-     ELSE /\ cw' = [cw EXCEPT ![op[s].new.a][op[s].new.t] = op[s].c]
+  /\ op[s].pc \in {"word", "word 2"}
+  /\ LET j == IF op[s].pc = "word" THEN 1 ELSE 2 IN
+     IF j \notin Left THEN Stops(s)
+     ELSE /\ cw' = [cw EXCEPT ![op[s].new.a][j][op[s].new.t] = op[s].c]
           /\ UNCHANGED <<data, copy, par, bad>>
-          /\ Goes(s, "back")
+          /\ Goes(s, IF j = 1 THEN "word 2" ELSE "back")
   /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
 
 WriteParity(s) ==
@@ -242,21 +256,23 @@ WriteParity(s) ==
      ELSE /\ par' = [par EXCEPT ![p][op[s].new.a] = [g |-> op[s].new.g, v |-> op[s].val]]
           /\ bad' = IF view.num = 4 /\ view.moves /\ p = 1 THEN "a WRITE where parity was" ELSE bad
           /\ UNCHANGED <<data, cw, copy>>
-          /\ IF op[s].pc = "late" THEN EndsWith(s, CopiesOf(op[s].old)) ELSE Goes(s, "back")
+          /\ IF op[s].pc = "late" THEN EndsWith(s, CopiesOf(op[s].old, 2)) ELSE Goes(s, "back")
   /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
 
 \* A Move reads what it moves: a copy, or the data chunks.
 ReadOld(s) ==
   /\ op[s].pc = "read"
-  /\ LET w     == op[s].old
-         r     == IF IsEven(w.t) THEN cw[w.a][w.t] ELSE None
-         found == IF IsEven(w.t) THEN IF lost # "par" /\ copy[r.o].g = r.g THEN copy[r.o] ELSE Nothing
-                  ELSE IF lost # "data" /\ data[w.a].g = w.g THEN data[w.a] ELSE Nothing
-     IN IF found = Nothing THEN Stops(s)
-        ELSE /\ op' = [op EXCEPT ![s].val = found.v,
-                                 ![s].pc = IF op[s].kind = "PROMOTE" THEN "main"
-                                           ELSE IF Has("parity before the CAS") THEN "par" ELSE "back"]
-             /\ UNCHANGED <<memory, queue, obj, cmp, bad>>
+  /\ \E j \in Left :
+       LET w     == op[s].old
+           r     == IF IsEven(w.t) THEN cw[w.a][j][w.t] ELSE None
+           found == CASE IsEven(w.t) /\ r # None /\ lost # "par" -> copy[r.o]
+                      [] ~IsEven(w.t) /\ lost # "data" -> data[w.a]
+                      [] OTHER -> Nothing
+       IN IF found.g # (IF IsEven(w.t) THEN r.g ELSE w.g) \/ found = Nothing THEN Stops(s)
+          ELSE /\ op' = [op EXCEPT ![s].val = found.v,
+                                   ![s].pc = IF op[s].kind = "PROMOTE" THEN "main"
+                                             ELSE IF Has("parity before the CAS") THEN "par" ELSE "back"]
+               /\ UNCHANGED <<memory, queue, obj, cmp, bad>>
   /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
 
 \* An own word that stands there already is as good as one that was put there.
@@ -266,13 +282,13 @@ CasBackup(s) ==
      THEN op' = [op EXCEPT ![s].pc = "wait"] /\ UNCHANGED back
      ELSE back' = (IF Backups = 1 THEN op[s].new ELSE back) /\ op' = [op EXCEPT ![s].pc = "prim"]
   /\ queue' = [queue EXCEPT ![s] = @ \cup IF op[s].kind = "DEMOTE" /\ ~Has("copies stay until the commit")
-                                          THEN CopiesOf(op[s].old) ELSE {}]
+                                          THEN CopiesOf(op[s].old, 2) ELSE {}]
   /\ UNCHANGED <<prim, memory, obj, rd, cmp, others, past, seen, n, bad>>
 
 \* Who loses frees what it has allocated, and nothing else.
 LosersFree(s) ==
   (IF Has("losers free their copies") THEN op[s].own ELSE {})
-    \cup (IF op[s].kind = "DEMOTE" /\ ~Has("losers leave the old copies") THEN CopiesOf(op[s].old) ELSE {})
+    \cup (IF op[s].kind = "DEMOTE" /\ ~Has("losers leave the old copies") THEN CopiesOf(op[s].old, 2) ELSE {})
 
 \* Whoever replaces a word frees what it kept.  It reads the copy words that tell while it is pinned.
 CasPrimary(s) ==
@@ -281,8 +297,9 @@ CasPrimary(s) ==
      THEN /\ Shows(op[s].new)
           /\ back' = IF Backups = 1 THEN back ELSE op[s].new
           /\ IF op[s].kind = "DEMOTE" /\ ~Has("parity before the CAS") THEN Goes(s, "late")
-             ELSE EndsWith(s, IF op[s].kind = "DEMOTE" /\ ~Has("copies stay until the commit") THEN {}
-                              ELSE Keeps(op[s].old, op[s].vn) \ Keeps(op[s].new, op[s].vn))
+             ELSE \E j \in Left :
+                    EndsWith(s, IF op[s].kind = "DEMOTE" /\ ~Has("copies stay until the commit") THEN {}
+                                ELSE Keeps(op[s].old, op[s].vn, j) \ Keeps(op[s].new, op[s].vn, j))
      ELSE /\ EndsWith(s, LosersFree(s))
           /\ bad' = IF Backups = 1 THEN "a winner is not alone" ELSE bad
           /\ UNCHANGED <<prim, back, past, seen>>
@@ -320,7 +337,7 @@ Crash(s) ==
   /\ queue' = [queue EXCEPT ![s] = {}]
   /\ n' = [n EXCEPT !.crashes = @ + 1]
   /\ mess' = TRUE /\ cmp' = [cmp EXCEPT !.clean = FALSE]
-  /\ UNCHANGED <<prim, back, memory, obj, rd, view, lost, past, seen, bad>>
+  /\ UNCHANGED <<prim, back, memory, obj, rd, rep, owner, view, lost, past, seen, bad>>
 
 \* It finds what the dead session had put on the backup: nobody else can take that any more.  A stripe
 \* says with which turn it was born.
@@ -354,11 +371,12 @@ ReadWords ==
 \* Even words are followed to their copies.
 ReadChunks ==
   /\ cmp.pc = "chunks"
-  /\ LET leads(w) == IF w.a = 0 THEN {}
-                     ELSE {Ref(w.a, w.g)} \cup (IF data[w.a].g = w.g /\ Has("comparisons follow copies")
-                                                THEN CopiesOf(w) ELSE {})
-     IN cmp' = [cmp EXCEPT !.pc = "wait", !.words = {}, !.keep = UNION {leads(w) : w \in cmp.words},
-                           !.ops = InFlight \ {"r"}]
+  /\ \E j \in Left :
+       LET follows(w) == w.a # 0 /\ data[w.a].g = w.g /\ Has("comparisons follow copies")
+           leads(w)   == IF w.a = 0 THEN {}
+                         ELSE {Ref(w.a, w.g)} \cup (IF follows(w) THEN CopiesOf(w, j) ELSE {})
+       IN cmp' = [cmp EXCEPT !.pc = "wait", !.words = {}, !.keep = UNION {leads(w) : w \in cmp.words},
+                             !.ops = InFlight \ {"r"}]
   /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, others, past, seen, n, bad>>
 
 FreeGarbage ==
@@ -368,7 +386,7 @@ FreeGarbage ==
                                   THEN [obj[o] EXCEPT !.st = "free", !.knows = InFlight] ELSE obj[o]]
   /\ cmp' = NoCmp
   /\ mess' = (mess /\ ~cmp.clean)
-  /\ UNCHANGED <<prim, back, memory, op, queue, rd, view, lost, past, seen, n, bad>>
+  /\ UNCHANGED <<prim, back, memory, op, queue, rd, rep, owner, view, lost, past, seen, n, bad>>
 
 ---------------------------------------------------------------------------
 (* The reader. *)
@@ -397,7 +415,7 @@ Judge(w, v) ==
        /\ UNCHANGED <<seen, obj, bad>>
 
 \* What stands in a copy now, if it is that one.
-Copied(r) == IF lost # "par" /\ copy[r.o].g = r.g THEN copy[r.o].v ELSE 0
+Copied(r) == IF r # None /\ lost # "par" /\ copy[r.o].g = r.g THEN copy[r.o].v ELSE 0
 
 ReadWord ==
   /\ rd.pc \in {"word", "both", "copied"}
@@ -416,7 +434,7 @@ ReadCopy ==
 \* What the word leads to: by its data chunks, or, if one of their nodes is silent, by what protects it.
 \* Found is the value, 0 if it is not there.
 ByData   == IF data[rd.w.a].g = rd.w.g THEN data[rd.w.a].v ELSE 0
-ByMain   == IF data[rd.w.a].g = rd.w.g THEN Copied(cw[rd.w.a][rd.w.t]) ELSE 0
+ByMain(j) == IF data[rd.w.a].g = rd.w.g THEN Copied(cw[rd.w.a][j][rd.w.t]) ELSE 0
 ByParity == LET p == par[Place(rd.vn)][rd.w.a]
             IN IF p.g = rd.w.g \/ ~Has("parity counts with its generation") THEN p.v ELSE 0
 
@@ -428,13 +446,44 @@ Find ==
   /\ rd.pc = "find"
   /\ \E v \in IF rd.w.a = 0 THEN {rd.w.v}
               ELSE (IF lost # "data" THEN {ByData} ELSE {})
-                   \cup (IF CountsMain /\ lost # "par" THEN {ByMain} ELSE {})
+                   \cup (IF CountsMain /\ lost # "par" THEN {ByMain(j) : j \in Left} ELSE {})
                    \cup (IF CountsParity /\ IsThere(Place(rd.vn)) THEN {ByParity} ELSE {}) :
        IF v # 0 THEN Returns(v)
        ELSE /\ rd' = [rd EXCEPT !.pc = "word"]
             /\ bad' = IF prim = rd.w THEN "a value is not found" ELSE bad
             /\ UNCHANGED <<seen, obj>>
   /\ UNCHANGED <<prim, back, memory, op, queue, cmp, others, past, n>>
+
+---------------------------------------------------------------------------
+(* Blocks are handed on; a damaged chunk is repaired. *)
+
+Other(s) == CHOOSE x \in Writers : x # s
+
+\* Not while the owner writes there or moves in place, nor before it is recovered.
+HandOn ==
+  /\ n.hands < MaxHandOns /\ view.num \in {0, 4}
+  /\ LET o == op[owner] IN
+     /\ o.own = {}
+     /\ IsMove(o.kind) => IF o.pc = "dead" THEN ~Has("blocks of the dead wait") ELSE ~Has("moves count as writes")
+  /\ owner' = Other(owner)
+  /\ n' = [n EXCEPT !.hands = @ + 1]
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, rep, view, lost, past, seen, mess, bad>>
+
+\* Chunk 2 says what belongs into chunk 1, which is damaged but for its copy words.
+BeginRepair ==
+  /\ rep = NoRep /\ n.repairs < MaxRepairs /\ lost = "none" /\ view.num = 0
+  /\ \E s \in Stripes : data[s].g # 0 /\ rep' = [s |-> s, g |-> data[s].g, words |-> cw[s][2]]
+  /\ n' = [n EXCEPT !.repairs = @ + 1]
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, owner, view, lost, past, seen, mess, bad>>
+
+\* The stripe is still what it was: the repair is pinned.
+Repair ==
+  /\ rep # NoRep
+  /\ rep' = NoRep
+  /\ cw' = IF data[rep.s].g = rep.g /\ lost = "none" /\ ~Has("repairs leave copy words")
+           THEN [cw EXCEPT ![rep.s][1] = rep.words] ELSE cw
+  /\ UNCHANGED <<prim, back, data, copy, par, obj, op, queue, rd, cmp, owner, view, lost, past, seen, mess,
+                 n, bad>>
 
 ---------------------------------------------------------------------------
 (* A node is lost, or has to leave; the set is sealed. *)
@@ -446,7 +495,7 @@ Lose(m) ==
      THEN /\ par' = [par EXCEPT ![1] = [s \in Stripes |-> Nothing]]
           /\ copy' = [c \in Copies |-> Nothing]
      ELSE UNCHANGED <<par, copy>>
-  /\ UNCHANGED <<prim, back, data, cw, obj, op, queue, rd, cmp, view, past, seen, mess, n, bad>>
+  /\ UNCHANGED <<prim, back, data, cw, obj, op, queue, rd, cmp, rep, owner, view, past, seen, mess, n, bad>>
 
 \* Parity gets another place, if it was lost there or has to leave.
 Freeze ==
@@ -454,20 +503,20 @@ Freeze ==
   /\ \E m \in IF lost = "none" THEN CanLeave ELSE {lost} :
        view' = [view EXCEPT !.num = 1, !.moves = (m = "par")]
   /\ cmp' = NoCmp
-  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, lost, past, seen, mess, n, bad>>
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, rep, owner, lost, past, seen, mess, n, bad>>
 
 Transform ==
   /\ view.num = 1
   /\ ActNot(1) \/ ~Has("writers leave before the sealing")
   /\ view' = [view EXCEPT !.num = 2, !.copied = ~(view.moves /\ lost # "par")]
-  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, lost, past, seen, mess, n, bad>>
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
 
 \* A column that leaves is copied as it is.
 CopyColumn ==
   /\ view.num = 2 /\ ~view.copied
   /\ view' = [view EXCEPT !.copied = TRUE]
   /\ par' = [par EXCEPT ![2] = par[1]]
-  /\ UNCHANGED <<prim, back, data, cw, copy, obj, op, queue, rd, cmp, lost, past, seen, mess, n, bad>>
+  /\ UNCHANGED <<prim, back, data, cw, copy, obj, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
 
 \* The parity of a stripe is made of what can be read of it, if that is its value.
 NewPlace == IF view.moves THEN 2 ELSE 1
@@ -479,25 +528,25 @@ SealsIt(s) ==
   /\ IF Has("sealing looks for parity") THEN ~HasParity(s)
      ELSE lost = "par" \/ ~(Leads(prim, s) /\ ~IsEven(prim.t))
 Source(s) == IF lost # "data" THEN data[s].v
-             ELSE LET c == cw[s][0] IN IF c # None /\ copy[c.o].g = c.g THEN copy[c.o].v ELSE 0
+             ELSE LET c == cw[s][2][0] IN IF c # None /\ copy[c.o].g = c.g THEN copy[c.o].v ELSE 0
 
 Seal(s) ==
   /\ view.num = 2 /\ view.copied /\ s \notin view.sealed
   /\ view' = [view EXCEPT !.sealed = @ \cup {s}]
   /\ par' = IF data[s].g # 0 /\ SealsIt(s) /\ Source(s) = data[s].v
             THEN [par EXCEPT ![NewPlace][s] = data[s]] ELSE par
-  /\ UNCHANGED <<prim, back, data, cw, copy, obj, op, queue, rd, cmp, lost, past, seen, mess, n, bad>>
+  /\ UNCHANGED <<prim, back, data, cw, copy, obj, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
 
 \* A master that takes over begins again.
 Again ==
   /\ view.num = 2 /\ view.sealed # {}
   /\ view' = [view EXCEPT !.copied = ~(view.moves /\ lost # "par"), !.sealed = {}]
-  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, lost, past, seen, mess, n, bad>>
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
 
 Switch ==
   /\ view.num = 2 /\ view.sealed = Stripes
   /\ view' = [view EXCEPT !.num = 3]
-  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, lost, past, seen, mess, n, bad>>
+  /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
 
 \* The copies go, and the place that parity has left.
 Stable ==
@@ -507,7 +556,7 @@ Stable ==
   /\ obj' = [o \in Objects |-> IF o \in Copies THEN [st |-> "gone", g |-> 0, knows |-> {}] ELSE obj[o]]
   /\ copy' = [c \in Copies |-> Nothing]
   /\ par' = IF view.moves THEN [par EXCEPT ![1] = [s \in Stripes |-> Nothing]] ELSE par
-  /\ UNCHANGED <<prim, back, data, cw, op, queue, rd, cmp, lost, past, seen, mess, n, bad>>
+  /\ UNCHANGED <<prim, back, data, cw, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
 
 ---------------------------------------------------------------------------
 
@@ -515,7 +564,7 @@ Kinds == {"PUT", "PUT EC", "DEMOTE", "PROMOTE", "UPDATE", "OUT"}
 
 \* Nothing is stuck.
 AtRest == /\ \A s \in Writers : op[s].pc = "idle" /\ queue[s] = {}
-          /\ rd.pc = "idle" /\ view.num \in {0, 4}
+          /\ rd.pc = "idle" /\ rep = NoRep /\ view.num \in {0, 4}
 
 Next ==
   \/ \E s \in Writers :
@@ -523,6 +572,7 @@ Next ==
        \/ WriteData(s) \/ WriteMain(s) \/ WriteWord(s) \/ WriteParity(s) \/ ReadOld(s)
        \/ CasBackup(s) \/ CasPrimary(s) \/ Loses(s) \/ WaitsOn(s) \/ SetFree(s)
        \/ Crash(s) \/ Recover(s)
+  \/ HandOn \/ BeginRepair \/ Repair
   \/ NoteUsed \/ ReadWords \/ ReadChunks \/ FreeGarbage
   \/ BeginRead \/ ReadWord \/ ReadCopy \/ Find
   \/ \E m \in {"data", "par"} : Lose(m)
@@ -550,10 +600,10 @@ Standing == {prim} \cup (IF Backups = 1 THEN {back} ELSE {})
 
 \* What a word keeps that stands somewhere is not free.
 KeptIsUsed ==
-  \A w \in Standing : \A r \in Keeps(w, IF lost = "par" THEN 3 ELSE view.num) : IsUsed(r)
+  \A w \in Standing, j \in Left : \A r \in Keeps(w, IF lost = "par" THEN 3 ELSE view.num, j) : IsUsed(r)
 
 DataIsGood(w)   == data[w.a] = [g |-> w.g, v |-> w.v]
-MainIsGood(w)   == data[w.a].g = w.g /\ \E r \in CopiesOf(w) : copy[r.o] = [g |-> r.g, v |-> w.v]
+MainIsGood(w)   == data[w.a].g = w.g /\ \A j \in Left : \E r \in CopiesOf(w, j) : copy[r.o] = [g |-> r.g, v |-> w.v]
 ParityIsGood(w) == par[Place(view.num)][w.a] = [g |-> w.g, v |-> w.v]
 ProtectionIsGood(w) == IF IsEven(w.t) /\ ~IsSealed(view.num) THEN MainIsGood(w) ELSE ParityIsGood(w)
 
@@ -566,7 +616,7 @@ CanBeRead ==
 \* When nothing runs, what is used is kept, unless somebody died and nobody has compared since.
 NothingLeaks ==
   AtRest /\ ~mess /\ (lost = "none" \/ view.num = 4) =>
-    \A o \in Objects : obj[o].st = "used" => Ref(o, obj[o].g) \in Keeps(prim, view.num)
+    \A o \in Objects : obj[o].st = "used" => Ref(o, obj[o].g) \in Keeps(prim, view.num, 2)
 
 \* Then all replicas of the slot are the same.
 ReplicasAgree == AtRest => back = prim
