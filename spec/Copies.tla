@@ -310,9 +310,10 @@ Loses(s) ==
   /\ EndsWith(s, LosersFree(s))
   /\ UNCHANGED <<prim, back, memory, rd, others, past, seen, n, bad>>
 
-\* Its winner may be dead, and is recovered when the set is sealed: it waits on by the newer view.
+\* Its winner may be dead, and is recovered when the set is sealed: it waits on by the newer view.  So does
+\* a write whose CAS of the primary has no answer: it is suspended, and finds out later.
 WaitsOn(s) ==
-  /\ op[s].pc = "wait" /\ op[s].vn < view.num
+  /\ op[s].pc \in {"wait", "prim"} /\ op[s].vn < view.num
   /\ op' = [op EXCEPT ![s].vn = view.num]
   /\ UNCHANGED <<prim, back, memory, obj, queue, rd, cmp, others, past, seen, n, bad>>
 
