@@ -523,7 +523,7 @@ CopyColumn ==
 NewPlace == IF view.moves THEN 2 ELSE 1
 Leads(w, s) == w.a = s /\ w.g = data[s].g
 HasParity(s) == LET p == par[NewPlace][s] IN
-  p.g = data[s].g \/ (p.g # 0 /\ ~Has("parity counts with its generation"))
+  p.g = data[s].g \/ (p.g # 0 /\ ~Has("sealing compares generations"))
 SealsIt(s) ==
   /\ Has("all complete stripes are sealed") \/ Leads(prim, s)
   /\ IF Has("sealing looks for parity") THEN ~HasParity(s)
