@@ -51,14 +51,15 @@ VARIABLES
   owner,       \* whose the blocks are
   view,        \* [num, moves, copied, sealed]
   lost,        \* the node that is lost, or "none"
-  past,        \* [w, c]: words that the primary has shown, with their copies
+  past,        \* words that the primary has shown
+  told,        \* [a, g, t, c]: copies of which any chunk has told
   seen,        \* values since the reader began
   mess,        \* somebody died, and no comparison has come since
   n,           \* counters that bound the model
   bad          \* what has gone wrong
 
 vars == <<prim, back, data, cw, copy, par, obj, op, queue, rd, cmp, rep, owner, view, lost, past,
-          seen, mess, n, bad>>
+          told, seen, mess, n, bad>>
 
 Has(what)  == what \notin Removed
 Writers    == {"o", "x"}
@@ -73,10 +74,11 @@ Ref(o, g)  == [o |-> o, g |-> g]
 Word(a, t, g, v) == [a |-> a, t |-> t, g |-> g, v |-> v]
 NoWord == Word(0, 0, 0, 0)
 
+NoWords == [u \in {0, 2} |-> None]
 Idle    == [pc |-> "idle", kind |-> "none", vn |-> 0, old |-> NoWord, new |-> NoWord,
-            c |-> None, own |-> {}, val |-> 0]
+            c |-> None, own |-> {}, val |-> 0, peek |-> [a |-> 0, g |-> 0, words |-> NoWords]]
 NoRead  == [pc |-> "idle", vn |-> 0, w |-> NoWord, hint |-> [w |-> NoWord, c |-> None], val |-> 0]
-NoRep   == [s |-> 0, g |-> 0, words |-> [u \in {0, 2} |-> None]]
+NoRep   == [s |-> 0, g |-> 0, words |-> NoWords]
 NoCmp   == [pc |-> "idle", cands |-> {}, words |-> {}, keep |-> {}, ops |-> {}, clean |-> FALSE]
 
 S0 == Min(Stripes)
@@ -95,7 +97,7 @@ Init ==
                                                      THEN [g |-> 1, v |-> 1] ELSE Nothing]]
        /\ obj = [o \in Objects |-> IF o \in {S0, c.o} THEN [st |-> "used", g |-> 1, knows |-> {}]
                                    ELSE [st |-> "free", g |-> 0, knows |-> {}]]
-       /\ past = {[w |-> w, c |-> c]}
+       /\ past = {w} /\ told = {[a |-> S0, g |-> 1, t |-> t, c |-> c]}
        /\ op = [s \in Writers |-> Idle] /\ queue = [s \in Writers |-> {}]
        /\ rd = NoRead /\ cmp = NoCmp /\ rep = NoRep /\ owner = "o"
        /\ view = [num |-> 0, moves |-> FALSE, copied |-> FALSE, sealed |-> {}]
@@ -104,7 +106,7 @@ Init ==
                hands |-> 0, repairs |-> 0]
        /\ bad = "nothing"
 
-memory == <<data, cw, copy, par>>
+memory == <<data, cw, told, copy, par>>
 others == <<rep, owner, view, lost, mess>>
 
 ---------------------------------------------------------------------------
@@ -148,9 +150,9 @@ Goes(s, to) == op' = [op EXCEPT ![s].pc = to] /\ UNCHANGED <<queue, obj, cmp>>
 \* The primary shows w.
 Shows(w) ==
   /\ prim' = w
-  /\ past' = past \cup {[w |-> w, c |-> IF CopiesOf(w, 2) = {} THEN None ELSE cw[w.a][2][w.t]]}
+  /\ past' = past \cup {w}
   /\ seen' = IF rd.pc = "idle" THEN {} ELSE seen \cup {w.v}
-  /\ bad' = IF \E p \in past : p.w = w THEN "a word comes back" ELSE bad
+  /\ bad' = IF w \in past THEN "a word comes back" ELSE bad
 
 ---------------------------------------------------------------------------
 (* Writers.  A phase is a step, or two where something may come in between. *)
@@ -182,7 +184,7 @@ FirstStep(kind) == CASE kind \in {"PUT", "PUT EC"} -> "data" [] IsMove(kind) -> 
 
 \* The slot is read, and what is needed is allocated.
 Begin(s, kind) ==
-  /\ op[s].pc = "idle"
+  /\ op[s].pc \in {"idle", "peeked"}
   /\ IF s = owner THEN kind \in Owns /\ n.own < MaxOwn ELSE kind \in Strange /\ n.strange < MaxStrange
   /\ \E vn \in Floor..view.num :
        /\ May(s, kind, vn)
@@ -203,13 +205,35 @@ Begin(s, kind) ==
           IN /\ op' = [op EXCEPT ![s] =
                   [pc |-> FirstStep(kind), kind |-> kind, vn |-> vn, old |-> prim, new |-> to,
                    c |-> IF main = 0 THEN None ELSE Ref(main, next(main)),
-                   own |-> {Ref(o, next(o)) : o \in new}, val |-> to.v]]
+                   own |-> {Ref(o, next(o)) : o \in new}, val |-> to.v, peek |-> op[s].peek]]
              /\ obj' = [o \in Objects |-> IF o \in new THEN [st |-> "used", g |-> next(o), knows |-> {}]
                                           ELSE obj[o]]
              /\ n' = [n EXCEPT !.own = IF s = owner THEN @ + 1 ELSE @,
                                !.strange = IF s # owner THEN @ + 1 ELSE @,
                                !.v = IF IsMove(kind) THEN @ ELSE v]
   /\ UNCHANGED <<prim, back, memory, queue, rd, cmp, others, past, seen, bad>>
+
+\* Copy words that are read before the slot, or beside it.
+Peek(s) ==
+  /\ op[s].pc = "idle" /\ ~Has("copy words are read behind the slot")
+  /\ n.own < MaxOwn \/ s # owner
+  /\ \E a \in Stripes :
+       /\ data[a].g # 0
+       /\ op' = [op EXCEPT ![s] = [Idle EXCEPT !.pc = "peeked",
+                                              !.peek = [a |-> a, g |-> data[a].g, words |-> cw[a][2]]]]
+  /\ UNCHANGED <<prim, back, memory, obj, queue, rd, cmp, others, past, seen, n, bad>>
+
+GivesUp(s) ==
+  /\ op[s].pc = "peeked"
+  /\ EndsWith(s, {})
+  /\ UNCHANGED <<prim, back, memory, rd, others, past, seen, n, bad>>
+
+\* What a word keeps, as the operation of a session takes it.
+KeepsFor(s, w, j) ==
+  LET p == op[s].peek IN
+  IF w.a # 0 /\ p.a = w.a /\ p.g = w.g /\ IsEven(w.t) /\ ~IsSealed(op[s].vn)
+  THEN {Ref(w.a, w.g)} \cup ({p.words[w.t]} \ {None})
+  ELSE Keeps(w, op[s].vn, j)
 
 \* It stops before any CAS: a node did not answer, or it has not found what it moves.
 Stops(s) == EndsWith(s, op[s].own) /\ UNCHANGED <<memory, bad>>
@@ -226,6 +250,7 @@ WriteData(s) ==
      ELSE LET w == op[s].new IN
           /\ data' = [data EXCEPT ![w.a] = [g |-> w.g, v |-> w.v]]
           /\ cw' = [cw EXCEPT ![w.a] = [j \in Chunks |-> [u \in {0, 2} |-> IF u = 0 THEN op[s].c ELSE None]]]
+          /\ told' = told \cup {[a |-> w.a, g |-> w.g, t |-> 0, c |-> op[s].c]}
           /\ UNCHANGED <<copy, par, bad>>
           /\ Goes(s, After(s))
   /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
@@ -235,7 +260,7 @@ WriteMain(s) ==
   /\ IF lost = "par" THEN Stops(s)
      ELSE /\ copy' = [copy EXCEPT ![op[s].c.o] = [g |-> op[s].c.g, v |-> op[s].val]]
           /\ bad' = IF view.num = 4 THEN "a WRITE where copies were" ELSE bad
-          /\ UNCHANGED <<data, cw, par>>
+          /\ UNCHANGED <<data, cw, told, par>>
           /\ Goes(s, After(s))
   /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
 
@@ -245,6 +270,7 @@ WriteWord(s) ==
   /\ LET j == IF op[s].pc = "word" THEN 1 ELSE 2 IN
      IF j \notin Left THEN Stops(s)
      ELSE /\ cw' = [cw EXCEPT ![op[s].new.a][j][op[s].new.t] = op[s].c]
+          /\ told' = told \cup {[a |-> op[s].new.a, g |-> op[s].new.g, t |-> op[s].new.t, c |-> op[s].c]}
           /\ UNCHANGED <<data, copy, par, bad>>
           /\ Goes(s, IF j = 1 THEN "word 2" ELSE "back")
   /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
@@ -255,7 +281,7 @@ WriteParity(s) ==
      IF ~IsThere(p) THEN Stops(s)
      ELSE /\ par' = [par EXCEPT ![p][op[s].new.a] = [g |-> op[s].new.g, v |-> op[s].val]]
           /\ bad' = IF view.num = 4 /\ view.moves /\ p = 1 THEN "a WRITE where parity was" ELSE bad
-          /\ UNCHANGED <<data, cw, copy>>
+          /\ UNCHANGED <<data, cw, told, copy>>
           /\ IF op[s].pc = "late" THEN EndsWith(s, CopiesOf(op[s].old, 2)) ELSE Goes(s, "back")
   /\ UNCHANGED <<prim, back, rd, others, past, seen, n>>
 
@@ -299,7 +325,7 @@ CasPrimary(s) ==
           /\ IF op[s].kind = "DEMOTE" /\ ~Has("parity before the CAS") THEN Goes(s, "late")
              ELSE \E j \in Left :
                     EndsWith(s, IF op[s].kind = "DEMOTE" /\ ~Has("copies stay until the commit") THEN {}
-                                ELSE Keeps(op[s].old, op[s].vn, j) \ Keeps(op[s].new, op[s].vn, j))
+                                ELSE KeepsFor(s, op[s].old, j) \ Keeps(op[s].new, op[s].vn, j))
      ELSE /\ EndsWith(s, LosersFree(s))
           /\ bad' = IF Backups = 1 THEN "a winner is not alone" ELSE bad
           /\ UNCHANGED <<prim, back, past, seen>>
@@ -392,13 +418,17 @@ FreeGarbage ==
 ---------------------------------------------------------------------------
 (* The reader. *)
 
+\* Who has read a chunk before the slot may know a copy that was another Move's.
+Hints == UNION {{[w |-> w, c |-> x.c] : x \in {y \in told : /\ y.a = w.a /\ y.g = w.g /\ y.t = w.t
+                                                            /\ y.c # None}} : w \in past}
+
 \* With the cached address of a copy, or without.
 BeginRead ==
   /\ rd.pc = "idle" /\ n.reads < MaxReads
   /\ \E vn \in Floor..view.num :
        \/ rd' = [NoRead EXCEPT !.pc = "word", !.vn = vn]
-       \/ \E h \in past :
-            /\ h.c # None /\ ~IsSealed(vn)
+       \/ \E h \in Hints :
+            /\ ~IsSealed(vn)
             /\ rd' = [NoRead EXCEPT !.pc = "both", !.vn = vn, !.hint = h]
   /\ seen' = {prim.v}
   /\ n' = [n EXCEPT !.reads = @ + 1]
@@ -416,7 +446,9 @@ Judge(w, v) ==
        /\ UNCHANGED <<seen, obj, bad>>
 
 \* What stands in a copy now, if it is that one.
-Copied(r) == IF r # None /\ lost # "par" /\ copy[r.o].g = r.g THEN copy[r.o].v ELSE 0
+Copied(r) == IF /\ r # None /\ lost # "par"
+                /\ copy[r.o].g = r.g \/ ~Has("copies count with their generation")
+             THEN copy[r.o].v ELSE 0
 
 ReadWord ==
   /\ rd.pc \in {"word", "both", "copied"}
@@ -483,7 +515,7 @@ Repair ==
   /\ rep' = NoRep
   /\ cw' = IF data[rep.s].g = rep.g /\ lost = "none" /\ ~Has("repairs leave copy words")
            THEN [cw EXCEPT ![rep.s][1] = rep.words] ELSE cw
-  /\ UNCHANGED <<prim, back, data, copy, par, obj, op, queue, rd, cmp, owner, view, lost, past, seen, mess,
+  /\ UNCHANGED <<prim, back, data, told, copy, par, obj, op, queue, rd, cmp, owner, view, lost, past, seen, mess,
                  n, bad>>
 
 ---------------------------------------------------------------------------
@@ -496,7 +528,7 @@ Lose(m) ==
      THEN /\ par' = [par EXCEPT ![1] = [s \in Stripes |-> Nothing]]
           /\ copy' = [c \in Copies |-> Nothing]
      ELSE UNCHANGED <<par, copy>>
-  /\ UNCHANGED <<prim, back, data, cw, obj, op, queue, rd, cmp, rep, owner, view, past, seen, mess, n, bad>>
+  /\ UNCHANGED <<prim, back, data, cw, told, obj, op, queue, rd, cmp, rep, owner, view, past, seen, mess, n, bad>>
 
 \* Parity gets another place, if it was lost there or has to leave.
 Freeze ==
@@ -517,7 +549,7 @@ CopyColumn ==
   /\ view.num = 2 /\ ~view.copied
   /\ view' = [view EXCEPT !.copied = TRUE]
   /\ par' = [par EXCEPT ![2] = par[1]]
-  /\ UNCHANGED <<prim, back, data, cw, copy, obj, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
+  /\ UNCHANGED <<prim, back, data, cw, told, copy, obj, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
 
 \* The parity of a stripe is made of what can be read of it, if that is its value.
 NewPlace == IF view.moves THEN 2 ELSE 1
@@ -536,7 +568,7 @@ Seal(s) ==
   /\ view' = [view EXCEPT !.sealed = @ \cup {s}]
   /\ par' = IF data[s].g # 0 /\ SealsIt(s) /\ Source(s) = data[s].v
             THEN [par EXCEPT ![NewPlace][s] = data[s]] ELSE par
-  /\ UNCHANGED <<prim, back, data, cw, copy, obj, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
+  /\ UNCHANGED <<prim, back, data, cw, told, copy, obj, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
 
 \* A master that takes over begins again.
 Again ==
@@ -557,7 +589,7 @@ Stable ==
   /\ obj' = [o \in Objects |-> IF o \in Copies THEN [st |-> "gone", g |-> 0, knows |-> {}] ELSE obj[o]]
   /\ copy' = [c \in Copies |-> Nothing]
   /\ par' = IF view.moves THEN [par EXCEPT ![1] = [s \in Stripes |-> Nothing]] ELSE par
-  /\ UNCHANGED <<prim, back, data, cw, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
+  /\ UNCHANGED <<prim, back, data, cw, told, op, queue, rd, cmp, rep, owner, lost, past, seen, mess, n, bad>>
 
 ---------------------------------------------------------------------------
 
@@ -570,7 +602,7 @@ AtRest == /\ \A s \in Writers : op[s].pc = "idle" /\ queue[s] = {}
 Next ==
   \/ \E s \in Writers :
        \/ \E kind \in Kinds : Begin(s, kind)
-       \/ WriteData(s) \/ WriteMain(s) \/ WriteWord(s) \/ WriteParity(s) \/ ReadOld(s)
+       \/ Peek(s) \/ GivesUp(s) \/ WriteData(s) \/ WriteMain(s) \/ WriteWord(s) \/ WriteParity(s) \/ ReadOld(s)
        \/ CasBackup(s) \/ CasPrimary(s) \/ Loses(s) \/ WaitsOn(s) \/ SetFree(s)
        \/ Crash(s) \/ Recover(s)
   \/ HandOn \/ BeginRepair \/ Repair
