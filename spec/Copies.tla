@@ -340,6 +340,7 @@ Loses(s) ==
 \* a write whose CAS of the primary has no answer: it is suspended, and finds out later.
 WaitsOn(s) ==
   /\ op[s].pc \in {"wait", "prim"} /\ op[s].vn < view.num
+  /\ op[s].pc = "wait" => Has("losers wait on")
   /\ op' = [op EXCEPT ![s].vn = view.num]
   /\ UNCHANGED <<prim, back, memory, obj, queue, rd, cmp, others, past, seen, n, bad>>
 
