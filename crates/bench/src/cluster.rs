@@ -10,7 +10,9 @@ use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_cli::memory;
 use fusee_cli::quantity::Bytes;
-use fusee_client::{Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options};
+use fusee_client::{
+    Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options, Redundancy,
+};
 use fusee_core::layout::{BlockShape, Object};
 use fusee_core::view::View;
 use fusee_launch::{self as launch, Servers};
@@ -31,7 +33,7 @@ const RETRIES_PERCENT: u64 = 25;
 const LEAST_LOAD_PERCENT: u64 = 25;
 
 /// The writes that a run may make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Keys that may exist at a time.
     pub keys: u64,
@@ -39,6 +41,8 @@ pub struct Demand {
     pub index_keys: u64,
     /// Objects with a pair, for INSERTs and UPDATEs.
     pub pairs: u64,
+    /// How pairs survive failures.
+    pub redundancy: Redundancy,
     /// Objects with a key only, for DELETEs.
     pub deletes: u64,
     /// Processes with clients, this one not counted.
@@ -89,21 +93,28 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
     // One session per thread, the clients' own and the verifier's, each with an open block.
     let sessions = u64::from(load.threads) + demand.processes + 2;
     let objects = |count: u64| count + count * RETRIES_PERCENT / 100;
-    let pair_blocks =
-        blocks(&geometry, objects(demand.pairs), load.pair_bytes - KEY_BYTES, sessions)?;
-    let delete_blocks = blocks(&geometry, objects(demand.deletes), 0, sessions)?;
-    let regions = (pair_blocks + delete_blocks).div_ceil(geometry.blocks_per_region().into()) + 1;
+    let value_bytes = load.pair_bytes - KEY_BYTES;
+    let (redundancy, logs) = (demand.redundancy, Redundancy::default());
+    let pair_blocks = blocks(&geometry, redundancy, objects(demand.pairs), value_bytes, sessions)?;
+    let delete_blocks = blocks(&geometry, logs, objects(demand.deletes), 0, sessions)?;
+    let regions = |blocks: u64| blocks.div_ceil(geometry.blocks_per_region().into()) + 1;
     let replicas = u64::from(cluster.data_replicas());
+    let places = redundancy.places(cluster.data_replicas().into()) as u64;
     let nodes = u64::from(cluster.memory_nodes);
+    let extents = match redundancy == logs {
+        true => regions(pair_blocks + delete_blocks) * replicas,
+        // A cluster is formed with a replicated region for each node.
+        false => regions(pair_blocks) * places + regions(delete_blocks).max(nodes) * replicas,
+    };
     let index_bytes = settings.subtables() * geometry.subtable_bytes();
     let grown_bytes = grown_index_bytes(&demand, &geometry);
     // Regions spread over the nodes; of each subtable a node holds one replica at most. One
     // region more, as extents are aligned.
-    let regions_per_node = (regions * replicas).div_ceil(nodes) + 1;
+    let regions_per_node = extents.div_ceil(nodes) + 1;
     let region_bytes = regions_per_node * geometry.region_bytes;
     // Room for the index to grow into, with a region or two more taken meanwhile.
     let pool_bytes = region_bytes + index_bytes + 2 * grown_bytes;
-    let touched_bytes = (pair_blocks + delete_blocks) * geometry.block_bytes * replicas
+    let touched_bytes = (pair_blocks * places + delete_blocks * replicas) * geometry.block_bytes
         + (index_bytes + grown_bytes) * u64::from(cluster.index_replicas());
     let least_pool_bytes = geometry.region_bytes + index_bytes;
     Ok(Plan { geometry, pool_bytes, touched_bytes, least_pool_bytes })
@@ -120,6 +131,7 @@ fn grown_index_bytes(demand: &Demand, geometry: &Geometry) -> u64 {
 
 fn blocks(
     geometry: &Geometry,
+    redundancy: Redundancy,
     objects: u64,
     value_bytes: usize,
     sessions: u64,
@@ -128,7 +140,7 @@ fn blocks(
         return Ok(0);
     }
     let fits = value_bytes <= geometry.max_value_bytes as usize;
-    let class = Object::class(KEY_BYTES, value_bytes).filter(|_| fits);
+    let class = redundancy.class(KEY_BYTES, value_bytes).filter(|_| fits);
     let shape = class.and_then(|class| BlockShape::new(geometry.block_bytes, class));
     let Some(shape) = shape else {
         return Err(Failure::usage(format!(
@@ -249,9 +261,12 @@ pub fn open(
 /// so the writes of a run may be many times as much.
 fn check_capacity(demand: Demand, load: &LoadArgs, view: &View) -> Result<(), Failure> {
     let geometry = &view.geometry;
-    let blocks = blocks(geometry, demand.keys, load.pair_bytes - KEY_BYTES, 0)?;
-    // Of the regions that there are; those to come have as many.
-    let replicas = view.regions.iter().map(|region| region.places().len()).max().unwrap_or(1);
+    let value_bytes = load.pair_bytes - KEY_BYTES;
+    let blocks = blocks(geometry, demand.redundancy, demand.keys, value_bytes, 0)?;
+    // Of the replicated regions that there are; those to come have as many.
+    let replicated = view.regions.iter().filter(|r| r.redundancy() == Redundancy::default());
+    let replicas = replicated.map(|region| region.places().len()).max().unwrap_or(1);
+    let replicas = demand.redundancy.places(replicas);
     let needed = blocks.saturating_mul(geometry.block_bytes).saturating_mul(replicas as u64);
     let lent: u64 = view.members.iter().map(|member| member.pool_bytes).sum();
     if needed <= lent {
@@ -296,7 +311,7 @@ mod tests {
     }
 
     fn demand(keys: u64, pairs: u64) -> Demand {
-        Demand { keys, index_keys: keys, pairs, deletes: 0, processes: 0 }
+        Demand { keys, index_keys: keys, pairs, ..Demand::default() }
     }
 
     #[test]

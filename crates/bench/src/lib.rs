@@ -6,7 +6,7 @@
 //! what was acknowledged; a run with a single error or mismatch fails.
 //!
 //! Reading order: `workload` and `zipf` (what is asked), `value` and `verify` (how it is checked),
-//! `store` (what is driven), `worker`, `phase` and `driver` (how it is done), `message`,
+//! `store` and `redundancy` (what is driven), `worker`, `phase` and `driver` (how it is done), `message`,
 //! `client_process` and `processes` (the same in several processes), `cluster` (on what), `record` and
 //! `check` (whether the history is linearizable), `tally`, `series`, `spread`, `report` and `plot`
 //! (what comes out), and the benchmarks themselves, in `suite`: some show what the store does, some
@@ -30,6 +30,7 @@ mod plot;
 mod processes;
 mod progress;
 mod record;
+mod redundancy;
 mod report;
 mod samples;
 mod series;

@@ -18,11 +18,10 @@ pub struct OwnCluster {
     #[serde(skip)]
     pub fabric: FabricChoice,
 
-    /// Memory nodes, each a process
-    #[arg(long, default_value_t = 3, value_name = "N",
-          value_parser = clap::value_parser!(u16).range(1..=100))]
+    /// Memory nodes, each a process [default: 3, or as many as the redundancy takes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     #[serde(skip)]
-    pub memory_nodes: u16,
+    pub memory_nodes: Option<u16>,
 
     /// Replicas of the index, 1 to 5 [default: 3, or as many as there are memory nodes]
     #[arg(long, value_name = "N")]
@@ -49,12 +48,17 @@ pub struct OwnCluster {
 }
 
 impl OwnCluster {
+    /// Memory nodes.
+    pub fn memory_nodes(&self) -> u16 {
+        self.memory_nodes.unwrap_or(3)
+    }
+
     /// As the other benchmarks describe it.
     pub fn cluster(&self) -> ClusterArgs {
         ClusterArgs {
             master: None,
             fabric: self.fabric,
-            memory_nodes: self.memory_nodes,
+            memory_nodes: self.memory_nodes(),
             index_replicas: self.index_replicas,
             data_replicas: self.data_replicas,
             pool: self.pool,

@@ -7,43 +7,93 @@ use serde_json::Value;
 use common::{Up, eventually, finish, fusee, signal};
 
 fn failover(more: &[&str]) -> Value {
-    let line = ["bench", "failover", "--json", "--keys=100", "--rate=2000"];
-    let output = finish(fusee(&line).args(["--before=1", "--after=3"]).args(more));
-    let report = output.expect_code(0).json();
+    let line = ["bench", "failover", "--json", "--rate=2000", "--before=1", "--after=3"];
+    let report = finish(fusee(&line).args(more)).expect_code(0).json();
     assert_eq!((&report["lost_writes"], &report["wrong_reads"]), (&0.into(), &0.into()));
-    assert_eq!((&report["linearizable"], &report["verified_keys"]), (&true.into(), &100.into()));
-    assert_eq!(report["problems"], Value::Array(Vec::new()), "{report:#}");
-    // Every session went on.
-    let pauses = report["pauses_after"]["per_session_ms"].as_array().unwrap();
-    assert_eq!(pauses.len(), 4);
-    assert!(pauses.iter().all(|ms| ms.as_f64().unwrap() < 2_900.0), "{report:#}");
-    for counted in ["operations_before", "operations_after", "acknowledged_writes"] {
-        assert!(report[counted].as_u64().unwrap() > 100, "{counted}: {report:#}");
+    assert_eq!(report["verified_keys"], report["settings"]["keys"]);
+    assert_eq!(
+        (&report["linearizable"], &report["problems"]),
+        (&true.into(), &Value::Array(Vec::new()))
+    );
+    assert!(report["acknowledged_writes"].as_u64().unwrap() > 100, "{report:#}");
+    assert!(report["before"]["operations"].as_u64().unwrap() > 100, "{report:#}");
+    let losses = report["losses"].as_array().unwrap();
+    assert!(!losses.is_empty());
+    for loss in losses {
+        // Every session went on, with reads and with writes.
+        for of in ["reads", "writes"] {
+            let pauses = loss[of]["per_session_ms"].as_array().unwrap();
+            assert_eq!(pauses.len(), 4);
+            assert!(pauses.iter().all(|ms| ms.as_f64().unwrap() < 2_900.0), "{report:#}");
+        }
+        assert!(loss["operations"].as_u64().unwrap() > 100, "{report:#}");
+        assert!(loss["searches"].as_u64() < loss["operations"].as_u64(), "{report:#}");
+        assert!(loss["stable_ms"].as_f64().unwrap() > 0.0, "{report:#}");
     }
-    assert!(report["stable_ms"].as_f64().unwrap() > 0.0);
     report
 }
 
+/// Small values, small pools.
+const CODED: [&str; 3] = ["--redundancy=ec:2+2", "--pair-bytes=2000", "--keys=50"];
+
 #[test]
 fn a_spare_takes_the_place_of_a_memory_node_that_is_killed() {
-    let report = failover(&["--spare"]);
-    assert_eq!((&report["victim"], &report["fabric"]), (&"mn1".into(), &"shm".into()));
-    assert_eq!(report["missing_replicas"], 0, "{report:#}");
-    assert!(report["whole_ms"].as_f64().unwrap() >= report["stable_ms"].as_f64().unwrap());
-    assert!(report["stages"]["subtables"].as_u64().unwrap() > 0);
+    let report = failover(&["--keys=100", "--spare"]);
+    assert_eq!(report["fabric"], "shm");
+    let loss = &report["losses"][0];
+    assert_eq!((&loss["nodes"][0], &loss["missing_replicas"]), (&"mn1".into(), &0.into()));
+    assert!(loss["whole_ms"].as_f64().unwrap() >= loss["stable_ms"].as_f64().unwrap());
+    assert!(loss["stages"]["subtables"].as_u64().unwrap() > 0);
 }
 
 #[test]
 fn the_load_goes_on_with_fewer_replicas_over_tcp() {
-    let report = failover(&["--victim=mn0", "--fabric=tcp", "--rate=1000"]);
-    assert!(report["missing_replicas"].as_u64().unwrap() > 0);
-    assert_eq!(report["whole_ms"], Value::Null);
+    let report = failover(&["--keys=100", "--victim=mn0", "--fabric=tcp", "--rate=1000"]);
+    let loss = &report["losses"][0];
+    assert!(loss["missing_replicas"].as_u64().unwrap() > 0);
+    assert_eq!(loss["whole_ms"], Value::Null);
+}
+
+#[test]
+fn coded_pairs_survive_losses_one_after_the_other_and_get_their_columns_back() {
+    let report = failover(&[&CODED[..], &["--spare"]].concat());
+    let cluster = &report["cluster"];
+    assert_eq!((&cluster["memory_nodes"], &cluster["data_replicas"]), (&4.into(), &2.into()));
+    let losses = report["losses"].as_array().unwrap();
+    let nodes: Vec<&Value> = losses.iter().map(|loss| &loss["nodes"]).collect();
+    assert_eq!(nodes, [&Value::from(["mn1"].to_vec()), &Value::from(["mn2"].to_vec())]);
+    for loss in losses {
+        assert_eq!(loss["missing_replicas"], 0, "{report:#}");
+        assert!(loss["whole_ms"].as_f64().unwrap() > 0.0, "{report:#}");
+    }
+}
+
+#[test]
+fn coded_pairs_survive_as_many_losses_at_once_as_there_is_parity() {
+    let report = failover(&[&CODED[..], &["--at-once=2", "--fabric=tcp", "--rate=1000"]].concat());
+    assert_eq!(report["cluster"]["data_replicas"], 3);
+    assert_eq!(report["settings"]["redundancy"], "ec:2+2");
+    let losses = report["losses"].as_array().unwrap();
+    assert_eq!(losses.len(), 1, "{report:#}");
+    assert_eq!(losses[0]["nodes"], Value::from(["mn1", "mn2"].to_vec()));
+    assert!(losses[0]["missing_replicas"].as_u64().unwrap() > 0, "{report:#}");
 }
 
 #[test]
 fn a_victim_that_does_not_exist_is_refused() {
     let output = finish(&mut fusee(&["bench", "failover", "--victim", "mn7"]));
     output.expect_error(2, "the cluster has mn0, mn1, mn2");
+}
+
+#[test]
+fn losses_that_end_the_cluster_are_refused() {
+    for (more, says) in [
+        (&["--redundancy=ec:4+2", "--losses=3"][..], "survive the loss of 2 memory nodes"),
+        (&["--redundancy=ec:4+2", "--index-replicas=2"], "--index-replicas is 2"),
+        (&["--redundancy=raid"], "is no redundancy"),
+    ] {
+        finish(fusee(&["bench", "failover"]).args(more)).expect_error(2, says);
+    }
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl Args {
             index_keys: keys,
             pairs: limits.keys + limits.updates.min(1 << 40) + 2 * self.operations,
             deletes: limits.keys + self.operations,
-            processes: 0,
+            ..Demand::default()
         }
     }
 

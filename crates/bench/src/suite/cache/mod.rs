@@ -26,6 +26,7 @@ use crate::cluster::{self, Demand};
 use crate::driver::{self, Crew, Outcome, Steps};
 use crate::message::Run;
 use crate::progress::bar;
+use crate::redundancy::by_name;
 use crate::report::{Drawing, Setup, Shell, Verdict, attempt};
 use crate::tally::Tally;
 use crate::worker::Board;
@@ -160,10 +161,6 @@ pub struct Setting {
     pub threshold: Threshold,
 }
 
-fn by_name<S: Serializer>(fabric: &FabricKind, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(fabric)
-}
-
 impl Args {
     fn check(&self) -> Result<(), Failure> {
         if !(0.0..1.0).contains(&self.theta) {
@@ -211,7 +208,7 @@ impl Args {
     fn demand(&self, workload: Workload) -> Demand {
         let updates = self.operations as f64 * workload.updates_percent() as f64 / 100.0;
         let pairs = self.keys + (updates + 3.0 * updates.sqrt()).ceil() as u64;
-        Demand { keys: self.keys, index_keys: self.keys, pairs, deletes: 0, processes: 0 }
+        Demand { keys: self.keys, index_keys: self.keys, pairs, ..Demand::default() }
     }
 
     fn run_of(&self, workload: Workload) -> Run {

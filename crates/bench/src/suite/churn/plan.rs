@@ -75,7 +75,7 @@ impl Sizes {
             object_bytes: class.bytes(),
             index_keys: 0,
         };
-        let (nodes, replicas) = (u64::from(cluster.memory_nodes), cluster.cluster());
+        let (nodes, replicas) = (u64::from(cluster.memory_nodes()), cluster.cluster());
         let data_replicas = u64::from(replicas.data_replicas());
         // For as many keys as could be without an index.
         sizes.index_keys = pool_bytes * nodes / data_replicas / sizes.object_bytes;
@@ -93,7 +93,7 @@ impl Sizes {
     fn settings(&self, cluster: &OwnCluster) -> Settings {
         let replicas = cluster.cluster();
         Settings {
-            memory_nodes: cluster.memory_nodes.into(),
+            memory_nodes: cluster.memory_nodes().into(),
             index_replicas: replicas.index_replicas(),
             data_replicas: replicas.data_replicas(),
             index_keys: self.index_keys,
@@ -125,7 +125,7 @@ impl Sizes {
         cluster: &OwnCluster,
         available: Option<u64>,
     ) -> Result<(), Failure> {
-        let pools = self.pool_bytes.saturating_mul(cluster.memory_nodes.into());
+        let pools = self.pool_bytes.saturating_mul(cluster.memory_nodes().into());
         check_memory(pools, "--pool or --memory-nodes", available)
     }
 
@@ -137,7 +137,7 @@ impl Sizes {
             FabricChoice::Only(kind) => kind,
         };
         let servers = Servers::start(&Plan {
-            memory_nodes: cluster.memory_nodes,
+            memory_nodes: cluster.memory_nodes(),
             index_replicas: replicas.index_replicas(),
             data_replicas: replicas.data_replicas(),
             pool_bytes: self.pool_bytes,

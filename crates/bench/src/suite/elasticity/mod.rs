@@ -139,7 +139,7 @@ impl Args {
         // Every session may come twice, each time with a block of its own.
         let processes = 2 * u64::from(self.sessions + self.more);
         let pairs = self.keys + updates;
-        Demand { keys: self.keys, index_keys: self.keys, pairs, deletes: 0, processes }
+        Demand { keys: self.keys, index_keys: self.keys, pairs, processes, ..Demand::default() }
     }
 }
 

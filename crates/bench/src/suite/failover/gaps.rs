@@ -1,6 +1,7 @@
-//! How long nothing went through: the longest time between two writes that were acknowledged.
+//! How long nothing went through: the longest time between two writes that were acknowledged, or two
+//! reads that were answered.
 //!
-//! The ends of the period count as writes, so a session that never goes on again is seen. Times are
+//! The ends of the period count as such, so a session that never goes on again is seen. Times are
 //! nanoseconds of one clock.
 
 use serde::Serialize;
@@ -12,7 +13,7 @@ use fusee_linearizability::{Answer, Call};
 /// The longest pauses of a period, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pauses {
-    /// Of all sessions together: nobody wrote for so long.
+    /// Of all sessions together: nobody got on for so long.
     pub overall_ms: f64,
     /// By session.
     pub per_session_ms: Vec<f64>,
@@ -20,8 +21,17 @@ pub struct Pauses {
 
 impl Pauses {
     /// Of the sessions' writes between two moments.
-    pub fn between(traces: &[Trace], from: u64, to: u64) -> Pauses {
-        let times: Vec<Vec<u64>> = traces.iter().map(acknowledged).collect();
+    pub fn of_writes(traces: &[Trace], from: u64, to: u64) -> Pauses {
+        Pauses::between(traces, false, from, to)
+    }
+
+    /// Of their reads.
+    pub fn of_reads(traces: &[Trace], from: u64, to: u64) -> Pauses {
+        Pauses::between(traces, true, from, to)
+    }
+
+    fn between(traces: &[Trace], reads: bool, from: u64, to: u64) -> Pauses {
+        let times: Vec<Vec<u64>> = traces.iter().map(|trace| answered(trace, reads)).collect();
         let ms = |ns: u64| ns as f64 / 1e6;
         Pauses {
             overall_ms: ms(longest(times.iter().flatten().copied(), from, to)),
@@ -38,13 +48,16 @@ impl Pauses {
     }
 }
 
-/// When the writes of a session were acknowledged.
-fn acknowledged(trace: &Trace) -> Vec<u64> {
+/// When the reads of a session were answered, or its writes acknowledged.
+fn answered(trace: &Trace, reads: bool) -> Vec<u64> {
     let entries = trace.writers.iter().flat_map(|(_, _, entries)| entries);
     let times = entries.filter_map(|packed| {
         let Entry { call, end, .. } = (*packed).into();
         match end {
-            End::Answered(time, Answer::Done) if call != Call::Search => Some(time),
+            End::Answered(time, answer) => {
+                let counts = if reads { call == Call::Search } else { answer == Answer::Done };
+                counts.then_some(time)
+            }
             _ => None,
         }
     });

@@ -12,10 +12,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fusee_cli::interrupt;
-use fusee_client::Client;
 
 use crate::record::Packed;
-use crate::store::OperationError;
+use crate::redundancy::Redundant;
+use crate::store::{OperationError, Session, Store};
 use crate::tally::Tally;
 use crate::verify::Log;
 use crate::worker::{Board, Worker};
@@ -27,7 +27,7 @@ const RETRY: Duration = Duration::from_millis(5);
 
 /// What threads share.
 pub struct Load<'a> {
-    pub client: &'a Client,
+    pub store: Redundant<'a>,
     pub board: &'a Board,
     pub chooser: &'a Chooser,
     /// Keys that exist.
@@ -76,7 +76,7 @@ impl Load<'_> {
 
     /// Works with one session until it is lost, or all is over; `None` if there is none to be had.
     fn session(&self, tally: &RefCell<Tally>) -> Option<(u64, Log, Vec<Packed>)> {
-        let opened = self.client.session().inspect_err(|error| {
+        let opened = self.store.open().inspect_err(|error| {
             let kind = error.kind().to_string();
             *tally.borrow_mut().errors.entry(kind).or_default() += 1;
         });
@@ -85,7 +85,7 @@ impl Load<'_> {
         let mut worker = Worker::new(self.board, &session, tally, writer, false);
         let mut chooser = self.chooser.clone();
         let mut next = Instant::now();
-        while self.goes_on() && !session.is_lost() {
+        while self.goes_on() && !session.session.is_lost() {
             let request = Workload::A.draw(&mut worker.rng);
             let key = chooser.next(&mut worker.rng, self.keys);
             session.block_on(async {

@@ -1,13 +1,17 @@
-//! `fusee bench failover`: a memory node is killed under load, and nothing may be lost.
+//! `fusee bench failover`: memory nodes are killed under load, and nothing may be lost.
 //!
-//! An own cluster of processes; sessions in this process read and write. After some seconds one
-//! memory node gets SIGKILL, and the load goes on. Every operation is recorded: the history of
-//! every key must be linearizable, and in the end every key must hold what was acknowledged.
-//! Errors are told but do not fail a run: a write whose outcome is unknown is allowed, a wrong
-//! answer is not.
+//! An own cluster of processes; sessions in this process read and write pairs of one redundancy.
+//! After some seconds memory nodes get SIGKILL, one after the other or several at once, and the load
+//! goes on. Every operation is recorded: the history of every key must be linearizable, and in the
+//! end every key must hold what was acknowledged. Errors are told but do not fail a run: a write
+//! whose outcome is unknown is allowed, a wrong answer is not.
+//!
+//! The cluster has as many replicas of index and data as the losses take: what is coded survives only
+//! in a cluster that goes on ([`plan`]).
 
 mod gaps;
 mod load;
+mod plan;
 mod report;
 mod watch;
 
@@ -16,9 +20,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
+use clap::builder::ArgPredicate;
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::{Client, MnId};
+use fusee_client::{Client, MnId, Redundancy};
 use fusee_launch::Servers;
 use fusee_linearizability::{Answer, Call};
 use serde::Serialize;
@@ -29,41 +34,67 @@ use crate::cluster::Demand;
 use crate::driver::{self, Verified};
 use crate::own::OwnCluster;
 use crate::record::{End, Entry, Keep, Packed};
+use crate::redundancy::{Redundant, by_name};
 use crate::report::{Errors, Output, Setup, Shell, attempt};
+use crate::store::{Session, Store};
 use crate::tally::Tally;
 use crate::verify::Log;
 use crate::worker::{Board, Worker};
 use crate::zipf::{Chooser, Distribution};
 use gaps::Pauses;
 use load::{Load, Trace};
-use report::{Found, Stages};
+use report::{Found, Loss, Period, Stages};
 use watch::Watch;
 
+/// With a redundancy that is not the default: values of 16 KiB.
+const CODED_PAIR_BYTES: &str = "16400";
 /// The skew of YCSB.
 const THETA: f64 = 0.99;
-/// How long missing replicas may take to come.
+/// How long missing replicas and columns may take to come.
 const WHOLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a spare may take to join.
+/// How long spares may take to join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often to look at what takes long.
 const POLL: Duration = Duration::from_millis(5);
 
 /// How to run it.
-#[derive(clap::Args, Debug, Serialize)]
+#[derive(clap::Args, Clone, Debug, Serialize)]
+#[command(mut_arg("pair_bytes", |pair_bytes| {
+    pair_bytes
+        .default_value_if("redundancy", ArgPredicate::IsPresent, CODED_PAIR_BYTES)
+        .help("Bytes of key and value together; keys have 16 [with --redundancy: 16400]")
+}))]
 #[command(after_help = "Examples:\n  \
     fusee bench failover --spare\n  \
-    fusee bench failover --fabric tcp --victim mn0 --json\n\n\
-    Exit code 1 if a write was lost, a read was wrong, the history is not linearizable, or the\n\
-    view did not become stable again.")]
+    fusee bench failover --fabric tcp --victim mn0 --json\n  \
+    fusee bench failover --redundancy ec:4+2 --spare             two nodes, one after the other\n  \
+    fusee bench failover --redundancy ec:4+2 --at-once 2         both at once\n\n\
+    The cluster has as many memory nodes, and replicas of index and data, as the losses take.\n\n\
+    Exit code 1 if a write was lost, a read was wrong, the history is not linearizable, reads\n\
+    stopped, the view did not become stable again, or redundancy did not come back with --spare.")]
 pub struct Args {
-    /// The memory node to kill: mn0 is the first
+    /// The memory node to kill, of several the first: mn0 is the first of all
     #[arg(long, default_value = "mn1", value_name = "NODE")]
     #[serde(skip)]
     victim: String,
 
-    /// Start one more memory node, which takes the place of the lost one
+    /// Memory nodes to kill [default: 1, and of coded pairs as many as they survive]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=99))]
+    losses: Option<u16>,
+
+    /// Kill so many of them at once, then as many again
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=99))]
+    at_once: u16,
+
+    /// Start as many more memory nodes, which take the places of the lost ones
     #[arg(long)]
     spare: bool,
+
+    /// How pairs survive failures, as with `fusee put`: like ec:4+2
+    #[arg(long, default_value_t, value_name = "REDUNDANCY")]
+    #[serde(serialize_with = "by_name")]
+    redundancy: Redundancy,
 
     /// Keys
     #[arg(long, default_value_t = 1000, value_name = "N",
@@ -80,12 +111,12 @@ pub struct Args {
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: u64,
 
-    /// Seconds before the kill
+    /// Seconds before the first kill
     #[arg(long, default_value_t = 3.0, value_name = "S")]
     #[serde(rename = "before_s")]
     before: f64,
 
-    /// Seconds that the load goes on after it
+    /// Seconds that the load goes on after each kill, at least
     #[arg(long, default_value_t = 5.0, value_name = "S")]
     #[serde(rename = "after_s")]
     after: f64,
@@ -100,31 +131,27 @@ pub struct Args {
 }
 
 impl Args {
-    fn check(&self) -> Result<(), Failure> {
-        for (name, seconds) in [("before", self.before), ("after", self.after)] {
-            if !(seconds > 0.0 && seconds < 1e6) {
-                return Err(Failure::usage(format!("--{name} must be more than 0")));
-            }
-        }
-        Ok(())
-    }
-
-    /// The node to kill.
-    fn victim(&self, client: &Client) -> Result<MnId, Failure> {
-        let view = client.view();
-        let mut nodes = view.members.iter().map(|member| member.node);
-        nodes.find(|node| node.to_string() == self.victim).ok_or_else(|| {
-            let all: Vec<String> = view.members.iter().map(|m| m.node.to_string()).collect();
-            Failure::usage(format!(
+    /// The nodes to kill, in this order.
+    fn victims(&self, client: &Client) -> Result<Vec<MnId>, Failure> {
+        let mut nodes: Vec<MnId> = client.view().members.iter().map(|m| m.node).collect();
+        nodes.sort_unstable();
+        let first = nodes.iter().position(|node| node.to_string() == self.victim);
+        let Some(first) = first else {
+            let all: Vec<String> = nodes.iter().map(MnId::to_string).collect();
+            return Err(Failure::usage(format!(
                 "--victim is {}; the cluster has {}",
                 self.victim,
                 all.join(", ")
-            ))
-        })
+            )));
+        };
+        nodes.rotate_left(first);
+        nodes.truncate(self.losses().into());
+        Ok(nodes)
     }
 
     fn demand(&self) -> Demand {
-        let operations = (self.rate as f64 * (self.before + self.after)).ceil() as u64;
+        let kills = f64::from(self.losses().div_ceil(self.at_once));
+        let operations = (self.rate as f64 * (self.before + self.after * kills)).ceil() as u64;
         // Half of them, and three standard deviations more.
         let updates = operations / 2 + (3.0 * (operations as f64).sqrt()) as u64;
         // Every session may be followed by another one.
@@ -133,6 +160,7 @@ impl Args {
             keys: self.keys,
             index_keys: self.keys,
             pairs: self.keys + updates,
+            redundancy: self.redundancy,
             deletes: 0,
             processes,
         }
@@ -141,24 +169,26 @@ impl Args {
 
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    args.check()?;
+    let args = &args.planned()?;
     let shell = Shell::begin("failover", &args.output);
     interrupt::watch()?;
     let available = shell.available();
     let (target, mut servers) = args.cluster.open(args.demand(), args.threads, available)?;
     let client = &target.client;
-    let victim = args.victim(client)?;
-    // Before it loses a memory node.
+    let victims = args.victims(client)?;
+    // Before it loses memory nodes.
     let setup = Setup::of(client, true, false);
-    if args.spare {
-        servers.add_memory_node()?;
-        wait_for_members(client, usize::from(args.cluster.memory_nodes) + 1)?;
-    }
+    let store = Redundant { client, redundancy: args.redundancy };
     let mut board = Board::new(args.cluster.pair_bytes, args.cluster.seed);
     board.clock = Clock::shared(monotonic_ns());
     board.keep = Keep::All;
-    let loaded = load_keys(client, &board, args.keys)?;
-    let disturbed = disturb(args, client, &board, victim, &mut servers)?;
+    // Before there are spares: they would get a share of it, and the victims less.
+    let loaded = load_keys(store, &board, args.keys)?;
+    if args.spare {
+        victims.iter().try_for_each(|_| servers.add_memory_node())?;
+        wait_for_members(client, usize::from(args.cluster.memory_nodes()) + victims.len())?;
+    }
+    let disturbed = disturb(args, store, &board, &victims, &mut servers)?;
     let found = judge(args, client, &board, loaded, disturbed);
     shell.tell(args, Some(setup), found, None)
 }
@@ -167,7 +197,7 @@ fn wait_for_members(client: &Client, count: usize) -> Result<(), Failure> {
     let start = Instant::now();
     while client.status()?.members.len() < count {
         if start.elapsed() > JOIN_TIMEOUT {
-            return Err(Failure::operation("the spare memory node did not join in time"));
+            return Err(Failure::operation("the spare memory nodes did not join in time"));
         }
         sleep(POLL);
     }
@@ -175,8 +205,8 @@ fn wait_for_members(client: &Client, count: usize) -> Result<(), Failure> {
 }
 
 /// Inserts the keys, as writer 0.
-fn load_keys(client: &Client, board: &Board, keys: u64) -> Result<Trace, Failure> {
-    let session = client.session()?;
+fn load_keys(store: Redundant<'_>, board: &Board, keys: u64) -> Result<Trace, Failure> {
+    let session = store.open()?;
     let tally = RefCell::new(Tally::default());
     let mut worker = Worker::new(board, &session, &tally, 0, false);
     for _ in 0..keys {
@@ -186,26 +216,33 @@ fn load_keys(client: &Client, board: &Board, keys: u64) -> Result<Trace, Failure
     Ok(Trace { writers, tally: tally.into_inner() })
 }
 
+/// Memory nodes were killed at once.
+struct Kill<'a> {
+    nodes: Vec<MnId>,
+    at: u64,
+    watch: Watch<'a>,
+}
+
 /// A run. Times are nanoseconds of the board's clock.
 struct Disturbed<'a> {
     /// By thread.
     traces: Vec<Trace>,
     begun: u64,
-    killed: u64,
+    /// One after the other.
+    kills: Vec<Kill<'a>>,
     ended: u64,
-    watch: Watch<'a>,
 }
 
-/// Runs the load, kills the node, and watches.
+/// Runs the load, kills the nodes, and watches.
 fn disturb<'a>(
     args: &Args,
-    client: &'a Client,
+    store: Redundant<'a>,
     board: &Board,
-    victim: MnId,
+    victims: &[MnId],
     servers: &mut Servers,
 ) -> Result<Disturbed<'a>, Failure> {
     let load = Load {
-        client,
+        store,
         board,
         chooser: &Chooser::new(Distribution::Zipfian, args.keys, THETA, args.cluster.seed),
         keys: args.keys,
@@ -216,19 +253,20 @@ fn disturb<'a>(
     let mut disturbed = scope(|scope| {
         let threads: Vec<_> = (0..args.threads).map(|_| scope.spawn(|| load.thread())).collect();
         load.wait_for_sessions(args.threads.into());
-        let steered = steer(args, client, board, victim, servers);
+        let steered = steer(args, store.client, board, victims, servers);
         load.over.store(true, Ordering::Relaxed);
         let traces = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
         let traces = traces.collect();
         steered.map(|disturbed| Disturbed { traces, ..disturbed })
     })?;
-    let watch = &mut disturbed.watch;
-    while watch.stable.is_some() && !watch.is_over() && watch.elapsed() < WHOLE_TIMEOUT {
-        if interrupt::requested() {
-            break;
+    if let Some(Kill { watch, .. }) = disturbed.kills.last_mut() {
+        while watch.stable.is_some() && !watch.is_over() && watch.elapsed() < WHOLE_TIMEOUT {
+            if interrupt::requested() {
+                break;
+            }
+            watch.ask()?;
+            sleep(POLL);
         }
-        watch.ask()?;
-        sleep(POLL);
     }
     Ok(disturbed)
 }
@@ -238,28 +276,93 @@ fn steer<'a>(
     args: &Args,
     client: &'a Client,
     board: &Board,
-    victim: MnId,
+    victims: &[MnId],
     servers: &mut Servers,
 ) -> Result<Disturbed<'a>, Failure> {
     let (begun, start) = (board.clock.now(), Instant::now());
     while start.elapsed() < Duration::from_secs_f64(args.before) && !interrupt::requested() {
         sleep(POLL);
     }
-    let mut watch = Watch::start(client, victim);
-    let killed = board.clock.now();
-    servers.kill(&victim.to_string())?;
-    while watch.elapsed() < Duration::from_secs_f64(args.after) && !interrupt::requested() {
-        watch.look()?;
+    let mut kills: Vec<Kill<'_>> = Vec::new();
+    for nodes in victims.chunks(args.at_once.into()) {
+        if let Some(Kill { watch, .. }) = kills.last_mut() {
+            // What was lost before may be the redundancy that the next ones need.
+            while !watch.is_over() && watch.elapsed() < WHOLE_TIMEOUT && !interrupt::requested() {
+                watch.look()?;
+            }
+            if !watch.is_over() || interrupt::requested() {
+                break;
+            }
+        }
+        let mut watch = Watch::start(client, nodes.to_vec());
+        let at = board.clock.now();
+        nodes.iter().try_for_each(|node| servers.kill(&node.to_string()))?;
+        while watch.elapsed() < Duration::from_secs_f64(args.after) && !interrupt::requested() {
+            watch.look()?;
+        }
+        kills.push(Kill { nodes: nodes.to_vec(), at, watch });
     }
-    Ok(Disturbed { traces: Vec::new(), begun, killed, ended: board.clock.now(), watch })
+    Ok(Disturbed { traces: Vec::new(), begun, kills, ended: board.clock.now() })
 }
 
 /// How many operations were answered from one moment to another.
-fn answered(traces: &[Trace], from: u64, to: u64) -> u64 {
+fn answered(traces: &[Trace], counts: fn(Call) -> bool, from: u64, to: u64) -> u64 {
     let entries = traces.iter().flat_map(|trace| &trace.writers).flat_map(|(.., kept)| kept);
-    let ends = entries.map(|packed| Entry::from(*packed).end);
-    let within = ends.filter(|end| matches!(end, End::Answered(at, _) if (from..to).contains(at)));
-    within.count() as u64
+    let within = |packed: &&Packed| {
+        let Entry { call, end, .. } = (**packed).into();
+        counts(call) && matches!(end, End::Answered(at, _) if (from..to).contains(&at))
+    };
+    entries.filter(within).count() as u64
+}
+
+impl Period {
+    /// What the sessions did from one moment to another.
+    fn of(traces: &[Trace], from: u64, to: u64) -> Period {
+        Period {
+            operations: answered(traces, |_| true, from, to),
+            searches: answered(traces, |call| call == Call::Search, from, to),
+            writes: Pauses::of_writes(traces, from, to),
+            reads: Pauses::of_reads(traces, from, to),
+        }
+    }
+}
+
+impl Loss {
+    fn of(kill: &Kill<'_>, traces: &[Trace], to: u64) -> Loss {
+        let Kill { nodes, at, watch } = kill;
+        let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+        Loss {
+            nodes: nodes.iter().map(MnId::to_string).collect(),
+            period: Period::of(traces, *at, to),
+            stable_ms: watch.stable.map(ms),
+            stages: watch.change.as_ref().map(|change| Stages {
+                subtables: change.subtables,
+                frozen_ms: change.frozen_ms,
+                transforming_ms: change.transforming_ms,
+                switched_ms: change.switched_ms,
+            }),
+            whole_ms: watch.whole.map(ms),
+            missing_replicas: watch.missing,
+        }
+    }
+
+    /// What must not be, whatever the machine.
+    fn problems(&self, args: &Args) -> Vec<String> {
+        let nodes = self.nodes.join(" and ");
+        let mut problems = Vec::new();
+        if self.stable_ms.is_none() {
+            problems.push(format!("the view did not become stable again without {nodes}"));
+        } else if args.spare && self.whole_ms.is_none() {
+            let missing = self.missing_replicas;
+            problems.push(format!("{missing} replicas or columns of {nodes} did not come back"));
+        }
+        // Of so many operations some are reads.
+        let expected = args.rate as f64 * args.after;
+        if expected >= 100.0 && self.period.searches == 0 {
+            problems.push(format!("no read was answered after {nodes} had been killed"));
+        }
+        problems
+    }
 }
 
 /// Reads everything back, and checks the history.
@@ -270,11 +373,11 @@ fn judge(
     loaded: Trace,
     disturbed: Disturbed<'_>,
 ) -> Found {
-    let Disturbed { traces, begun, killed, ended, watch } = disturbed;
-    let operations_before = answered(&traces, begun, killed);
-    let operations_after = answered(&traces, killed, ended);
-    let pauses_before = Pauses::between(&traces, begun, killed);
-    let pauses_after = Pauses::between(&traces, killed, ended);
+    let Disturbed { traces, begun, kills, ended } = disturbed;
+    let moments: Vec<u64> = kills.iter().map(|kill| kill.at).chain([ended]).collect();
+    let before = Period::of(&traces, begun, moments[0]);
+    let losses = kills.iter().zip(&moments[1..]).map(|(kill, to)| Loss::of(kill, &traces, *to));
+    let losses: Vec<Loss> = losses.collect();
     let sessions = traces.iter().map(|trace| trace.writers.len() as u64).sum::<u64>();
     let mut tally = loaded.tally.clone();
     traces.iter().for_each(|trace| tally.merge_failures(&trace.tally));
@@ -290,28 +393,19 @@ fn judge(
     if verified.keys < args.keys {
         problems.push(format!("{} of {} keys were read back", verified.keys, args.keys));
     }
-    if watch.stable.is_none() {
-        problems.push("the view did not become stable again".into());
+    if !interrupt::requested() {
+        problems.extend(losses.iter().flat_map(|loss| loss.problems(args)));
+        let killed = losses.iter().map(|loss| loss.nodes.len()).sum::<usize>();
+        if killed < args.losses().into() {
+            problems.push(format!("only {killed} of {} nodes were killed", args.losses()));
+        }
     }
     let check = check(&entries);
     let wrong_reads = tally.mismatch_count();
     tally.merge_failures(&verified.tally);
-    let ms = |time: Duration| time.as_secs_f64() * 1000.0;
     Found {
-        victim: args.victim.clone(),
-        pauses_before,
-        pauses_after,
-        stable_ms: watch.stable.map(ms),
-        stages: watch.change.as_ref().map(|change| Stages {
-            subtables: change.subtables,
-            frozen_ms: change.frozen_ms,
-            transforming_ms: change.transforming_ms,
-            switched_ms: change.switched_ms,
-        }),
-        whole_ms: watch.whole.map(ms),
-        missing_replicas: watch.missing,
-        operations_before,
-        operations_after,
+        before,
+        losses,
         sessions_again: sessions.saturating_sub(args.threads.into()),
         errors: Errors { total: tally.error_count(), by_kind: tally.errors.clone() },
         acknowledged_writes,

@@ -19,24 +19,42 @@ pub struct Stages {
     pub switched_ms: u64,
 }
 
+/// What the sessions did for a while.
+#[derive(Debug, Serialize)]
+pub struct Period {
+    /// Those that were answered.
+    pub operations: u64,
+    /// The reads among them.
+    pub searches: u64,
+    /// The longest times without an acknowledged write.
+    pub writes: Pauses,
+    /// And without an answered read.
+    pub reads: Pauses,
+}
+
+/// Memory nodes that were killed at once, and what came then.
+#[derive(Debug, Serialize)]
+pub struct Loss {
+    pub nodes: Vec<String>,
+    /// Until the next ones are killed, or the load ends.
+    #[serde(flatten)]
+    pub period: Period,
+    /// From the kill until the sessions had a stable view without them.
+    pub stable_ms: Option<f64>,
+    pub stages: Option<Stages>,
+    /// From the kill until nothing lacked a replica or a column; `None` if that did not come about.
+    pub whole_ms: Option<f64>,
+    /// Subtables that lack a replica in the end, and regions that lack a replica or a column.
+    pub missing_replicas: u64,
+}
+
 /// What came out.
 #[derive(Debug, Serialize)]
 pub struct Found {
-    /// The memory node that was killed.
-    pub victim: String,
-    /// The longest times without an acknowledged write before the kill, for comparison.
-    pub pauses_before: Pauses,
-    /// And from the kill to the end of the load.
-    pub pauses_after: Pauses,
-    /// From the kill until the sessions had a stable view without the victim.
-    pub stable_ms: Option<f64>,
-    pub stages: Option<Stages>,
-    /// From the kill until nothing lacked a replica; `None` if that did not come about.
-    pub whole_ms: Option<f64>,
-    /// Subtables and regions that lack a replica in the end.
-    pub missing_replicas: u64,
-    pub operations_before: u64,
-    pub operations_after: u64,
+    /// Before the first kill, for comparison.
+    pub before: Period,
+    /// In the order in which they were killed.
+    pub losses: Vec<Loss>,
     /// Sessions that took the place of others.
     pub sessions_again: u64,
     pub errors: Errors,
@@ -58,13 +76,18 @@ impl Findings for Found {
     type Settings = Args;
 
     fn title(report: &Report<'_, Found>) -> String {
-        let Args { keys, threads, rate, spare, cluster, .. } = report.settings;
-        let nodes = cluster.memory_nodes;
-        let spare = if *spare { " and a spare" } else { "" };
+        let Args { keys, threads, rate, spare, redundancy, cluster, .. } = report.settings;
+        let (nodes, losses) = (cluster.memory_nodes(), report.settings.losses());
+        let spare = match (*spare, losses) {
+            (false, _) => String::new(),
+            (true, 1) => " and a spare".into(),
+            (true, _) => format!(" and {losses} spares"),
+        };
+        let killed = report.findings.losses.iter().map(|loss| loss.nodes.join(" and "));
         format!(
             "kill -9 of {} in a cluster of {nodes} memory nodes{spare}, under YCSB A:\n\
-             {keys} keys, pairs of {} bytes, {}, {rate} operations a second",
-            report.findings.victim,
+             {keys} keys, pairs of {} bytes, {redundancy}, {}, {rate} operations a second",
+            killed.collect::<Vec<_>>().join(", then "),
             cluster.pair_bytes,
             counted(*threads, "session"),
         )
@@ -73,8 +96,8 @@ impl Findings for Found {
     fn summary(report: &Report<'_, Found>) -> String {
         let found = &report.findings;
         let mut text = String::new();
-        found.operations(&mut text);
-        found.view(&mut text);
+        found.before.tell(&mut text, "before");
+        found.losses.iter().for_each(|loss| loss.tell(&mut text));
         found.answers(&mut text);
         text
     }
@@ -94,22 +117,6 @@ impl Findings for Found {
 }
 
 impl Found {
-    fn operations(&self, text: &mut String) {
-        let (before, after) = (&self.pauses_before, &self.pauses_after);
-        let _ = writeln!(
-            text,
-            "operations  {} before the kill, {} after it\n\
-             no write    for {:.1} ms at most after the kill; of one session for {:.1} ms (before: \
-             {:.1} and {:.1} ms)",
-            self.operations_before,
-            self.operations_after,
-            after.overall_ms,
-            after.worst_session_ms(),
-            before.overall_ms,
-            before.worst_session_ms()
-        );
-    }
-
     fn answers(&self, text: &mut String) {
         let _ = writeln!(
             text,
@@ -144,13 +151,32 @@ impl Found {
             let _ = writeln!(text, "            {line}");
         }
     }
+}
 
-    fn view(&self, text: &mut String) {
+impl Period {
+    fn tell(&self, text: &mut String, name: &str) {
+        let Period { operations, writes, reads, .. } = self;
+        let _ = writeln!(
+            text,
+            "{name:<12}{operations} operations; no write for {:.1} ms at most, no read for {:.1} ms; \
+             of one session {:.1} and {:.1} ms",
+            writes.overall_ms,
+            reads.overall_ms,
+            writes.worst_session_ms(),
+            reads.worst_session_ms()
+        );
+    }
+}
+
+impl Loss {
+    fn tell(&self, text: &mut String) {
+        let _ = writeln!(text, "killed      {}", self.nodes.join(", "));
+        self.period.tell(text, "  then");
         match self.stable_ms {
             Some(ms) => {
-                let _ = write!(text, "view        stable again {ms:.1} ms after the kill");
+                let _ = write!(text, "  view      stable again {ms:.1} ms after the kill");
             }
-            None => text.push_str("view        NOT stable again"),
+            None => text.push_str("  view      NOT stable again"),
         }
         if let Some(stages) = &self.stages {
             let _ = write!(
@@ -160,11 +186,11 @@ impl Found {
             );
         }
         let _ = match self.whole_ms {
-            Some(ms) => writeln!(text, "\nreplicas    all there again after {:.2} s", ms / 1000.0),
+            Some(ms) => writeln!(text, "\n  replicas  all there again after {:.2} s", ms / 1000.0),
             None => writeln!(
                 text,
-                "\nreplicas    {} subtables and regions lack one, for want of room (--spare adds a \
-                 memory node)",
+                "\n  replicas  {} subtables and regions lack a replica or a column, for want of room \
+                 (--spare adds memory nodes)",
                 self.missing_replicas
             ),
         };

@@ -118,7 +118,7 @@ impl Args {
         let pairs = self.keys + self.keys / load::INSERTS_PER_UPDATE;
         // An index for one key has one subtable. The servers are processes: what the master sends
         // to clients is a part of what growth costs.
-        Demand { keys: self.keys, index_keys: 1, pairs, deletes: 0, processes: 1 }
+        Demand { keys: self.keys, index_keys: 1, pairs, processes: 1, ..Demand::default() }
     }
 }
 

@@ -84,7 +84,13 @@ impl Args {
         let of_the_dead = self.updates + MORE_UPDATES;
         let of_the_survivor = self.keys * u64::from(MOST_STOPS + 1);
         let pairs = self.keys + rounds * (of_the_dead + of_the_survivor);
-        Demand { keys: self.keys, index_keys: self.keys, pairs, deletes: 0, processes: rounds + 1 }
+        Demand {
+            keys: self.keys,
+            index_keys: self.keys,
+            pairs,
+            processes: rounds + 1,
+            ..Demand::default()
+        }
     }
 }
 

@@ -256,7 +256,7 @@ fn demand(point: &Point) -> Demand {
     let block_bytes = EmbeddedOptions::default().geometry.block_bytes;
     let in_block = block_bytes / cluster::bytes_per_pair(point.pair_bytes, 1).max(1);
     let spare = u64::from(point.sessions) * BLOCKS_PER_SESSION * in_block;
-    Demand { keys, index_keys: keys, pairs: ROOM * keys + spare, deletes: 0, processes: 0 }
+    Demand { keys, index_keys: keys, pairs: ROOM * keys + spare, ..Demand::default() }
 }
 
 /// Starts the clusters of all points, if they fit.

@@ -207,7 +207,7 @@ impl Args {
         let processes = if self.processes > 1 { self.processes.into() } else { 0 };
         let pairs = self.keys + inserts + updates;
         let keys = self.keys + new_keys;
-        Demand { keys, index_keys: keys, pairs, deletes, processes }
+        Demand { keys, index_keys: keys, pairs, deletes, processes, ..Demand::default() }
     }
 
     fn run(&self, operations: u64) -> Run {

@@ -1,0 +1,125 @@
+//! Pairs of a redundancy: a store that writes them, and how many memory nodes they survive.
+//!
+//! Which redundancies there are only the client knows: benchmarks take whatever it understands.
+
+use std::fmt::Display;
+use std::future::Future;
+
+use fusee_client::{CacheStats, Client, Error, MnId, Redundancy, Stats};
+use fusee_core::data::Region;
+use fusee_core::view::Place;
+use serde::Serializer;
+
+use crate::store::{Session, Store};
+
+/// A client whose sessions write with one redundancy, whatever the client's rules say.
+#[derive(Clone, Copy)]
+pub struct Redundant<'a> {
+    pub client: &'a Client,
+    pub redundancy: Redundancy,
+}
+
+/// A session of it.
+pub struct RedundantSession {
+    pub session: fusee_client::Session,
+    redundancy: Redundancy,
+}
+
+impl Store for Redundant<'_> {
+    type Session = RedundantSession;
+
+    fn open(&self) -> Result<RedundantSession, Error> {
+        Ok(RedundantSession { session: self.client.session()?, redundancy: self.redundancy })
+    }
+}
+
+impl Session for RedundantSession {
+    type Error = Error;
+
+    fn block_on<T>(&self, operations: impl Future<Output = T>) -> T {
+        self.session.block_on(operations)
+    }
+
+    fn get_with<R>(
+        &self,
+        key: &[u8],
+        found: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> impl Future<Output = Result<R, Error>> {
+        self.session.get_with(key, found)
+    }
+
+    fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
+        self.session.insert_with(key, value, self.redundancy)
+    }
+
+    fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
+        self.session.update_with(key, value, self.redundancy)
+    }
+
+    fn delete(&self, key: &[u8]) -> impl Future<Output = Result<(), Error>> {
+        self.session.delete(key)
+    }
+
+    fn is_immediate(&self) -> bool {
+        Session::is_immediate(&self.session)
+    }
+
+    fn stats(&self) -> Stats {
+        self.session.stats()
+    }
+
+    fn cache_stats(&self) -> CacheStats {
+        self.session.cache_stats()
+    }
+}
+
+/// So many memory nodes may be lost at once, whichever they are, where regions have so many replicas.
+pub fn survivable_losses(redundancy: Redundancy, data_replicas: u8) -> usize {
+    let count = redundancy.places(data_replicas.into());
+    let places = (0u16..).take(count).map(|node| Place { node: MnId(node), offset: 0 }).collect();
+    let region = Region::new(redundancy, places, 0);
+    let lost = |subset: u32| region.survives(|node| subset >> node.0 & 1 == 1);
+    let survives = |losses: usize| {
+        (0..1u32 << count).filter(|subset| subset.count_ones() as usize == losses).all(lost)
+    };
+    (1..=count).take_while(|losses| survives(*losses)).count()
+}
+
+/// For reports: as the command line has it.
+pub fn by_name<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use fusee_client::EmbeddedOptions;
+
+    use super::*;
+    use crate::driver;
+
+    #[test]
+    fn codes_survive_the_loss_of_as_many_nodes_as_they_have_parity() {
+        for (redundancy, replicas, losses) in
+            [("replicated", 1, 0), ("replicated", 3, 2), ("ec:4+2", 1, 2), ("ec:2+1", 3, 1)]
+        {
+            let parsed = redundancy.parse().unwrap();
+            assert_eq!(survivable_losses(parsed, replicas), losses, "{redundancy}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_has_the_redundancy() {
+        let client = Client::embedded(EmbeddedOptions::default()).unwrap();
+        let redundancy: Redundancy = "ec:2+1".parse().unwrap();
+        let session = Redundant { client: &client, redundancy }.open().unwrap();
+        let value = [7; 600];
+        session.block_on(session.insert(b"key", &value)).unwrap();
+        assert_eq!(client.redundancy_of(b"key").unwrap(), Some(redundancy));
+        client.update(b"key", &value).unwrap();
+        assert_eq!(client.redundancy_of(b"key").unwrap(), Some(Redundancy::default()));
+        session.block_on(session.update(b"key", &value)).unwrap();
+        assert_eq!(client.redundancy_of(b"key").unwrap(), Some(redundancy));
+        session.block_on(session.delete(b"key")).unwrap();
+        driver::tests::drive(&Redundant { client: &client, redundancy: Redundancy::default() });
+    }
+}
