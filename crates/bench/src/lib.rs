@@ -49,8 +49,8 @@ mod zipf;
 use clap::Subcommand;
 use fusee_cli::failure::Failure;
 use suite::{
-    cache, churn, counts, elasticity, failover, growth, limit, micro, peers, raw, recovery, sizes,
-    sweep, ycsb,
+    cache, capacity, churn, counts, elasticity, failover, growth, limit, micro, peers, raw,
+    recovery, sizes, sweep, ycsb,
 };
 
 /// A benchmark.
@@ -72,6 +72,8 @@ pub enum Benchmark {
     Churn(churn::Args),
     /// Vary the threshold of the adaptive index cache: round trips, bytes, throughput
     Cache(cache::Args),
+    /// Fill pools until they refuse: how many pairs fit, by redundancy
+    Capacity(capacity::Args),
     /// Draw sizes of values: what they take of the pools
     Sizes(sizes::Args),
     /// Throughput against the size of values, sessions, replicas, updates or keys
@@ -107,6 +109,7 @@ impl Benchmark {
             Benchmark::Elasticity(args) => elasticity::run(&args),
             Benchmark::Churn(args) => churn::run(&args),
             Benchmark::Cache(args) => cache::run(&args),
+            Benchmark::Capacity(args) => capacity::run(&args),
             Benchmark::Sizes(args) => sizes::run(&args),
             Benchmark::Sweep(args) => sweep::run(&args),
             Benchmark::Limit(args) => limit::run(&args),

@@ -1,6 +1,7 @@
 //! The benchmarks, one module each: arguments, run, and what comes out.
 
 pub mod cache;
+pub mod capacity;
 pub mod churn;
 pub mod counts;
 pub mod elasticity;

@@ -2,8 +2,8 @@
 //!
 //! Drawn sizes, no cluster: the layouts decide. An *object* is as long as the size class that the
 //! pair falls into, with header and log entry; a *block* holds so many objects of one class, its
-//! header, its bitmap, and a rest at its end. So the bytes of blocks are those of full ones, on one
-//! replica. What comes on top: a session holds one block for every class that it writes, full or
+//! header, its bitmap, and a rest at its end. So the bytes of blocks are those of full ones, on all
+//! places of a redundancy. A pair that cannot have it, since it is too short, is replicated. What comes on top: a session holds one block for every class that it writes, full or
 //! not.
 
 use std::fmt;
@@ -11,18 +11,22 @@ use std::fmt::Write as _;
 use std::str::FromStr;
 
 use fusee_cli::failure::Failure;
-use fusee_cli::quantity::Bytes;
-use fusee_core::layout::{BlockShape, Object};
+use fusee_cli::quantity::{Bytes, counted};
+use fusee_client::Redundancy;
+use fusee_core::layout::BlockShape;
 use fusee_master::Config;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
+use crate::redundancy::by_name;
 use crate::report::{Findings, Output, Report, Shell};
 
 /// How to run it.
 #[derive(clap::Args, Debug, Serialize)]
-#[command(after_help = "Example: fusee bench sizes --values fixed:100,log-uniform:1-65536 --json")]
+#[command(after_help = "Examples:\n  \
+    fusee bench sizes --values fixed:100,log-uniform:1-65536 --json\n  \
+    fusee bench sizes --redundancy replicated,ec:4+2 --data-replicas 3 --values fixed:1048576")]
 pub struct Args {
     /// Sizes of values: fixed:BYTES, uniform:LEAST-MOST, log-uniform:LEAST-MOST (every octave as
     /// often as any other)
@@ -31,6 +35,16 @@ pub struct Args {
                             "log-uniform:1-1048576"])]
     #[serde(skip)]
     values: Vec<Sizes>,
+
+    /// How pairs survive failures, as with `fusee put`, like replicated,ec:4+2
+    #[arg(long, value_delimiter = ',', value_name = "REDUNDANCY", default_values = ["replicated"])]
+    #[serde(skip)]
+    redundancy: Vec<Redundancy>,
+
+    /// Replicas of replicated pairs
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u8).range(1..=5))]
+    data_replicas: u8,
 
     /// Bytes of a key
     #[arg(long, default_value_t = 16, value_name = "BYTES",
@@ -121,6 +135,10 @@ impl fmt::Display for Sizes {
 #[derive(Debug, Serialize)]
 struct Row {
     values: String,
+    #[serde(serialize_with = "by_name")]
+    redundancy: Redundancy,
+    /// Pairs that have it; the others are replicated.
+    pairs_of_it: u64,
     /// Keys and values.
     user_bytes: u64,
     object_bytes: u64,
@@ -141,18 +159,26 @@ struct Found {
 /// Draws the sizes and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let shell = Shell::begin("sizes", &args.output);
-    let rows = args.values.iter().map(|sizes| row(args, *sizes));
+    let of_each = |sizes: &Sizes| {
+        let sizes = *sizes;
+        args.redundancy.iter().map(move |redundancy| row(args, sizes, *redundancy))
+    };
+    let rows = args.values.iter().flat_map(of_each);
     let distributions = rows.collect::<Result<_, _>>()?;
     shell.tell(args, None, Found { distributions }, None)
 }
 
-fn row(args: &Args, sizes: Sizes) -> Result<Row, Failure> {
+fn row(args: &Args, sizes: Sizes, redundancy: Redundancy) -> Result<Row, Failure> {
     let mut rng = SmallRng::seed_from_u64(args.seed);
-    let (mut user_bytes, mut object_bytes, mut block_bytes) = (0, 0, 0.0);
+    let (mut user_bytes, mut object_bytes, mut block_bytes, mut pairs_of_it) = (0, 0, 0.0, 0);
     let mut classes = std::collections::BTreeSet::new();
     for _ in 0..args.pairs {
         let value_bytes = sizes.draw(&mut rng);
-        let class = Object::class(args.key_bytes as usize, value_bytes as usize);
+        let (key, value) = (args.key_bytes as usize, value_bytes as usize);
+        let has_it = redundancy.check(key, value).is_ok();
+        let given = if has_it { redundancy } else { Redundancy::default() };
+        let places = given.places(args.data_replicas.into());
+        let class = given.class(key, value);
         let shaped = class.and_then(|class| {
             let shape = BlockShape::new(args.block_bytes.0, class)?;
             Some((class, shape.objects))
@@ -164,12 +190,15 @@ fn row(args: &Args, sizes: Sizes) -> Result<Row, Failure> {
             )));
         };
         user_bytes += u64::from(args.key_bytes) + u64::from(value_bytes);
-        object_bytes += class.bytes();
-        block_bytes += args.block_bytes.0 as f64 / f64::from(objects);
-        classes.insert(class);
+        object_bytes += class.bytes() * places as u64;
+        block_bytes += args.block_bytes.0 as f64 / f64::from(objects) * places as f64;
+        pairs_of_it += u64::from(has_it);
+        classes.insert((given, class));
     }
     Ok(Row {
         values: sizes.to_string(),
+        redundancy,
+        pairs_of_it,
         user_bytes,
         object_bytes,
         block_bytes,
@@ -184,16 +213,19 @@ impl Findings for Found {
     type Settings = Args;
 
     fn title(report: &Report<'_, Found>) -> String {
-        let Args { pairs, key_bytes, block_bytes, .. } = report.settings;
+        let Args { pairs, key_bytes, block_bytes, data_replicas, .. } = report.settings;
         format!(
-            "{pairs} pairs each, keys of {key_bytes} bytes, blocks of {block_bytes}, one replica"
+            "{pairs} pairs each, keys of {key_bytes} bytes, blocks of {block_bytes}, {} where replicated",
+            counted(*data_replicas, "replica")
         )
     }
 
     fn rows(report: &Report<'_, Found>) -> String {
         let mut text = format!(
-            "\n{:<24}{:>15}{:>16}{:>18}{:>15}{:>9}\n",
+            "\n{:<24}{:<12}{:>8}{:>15}{:>16}{:>18}{:>15}{:>9}\n",
             "values",
+            "redundancy",
+            "have it",
             "user B a pair",
             "objects / user",
             "blocks / objects",
@@ -203,8 +235,10 @@ impl Findings for Found {
         for row in &report.findings.distributions {
             let _ = writeln!(
                 text,
-                "{:<24}{:>15.1}{:>16.3}{:>18.3}{:>15.3}{:>9}",
+                "{:<24}{:<12}{:>6.0} %{:>15.1}{:>16.3}{:>18.3}{:>15.3}{:>9}",
                 row.values,
+                row.redundancy.to_string(),
+                100.0 * row.pairs_of_it as f64 / report.settings.pairs as f64,
                 row.user_bytes as f64 / report.settings.pairs as f64,
                 row.object_per_user,
                 row.block_per_object,
@@ -223,6 +257,8 @@ mod tests {
     fn args(values: &str, pairs: u64) -> Args {
         Args {
             values: vec![values.parse().unwrap()],
+            redundancy: Vec::new(),
+            data_replicas: 3,
             key_bytes: 16,
             block_bytes: Bytes(4 << 20),
             pairs,
@@ -251,13 +287,26 @@ mod tests {
 
     #[test]
     fn what_fixed_sizes_take_is_what_the_layouts_say() {
-        // 16 + 48 bytes of a pair and 40 of the object make two units of 64 bytes.
-        let row = row(&args("fixed:48", 10), Sizes::Fixed(48)).unwrap();
-        assert_eq!((row.user_bytes, row.object_bytes, row.classes), (640, 1280, 1));
+        // 16 + 48 bytes of a pair and 40 of the object make two units of 64 bytes, on three replicas.
+        let replicated = Redundancy::default();
+        let args = args("fixed:48", 10);
+        let row = row(&args, Sizes::Fixed(48), replicated).unwrap();
+        assert_eq!((row.user_bytes, row.object_bytes, row.classes), (640, 3 * 1280, 1));
         assert!(row.block_per_object > 1.0 && row.block_per_object < 1.01, "{row:?}");
         assert_eq!(row.block_per_user, row.block_bytes / 640.0);
-        let too_large = super::row(&args("fixed:48", 1), Sizes::Fixed(8 << 20)).unwrap_err();
+        let too_large = super::row(&args, Sizes::Fixed(8 << 20), replicated).unwrap_err();
         assert!(too_large.to_string().contains("does not fit"), "{too_large}");
+    }
+
+    #[test]
+    fn coded_pairs_take_half_of_three_replicas_and_short_ones_are_replicated() {
+        let args = args("fixed:48", 10);
+        let coded: Redundancy = "ec:4+2".parse().unwrap();
+        let sizes = Sizes::Fixed(1 << 20);
+        let of = |redundancy| row(&args, sizes, redundancy).unwrap().object_bytes;
+        assert_eq!(of(Redundancy::default()), 2 * of(coded));
+        let short = row(&args, Sizes::Fixed(48), coded).unwrap();
+        assert_eq!((short.pairs_of_it, short.object_bytes), (0, 3 * 1280));
     }
 
     #[test]

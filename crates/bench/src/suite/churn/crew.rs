@@ -17,11 +17,13 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::{Client, Error, OpKind, Session};
+use fusee_client::{Client, Error, OpKind, Redundancy};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::model::{ABSENT, Model};
+use crate::redundancy::{Redundant, RedundantSession};
+use crate::store::{Session, Store};
 use crate::tally::Tally;
 use crate::value::{Origin, mix};
 use crate::workload::key_bytes;
@@ -89,7 +91,7 @@ pub struct Done {
 
 /// What all threads share.
 pub struct Crew<'a> {
-    client: &'a Client,
+    store: Redundant<'a>,
     model: &'a Model,
     sessions: usize,
     value_bytes: usize,
@@ -114,6 +116,7 @@ pub struct Load {
     pub sessions: u16,
     pub value_bytes: usize,
     pub seed: u64,
+    pub redundancy: Redundancy,
 }
 
 impl<'a> Crew<'a> {
@@ -126,7 +129,7 @@ impl<'a> Crew<'a> {
     ) -> Result<R, Failure> {
         let sessions = usize::from(load.sessions);
         let crew = Crew {
-            client,
+            store: Redundant { client, redundancy: load.redundancy },
             model,
             sessions,
             value_bytes: load.value_bytes,
@@ -188,7 +191,7 @@ impl<'a> Crew<'a> {
     }
 
     fn thread(&self, number: u64) {
-        let session = self.client.session().map_err(|error| {
+        let session = self.store.open().map_err(|error| {
             let text = format!("cannot start a session: {error}");
             *lock(&self.failure) = Some(Failure::unreachable(text));
             self.failed.store(true, Ordering::Release);
@@ -229,7 +232,7 @@ impl<'a> Crew<'a> {
 /// One session at work.
 struct Member<'a> {
     crew: &'a Crew<'a>,
-    session: Session,
+    session: RedundantSession,
     writer: u64,
     value: Vec<u8>,
     rng: SmallRng,

@@ -6,8 +6,8 @@
 //! frees lies in blocks of another. Every value that is read is judged ([`model`]), in the end by
 //! sessions that remember nothing.
 
-mod crew;
-mod model;
+pub mod crew;
+pub mod model;
 mod plan;
 mod report;
 mod rounds;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::Client;
+use fusee_client::{Client, Redundancy};
 use serde::Serialize;
 
 use crate::own::{self, OwnCluster};
@@ -106,6 +106,7 @@ impl Args {
             sessions: self.sessions,
             value_bytes: self.cluster.value_bytes(),
             seed: self.cluster.seed,
+            redundancy: Redundancy::default(),
         }
     }
 }

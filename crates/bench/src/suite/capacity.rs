@@ -1,0 +1,346 @@
+//! `fusee bench capacity`: how many pairs fit, by redundancy.
+//!
+//! For each redundancy a cluster of its own, inside this process, which is filled until it refuses: memory
+//! of one redundancy is never given to another. All that fits is read back and judged.
+//!
+//! What does not hold pairs is told apart. A cluster is formed with a replicated region for each node
+//! ([`fusee_master`]'s plan), so coded pairs do not get that memory: with few regions in a pool that is
+//! much of it. Of each region the block table takes the room of one block. Objects are rounded up to
+//! their size class, and a block to whole objects. Defaults are chosen so that values of 1 MiB lose
+//! the same there whatever their redundancy: 7 objects of 1.125 MiB, or 28 of 288 KiB, fill a block of
+//! 8 MiB alike; and regions are small, so that the replicated ones take little.
+
+use std::fmt::Write as _;
+
+use fusee_cli::failure::Failure;
+use fusee_cli::flags;
+use fusee_cli::interrupt;
+use fusee_cli::quantity::Bytes;
+use fusee_client::{
+    Client, EmbeddedOptions, FabricChoice, FabricKind, Geometry, Options, Redundancy, View,
+};
+use fusee_core::layout::BlockShape;
+use serde::Serialize;
+
+use super::churn::crew::{Crew, Keys, Load, Task};
+use super::churn::model::Model;
+use crate::cluster::check_memory;
+use crate::progress::bar;
+use crate::redundancy::by_name;
+use crate::report::{Findings, Output, Report, Setup, Shell, Verdict};
+use crate::tally::Tally;
+use crate::value::HEADER_BYTES;
+use crate::workload::KEY_BYTES;
+
+/// How to run it.
+#[derive(clap::Args, Debug, Serialize)]
+#[command(after_help = "Examples:\n  \
+    fusee bench capacity\n  \
+    fusee bench capacity --redundancy replicated,ec:2+1,ec:4+1 --data-replicas 2 --json\n  \
+    fusee bench capacity --value-bytes 64KiB --pool 512MiB\n\n\
+    Exit code 1 if an operation failed for another reason than want of memory, a pair cannot be\n\
+    read back, or none fits.")]
+pub struct Args {
+    /// How pairs survive failures, as with `fusee put`; the first is what the others are compared with
+    #[arg(long, value_delimiter = ',', value_name = "REDUNDANCY",
+          default_values = ["replicated", "ec:4+2"])]
+    #[serde(skip)]
+    redundancy: Vec<Redundancy>,
+
+    /// Bytes of a value, like 64KiB
+    #[arg(long, default_value = "1MiB", value_name = "BYTES")]
+    value_bytes: Bytes,
+
+    /// Sessions that fill the pools, each a thread
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    sessions: u16,
+
+    /// shm, tcp, verbs, or auto, which means shm
+    #[arg(long, default_value = "auto")]
+    #[serde(skip)]
+    fabric: FabricChoice,
+
+    /// Memory nodes
+    #[arg(long, default_value_t = 6, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[serde(skip)]
+    memory_nodes: u16,
+
+    /// Replicas of the index, 1 to 5
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    #[serde(skip)]
+    index_replicas: u8,
+
+    /// Replicas of replicated pairs, 1 to 5
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    #[serde(skip)]
+    data_replicas: u8,
+
+    /// Memory of each node
+    #[arg(long, default_value = "1.5GiB", value_name = "BYTES")]
+    #[serde(rename = "pool_bytes_per_node")]
+    pool: Bytes,
+
+    /// Bytes of a region on each of its memory nodes
+    #[arg(long, default_value = "16MiB", value_name = "BYTES")]
+    region_bytes: Bytes,
+
+    /// Bytes of a block
+    #[arg(long, default_value = "8MiB", value_name = "BYTES")]
+    #[serde(rename = "block_size_bytes")]
+    block_bytes: Bytes,
+
+    /// Start of all random sequences
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
+}
+
+impl Args {
+    fn check(&self) -> Result<(), Failure> {
+        let value_bytes = self.value_bytes();
+        if value_bytes < HEADER_BYTES {
+            return Err(Failure::usage(format!(
+                "--value-bytes is {value_bytes}; values that can be verified have at least \
+                 {HEADER_BYTES}"
+            )));
+        }
+        let geometry = self.geometry();
+        let refused =
+            |error: &dyn std::fmt::Display| Failure::usage(flags::in_text(&error.to_string()));
+        geometry.check().map_err(|error| refused(&error))?;
+        for redundancy in &self.redundancy {
+            redundancy.check(KEY_BYTES, value_bytes).map_err(|error| {
+                Failure::usage(format!("--value-bytes is {}: {error}", self.value_bytes))
+            })?;
+            let places = redundancy.places(self.data_replicas.into());
+            if places > self.memory_nodes.into() {
+                return Err(Failure::usage(format!(
+                    "--memory-nodes is {}; pairs that are {redundancy} take {places}",
+                    self.memory_nodes
+                )));
+            }
+        }
+        if value_bytes > geometry.max_value_bytes as usize {
+            return Err(Failure::usage(format!(
+                "--value-bytes is {}; with --block-bytes {} values have at most {}",
+                self.value_bytes,
+                self.block_bytes,
+                Bytes(geometry.max_value_bytes.into())
+            )));
+        }
+        Ok(())
+    }
+
+    fn value_bytes(&self) -> usize {
+        usize::try_from(self.value_bytes.0).unwrap_or(usize::MAX)
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry::with_blocks(self.region_bytes.0, self.block_bytes.0)
+    }
+
+    /// Memory that all nodes lend.
+    fn lent_bytes(&self) -> u64 {
+        self.pool.0.saturating_mul(self.memory_nodes.into())
+    }
+
+    /// More pairs than can fit.
+    fn most_pairs(&self) -> u64 {
+        self.lent_bytes() / (self.value_bytes.0 + KEY_BYTES as u64) + 1
+    }
+
+    fn open(&self) -> Result<Client, Failure> {
+        let fabric = match self.fabric {
+            FabricChoice::Auto => FabricKind::Shm,
+            FabricChoice::Only(kind) => kind,
+        };
+        let embedded = EmbeddedOptions::default()
+            .with_memory_nodes(self.memory_nodes)
+            .with_index_replicas(self.index_replicas)
+            .with_data_replicas(self.data_replicas)
+            .with_fabric(fabric)
+            .with_pool_bytes(self.pool.0)
+            .with_geometry(self.geometry())
+            .with_index_keys(self.most_pairs())
+            .with_client(Options::default());
+        Client::embedded(embedded)
+            .map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
+    }
+
+    fn load(&self, redundancy: Redundancy) -> Load {
+        let value_bytes = self.value_bytes();
+        Load { sessions: self.sessions, value_bytes, seed: self.seed, redundancy }
+    }
+}
+
+/// What a full cluster holds.
+#[derive(Debug, Serialize)]
+struct Full {
+    #[serde(serialize_with = "by_name")]
+    redundancy: Redundancy,
+    pairs: u64,
+    /// Over those of the first redundancy.
+    ratio: f64,
+    /// Memory of all nodes, for each pair.
+    lent_bytes_per_pair: f64,
+    /// What a pair takes by its layout on all places, without anything that is rounded.
+    object_bytes: u64,
+    /// Rounded up to whole objects in a block.
+    block_bytes: f64,
+    /// On all places: regions of this redundancy, regions of others, and what is in none.
+    region_bytes: u64,
+    other_region_bytes: u64,
+    rest_bytes: u64,
+    fill_s: f64,
+}
+
+impl Full {
+    fn new(args: &Args, redundancy: Redundancy, view: &View, pairs: u64) -> Full {
+        let region_bytes = |counts: &dyn Fn(Redundancy) -> bool| {
+            let regions = view.regions.iter().filter(|region| counts(region.redundancy()));
+            regions.map(|region| region.places().len() as u64).sum::<u64>() * args.region_bytes.0
+        };
+        let (own, other) = (region_bytes(&|r| r == redundancy), region_bytes(&|r| r != redundancy));
+        let places = redundancy.places(args.data_replicas.into()) as u64;
+        let class = redundancy.class(KEY_BYTES, args.value_bytes());
+        let shape = class.and_then(|class| BlockShape::new(args.block_bytes.0, class));
+        let objects = shape.map_or(f64::NAN, |shape| shape.objects.into());
+        Full {
+            redundancy,
+            pairs,
+            ratio: 1.0,
+            lent_bytes_per_pair: args.lent_bytes() as f64 / pairs.max(1) as f64,
+            object_bytes: class.map_or(0, |class| class.bytes()) * places,
+            block_bytes: args.block_bytes.0 as f64 / objects * places as f64,
+            region_bytes: own,
+            other_region_bytes: other,
+            rest_bytes: args.lent_bytes().saturating_sub(own + other),
+            fill_s: 0.0,
+        }
+    }
+}
+
+/// What came out.
+#[derive(Debug, Serialize)]
+struct Found {
+    lent_bytes: u64,
+    full: Vec<Full>,
+}
+
+/// What all clusters add to.
+#[derive(Default)]
+struct Sum {
+    tally: Tally,
+    read_back: u64,
+    problems: Vec<String>,
+    setup: Option<Setup>,
+}
+
+/// Runs it and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    args.check()?;
+    let shell = Shell::begin("capacity", &args.output);
+    check_memory(args.lent_bytes(), "--pool or --memory-nodes", shell.available())?;
+    interrupt::watch()?;
+    let mut sum = Sum::default();
+    let mut full: Vec<Full> = Vec::new();
+    for redundancy in &args.redundancy {
+        let filled = fill(args, *redundancy, &mut sum)?;
+        if interrupt::requested() {
+            break;
+        }
+        full.push(filled);
+    }
+    let first = full.first().map_or(1, |first| first.pairs.max(1)) as f64;
+    full.iter_mut().for_each(|full| full.ratio = full.pairs as f64 / first);
+    let found = Found { lent_bytes: args.lent_bytes(), full };
+    let verdict = Verdict::new(&sum.tally, sum.read_back, sum.problems);
+    shell.tell(args, sum.setup, found, Some(verdict))
+}
+
+/// Fills a cluster, and reads all of it back.
+fn fill(args: &Args, redundancy: Redundancy, sum: &mut Sum) -> Result<Full, Failure> {
+    let client = args.open()?;
+    sum.setup = Some(Setup::of(&client, false, true));
+    let model = Model::new(args.most_pairs());
+    let bar = bar("filling", args.most_pairs(), true);
+    bar.set_message(redundancy.to_string());
+    let keys = Keys::below(model.len());
+    let load = args.load(redundancy);
+    let filled = Crew::run(&client, &model, load, |crew| {
+        crew.give(Task::Fill(1), keys, |taken| bar.set_position(taken))
+    })?;
+    bar.finish_and_clear();
+    let present: Vec<u64> = (0..filled.taken).filter(|key| model.is_present(*key)).collect();
+    let pairs = present.len() as u64;
+    let keys = Keys::listed(present);
+    // New sessions, which remember nothing.
+    let checked = Crew::run(&client, &model, load, |crew| crew.give(Task::Check, keys, |_| {}))?;
+    for done in [&filled, &checked] {
+        sum.tally.merge_failures(&done.tally);
+    }
+    sum.read_back += checked.tally.operations();
+    if filled.refused == 0 && !interrupt::requested() {
+        sum.problems.push(format!("the cluster with {redundancy} pairs did not become full"));
+    }
+    if pairs == 0 {
+        sum.problems.push(format!("no {redundancy} pair fits; raise --pool"));
+    }
+    let fill_s = filled.duration.as_secs_f64();
+    Ok(Full { fill_s, ..Full::new(args, redundancy, &client.view(), pairs) })
+}
+
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { value_bytes, memory_nodes, pool, region_bytes, block_bytes, .. } =
+            report.settings;
+        format!(
+            "values of {value_bytes} in pools of {pool} on {memory_nodes} memory nodes, filled until \
+             they refuse{};\nregions of {region_bytes}, blocks of {block_bytes}",
+            report.ended_early()
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let mut text = format!(
+            "\n{:<14}{:>9}{:>8}{:>12}{:>13}{:>13}{:>13}{:>13}{:>13}\n",
+            "redundancy",
+            "pairs",
+            "x",
+            "lent / pair",
+            "object",
+            "in blocks",
+            "regions",
+            "of others",
+            "rest"
+        );
+        for full in &report.findings.full {
+            let _ = writeln!(
+                text,
+                "{:<14}{:>9}{:>8.3}{:>12}{:>13}{:>13}{:>13}{:>13}{:>13}",
+                full.redundancy.to_string(),
+                full.pairs,
+                full.ratio,
+                Bytes(full.lent_bytes_per_pair as u64).to_string(),
+                Bytes(full.object_bytes).to_string(),
+                Bytes(full.block_bytes as u64).to_string(),
+                Bytes(full.region_bytes).to_string(),
+                Bytes(full.other_region_bytes).to_string(),
+                Bytes(full.rest_bytes).to_string()
+            );
+        }
+        text.push_str(
+            "\nobject and in blocks: what a pair takes by its layout, on all memory nodes; regions: \
+             of this\nredundancy, of others (a cluster is formed with replicated ones), and what is in \
+             none\n",
+        );
+        text
+    }
+}
