@@ -6,7 +6,7 @@
 //! what was acknowledged; a run with a single error or mismatch fails.
 //!
 //! Reading order: `workload` and `zipf` (what is asked), `value` and `verify` (how it is checked),
-//! `store` and `redundancy` (what is driven), `worker`, `phase` and `driver` (how it is done), `message`,
+//! `store` and `redundant` (what is driven), `worker`, `phase` and `driver` (how it is done), `message`,
 //! `client_process` and `processes` (the same in several processes), `cluster` (on what), `record` and
 //! `check` (whether the history is linearizable), `tally`, `series`, `spread`, `report` and `plot`
 //! (what comes out), and the benchmarks themselves, in `suite`: some show what the store does, some
@@ -30,7 +30,7 @@ mod plot;
 mod processes;
 mod progress;
 mod record;
-mod redundancy;
+mod redundant;
 mod report;
 mod samples;
 mod series;
@@ -50,7 +50,7 @@ use clap::Subcommand;
 use fusee_cli::failure::Failure;
 use suite::{
     cache, capacity, churn, counts, elasticity, failover, growth, limit, micro, peers, raw,
-    recovery, sizes, sweep, ycsb,
+    recovery, redundancy, sizes, sweep, ycsb,
 };
 
 /// A benchmark.
@@ -74,6 +74,8 @@ pub enum Benchmark {
     Cache(cache::Args),
     /// Fill pools until they refuse: how many pairs fit, by redundancy
     Capacity(capacity::Args),
+    /// Read, write and change pairs by redundancy and length: time, bytes
+    Redundancy(redundancy::Args),
     /// Draw sizes of values: what they take of the pools
     Sizes(sizes::Args),
     /// Throughput against the size of values, sessions, replicas, updates or keys
@@ -110,6 +112,7 @@ impl Benchmark {
             Benchmark::Churn(args) => churn::run(&args),
             Benchmark::Cache(args) => cache::run(&args),
             Benchmark::Capacity(args) => capacity::run(&args),
+            Benchmark::Redundancy(args) => redundancy::run(&args),
             Benchmark::Sizes(args) => sizes::run(&args),
             Benchmark::Sweep(args) => sweep::run(&args),
             Benchmark::Limit(args) => limit::run(&args),

@@ -25,7 +25,12 @@ impl Samples {
     /// # Panics
     /// If nothing was measured.
     pub fn spread(&self) -> Spread {
-        Spread::of(self.0.iter().copied()).expect("something was measured")
+        self.try_spread().expect("something was measured")
+    }
+
+    /// `None` if nothing was measured.
+    pub fn try_spread(&self) -> Option<Spread> {
+        Spread::of(self.0.iter().copied())
     }
 }
 

@@ -26,7 +26,7 @@ use super::churn::crew::{Crew, Keys, Load, Task};
 use super::churn::model::Model;
 use crate::cluster::check_memory;
 use crate::progress::bar;
-use crate::redundancy::by_name;
+use crate::redundant::by_name;
 use crate::report::{Findings, Output, Report, Setup, Shell, Verdict};
 use crate::tally::Tally;
 use crate::value::HEADER_BYTES;

@@ -12,6 +12,7 @@ pub mod micro;
 pub mod peers;
 pub mod raw;
 pub mod recovery;
+pub mod redundancy;
 pub mod sizes;
 pub mod sweep;
 pub mod ycsb;

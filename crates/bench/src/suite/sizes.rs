@@ -19,7 +19,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-use crate::redundancy::by_name;
+use crate::redundant::by_name;
 use crate::report::{Findings, Output, Report, Shell};
 
 /// How to run it.

@@ -26,7 +26,7 @@ use crate::cluster::{self, Demand};
 use crate::driver::{self, Crew, Outcome, Steps};
 use crate::message::Run;
 use crate::progress::bar;
-use crate::redundancy::by_name;
+use crate::redundant::by_name;
 use crate::report::{Drawing, Setup, Shell, Verdict, attempt};
 use crate::tally::Tally;
 use crate::worker::Board;

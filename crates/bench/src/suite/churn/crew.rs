@@ -22,7 +22,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::model::{ABSENT, Model};
-use crate::redundancy::{Redundant, RedundantSession};
+use crate::redundant::{Redundant, RedundantSession};
 use crate::store::{Session, Store};
 use crate::tally::Tally;
 use crate::value::{Origin, mix};

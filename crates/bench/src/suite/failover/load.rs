@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fusee_cli::interrupt;
 
 use crate::record::Packed;
-use crate::redundancy::Redundant;
+use crate::redundant::Redundant;
 use crate::store::{OperationError, Session, Store};
 use crate::tally::Tally;
 use crate::verify::Log;

@@ -34,7 +34,7 @@ use crate::cluster::Demand;
 use crate::driver::{self, Verified};
 use crate::own::OwnCluster;
 use crate::record::{End, Entry, Keep, Packed};
-use crate::redundancy::{Redundant, by_name};
+use crate::redundant::{Redundant, by_name};
 use crate::report::{Errors, Output, Setup, Shell, attempt};
 use crate::store::{Session, Store};
 use crate::tally::Tally;

@@ -11,7 +11,7 @@ use fusee_core::view::MAX_REPLICAS;
 
 use super::Args;
 use crate::own::OwnCluster;
-use crate::redundancy::survivable_losses;
+use crate::redundant::survivable_losses;
 use crate::workload::KEY_BYTES;
 
 impl Args {

@@ -1,0 +1,279 @@
+//! One set on one cluster, with values of one length: reads, writes and transitions in turn.
+//!
+//! A session does one operation at a time. Each redundancy, and each two of them, have keys of their
+//! own. In every round all have their turn, another one first every time, so that a machine that is
+//! busy for a while slows all. As nobody else writes, every read must find the value that was written
+//! last; in the end all keys are read by a session that remembers nothing.
+
+use std::time::Instant;
+
+use fusee_cli::failure::Failure;
+use fusee_client::{Client, Error, OpKind, Redundancy, Session, Transition};
+
+use super::set::Set;
+use crate::samples::Samples;
+use crate::spread::Spread;
+use crate::tally::Tally;
+use crate::value::Origin;
+use crate::verify::{Mismatch, self_check};
+use crate::workload::key_bytes;
+
+/// How much to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Amount {
+    /// Operations of a kind in a round: so many keys does each redundancy have, and each two of them.
+    pub operations: u64,
+    pub value_bytes: usize,
+}
+
+/// Reads and writes of one redundancy: microseconds, median of each round.
+pub struct Access {
+    pub redundancy: Redundancy,
+    pub read: Samples,
+    pub write: Samples,
+}
+
+/// Transitions one way.
+pub struct Way {
+    pub from: Redundancy,
+    pub to: Redundancy,
+    /// Microseconds, median of each round.
+    pub time: Samples,
+    /// That took place.
+    pub transitions: u64,
+    /// What they read and wrote.
+    pub bytes: u64,
+    /// The most round trips that one took.
+    pub phases: u32,
+}
+
+/// What was measured.
+pub struct Measured {
+    pub accesses: Vec<Access>,
+    /// Forth and back, for each two redundancies.
+    pub ways: Vec<[Way; 2]>,
+    pub tally: Tally,
+    pub read_back: u64,
+    pub problems: Vec<String>,
+}
+
+/// A bench of one cluster.
+pub struct Bench<'a> {
+    client: &'a Client,
+    session: Session,
+    amount: Amount,
+    value: Vec<u8>,
+    /// By key, how often it was written.
+    versions: Vec<u64>,
+    measured: Measured,
+}
+
+impl<'a> Bench<'a> {
+    /// Writes all keys, and does everything once.
+    pub fn new(client: &'a Client, set: &Set, amount: Amount) -> Result<Bench<'a>, Failure> {
+        let session = client.session()?;
+        let way = |from, to| Way {
+            from,
+            to,
+            time: Samples::default(),
+            transitions: 0,
+            bytes: 0,
+            phases: 0,
+        };
+        let access = |redundancy: &Redundancy| Access {
+            redundancy: *redundancy,
+            read: Samples::default(),
+            write: Samples::default(),
+        };
+        let pairs = set.pairs();
+        let measured = Measured {
+            accesses: set.redundancies.iter().map(access).collect(),
+            ways: pairs.iter().map(|(one, other)| [way(*one, *other), way(*other, *one)]).collect(),
+            tally: Tally::default(),
+            read_back: 0,
+            problems: Vec::new(),
+        };
+        let groups = (set.redundancies.len() + pairs.len()) as u64;
+        let mut bench = Bench {
+            client,
+            session,
+            amount,
+            value: vec![0; amount.value_bytes],
+            versions: vec![0; (groups * amount.operations) as usize],
+            measured,
+        };
+        let first_of_pairs = pairs.iter().map(|(from, _)| *from);
+        for (group, redundancy) in
+            set.redundancies.iter().copied().chain(first_of_pairs).enumerate()
+        {
+            for key in bench.keys(group) {
+                bench.write(key, redundancy);
+            }
+        }
+        Ok(bench)
+    }
+
+    /// How many turns a round has.
+    pub fn turns(&self) -> usize {
+        self.measured.accesses.len() + self.measured.ways.len()
+    }
+
+    /// Whether an operation has failed: then nothing more is worth its time.
+    pub fn has_failed(&self) -> bool {
+        self.measured.tally.error_count() + self.measured.tally.mismatch_count() > 0
+    }
+
+    /// Gives one redundancy, or two of them, their turn.
+    pub fn turn(&mut self, number: usize) {
+        let keys = self.keys(number);
+        match number.checked_sub(self.measured.accesses.len()) {
+            None => self.access(number, keys),
+            Some(pair) => {
+                for way in 0..2 {
+                    self.transitions(pair, way, keys.clone());
+                }
+            }
+        }
+    }
+
+    /// The keys of a redundancy, or of two of them.
+    fn keys(&self, group: usize) -> std::ops::Range<u64> {
+        let first = group as u64 * self.amount.operations;
+        first..first + self.amount.operations
+    }
+
+    fn access(&mut self, number: usize, keys: std::ops::Range<u64>) {
+        let redundancy = self.measured.accesses[number].redundancy;
+        let mut times = [Vec::new(), Vec::new()];
+        for key in keys {
+            times[0].extend(self.write(key, redundancy));
+            times[1].extend(self.read(key));
+        }
+        let access = &mut self.measured.accesses[number];
+        for (samples, times) in [&mut access.write, &mut access.read].into_iter().zip(times) {
+            Spread::of(times).into_iter().for_each(|spread| samples.push(spread.median));
+        }
+    }
+
+    /// All keys one way.
+    fn transitions(&mut self, pair: usize, way: usize, keys: std::ops::Range<u64>) {
+        let to = self.measured.ways[pair][way].to;
+        let before = *self.session.stats().kind(OpKind::Move);
+        let mut times = Vec::new();
+        for key in keys {
+            times.extend(self.move_to(key, to));
+        }
+        let after = *self.session.stats().kind(OpKind::Move);
+        let way = &mut self.measured.ways[pair][way];
+        way.transitions += after.operations - before.operations;
+        way.bytes += after.bytes - before.bytes;
+        way.phases = way.phases.max(after.max_phases);
+        Spread::of(times).into_iter().for_each(|spread| way.time.push(spread.median));
+    }
+
+    /// Gives a key its next value; the time it took in microseconds.
+    fn write(&mut self, key: u64, redundancy: Redundancy) -> Option<f64> {
+        let version = &mut self.versions[key as usize];
+        *version += 1;
+        Origin { key, writer: 0, sequence: *version }.encode(&mut self.value);
+        let (bytes, start) = (key_bytes(key), Instant::now());
+        let put = self.session.put_with(&bytes, &self.value, redundancy);
+        let result = self.session.block_on(put);
+        self.timed(OpKind::Upsert, key, start, result).map(|((), time)| time)
+    }
+
+    fn read(&mut self, key: u64) -> Option<f64> {
+        let (bytes, start) = (key_bytes(key), Instant::now());
+        let mut time = 0.0;
+        let expected = self.versions[key as usize];
+        let read = self.session.get_with(&bytes, |found| {
+            time = us(start);
+            judge(key, found, self.amount.value_bytes, expected)
+        });
+        let result = self.session.block_on(read);
+        let (checked, _) = self.timed(OpKind::Search, key, start, result)?;
+        let checked = checked.map_err(|mismatch| self.measured.tally.mismatch(key, &mismatch));
+        checked.ok().map(|()| time)
+    }
+
+    fn move_to(&mut self, key: u64, to: Redundancy) -> Option<f64> {
+        let (bytes, start) = (key_bytes(key), Instant::now());
+        let result = self.session.block_on(self.session.set_redundancy(&bytes, to));
+        let (transition, time) = self.timed(OpKind::Move, key, start, result)?;
+        if transition == Transition::Moved {
+            return Some(time);
+        }
+        let problem = format!("key number {key} should have moved to {to}: {transition:?}");
+        self.measured.problems.push(problem);
+        None
+    }
+
+    fn timed<T>(
+        &mut self,
+        kind: OpKind,
+        key: u64,
+        start: Instant,
+        result: Result<T, Error>,
+    ) -> Option<(T, f64)> {
+        let time = us(start);
+        result
+            .map_err(|error| self.measured.tally.error(kind, key, &error))
+            .ok()
+            .map(|value| (value, time))
+    }
+
+    /// Reads everything back.
+    pub fn end(mut self) -> Result<Measured, Failure> {
+        // One that remembers nothing.
+        self.session = self.client.session()?;
+        let groups = self.turns();
+        for group in 0..groups {
+            let accesses = &self.measured.accesses;
+            let redundancy = match group.checked_sub(accesses.len()) {
+                None => accesses[group].redundancy,
+                Some(pair) => self.measured.ways[pair][0].from,
+            };
+            for key in self.keys(group) {
+                let is_right = self.read(key).is_some();
+                self.measured.read_back += u64::from(is_right);
+                let bytes = key_bytes(key);
+                let found = self.session.block_on(self.session.redundancy_of(&bytes))?;
+                if found != Some(redundancy) && !self.has_failed() {
+                    let problem = format!("key number {key} is {found:?}, not {redundancy}");
+                    self.measured.problems.push(problem);
+                }
+            }
+        }
+        Ok(self.measured)
+    }
+}
+
+fn us(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() * 1e6
+}
+
+fn judge(key: u64, found: Option<&[u8]>, len: usize, expected: u64) -> Result<(), Mismatch> {
+    let found = found.ok_or(Mismatch::Missing)?;
+    let Origin { writer, sequence, .. } = self_check(key, found, len)?;
+    match sequence == expected {
+        true => Ok(()),
+        false if sequence < expected => Err(Mismatch::Overwritten { writer, sequence }),
+        false => Err(Mismatch::NeverWritten { writer, sequence }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_value_that_was_written_last_is_right() {
+        let mut value = vec![0; 64];
+        Origin { key: 1, writer: 0, sequence: 5 }.encode(&mut value);
+        assert_eq!(judge(1, Some(&value), 64, 5), Ok(()));
+        assert!(matches!(judge(1, Some(&value), 64, 6), Err(Mismatch::Overwritten { .. })));
+        assert!(matches!(judge(1, Some(&value), 64, 4), Err(Mismatch::NeverWritten { .. })));
+        assert_eq!(judge(1, None, 64, 5), Err(Mismatch::Missing));
+        assert_eq!(judge(1, Some(&value[1..]), 64, 5), Err(Mismatch::Torn));
+    }
+}

@@ -1,0 +1,242 @@
+//! `fusee bench redundancy`: what it costs to keep pairs in one redundancy or another, and to change it
+//! (ElasticMem, experiments 1 and 2).
+//!
+//! For each *set* of redundancies and each length of values there is a cluster inside this process,
+//! over TCP by default, so that lengths count. One session reads, writes and changes redundancy, one
+//! operation at a time ([`measure`]). Bytes are those of the session's verbs; beside them stands
+//! ElasticMem's Table 1 ([`set`]). A transition here is a Move: it reads the value and writes it anew.
+
+mod measure;
+mod report;
+mod set;
+
+use fusee_cli::failure::Failure;
+use fusee_cli::flags;
+use fusee_cli::interrupt;
+use fusee_cli::quantity::Bytes;
+use fusee_client::{Client, EmbeddedOptions, FabricKind, Geometry};
+use serde::Serialize;
+
+use crate::progress::bar;
+use crate::report::{Drawing, Setup, Shell, Verdict};
+use crate::tally::Tally;
+use crate::value::HEADER_BYTES;
+use crate::workload::KEY_BYTES;
+use measure::{Amount, Bench, Measured};
+use report::{Found, Sized};
+use set::Set;
+
+/// As ElasticMem's test bed.
+const NODES: usize = 6;
+/// Blocks as in a cluster of `fusee master`: a Move that has to wait for a block reads the value again, so
+/// how many values a block holds counts.
+const BLOCK_BYTES: u64 = 16 << 20;
+/// Small ones, as there are few pairs.
+const REGION_BYTES: u64 = 64 << 20;
+/// For the few keys there are.
+const INDEX_KEYS: u64 = 1000;
+
+/// How to run it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    fusee bench redundancy --quick\n  \
+    fusee bench redundancy --plot redundancy.svg --json\n  \
+    fusee bench redundancy --set 2:replicated,ec:2+1,ec:4+1 --value-bytes 64KiB,1MiB --fabric shm\n\n\
+    Exit code 1 if an operation failed, a value was not what was written last, or a pair does not\n\
+    have the redundancy that it was given.")]
+pub struct Args {
+    /// Replicas of the data, and redundancies to compare on such a cluster; may be given several times
+    #[arg(long = "set", value_name = "R:REDUNDANCY,...",
+          default_values = ["3:replicated,ec:4+2", "2:replicated,ec:4+1", "2:replicated,ec:5+1"])]
+    sets: Vec<Set>,
+
+    /// Lengths of values [default: 1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,4MiB]
+    #[arg(long, value_delimiter = ',', value_name = "BYTES")]
+    value_bytes: Vec<Bytes>,
+
+    /// How often each has its turn [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: Option<u32>,
+
+    /// Operations of each kind in a turn [default: 16]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    operations: Option<u64>,
+
+    /// Fewer lengths, rounds and operations, where they are not given: less than a minute
+    #[arg(long)]
+    quick: bool,
+
+    /// shm, tcp or verbs
+    #[arg(long, default_value = "tcp", value_name = "FABRIC")]
+    fabric: FabricKind,
+
+    /// Memory nodes [default: 6, or as many as a set takes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    memory_nodes: Option<u16>,
+
+    /// Memory of each node
+    #[arg(long, default_value = "1GiB", value_name = "BYTES")]
+    pool: Bytes,
+
+    #[command(flatten)]
+    drawing: Drawing,
+}
+
+/// What is done.
+#[derive(Clone, Debug, Serialize)]
+pub struct Settings {
+    sets: Vec<String>,
+    value_bytes: Vec<u64>,
+    rounds: u32,
+    operations: u64,
+    pool_bytes_per_node: u64,
+}
+
+impl Args {
+    fn settings(&self) -> Settings {
+        let given = |value_bytes: &[Bytes]| value_bytes.iter().map(|bytes| bytes.0).collect();
+        let value_bytes = match (self.value_bytes.is_empty(), self.quick) {
+            (false, _) => given(&self.value_bytes),
+            (true, true) => vec![1 << 10, 64 << 10, 1 << 20],
+            (true, false) => (5..=11).map(|power| 1 << (2 * power)).collect(),
+        };
+        Settings {
+            sets: self.sets.iter().map(Set::to_string).collect(),
+            value_bytes,
+            rounds: self.rounds.unwrap_or(if self.quick { 3 } else { 5 }),
+            operations: self.operations.unwrap_or(if self.quick { 8 } else { 16 }),
+            pool_bytes_per_node: self.pool.0,
+        }
+    }
+
+    fn nodes(&self, set: &Set) -> u16 {
+        let fitting = NODES.max(set.places()) as u16;
+        self.memory_nodes.unwrap_or(fitting)
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), Failure> {
+        for set in &self.sets {
+            let (nodes, places) = (self.nodes(set), set.places());
+            if usize::from(nodes) < places {
+                return Err(Failure::usage(format!(
+                    "--memory-nodes is {nodes}; --set {set} takes {places}"
+                )));
+            }
+        }
+        for bytes in &settings.value_bytes {
+            let most = u64::from(geometry().max_value_bytes);
+            if *bytes < HEADER_BYTES as u64 || *bytes > most {
+                return Err(Failure::usage(format!(
+                    "--value-bytes has {bytes}; it must be {HEADER_BYTES}..={most}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self, set: &Set) -> Result<Client, Failure> {
+        let nodes = self.nodes(set);
+        let embedded = EmbeddedOptions::default()
+            .with_memory_nodes(nodes)
+            .with_index_replicas(3.min(nodes as u8))
+            .with_data_replicas(set.data_replicas)
+            .with_fabric(self.fabric)
+            .with_pool_bytes(self.pool.0)
+            .with_geometry(geometry())
+            .with_index_keys(INDEX_KEYS);
+        Client::embedded(embedded)
+            .map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
+    }
+}
+
+fn geometry() -> Geometry {
+    Geometry::with_blocks(REGION_BYTES, BLOCK_BYTES)
+}
+
+/// What all clusters add to.
+#[derive(Default)]
+struct Sum {
+    tally: Tally,
+    read_back: u64,
+    problems: Vec<String>,
+}
+
+/// Runs it and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let settings = args.settings();
+    args.check(&settings)?;
+    let shell = Shell::begin_drawing("redundancy", &args.drawing)?;
+    interrupt::watch()?;
+    let clusters = args.sets.len() * settings.value_bytes.len();
+    let bar = bar("redundancy", clusters as u64 * u64::from(settings.rounds), true);
+    let mut sum = Sum::default();
+    let mut found = Found::default();
+    for set in &args.sets {
+        for bytes in &settings.value_bytes {
+            if interrupt::requested() || sum.tally.error_count() > 0 {
+                break;
+            }
+            bar.set_message(format!("{set}, {}", Bytes(*bytes)));
+            let (possible, refused) = possible(set, *bytes);
+            found.refused.extend(refused);
+            let client = args.open(&possible)?;
+            let amount = Amount { operations: settings.operations, value_bytes: *bytes as usize };
+            let measured = measure(&client, &possible, amount, settings.rounds, || bar.inc(1))?;
+            sum.tally.merge_failures(&measured.tally);
+            sum.read_back += measured.read_back;
+            sum.problems.extend(measured.problems.iter().cloned());
+            found.sized.extend(Sized::new(&possible, *bytes, &measured));
+        }
+    }
+    bar.finish_and_clear();
+    let setup = Setup { fabric: args.fabric.to_string(), cluster: None };
+    let verdict = Verdict::new(&sum.tally, sum.read_back, sum.problems);
+    shell.tell(&settings, Some(setup), found, Some(verdict))
+}
+
+/// The redundancies that values of this length can have, and why others cannot.
+fn possible(set: &Set, value_bytes: u64) -> (Set, Vec<String>) {
+    let (mut redundancies, mut refused) = (Vec::new(), Vec::new());
+    for redundancy in &set.redundancies {
+        match redundancy.check(KEY_BYTES, value_bytes as usize) {
+            Ok(()) => redundancies.push(*redundancy),
+            Err(error) => refused.push(format!("{set}: {error}")),
+        }
+    }
+    (Set { redundancies, ..*set }, refused)
+}
+
+fn measure(
+    client: &Client,
+    set: &Set,
+    amount: Amount,
+    rounds: u32,
+    mut round_done: impl FnMut(),
+) -> Result<Measured, Failure> {
+    let mut bench = Bench::new(client, set, amount)?;
+    let turns = bench.turns();
+    for round in 0..rounds as usize {
+        for turn in 0..turns {
+            if interrupt::requested() || bench.has_failed() {
+                break;
+            }
+            bench.turn((turn + round) % turns);
+        }
+        round_done();
+    }
+    bench.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_that_cannot_be_coded_is_told() {
+        let set: Set = "2:replicated,ec:4+1,ec:5+1".parse().unwrap();
+        let (can, refused) = possible(&set, 1024);
+        assert_eq!(can.to_string(), "2:replicated,ec:4+1");
+        assert!(refused.len() == 1 && refused[0].contains("EC(5,1)"), "{refused:?}");
+        assert_eq!(possible(&set, 1 << 20), (set, Vec::new()));
+    }
+}

@@ -1,0 +1,256 @@
+//! What `bench redundancy` tells, beside what ElasticMem says.
+
+use std::fmt::Write as _;
+
+use fusee_cli::quantity::Bytes;
+use serde::Serialize;
+
+use super::Settings;
+use super::measure::{Access, Measured, Way};
+use super::set::Set;
+use crate::plot::{Chart, Horizontal, Line, Panel};
+use crate::report::{Findings, Report};
+use crate::samples::Samples;
+use crate::spread::Spread;
+
+/// Of ElasticMem's experiment 1 (Fig. 8, (k, m, r) = (4, 2, 3)).
+const EXPERIMENT_1: &str = "\
+ElasticMem, Fig. 8, EC(4,2) beside Rep(3): with growing values reads of EC come to outperform those of\n\
+Rep, as they are done in parallel, and writes of EC are notably faster, as they write half as much.\n";
+/// Of experiment 2 (Fig. 9) and Table 1.
+const EXPERIMENT_2: &str = "\
+ElasticMem, Table 1, times the value's length: Rep -> EC (2k+m)/k, EC -> Rep r+1. With its EC-oriented\n\
+replication (k+m)/k and r, which takes 8 to 35 % less time to EC and 3 to 26 % less back (Fig. 9).\n";
+
+/// One redundancy, and values of one length.
+#[derive(Debug, Serialize)]
+pub struct AccessReport {
+    redundancy: String,
+    read_us: Spread,
+    write_us: Spread,
+    /// Over those of the first redundancy of the set, in the same round.
+    read_ratio: Spread,
+    write_ratio: Spread,
+}
+
+/// Transitions one way, of values of one length.
+#[derive(Debug, Serialize)]
+pub struct WayReport {
+    from: String,
+    to: String,
+    time_us: Spread,
+    transitions: u64,
+    phases_max: u32,
+    /// Read and written by a transition.
+    bytes_mean: f64,
+    /// The same over the value's length.
+    lengths: f64,
+    /// What that is by the size classes of what is read and written.
+    lengths_by_class: f64,
+    /// What that is by ElasticMem's Table 1, which knows no size classes.
+    lengths_by_table_1: Option<f64>,
+}
+
+/// What was measured with values of one length.
+#[derive(Debug, Serialize)]
+pub struct Sized {
+    set: String,
+    data_replicas: u8,
+    value_bytes: u64,
+    accesses: Vec<AccessReport>,
+    transitions: Vec<WayReport>,
+}
+
+/// What came out.
+#[derive(Debug, Default, Serialize)]
+pub struct Found {
+    /// By set and length.
+    pub sized: Vec<Sized>,
+    /// Redundancies that values of some length cannot have.
+    pub refused: Vec<String>,
+}
+
+impl AccessReport {
+    fn new(set: &Set, access: &Access, first: &Access) -> Option<AccessReport> {
+        let over = |samples: &Samples, first: &Samples| samples.over(first).try_spread();
+        Some(AccessReport {
+            redundancy: set.name(access.redundancy),
+            read_us: access.read.try_spread()?,
+            write_us: access.write.try_spread()?,
+            read_ratio: over(&access.read, &first.read)?,
+            write_ratio: over(&access.write, &first.write)?,
+        })
+    }
+}
+
+impl WayReport {
+    fn new(set: &Set, value_bytes: u64, way: &Way) -> Option<WayReport> {
+        let bytes_mean = way.bytes as f64 / way.transitions.max(1) as f64;
+        Some(WayReport {
+            from: set.name(way.from),
+            to: set.name(way.to),
+            time_us: way.time.try_spread()?,
+            transitions: way.transitions,
+            phases_max: way.phases,
+            bytes_mean,
+            lengths: bytes_mean / value_bytes as f64,
+            lengths_by_class: set.by_class(way.from, way.to, value_bytes)?,
+            lengths_by_table_1: set.table_1(way.from, way.to),
+        })
+    }
+}
+
+impl Sized {
+    /// If a round ran to its end.
+    pub fn new(set: &Set, value_bytes: u64, measured: &Measured) -> Option<Sized> {
+        let first = measured.accesses.first()?;
+        let accesses = measured.accesses.iter().map(|access| AccessReport::new(set, access, first));
+        let ways = measured.ways.iter().flatten().map(|way| WayReport::new(set, value_bytes, way));
+        Some(Sized {
+            set: set.to_string(),
+            data_replicas: set.data_replicas,
+            value_bytes,
+            accesses: accesses.collect::<Option<_>>()?,
+            transitions: ways.collect::<Option<_>>()?,
+        })
+    }
+}
+
+impl Findings for Found {
+    type Settings = Settings;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Settings { rounds, operations, .. } = report.settings;
+        format!(
+            "one operation at a time over {}, {rounds} rounds of {operations} of each kind{}: medians of \
+             the rounds'\nmedians (least - most)",
+            report.fabric(),
+            report.ended_early()
+        )
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let found = &report.findings;
+        let refused: String =
+            found.refused.iter().map(|why| format!("left out: {why}\n")).collect();
+        format!(
+            "{}\n{EXPERIMENT_1}{}\n{EXPERIMENT_2}{refused}",
+            found.accesses_table(),
+            found.transitions_table()
+        )
+    }
+
+    fn chart(report: &Report<'_, Found>) -> Option<Chart> {
+        Some(report.findings.chart(report.settings, Found::title(report)))
+    }
+}
+
+impl Found {
+    fn accesses_table(&self) -> String {
+        let mut text = format!(
+            "\n{:<10}{:<16}{:>30}{:>24}{:>30}{:>24}\n",
+            "value", "redundancy", "read us", "x", "write us", "x"
+        );
+        for sized in &self.sized {
+            for access in &sized.accesses {
+                let _ = writeln!(
+                    text,
+                    "{:<10}{:<16}{:>30}{:>24}{:>30}{:>24}",
+                    Bytes(sized.value_bytes).to_string(),
+                    access.redundancy,
+                    shown(access.read_us, 0),
+                    shown(access.read_ratio, 2),
+                    shown(access.write_us, 0),
+                    shown(access.write_ratio, 2)
+                );
+            }
+        }
+        text
+    }
+
+    fn transitions_table(&self) -> String {
+        let mut text = format!(
+            "\n{:<10}{:<16}{:<16}{:>30}{:>8}{:>12}{:>10}{:>12}{:>10}\n",
+            "value", "from", "to", "us", "phases", "bytes", "lengths", "by classes", "Table 1"
+        );
+        for sized in &self.sized {
+            for way in &sized.transitions {
+                let table_1 = way.lengths_by_table_1.map_or("-".into(), |x| format!("{x:.3}"));
+                let _ = writeln!(
+                    text,
+                    "{:<10}{:<16}{:<16}{:>30}{:>8}{:>12.0}{:>10.3}{:>12.3}{table_1:>10}",
+                    Bytes(sized.value_bytes).to_string(),
+                    way.from,
+                    way.to,
+                    shown(way.time_us, 0),
+                    way.phases_max,
+                    way.bytes_mean,
+                    way.lengths,
+                    way.lengths_by_class
+                );
+            }
+        }
+        text
+    }
+
+    fn chart(&self, settings: &Settings, title: String) -> Chart {
+        let names = settings.value_bytes.iter().map(|bytes| Bytes(*bytes).to_string()).collect();
+        let position = |bytes: u64| {
+            let at = settings.value_bytes.iter().position(|known| *known == bytes);
+            at.unwrap_or_default() as f64
+        };
+        let panel = |label, logarithmic, lines| Panel { label, logarithmic, lines };
+        let accesses = |value: &dyn Fn(&AccessReport) -> Spread| {
+            let all = self.sized.iter().flat_map(|sized| {
+                let at = position(sized.value_bytes);
+                let named = |access: &AccessReport| {
+                    let name = format!("{}: {}", sized.data_replicas, access.redundancy);
+                    (name, at, value(access))
+                };
+                sized.accesses.iter().map(named).collect::<Vec<_>>()
+            });
+            lines(all)
+        };
+        let ways = |value: &dyn Fn(&WayReport) -> Spread| {
+            let all = self.sized.iter().flat_map(|sized| {
+                let at = position(sized.value_bytes);
+                let named =
+                    |way: &WayReport| (format!("{} to {}", way.from, way.to), at, value(way));
+                sized.transitions.iter().map(named).collect::<Vec<_>>()
+            });
+            lines(all)
+        };
+        let one = |value: f64| Spread { median: value, least: value, most: value };
+        Chart {
+            title: title.replace('\n', " "),
+            x: Horizontal::Names { label: "value", names },
+            panels: vec![
+                panel("read, microseconds", true, accesses(&|access| access.read_us)),
+                panel("write, microseconds", true, accesses(&|access| access.write_us)),
+                panel("transition, microseconds", true, ways(&|way| way.time_us)),
+                panel("bytes / value", false, ways(&|way| one(way.lengths))),
+            ],
+            marks: Vec::new(),
+            mark_name: "",
+        }
+    }
+}
+
+/// Values of the same name make a line, in the order in which names come first.
+fn lines(values: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for (name, at, spread) in values {
+        let known = lines.iter().position(|line| line.name == name);
+        let line = known.unwrap_or_else(|| {
+            lines.push(Line::new(name, Vec::new()));
+            lines.len() - 1
+        });
+        lines[line].points.push((at, spread.median));
+        lines[line].spreads.push((at, spread.least, spread.most));
+    }
+    lines
+}
+
+fn shown(Spread { median, least, most }: Spread, digits: usize) -> String {
+    format!("{median:.digits$} ({least:.digits$} - {most:.digits$})")
+}

@@ -1,0 +1,121 @@
+//! Redundancies that are compared on one cluster, and what ElasticMem's Table 1 says of a transition.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fusee_client::Redundancy;
+
+use crate::workload::KEY_BYTES;
+
+/// On a cluster with so many data replicas, these. As text `3:replicated,ec:4+2`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set {
+    pub data_replicas: u8,
+    pub redundancies: Vec<Redundancy>,
+}
+
+impl FromStr for Set {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Set, String> {
+        let form = || {
+            format!(
+                "`{text}` is no set; it is replicas of the data and redundancies, like \
+                 3:replicated,ec:4+2"
+            )
+        };
+        let (replicas, names) = text.split_once(':').ok_or_else(form)?;
+        let data_replicas = replicas.parse().map_err(|_| form())?;
+        let parse = |name: &str| name.parse().map_err(|error| format!("{text}: {error}"));
+        let redundancies: Vec<Redundancy> =
+            names.split(',').map(parse).collect::<Result<_, _>>()?;
+        let is_twice = |at: usize| redundancies[..at].contains(&redundancies[at]);
+        if (0..redundancies.len()).any(is_twice) {
+            return Err(format!("`{text}` has a redundancy twice"));
+        }
+        Ok(Set { data_replicas, redundancies })
+    }
+}
+
+impl fmt::Display for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.redundancies.iter().map(Redundancy::to_string).collect();
+        write!(f, "{}:{}", self.data_replicas, names.join(","))
+    }
+}
+
+impl Set {
+    /// The memory nodes that its pairs take.
+    pub fn places(&self) -> usize {
+        let replicas = usize::from(self.data_replicas);
+        let places = self.redundancies.iter().map(|redundancy| redundancy.places(replicas));
+        places.max().unwrap_or(0).max(replicas)
+    }
+
+    /// What a redundancy is called among several sets.
+    pub fn name(&self, redundancy: Redundancy) -> String {
+        match redundancy {
+            Redundancy::Replicated => format!("replicated ({})", self.data_replicas),
+            other => other.to_string(),
+        }
+    }
+
+    /// Two of them each, for transitions forth and back.
+    pub fn pairs(&self) -> Vec<(Redundancy, Redundancy)> {
+        let all = &self.redundancies;
+        let pairs_of = |at: usize| all[at + 1..].iter().map(move |to| (all[at], *to));
+        (0..all.len()).flat_map(pairs_of).collect()
+    }
+
+    /// How many times the value's length a transition reads and writes by ElasticMem's Table 1, where it
+    /// has the transition.
+    pub fn table_1(&self, from: Redundancy, to: Redundancy) -> Option<f64> {
+        use Redundancy::{Coded, Replicated};
+        match (from, to) {
+            (Replicated, Coded(code)) => Some((2 * code.k() + code.m()) as f64 / code.k() as f64),
+            (Coded(_), Replicated) => Some(f64::from(self.data_replicas) + 1.0),
+            _ => None,
+        }
+    }
+
+    /// The same by the size classes: objects and chunks are rounded up to these. What slots add is left out.
+    pub fn by_class(&self, from: Redundancy, to: Redundancy, value_bytes: u64) -> Option<f64> {
+        let bytes = |redundancy: Redundancy, parts: usize| {
+            let class = redundancy.class(KEY_BYTES, value_bytes as usize)?;
+            Some(class.bytes() * parts as u64)
+        };
+        let read_parts = match from {
+            Redundancy::Coded(code) => code.k(),
+            _ => 1,
+        };
+        let bytes = bytes(from, read_parts)? + bytes(to, to.places(self.data_replicas.into()))?;
+        Some(bytes as f64 / value_bytes as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_understood_and_others_refused() {
+        for text in ["3:replicated,ec:4+2", "1:replicated", "2:replicated,ec:4+1,ec:5+1"] {
+            assert_eq!(text.parse::<Set>().unwrap().to_string(), text);
+        }
+        for text in ["", "3", "x:replicated", "3:", "3:raid", "3:ec:1+1", "3:ec:4+2,ec:4+2"] {
+            assert!(text.parse::<Set>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn transitions_are_those_of_table_1() {
+        let set: Set = "3:replicated,ec:4+2,ec:5+1".parse().unwrap();
+        let [replicated, ec, other] = set.redundancies[..] else { panic!("there are three") };
+        assert_eq!(set.pairs(), [(replicated, ec), (replicated, other), (ec, other)]);
+        assert_eq!(set.table_1(replicated, ec), Some(2.5));
+        assert_eq!(set.table_1(replicated, other), Some(2.2));
+        assert_eq!(set.table_1(ec, replicated), Some(4.0));
+        assert_eq!(set.table_1(ec, other), None);
+        assert_eq!(set.places(), 6);
+    }
+}
