@@ -3,8 +3,8 @@
 //! Drawn sizes, no cluster: the layouts decide. An *object* is as long as the size class that the
 //! pair falls into, with header and log entry; a *block* holds so many objects of one class, its
 //! header, its bitmap, and a rest at its end. So the bytes of blocks are those of full ones, on all
-//! places of a redundancy. A pair that cannot have it, since it is too short, is replicated. What comes on top: a session holds one block for every class that it writes, full or
-//! not.
+//! places of a redundancy. A pair that is too short for it is replicated. What comes on top: a session
+//! holds one block for every class and redundancy that it writes, full or not.
 
 use std::fmt;
 use std::fmt::Write as _;
