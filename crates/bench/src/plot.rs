@@ -19,12 +19,13 @@ const TITLE_HEIGHT: u32 = 34;
 /// Lines that the texts of marks take in turn.
 const TEXT_LINES: u32 = 3;
 const FONT: &str = "sans-serif";
-const COLORS: [RGBColor; 5] = [
+const COLORS: [RGBColor; 6] = [
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0xd6, 0x5f, 0x00),
     RGBColor(0x2c, 0x8a, 0x4b),
     RGBColor(0x8a, 0x3f, 0xa0),
     RGBColor(0x55, 0x55, 0x55),
+    RGBColor(0xa8, 0x7d, 0x00),
 ];
 /// No colour of a line, and dashed: no line of the grid.
 const MARK_COLOR: RGBColor = RGBColor(0xc2, 0x18, 0x5b);

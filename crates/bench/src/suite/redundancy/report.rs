@@ -203,10 +203,7 @@ impl Found {
         let accesses = |value: &dyn Fn(&AccessReport) -> Spread| {
             let all = self.sized.iter().flat_map(|sized| {
                 let at = position(sized.value_bytes);
-                let named = |access: &AccessReport| {
-                    let name = format!("{}: {}", sized.data_replicas, access.redundancy);
-                    (name, at, value(access))
-                };
+                let named = |access: &AccessReport| (access.redundancy.clone(), at, value(access));
                 sized.accesses.iter().map(named).collect::<Vec<_>>()
             });
             lines(all)
@@ -236,7 +233,8 @@ impl Found {
     }
 }
 
-/// Values of the same name make a line, in the order in which names come first.
+/// Values of the same name make a line, in the order in which names come first. What several sets have is
+/// drawn once, of the first of them.
 fn lines(values: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for (name, at, spread) in values {
@@ -245,6 +243,9 @@ fn lines(values: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Line> {
             lines.push(Line::new(name, Vec::new()));
             lines.len() - 1
         });
+        if lines[line].points.iter().any(|(known, _)| *known == at) {
+            continue;
+        }
         lines[line].points.push((at, spread.median));
         lines[line].spreads.push((at, spread.least, spread.most));
     }
@@ -253,4 +254,24 @@ fn lines(values: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Line> {
 
 fn shown(Spread { median, least, most }: Spread, digits: usize) -> String {
     format!("{median:.digits$} ({least:.digits$} - {most:.digits$})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_sets_have_is_drawn_once() {
+        let value = |name: &str, at, median| {
+            (name.to_owned(), at, Spread { median, least: median, most: median })
+        };
+        let values = [value("a", 0.0, 1.0), value("b", 0.0, 2.0), value("a", 1.0, 3.0)];
+        let again = [value("a", 0.0, 9.0), value("a", 2.0, 4.0)];
+        let lines = lines(values.into_iter().chain(again));
+        let points: Vec<_> = lines.iter().map(|line| (&*line.name, &line.points[..])).collect();
+        assert_eq!(
+            points,
+            [("a", &[(0.0, 1.0), (1.0, 3.0), (2.0, 4.0)][..]), ("b", &[(0.0, 2.0)])]
+        );
+    }
 }
