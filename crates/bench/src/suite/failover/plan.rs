@@ -80,6 +80,13 @@ impl Args {
     /// Refuses a cluster that the losses end.
     fn check_cluster(&self, places: usize, data_replicas: u8) -> Result<(), Failure> {
         let Args { redundancy, cluster, .. } = self;
+        let nodes = cluster.memory_nodes();
+        if nodes <= self.losses() && !self.spare {
+            return Err(Failure::usage(format!(
+                "--memory-nodes is {nodes}, and {} would be killed",
+                self.losses()
+            )));
+        }
         let missing = self.missing();
         let lost = counted(missing, "memory node");
         let survived = survivable_losses(*redundancy, data_replicas);
@@ -100,16 +107,9 @@ impl Args {
                 )));
             }
         }
-        let nodes = cluster.memory_nodes();
         if usize::from(nodes) < places {
             return Err(Failure::usage(format!(
                 "--memory-nodes is {nodes}; pairs that are {redundancy} take {places}"
-            )));
-        }
-        if nodes <= self.losses() && !self.spare {
-            return Err(Failure::usage(format!(
-                "--memory-nodes is {nodes}, and {} would be killed",
-                self.losses()
             )));
         }
         Ok(())
