@@ -46,7 +46,7 @@ use load::{Load, Trace};
 use report::{Found, Loss, Period, Stages};
 use watch::Watch;
 
-/// With a redundancy that is not the default: values of 16 KiB.
+/// Of pairs that are not replicated: values of 16 KiB.
 const CODED_PAIR_BYTES: &str = "16400";
 /// The skew of YCSB.
 const THETA: f64 = 0.99;
@@ -61,8 +61,11 @@ const POLL: Duration = Duration::from_millis(5);
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[command(mut_arg("pair_bytes", |pair_bytes| {
     pair_bytes
-        .default_value_if("redundancy", ArgPredicate::IsPresent, CODED_PAIR_BYTES)
-        .help("Bytes of key and value together; keys have 16 [with --redundancy: 16400]")
+        .default_value_ifs([
+            ("redundancy", ArgPredicate::Equals("replicated".into()), Some("1024")),
+            ("redundancy", ArgPredicate::IsPresent, Some(CODED_PAIR_BYTES)),
+        ])
+        .help("Bytes of key and value together; keys have 16 [unless replicated: 16400]")
 }))]
 #[command(after_help = "Examples:\n  \
     fusee bench failover --spare\n  \

@@ -162,6 +162,18 @@ mod tests {
     }
 
     #[test]
+    fn pairs_are_as_long_as_their_redundancy_takes() {
+        for (line, bytes) in [
+            ("", 1024),
+            ("--redundancy replicated", 1024),
+            ("--redundancy ec:4+2", 16_400),
+            ("--redundancy ec:4+2 --pair-bytes 5000", 5000),
+        ] {
+            assert_eq!(planned(line).unwrap().cluster.pair_bytes, bytes, "{line}");
+        }
+    }
+
+    #[test]
     fn a_cluster_that_the_losses_end_is_refused() {
         for (line, says) in [
             ("--redundancy ec:4+2 --losses 3", "survive the loss of 2 memory nodes"),
