@@ -25,7 +25,8 @@ use fusee_fabric::FabricKind;
 
 use crate::driver::Driver;
 use crate::error::ConnectError;
-use crate::options::{FabricChoice, Options};
+use crate::logic::WorkTableStats;
+use crate::options::{FabricChoice, Options, WorkTable};
 use crate::session::{KeepAlive, Session};
 use crate::shared::{Shared, first_view, reachable_fabric, wait};
 use crate::survey::{self, MemorySurvey, SurveyError};
@@ -88,6 +89,9 @@ impl Client {
             FabricChoice::Only(kind) => kind,
             FabricChoice::Auto => reachable_fabric(&view.members),
         };
+        if kind == FabricKind::Shm && options.work_table != WorkTable::Off {
+            return Err(ConnectError::WorkTableOverShm);
+        }
         let shared = Arc::new(Shared::new(runtime, master, kind, options, view, local_nodes));
         let handle = Handle { shared, driver: Mutex::default(), cluster };
         let client = Client { handle: Arc::new(handle) };
@@ -327,6 +331,11 @@ impl Client {
     /// Which fabric its sessions use.
     pub fn fabric(&self) -> FabricKind {
         self.handle.shared.kind
+    }
+
+    /// What its work table has done so far; `None` without one.
+    pub fn work_table_stats(&self) -> Option<WorkTableStats> {
+        self.handle.shared.table.as_ref().map(|table| table.stats())
     }
 
     /// The master's picture of the cluster.

@@ -38,6 +38,12 @@ pub enum ConnectError {
     /// A memory node cannot be attached to.
     #[error("cannot attach to memory node {0}")]
     Attach(#[from] AttachError),
+    /// The options want a work table, and the fabric is shared memory.
+    #[error(
+        "a work table is not for shared memory, where a round trip costs no more than a look into the table: turn \
+         it off, or choose another fabric (Options::with_fabric)"
+    )]
+    WorkTableOverShm,
     /// The embedded cluster did not start.
     #[cfg(feature = "embedded")]
     #[error("the embedded cluster did not start: {0}")]

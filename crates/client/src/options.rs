@@ -50,6 +50,47 @@ impl fmt::Display for FabricChoice {
     }
 }
 
+/// What a client does with correlated requests: those on one key that its sessions have under way at one time.
+/// `docs/decisions/0041-work-table.md` has what it is good for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WorkTable {
+    /// Each goes to the memory nodes.
+    #[default]
+    Off,
+    /// Gets are served with what others find or write, and sets that wait are absorbed by the last of them, as far as
+    /// every answer is linearizable all the same. It saves verbs and bytes, not time: a get that meets a set of its
+    /// process waits for it.
+    Strict,
+    /// As ElasticMem's, and not linearizable. A get is answered with the value of a set that is under way, whether or
+    /// not that ever takes effect, and with what an earlier get finds, though another process may have acknowledged
+    /// a write in between. A write waits for gets. Of two writes or transitions of one key the later one fails with
+    /// [`Error::WriteUnderWay`](crate::Error::WriteUnderWay).
+    Relaxed,
+}
+
+impl FromStr for WorkTable {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<WorkTable, String> {
+        match name {
+            "off" => Ok(WorkTable::Off),
+            "strict" => Ok(WorkTable::Strict),
+            "relaxed" => Ok(WorkTable::Relaxed),
+            _ => Err(format!("no work table is called {name:?}: use off, strict or relaxed")),
+        }
+    }
+}
+
+impl fmt::Display for WorkTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WorkTable::Off => "off",
+            WorkTable::Strict => "strict",
+            WorkTable::Relaxed => "relaxed",
+        })
+    }
+}
+
 /// Options of a client.
 ///
 /// ```
@@ -83,6 +124,11 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// The redundancy of what is written, where the program does not say. Default: all of it is replicated.
     pub redundancy: RedundancyRules,
+    /// What to do with correlated requests. Not over shared memory, where a round trip costs no more than the table:
+    /// there a client with a work table is refused ([`ConnectError::WorkTableOverShm`]). Default: [`WorkTable::Off`].
+    ///
+    /// [`ConnectError::WorkTableOverShm`]: crate::ConnectError::WorkTableOverShm
+    pub work_table: WorkTable,
 }
 
 impl Default for Options {
@@ -94,6 +140,7 @@ impl Default for Options {
             op_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(5),
             redundancy: RedundancyRules::replicated(),
+            work_table: WorkTable::Off,
         }
     }
 }
@@ -122,6 +169,11 @@ impl Options {
     /// Sets [`Options::redundancy`].
     pub fn with_redundancy(self, redundancy: RedundancyRules) -> Options {
         Options { redundancy, ..self }
+    }
+
+    /// Sets [`Options::work_table`].
+    pub fn with_work_table(self, work_table: WorkTable) -> Options {
+        Options { work_table, ..self }
     }
 
     /// Sets [`Options::connect_timeout`].

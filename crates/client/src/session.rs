@@ -97,7 +97,8 @@ impl Session {
         };
         let fabric = attachments.fabric().clone();
         gate.set_waker(fabric.waker());
-        let logic = logic::SessionLogic::behind(gate, view, fabric, env, options);
+        let logic = logic::SessionLogic::behind(gate, view, fabric, env, options)
+            .with_work_table(shared.table.clone());
         let (shared, lost) = (shared.clone(), Cell::new(false));
         Ok(Session { logic, attachments, reactor, shared, lost, _keep_alive: keep_alive })
     }

@@ -19,8 +19,8 @@ use fusee_fabric::{Clock, FabricKind};
 use tokio::task::JoinHandle;
 
 use crate::error::ConnectError;
-use crate::logic::{Gate, Keeper, Keeping, Opened, Timing};
-use crate::options::Options;
+use crate::logic::{self, Gate, Keeper, Keeping, Opened, Timing};
+use crate::options::{Options, WorkTable};
 
 /// How often a cluster that is forming is asked whether it is ready.
 const READY_POLL: Duration = Duration::from_millis(20);
@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     pub kind: FabricKind,
     pub options: Options,
     pub keeper: Arc<Keeper>,
+    /// The work table of all sessions, if there is one.
+    pub table: Option<Arc<logic::WorkTable>>,
     /// The keeper's task.
     keeping: JoinHandle<()>,
     nodes: Mutex<Nodes>,
@@ -84,6 +86,10 @@ impl Shared {
         let (kept, link) =
             (keeper.clone(), Link { master: master.apart(), clock: Clock::of(kind) });
         let keeping = runtime.handle().spawn(async move { kept.keep(&link).await });
+        let table = match options.work_table {
+            WorkTable::Off => None,
+            kind => Some(Arc::new(logic::WorkTable::new(kind == WorkTable::Relaxed))),
+        };
         Shared {
             number: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed),
             runtime,
@@ -91,6 +97,7 @@ impl Shared {
             kind,
             options,
             keeper,
+            table,
             keeping,
             nodes: Mutex::new(nodes),
             reported: Mutex::default(),

@@ -25,6 +25,12 @@ pub enum Error {
     /// Keys have at least one byte.
     #[error("the key is empty; keys have at least 1 byte")]
     KeyEmpty,
+    /// Another write of the key, or a transition of its redundancy, is under way in this process, and its work table
+    /// is relaxed.
+    #[error(
+        "another write of the key is under way in this process; try again (the work table is relaxed)"
+    )]
+    WriteUnderWay,
     /// The key is over the cluster's limit.
     #[error("the key has {bytes} bytes, the cluster's maximum is {max_bytes}")]
     KeyTooLarge {

@@ -214,6 +214,24 @@ mutants! {
     /// A Move does not wait for the end of a change of the view.
     MovesWhileFrozen,
 
+    // The work table.
+    /// A get takes what another one finds that was posted before it: a write in between is missed.
+    GetJoinsPosted,
+    /// A get takes the value of a set that has not replaced the word of its slot: others may have read the winner's.
+    GetBelievesUncommittedSet,
+    /// A get takes the value of a set whose commit was posted before it: somebody may have replaced that by now.
+    GetRidesPostedSet,
+    /// The same of a set on whose word a change of the view may have settled.
+    GetRidesSuspendedSet,
+    /// A get does not compare the word that it READs with the one that its leader has found.
+    GetComparesNoWords,
+    /// A set is acknowledged with one that was posted before it.
+    PostedSetAbsorbs,
+    /// An UPDATE is acknowledged with an UPSERT: it succeeds without a key.
+    OtherSetsAbsorb,
+    /// A set is acknowledged with one that has failed.
+    FailedSetAbsorbs,
+
     // Coded regions.
     /// A speculative write puts the word of a coded object on backups while its chunks are on their way: nobody
     /// completes it.

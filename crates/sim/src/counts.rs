@@ -98,6 +98,14 @@ counts! {
     moved_pairs,
     /// Moves that lost to other writes.
     overtaken_moves,
+    /// Gets that took the value of a set which was under way, and posted no verb.
+    rides,
+    /// Gets that READ a slot only, and took the value of a request which was under way.
+    compared_words,
+    /// Gets that followed a request in vain.
+    followed_in_vain,
+    /// Sets that were acknowledged with a later one of their process.
+    absorbed_sets,
     /// Objects that sessions left to the next comparison with the index.
     left_to_comparison,
     /// Memory nodes that were drained, and ended.

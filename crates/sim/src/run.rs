@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
 
+use fusee_client::logic::WorkTable;
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::ClientId;
@@ -145,6 +147,8 @@ pub(crate) struct Run {
     pub fault_rng: Rng,
     op_rng: Rng,
     workload: Workload,
+    /// What processes share that are threads of one: each of them crashes, stops and is cut off by itself.
+    tables: Vec<Arc<WorkTable>>,
     /// Client processes that live, and their sessions.
     pub clients: RefCell<BTreeMap<ProcessId, Option<ClientId>>>,
     /// Client processes to start.
@@ -200,6 +204,7 @@ impl Run {
         Run {
             sim: sim.clone(),
             workload: Workload::new(keys, shape.fillers, shape.redundancies.clone()),
+            tables: (0..shape.tables).map(|_| Arc::new(WorkTable::new(false))).collect(),
             births: Cell::new(shape.processes),
             cluster,
             shape,
@@ -241,6 +246,7 @@ impl Run {
             }
         }
         drop(executor);
+        self.count_correlated();
         let orphans = self.cluster.take_orphans();
         quiescent(&self.cluster, &orphans);
         let counts = self.sim.counts();
@@ -261,6 +267,17 @@ impl Run {
         }
         assert_eq!(findings.undecided_keys, 0, "too many operations overlap to tell");
         Ok(Some(findings.operations))
+    }
+
+    fn count_correlated(&self) {
+        let counts = self.sim.counts();
+        for stats in self.tables.iter().map(|table| table.stats()) {
+            let add = |to: &Cell<u64>, n| to.set(to.get() + n);
+            add(&counts.rides, stats.rides);
+            add(&counts.compared_words, stats.compared);
+            add(&counts.followed_in_vain, stats.misses);
+            add(&counts.absorbed_sets, stats.absorbed);
+        }
     }
 
     /// When all clients have ended: nothing goes wrong any more, what is on its way arrives, the
@@ -354,13 +371,15 @@ impl Run {
     /// What a client process does: one session after the other, until there is nothing to do.
     async fn client(&self, process: ProcessId) {
         let keeper = self.cluster.keeper(process, self.shape.lease());
+        let tables = self.tables.len();
+        let table = (tables > 0).then(|| self.tables[self.op_rng.below(tables)].clone());
         while self.goes_on() {
             let options = self.shape.cluster.session;
             let Ok(session) = self.cluster.open(process, options).await else {
                 self.sim.sleep(20_000).await;
                 continue;
             };
-            let session = Rc::new(session);
+            let session = Rc::new(session.with_work_table(table.clone()));
             keeper.open(session.gate().clone());
             self.clients.borrow_mut().insert(process, Some(session.id()));
             self.use_session(&session).await;

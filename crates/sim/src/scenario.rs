@@ -141,13 +141,16 @@ pub enum Scenario {
     /// Values are replicated so that they can become erasure-coded in place, and change all the time, under the same
     /// faults.
     Oriented,
+    /// Sessions share strict work tables, and have many requests for few keys at once, while clients and the master
+    /// crash and stop, memory nodes are lost, and messages and completions too.
+    Correlated,
     /// All of it.
     Storm,
 }
 
 impl Scenario {
     /// All of them, in the order in which seeds take turns.
-    pub const ALL: [Scenario; 13] = [
+    pub const ALL: [Scenario; 14] = [
         Scenario::Mixed,
         Scenario::Inserts,
         Scenario::Unsteady,
@@ -160,6 +163,7 @@ impl Scenario {
         Scenario::Cuts,
         Scenario::Redundancy,
         Scenario::Oriented,
+        Scenario::Correlated,
         Scenario::Storm,
     ];
 
@@ -178,6 +182,7 @@ impl Scenario {
             Scenario::Cuts => "cuts",
             Scenario::Redundancy => "redundancy",
             Scenario::Oriented => "oriented",
+            Scenario::Correlated => "correlated",
             Scenario::Storm => "storm",
         }
     }
@@ -209,6 +214,9 @@ impl Scenario {
                 "erasure-coded beside replicated values, under losses, moves and crashes of all kinds"
             }
             Scenario::Oriented => "EC-oriented values that change all the time, under the same",
+            Scenario::Correlated => {
+                "few hot keys, by processes whose sessions share a strict work table, under most faults"
+            }
             Scenario::Storm => "every fault there is",
         }
     }
@@ -242,6 +250,17 @@ impl Scenario {
             Scenario::Redundancy | Scenario::Oriented => {
                 &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash, Join, Drain]
             }
+            Scenario::Correlated => &[
+                Delay,
+                Tear,
+                ClientCrash,
+                NodeCrash,
+                Stop,
+                LostMessage,
+                LostCompletion,
+                MasterRestart,
+                RecoveryCrash,
+            ],
             Scenario::Storm => &[
                 Delay,
                 Tear,
@@ -269,6 +288,7 @@ impl Scenario {
             Scenario::Mixed | Scenario::Inserts | Scenario::Crashes | Scenario::Growth => &[],
             Scenario::Losses | Scenario::Reuse => &[LateVerb],
             Scenario::Redundancy | Scenario::Oriented => &[LateVerb, Stop, Damage],
+            Scenario::Correlated => &[CommonPartition, Silence, Join, Drain],
             Scenario::Elastic | Scenario::Cuts => &[ForeignMaster],
             Scenario::Unsteady => &[LateVerb, ForeignMaster],
             // Of what is damaged another replica is left.
@@ -311,6 +331,8 @@ pub(crate) struct Shape {
     pub fillers: [usize; 4],
     /// What Moves give pairs.
     pub redundancies: Vec<Redundancy>,
+    /// So many strict work tables are shared by the sessions; 0: nobody has one.
+    pub tables: usize,
 }
 
 fn mix(weights: [usize; 6]) -> Mix {
@@ -410,6 +432,7 @@ impl Shape {
             lost_messages_one_in: if has(Fault::LostMessage) { 20 } else { 0 },
             fillers: [0, 10, 60, 300],
             redundancies: Vec::new(),
+            tables: 0,
         };
         match scenario {
             Scenario::Growth => shape.with_many_keys(rng),
@@ -419,6 +442,7 @@ impl Shape {
             Scenario::Cuts => shape.with_short_leases(rng),
             Scenario::Redundancy => shape.with_codes(rng, false),
             Scenario::Oriented => shape.with_codes(rng, true),
+            Scenario::Correlated => shape.with_correlation(rng),
             _ => shape,
         }
     }
@@ -426,7 +450,8 @@ impl Shape {
     /// One of three clusters shares its memory, one has cards that execute verbs. Of a stream of its own, so
     /// that the others are as they were.
     pub fn draw_fabric(&mut self, rng: &Rng) {
-        if !rng.one_in(3) {
+        // A work table is never used over shared memory.
+        if !rng.one_in(3) || self.tables > 0 {
             self.network.cards = rng.one_in(2);
             return;
         }
@@ -529,6 +554,32 @@ impl Shape {
             other_mix: with_moves(self.other_mix, moves),
             fault_every_ns: 8 * self.fault_every_ns,
             ..self
+        }
+    }
+
+    /// Hardly more than one key, with many requests at once.
+    fn with_correlation(self, rng: &Rng) -> Shape {
+        let mixes = rng.pick(&[
+            [1, 3, 5, 1, 8, 1],
+            [0, 1, 2, 0, 9, 0],
+            [1, 4, 1, 1, 3, 0],
+            [2, 2, 2, 3, 6, 0],
+            [0, 1, 8, 0, 4, 0],
+        ]);
+        let shape = if rng.one_in(4) { self.with_codes(rng, false) } else { self };
+        let moves = if shape.redundancies.is_empty() { 0 } else { 2 };
+        let colliding_keys = rng.pick(&[0, 0, 1]);
+        Shape {
+            tables: 1 + rng.below(2),
+            processes: 3 + rng.below(3),
+            coroutines: 2 + rng.below(4),
+            colliding_keys,
+            other_keys: 1 + rng.below(2),
+            first_mix: with_moves(mix(mixes), moves),
+            other_mix: with_moves(mix(mixes), moves),
+            first_key_one_in: 2,
+            fault_every_ns: 4 * shape.fault_every_ns,
+            ..shape
         }
     }
 

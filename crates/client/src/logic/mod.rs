@@ -22,7 +22,9 @@ mod gate_tests;
 mod keeper;
 mod recent;
 mod session;
+mod tabled;
 mod waiting;
+mod work_table;
 
 pub use cache::{CacheStats, IndexCache};
 pub use environment::Environment;
@@ -30,3 +32,4 @@ pub use gate::{Freed, Gate, Lease, Offers, Questions};
 pub use keeper::{Keeper, Keeping, Timing, counted};
 pub use session::{Leaving, LogicOptions, Opened, SessionLogic};
 pub use waiting::SessionHost;
+pub use work_table::{WorkTable, WorkTableStats};

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_core::data::Redundancy;
+use fusee_core::layout::Opcode;
 use fusee_core::race::Key;
 use fusee_core::stats::Stats;
 use fusee_core::store::{Hint, SearchKey, Transition};
@@ -21,7 +22,7 @@ use super::blocks::BlockSource;
 use super::cache::{CacheStats, IndexCache};
 use super::gate::Gate;
 use super::keeper::heard_until;
-use super::{Environment, SessionHost};
+use super::{Environment, SessionHost, WorkTable};
 use crate::error::ConnectError;
 use crate::redundancy::RedundancyRules;
 
@@ -98,8 +99,10 @@ impl Leaving {
 /// One way into the store.
 pub struct SessionLogic<F, E> {
     store: Store<F, SessionHost<E>>,
-    cache: RefCell<IndexCache>,
+    pub(super) cache: RefCell<IndexCache>,
     redundancy: RedundancyRules,
+    /// What the sessions of the process tell each other of their requests.
+    pub(super) table: Option<Arc<WorkTable>>,
 }
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
@@ -120,7 +123,13 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             store: Store::new(fabric, host, client, view),
             cache: RefCell::new(cache),
             redundancy: options.redundancy,
+            table: None,
         }
+    }
+
+    /// The same, with the work table of its process.
+    pub fn with_work_table(self, table: Option<Arc<WorkTable>>) -> SessionLogic<F, E> {
+        SessionLogic { table, ..self }
     }
 
     /// The session's name in the cluster.
@@ -176,6 +185,9 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     ) -> Result<R, Error> {
         let key = Key::new(key);
         let hint = self.hint(&key);
+        if let Some(table) = &self.table {
+            return Box::pin(self.get_by(table, key, hint, f)).await;
+        }
         let found = self.store.search(key, hint).await?;
         if hint.is_none() || found.hint() != hint {
             self.cache.borrow_mut().found(&key, hint, found.hint());
@@ -238,6 +250,10 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         redundancy: Redundancy,
     ) -> Result<(), Error> {
         let key = Key::new(key);
+        let _lead = match &self.table {
+            Some(table) => Box::pin(self.may_change(table, &key, Some(value))).await?,
+            None => None,
+        };
         let written = self.store.insert_as(key, value, redundancy).await?;
         self.cache.borrow_mut().written(&key, None, written);
         Ok(())
@@ -256,6 +272,10 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         redundancy: Redundancy,
     ) -> Result<(), Error> {
         let key = Key::new(key);
+        if let Some(table) = &self.table {
+            let set = (Opcode::Update, key, value, redundancy);
+            return Box::pin(self.set_by(table, set)).await;
+        }
         let hint = self.hint(&key);
         let result = self.store.update_as(key, value, redundancy, hint).await;
         self.forget_if_absent(&key, &result);
@@ -276,6 +296,10 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         redundancy: Redundancy,
     ) -> Result<(), Error> {
         let key = Key::new(key);
+        if let Some(table) = &self.table {
+            let set = (Opcode::Upsert, key, value, redundancy);
+            return Box::pin(self.set_by(table, set)).await;
+        }
         let hint = self.hint(&key);
         let written = self.store.upsert_as(key, value, redundancy, hint).await?;
         self.cache.borrow_mut().written(&key, hint, written);
@@ -294,6 +318,10 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         redundancy: Redundancy,
     ) -> Result<Transition, Error> {
         let key = Key::new(key);
+        let _lead = match &self.table {
+            Some(table) => Box::pin(self.may_change(table, &key, None)).await?,
+            None => None,
+        };
         let hint = self.hint(&key);
         let result = self.store.set_redundancy(key, redundancy, hint).await;
         self.forget_if_absent(&key, &result);
@@ -305,6 +333,10 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         let key = Key::new(key);
+        let _lead = match &self.table {
+            Some(table) => Box::pin(self.may_change(table, &key, None)).await?,
+            None => None,
+        };
         let hint = self.hint(&key);
         let result = self.store.delete(key, hint).await;
         self.forget_if_absent(&key, &result);
@@ -313,11 +345,11 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(())
     }
 
-    fn hint(&self, key: &Key<'_>) -> Option<Hint> {
+    pub(super) fn hint(&self, key: &Key<'_>) -> Option<Hint> {
         self.cache.borrow_mut().hint(key)
     }
 
-    fn forget_if_absent<T>(&self, key: &Key<'_>, result: &Result<T, Error>) {
+    pub(super) fn forget_if_absent<T>(&self, key: &Key<'_>, result: &Result<T, Error>) {
         if matches!(result, Err(Error::NotFound)) {
             self.cache.borrow_mut().forget(key);
         }

@@ -45,6 +45,8 @@ const FIRST_CALL_PATIENCE: Duration = Duration::from_millis(2);
 const CALL_PATIENCE: Duration = Duration::from_millis(10);
 /// How long the master may take to note that a subtable is full.
 const SPLIT_DEADLINE: Duration = Duration::from_secs(1);
+/// A request follows another one of its process for this part of what an operation may wait.
+const FOLLOWING: u32 = 50;
 
 /// A session's surroundings.
 pub struct SessionHost<E> {
@@ -93,6 +95,15 @@ impl<E: Environment> SessionHost<E> {
 
     pub(super) fn blocks(&self) -> &BlockSource<E> {
         &self.blocks
+    }
+
+    /// What a future comes to that another request of the process decides; `None` if that takes too long.
+    pub(super) async fn follow<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let patience = self.env.sleep(self.op_timeout / FOLLOWING);
+        match select(pin!(future), pin!(patience)).await {
+            Either::Left((result, _)) => Some(result),
+            Either::Right(_) => None,
+        }
     }
 
     /// Waits as long as an operation may take, or until there is a newer view: then it is true.

@@ -43,6 +43,23 @@ pub(super) struct Intent<'a> {
     pub value: &'a [u8],
     /// Where its object goes.
     pub slab: SlabKind,
+    /// Who is told that it may show from now on.
+    pub watch: Option<&'a Watch<'a>>,
+}
+
+/// Called before anybody can READ a write's word from a primary; maybe several times, and maybe for a write that
+/// comes to nothing.
+pub type Watch<'a> = dyn Fn() + 'a;
+
+impl Intent<'_> {
+    /// From now on the word of the write may stand on the primary at any moment: its CAS is about to be posted,
+    /// or a change of the view may settle on it.
+    #[inline]
+    pub fn may_show(&self) {
+        if let Some(watch) = self.watch {
+            watch();
+        }
+    }
 }
 
 /// A writer's try for one slot.

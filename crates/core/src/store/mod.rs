@@ -53,6 +53,7 @@ use core::mem;
 
 use arrayvec::ArrayVec;
 
+pub use attempt::Watch;
 pub use many::SearchKey;
 pub use moving::Transition;
 pub use search::Searched;

@@ -114,7 +114,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     false => continue,
                 },
             };
-            let intent = Intent { opcode: Opcode::Move, key, value: &value, slab };
+            let opcode = Opcode::Move;
+            let intent = Intent { opcode, key, value: &value, slab, watch: None };
             let in_place = match goes_elsewhere {
                 true => None,
                 false => self.begin_in_place(&intent, place, least),

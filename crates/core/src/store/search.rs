@@ -25,7 +25,7 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, MAX_CANDIDATES};
 use crate::stats::{Cost, OpKind};
 use crate::verbs::{Batch, Fabric, FailedVerb, Span, Ticket, VerbError};
-use crate::view::View;
+use crate::view::{SlotRef, View};
 
 /// Candidates of a key are fetched together up to so many bytes, and the one that goes beyond.
 const MAX_FETCHED_BYTES: u64 = 64 << 20;
@@ -96,6 +96,22 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 Err(error)
             }
         }
+    }
+
+    /// What the primary shows in a slot that a SEARCH of the key would go by, at a moment since this began; `None` if
+    /// nobody can tell. One phase of 8 bytes. Whoever knows for certain which pair that word leads to has looked the
+    /// key up.
+    pub async fn word_in<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        slot: SlotRef,
+    ) -> Result<Option<Slot>, Error> {
+        let key = key.into();
+        self.check_key(&key)?;
+        let mut op = self.operation();
+        let result = op.word_in(key, slot).await;
+        op.finish(OpKind::Search);
+        result
     }
 
     /// Where a phase takes no time to speak of: one phase without the surroundings of an operation that
@@ -224,6 +240,24 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         // On the heap: with it here, every search would carry room for all slots of a key along.
         Box::pin(self.search_by_index(key)).await
+    }
+
+    async fn word_in(&mut self, key: Key<'_>, slot: SlotRef) -> Result<Option<Slot>, Error> {
+        self.may_read(key).await?;
+        self.batch.clear();
+        let is_read = self.view.has_slot(slot)
+            && !self.view.is_without_primary(slot.subtable)
+            && !self.reads_beside(slot.subtable);
+        if !is_read {
+            return Ok(None);
+        }
+        let ticket = self.read_slot(slot);
+        self.phase().await;
+        match self.slot_word(ticket) {
+            Ok(word) => Ok(self.is_vouched_for(key).await?.then_some(word)),
+            // A SEARCH finds out, and waits for the node.
+            Err(_) => Ok(None),
+        }
     }
 
     async fn search_by_index(&mut self, key: Key<'_>) -> Result<Option<(Hint, Span)>, Error> {

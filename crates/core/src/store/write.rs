@@ -15,7 +15,7 @@
 
 use alloc::boxed::Box;
 
-use super::attempt::{Attempt, Ended, Intent};
+use super::attempt::{Attempt, Ended, Intent, Watch};
 use super::reclaim;
 use super::straight::{Aside, Next};
 use super::target::may_hold;
@@ -67,7 +67,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         value: &[u8],
         redundancy: Redundancy,
     ) -> Result<Written, Error> {
-        self.write(Opcode::Insert, OpKind::Insert, key.into(), value, redundancy, None).await
+        let (opcode, kind) = (Opcode::Insert, OpKind::Insert);
+        self.write(opcode, kind, key.into(), value, redundancy, None, None).await
     }
 
     /// As [`Store::update`], with a value that is to survive failures in this way, whatever the earlier one
@@ -79,7 +80,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         redundancy: Redundancy,
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        self.write(Opcode::Update, OpKind::Update, key.into(), value, redundancy, hint).await
+        let (opcode, kind) = (Opcode::Update, OpKind::Update);
+        self.write(opcode, kind, key.into(), value, redundancy, hint, None).await
     }
 
     /// As [`Store::upsert`], with a value that is to survive failures in this way, whatever the earlier one
@@ -91,7 +93,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         redundancy: Redundancy,
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        self.write(Opcode::Upsert, OpKind::Upsert, key.into(), value, redundancy, hint).await
+        let (opcode, kind) = (Opcode::Upsert, OpKind::Upsert);
+        self.write(opcode, kind, key.into(), value, redundancy, hint, None).await
     }
 
     /// Removes a key that must exist.
@@ -100,10 +103,51 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl Into<Key<'k>>,
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
-        let redundancy = Redundancy::Replicated;
-        self.write(Opcode::Delete, OpKind::Delete, key.into(), &[], redundancy, hint).await
+        let (opcode, kind) = (Opcode::Delete, OpKind::Delete);
+        self.write(opcode, kind, key.into(), &[], Redundancy::Replicated, hint, None).await
     }
 
+    /// As [`Store::update_as`], and calls `watch` before anybody can READ the new value. Until then it takes effect
+    /// for nobody.
+    pub async fn update_watched<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        value: &[u8],
+        redundancy: Redundancy,
+        hint: Option<Hint>,
+        watch: &Watch<'_>,
+    ) -> Result<Written, Error> {
+        let (opcode, kind) = (Opcode::Update, OpKind::Update);
+        self.write(opcode, kind, key.into(), value, redundancy, hint, Some(watch)).await
+    }
+
+    /// As [`Store::upsert_as`], watched as by [`Store::update_watched`].
+    pub async fn upsert_watched<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        value: &[u8],
+        redundancy: Redundancy,
+        hint: Option<Hint>,
+        watch: &Watch<'_>,
+    ) -> Result<Written, Error> {
+        let (opcode, kind) = (Opcode::Upsert, OpKind::Upsert);
+        self.write(opcode, kind, key.into(), value, redundancy, hint, Some(watch)).await
+    }
+
+    /// What a write answers whatever the store holds, because of its arguments.
+    pub fn check_write<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        value: &[u8],
+        redundancy: Redundancy,
+    ) -> Result<(), Error> {
+        let key = key.into();
+        self.check_key(&key)?;
+        self.check_value(value)?;
+        self.slab_of(redundancy, key.len(), value.len()).map(|_| ())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call for all kinds of writes")]
     async fn write(
         &self,
         opcode: Opcode,
@@ -112,12 +156,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         value: &[u8],
         redundancy: Redundancy,
         hint: Option<Hint>,
+        watch: Option<&Watch<'_>>,
     ) -> Result<Written, Error> {
         self.check_key(&key)?;
         self.check_value(value)?;
         let slab = self.slab_of(redundancy, key.len(), value.len())?;
         let mut op = self.operation();
-        let intent = Intent { opcode, key, value, slab };
+        let intent = Intent { opcode, key, value, slab, watch };
         let result = match op.write_now(&intent, hint) {
             Ok(written) => Ok(written),
             Err(begun) => op.write(&intent, hint, begun).await,

@@ -129,6 +129,14 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         CopiesLeak => &scenarios::ORIENTED_QUIET,
         TurnGoesBack | StrangerMovesInPlace | CopyWordsOverwritten => &scenarios::TURNED_PAIRS,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,
+        GetJoinsPosted
+        | GetBelievesUncommittedSet
+        | GetRidesPostedSet
+        | GetRidesSuspendedSet
+        | GetComparesNoWords
+        | PostedSetAbsorbs
+        | OtherSetsAbsorb
+        | FailedSetAbsorbs => &scenarios::CORRELATED,
         StaleOrphansTaken => &scenarios::STALE_ORPHAN,
         OwnOrphansTakenMeanwhile => &scenarios::OWN_ORPHAN,
         EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,

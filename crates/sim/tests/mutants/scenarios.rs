@@ -275,6 +275,8 @@ fn oriented(seed: u64, with: &[fusee_sim::Fault]) {
     let without = faults.into_iter().filter(|fault| !with.contains(fault)).collect();
     fail_if_broken(&RunOptions { operations: Some(400), without, ..options });
 }
+pub const CORRELATED: Scenario =
+    named("correlated", |seed| timed(fusee_sim::Scenario::Correlated, seed));
 
 pub const TIMED_CUTS: Scenario = named("timed cuts", |seed| timed(fusee_sim::Scenario::Cuts, seed));
 
@@ -298,7 +300,8 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
 });
 
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 13] = [
+pub const TIMED: [&Scenario; 14] = [
+    &CORRELATED,
     &SCRUB,
     &FREE_WORDS,
     &TIMED_CUTS,

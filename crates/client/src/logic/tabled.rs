@@ -1,0 +1,161 @@
+//! The operations of a session by the [work table](super::work_table) of its process.
+//!
+//! A request that leads does what it does without a table. What a follower learns goes into the index cache as an
+//! uncertain hint: it is another session that has seen it.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use fusee_core::Error;
+use fusee_core::data::Redundancy;
+use fusee_core::host::Epochs;
+use fusee_core::layout::Opcode;
+use fusee_core::race::Key;
+use fusee_core::store::Hint;
+use fusee_core::verbs::Fabric;
+use futures_util::future::join;
+
+use super::work_table::{Followed, Found, Get, Lead, Set, Turn};
+use super::{Environment, SessionLogic, WorkTable};
+
+impl<F: Fabric, E: Environment> SessionLogic<F, E> {
+    /// [`SessionLogic::get_with`].
+    pub(super) async fn get_by<R>(
+        &self,
+        table: &Arc<WorkTable>,
+        key: Key<'_>,
+        hint: Option<Hint>,
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R, Error> {
+        let slot = hint.map(|hint| hint.slot);
+        let (is_ride, found) = match table.get(&key, slot, self.epoch()) {
+            Get::Lead(lead) => return self.get_alone(key, hint, Some(lead), f).await,
+            Get::Alone => return self.get_alone(key, hint, None, f).await,
+            Get::Value(value) => return Ok(f(Some(&value))),
+            Get::Ride(followed) => (true, self.landed(table, &key, &followed).await),
+            Get::Compare(slot, followed) => {
+                // Not one after the other: mostly both are there after a round trip.
+                let shown = self.store().word_in(key, slot);
+                let landed = self.landed(table, &key, &followed);
+                let (shown, found) = join(pin!(shown), pin!(landed)).await;
+                let is_shown = |found: &Arc<Found>| match shown {
+                    Ok(Some(word)) => found.is_shown_by(slot, word, self.epoch()),
+                    _ => false,
+                };
+                (false, found.filter(is_shown))
+            }
+        };
+        table.followed(is_ride, found.is_some());
+        let Some(found) = found else { return self.get_alone(key, hint, None, f).await };
+        self.cache.borrow_mut().found(&key, hint, found.place());
+        Ok(f(found.value()))
+    }
+
+    async fn get_alone<R>(
+        &self,
+        key: Key<'_>,
+        hint: Option<Hint>,
+        lead: Option<Lead>,
+        f: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R, Error> {
+        let found = self.store().search(key, hint).await?;
+        if hint.is_none() || found.hint() != hint {
+            self.cache.borrow_mut().found(&key, hint, found.hint());
+        }
+        if let Some(lead) = lead {
+            lead.has_found(found.hint(), found.value());
+        }
+        Ok(f(found.value()))
+    }
+
+    /// UPDATE or UPSERT.
+    pub(super) async fn set_by(
+        &self,
+        table: &Arc<WorkTable>,
+        (opcode, key, value, redundancy): (Opcode, Key<'_>, &[u8], Redundancy),
+    ) -> Result<(), Error> {
+        // What is absorbed is not looked at any more.
+        self.store().check_write(key, value, redundancy)?;
+        let slot = self.hint(&key).map(|hint| hint.slot);
+        let lead = match table.set(opcode, &key, Some(value), slot, self.epoch()) {
+            Set::Alone => None,
+            Set::Refused => return Err(Error::WriteUnderWay),
+            Set::Lead(lead, gets) => {
+                self.let_gets_land(table, &key, gets).await;
+                Some(lead)
+            }
+            Set::Wait(turn) => match self.store().host().follow(turn).await {
+                Some(Ok(turn)) => {
+                    table.waited(&turn);
+                    match turn {
+                        Turn::Lead(lead) => Some(lead),
+                        Turn::Absorbed(answer) => return answer,
+                    }
+                }
+                _ => None,
+            },
+        };
+        let hint = self.hint(&key);
+        let watch = || {
+            if let Some(lead) = &lead {
+                lead.may_show();
+            }
+        };
+        let store = self.store();
+        let result = match opcode {
+            Opcode::Update => store.update_watched(key, value, redundancy, hint, &watch).await,
+            _ => store.upsert_watched(key, value, redundancy, hint, &watch).await,
+        };
+        if let Some(lead) = lead {
+            lead.has_written(result.as_ref().map(|written| written.place), value);
+        }
+        self.forget_if_absent(&key, &result);
+        self.cache.borrow_mut().written(&key, hint, result?);
+        Ok(())
+    }
+
+    /// INSERT, DELETE or a Move: what to hold while it is under way. Strict, it runs alone.
+    pub(super) async fn may_change(
+        &self,
+        table: &Arc<WorkTable>,
+        key: &Key<'_>,
+        value: Option<&[u8]>,
+    ) -> Result<Option<Lead>, Error> {
+        if !table.is_relaxed() {
+            return Ok(None);
+        }
+        match table.set(Opcode::Insert, key, value, None, self.epoch()) {
+            Set::Lead(lead, gets) => {
+                self.let_gets_land(table, key, gets).await;
+                Ok(Some(lead))
+            }
+            _ => Err(Error::WriteUnderWay),
+        }
+    }
+
+    async fn let_gets_land(&self, table: &WorkTable, key: &[u8], gets: Option<Followed>) {
+        if let Some(gets) = gets {
+            self.landed(table, key, &gets).await;
+        }
+    }
+
+    /// What somebody else's request has come to, if that is of any use.
+    async fn landed(
+        &self,
+        table: &WorkTable,
+        key: &[u8],
+        followed: &Followed,
+    ) -> Option<Arc<Found>> {
+        match self.store().host().follow(followed.landing.clone()).await {
+            Some(found) => found.ok(),
+            None => {
+                table.abandon(key, followed);
+                None
+            }
+        }
+    }
+
+    fn epoch(&self) -> u64 {
+        self.store().host().epoch()
+    }
+}

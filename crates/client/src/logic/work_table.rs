@@ -1,0 +1,443 @@
+//! The work table: what the sessions of a process have under way, so that correlated requests, those on one key at
+//! one time, need not all go to the memory nodes (E §4.3).
+//!
+//! A row is a key with a get, or a set (UPDATE, UPSERT), or both. The request that has registered is a *leader*; those
+//! that come before it ends are its *followers*. A row goes when its leaders have ended.
+//!
+//! Strict, every answer is as linearizable as without the table
+//! ([decision 0041](../../../../docs/decisions/0041-work-table.md)):
+//!
+//! * A get *rides* on a set whose word nobody can have READ yet: it takes the value if that word replaces the slot's.
+//!   What the set does is after the get has begun then, and before it ends.
+//! * A get that follows another get, or a set that may show already, READs the slot itself: 8 bytes. It takes
+//!   its leader's value if the leader has found, or put, the same word in the same slot. No word comes back within
+//!   [`WINDOW_EPOCHS`], so the word still leads to the pair that it led the leader to.
+//! * Sets wait for the one that is under way. When it ends the last of them leads, and takes along those of its kind
+//!   that wait: they take effect right before it, and answer what it answers. INSERT, DELETE and Moves run alone.
+//!
+//! Relaxed, as in the paper: a get takes what an earlier get finds, and the value of a set at once, whether or not
+//! that ever takes effect; a write waits for a get; of two writes or Moves the later one fails.
+//!
+//! A leader may fail, be dropped half-way, or not be polled. It lands, or is dropped, by its [`Lead`], and followers
+//! wait no longer than their patience: then they go alone. So nobody waits for ever, and a follower that has gone
+//! alone is no follower any more, whatever becomes of its leader.
+
+use std::collections::HashMap;
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fusee_core::Error;
+use fusee_core::layout::{Opcode, Slot};
+use fusee_core::mutant::{Mutant, removed};
+use fusee_core::slab::WINDOW_EPOCHS;
+use fusee_core::store::Hint;
+use fusee_core::view::SlotRef;
+use futures_util::future::{FutureExt, Shared};
+use tokio::sync::oneshot;
+
+/// The requests that the sessions of a process have under way.
+#[derive(Debug)]
+pub struct WorkTable {
+    is_relaxed: bool,
+    rows: Mutex<Rows>,
+    counts: Counts,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    by_key: HashMap<Box<[u8]>, Row>,
+    /// The number of the next leader.
+    next: u64,
+}
+
+#[derive(Debug, Default)]
+struct Row {
+    get: Option<Entry>,
+    set: Option<Entry>,
+    waiting: Option<Waiting>,
+}
+
+/// A leader.
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    /// Where its session expects the key.
+    slot: Option<SlotRef>,
+    /// Nobody can have READ its word yet.
+    is_open: bool,
+    /// What it writes, if others may have that at once.
+    value: Option<Arc<[u8]>>,
+    landing: Landing,
+}
+
+/// Sets that wait for the one that is under way.
+#[derive(Debug)]
+struct Waiting {
+    opcode: Opcode,
+    /// In the order in which they came.
+    sets: Vec<oneshot::Sender<Turn>>,
+}
+
+/// What becomes of a leader; an error if it comes to nothing that a follower could use.
+pub type Landing = Shared<oneshot::Receiver<Arc<Found>>>;
+
+/// What a leader has found, or written.
+#[derive(Debug)]
+pub struct Found {
+    /// The slot with its word; `None` if nobody knows of one.
+    place: Option<Hint>,
+    /// The value; `None` if the key does not exist.
+    value: Option<Box<[u8]>>,
+    /// An epoch before the one in which the word stood in the slot, or that one.
+    epoch: u64,
+}
+
+impl Found {
+    /// Where the key is, for the index cache of another session.
+    pub fn place(&self) -> Option<Hint> {
+        self.place.map(Hint::uncertain)
+    }
+
+    /// The value; `None` if the key does not exist.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.value.as_deref()
+    }
+
+    /// Whether this is what a slot leads to that shows this word, in this epoch or the next one.
+    pub fn is_shown_by(&self, slot: SlotRef, word: Slot, epoch: u64) -> bool {
+        let is_young = epoch.saturating_sub(self.epoch) + 1 < WINDOW_EPOCHS;
+        let place = self.place.filter(|_| is_young);
+        let is_same = |at: Hint| at.word == word || removed(Mutant::GetComparesNoWords);
+        place.is_some_and(|at| at.slot == slot && is_same(at))
+    }
+}
+
+/// What a set that has waited does.
+#[derive(Debug)]
+pub enum Turn {
+    /// It leads.
+    Lead(Lead),
+    /// It has taken effect right before its leader; or not, if the key did not exist.
+    Absorbed(Result<(), Error>),
+}
+
+/// What a get does.
+#[derive(Debug)]
+pub enum Get {
+    /// It goes to the memory nodes, and others may follow.
+    Lead(Lead),
+    /// It goes to the memory nodes.
+    Alone,
+    /// It takes what its leader comes to.
+    Ride(Followed),
+    /// It READs this slot, and takes what its leader comes to if that is there.
+    Compare(SlotRef, Followed),
+    /// This is its answer.
+    Value(Arc<[u8]>),
+}
+
+/// What a write does.
+#[derive(Debug)]
+pub enum Set {
+    /// It goes to the memory nodes, and others may follow; when these gets have landed, if there are any.
+    Lead(Lead, Option<Followed>),
+    /// It goes to the memory nodes.
+    Alone,
+    /// It waits for its turn.
+    Wait(oneshot::Receiver<Turn>),
+    /// It fails.
+    Refused,
+}
+
+/// Somebody else's request that is waited for.
+#[derive(Clone, Debug)]
+pub struct Followed {
+    pub landing: Landing,
+    number: u64,
+}
+
+macro_rules! counts {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        #[derive(Debug, Default)]
+        struct Counts {
+            $($name: AtomicU64,)+
+        }
+
+        /// What a work table has done so far.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct WorkTableStats {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+        }
+
+        impl Counts {
+            fn all(&self) -> WorkTableStats {
+                WorkTableStats { $($name: self.$name.load(Ordering::Relaxed),)+ }
+            }
+        }
+    };
+}
+
+counts! {
+    /// Gets that took the value of a request under way, and posted no verb.
+    rides,
+    /// Gets that READ 8 bytes, and took the value of a request under way.
+    compared,
+    /// Gets that followed a request under way in vain.
+    misses,
+    /// Sets that were acknowledged with a later one.
+    absorbed,
+    /// Sets that waited, and led then.
+    waited,
+    /// Writes and Moves that failed because another one was under way; relaxed only.
+    refused,
+}
+
+impl WorkTable {
+    /// An empty table, strict or relaxed.
+    pub fn new(is_relaxed: bool) -> WorkTable {
+        WorkTable { is_relaxed, rows: Mutex::default(), counts: Counts::default() }
+    }
+
+    /// Whether it is relaxed.
+    pub fn is_relaxed(&self) -> bool {
+        self.is_relaxed
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> WorkTableStats {
+        self.counts.all()
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A get begins. `slot`: where its session expects the key; `epoch`: the newest that it knows.
+    pub fn get(self: &Arc<Self>, key: &[u8], slot: Option<SlotRef>, epoch: u64) -> Get {
+        let mut rows = self.rows();
+        let Some(row) = rows.by_key.get(key) else {
+            return Get::Lead(self.lead(&mut rows, key, Kind::Get, slot, None, epoch));
+        };
+        if let Some(value) = row.set.as_ref().and_then(|set| set.value.clone()) {
+            self.count(|counts| &counts.rides);
+            return Get::Value(value);
+        }
+        let set = row.set.as_ref().filter(|_| !self.is_relaxed);
+        let Some(leader) = set.or(row.get.as_ref()) else {
+            return Get::Lead(self.lead(&mut rows, key, Kind::Get, slot, None, epoch));
+        };
+        let followed = Followed { landing: leader.landing.clone(), number: leader.number };
+        let joins = row.set.is_none() && removed(Mutant::GetJoinsPosted);
+        if leader.is_open || self.is_relaxed || joins {
+            return Get::Ride(followed);
+        }
+        match slot.or(leader.slot) {
+            Some(slot) => Get::Compare(slot, followed),
+            None => Get::Alone,
+        }
+    }
+
+    /// An UPDATE or UPSERT begins; if the table is relaxed, any write or Move. `value`: what it gives the key, if it
+    /// does.
+    pub fn set(
+        self: &Arc<Self>,
+        opcode: Opcode,
+        key: &[u8],
+        value: Option<&[u8]>,
+        slot: Option<SlotRef>,
+        epoch: u64,
+    ) -> Set {
+        let value = value.filter(|_| self.is_relaxed).map(Arc::from);
+        let mut rows = self.rows();
+        let row = rows.by_key.entry(key.into()).or_default();
+        if row.set.is_none() {
+            let gets = row.get.as_ref().filter(|_| self.is_relaxed);
+            let gets = gets.map(|g| Followed { landing: g.landing.clone(), number: g.number });
+            return Set::Lead(self.lead(&mut rows, key, Kind::Set, slot, value, epoch), gets);
+        }
+        if self.is_relaxed {
+            self.count(|counts| &counts.refused);
+            return Set::Refused;
+        }
+        let waiting = row.waiting.get_or_insert(Waiting { opcode, sets: Vec::new() });
+        if waiting.opcode != opcode && !removed(Mutant::OtherSetsAbsorb) {
+            return Set::Alone;
+        }
+        let (turn, waits) = oneshot::channel();
+        waiting.sets.push(turn);
+        Set::Wait(waits)
+    }
+
+    fn lead(
+        self: &Arc<Self>,
+        rows: &mut Rows,
+        key: &[u8],
+        kind: Kind,
+        slot: Option<SlotRef>,
+        value: Option<Arc<[u8]>>,
+        epoch: u64,
+    ) -> Lead {
+        let number = rows.next;
+        rows.next += 1;
+        let (lands, landing) = oneshot::channel();
+        let row = rows.by_key.entry(key.into()).or_default();
+        let is_open = kind == Kind::Set;
+        let entry = Entry { number, slot, is_open, value, landing: landing.shared() };
+        *row.entry(kind) = Some(entry);
+        let (table, key, lands) = (self.clone(), key.into(), Some(lands));
+        Lead { table, key, number, kind, epoch, lands, absorbed: Vec::new() }
+    }
+
+    /// A follower has lost its patience: nobody else follows this leader.
+    pub fn abandon(&self, key: &[u8], followed: &Followed) {
+        let mut rows = self.rows();
+        for kind in [Kind::Get, Kind::Set] {
+            rows.remove(key, kind, followed.number);
+        }
+    }
+
+    /// A get has followed another request, to its good or in vain.
+    pub fn followed(&self, is_ride: bool, found: bool) {
+        self.count(|counts| match (found, is_ride) {
+            (true, true) => &counts.rides,
+            (true, false) => &counts.compared,
+            (false, _) => &counts.misses,
+        });
+    }
+
+    /// A set has waited for its turn.
+    pub fn waited(&self, turn: &Turn) {
+        self.count(|counts| match turn {
+            Turn::Lead(_) => &counts.waited,
+            Turn::Absorbed(_) => &counts.absorbed,
+        });
+    }
+
+    fn count(&self, of: impl Fn(&Counts) -> &AtomicU64) {
+        // Relaxed: nothing depends on it.
+        of(&self.counts).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Get,
+    Set,
+}
+
+impl Row {
+    fn entry(&mut self, kind: Kind) -> &mut Option<Entry> {
+        match kind {
+            Kind::Get => &mut self.get,
+            Kind::Set => &mut self.set,
+        }
+    }
+}
+
+impl Rows {
+    /// Takes a leader off the table, if it is still there.
+    fn remove(&mut self, key: &[u8], kind: Kind, number: u64) -> Option<Entry> {
+        let row = self.by_key.get_mut(key)?;
+        let entry = row.entry(kind).take_if(|entry| entry.number == number);
+        if row.get.is_none() && row.set.is_none() && row.waiting.is_none() {
+            self.by_key.remove(key);
+        }
+        entry
+    }
+
+    /// The sets that wait, as far as anybody still waits for them, if none is under way.
+    fn take_waiting(&mut self, key: &[u8]) -> Option<Waiting> {
+        let row = self.by_key.get_mut(key).filter(|row| row.set.is_none())?;
+        let mut waiting = row.waiting.take()?;
+        waiting.sets.retain(|set| !set.is_closed());
+        if row.get.is_none() {
+            self.by_key.remove(key);
+        }
+        Some(waiting)
+    }
+}
+
+/// That a request leads. It is to be landed; if it is dropped, its followers go alone.
+#[derive(Debug)]
+pub struct Lead {
+    table: Arc<WorkTable>,
+    key: Box<[u8]>,
+    number: u64,
+    kind: Kind,
+    epoch: u64,
+    /// None when it has landed.
+    lands: Option<oneshot::Sender<Arc<Found>>>,
+    /// Sets that it takes along.
+    absorbed: Vec<oneshot::Sender<Turn>>,
+}
+
+impl Lead {
+    /// From now on somebody may READ its word: no get rides on it any more.
+    pub fn may_show(&self) {
+        let mut rows = self.table.rows();
+        let row = rows.by_key.get_mut(&self.key);
+        let entry = row.and_then(|row| row.entry(self.kind).as_mut());
+        if let Some(entry) = entry.filter(|entry| entry.number == self.number) {
+            entry.is_open = false;
+        }
+    }
+
+    /// A get has found this.
+    pub fn has_found(mut self, place: Option<Hint>, value: Option<&[u8]>) {
+        if place.is_some() || self.table.is_relaxed {
+            self.land(place, value);
+        }
+    }
+
+    /// A set has ended: whether its word has replaced the slot's, and where.
+    pub fn has_written(mut self, result: Result<Option<Hint>, &Error>, value: &[u8]) {
+        let answer = match result {
+            Ok(_) => Ok(()),
+            // Of a key that was not there for those before it either.
+            Err(Error::NotFound) => Err(Error::NotFound),
+            Err(_) if removed(Mutant::FailedSetAbsorbs) => Ok(()),
+            Err(_) => return,
+        };
+        for set in mem::take(&mut self.absorbed) {
+            let _ = set.send(Turn::Absorbed(answer.clone()));
+        }
+        match result {
+            Ok(Some(place)) => self.land(Some(place), Some(value)),
+            Ok(None) if removed(Mutant::GetBelievesUncommittedSet) => self.land(None, Some(value)),
+            _ => {}
+        }
+    }
+
+    fn land(&mut self, place: Option<Hint>, value: Option<&[u8]>) {
+        let entry = self.table.rows().remove(&self.key, self.kind, self.number);
+        drop(entry);
+        let lands = self.lands.take().filter(|lands| !lands.is_closed());
+        if let Some(lands) = lands {
+            let value = value.map(Box::from);
+            let _ = lands.send(Arc::new(Found { place, value, epoch: self.epoch }));
+        }
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        let mut rows = self.table.rows();
+        rows.remove(&self.key, self.kind, self.number);
+        if self.kind == Kind::Get {
+            return;
+        }
+        let Some(Waiting { mut sets, .. }) = rows.take_waiting(&self.key) else { return };
+        if removed(Mutant::PostedSetAbsorbs) && self.lands.is_none() {
+            sets.into_iter().for_each(|set| drop(set.send(Turn::Absorbed(Ok(())))));
+            return;
+        }
+        let Some(last) = sets.pop() else { return };
+        let mut lead = self.table.lead(&mut rows, &self.key, Kind::Set, None, None, self.epoch);
+        lead.absorbed = sets;
+        drop(rows);
+        // If nobody waits for that any more it is dropped here, and those that it would have taken along go alone.
+        let _ = last.send(Turn::Lead(lead));
+    }
+}

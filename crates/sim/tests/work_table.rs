@@ -1,0 +1,179 @@
+//! The work table: what correlated requests cost, what they answer, and who waits for whom.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use fusee_client::logic::WorkTable;
+use fusee_core::Error;
+use fusee_core::stats::OpKind;
+use fusee_sim::{Cluster, ClusterOptions, RunOptions, Scenario, Sim, SimSession, run};
+use futures_util::future::{join, join_all};
+
+/// Sessions of one process that share a work table, in a cluster where a key with this value exists.
+async fn sessions(cluster: &Cluster, table: &Arc<WorkTable>, count: usize) -> Vec<Rc<SimSession>> {
+    let process = cluster.client_process();
+    let mut sessions = Vec::new();
+    for _ in 0..count {
+        let session = cluster.open(process, cluster.options().session).await.unwrap();
+        sessions.push(Rc::new(session.with_work_table(Some(table.clone()))));
+    }
+    sessions[0].put(b"key", b"old").await.unwrap();
+    for session in &sessions {
+        assert_eq!(session.get(b"key").await.unwrap().as_deref(), Some(&b"old"[..]));
+    }
+    sessions
+}
+
+fn with_sessions<T>(
+    is_relaxed: bool,
+    count: usize,
+    scenario: impl AsyncFnOnce(&[Rc<SimSession>], &WorkTable) -> T,
+) -> T {
+    let sim = Sim::new(1);
+    let cluster = Cluster::new(&sim, &ClusterOptions::default());
+    let table = Arc::new(WorkTable::new(is_relaxed));
+    let process = cluster.client_process();
+    cluster.block_on(process, async {
+        let sessions = sessions(&cluster, &table, count).await;
+        scenario(&sessions, &table).await
+    })
+}
+
+/// Verbs and bytes of a session's SEARCHes so far.
+fn searched(session: &SimSession) -> (u64, u64) {
+    let stats = session.stats();
+    let search = stats.kind(OpKind::Search);
+    (search.verbs, search.bytes)
+}
+
+async fn value(session: &SimSession) -> Vec<u8> {
+    session.get(b"key").await.unwrap().unwrap()
+}
+
+#[test]
+fn a_get_after_a_get_reads_8_bytes() {
+    with_sessions(false, 3, async |sessions, table| {
+        let before: Vec<(u64, u64)> = sessions.iter().map(|s| searched(s)).collect();
+        let values = join_all(sessions.iter().map(|s| value(s))).await;
+        assert!(values.iter().all(|value| value == b"old"));
+        for (session, (verbs, bytes)) in sessions[1..].iter().zip(&before[1..]) {
+            assert_eq!(searched(session), (verbs + 1, bytes + 8));
+        }
+        assert_eq!(table.stats().compared, 2);
+    });
+}
+
+#[test]
+fn a_get_after_a_set_posts_nothing() {
+    with_sessions(false, 2, async |sessions, table| {
+        let before = searched(&sessions[1]);
+        let (put, found) = join(sessions[0].put(b"key", b"new"), value(&sessions[1])).await;
+        put.unwrap();
+        assert_eq!((found, searched(&sessions[1])), (b"new".to_vec(), before));
+        assert_eq!(table.stats().rides, 1);
+    });
+}
+
+#[test]
+fn sets_that_wait_are_absorbed_by_the_last() {
+    with_sessions(false, 5, async |sessions, table| {
+        let written = |session: &SimSession| session.stats().kind(OpKind::Upsert).operations;
+        let before: Vec<u64> = sessions.iter().map(|s| written(s)).collect();
+        let puts = sessions
+            .iter()
+            .enumerate()
+            .map(|(i, s)| async move { s.put(b"key", format!("value {i}").as_bytes()).await });
+        join_all(puts).await.into_iter().for_each(|put| put.unwrap());
+        let wrote: Vec<u64> = sessions.iter().zip(before).map(|(s, b)| written(s) - b).collect();
+        assert_eq!(wrote, [1, 0, 0, 0, 1]);
+        assert_eq!(value(&sessions[1]).await, b"value 4");
+        assert_eq!((table.stats().absorbed, table.stats().waited), (3, 1));
+    });
+}
+
+/// What is absorbed answers what it would have answered by itself.
+#[test]
+fn sets_are_absorbed_by_their_like_only() {
+    with_sessions(false, 4, async |sessions, table| {
+        let absent = |session: Rc<SimSession>| async move { session.update(b"none", b"1").await };
+        let updates = join_all(sessions.iter().cloned().map(absent)).await;
+        assert!(updates.iter().all(|update| *update == Err(Error::NotFound)), "{updates:?}");
+        assert_eq!(table.stats().absorbed, 2);
+        let long = vec![0; 2048];
+        let puts = [&b"1"[..], &long, b"2"].into_iter().zip(sessions);
+        let puts = join_all(puts.map(|(value, s)| s.put(b"key", value))).await;
+        assert!(matches!(puts[..], [Ok(()), Err(Error::ValueTooLarge { .. }), Ok(())]));
+    });
+}
+
+/// A leader that is dropped half-way, or not polled any more, holds nobody up.
+#[test]
+fn followers_of_a_leader_that_stops_go_alone() {
+    for is_dropped in [true, false] {
+        with_sessions(false, 3, async |sessions, table| {
+            let mut leads = Box::pin(value(&sessions[0]));
+            let mut puts = Box::pin(sessions[0].put(b"key", b"new"));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(leads.as_mut().poll(&mut context).is_pending());
+            if is_dropped {
+                let follows = async {
+                    drop(leads);
+                    value(&sessions[1]).await
+                };
+                assert_eq!(follows.await, b"old");
+                return;
+            }
+            assert_eq!(value(&sessions[1]).await, b"old");
+            assert_eq!(table.stats().misses, 1);
+            // Nobody follows it any more.
+            assert_eq!(value(&sessions[2]).await, b"old");
+            assert_eq!(table.stats().misses, 1);
+            assert!(puts.as_mut().poll(&mut context).is_pending());
+            assert_eq!(value(&sessions[1]).await, b"old");
+            sessions[2].update(b"key", b"newer").await.unwrap();
+            assert_eq!(value(&sessions[1]).await, b"newer");
+            // It takes effect some time, and perhaps just before the one that others have seen.
+            join(pin!(leads), pin!(puts)).await.1.unwrap();
+        });
+    }
+}
+
+#[test]
+fn relaxed_gets_believe_what_is_under_way_and_later_writes_fail() {
+    with_sessions(true, 2, async |sessions, table| {
+        let mut puts = Box::pin(sessions[0].put(b"key", b"new"));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(puts.as_mut().poll(&mut context).is_pending());
+        let before = searched(&sessions[1]);
+        assert_eq!((value(&sessions[1]).await, searched(&sessions[1])), (b"new".to_vec(), before));
+        let refused = Err(Error::WriteUnderWay);
+        assert_eq!(sessions[1].update(b"key", b"newer").await, refused);
+        assert_eq!(sessions[1].delete(b"key").await, refused);
+        puts.await.unwrap();
+        sessions[1].update(b"key", b"newer").await.unwrap();
+        let (first, second) = join(value(&sessions[0]), value(&sessions[1])).await;
+        assert_eq!((&first[..], &second[..]), (&b"newer"[..], &b"newer"[..]));
+        assert_eq!(searched(&sessions[1]), before, "it joins what is posted");
+        assert_eq!((table.stats().rides, table.stats().refused), (2, 2));
+    });
+}
+
+/// Random requests on a few keys, under faults: every history is linearizable, and each way to follow is gone.
+#[test]
+fn correlated_requests_are_linearizable() {
+    let seeds = std::env::var("FUSEE_SIM_SEEDS").map_or(30, |n| n.parse().expect("a number"));
+    let first = std::env::var("FUSEE_SIM_SEED").map_or(0, |n| n.parse().expect("a number"));
+    let mut happened = [0; 4];
+    for seed in first..first + seeds {
+        let outcome = run(&RunOptions::new(Scenario::Correlated, seed));
+        assert!(outcome.failure.is_none(), "seed {seed}: {:?}", outcome.failure);
+        let names = ["rides", "compared_words", "followed_in_vain", "absorbed_sets"];
+        for (sum, name) in happened.iter_mut().zip(names) {
+            *sum += outcome.counts.iter().find(|(n, _)| *n == name).expect("it is counted").1;
+        }
+    }
+    println!("rides, compared, in vain, absorbed: {happened:?}");
+    assert!(happened.iter().all(|n| *n > 0), "{happened:?}");
+}
