@@ -1,10 +1,12 @@
 //! What several benchmarks can be told.
 
+use std::fmt::Display;
+
 use clap::Args;
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::Bytes;
-use fusee_client::{FabricChoice, Options};
-use serde::Serialize;
+use fusee_client::{FabricChoice, Options, WorkTable};
+use serde::{Serialize, Serializer};
 
 use super::value::HEADER_BYTES;
 use super::workload::KEY_BYTES;
@@ -89,6 +91,15 @@ pub struct LoadArgs {
     /// Share of wrong hints above which a key bypasses the index cache, 0 to 1
     #[arg(long, value_name = "RATIO", default_value_t = Options::default().cache_threshold)]
     pub cache_threshold: f64,
+
+    /// What requests of a process for one key at one time do: off, strict or relaxed; not over shm
+    #[arg(long, value_name = "TABLE", default_value = "off")]
+    #[serde(serialize_with = "serialize_display")]
+    pub work_table: WorkTable,
+}
+
+fn serialize_display<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(value)
 }
 
 impl LoadArgs {

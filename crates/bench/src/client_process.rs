@@ -38,7 +38,8 @@ fn take_part() -> Result<(), Failure> {
     let options = Options::default()
         .with_fabric(fabric)
         .with_cache_entries(spec.cache_entries)
-        .with_cache_threshold(spec.cache_threshold);
+        .with_cache_threshold(spec.cache_threshold)
+        .with_work_table(spec.work_table.parse().map_err(Failure::usage)?);
     let client = Client::connect_with(&spec.master, options)?;
     let mut board = Board::new(spec.pair_bytes, spec.run.seed);
     board.clock = Clock::shared(spec.origin_ns);

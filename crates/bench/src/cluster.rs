@@ -196,7 +196,8 @@ pub fn open(
     let options = Options::default()
         .with_fabric(cluster.fabric)
         .with_cache_entries(load.cache_entries)
-        .with_cache_threshold(load.cache_threshold);
+        .with_cache_threshold(load.cache_threshold)
+        .with_work_table(load.work_table);
     if let Some(master) = &cluster.master {
         let client = connect::join(master, options)?;
         check_capacity(demand, load, &client.view())?;

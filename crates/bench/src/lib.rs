@@ -49,8 +49,8 @@ mod zipf;
 use clap::Subcommand;
 use fusee_cli::failure::Failure;
 use suite::{
-    cache, capacity, churn, counts, elasticity, failover, growth, limit, micro, peers, raw,
-    recovery, redundancy, sizes, sweep, ycsb,
+    cache, capacity, churn, correlated, counts, elasticity, failover, growth, limit, micro, peers,
+    raw, recovery, redundancy, sizes, sweep, ycsb,
 };
 
 /// A benchmark.
@@ -70,6 +70,8 @@ pub enum Benchmark {
     Elasticity(elasticity::Args),
     /// Fill small pools, update and delete: whether memory comes back
     Churn(churn::Args),
+    /// Ask for one key several times at once: what a work table saves
+    Correlated(correlated::Args),
     /// Vary the threshold of the adaptive index cache: round trips, bytes, throughput
     Cache(cache::Args),
     /// Fill pools until they refuse: how many pairs fit, by redundancy
@@ -110,6 +112,7 @@ impl Benchmark {
             Benchmark::Growth(args) => growth::run(&args),
             Benchmark::Elasticity(args) => elasticity::run(&args),
             Benchmark::Churn(args) => churn::run(&args),
+            Benchmark::Correlated(args) => correlated::run(&args),
             Benchmark::Cache(args) => cache::run(&args),
             Benchmark::Capacity(args) => capacity::run(&args),
             Benchmark::Redundancy(args) => redundancy::run(&args),

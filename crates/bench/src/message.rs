@@ -66,6 +66,8 @@ pub struct Spec {
     pub cache_entries: usize,
     /// When the cache is bypassed.
     pub cache_threshold: f64,
+    /// off, strict or relaxed.
+    pub work_table: String,
     /// Bytes of key and value together.
     pub pair_bytes: usize,
     /// Its own threads.

@@ -95,6 +95,7 @@ pub fn load(pair_bytes: usize, threads: u16, seed: u64) -> Result<LoadArgs, Fail
         seed,
         cache_entries: options.cache_entries,
         cache_threshold: options.cache_threshold,
+        work_table: options.work_table,
     };
     load.check()?;
     Ok(load)

@@ -221,8 +221,8 @@ mutants! {
     GetBelievesUncommittedSet,
     /// A get takes the value of a set whose commit was posted before it: somebody may have replaced that by now.
     GetRidesPostedSet,
-    /// The same of a set on whose word a change of the view may have settled.
-    GetRidesSuspendedSet,
+    /// The same of a set that has posted none: a change of the view has put its word there, nobody knows when.
+    GetBelievesSettledSet,
     /// A get does not compare the word that it READs with the one that its leader has found.
     GetComparesNoWords,
     /// A set is acknowledged with one that was posted before it.

@@ -50,6 +50,19 @@ fn two_processes_over_tcp_are_linearizable() {
     }
 }
 
+/// Threads of each process share a table; the processes do not.
+#[test]
+fn two_processes_with_strict_work_tables_are_linearizable() {
+    for workload in ["a", "churn"] {
+        let tcp = ["--processes", "2", "--fabric", "tcp", "--work-table", "strict"];
+        let report = checked(&[&["--workload", workload][..], &tcp].concat());
+        assert_eq!(report["settings"]["work_table"], "strict", "{report:#}");
+    }
+    let refused = fusee(&["bench", "ycsb", "--keys", "5", "--work-table", "strict"]).output();
+    let says = String::from_utf8(refused.unwrap().stderr).unwrap();
+    assert!(says.contains("a work table is not for shared memory"), "{says}");
+}
+
 #[test]
 fn one_process_is_checked_too() {
     for more in [&["--workload", "churn"][..], &["--workload", "d"]] {

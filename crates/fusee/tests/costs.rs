@@ -27,6 +27,33 @@ fn limit_measures_everything() {
 }
 
 #[test]
+fn correlated_requests_are_measured_with_every_table() {
+    let output = bench("correlated --rounds 5 --json");
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["wrong_values"], 0, "{report}");
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 12, "two cases, two redundancies, three tables: {report}");
+    let verbs = |case: &str, table: &str| {
+        let is_it = |row: &&serde_json::Value| {
+            (row["case"] == case, row["table"] == table) == (true, true)
+                && row["redundancy"] == "ec:4+1"
+        };
+        rows.iter().find(is_it).expect("it is there")["verbs"].as_f64().unwrap()
+    };
+    // Slot and four chunks; a follower READs the slot, or nothing.
+    assert!(verbs("get_after_get", "off") > 19.0, "{report}");
+    assert!(verbs("get_after_get", "strict") < 10.0, "{report}");
+    assert!(verbs("get_after_get", "relaxed") < 6.0, "{report}");
+    assert!(verbs("get_after_set", "strict") < verbs("get_after_set", "off"), "{report}");
+    let table = bench("correlated --rounds 2 --redundancy replicated");
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("the paper"), "{table}");
+    let refused = bench("correlated --rounds 2 --fabric shm");
+    assert!(!refused.status.success(), "{refused:?}");
+}
+
+#[test]
 fn peers_do_the_same_work() {
     // Those that are not installed are named.
     let output = bench("peers --keys 100 --rounds 2 --operations 60 --depths 1,16 --json");

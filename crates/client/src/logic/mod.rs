@@ -24,7 +24,7 @@ mod recent;
 mod session;
 mod tabled;
 mod waiting;
-mod work_table;
+pub mod work_table;
 
 pub use cache::{CacheStats, IndexCache};
 pub use environment::Environment;

@@ -98,7 +98,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let hint = self.hint(&key);
         let watch = || {
             if let Some(lead) = &lead {
-                lead.may_show();
+                lead.commits();
             }
         };
         let store = self.store();

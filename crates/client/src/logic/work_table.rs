@@ -7,9 +7,9 @@
 //! Strict, every answer is as linearizable as without the table
 //! ([decision 0041](../../../../docs/decisions/0041-work-table.md)):
 //!
-//! * A get *rides* on a set whose word nobody can have READ yet: it takes the value if that word replaces the slot's.
-//!   What the set does is after the get has begun then, and before it ends.
-//! * A get that follows another get, or a set that may show already, READs the slot itself: 8 bytes. It takes
+//! * A get *rides* on a set that has not posted its commit: it takes the value if that commit replaces the slot's
+//!   word. Then the set takes effect after the get has begun, and before it ends.
+//! * A get that follows another get, or a set whose commit is posted, READs the slot itself: 8 bytes. It takes
 //!   its leader's value if the leader has found, or put, the same word in the same slot. No word comes back within
 //!   [`WINDOW_EPOCHS`], so the word still leads to the pair that it led the leader to.
 //! * Sets wait for the one that is under way. When it ends the last of them leads, and takes along those of its kind
@@ -22,6 +22,7 @@
 //! wait no longer than their patience: then they go alone. So nobody waits for ever, and a follower that has gone
 //! alone is no follower any more, whatever becomes of its leader.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +65,7 @@ struct Entry {
     number: u64,
     /// Where its session expects the key.
     slot: Option<SlotRef>,
-    /// Nobody can have READ its word yet.
+    /// A set, and its commit is not posted.
     is_open: bool,
     /// What it writes, if others may have that at once.
     value: Option<Arc<[u8]>>,
@@ -287,7 +288,16 @@ impl WorkTable {
         let entry = Entry { number, slot, is_open, value, landing: landing.shared() };
         *row.entry(kind) = Some(entry);
         let (table, key, lands) = (self.clone(), key.into(), Some(lands));
-        Lead { table, key, number, kind, epoch, lands, absorbed: Vec::new() }
+        Lead {
+            table,
+            key,
+            number,
+            kind,
+            epoch,
+            lands,
+            absorbed: Vec::new(),
+            has_committed: Cell::new(false),
+        }
     }
 
     /// A follower has lost its patience: nobody else follows this leader.
@@ -371,11 +381,14 @@ pub struct Lead {
     lands: Option<oneshot::Sender<Arc<Found>>>,
     /// Sets that it takes along.
     absorbed: Vec<oneshot::Sender<Turn>>,
+    /// It has posted a commit.
+    has_committed: Cell<bool>,
 }
 
 impl Lead {
-    /// From now on somebody may READ its word: no get rides on it any more.
-    pub fn may_show(&self) {
+    /// A set is about to post its commit: no get rides on it any more.
+    pub fn commits(&self) {
+        self.has_committed.set(true);
         let mut rows = self.table.rows();
         let row = rows.by_key.get_mut(&self.key);
         let entry = row.and_then(|row| row.entry(self.kind).as_mut());
@@ -391,7 +404,7 @@ impl Lead {
         }
     }
 
-    /// A set has ended: whether its word has replaced the slot's, and where.
+    /// A set has ended: whether its word has replaced the slot's, and where that is.
     pub fn has_written(mut self, result: Result<Option<Hint>, &Error>, value: &[u8]) {
         let answer = match result {
             Ok(_) => Ok(()),
@@ -404,7 +417,13 @@ impl Lead {
             let _ = set.send(Turn::Absorbed(answer.clone()));
         }
         match result {
-            Ok(Some(place)) => self.land(Some(place), Some(value)),
+            // Else a change of the view has committed it, perhaps before a get began that rides on it: since
+            // then somebody may have replaced its word.
+            Ok(Some(place))
+                if self.has_committed.get() || removed(Mutant::GetBelievesSettledSet) =>
+            {
+                self.land(Some(place), Some(value));
+            }
             Ok(None) if removed(Mutant::GetBelievesUncommittedSet) => self.land(None, Some(value)),
             _ => {}
         }

@@ -43,24 +43,13 @@ pub(super) struct Intent<'a> {
     pub value: &'a [u8],
     /// Where its object goes.
     pub slab: SlabKind,
-    /// Who is told that it may show from now on.
+    /// Who is told before its commit is posted.
     pub watch: Option<&'a Watch<'a>>,
 }
 
-/// Called before anybody can READ a write's word from a primary; maybe several times, and maybe for a write that
-/// comes to nothing.
+/// Called before a write posts a CAS of the primary. Until then nobody can READ its word there, unless a change of
+/// the view puts it there in its stead.
 pub type Watch<'a> = dyn Fn() + 'a;
-
-impl Intent<'_> {
-    /// From now on the word of the write may stand on the primary at any moment: its CAS is about to be posted,
-    /// or a change of the view may settle on it.
-    #[inline]
-    pub fn may_show(&self) {
-        if let Some(watch) = self.watch {
-            watch();
-        }
-    }
-}
 
 /// A writer's try for one slot.
 #[derive(Clone, Copy, Debug)]

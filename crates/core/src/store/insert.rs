@@ -54,7 +54,6 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Contended::Won(winner, Some(look)) => (winner, look),
             Contended::Won(_, None) => unreachable!("a winner with backups has looked"),
             Contended::Lost => {
-                attempt.intent.may_show();
                 let Some(end) = self.await_end(slot, old).await? else {
                     return Ok(Ended::Suspended);
                 };

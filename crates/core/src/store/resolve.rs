@@ -117,9 +117,6 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         attempt: &Attempt<'_>,
         mut error: Error,
     ) -> Result<Ended, Error> {
-        if !removed(Mutant::GetRidesSuspendedSet) {
-            attempt.intent.may_show();
-        }
         loop {
             self.await_switch(attempt.step().round(), &error).await?;
             let ended = match attempt.step() {

@@ -74,8 +74,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         round: Round,
         expected: Slot,
     ) -> Ticket {
-        if !removed(Mutant::GetRidesPostedSet) {
-            attempt.intent.may_show();
+        if let Some(watch) = attempt.intent.watch.filter(|_| !removed(Mutant::GetRidesPostedSet)) {
+            watch();
         }
         self.batch.next_phase();
         let primary = self.primary(round.slot);
@@ -150,8 +150,6 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 if hurries {
                     return Ok(Ended::Done(None));
                 }
-                // Its word may stand on a backup, on which a change of the view may settle while it waits.
-                attempt.intent.may_show();
                 let judged = removed(Mutant::MoveLoserJudgesByBackups);
                 let judged = if judged { Some(self.fetch_backup(round.slot).await?) } else { None };
                 let Some(end) = self.await_end(round.slot, round.old).await? else {

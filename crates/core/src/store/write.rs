@@ -107,8 +107,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.write(opcode, kind, key.into(), &[], Redundancy::Replicated, hint, None).await
     }
 
-    /// As [`Store::update_as`], and calls `watch` before anybody can READ the new value. Until then it takes effect
-    /// for nobody.
+    /// As [`Store::update_as`], and calls `watch` before it posts its commit. If it ends without, and well, others
+    /// have seen to that.
     pub async fn update_watched<'k>(
         &self,
         key: impl Into<Key<'k>>,

@@ -132,11 +132,11 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         GetJoinsPosted
         | GetBelievesUncommittedSet
         | GetRidesPostedSet
-        | GetRidesSuspendedSet
         | GetComparesNoWords
         | PostedSetAbsorbs
         | OtherSetsAbsorb
         | FailedSetAbsorbs => &scenarios::CORRELATED,
+        GetBelievesSettledSet => &scenarios::SETTLED_SET,
         StaleOrphansTaken => &scenarios::STALE_ORPHAN,
         OwnOrphansTakenMeanwhile => &scenarios::OWN_ORPHAN,
         EpochsPassEarly | ZeroedBlockReturnedAtOnce => &scenarios::TIMED_REUSE,

@@ -8,8 +8,8 @@ use fusee_sim::{RunOptions, run};
 
 use crate::support::{
     bars, changes, failures, in_doubt, late_repairs, moved_pairs, reuse, scenarios, scripted,
-    scrub, speculations, stale_orphan, steered, steered_changes, steered_recovery, steered_reuse,
-    unheard,
+    scrub, settled_set, speculations, stale_orphan, steered, steered_changes, steered_recovery,
+    steered_reuse, unheard,
 };
 
 /// A family of runs, one per seed.
@@ -186,7 +186,8 @@ pub const MOVED_PAIRS_LOSS: Scenario =
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 52] = [
+pub const STEPWISE: [&Scenario; 53] = [
+    &SETTLED_SET,
     &MOVED_PAIRS,
     &MOVED_PAIRS_LOSS,
     &TURNED_PAIRS,
@@ -277,6 +278,9 @@ fn oriented(seed: u64, with: &[fusee_sim::Fault]) {
 }
 pub const CORRELATED: Scenario =
     named("correlated", |seed| timed(fusee_sim::Scenario::Correlated, seed));
+
+/// A set whose word a change of the view has committed.
+pub const SETTLED_SET: Scenario = named("settled set", |_| settled_set::gives_no_value());
 
 pub const TIMED_CUTS: Scenario = named("timed cuts", |seed| timed(fusee_sim::Scenario::Cuts, seed));
 

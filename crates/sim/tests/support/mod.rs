@@ -23,6 +23,7 @@ pub mod reuse;
 pub mod scenarios;
 pub mod scripted;
 pub mod scrub;
+pub mod settled_set;
 pub mod speculations;
 pub mod stale_orphan;
 pub mod steered;

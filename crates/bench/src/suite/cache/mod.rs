@@ -184,6 +184,7 @@ impl Args {
             seed: self.seed,
             cache_entries: threshold.ratio().map_or(0, |_| self.cache_entries),
             cache_threshold: threshold.ratio().unwrap_or_default(),
+            work_table: fusee_client::WorkTable::Off,
         }
     }
 

@@ -197,6 +197,7 @@ impl Args {
             seed: self.seed,
             cache_entries: (CACHE_PER_KEY * point.keys) as usize,
             cache_threshold: fusee_client::Options::default().cache_threshold,
+            work_table: fusee_client::WorkTable::Off,
         }
     }
 

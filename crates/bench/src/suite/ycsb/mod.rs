@@ -235,6 +235,7 @@ impl Args {
                 fabric: fabric.clone(),
                 cache_entries: self.load.cache_entries,
                 cache_threshold: self.load.cache_threshold,
+                work_table: self.load.work_table.to_string(),
                 pair_bytes: self.load.pair_bytes,
                 threads: between(threads) as usize,
                 first_thread: share(threads, number) as usize,

@@ -391,7 +391,7 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
             joining: None,
             leaving: None,
             renewed: false,
-            seals: false,
+            adds_parity: false,
         }],
         new_regions: 0,
     };

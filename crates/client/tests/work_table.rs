@@ -1,0 +1,71 @@
+//! A work table in a real process: threads that share it, async calls, and where there is none.
+
+mod common;
+
+use std::thread;
+use std::time::Duration;
+
+use fusee_client::{Client, ConnectError, EmbeddedOptions, FabricKind, Options, WorkTable};
+
+fn client(fabric: FabricKind, work_table: WorkTable) -> Result<Client, ConnectError> {
+    let options = Options::default().with_work_table(work_table);
+    Client::embedded(EmbeddedOptions { client: options, ..common::options(fabric) })
+}
+
+#[test]
+fn there_is_none_over_shared_memory() {
+    for work_table in [WorkTable::Strict, WorkTable::Relaxed] {
+        let refused = client(FabricKind::Shm, work_table).unwrap_err();
+        assert!(matches!(refused, ConnectError::WorkTableOverShm), "{refused}");
+        assert!(refused.to_string().contains("choose another fabric"), "{refused}");
+    }
+    let without = client(FabricKind::Shm, WorkTable::Off).unwrap();
+    assert!(without.work_table_stats().is_none());
+}
+
+/// Every thread puts numbers that grow, and what it gets never goes back: neither behind its own put, nor behind what
+/// it has seen. (`fusee bench ycsb --check --work-table strict` judges whole histories.)
+#[test]
+fn threads_that_share_a_strict_table_see_each_others_writes() {
+    let client = client(FabricKind::Tcp, WorkTable::Strict).unwrap();
+    client.insert(b"key", &0u64.to_le_bytes()).unwrap();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for number in 1..=300u64 {
+                client.update(b"key", &number.to_le_bytes()).unwrap();
+                let found = client.get(b"key").unwrap().unwrap();
+                assert_eq!(found, number.to_le_bytes());
+            }
+        });
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut last = 0;
+                while !writer.is_finished() {
+                    let found = client.get(b"key").unwrap().unwrap();
+                    let number = u64::from_le_bytes(found.try_into().unwrap());
+                    assert!(number >= last, "{number} after {last}");
+                    last = number;
+                }
+            });
+        }
+    });
+    let stats = client.work_table_stats().unwrap();
+    assert!(stats.rides + stats.compared > 0, "{stats:?}");
+}
+
+/// Async calls that nobody waits for any more go on, and hold nobody up.
+#[tokio::test]
+async fn calls_that_are_dropped_hold_nobody_up() {
+    let client = client(FabricKind::Tcp, WorkTable::Strict).unwrap();
+    client.put_async(b"key", b"0").await.unwrap();
+    for _ in 0..20 {
+        let puts = client.put_async(b"key", b"1");
+        assert!(tokio::time::timeout(Duration::from_micros(1), puts).await.is_err());
+        let puts = (0..5).map(|_| client.put_async(b"key", b"2"));
+        for put in futures_util::future::join_all(puts).await {
+            put.unwrap();
+        }
+        assert_eq!(client.get_async(b"key").await.unwrap().as_deref(), Some(&b"2"[..]));
+    }
+    assert!(client.work_table_stats().unwrap().absorbed > 0);
+}

@@ -1,0 +1,40 @@
+//! A set that a change of the view has committed in its stead, while a get of the same process rides on it.
+//!
+//! Nothing of it tells when that was: before the get began, somebody else may have READ the word, and replaced it. In
+//! whole clusters that takes a change that settles on the word of a set, and a get and a write of others between
+//! then and the end of the set, so the table is asked by itself.
+
+use std::sync::Arc;
+
+use fusee_client::logic::work_table::{Get, Set, WorkTable};
+use fusee_core::layout::{Address, Opcode, SizeClass, Slot};
+use fusee_core::store::Hint;
+use fusee_core::view::SlotRef;
+use futures_util::future::FutureExt;
+
+/// # Panics
+/// If the get takes its value.
+pub fn gives_no_value() {
+    for has_committed in [true, false] {
+        let table = Arc::new(WorkTable::new(false));
+        let slot = SlotRef { subtable: 0, slot: 1 };
+        let Set::Lead(set, _) = table.set(Opcode::Update, b"key", Some(b"value"), Some(slot), 1)
+        else {
+            panic!("nobody else is there");
+        };
+        let Get::Ride(followed) = table.get(b"key", Some(slot), 1) else {
+            panic!("its commit is not posted");
+        };
+        if has_committed {
+            set.commits();
+        }
+        let word = Slot::new(1, SizeClass::from_code(1).unwrap(), Address::new(64), 0);
+        set.has_written(Ok(Some(Hint { slot, word, seen: None })), b"value");
+        let landed = followed.landing.now_or_never().expect("the set has ended");
+        assert_eq!(
+            landed.is_ok(),
+            has_committed,
+            "a get believes a set that others have committed"
+        );
+    }
+}
