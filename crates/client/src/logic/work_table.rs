@@ -389,6 +389,9 @@ impl Lead {
     /// A set is about to post its commit: no get rides on it any more.
     pub fn commits(&self) {
         self.has_committed.set(true);
+        if removed(Mutant::GetRidesPostedSet) {
+            return;
+        }
         let mut rows = self.table.rows();
         let row = rows.by_key.get_mut(&self.key);
         let entry = row.and_then(|row| row.entry(self.kind).as_mut());

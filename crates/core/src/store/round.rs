@@ -74,7 +74,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         round: Round,
         expected: Slot,
     ) -> Ticket {
-        if let Some(watch) = attempt.intent.watch.filter(|_| !removed(Mutant::GetRidesPostedSet)) {
+        if let Some(watch) = attempt.intent.watch {
             watch();
         }
         self.batch.next_phase();
