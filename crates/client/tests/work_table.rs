@@ -65,7 +65,9 @@ async fn calls_that_are_dropped_hold_nobody_up() {
         for put in join_all(puts).await {
             put.unwrap();
         }
-        assert_eq!(client.get_async(b"key").await.unwrap().as_deref(), Some(&b"2"[..]));
+        // On a machine that stands still the others have not waited for it, and it may come last.
+        let found = client.get_async(b"key").await.unwrap().unwrap();
+        assert!(found == b"1" || found == b"2", "{found:?}");
     }
     assert!(client.work_table_stats().unwrap().absorbed > 0);
 }
