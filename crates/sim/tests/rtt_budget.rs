@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fusee_core::code::Coding;
-use fusee_core::data::{Redundancy, RedundancyError};
+use fusee_core::data::{Orientation, Redundancy, RedundancyError};
 use fusee_core::error::Error;
 use fusee_core::stats::{OpKind, Stats};
 use fusee_core::store::{Hint, Transition};
@@ -380,6 +380,91 @@ fn moves_take_4_phases_and_the_bytes_of_the_value() {
                 let ratio = (read + written) as f64 / value.len() as f64 / paper;
                 assert!((0.97..1.03).contains(&ratio), "{ratio}");
             }
+        }
+    }
+}
+
+fn oriented() -> Redundancy {
+    let coding = Coding::try_from(CODING).unwrap();
+    Redundancy::Oriented(Orientation::new(2, coding).unwrap())
+}
+
+/// EC-oriented values take the phases that coded ones do: the copy is written beside the chunks, and found when both
+/// are set free.
+#[test]
+fn ec_oriented_values_take_the_same_phases() {
+    let value = vec![7; 1000];
+    for replicas in 1..=5 {
+        let stats = run_coded(replicas, async |store| {
+            store.insert_as(b"foo", &value, oriented()).await.unwrap();
+            let hint = store.insert_as(b"key", &value, oriented()).await.unwrap().place;
+            let found = store.search(b"key", hint).await.unwrap();
+            assert_eq!((found.value(), found.redundancy()), (Some(&value[..]), Some(oriented())));
+            drop(found);
+            let hint = store.update_as(b"key", &value, oriented(), hint).await.unwrap().place;
+            store.delete(b"key", hint).await.unwrap();
+            assert_eq!(store.search(b"key", None).await.unwrap().value(), None);
+        });
+        let fewer = u32::from(replicas == 1);
+        assert_eq!(stats.kind(OpKind::Search).phases, 1 + 1, "a hit, and a miss");
+        assert_eq!(phases(&stats, OpKind::Insert), 4 - fewer);
+        assert_eq!(phases(&stats, OpKind::Update), 3 - fewer);
+        assert_eq!(phases(&stats, OpKind::Delete), 3 - fewer);
+    }
+}
+
+/// A Move in place takes as many phases as any other, and the bytes of the paper's Table 1: to erasure-coded it reads
+/// the value and writes parity, and back it reads the value and writes a copy. After the last turn it is out of place.
+#[test]
+fn moves_in_place_take_4_phases_and_fewer_bytes() {
+    let coded = Redundancy::Coded(Coding::try_from(CODING).unwrap());
+    let (k, m) = (u64::from(CODING.0), u64::from(CODING.1));
+    let bytes_of = |value: usize| -> (u64, u64) {
+        [coded, Redundancy::Replicated].map(|r| r.class(3, value).unwrap().bytes()).into()
+    };
+    let fills = |value: &usize| {
+        let (chunk, object) = bytes_of(*value);
+        (k * chunk).max(object) as f64 <= 1.025 * *value as f64
+    };
+    let value = vec![7; (1 << 12..=16 << 10).rev().find(fills).expect("there is one")];
+    let (chunk, object) = bytes_of(value.len());
+    let to_coded = (k * chunk, m * chunk, (k + m) as f64 / k as f64);
+    let to_oriented = (k * chunk, object, 2.0);
+    let out_of_place = (k * chunk, k * chunk + object, 3.0);
+    let turns = [to_coded, to_oriented, to_coded, out_of_place, to_coded];
+    for replicas in 1..=5 {
+        let fewer = u32::from(replicas == 1);
+        for measured in 1..=turns.len() {
+            let moved = |turns: usize| {
+                let value = &value;
+                run_large(replicas, async move |store| {
+                    // Now there are blocks for the stripe and its copy.
+                    store.insert_as(b"foo", value, oriented()).await.unwrap();
+                    let mut hint = store.insert_as(b"key", value, oriented()).await.unwrap().place;
+                    for turn in 0..turns {
+                        let then = if turn % 2 == 0 { coded } else { oriented() };
+                        let before = hint.unwrap().word.address();
+                        let (went, written) =
+                            store.set_redundancy(b"key", then, hint).await.unwrap();
+                        assert_eq!((went, written.hint_held), (Transition::Moved, true));
+                        hint = written.place;
+                        let is_in_place = hint.unwrap().word.address() == before;
+                        assert_eq!(is_in_place, turn != 3, "turn {turn}");
+                        let found = store.search(b"key", hint).await.unwrap();
+                        assert_eq!(found.value(), Some(&value[..]));
+                        assert_eq!(found.redundancy(), Some(then));
+                        assert!(found.hint().unwrap().leads_like(&hint.unwrap()));
+                    }
+                })
+            };
+            let stats = moved(measured);
+            assert_eq!(phases(&stats, OpKind::Move), 4 - fewer);
+            let before = moved(measured - 1).kind(OpKind::Move).bytes;
+            let (read, written, paper) = turns[measured - 1];
+            let rest = stats.kind(OpKind::Move).bytes - before - read - written;
+            assert!(rest < 1000, "{rest} bytes more in turn {measured}");
+            let ratio = (read + written) as f64 / value.len() as f64 / paper;
+            assert!((0.97..1.03).contains(&ratio), "{ratio} in turn {measured}");
         }
     }
 }
