@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use fusee_client::{Client, Coding, Error, FabricChoice, Options, Redundancy, RedundancyRules};
+use fusee_client::{Client, Error, FabricChoice, Options, RedundancyRules, Transition};
 
 use super::cluster::{Cluster, Shape};
 
@@ -21,11 +21,15 @@ fn value(n: u32, version: u32) -> Vec<u8> {
 }
 
 fn client(cluster: &Cluster) -> Client {
-    let coding = Coding::new(4, 2).unwrap();
+    client_with(cluster, "ec:4+2")
+}
+
+fn client_with(cluster: &Cluster, redundancy: &str) -> Client {
+    let redundancy = redundancy.parse().unwrap();
     let fabric: FabricChoice = cluster.fabric().parse().unwrap();
     let options = Options::default()
         .with_fabric(fabric)
-        .with_redundancy(RedundancyRules::from_length(4 << 10, Redundancy::Coded(coding)));
+        .with_redundancy(RedundancyRules::from_length(4 << 10, redundancy));
     Client::connect_with(cluster.address(), options).unwrap()
 }
 
@@ -89,6 +93,48 @@ fn coded_values_survive_the_loss_of_as_many_nodes_as_there_is_parity_over_shm() 
     survives_losses("shm");
 }
 
+/// With two nodes lost, one after the other, and others in their places; values change their redundancy before and
+/// after, in place where that can be.
+#[test]
+fn ec_oriented_values_survive_losses_and_become_coded() {
+    let shape =
+        Shape { fabric: "tcp", nodes: 6, index_replicas: 3, data_replicas: 3, ..Shape::default() };
+    let mut cluster = Cluster::of(shape);
+    let client = client_with(&cluster, "eor:2:4+2");
+    put_all(&client, 0);
+    check(&client, 0);
+    let (oriented, coded) = ("eor:2:4+2".parse().unwrap(), "ec:4+2".parse().unwrap());
+    let long = || (0..KEYS).filter(|n| n % 3 > 0);
+    let set = |keys: &mut dyn Iterator<Item = u32>, redundancy| {
+        for n in keys {
+            let went = client.set_redundancy(&key(n), redundancy).unwrap();
+            assert_eq!(went, Transition::Moved, "key {n}");
+            assert_eq!(client.redundancy_of(&key(n)).unwrap(), Some(redundancy));
+        }
+    };
+    assert_eq!(client.redundancy_of(&key(1)).unwrap(), Some(oriented));
+    set(&mut long().filter(|n| n % 2 == 0), coded);
+    check(&client, 0);
+
+    for (left, version) in [(5, 1), (4, 2)] {
+        cluster.nodes.remove(0);
+        check(&client, version - 1);
+        cluster.until_stable(left, false);
+        check(&client, version - 1);
+        put_all(&client, version);
+        check(&client, version);
+    }
+    cluster.start_node();
+    cluster.start_node();
+    cluster.until_stable(6, true);
+    check(&client, 2);
+    put_all(&client, 3);
+    set(&mut long(), coded);
+    check(&client, 3);
+    set(&mut long(), oriented);
+    check(&self::client(&cluster), 3);
+}
+
 #[test]
 fn the_redundancy_of_a_value_is_asked_for_and_told() {
     let cluster = Cluster::of(Shape { nodes: 3, ..Shape::default() });
@@ -106,6 +152,8 @@ fn the_redundancy_of_a_value_is_asked_for_and_told() {
         ("short", "ec:2+1", "for values of at least 512"),
         (&*value, "ec:1+1", "k is at least 2"),
         (&*value, "raid", "is no redundancy"),
+        (&*value, "eor:2:4+2", "takes 6 memory nodes"),
+        (&*value, "eor:3:2+1", "no EC-oriented replication has 3 replicas"),
     ] {
         let refused = run(&["put", "plain", value, "--redundancy", redundancy]);
         let error = refused.stderr;
@@ -121,9 +169,13 @@ fn the_redundancy_of_a_value_is_changed_and_the_value_stays() {
     let run = |arguments: &[&str]| cluster.run(arguments);
     let said = |arguments: &[&str]| String::from_utf8(run(arguments).stdout).unwrap();
     assert!(run(&["put", "key", &value]).code == Some(0));
-    for (redundancy, answer) in
-        [("ec:2+1", "moved\n"), ("ec:2+1", "unchanged\n"), ("replicated", "moved\n")]
-    {
+    for (redundancy, answer) in [
+        ("ec:2+1", "moved\n"),
+        ("ec:2+1", "unchanged\n"),
+        ("eor:2:2+1", "moved\n"),
+        ("ec:2+1", "moved\n"),
+        ("replicated", "moved\n"),
+    ] {
         assert_eq!(said(&["redundancy", "set", "key", redundancy]), answer);
         assert_eq!(said(&["redundancy", "get", "key"]), format!("{redundancy}\n"));
         assert_eq!(said(&["get", "key"]), value);
