@@ -30,7 +30,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 use crate::data::{Found, ObjectAt, Reads, Shown};
-use crate::layout::{Opcode, Slot};
+use crate::layout::{Chunk, Object, Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::stats::Damage;
@@ -226,6 +226,35 @@ impl<'w, F: Fabric> Work<'w, F> {
         reads.judge(&mut self.batch, word, leads).answered().map(Some)
     }
 
+    /// Two phases: posts what belongs where chunks of an EC-oriented object are damaged that has no parity instead, made
+    /// of its copy; whether there is one.
+    async fn mend_by_copy(
+        &mut self,
+        found: &Found,
+        object: ObjectAt<'_>,
+        word: Slot,
+    ) -> Result<bool, FailedVerb> {
+        let Some((chunk, key)) = found.part else { return Ok(false) };
+        let value_bytes = Chunk::value_bytes_in(self.batch.bytes(chunk)).unwrap_or(0);
+        self.batch.next_phase();
+        let named = object.read_copy_word(&mut self.batch, word);
+        self.phase().await;
+        let Some(copy) = named.named(&self.batch)? else { return Ok(false) };
+        let class = Object::class(key.len as usize, value_bytes);
+        let at = class.and_then(|class| self.view.object(copy.address(), class.bytes()));
+        let Some((at, place)) = at.and_then(|at| Some((at, at.places().next()?))) else {
+            return Ok(false);
+        };
+        self.batch.next_phase();
+        let read = self.batch.read(place.node, place.offset, at.bytes() as u32);
+        self.phase().await;
+        let read = self.batch.data_span(read)?;
+        let Some(value) = found.value_of_copy(&self.batch, copy, read) else { return Ok(false) };
+        self.batch.next_phase();
+        found.mend_by_copy(&mut self.batch, object, (word, copy), value);
+        Ok(true)
+    }
+
     fn is_marked(&self, entry: &Asked<'_>) -> Result<Option<u32>, FailedVerb> {
         let Some((read, bit, region)) = entry.mark else { return Ok(None) };
         let word = self.batch.data(read)?.try_into().map_or(0, u64::from_le_bytes);
@@ -258,15 +287,26 @@ impl<'w, F: Fabric> Work<'w, F> {
         self.found.marked.extend(marked);
         let damaged = found.as_ref().map_or(0, Found::damaged) as u64;
         self.found.damage.found += damaged;
-        let Some(found) = found.filter(|found| found.whole.is_some()) else {
-            self.found.lost.push(slot.into());
-            return Ok(());
+        let posted = match (found, &entry.object) {
+            (Some(found), _) if found.whole.is_some() => {
+                self.batch.next_phase();
+                found.mend(&mut self.batch) > 0
+            }
+            (Some(found), Some((object, _))) if object.has_copy(word) => {
+                let mended = self.mend_by_copy(&found, *object, word).await?;
+                if !mended {
+                    self.found.lost.push(slot.into());
+                }
+                mended
+            }
+            _ => {
+                self.found.lost.push(slot.into());
+                false
+            }
         };
-        if damaged == 0 {
+        if damaged == 0 || !posted {
             return Ok(());
         }
-        self.batch.next_phase();
-        found.mend(&mut self.batch);
         self.phase().await;
         self.batch.check()?;
         self.found.damage.repaired += damaged;

@@ -259,6 +259,16 @@ impl Network {
         Slot(self.number_at(place).expect("a living node"))
     }
 
+    /// So many bytes at a place. For checks: it takes no time.
+    ///
+    /// # Panics
+    /// If the node is gone.
+    pub fn bytes_at(&self, place: Place, bytes: u64) -> Vec<u8> {
+        let at = place.offset as usize;
+        let found = self.with(place.node, |m| m.pool[at..at + bytes as usize].to_vec());
+        found.expect("a living node")
+    }
+
     /// The same as a number; `None` if the node is gone.
     pub(crate) fn number_at(&self, place: Place) -> Option<u64> {
         let at = place.offset as usize;

@@ -3,10 +3,14 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use fusee_core::layout::{BLOCK_HEADER_BYTES, Slot};
+use fusee_core::layout::{BLOCK_HEADER_BYTES, Object, Slot};
+use fusee_core::scrub::look;
+use fusee_core::store::Transition;
 use fusee_core::verbs::MnId;
-use fusee_core::view::{Place, SlotRef};
+use fusee_core::view::{Geometry, Place, SlotRef};
+use fusee_sim::{Cluster, ClusterOptions, Sim};
 
 use support::scrub::{KEYS, free_words, held, key, settles, settles_beside_writes};
 
@@ -27,6 +31,52 @@ fn replicas_that_nobody_reads_are_written_anew() {
         held.until("all replicas are whole", || damaged() == 0).await;
         assert_eq!(held.cluster.view().number, 1, "nothing had to be settled");
         held.all_are_there().await;
+    });
+}
+
+/// Of an EC-oriented object every data chunk is needed, as long as it has no parity: one that is damaged is made of the
+/// copy, by a reader or by the scrubber.
+#[test]
+fn a_chunk_without_parity_is_made_of_the_copy() {
+    let sim = Sim::new(1);
+    let geometry = Geometry { max_value_bytes: 2048, ..ClusterOptions::default().geometry };
+    let options = ClusterOptions { memory_nodes: 5, geometry, ..ClusterOptions::default() };
+    let options = ClusterOptions { lease_ms: Some(1_000), ..options };
+    let cluster = Cluster::new(&sim, &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, Duration::from_secs(1));
+    let redundancy = "eor:2:3+2".parse().unwrap();
+    cluster.block_on(process, async {
+        let session = cluster.open(process, options.session).await.unwrap();
+        keeper.open(session.gate().clone());
+        let (store, value) = (session.store(), [7; 1500]);
+        let hint = store.insert_as(b"key", &value, redundancy).await.unwrap().place.unwrap();
+        let view = store.view();
+        let object = view.object_of(hint.word).unwrap();
+        let is_whole = || {
+            let places = object.places().take(3);
+            let of = |place: Place| cluster.network().bytes_at(place, object.bytes());
+            places.map(of).all(|bytes| Object::decode(&bytes).is_ok())
+        };
+        for (scrubs, chunk) in [(false, 0), (true, 1), (false, 2), (true, 0)] {
+            let place = object.places().nth(chunk).unwrap();
+            cluster.network().flip(Place { offset: place.offset + 8 * chunk as u64, ..place }, 2);
+            assert!(!is_whole());
+            if scrubs {
+                let slots = (0, view.geometry.subtable_slots());
+                let looked = look(store.fabric(), &view, 0, slots, u64::MAX).await.unwrap();
+                assert_eq!((looked.damage.found, looked.damage.repaired), (1, 1));
+                assert_eq!(looked.lost, []);
+            } else {
+                let found = store.search(b"key", Some(hint)).await.unwrap();
+                assert_eq!(found.value(), Some(&value[..]));
+            }
+            assert!(is_whole());
+        }
+        let (went, _) =
+            store.set_redundancy(b"key", "ec:3+2".parse().unwrap(), None).await.unwrap();
+        assert_eq!(went, Transition::Moved);
+        assert_eq!(store.search(b"key", None).await.unwrap().value(), Some(&value[..]));
     });
 }
 

@@ -386,6 +386,28 @@ pub(super) fn mend(
     damaged.len() as u64 * u64::from(bytes)
 }
 
+/// See [`Found::mend_by_copy`].
+pub(super) fn mend_by_copy(
+    batch: &mut Batch,
+    coding: Coding,
+    pair: &Pair<'_>,
+    (word, copy): (Slot, Identity),
+    damaged: &[Read],
+    bytes: u32,
+) {
+    let stripe = batch.stage(coding.chunks() as u32 * bytes);
+    let mut of_stripe = PerPlace::<&mut [u8]>::new();
+    of_stripe.extend(batch.bytes_mut(stripe).chunks_exact_mut(bytes as usize));
+    pair.encode_chunks(&ReedSolomon::new(coding), &mut of_stripe);
+    let at = copy_word_at(word.turn(), bytes.into()) as usize;
+    let named = copy_word(pair.identity, copy).to_le_bytes();
+    of_stripe.iter_mut().for_each(|chunk| chunk[at..at + 8].copy_from_slice(&named));
+    drop(of_stripe);
+    for Read { place, chunk, .. } in damaged {
+        batch.write(place.node, place.offset, stripe.part(u32::from(*chunk) * bytes, bytes));
+    }
+}
+
 /// The chunks that belong where damaged ones stand.
 fn made_of(
     batch: &Batch,

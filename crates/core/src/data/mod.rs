@@ -47,7 +47,7 @@ pub use block::BlockAt;
 pub(crate) use block::clear_bitmaps;
 pub use coded::Columns;
 pub(crate) use complete::complete;
-pub(crate) use copies::is_copy;
+use copies::is_copy;
 pub(crate) use copy::{Copied, copy_bytes};
 use found::Parts;
 pub(crate) use found::{Fetch, Fetched, Found, Reads, Shown, ShownKey};
@@ -57,8 +57,8 @@ pub use redundancy::{
 };
 
 use crate::code::MAX_CHUNKS;
-use crate::layout::{Address, Identity, Pair, Slot, UNIT_BYTES};
-use crate::verbs::{Batch, Fabric, FailedVerb, MnId};
+use crate::layout::{Address, Chunk, Identity, Object, Pair, Slot, UNIT_BYTES};
+use crate::verbs::{Batch, Fabric, FailedVerb, MnId, Span};
 use crate::view::{Geometry, MAX_REPLICAS, Place, Subtable, ViewError};
 
 /// The most places that a region has.
@@ -541,6 +541,34 @@ impl Reads {
 }
 
 impl Found {
+    /// The value of an EC-oriented object of which too little is good, by its copy, which was read; `None` if it is no
+    /// copy of it.
+    pub(crate) fn value_of_copy(&self, batch: &Batch, copy: Identity, read: Span) -> Option<Span> {
+        let (chunk, key) = self.part?;
+        let object = Object::decode_of(batch.bytes(read), copy).ok()?;
+        let is_of = is_copy(&object, batch.bytes(key))
+            && Chunk::value_bytes_in(batch.bytes(chunk)) == Some(object.value().len());
+        let (at, bytes) = (object.value_offset() as u32, object.value().len() as u32);
+        is_of.then(|| read.part(at, bytes))
+    }
+
+    /// Posts WRITEs of the chunks that belong where damaged ones are, made of the value that a copy has.
+    pub(crate) fn mend_by_copy(
+        &self,
+        batch: &mut Batch,
+        object: ObjectAt<'_>,
+        named: (Slot, Identity),
+        value: Span,
+    ) {
+        let (Some((chunk, key)), Some(columns)) = (self.part, object.columns()) else { return };
+        let opcode = Object::decode(batch.bytes(chunk)).ok().and_then(|object| object.opcode());
+        let Some(opcode) = opcode else { return };
+        let [key, value] = [key, value].map(|span| batch.bytes(span).to_vec());
+        let identity = object.identity_of(named.0);
+        let pair = Pair { key: &key, value: &value, identity, opcode };
+        coded::mend_by_copy(batch, columns.coding(), &pair, named, &self.damaged, chunk.len);
+    }
+
     /// Posts WRITEs of what belongs there to where it is not what it should be; nothing if there is not
     /// enough to make it of. Returns how many bytes.
     pub(crate) fn mend(&self, batch: &mut Batch) -> u64 {

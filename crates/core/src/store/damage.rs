@@ -23,7 +23,7 @@
 //! operation has ended, when the object may be another one.
 
 use super::{BROKEN_WORD, Hint, Op};
-use crate::data::{Found, is_copy};
+use crate::data::Found;
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Chunk, Object, Slot};
@@ -69,10 +69,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             || removed(Mutant::RepairsUncommitted);
         let found = shows.damaged() as u64;
         let Some(whole) = &shows.whole else {
-            if object.has_copy(word)
-                && let Some(part) = shows.part
-            {
-                return self.look_at_copy(word, part, key).await;
+            if object.has_copy(word) && shows.part.is_some() {
+                return self.look_at_copy(word, &shows, is_committed, key).await;
             }
             if is_committed {
                 self.note_damage(Damage { found, repaired: 0 });
@@ -91,21 +89,24 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(if is_key { SecondLook::Value(value) } else { SecondLook::OtherKey })
     }
 
-    /// Two phases: an EC-oriented object has lost a chunk, and has no parity instead. Its copy has the value.
+    /// Two phases, and one if something is repaired: of an EC-oriented object a chunk is lost or damaged, and there is no
+    /// parity instead. Its copy has the value.
     async fn look_at_copy(
         &mut self,
         word: Slot,
-        (chunk, shown_key): (Span, Span),
+        shows: &Found,
+        is_committed: bool,
         key: Key<'_>,
     ) -> Result<SecondLook, Error> {
         const LOST: Error = Error::Corrupt { what: "of an EC-oriented object too little is left" };
+        let (chunk, shown_key) = shows.part.ok_or(LOST)?;
         if self.batch.bytes(shown_key) != &*key {
             return Ok(SecondLook::OtherKey);
         }
         let view = self.view.clone();
-        let value_bytes = Chunk::value_bytes_in(self.batch.bytes(chunk)).ok_or(LOST)?;
         let object = view.object_of(word).ok_or(LOST)?;
-        self.batch.clear();
+        let value_bytes = Chunk::value_bytes_in(self.batch.bytes(chunk)).ok_or(LOST)?;
+        self.batch.next_phase();
         let named = object.read_copy_word(&mut self.batch, word);
         self.phase().await;
         let copy = named.named(&self.batch).map_err(|f| self.failed(f))?.ok_or(LOST)?;
@@ -115,17 +116,30 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.batch.next_phase();
         let read = self.batch.read(place.node, place.offset, class.bytes() as u32);
         self.phase().await;
-        let span = self.batch.data_span(read).map_err(|f| self.failed(f))?;
-        let object = Object::decode_of(self.batch.bytes(span), copy).ok();
-        let object = object.filter(|object| is_copy(object, &key)).ok_or(LOST)?;
-        let (at, bytes) = (object.value_offset() as u32, object.value().len() as u32);
-        Ok(SecondLook::Value(span.part(at, bytes)))
+        let read = self.batch.data_span(read).map_err(|f| self.failed(f))?;
+        let value = shows.value_of_copy(&self.batch, copy, read).ok_or(LOST)?;
+        let found = shows.damaged() as u64;
+        if is_committed && found > 0 {
+            let may_write = !removed(Mutant::DamageStays);
+            if may_write {
+                self.batch.next_phase();
+                shows.mend_by_copy(&mut self.batch, object, (word, copy), value);
+                self.post_repair().await?;
+            }
+            self.note_damage(Damage { found, repaired: if may_write { found } else { 0 } });
+        }
+        Ok(SecondLook::Value(value))
     }
 
     /// One phase: writes a good replica over those that are damaged.
     async fn repair(&mut self, shows: &Found) -> Result<(), Error> {
         self.batch.next_phase();
         shows.mend(&mut self.batch);
+        self.post_repair().await
+    }
+
+    /// One phase: what repairs something.
+    async fn post_repair(&mut self) -> Result<(), Error> {
         let is_awaited = !removed(Mutant::RepairNotAwaited);
         let posted = core::mem::replace(&mut self.pin.posted, is_awaited);
         self.phase().await;
