@@ -107,7 +107,9 @@ impl Found {
 
     /// Whether this is what a slot leads to that shows this word, in this epoch or the next one.
     pub fn is_shown_by(&self, slot: SlotRef, word: Slot, epoch: u64) -> bool {
-        let is_young = epoch.saturating_sub(self.epoch) + 1 < WINDOW_EPOCHS;
+        // Of EC-oriented pairs a life has several words.
+        let window = WINDOW_EPOCHS / u64::from(Slot::TURNS);
+        let is_young = epoch.saturating_sub(self.epoch) + 1 < window;
         let place = self.place.filter(|_| is_young);
         let is_same = |at: Hint| at.word == word || removed(Mutant::GetComparesNoWords);
         place.is_some_and(|at| at.slot == slot && is_same(at))

@@ -20,7 +20,7 @@ use super::HELLO_TIMEOUT;
 
 const MAGIC: &[u8; 5] = b"FUSEE";
 /// 5: a block is taken over once; and who speaks it starts again where it loses to a Move (rule L).
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 const HELLO_BYTES: usize = 8;
 
 /// Who answers at a port.
@@ -134,6 +134,6 @@ mod tests {
         }
         assert!(decode(b"HTTP/1.1").unwrap_err().contains("does not speak"));
         assert!(decode(b"FUSEE\x09\x01\0").unwrap_err().contains("version 9"));
-        assert!(decode(b"FUSEE\x05\x09\0").unwrap_err().contains("unknown"));
+        assert!(decode(b"FUSEE\x06\x09\0").unwrap_err().contains("unknown"));
     }
 }

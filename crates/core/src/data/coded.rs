@@ -165,10 +165,6 @@ pub(super) fn write_parity_of(
     batch: &mut Batch,
     pair: &Pair<'_>,
 ) {
-    // Else it is there.
-    if !columns.may_lack_parity() {
-        return;
-    }
     write_chunks(columns, at, batch, pair, columns.coding.k()..columns.coding.chunks(), None);
 }
 
@@ -250,7 +246,9 @@ pub(super) fn fetched(
             let bytes = &read[span.range()];
             match Chunk::decode_of(bytes, identity, coding, (*number).into()) {
                 Ok(chunk) if chunk.key() != key && !removed(Mutant::KeysNotCompared) => {
-                    return Err(Fetched::OtherKey);
+                    // Parity may be of what was here many lives before, under the same identity.
+                    let proves = !is_oriented || usize::from(*number) < coding.k();
+                    return Err(if proves { Fetched::OtherKey } else { Fetched::Stale });
                 }
                 Ok(chunk) => stripe.add(chunk),
                 Err(_) => {}

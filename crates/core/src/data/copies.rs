@@ -10,7 +10,7 @@
 //! A copy word is put where there was none, and never changed: whoever reads it after the slot has shown its turn reads
 //! the one that counts, as long as the word stands. What repairs a chunk takes it from the others.
 
-use super::{ObjectAt, Region};
+use super::{ObjectAt, PerPlace, Region};
 use crate::layout::{Identity, Object, Opcode, Slot, copy_of, copy_word, copy_word_at};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, FailedVerb, MnId, Ticket};
@@ -25,7 +25,7 @@ pub(super) fn check(region: &Region, node: MnId) -> Result<(), ViewError> {
     }
 }
 
-/// READs of a copy word, from every column of its object.
+/// READs of a copy word, from every column that has it.
 #[derive(Debug)]
 pub(crate) struct CopyWord {
     /// The object's.
@@ -96,10 +96,19 @@ impl ObjectAt<'_> {
 
     /// Posts the READs of the copy word for the turn of this word.
     pub(crate) fn read_copy_word(self, batch: &mut Batch, word: Slot) -> CopyWord {
-        let reads = self.copy_words(word).map(|place| batch.read(place.node, place.offset, 8));
-        let mut reads = reads.peekable();
-        let first = *reads.peek().expect("a region in a view has columns");
-        let columns = reads.count() as u32;
+        let columns = self.columns().expect("EC-oriented objects have columns");
+        let k = columns.coding().k();
+        // Data chunks first, and parity only where it is written with each object: else it may be of what was here
+        // before.
+        let mut order: PerPlace<(u8, Place)> =
+            columns.chunks().iter().copied().zip(self.copy_words(word)).collect();
+        order.retain(|(chunk, _)| usize::from(*chunk) < k || !columns.may_lack_parity());
+        order.sort_unstable_by_key(|(chunk, _)| *chunk);
+        let mut first = None;
+        for (_, place) in &order {
+            first.get_or_insert(batch.read(place.node, place.offset, 8));
+        }
+        let (first, columns) = (first.expect("a region in a view has columns"), order.len() as u32);
         CopyWord { identity: self.identity_of(word), first, columns }
     }
 }

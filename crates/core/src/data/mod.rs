@@ -151,6 +151,14 @@ impl Region {
         }
     }
 
+    /// Whether some parity of its objects has a column, if they are to have any.
+    pub fn has_parity(&self) -> bool {
+        self.columns().is_none_or(|columns| {
+            let k = columns.coding().k();
+            columns.chunks().iter().any(|chunk| usize::from(*chunk) >= k)
+        })
+    }
+
     /// The node of the copies that it is for.
     pub fn copies_on(&self) -> Option<MnId> {
         match &self.scheme {

@@ -247,7 +247,8 @@ impl<'a> Chunk<'a> {
         &self.object.value()[PART_BYTES..]
     }
 
-    fn agrees(&self, other: &Chunk<'_>) -> bool {
+    /// Whether it is of the same pair, by the same write.
+    pub(crate) fn agrees(&self, other: &Chunk<'_>) -> bool {
         let of =
             |chunk: &Chunk<'_>| (chunk.part, chunk.object.identity(), chunk.opcode, chunk.bytes);
         of(self) == of(other) && self.key() == other.key()

@@ -84,7 +84,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Those of these words that keep a copy beside their object.
-    fn with_copies(&self, words: &[Slot]) -> Vec<Slot> {
+    pub(super) fn with_copies(&self, words: &[Slot]) -> Vec<Slot> {
         let view = self.view.borrow();
         if !view.regions.iter().any(|region| region.is_oriented()) || removed(Mutant::CopiesLeak) {
             return Vec::new();
@@ -95,13 +95,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// The copies that these freed words have kept. Those that cannot be found are left to a comparison.
-    pub(super) async fn copies_kept_by(&self, words: &[Slot]) -> Vec<Address> {
-        let words = self.with_copies(words);
-        if words.is_empty() {
-            return Vec::new();
-        }
+    pub(super) async fn copies_of(&self, words: &[Slot]) -> Vec<Address> {
         let mut op = self.operation();
-        let found = op.copies_of(&words).await;
+        let found = op.copies_of(words).await;
         op.finish(OpKind::Reclaim);
         match found {
             Some(found) => found.iter().map(|copy| copy.address()).collect(),
@@ -171,8 +167,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 .map(|(word, object)| object.read_copy_word(&mut self.batch, *word))
                 .collect();
             self.phase().await;
+            let is_there = |copy: &Identity| {
+                let region = view.region_of(copy.address());
+                region.is_some_and(|(region, _)| region.copies_on().is_some())
+            };
             for read in reads {
-                found.extend(read.named(&self.batch).ok()?);
+                found.extend(read.named(&self.batch).ok()?.filter(is_there));
             }
         }
         Some(found)

@@ -73,17 +73,6 @@ pub(super) struct Freed {
     setting_free: Cell<bool>,
 }
 
-impl Freed {
-    /// Keeps the memory of words that are dealt with.
-    fn keep(&self, mut words: Vec<Slot>) {
-        words.clear();
-        let mut newer = self.words.borrow_mut();
-        if newer.is_empty() {
-            *newer = words;
-        }
-    }
-}
-
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Nothing refers any more to what a word has kept: its object, and if it has one, the copy beside it.
     pub(super) fn free(&mut self, word: Slot) {
@@ -211,25 +200,34 @@ impl<F: Fabric, H: Host> Store<F, H> {
             return;
         }
         self.freed.setting_free.set(true);
-        let words = self.freed.words.take();
-        self.freed.since.set(None);
-        let copies = self.copies_kept_by(&words).await;
-        let objects = words.iter().filter_map(|word| word.object()).chain(copies);
+        let _ends = SettingFree(&self.freed.setting_free);
+        // Others are being freed while copies are looked for: they come next time.
+        let count = self.freed.words.borrow().len();
+        let keeping = self.with_copies(&self.freed.words.borrow());
+        let copies = if keeping.is_empty() { Vec::new() } else { self.copies_of(&keeping).await };
+        // Nothing is awaited between this question and the posting of the bits. If the answer is no, all that was told
+        // is revoked, and so are they.
+        let may_set = self.host.may_set_free();
         let mut free_bits = self.freed.free_bits.take();
-        by_word(&self.view.borrow(), objects, &mut free_bits);
-        let objects = words.len() as u64;
-        self.freed.keep(words);
-        if !self.host.may_set_free() {
-            self.stats.borrow_mut().add_left_to_comparison(objects);
-            self.freed.setting_free.set(false);
-            return;
+        {
+            let mut words = self.freed.words.borrow_mut();
+            let taken = if may_set { count } else { words.len() };
+            let objects = words[..taken].iter().filter_map(|word| word.object()).chain(copies);
+            by_word(&self.view.borrow(), objects, &mut free_bits);
+            words.drain(..taken);
+            if words.is_empty() {
+                self.freed.since.set(None);
+            }
+            if !may_set {
+                self.stats.borrow_mut().add_left_to_comparison(taken as u64);
+                return;
+            }
         }
         let mut op = self.operation();
         op.mark(&free_bits).await;
         self.freed.free_bits.replace(free_bits);
         let lost = op.pin.posted;
         op.finish(OpKind::Reclaim);
-        self.freed.setting_free.set(false);
         // If something may still execute, the session has to be fenced before it is over.
         if !lost {
             self.host.publish_freed(self.freed.since.get());
@@ -458,6 +456,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
         }
         blocks
+    }
+}
+
+/// Bits are being set; also when whoever does that is dropped, it has stopped.
+struct SettingFree<'s>(&'s Cell<bool>);
+
+impl Drop for SettingFree<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
     }
 }
 

@@ -77,6 +77,7 @@ impl View {
                 return Err(NothingLeft::Region(gone as u32));
             }
             view.regions.truncate(gone);
+            change.regions.retain(|region| (region.region as usize) < gone);
         }
         let known = self.regions.len() as u32 - before.new_regions;
         change.new_regions = view.regions.len() as u32 - known;

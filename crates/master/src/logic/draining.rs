@@ -95,7 +95,8 @@ impl State {
     /// How many of a member's replicas find no room on others.
     fn homeless(&self, view: &View, node: MnId) -> usize {
         let holds = |places: &&[Place]| places.iter().any(|place| place.node == node);
-        let regions = view.regions.iter().map(|r| r.places()).filter(holds);
+        let moving = view.regions.iter().filter(|region| region.copies_on().is_none());
+        let regions = moving.map(|r| r.places()).filter(holds);
         let subtables = view.subtables.iter().map(|s| s.replicas()).filter(holds);
         let sizes = [view.geometry.region_bytes, view.geometry.subtable_bytes()].map(padded);
         let items = regions.map(|places| (places, 0)).chain(subtables.map(|places| (places, 1)));
@@ -136,7 +137,10 @@ impl State {
             |view: &&View| view.change.is_none() && self.standing.is_settled() && !self.has_bars();
         let Some(view) = self.view().filter(may_leave) else { return false };
         let draining: Vec<MnId> = self.roster.draining().collect();
-        let mut copies = draining.iter().map(|node| copies_alone_on(view, *node));
+        // Where no parity can be, copies are what there is.
+        let has_parity = view.regions.iter().all(Region::has_parity);
+        let draining_copies = draining.iter().filter(|_| has_parity);
+        let mut copies = draining_copies.map(|node| copies_alone_on(view, *node));
         if let Some(copies) = copies.find(|copies| !copies.is_empty()) {
             let next = view.giving_up(&copies);
             let text =

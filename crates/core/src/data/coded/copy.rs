@@ -364,8 +364,14 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
             (of(true), of(false))
         };
         let most = chunks.iter().map(|(_, identity)| *identity).max_by_key(count);
+        let is_of_most = move |chunk: &Chunk<'_>| Some(chunk.identity()) == most;
+        // An identity comes back: parity counts if it is of the same write as the data.
+        let is_data = move |chunk: &Chunk<'_>| !is_parity(chunk.number());
+        let mut data = columns.iter().filter_map(decode).filter(is_of_most).filter(is_data);
+        let first = data.next();
         columns.iter().copied().filter(move |column| {
-            decode(column).is_some_and(|chunk| Some(chunk.identity()) == most)
+            let chunk = decode(column).filter(is_of_most);
+            chunk.is_some_and(|chunk| first.is_none_or(|first| chunk.agrees(&first)))
         })
     }
 
