@@ -85,7 +85,7 @@ pub struct WriteArgs {
 /// What to do about redundancy.
 #[derive(Subcommand, Debug)]
 pub enum RedundancyCommand {
-    /// Print the redundancy of a key's value, like `replicated` or `ec:4+2`
+    /// Print the redundancy of a key's value: `replicated`, or like `ec:4+2` or `eor:2:4+2`
     #[command(after_help = "Example:\n  fusee redundancy get picture\n\n\
         Exit code 1 if there is no such key.")]
     Get {
@@ -96,14 +96,15 @@ pub enum RedundancyCommand {
     },
     /// Give a key's value another redundancy; the value stays
     #[command(after_help = "Examples:\n  fusee redundancy set picture ec:4+2\n  \
-        fusee redundancy set picture replicated\n\n\
+        fusee redundancy set picture eor:2:4+2\n  fusee redundancy set picture replicated\n\n\
         Prints what came of it: `moved`, `unchanged` where the value had it already, or `overtaken` where\n\
         somebody wrote the key meanwhile: it has the redundancy then that the other one chose.\n\
         Exit code 1 if there is no such key, or the value cannot have that redundancy.")]
     Set {
         #[command(flatten)]
         key: KeyArgs,
-        /// `replicated`, or `ec:K+M`, K data and M parity chunks on K + M memory nodes
+        /// `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory nodes; or `eor:2:K+M`, K data chunks and
+        /// a copy, which become the former in place
         redundancy: Redundancy,
         #[command(flatten)]
         connect: ConnectArgs,
