@@ -124,8 +124,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | ParityAfterCas
         | CopiesFreedBeforeCommit
         | CopiesFreedByLoser
-        | RestingBlockNotWalked
-        | CompareIgnoresCopies => &scenarios::TIMED_ORIENTED,
+        | RestingBlockNotWalked => &scenarios::TIMED_ORIENTED,
+        CompareIgnoresCopies => &scenarios::COPIES_COMPARED,
         CopiesLeak => &scenarios::ORIENTED_QUIET,
         TurnGoesBack | StrangerMovesInPlace | CopyWordsOverwritten => &scenarios::TURNED_PAIRS,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,

@@ -180,17 +180,19 @@ pub const MOVED_PAIRS: Scenario =
     named("moved pairs", |seed| moved_pairs::moved_pairs(seed, false));
 pub const TURNED_PAIRS: Scenario =
     named("turned pairs", |seed| moved_pairs::turned_pairs(seed, false));
+pub const COPIES_COMPARED: Scenario = named("copies compared", moved_pairs::copies_compared);
 pub const MOVED_PAIRS_LOSS: Scenario =
     named("moved pairs, loss", |seed| moved_pairs::moved_pairs(seed, true));
 
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 53] = [
+pub const STEPWISE: [&Scenario; 54] = [
     &SETTLED_SET,
     &MOVED_PAIRS,
     &MOVED_PAIRS_LOSS,
     &TURNED_PAIRS,
+    &COPIES_COMPARED,
     &STALE_ORPHAN,
     &OWN_ORPHAN,
     &BARS,

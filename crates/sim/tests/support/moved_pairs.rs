@@ -11,6 +11,7 @@ use fusee_client::logic::LogicOptions;
 use fusee_control::master::MasterReply;
 use fusee_core::code::Coding;
 use fusee_core::data::{Orientation, Redundancy};
+use fusee_core::error::Error;
 use fusee_core::stats::OpKind::{self, Delete, Move, Search, Update, Upsert};
 use fusee_core::view::Geometry;
 use fusee_sim::check::{quiescent, replicas_agree};
@@ -149,4 +150,48 @@ async fn wait_for_repair(cluster: &Cluster) {
         calm = if is_whole() { calm + 1 } else { 0 };
         cluster.sim().sleep(1_000_000).await;
     }
+}
+
+/// One session fills a small pool with EC-oriented pairs until there is no room, again and again: as the last resort its
+/// blocks are compared with the index, and what no word keeps is used again.
+pub fn copies_compared(seed: u64) {
+    let sim = Sim::new(seed);
+    let rng = Rng::named(seed, "copies compared");
+    let defaults = ClusterOptions::default();
+    let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
+    let options = ClusterOptions {
+        memory_nodes: 4,
+        geometry,
+        pool_bytes: 11 << 16,
+        lease_ms: Some(LEASE.as_millis() as u64),
+        ..defaults
+    };
+    let cluster = Cluster::new(&sim, &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    let oriented = Redundancy::Oriented(Orientation::new(2, coding()).expect("it can be"));
+    cluster.block_on(process, async {
+        let session = cluster.open(process, options.session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        let mut kept = std::collections::BTreeMap::new();
+        for number in 0..400u64 {
+            let key = format!("key {}", rng.below(200));
+            let value = vec![number as u8; 600 + rng.below(300)];
+            match session.store().upsert_as(key.as_bytes(), &value, oriented, None).await {
+                Ok(_) => drop(kept.insert(key, value)),
+                Err(Error::OutOfMemory | Error::IndexFull) => {
+                    let gone = kept.keys().nth(rng.below(kept.len().max(1))).cloned();
+                    let gone = gone.expect("something must have found room");
+                    session.store().delete(gone.as_bytes(), None).await.expect("it is there");
+                    kept.remove(&gone);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        for (key, value) in kept {
+            let found = session.store().search(key.as_bytes(), None).await.expect("it is there");
+            assert_eq!(found.value(), Some(&value[..]), "{key}");
+        }
+    });
+    replicas_agree(&cluster);
 }
