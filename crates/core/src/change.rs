@@ -41,10 +41,10 @@
 //! stages settle the subtable, or have the region begin with a bitmap of zeros: as at a new first place, its
 //! owners find what is free by a comparison.
 //!
-//! The objects of an EC-oriented region that loses a place, or gets another one, get the parity that they were written
-//! without, while it is frozen: so nothing depends on where their copies are. From then on all are written with parity,
-//! until the end of a change finds all of its columns there. A region of copies has no place to move to: it goes with its node,
-//! and nothing of it is missed then.
+//! The objects of an EC-oriented region that loses a place, or gets another one, get the parity that they were
+//! written without, while it is frozen: so nothing depends on where their copies are. From then on all are written
+//! with parity, until the end of a change finds all of its columns there. A region of copies has no place to move to:
+//! it goes with its node, and nothing of it is missed then.
 //!
 //! A *new region* stands in the region table from the first view of its change on, and nobody is told
 //! to hand out its blocks before the change is transforming: until then a session may be pinned by a

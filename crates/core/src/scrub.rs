@@ -226,8 +226,8 @@ impl<'w, F: Fabric> Work<'w, F> {
         reads.judge(&mut self.batch, word, leads).answered().map(Some)
     }
 
-    /// Two phases: posts what belongs where chunks of an EC-oriented object are damaged that has no parity instead, made
-    /// of its copy; whether there is one.
+    /// Two phases: posts what belongs where chunks of an EC-oriented object are damaged that has no parity instead,
+    /// made of its copy; whether there is one.
     async fn mend_by_copy(
         &mut self,
         found: &Found,

@@ -183,9 +183,9 @@ impl Slabs {
         }
     }
 
-    /// An object of the session is to be moved in place: its block counts as one in which an operation is under way, and
-    /// is walked by recovery. The object as it is at another turn of that word; with the header that its block needs
-    /// for that. `None` if somebody else owns the block, or it cannot be now.
+    /// An object of the session is to be moved in place: its block counts as one in which an operation is under way,
+    /// and is walked by recovery. The object as it is at another turn of that word; with the header that its block
+    /// needs for that. `None` if somebody else owns the block, or it cannot be now.
     pub(crate) fn begin_move(&mut self, word: Slot, turn: u16) -> Option<Allocation> {
         let (owner, address) = (self.owner, word.address());
         let block_bytes = self.block_bytes;

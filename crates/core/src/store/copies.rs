@@ -3,8 +3,8 @@
 //! A word at an even turn keeps two objects from being used again, the stripe and its copy ([`data`](crate::data)).
 //!
 //! * A *writer* has both written before any CAS. If its word does not stand in the end, it frees its copy itself.
-//! * Whoever *replaces* such a word frees both. It finds the copy by the copy word in the stripe: when it sets free what
-//!   it has freed, and before the stripe's own bit is set, for nobody uses the stripe again until then.
+//! * Whoever *replaces* such a word frees both. It finds the copy by the copy word in the stripe: when it sets free
+//!   what it has freed, and before the stripe's own bit is set, for nobody uses the stripe again until then.
 //! * Who moves the object *in place* ([`moving`](super::moving)) frees the copy alone, when its word is committed; its
 //!   word keeps the stripe.
 //!
@@ -153,8 +153,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.free(Slot::tombstone(copy.address(), 0));
     }
 
-    /// One phase, or a few: the copies that these words keep. What no column names nobody can find. `None` if some column
-    /// did not answer.
+    /// One phase, or a few: the copies that these words keep. What no column names nobody can find. `None` if some
+    /// column did not answer.
     pub(super) async fn copies_of(&mut self, words: &[Slot]) -> Option<Vec<Identity>> {
         let view = self.view.clone();
         let mut found = Vec::new();

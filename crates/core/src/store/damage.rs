@@ -89,8 +89,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(if is_key { SecondLook::Value(value) } else { SecondLook::OtherKey })
     }
 
-    /// Two phases, and one if something is repaired: of an EC-oriented object a chunk is lost or damaged, and there is no
-    /// parity instead. Its copy has the value.
+    /// Two phases, and one if something is repaired: of an EC-oriented object a chunk is lost or damaged, and there
+    /// is no parity instead. Its copy has the value.
     async fn look_at_copy(
         &mut self,
         word: Slot,

@@ -6,17 +6,17 @@
 //! EC -> EOR     the slot, k chunks       a copy; CAS its copy word into data chunks   as of every Move
 //! ```
 //!
-//! The word goes on to the next *turn* of the same object ([`Slot::turn`](crate::layout::Slot)), and never back: so none
-//! recurs. After the last turn, Moves are out of place.
+//! The word goes on to the next *turn* of the same object ([`Slot::turn`](crate::layout::Slot)), and never back: so
+//! none recurs. After the last turn, Moves are out of place.
 //!
 //! *By the owner of the block alone.* The word of the next turn is the same whoever writes it, and two writers of one
 //! round with one word would both take themselves for its winner. The owner has it in its own hands: a session begins
 //! no second Move in place of an object while one runs. Its block counts as one in which an operation is under way, so
 //! nobody else gets it meanwhile, and its header says that it is in use, so that recovery looks for the word.
 //!
-//! The bytes of the stripe do not change, so a round that is lost, or left half-way, leaves nothing to be undone: parity
-//! is what it would be anyhow. A copy word is put where there is none: the session may have moved the object since this
-//! Move has read the slot, or an earlier owner may have died. Who finds another one moves out of place.
+//! The bytes of the stripe do not change, so a round that is lost, or left half-way, leaves nothing to be undone:
+//! parity is what it would be anyhow. A copy word is put where there is none: the session may have moved the object
+//! since this Move has read the slot, or an earlier owner may have died. Who finds another one moves out of place.
 
 use super::attempt::{Attempt, InPlace, Intent};
 use super::{Hint, Op};

@@ -152,8 +152,8 @@ async fn wait_for_repair(cluster: &Cluster) {
     }
 }
 
-/// One session fills a small pool with EC-oriented pairs until there is no room, again and again: as the last resort its
-/// blocks are compared with the index, and what no word keeps is used again.
+/// One session fills a small pool with EC-oriented pairs until there is no room, again and again: as the last resort
+/// its blocks are compared with the index, and what no word keeps is used again.
 pub fn copies_compared(seed: u64) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "copies compared");

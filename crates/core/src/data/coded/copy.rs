@@ -1,9 +1,9 @@
 //! A coded region gets a column, or the parity that its EC-oriented objects lack.
 //!
 //! A column takes the place of one that leaves, or of one that is lost. The former is copied as replicas are, byte by
-//! byte, but for chunks that are damaged there. For the latter every chunk is made of the others', or of the copy of the
-//! pair. Headers and block tables are the same on all columns; free bitmaps are not copied: only those of the first
-//! count.
+//! byte, but for chunks that are damaged there. For the latter every chunk is made of the others', or of the copy of
+//! the pair. Headers and block tables are the same on all columns; free bitmaps are not copied: only those of the
+//! first count.
 
 use alloc::vec;
 use alloc::vec::Vec;
