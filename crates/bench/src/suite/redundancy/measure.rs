@@ -129,6 +129,11 @@ impl<'a> Bench<'a> {
         match number.checked_sub(self.measured.accesses.len()) {
             None => self.access(number, keys),
             Some(pair) => {
+                // Written anew: after a few turns a pair that changes in place goes elsewhere.
+                let from = self.measured.ways[pair][0].from;
+                for key in keys.clone() {
+                    self.write(key, from);
+                }
                 for way in 0..2 {
                     self.transitions(pair, way, keys.clone());
                 }

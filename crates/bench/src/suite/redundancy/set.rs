@@ -70,8 +70,11 @@ impl Set {
     /// How many times the value's length a transition reads and writes by ElasticMem's Table 1, where it
     /// has the transition.
     pub fn table_1(&self, from: Redundancy, to: Redundancy) -> Option<f64> {
-        use Redundancy::{Coded, Replicated};
+        use Redundancy::{Coded, Oriented, Replicated};
+        let in_place = in_place(from, to);
         match (from, to) {
+            (_, Coded(code)) if in_place => Some((code.k() + code.m()) as f64 / code.k() as f64),
+            (_, Oriented(of)) if in_place => Some(of.replicas() as f64),
             (Replicated, Coded(code)) => Some((2 * code.k() + code.m()) as f64 / code.k() as f64),
             (Coded(_), Replicated) => Some(f64::from(self.data_replicas) + 1.0),
             _ => None,
@@ -84,12 +87,24 @@ impl Set {
             let class = redundancy.class(KEY_BYTES, value_bytes as usize)?;
             Some(class.bytes() * parts as u64)
         };
-        let read_parts = match from {
-            Redundancy::Coded(code) => code.k(),
-            _ => 1,
+        let data = |redundancy: Redundancy| redundancy.coding().map_or(1, |code| code.k());
+        let copy = bytes(Redundancy::Replicated, 1)?;
+        let written = match to {
+            Redundancy::Coded(code) if in_place(from, to) => bytes(to, code.m())?,
+            Redundancy::Oriented(_) if in_place(from, to) => copy,
+            Redundancy::Oriented(_) => bytes(to, data(to))? + copy,
+            _ => bytes(to, to.places(self.data_replicas.into()))?,
         };
-        let bytes = bytes(from, read_parts)? + bytes(to, to.places(self.data_replicas.into()))?;
-        Some(bytes as f64 / value_bytes as f64)
+        Some((bytes(from, data(from))? + written) as f64 / value_bytes as f64)
+    }
+}
+
+/// Whether a pair may change from one to the other where it is.
+fn in_place(from: Redundancy, to: Redundancy) -> bool {
+    use Redundancy::{Coded, Oriented};
+    match (from, to) {
+        (Coded(code), Oriented(of)) | (Oriented(of), Coded(code)) => of.coding() == code,
+        _ => false,
     }
 }
 
@@ -99,7 +114,7 @@ mod tests {
 
     #[test]
     fn sets_are_understood_and_others_refused() {
-        for text in ["3:replicated,ec:4+2", "1:replicated", "2:replicated,ec:4+1,ec:5+1"] {
+        for text in ["3:replicated,ec:4+2", "1:replicated", "2:replicated,ec:4+1,eor:2:5+1"] {
             assert_eq!(text.parse::<Set>().unwrap().to_string(), text);
         }
         for text in ["", "3", "x:replicated", "3:", "3:raid", "3:ec:1+1", "3:ec:4+2,ec:4+2"] {
@@ -117,5 +132,15 @@ mod tests {
         assert_eq!(set.table_1(ec, replicated), Some(4.0));
         assert_eq!(set.table_1(ec, other), None);
         assert_eq!(set.places(), 6);
+        let set: Set = "2:replicated,eor:2:4+1,ec:4+1".parse().unwrap();
+        let [replicated, eor, ec] = set.redundancies[..] else { panic!("there are three") };
+        assert_eq!((set.table_1(eor, ec), set.table_1(ec, eor)), (Some(1.25), Some(2.0)));
+        assert_eq!((set.table_1(replicated, eor), set.places()), (None, 5));
+        let bytes = |redundancy: Redundancy| redundancy.class(KEY_BYTES, 1 << 16).unwrap().bytes();
+        let [chunk, object] = [ec, replicated].map(bytes);
+        let by_class = |from, to| set.by_class(from, to, 1 << 16).unwrap() * f64::from(1 << 16);
+        assert_eq!(by_class(eor, ec), (5 * chunk) as f64);
+        assert_eq!(by_class(ec, eor), (4 * chunk + object) as f64);
+        assert_eq!(by_class(replicated, eor), (4 * chunk + 2 * object) as f64);
     }
 }
