@@ -73,8 +73,8 @@ pub struct WriteArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     value_file: Option<PathBuf>,
 
-    /// How the value survives failures: `replicated`, or `ec:K+M`, K data and M parity chunks on K + M memory
-    /// nodes, any K of which make the value
+    /// How the value survives failures: `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory
+    /// nodes, any K of which make the value; or `eor:2:K+M`, K data chunks and a copy, which become that in place
     #[arg(long, value_name = "REDUNDANCY", default_value_t)]
     redundancy: Redundancy,
 

@@ -183,10 +183,10 @@ fn write_chunks(
     let mut of_stripe = PerPlace::<&mut [u8]>::new();
     of_stripe.extend(batch.bytes_mut(stripe).chunks_exact_mut(bytes as usize));
     pair.encode_chunks(&ReedSolomon::new(*coding), &mut of_stripe);
-    let word_at = copy_word_at(0, at.bytes) as usize;
-    for chunk in &mut of_stripe {
-        let word = copy.map_or(0, |copy| copy_word(pair.identity, copy));
-        chunk[word_at..word_at + 8].copy_from_slice(&word.to_le_bytes());
+    if let Some(copy) = copy {
+        let word = copy_word(pair.identity, copy).to_le_bytes();
+        let word_at = copy_word_at(0, at.bytes) as usize;
+        of_stripe.iter_mut().for_each(|c| c[word_at..word_at + 8].copy_from_slice(&word));
     }
     drop(of_stripe);
     let is_written = |chunk: &u8| written.contains(&usize::from(*chunk));
