@@ -28,6 +28,9 @@
 //! *Redundancy first.* While replicas are missing that members could hold, no region is added: it might
 //! take the last room that is left for them, and they would be missing until another node comes.
 //!
+//! *Drains first.* A node that is to leave was promised that others have room for what it holds: a region is added only
+//! where that stays so.
+//!
 //! *Room for the index.* When a region is asked for, those that there are are full, and the index
 //! serves them. If objects stay as large as they are, every further region needs as much more index
 //! as those have. So a region counts with its share of the index: it is added only where both fit,
@@ -161,14 +164,21 @@ impl State {
         if let Redundancy::Copies(node) = redundancy {
             rooms.retain(|room| room.node == node);
         }
+        let is_drained = self.roster.draining().next().is_some();
+        let before = if is_drained { self.homeless(view, None, &[]) } else { 0 };
         let mut led = leads(view);
         let mut chosen = Vec::new();
         while (chosen.len() as u64) < most
             && let Some(mut nodes) = roomiest(&mut rooms, replicas)
         {
             nodes.sort_by_key(|node| led.get(node).copied().unwrap_or(0));
-            *led.entry(nodes[0]).or_default() += 1;
+            let leader = nodes[0];
             chosen.push(nodes);
+            if is_drained && self.homeless(view, None, &chosen) > before {
+                chosen.pop();
+                break;
+            }
+            *led.entry(leader).or_default() += 1;
         }
         chosen
     }

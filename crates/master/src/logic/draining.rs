@@ -15,8 +15,9 @@
 //! Regions of copies do not move. When nothing else is left on the node they are given up: what they are copies of
 //! has its parity, since it has got another column for the one that was here.
 //!
-//! A drain is refused if the others cannot take over: by their number or by their room. If they
-//! lose room later, it waits, and the status says so.
+//! A drain is refused if the others cannot take over: by their number or by their room, which those that leave
+//! already need as well. No region is added where they need it. If they lose room otherwise, with a node that is lost,
+//! or as the index grows, it waits, and the status says so.
 
 use fusee_control::master::MasterReply;
 use fusee_core::data::Region;
@@ -82,38 +83,51 @@ impl State {
                  start another memory node first"
             ));
         }
-        let homeless = self.homeless(view, node);
+        let homeless = self.homeless(view, Some(node), &[]);
         if homeless > 0 {
             return Err(format!(
-                "the other memory nodes have no room for {homeless} of the subtables and regions \
-                 on {node}; start another memory node first"
+                "the other memory nodes have no room for {homeless} of the subtables and regions on \
+                 {node} and on those that are leaving already; start another memory node first"
             ));
         }
         Ok(())
     }
 
-    /// How many of a member's replicas find no room on others.
-    fn homeless(&self, view: &View, node: MnId) -> usize {
-        let holds = |places: &&[Place]| places.iter().any(|place| place.node == node);
+    /// How many replicas of the members that are to leave, and of this one, find no room on others once there are new
+    /// regions on these as well.
+    pub(super) fn homeless(
+        &self,
+        view: &View,
+        also: Option<MnId>,
+        new_regions: &[Vec<MnId>],
+    ) -> usize {
+        let leaving: Vec<MnId> = self.roster.draining().chain(also).collect();
+        let leaves = |place: &&Place| leaving.contains(&place.node);
         let moving = view.regions.iter().filter(|region| region.copies_on().is_none());
-        let regions = moving.map(|r| r.places()).filter(holds);
-        let subtables = view.subtables.iter().map(|s| s.replicas()).filter(holds);
-        let sizes = [view.geometry.region_bytes, view.geometry.subtable_bytes()].map(padded);
-        let items = regions.map(|places| (places, 0)).chain(subtables.map(|places| (places, 1)));
+        let regions = moving.map(|r| (r.places(), view.geometry.region_bytes));
+        let subtables = view.subtables.iter();
+        let subtables = subtables.map(|s| (s.replicas(), view.geometry.subtable_bytes()));
         let mut bytes = self.rooms(view, true, 1);
-        bytes.retain(|room| room.node != node);
+        bytes.retain(|room| !leaving.contains(&room.node));
+        for room in &mut bytes {
+            let new = new_regions.iter().flatten().filter(|node| **node == room.node).count();
+            let new = new as u64 * padded(view.geometry.region_bytes);
+            room.items = room.items.saturating_sub(new);
+        }
         let mut homeless = 0;
-        for (places, kind) in items {
-            let held = |room: &Room| {
-                places.iter().any(|place| place.node == room.node) || room.items < sizes[kind]
-            };
-            let mut fitting = bytes.clone();
-            fitting.retain(|room| !held(room));
-            match roomiest(&mut fitting, 1).and_then(|nodes| nodes.first().copied()) {
-                None => homeless += 1,
-                Some(to) => {
-                    let rooms = bytes.iter_mut().filter(|room| room.node == to);
-                    rooms.for_each(|room| room.items -= sizes[kind]);
+        for (places, item_bytes) in regions.chain(subtables) {
+            let mut held: Vec<MnId> = places.iter().map(|place| place.node).collect();
+            for _ in places.iter().filter(leaves) {
+                let mut fitting = bytes.clone();
+                let fits = |room: &Room| room.items >= padded(item_bytes);
+                fitting.retain(|room| fits(room) && !held.contains(&room.node));
+                match roomiest(&mut fitting, 1).and_then(|nodes| nodes.first().copied()) {
+                    None => homeless += 1,
+                    Some(to) => {
+                        let rooms = bytes.iter_mut().filter(|room| room.node == to);
+                        rooms.for_each(|room| room.items -= padded(item_bytes));
+                        held.push(to);
+                    }
                 }
             }
         }

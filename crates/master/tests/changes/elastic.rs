@@ -805,6 +805,25 @@ fn a_drain_that_cannot_be_is_refused_with_what_to_do() {
 }
 
 #[test]
+fn what_leaves_keeps_the_room_that_it_was_promised() {
+    let mut slow = settings(4, 2, 2);
+    slow.move_bytes_per_s = 1 << 18;
+    let mut world = World::formed(slow);
+    let client = world.open();
+    assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done);
+    // The others have room for it, but not for another one, nor for regions that come meanwhile.
+    let reply = ask_to_drain(&mut world, 2, false);
+    let MasterReply::Refused { reason } = reply else { panic!("{reply:?}") };
+    assert!(reason.contains("and on those that are leaving already; start another"), "{reason}");
+    let (regions, reason) = fill_up(&mut world, client);
+    assert_eq!(regions, [4], "{reason}");
+    world.add_node();
+    world.until("the drain", |world| world.view().member(MnId(1)).is_none());
+    let (regions, _) = fill_up(&mut world, client);
+    assert!(regions.len() > 1, "it is for who leaves alone");
+}
+
+#[test]
 fn a_drain_may_be_taken_back() {
     let mut slow = settings(4, 2, 2);
     slow.move_bytes_per_s = 1 << 10;
