@@ -267,6 +267,12 @@ mutants! {
     CopyWordsOverwritten,
     /// The session that has freed an object does not free its copy.
     CopiesLeak,
+    /// Who frees the copies of an object finds the first one only.
+    SecondCopyLeaks,
+    /// Both copies of an object are on one memory node: they are lost together.
+    CopiesOnOneNode,
+    /// Parity is made of an object's first copy only, which is lost together with a chunk.
+    SealsFromFirstCopyOnly,
 
     // Objects.
     /// An object is written to its first replica only: it is lost with that node.

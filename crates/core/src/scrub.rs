@@ -30,7 +30,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 use crate::data::{Found, ObjectAt, Reads, Shown};
-use crate::layout::{Chunk, Object, Opcode, Slot};
+use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
 use crate::stats::Damage;
@@ -227,31 +227,30 @@ impl<'w, F: Fabric> Work<'w, F> {
     }
 
     /// Two phases: posts what belongs where chunks of an EC-oriented object are damaged that has no parity instead,
-    /// made of its copy; whether there is one.
+    /// made of one of its copies; whether there is one.
     async fn mend_by_copy(
         &mut self,
         found: &Found,
         object: ObjectAt<'_>,
         word: Slot,
     ) -> Result<bool, FailedVerb> {
-        let Some((chunk, key)) = found.part else { return Ok(false) };
-        let value_bytes = Chunk::value_bytes_in(self.batch.bytes(chunk)).unwrap_or(0);
-        self.batch.next_phase();
-        let named = object.read_copy_word(&mut self.batch, word);
-        self.phase().await;
-        let Some(copy) = named.named(&self.batch)? else { return Ok(false) };
-        let class = Object::class(key.len as usize, value_bytes);
-        let at = class.and_then(|class| self.view.object(copy.address(), class.bytes()));
-        let Some((at, place)) = at.and_then(|at| Some((at, at.places().next()?))) else {
+        if found.part.is_none() {
             return Ok(false);
-        };
+        }
         self.batch.next_phase();
-        let read = self.batch.read(place.node, place.offset, at.bytes() as u32);
+        let words = object.read_copy_words(&mut self.batch, word);
         self.phase().await;
-        let read = self.batch.data_span(read)?;
-        let Some(value) = found.value_of_copy(&self.batch, copy, read) else { return Ok(false) };
+        let copies = words.named(&self.batch);
+        let place_of = |address, bytes| self.view.object(address, bytes)?.places().next();
         self.batch.next_phase();
-        found.mend_by_copy(&mut self.batch, object, (word, copy), value);
+        let reads = found.read_copies(&mut self.batch, &copies, &place_of);
+        if !reads.is_empty() {
+            self.phase().await;
+        }
+        let value = found.value_of_copies(&self.batch, &copies, &reads)?;
+        let Some(value) = value else { return Ok(false) };
+        self.batch.next_phase();
+        found.mend_by_copy(&mut self.batch, object, (word, &copies), value);
         Ok(true)
     }
 

@@ -130,17 +130,29 @@ fn goes_away(run: &Run, time: Nanos) {
     run.master_is_away.set((back, back + run.fault_rng.below_u64(8 * lease)));
 }
 
-/// Seldom, and never the last replica of anything. Another one comes later, empty.
+/// Seldom, and never the last replica of anything; several at once where that may be. Others come later, empty.
 fn crash_node(run: &Run) {
-    let Some(node) = some_node(run) else { return };
-    if run.cluster.view().members.len() > 1 && run.cluster.endanger(node, Danger::Lasting) {
-        count(&run.sim.counts().node_crashes);
-        run.cluster.crash_node(node);
+    let at_once = match run.shape.losses_at_once {
+        1 => 1,
+        most => 1 + run.fault_rng.below(most),
+    };
+    let mut crashed = 0;
+    for _ in 0..at_once {
+        let Some(node) = some_node(run) else { break };
+        if run.cluster.view().members.len() > 1 && run.cluster.endanger(node, Danger::Lasting) {
+            count(&run.sim.counts().node_crashes);
+            run.cluster.crash_node(node);
+            crashed += 1;
+        }
+    }
+    if crashed > 0 {
         if let Some(actions) = run.master_crash.take() {
             run.cluster.master().crash_in(actions, duration(run));
         }
-        let (cluster, later) = (run.cluster.clone(), duration(run));
-        run.later(later, move || cluster.start_node());
+        for _ in 0..crashed {
+            let (cluster, later) = (run.cluster.clone(), duration(run));
+            run.later(later, move || cluster.start_node());
+        }
         // Clients that ran beside it may have died with it, in the middle of their rounds.
         for _ in 0..run.fault_rng.below(3) {
             if run.faults.contains(&Fault::ClientCrash)

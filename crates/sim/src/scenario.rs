@@ -331,6 +331,8 @@ pub(crate) struct Shape {
     pub fillers: [usize; 4],
     /// What Moves give pairs.
     pub redundancies: Vec<Redundancy>,
+    /// So many memory nodes may be lost in one moment.
+    pub losses_at_once: usize,
     /// So many strict work tables are shared by the sessions; 0: nobody has one.
     pub tables: usize,
 }
@@ -339,6 +341,12 @@ fn mix(weights: [usize; 6]) -> Mix {
     use OpKind::{Delete, Insert, Move, Search, SearchMany, Update, Upsert};
     let kinds = [Insert, Update, Upsert, Delete, Search, SearchMany, Move];
     std::array::from_fn(|i| (kinds[i], weights.get(i).copied().unwrap_or(0)))
+}
+
+/// EC-oriented pairs, and what Moves give them: mostly what they become in place.
+fn oriented_beside_others(of: Orientation) -> (Redundancy, Vec<Redundancy>) {
+    let (oriented, coded) = (Redundancy::Oriented(of), Redundancy::Coded(of.coding()));
+    (oriented, vec![Redundancy::Replicated, coded, oriented, coded, oriented])
 }
 
 /// The same, with Moves.
@@ -432,6 +440,7 @@ impl Shape {
             lost_messages_one_in: if has(Fault::LostMessage) { 20 } else { 0 },
             fillers: [0, 10, 60, 300],
             redundancies: Vec::new(),
+            losses_at_once: 1,
             tables: 0,
         };
         match scenario {
@@ -521,16 +530,12 @@ impl Shape {
         let (k, m) = rng.pick(&[(2, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 2)]);
         let coding = Coding::new(k, m).expect("there is such a code");
         let coded = Redundancy::Coded(coding);
-        let oriented = Orientation::new(2, coding).expect("so many replicas can be");
         let (first, moves, others) = match is_oriented {
             false => (coded, [0, 1, 3, 6], vec![Redundancy::Replicated, coded]),
             true => {
-                let oriented = Redundancy::Oriented(oriented);
-                (
-                    oriented,
-                    [1, 3, 6, 12],
-                    vec![Redundancy::Replicated, coded, oriented, coded, oriented],
-                )
+                let oriented = Orientation::new(2, coding).expect("so many replicas can be");
+                let (oriented, others) = oriented_beside_others(oriented);
+                (oriented, [1, 3, 6, 12], others)
             }
         };
         let session = LogicOptions {
@@ -546,7 +551,7 @@ impl Shape {
             ..self.cluster.geometry
         };
         let moves = rng.pick(&moves);
-        Shape {
+        let shape = Shape {
             cluster: ClusterOptions { session, geometry, memory_nodes, ..self.cluster },
             fillers: [10, 300, 1100, 1900],
             redundancies: others,
@@ -554,7 +559,30 @@ impl Shape {
             other_mix: with_moves(self.other_mix, moves),
             fault_every_ns: 8 * self.fault_every_ns,
             ..self
+        };
+        // Drawn last, so that the other runs are as they would be without.
+        match is_oriented && rng.one_in(3) {
+            true => shape.with_second_copies(coding, spares),
+            false => shape,
         }
+    }
+
+    /// EC-oriented values have a second copy, and two memory nodes may be lost at once.
+    fn with_second_copies(self, coding: Coding, spares: u16) -> Shape {
+        let (k, m) = coding.into();
+        let coding = Coding::new(k.max(3), m.max(2)).expect("there is such a code");
+        let oriented = Orientation::new(3, coding).expect("so many replicas can be");
+        let (oriented, redundancies) = oriented_beside_others(oriented);
+        let redundancy = RedundancyRules::from_length(0, oriented);
+        let session = LogicOptions { redundancy, ..self.cluster.session };
+        let cluster = ClusterOptions {
+            session,
+            memory_nodes: self.cluster.memory_nodes.max(coding.chunks() as u16 + spares),
+            index_replicas: self.cluster.index_replicas.max(3),
+            data_replicas: self.cluster.data_replicas.max(3),
+            ..self.cluster
+        };
+        Shape { cluster, redundancies, losses_at_once: 2, ..self }
     }
 
     /// Hardly more than one key, with many requests at once.

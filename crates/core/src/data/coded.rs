@@ -15,10 +15,12 @@ use core::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use super::found::{ChunkReads, Fetch, Fetched, Found, Parts, Read, Reads, Shown, Whole};
-use super::{ObjectAt, Orientation, PerPlace, Redundancy, Region};
+use super::{
+    Copies, ObjectAt, Orientation, PerPlace, Redundancy, Region, encode_copy_words, named_in,
+};
 use crate::code::{Coding, ReedSolomon};
 use crate::layout::{
-    Chunk, HEADER_BYTES, Identity, Pair, Slot, Stripe, copy_of, copy_word, copy_word_at,
+    Chunk, HEADER_BYTES, Identity, MAX_COPIES, Pair, Slot, Stripe, copy_word, copy_words_at,
 };
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
@@ -142,7 +144,7 @@ pub(super) fn survives(columns: &Columns, region: &Region, is_lost: impl Fn(MnId
 pub(super) fn write(columns: &Columns, at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>) {
     let few = removed(Mutant::ParityNotWritten);
     let written = if few { columns.coding.k() } else { columns.coding.chunks() };
-    write_chunks(columns, at, batch, pair, 0..written, None);
+    write_chunks(columns, at, batch, pair, 0..written, &[]);
 }
 
 /// See [`ObjectAt::write_oriented`].
@@ -151,11 +153,11 @@ pub(super) fn write_oriented(
     at: ObjectAt<'_>,
     batch: &mut Batch,
     pair: &Pair<'_>,
-    copy: Identity,
+    copies: &[Identity],
 ) {
     let data_alone = columns.may_lack_parity();
     let written = if data_alone { columns.coding.k() } else { columns.coding.chunks() };
-    write_chunks(columns, at, batch, pair, 0..written, Some(copy));
+    write_chunks(columns, at, batch, pair, 0..written, copies);
 }
 
 /// See [`ObjectAt::write_parity`].
@@ -165,7 +167,7 @@ pub(super) fn write_parity_of(
     batch: &mut Batch,
     pair: &Pair<'_>,
 ) {
-    write_chunks(columns, at, batch, pair, columns.coding.k()..columns.coding.chunks(), None);
+    write_chunks(columns, at, batch, pair, columns.coding.k()..columns.coding.chunks(), &[]);
 }
 
 /// Posts the WRITEs of the chunks of these numbers.
@@ -175,7 +177,7 @@ fn write_chunks(
     batch: &mut Batch,
     pair: &Pair<'_>,
     written: Range<usize>,
-    copy: Option<Identity>,
+    copies: &[Identity],
 ) {
     let Columns { coding, chunks, .. } = columns;
     let bytes = at.bytes as u32;
@@ -183,11 +185,9 @@ fn write_chunks(
     let mut of_stripe = PerPlace::<&mut [u8]>::new();
     of_stripe.extend(batch.bytes_mut(stripe).chunks_exact_mut(bytes as usize));
     pair.encode_chunks(&ReedSolomon::new(*coding), &mut of_stripe);
-    if let Some(copy) = copy {
-        let word = copy_word(pair.identity, copy).to_le_bytes();
-        let word_at = copy_word_at(0, at.bytes) as usize;
-        of_stripe.iter_mut().for_each(|c| c[word_at..word_at + 8].copy_from_slice(&word));
-    }
+    of_stripe
+        .iter_mut()
+        .for_each(|chunk| encode_copy_words(chunk, 0, pair.identity, at.copies(), copies));
     drop(of_stripe);
     let is_written = |chunk: &u8| written.contains(&usize::from(*chunk));
     for (place, chunk) in at.places().zip(chunks).filter(|(_, chunk)| is_written(chunk)) {
@@ -356,12 +356,13 @@ fn take_copy_words<'b>(
     others: impl Iterator<Item = &'b [u8]> + Clone,
 ) {
     for turn in (0..Slot::TURNS).step_by(2) {
-        let at = copy_word_at(turn, chunk.len() as u64) as usize;
-        let words = others.clone().filter_map(|other| other[at..].first_chunk());
-        if let Some(word) =
-            words.copied().find(|word| copy_of(identity, u64::from_le_bytes(*word)).is_some())
-        {
-            chunk[at..at + 8].copy_from_slice(&word);
+        for number in 0..MAX_COPIES {
+            let named = |other| named_in(other, turn, identity).find(|(of, _)| *of == number);
+            if let Some((_, copy)) = others.clone().find_map(named) {
+                let at = copy_words_at(turn, chunk.len() as u64) as usize + 8 * number;
+                let word = copy_word(identity, number, copy);
+                chunk[at..at + 8].copy_from_slice(&word.to_le_bytes());
+            }
         }
     }
 }
@@ -389,7 +390,7 @@ pub(super) fn mend_by_copy(
     batch: &mut Batch,
     coding: Coding,
     pair: &Pair<'_>,
-    (word, copy): (Slot, Identity),
+    (turn, copies): (u16, &Copies),
     damaged: &[Read],
     bytes: u32,
 ) {
@@ -397,9 +398,7 @@ pub(super) fn mend_by_copy(
     let mut of_stripe = PerPlace::<&mut [u8]>::new();
     of_stripe.extend(batch.bytes_mut(stripe).chunks_exact_mut(bytes as usize));
     pair.encode_chunks(&ReedSolomon::new(coding), &mut of_stripe);
-    let at = copy_word_at(word.turn(), bytes.into()) as usize;
-    let named = copy_word(pair.identity, copy).to_le_bytes();
-    of_stripe.iter_mut().for_each(|chunk| chunk[at..at + 8].copy_from_slice(&named));
+    of_stripe.iter_mut().for_each(|chunk| copies.encode(chunk, turn, pair.identity));
     drop(of_stripe);
     for Read { place, chunk, .. } in damaged {
         batch.write(place.node, place.offset, stripe.part(u32::from(*chunk) * bytes, bytes));

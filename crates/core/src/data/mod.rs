@@ -12,7 +12,7 @@
 //! | What is read to be sure, and is the object whole? | `ObjectAt::read_all`, `Reads::judge` |
 //! | What must agree? | `ObjectAt::read_starts`, `Reads::key` |
 //! | How is a damaged part written anew? | `Found::mend` |
-//! | Does a word keep a copy, beside its object? Which? | `ObjectAt::has_copy`, `ObjectAt::read_copy_word` |
+//! | Does a word keep copies, beside its object? Which? | `ObjectAt::has_copy`, `ObjectAt::read_copy_words` |
 //! | May a write be speculative? | `ObjectAt::lies_beside` |
 //! | May its word stand somewhere before it is complete? | `ObjectAt::may_be_incomplete` |
 //! | How is an incomplete object completed? | `complete` |
@@ -47,7 +47,8 @@ pub use block::BlockAt;
 pub(crate) use block::clear_bitmaps;
 pub use coded::Columns;
 pub(crate) use complete::complete;
-use copies::is_copy;
+pub(crate) use copies::{Copies, PerCopy};
+use copies::{encode_copy_words, is_copy, named_in};
 pub(crate) use copy::{Copied, copy_bytes};
 use found::Parts;
 pub(crate) use found::{Fetch, Fetched, Found, Reads, Shown, ShownKey};
@@ -57,7 +58,7 @@ pub use redundancy::{
 };
 
 use crate::code::MAX_CHUNKS;
-use crate::layout::{Address, Chunk, Identity, Object, Pair, Slot, UNIT_BYTES};
+use crate::layout::{Address, Identity, Object, Pair, Slot, UNIT_BYTES};
 use crate::verbs::{Batch, Fabric, FailedVerb, MnId, Span};
 use crate::view::{Geometry, MAX_REPLICAS, Place, Subtable, ViewError};
 
@@ -482,10 +483,10 @@ impl<'v> ObjectAt<'v> {
         by_scheme!(self.region, fetch_verbs())
     }
 
-    /// Posts the WRITEs of a new EC-oriented object, of which there is this copy.
-    pub(crate) fn write_oriented(self, batch: &mut Batch, pair: &Pair<'_>, copy: Identity) {
+    /// Posts the WRITEs of a new EC-oriented object, of which there are these copies.
+    pub(crate) fn write_oriented(self, batch: &mut Batch, pair: &Pair<'_>, copies: &[Identity]) {
         let columns = self.columns().expect("EC-oriented objects have columns");
-        coded::write_oriented(columns, self, batch, pair, copy);
+        coded::write_oriented(columns, self, batch, pair, copies);
     }
 
     /// Posts the WRITEs of the parity of an EC-oriented object, to the columns that there are.
@@ -549,31 +550,21 @@ impl Reads {
 }
 
 impl Found {
-    /// The value of an EC-oriented object of which too little is good, by its copy, which was read; `None` if it is no
-    /// copy of it.
-    pub(crate) fn value_of_copy(&self, batch: &Batch, copy: Identity, read: Span) -> Option<Span> {
-        let (chunk, key) = self.part?;
-        let object = Object::decode_of(batch.bytes(read), copy).ok()?;
-        let is_of = is_copy(&object, batch.bytes(key))
-            && Chunk::value_bytes_in(batch.bytes(chunk)) == Some(object.value().len());
-        let (at, bytes) = (object.value_offset() as u32, object.value().len() as u32);
-        is_of.then(|| read.part(at, bytes))
-    }
-
     /// Posts WRITEs of the chunks that belong where damaged ones are, made of the value that a copy has.
     pub(crate) fn mend_by_copy(
         &self,
         batch: &mut Batch,
         object: ObjectAt<'_>,
-        named: (Slot, Identity),
+        (word, copies): (Slot, &Copies),
         value: Span,
     ) {
         let (Some((chunk, key)), Some(columns)) = (self.part, object.columns()) else { return };
         let opcode = Object::decode(batch.bytes(chunk)).ok().and_then(|object| object.opcode());
         let Some(opcode) = opcode else { return };
         let [key, value] = [key, value].map(|span| batch.bytes(span).to_vec());
-        let identity = object.identity_of(named.0);
+        let identity = object.identity_of(word);
         let pair = Pair { key: &key, value: &value, identity, opcode };
+        let named = (word.turn(), copies);
         coded::mend_by_copy(batch, columns.coding(), &pair, named, &self.damaged, chunk.len);
     }
 

@@ -10,7 +10,7 @@ use core::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::code::{Coding, CodingError};
-use crate::layout::{Object, SizeClass};
+use crate::layout::{MAX_COPIES, Object, SizeClass};
 use crate::verbs::MnId;
 
 /// How a pair survives failures. As text, `replicated`, `ec:K+M` or `eor:R:K+M`.
@@ -32,6 +32,9 @@ pub enum Redundancy {
 
 /// EOR(r, k), which becomes EC(k, m): the data chunks of the stripe are one replica, on k memory nodes; the others are
 /// copies elsewhere. Room for the parity chunks is there from the beginning.
+///
+/// Each of the r - 1 copies is on the node of a parity chunk of its own: so r - 1 is at most m. Their addresses stand in
+/// the data chunks, one of which is left when r - 1 nodes are lost: so r is at most k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "(u8, Coding)", into = "(u8, Coding)")]
 pub struct Orientation {
@@ -39,29 +42,75 @@ pub struct Orientation {
     coding: Coding,
 }
 
-/// Why there is no EOR(r, k).
+/// Why there is no EOR(r, k) that becomes this code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no EC-oriented replication has {replicas} replicas: it has {ORIENTED_REPLICAS}")]
-pub struct OrientationError {
-    /// The replicas.
-    pub replicas: u8,
+#[non_exhaustive]
+pub enum OrientationError {
+    /// There is no second replica, or no room for the address of another copy.
+    #[error(
+        "no EC-oriented replication has {replicas} replicas: it has {LEAST_REPLICAS} to {MOST_REPLICAS}; use one of \
+         these, or `replicated`"
+    )]
+    Replicas {
+        /// The replicas.
+        replicas: u8,
+    },
+    /// Each copy is where a parity chunk of its own will be.
+    #[error(
+        "{replicas} EC-oriented replicas take a code with at least {} parity chunks, each for a copy, and {coding} \
+         has {}; use such a code, or fewer replicas",
+        replicas - 1,
+        coding.m()
+    )]
+    TooLittleParity {
+        /// The replicas.
+        replicas: u8,
+        /// The erasure code.
+        coding: Coding,
+    },
+    /// With all data chunks the addresses of the copies would be lost.
+    #[error(
+        "{replicas} EC-oriented replicas take a code with at least {replicas} data chunks, as only these tell where the \
+         copies are, and {coding} has {}; use such a code, or fewer replicas",
+        coding.k()
+    )]
+    TooFewDataChunks {
+        /// The replicas.
+        replicas: u8,
+        /// The erasure code.
+        coding: Coding,
+    },
 }
 
-/// Replicas of EC-oriented pairs.
-const ORIENTED_REPLICAS: u8 = 2;
+/// Replicas of EC-oriented pairs: the data chunks are one.
+const LEAST_REPLICAS: u8 = 2;
+const MOST_REPLICAS: u8 = 1 + MAX_COPIES as u8;
 
 impl Orientation {
     /// EOR(r, k), which becomes this code.
     pub fn new(replicas: u8, coding: Coding) -> Result<Orientation, OrientationError> {
+        let (k, m) = (coding.k(), coding.m());
+        let (all, copies) = (usize::from(replicas), usize::from(replicas.saturating_sub(1)));
         match replicas {
-            ORIENTED_REPLICAS => Ok(Orientation { replicas, coding }),
-            _ => Err(OrientationError { replicas }),
+            LEAST_REPLICAS..=MOST_REPLICAS if copies > m => {
+                Err(OrientationError::TooLittleParity { replicas, coding })
+            }
+            LEAST_REPLICAS..=MOST_REPLICAS if all > k => {
+                Err(OrientationError::TooFewDataChunks { replicas, coding })
+            }
+            LEAST_REPLICAS..=MOST_REPLICAS => Ok(Orientation { replicas, coding }),
+            _ => Err(OrientationError::Replicas { replicas }),
         }
     }
 
     /// How many replicas there are: the loss of one memory node less is survived.
     pub const fn replicas(self) -> usize {
         self.replicas as usize
+    }
+
+    /// How many copies there are beside the data chunks.
+    pub const fn copies(self) -> usize {
+        self.replicas() - 1
     }
 
     /// What it becomes.
@@ -172,7 +221,7 @@ pub enum RedundancyError {
         min_bytes: usize,
     },
     /// The store alone keeps copies.
-    #[error("copies are made by the store, and no pair can have them alone; use `eor:2:K+M`")]
+    #[error("copies are made by the store, and no pair can have them alone; use `eor:R:K+M`")]
     CopiesAlone,
     /// The key stands in every chunk.
     #[error(
@@ -253,7 +302,7 @@ mod tests {
 
     #[test]
     fn redundancies_are_written_as_they_are_read() {
-        for text in ["replicated", "ec:4+2", "ec:2+1", "ec:12+4", "eor:2:4+2"] {
+        for text in ["replicated", "ec:4+2", "ec:2+1", "ec:12+4", "eor:2:4+2", "eor:3:3+2"] {
             assert_eq!(text.parse::<Redundancy>().unwrap().to_string(), text);
         }
         let others = ["eor:4+2", "eor:2:4", "eor::4+2", "eor:x:4+2", "copies on mn1"];
@@ -265,7 +314,21 @@ mod tests {
         }
         let error = "ec:1+1".parse::<Redundancy>().unwrap_err();
         assert_eq!(error, ParseRedundancyError::Coding(CodingError { k: 1, m: 1 }));
-        let error = "eor:1:4+2".parse::<Redundancy>().unwrap_err();
-        assert_eq!(error, ParseRedundancyError::Orientation(OrientationError { replicas: 1 }));
+        let refused = |text: &str| match text.parse::<Redundancy>().unwrap_err() {
+            ParseRedundancyError::Orientation(error) => (error, error.to_string()),
+            other => panic!("{text}: {other}"),
+        };
+        for (text, replicas) in [("eor:0:4+2", 0), ("eor:1:4+2", 1), ("eor:4:4+4", 4)] {
+            let (error, text) = refused(text);
+            assert_eq!(error, OrientationError::Replicas { replicas });
+            assert!(text.contains("2 to 3"), "{text}");
+        }
+        let of = |k, m| Coding::new(k, m).unwrap();
+        let (error, text) = refused("eor:3:4+1");
+        assert_eq!(error, OrientationError::TooLittleParity { replicas: 3, coding: of(4, 1) });
+        assert!(text.contains("at least 2 parity chunks"), "{text}");
+        let (error, text) = refused("eor:3:2+2");
+        assert_eq!(error, OrientationError::TooFewDataChunks { replicas: 3, coding: of(2, 2) });
+        assert!(text.contains("at least 3 data chunks"), "{text}");
     }
 }

@@ -20,8 +20,8 @@
 //! must have that checksum.
 //!
 //! A *copy word* says where a copy of an EC-oriented pair is, in chunks that have it, for one of the turns in which
-//! there are copies. It has a check of its own, over the chunk's identity as well: neither damage nor what an earlier
-//! object has left is taken for an address:
+//! there are copies. It has a check of its own, over the chunk's identity and the number of the copy as well: neither
+//! damage, nor what an earlier object has left, nor the word of another copy is taken for an address:
 //!
 //! ```text
 //! | address, 64 B units 38 | generation 9 | present 1 | check 16 |
@@ -41,8 +41,10 @@ const NUMBER: usize = 8;
 const CODING: usize = 9;
 /// Bytes at the end of a chunk, behind its payload: copies, and the last word.
 const TAIL_BYTES: u64 = 40;
+/// Copies for which an object has copy words at one turn.
+pub(crate) const MAX_COPIES: usize = 2;
 /// Bytes of copy words for one turn.
-const COPY_BYTES: u64 = 16;
+const COPY_BYTES: u64 = 8 * MAX_COPIES as u64;
 /// Copy words have this bit if there is a copy.
 const PRESENT: u64 = 1 << 16;
 /// Payloads have a multiple of so many bytes.
@@ -66,26 +68,27 @@ fn chunk_bytes(key_bytes: u64, value_bytes: u64) -> u64 {
     HEADER_BYTES + key_bytes + value_bytes + TAIL_BYTES
 }
 
-/// Where the copy word of a turn stands in a chunk of this length.
-pub(crate) fn copy_word_at(turn: u16, chunk_bytes: u64) -> u64 {
+/// Where the copy words of a turn stand in a chunk of this length, one behind the other.
+pub(crate) fn copy_words_at(turn: u16, chunk_bytes: u64) -> u64 {
     chunk_bytes - TAIL_BYTES + u64::from(turn / 2 % (Slot::TURNS / 2)) * COPY_BYTES
 }
 
-/// The copy word in an object, for a copy of it.
-pub(crate) fn copy_word(object: Identity, copy: Identity) -> u64 {
+/// The copy word of this number in an object, for a copy of it.
+pub(crate) fn copy_word(object: Identity, number: usize, copy: Identity) -> u64 {
     let word = copy.word() << 17 | PRESENT;
-    word | u64::from(copy_check(object, word))
+    word | u64::from(copy_check(object, number, word))
 }
 
-/// The copy that a copy word in this object names; `None` if it names none.
-pub fn copy_of(object: Identity, word: u64) -> Option<Identity> {
-    let is_good = word & PRESENT != 0 && copy_check(object, word) == word as u16;
+/// The copy that the copy word of this number in this object names; `None` if it names none.
+pub fn copy_of(object: Identity, number: usize, word: u64) -> Option<Identity> {
+    let is_good = word & PRESENT != 0 && copy_check(object, number, word) == word as u16;
     is_good.then(|| Identity::from_word(word >> 17))
 }
 
-fn copy_check(object: Identity, word: u64) -> u16 {
+fn copy_check(object: Identity, number: usize, word: u64) -> u16 {
     let mut checked = [0; 16];
     checked[..8].copy_from_slice(&(word >> 16).to_le_bytes());
+    checked[7] = number as u8;
     checked[8..].copy_from_slice(&object.word().to_le_bytes());
     crc32c(&checked) as u16
 }

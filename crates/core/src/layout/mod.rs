@@ -24,7 +24,7 @@ mod slot;
 pub use block::{BLOCK_HEADER_BYTES, Base, BlockHeader, BlockShape, bitmap_bytes};
 pub use bytes::crc32c;
 pub use chunk::{Chunk, Stripe, Whole, copy_of};
-pub(crate) use chunk::{copy_word, copy_word_at};
+pub(crate) use chunk::{MAX_COPIES, copy_word, copy_words_at};
 pub use object::{
     HEADER_BYTES, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair, object_bytes,
 };

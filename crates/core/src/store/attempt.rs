@@ -23,7 +23,7 @@ use core::mem;
 use arrayvec::ArrayVec;
 
 use super::{Hint, Op, Proof};
-use crate::data::ObjectAt;
+use crate::data::{ObjectAt, PerCopy};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Identity, Opcode, Pair, Slot};
@@ -139,12 +139,11 @@ impl Step {
 }
 
 /// What a Move in place knows of the object.
-#[derive(Clone, Copy)]
 pub(super) struct InPlace {
     /// What its chunks say.
     pub opcode: Opcode,
-    /// The copy that the old word keeps.
-    pub old_copy: Option<Identity>,
+    /// The copies that the old word keeps.
+    pub old_copies: PerCopy<Identity>,
 }
 
 /// An attempt to write.
@@ -239,14 +238,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let (opcode, identity) = (intent.opcode, object.identity());
         let pair = Pair { key: &intent.key, value: intent.value, identity, opcode };
         let at = object_at(&view, object)?;
-        match attempt.copies.first() {
-            None => at.write(&mut self.batch, &pair),
-            Some(copy) => {
-                at.write_oriented(&mut self.batch, &pair, copy.identity());
-                self.post_copies(attempt)?;
-            }
+        let copies: PerCopy<Identity> = attempt.copies.iter().map(Allocation::identity).collect();
+        if copies.is_empty() {
+            at.write(&mut self.batch, &pair);
+            return Ok(());
         }
-        Ok(())
+        at.write_oriented(&mut self.batch, &pair, &copies);
+        self.post_copies(attempt)
     }
 
     /// Posts the WRITEs of the header that an object's block needs.

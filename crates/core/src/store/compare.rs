@@ -11,8 +11,8 @@
 //!    it in the end has shown it all the time, and an object that no slot keeps is garbage. A word that
 //!    stands on backups alone was left by a writer that lost its round. It mostly vanishes, but
 //!    if a memory node is lost, it may be the one that is settled on.
-//!    A word at an even turn keeps a copy beside its object: the copy word tells which, and stays as it is as long as
-//!    the word does. Where the word has given way meanwhile, whoever replaced it frees both.
+//!    A word at an even turn keeps copies beside its object: the copy words tell which, and stay as they are as long as
+//!    the word does. Where the word has given way meanwhile, whoever replaced it frees all of them.
 //! 3. Wait until all operations have ended that had begun before the end of 2, and until everything
 //!    that they freed is set free, or never will be (`Epochs::is_settled`): a bit that came later
 //!    would be taken for one of the object's next life.

@@ -1,12 +1,13 @@
 //! EC-oriented objects and their copies: they are allocated, written and freed together.
 //!
-//! A word at an even turn keeps two objects from being used again, the stripe and its copy ([`data`](crate::data)).
+//! A word at an even turn keeps the stripe and its copies from being used again ([`data`](crate::data)).
 //!
-//! * A *writer* has both written before any CAS. If its word does not stand in the end, it frees its copy itself.
-//! * Whoever *replaces* such a word frees both. It finds the copy by the copy word in the stripe: when it sets free
+//! * A *writer* has all of them before it writes any, and all written before any CAS. If its word does not stand in the
+//!   end, it frees its copies itself.
+//! * Whoever *replaces* such a word frees all. It finds the copies by the copy words in the stripe: when it sets free
 //!   what it has freed, and before the stripe's own bit is set, for nobody uses the stripe again until then.
-//! * Who moves the object *in place* ([`moving`](super::moving)) frees the copy alone, when its word is committed; its
-//!   word keeps the stripe.
+//! * Who moves the object *in place* ([`moving`](super::moving)) frees the copies alone, when its word is committed;
+//!   its word keeps the stripe.
 //!
 //! What a crash leaves is found by the comparison with the index, which follows words to copies as well.
 
@@ -17,15 +18,15 @@ use super::{Hint, Op, Store};
 use crate::data::{MAX_PLACES, Redundancy, RedundancyError};
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::{Address, Identity, Opcode, Pair, Slot};
+use crate::layout::{Address, Identity, MAX_COPIES, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
 use crate::stats::OpKind;
-use crate::verbs::{Fabric, MAX_BATCH_VERBS};
+use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId};
 use crate::view::View;
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// An attempt with an object to write, and its copy if it has one; else the slab that has no room.
+    /// An attempt with an object to write, and its copies if it has any; else the slab that has no room.
     #[inline]
     pub(super) fn begin_attempt<'i>(
         &self,
@@ -39,8 +40,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         };
         let mut attempt = Attempt::new(intent, hint, object);
         if intent.slab.turns() > 1 {
-            match self.allocate_copy(intent, &object, least, view) {
-                Ok(Ok(copy)) => attempt.copies.push(copy),
+            match self.allocate_copies(intent, &object, least, view) {
+                Ok(Ok(copies)) => attempt.copies = copies,
                 other => {
                     self.give_back(&object);
                     return other.map(|short| short.map(|_| attempt));
@@ -50,23 +51,46 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok(Ok(attempt))
     }
 
-    /// A copy for an EC-oriented object, where it belongs; else the slab that has no room.
+    /// All copies for an EC-oriented object, where they belong; else the slab that has no room. Where there are too few
+    /// nodes for all there are fewer, but never none.
     #[cold]
-    pub(super) fn allocate_copy(
+    pub(super) fn allocate_copies(
         &self,
         intent: &Intent<'_>,
         object: &Allocation,
         least: u32,
         view: &View,
-    ) -> Result<Result<Allocation, SlabKind>, Error> {
+    ) -> Result<Result<Vec<Allocation>, SlabKind>, Error> {
         let at = view.object(object.address, object.kind.class.bytes());
         let at =
             at.ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
-        let Some(node) = at.copies_go_to(view.members.iter().map(|member| member.node)) else {
+        let nodes = at.copies_go_to(view.members.iter().map(|member| member.node));
+        if nodes.is_empty() {
             let coding = intent.slab.redundancy.coding().expect("it is EC-oriented");
             let members = view.members.len();
             return Err(Error::Redundancy(RedundancyError::TooFewNodes { coding, members }));
-        };
+        }
+        let mut copies = Vec::new();
+        for node in nodes {
+            match self.allocate_copy(intent, node, least, view) {
+                Ok(Ok(copy)) => copies.push(copy),
+                other => {
+                    copies.iter().for_each(|copy| self.give_back(copy));
+                    return other.map(|short| short.map(|_| copies));
+                }
+            }
+        }
+        Ok(Ok(copies))
+    }
+
+    /// A copy on this node; else the slab that has no room.
+    fn allocate_copy(
+        &self,
+        intent: &Intent<'_>,
+        node: MnId,
+        least: u32,
+        view: &View,
+    ) -> Result<Result<Allocation, SlabKind>, Error> {
         let (key, value) = (intent.key.len(), intent.value.len());
         let slab = SlabKind::of(Redundancy::Copies(node), key, value);
         let slab = slab.ok_or(Error::ValueTooLarge {
@@ -83,7 +107,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         slabs.give_back(object, |mark| host.has_passed(mark), || host.mark());
     }
 
-    /// Those of these words that keep a copy beside their object.
+    /// Those of these words that keep copies beside their object.
     pub(super) fn with_copies(&self, words: &[Slot]) -> Vec<Slot> {
         let view = self.view.borrow();
         if !view.regions.iter().any(|region| region.is_oriented()) || removed(Mutant::CopiesLeak) {
@@ -141,9 +165,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
         }
         let frees_old = stands || removed(Mutant::CopiesFreedByLoser);
-        let old_copy = attempt.in_place.and_then(|in_place| in_place.old_copy);
-        if let Some(copy) = old_copy.filter(|_| frees_old) {
-            self.free_copy(copy);
+        let old_copies = attempt.in_place.iter().flat_map(|in_place| &in_place.old_copies);
+        for copy in old_copies.filter(|_| frees_old).take(copies_found()) {
+            self.free_copy(*copy);
         }
     }
 
@@ -164,7 +188,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.batch.clear();
             let reads: Vec<_> = objects
                 .iter()
-                .map(|(word, object)| object.read_copy_word(&mut self.batch, *word))
+                .map(|(word, object)| object.read_copy_words(&mut self.batch, *word))
                 .collect();
             self.phase().await;
             let is_there = |copy: &Identity| {
@@ -172,9 +196,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 region.is_some_and(|(region, _)| region.copies_on().is_some())
             };
             for read in reads {
-                found.extend(read.named(&self.batch).ok()?.filter(is_there));
+                let copies = read.named(&self.batch).all().ok()?;
+                found.extend(copies.into_iter().take(copies_found()).filter(is_there));
             }
         }
         Some(found)
     }
+}
+
+/// How many copies of an object are found at most.
+fn copies_found() -> usize {
+    if removed(Mutant::SecondCopyLeaks) { 1 } else { MAX_COPIES }
 }

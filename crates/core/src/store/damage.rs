@@ -26,7 +26,7 @@ use super::{BROKEN_WORD, Hint, Op};
 use crate::data::Found;
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::{Chunk, Object, Slot};
+use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::stats::Damage;
@@ -70,7 +70,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let found = shows.damaged() as u64;
         let Some(whole) = &shows.whole else {
             if object.has_copy(word) && shows.part.is_some() {
-                return self.look_at_copy(word, &shows, is_committed, key).await;
+                return self.look_at_copies(word, &shows, is_committed, key).await;
             }
             if is_committed {
                 self.note_damage(Damage { found, repaired: 0 });
@@ -89,9 +89,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(if is_key { SecondLook::Value(value) } else { SecondLook::OtherKey })
     }
 
-    /// Two phases, and one if something is repaired: of an EC-oriented object a chunk is lost or damaged, and there
-    /// is no parity instead. Its copy has the value.
-    async fn look_at_copy(
+    /// Two phases, and one if something is repaired: of an EC-oriented object chunks are lost or damaged, and there
+    /// is no parity instead. Any of its copies has the value.
+    async fn look_at_copies(
         &mut self,
         word: Slot,
         shows: &Found,
@@ -99,31 +99,30 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         key: Key<'_>,
     ) -> Result<SecondLook, Error> {
         const LOST: Error = Error::Corrupt { what: "of an EC-oriented object too little is left" };
-        let (chunk, shown_key) = shows.part.ok_or(LOST)?;
+        let (_, shown_key) = shows.part.ok_or(LOST)?;
         if self.batch.bytes(shown_key) != &*key {
             return Ok(SecondLook::OtherKey);
         }
         let view = self.view.clone();
         let object = view.object_of(word).ok_or(LOST)?;
-        let value_bytes = Chunk::value_bytes_in(self.batch.bytes(chunk)).ok_or(LOST)?;
         self.batch.next_phase();
-        let named = object.read_copy_word(&mut self.batch, word);
+        let words = object.read_copy_words(&mut self.batch, word);
         self.phase().await;
-        let copy = named.named(&self.batch).map_err(|f| self.failed(f))?.ok_or(LOST)?;
-        let class = Object::class(key.len(), value_bytes).ok_or(LOST)?;
-        let at = view.object(copy.address(), class.bytes()).ok_or(LOST)?;
-        let place = at.places().next().ok_or(LOST)?;
+        let copies = words.named(&self.batch);
+        let place_of = |address, bytes| view.object(address, bytes)?.places().next();
         self.batch.next_phase();
-        let read = self.batch.read(place.node, place.offset, class.bytes() as u32);
-        self.phase().await;
-        let read = self.batch.data_span(read).map_err(|f| self.failed(f))?;
-        let value = shows.value_of_copy(&self.batch, copy, read).ok_or(LOST)?;
+        let reads = shows.read_copies(&mut self.batch, &copies, &place_of);
+        if !reads.is_empty() {
+            self.phase().await;
+        }
+        let value = shows.value_of_copies(&self.batch, &copies, &reads);
+        let value = value.map_err(|f| self.failed(f))?.ok_or(LOST)?;
         let found = shows.damaged() as u64;
         if is_committed && found > 0 {
             let may_write = !removed(Mutant::DamageStays);
             if may_write {
                 self.batch.next_phase();
-                shows.mend_by_copy(&mut self.batch, object, (word, copy), value);
+                shows.mend_by_copy(&mut self.batch, object, (word, &copies), value);
                 self.post_repair().await?;
             }
             self.note_damage(Damage { found, repaired: if may_write { found } else { 0 } });

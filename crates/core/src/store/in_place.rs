@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!               1  READ                  2  WRITE, READ                               3, 4
-//! EOR -> EC     the slot, k data chunks  m parity chunks; the copy word               as of every Move
-//! EC -> EOR     the slot, k chunks       a copy; CAS its copy word into data chunks   as of every Move
+//! EOR -> EC     the slot, k data chunks  m parity chunks; the copy words              as of every Move
+//! EC -> EOR     the slot, k chunks       copies; CAS their words into data chunks     as of every Move
 //! ```
 //!
 //! The word goes on to the next *turn* of the same object ([`Slot::turn`](crate::layout::Slot)), and never back: so
@@ -15,15 +15,16 @@
 //! nobody else gets it meanwhile, and its header says that it is in use, so that recovery looks for the word.
 //!
 //! The bytes of the stripe do not change, so a round that is lost, or left half-way, leaves nothing to be undone:
-//! parity is what it would be anyhow. A copy word is put where there is none: the session may have moved the object
-//! since this Move has read the slot, or an earlier owner may have died. Who finds another one moves out of place.
+//! parity is what it would be anyhow. Copy words are put where there are none: the session may have moved the object
+//! since this Move has read the slot, or an earlier owner may have died. Who finds any other one moves out of place. All
+//! put words into the same places, so where the words of one Move stand in all of them, no other one's stands in any.
 
 use super::attempt::{Attempt, InPlace, Intent};
 use super::{Hint, Op};
-use crate::data::{ObjectAt, Orientation, Redundancy};
+use crate::data::{ObjectAt, Orientation, PerCopy, Redundancy};
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::{Chunk, Opcode, Pair, Slot};
+use crate::layout::{Chunk, Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
 use crate::verbs::{Fabric, Op as VerbOp, Verb};
@@ -64,10 +65,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             true => object.unwrap_or_else(|| stranger(word, turn, of)),
         };
         let mut attempt = Attempt::new(intent, Some(found), object);
-        attempt.in_place = Some(InPlace { opcode, old_copy: None });
+        attempt.in_place = Some(InPlace { opcode, old_copies: PerCopy::new() });
         if intent.slab.turns() > 1 {
-            match self.store.allocate_copy(intent, &object, least, &view) {
-                Ok(Ok(copy)) => attempt.copies.push(copy),
+            match self.store.allocate_copies(intent, &object, least, &view) {
+                Ok(Ok(copies)) => attempt.copies = copies,
                 short => {
                     self.store.slabs.borrow_mut().end_move(&object);
                     return short.ok().map(|short| short.map(|_| attempt));
@@ -90,8 +91,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         chunks.next().map(|chunk| chunk.opcode())
     }
 
-    /// One phase: what has to stand before the word of the next turn does. Whether it does: of a copy word there may be
-    /// another one, by who has come first.
+    /// One phase: what has to stand before the word of the next turn does. Whether it does: of copy words there may be
+    /// other ones, by who has come first.
     pub(super) async fn write_in_place(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -99,14 +100,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         parity: bool,
     ) -> Result<bool, Error> {
         let Some(InPlace { opcode, .. }) = attempt.in_place else { return Ok(true) };
+        let copies: PerCopy<Identity> = attempt.copies.iter().map(Allocation::identity).collect();
         let (word, view) = (found.word, self.view.clone());
         let at = view.object_of(word).expect("it was read there");
         self.batch.clear();
         self.post_header(&attempt.object)?;
-        if let Some(copy) = attempt.copies.first() {
-            let copy = copy.identity();
+        if !copies.is_empty() {
             self.post_copies(attempt)?;
-            let put = at.put_copy_word(&mut self.batch, attempt.own_word(), copy);
+            let put = at.put_copy_words(&mut self.batch, attempt.own_word(), &copies);
             self.phase().await;
             return put.stands(&self.batch).map_err(|f| self.failed(f));
         }
@@ -115,13 +116,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let identity = at.identity_of(word);
             at.write_parity(&mut self.batch, &Pair { key, value, identity, opcode });
         }
-        let copy = at.read_copy_word(&mut self.batch, word);
+        let words = at.read_copy_words(&mut self.batch, word);
         self.phase().await;
-        let old_copy = copy.named(&self.batch).ok().flatten();
-        match old_copy.filter(|_| removed(Mutant::CopiesFreedBeforeCommit)) {
-            Some(copy) => self.free_copy(copy),
-            None => attempt.in_place = Some(InPlace { opcode, old_copy }),
+        // Of a column that does not answer one may be missing: that is left to a comparison.
+        let mut old_copies = words.named(&self.batch).known();
+        if removed(Mutant::CopiesFreedBeforeCommit) {
+            old_copies.drain(..).for_each(|copy| self.free_copy(copy));
         }
+        attempt.in_place = Some(InPlace { opcode, old_copies });
         Ok(true)
     }
 }

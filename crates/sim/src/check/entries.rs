@@ -7,7 +7,7 @@
 //! Where memory rots, one replica of a live object must be complete, and what anybody writes to another is
 //! what was there before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use fusee_core::code::ReedSolomon;
@@ -157,19 +157,36 @@ pub(crate) fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
 /// What belongs at each place of an object.
 pub(crate) type Parts = Vec<(Place, Rc<[u8]>)>;
 
-/// The copy that a word keeps beside its object, by the first data chunk that is left and names one.
-pub(crate) fn copy_kept_by(network: &Network, view: &View, word: Slot) -> Option<Identity> {
-    let object = view.object_of(word).filter(|object| object.has_copy(word))?;
+/// The copies that a word keeps beside its object, each by the first data chunk that is left and names one.
+pub(crate) fn copies_kept_by(network: &Network, view: &View, word: Slot) -> Vec<Identity> {
+    let object = view.object_of(word).filter(|object| object.has_copy(word));
+    let Some(object) = object else { return Vec::new() };
     let identity = object.identity_of(word);
-    object.copy_words(word).find_map(|place| copy_of(identity, network.number_at(place)?))
+    let named = |number: usize| {
+        let at = |place: Place| place.plus(8 * number as u64);
+        let mut words = object.copy_words(word).map(at);
+        words.find_map(|place| copy_of(identity, number, network.number_at(place)?))
+    };
+    // Where there are fewer copies than words, several words name one.
+    let named: BTreeSet<Identity> = (0..object.copies()).filter_map(named).collect();
+    named.into_iter().collect()
 }
 
-/// The copy that a word keeps, and where it is; `None` if it has none any more.
+/// The copies that a word keeps, and where they are, but for those that are gone.
 ///
 /// # Panics
-/// If it is there, and none of the pair's.
-fn copy_of_entry(network: &Network, view: &View, word: Slot) -> Option<(Place, Vec<u8>)> {
-    let copy = copy_kept_by(network, view, word)?;
+/// If one is there, and none of the pair's.
+fn copies_of_entry(network: &Network, view: &View, word: Slot) -> Vec<(Place, Vec<u8>)> {
+    let copies = copies_kept_by(network, view, word).into_iter();
+    copies.filter_map(|copy| copy_of_entry(network, view, word, copy)).collect()
+}
+
+fn copy_of_entry(
+    network: &Network,
+    view: &View,
+    word: Slot,
+    copy: Identity,
+) -> Option<(Place, Vec<u8>)> {
     let region = view.region_of(copy.address()).map(|(region, _)| region);
     region.filter(|region| region.is_there())?;
     let (block, _) = view.geometry.block_of(copy.address())?;
@@ -238,16 +255,16 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
             Err(why) => refuse(&why),
         }
     }
-    let copy = copy_of_entry(network, view, word);
+    let copies = copies_of_entry(network, view, word);
     let Some(room) = stripe.room() else {
-        let (place, bytes) = copy.expect("enough chunks are left that agree, or the copy");
-        let key = Object::decode(&bytes).expect("it was decoded before").key().to_vec();
-        return (key, vec![(place, Rc::from(bytes))]);
+        let (_, bytes) = copies.first().expect("enough chunks are left that agree, or a copy");
+        let key = Object::decode(bytes).expect("it was decoded before").key().to_vec();
+        return (key, copies.into_iter().map(|(place, bytes)| (place, Rc::from(bytes))).collect());
     };
     let mut room = vec![0; room];
     let code = ReedSolomon::new(coding);
     let whole = stripe.restore(&code, &mut room).expect("it is what was written");
-    if let Some((_, bytes)) = &copy {
+    for (_, bytes) in &copies {
         let copy = Object::decode(bytes).expect("it was decoded before");
         let is_same = (copy.key(), copy.value()) == (whole.key(), whole.value());
         assert!(is_same, "the copy of {:#x} is of another pair", word.0);
@@ -268,6 +285,6 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
         (*place, Rc::from(belongs))
     };
     let parts = shown.iter().filter(|(_, number, _)| !object.may_lack(*number));
-    let copy = copy.map(|(place, bytes)| (place, Rc::from(bytes)));
-    (whole.key().to_vec(), parts.map(part).chain(copy).collect())
+    let copies = copies.into_iter().map(|(place, bytes)| (place, Rc::from(bytes)));
+    (whole.key().to_vec(), parts.map(part).chain(copies).collect())
 }

@@ -26,7 +26,7 @@ use fusee_core::race::Buckets;
 use fusee_core::verbs::ClientId;
 use fusee_core::view::{Place, SlotRef, TABLE_ENTRY_BYTES, View};
 
-use super::entries::{all_slots, copy_kept_by, object_of};
+use super::entries::{all_slots, copies_kept_by, object_of};
 use crate::cluster::Cluster;
 
 /// Checks a cluster in which nothing runs, and in which every session has ended, by what they left
@@ -107,9 +107,9 @@ fn kept(cluster: &Cluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
         let place = view.slot_on_primary(slot);
         let word = cluster.network().word_at(place);
         let Some(object) = word.object() else { continue };
-        let copy = copy_kept_by(cluster.network(), view, word).map(|copy| copy.address());
-        let copy = copy.filter(|at| view.object(*at, 1).is_some());
-        for object in [Some(object), copy].into_iter().flatten() {
+        let copies = copies_kept_by(cluster.network(), view, word).into_iter();
+        let copies = copies.map(|copy| copy.address()).filter(|at| view.object(*at, 1).is_some());
+        for object in core::iter::once(object).chain(copies) {
             let before = kept.insert(object, (slot, word));
             assert_eq!(before, None, "{slot:?} keeps it as well, with {word:?}");
         }
@@ -181,8 +181,8 @@ fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     assert!(first.is_some(), "{slot:?} with {word:x?} leads to no object that is whole");
 }
 
-/// An object whose parity may be missing survives the loss of any node: it has all data chunks, and beside them its
-/// parity or a copy.
+/// An object whose parity may be missing survives the loss of as many nodes as it has copies: it has all data chunks,
+/// and beside them its parity, or all copies that it should have, each on a node of its own.
 fn survives(cluster: &Cluster, view: &View, word: Slot, parts: &[(Place, Rc<[u8]>)]) {
     let object = view.object_of(word).expect("it was there");
     let columns = object.columns().expect("it has chunks");
@@ -196,11 +196,13 @@ fn survives(cluster: &Cluster, view: &View, word: Slot, parts: &[(Place, Rc<[u8]
         let bytes = bytes_at(cluster, *place, object.bytes());
         Chunk::decode_of(&bytes, identity, coding, *number).is_ok()
     });
-    let has_copy = parts.iter().any(|(place, _)| {
+    let copies = parts.iter().filter(|(place, _)| {
         let is_beside = |(part, n): &(Place, usize)| *n < coding.k() && part.node == place.node;
         !columns.iter().any(|(part, _)| part == place) && !columns.iter().any(is_beside)
     });
-    assert!(has_parity || has_copy, "{word:?} has neither parity nor a copy beside its data");
+    let nodes: BTreeSet<_> = copies.map(|(place, _)| place.node).collect();
+    let has_copies = nodes.len() == object.copies();
+    assert!(has_parity || has_copies, "{word:?} has neither parity nor its copies beside its data");
 }
 
 fn marks_are_on_first_replicas(cluster: &Cluster, view: &View) {

@@ -28,7 +28,7 @@ use fusee_core::slab::WINDOW_EPOCHS;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Place, View};
 
-use super::entries::copy_kept_by;
+use super::entries::copies_kept_by;
 use crate::network::Network;
 
 /// What was in an object when it became free: its identity, or nothing but zeros.
@@ -180,8 +180,9 @@ impl Reuse {
             return;
         }
         let is_moved = old.object() != new.object() || old.turn() != new.turn();
-        let copy = self.view.as_ref().filter(|_| is_moved && !old.is_tentative());
-        if let Some(copy) = copy.and_then(|view| copy_kept_by(memory, view, old)) {
+        let keeps = self.view.as_ref().filter(|_| is_moved && !old.is_tentative());
+        let copies = keeps.map(|view| copies_kept_by(memory, view, old));
+        for copy in copies.into_iter().flatten() {
             let now = self.tick();
             self.free.insert(copy.address().bytes(), (now, Some(copy)));
         }

@@ -126,7 +126,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | CopiesFreedByLoser
         | RestingBlockNotWalked => &scenarios::TIMED_ORIENTED,
         CompareIgnoresCopies => &scenarios::COPIES_COMPARED,
-        CopiesLeak => &scenarios::ORIENTED_QUIET,
+        CopiesLeak | SecondCopyLeaks => &scenarios::ORIENTED_QUIET,
+        CopiesOnOneNode | SealsFromFirstCopyOnly => &scenarios::TWO_NODES_LOST,
         TurnGoesBack | StrangerMovesInPlace | CopyWordsOverwritten => &scenarios::TURNED_PAIRS,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,
         GetJoinsPosted

@@ -10,9 +10,10 @@ use fusee_client::RedundancyRules;
 use fusee_client::logic::LogicOptions;
 use fusee_control::master::MasterReply;
 use fusee_core::code::Coding;
-use fusee_core::data::{Orientation, Redundancy};
+use fusee_core::data::{Orientation, Redundancy, RedundancyError};
 use fusee_core::error::Error;
 use fusee_core::stats::OpKind::{self, Delete, Move, Search, Update, Upsert};
+use fusee_core::store::Transition;
 use fusee_core::view::Geometry;
 use fusee_sim::check::{quiescent, replicas_agree};
 use fusee_sim::{Cluster, ClusterOptions, Rng, Sim, SimSession, Workload};
@@ -194,4 +195,98 @@ pub fn copies_compared(seed: u64) {
         }
     });
     replicas_agree(&cluster);
+}
+
+/// Pairs with two copies, some of them erasure-coded in place by now, and some of these EC-oriented again. Two memory
+/// nodes are lost at once, whichever they are, with a spare or without; others come later.
+pub fn two_nodes_lost(seed: u64) {
+    const PAIRS: usize = 8;
+    let sim = Sim::new(seed);
+    let rng = Rng::named(seed, "two nodes lost");
+    let defaults = ClusterOptions::default();
+    let coding = Coding::new(3, 2).expect("there is such a code");
+    let oriented = Redundancy::Oriented(Orientation::new(3, coding).expect("it can be"));
+    let session =
+        LogicOptions { redundancy: RedundancyRules::from_length(0, oriented), ..defaults.session };
+    let options = ClusterOptions {
+        memory_nodes: 5 + rng.below(2) as u16,
+        index_replicas: 3,
+        data_replicas: 3,
+        geometry: Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry },
+        lease_ms: Some(LEASE.as_millis() as u64),
+        session,
+        ..defaults
+    };
+    let cluster = Cluster::new(&sim, &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    cluster.block_on(process, async {
+        let session = cluster.open(process, session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        let store = session.store();
+        let key = |number: usize| format!("key {number}").into_bytes();
+        let value = |number: usize, version: u8| vec![version; 768 + 16 * number];
+        let mut versions = [0; PAIRS];
+        let put_all = async |versions: &mut [u8; PAIRS], version: u8| {
+            for (number, known) in versions.iter_mut().enumerate() {
+                *known = version;
+                let (key, value) = (key(number), value(number, version));
+                let put = store.upsert_as(&key[..], &value, oriented, None);
+                put.await.expect("there is room");
+                for turn in 0..rng.below(3) {
+                    let to = if turn % 2 == 0 { Redundancy::Coded(coding) } else { oriented };
+                    let moved = store.set_redundancy(&key[..], to, None).await;
+                    assert_eq!(moved.expect("it can be").0, Transition::Moved);
+                }
+            }
+        };
+        let check = async |versions: &[u8; PAIRS]| {
+            for (number, version) in versions.iter().enumerate() {
+                let found = store.search(&key(number)[..], None).await.expect("enough is left");
+                assert_eq!(found.value(), Some(&value(number, *version)[..]), "key {number}");
+            }
+        };
+        put_all(&mut versions, 1).await;
+        let mut nodes: Vec<_> = cluster.view().members.iter().map(|member| member.node).collect();
+        for _ in 0..2 {
+            cluster.crash_node(nodes.remove(rng.below(nodes.len())));
+        }
+        check(&versions).await;
+        wait_for_repair(&cluster).await;
+        check(&versions).await;
+        // With fewer copies, where there are nodes for these; where there are for none it is refused.
+        for number in (0..PAIRS).step_by(2) {
+            let put = store.upsert_as(&key(number)[..], &value(number, 2), oriented, None).await;
+            match put {
+                Ok(_) => versions[number] = 2,
+                Err(Error::Redundancy(RedundancyError::TooFewNodes { .. })) => {
+                    assert_eq!(nodes.len(), coding.k(), "there is a node without a data chunk");
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        check(&versions).await;
+        for _ in 0..2 {
+            cluster.start_node();
+        }
+        let until = cluster.sim().now() + PATIENCE_NS;
+        while cluster
+            .view()
+            .regions
+            .iter()
+            .any(|region| region.columns().is_some_and(|c| c.chunks().len() < coding.chunks()))
+        {
+            assert!(cluster.sim().now() < until, "no new columns: {:?}", *cluster.view());
+            cluster.sim().sleep(1_000_000).await;
+        }
+        wait_for_repair(&cluster).await;
+        check(&versions).await;
+        put_all(&mut versions, 9).await;
+        check(&versions).await;
+        let leaving = session.leave().await.expect("it is known");
+        keeper.close(session.id());
+        assert_eq!(cluster.peek_master(leaving.request()), Some(MasterReply::Done));
+    });
+    replicas_agree(&cluster);
+    quiescent(&cluster, &cluster.take_orphans());
 }

@@ -11,10 +11,10 @@ use alloc::vec::Vec;
 use super::{Columns, take_copy_words};
 use crate::code::{Coding, MAX_CHUNKS, ReedSolomon};
 use crate::data::copy::{CHUNK_BYTES, Copied, copy_bytes};
-use crate::data::{PerPlace, PlaceOfCopy, Region, is_copy};
+use crate::data::{PerPlace, PlaceOfCopy, Region, is_copy, named_in};
 use crate::layout::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Chunk, Identity, Object, Pair, Slot, Stripe,
-    bitmap_bytes, copy_of, copy_word_at,
+    bitmap_bytes,
 };
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Span, Ticket};
@@ -278,7 +278,8 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         Ok(())
     }
 
-    /// One phase, or none: the copies of those of so many EC-oriented objects of which there are too few chunks.
+    /// One phase, or none: the copies of those of so many EC-oriented objects of which there are too few chunks; each
+    /// that is there, since another one may be lost.
     async fn read_copies(
         &mut self,
         batch: &mut Batch,
@@ -301,18 +302,19 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
                 let Some(class) = Object::class(chunk.key().len(), chunk.value_bytes()) else {
                     continue;
                 };
-                let words = (0..Slot::TURNS).step_by(2).filter_map(|turn| {
-                    let at = copy_word_at(turn, bytes.len() as u64) as usize;
-                    copy_of(chunk.identity(), u64::from_le_bytes(*bytes[at..].first_chunk()?))
-                });
-                let found = words.filter_map(|copy| {
-                    let place = (self.place_of_copy)(copy.address(), class.bytes())?;
-                    Some((i, copy, place, class.bytes() as u32))
-                });
-                named.extend(found);
+                let turns = (0..Slot::TURNS).step_by(2);
+                let few = removed(Mutant::SealsFromFirstCopyOnly);
+                let copies = turns.flat_map(|turn| named_in(bytes, turn, chunk.identity()));
+                for (_, copy) in copies.filter(|(number, _)| *number == 0 || !few) {
+                    let place = (self.place_of_copy)(copy.address(), class.bytes());
+                    let Some(place) = place else { continue };
+                    let read = (i, copy, place, class.bytes() as u32);
+                    if !named.contains(&read) {
+                        named.push(read);
+                    }
+                }
             }
         }
-        named.dedup();
         let mut copies = Vec::new();
         for named in named.chunks(MAX_BATCH_VERBS) {
             batch.next_phase();
