@@ -273,6 +273,8 @@ mutants! {
     CopiesOnOneNode,
     /// Parity is made of an object's first copy only, which is lost together with a chunk.
     SealsFromFirstCopyOnly,
+    /// Parity that does not agree with the data counts: it may be of what was there many lives before.
+    OlderParityCounts,
 
     // Objects.
     /// An object is written to its first replica only: it is lost with that node.

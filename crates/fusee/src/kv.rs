@@ -74,7 +74,8 @@ pub struct WriteArgs {
     value_file: Option<PathBuf>,
 
     /// How the value survives failures: `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory
-    /// nodes, any K of which make the value; or `eor:2:K+M`, K data chunks and a copy, which become that in place
+    /// nodes, any K of which make the value; or `eor:R:K+M`, K data chunks and R - 1 copies, which become that in place
+    /// (R is 2 or 3, K at least R, M at least R - 1)
     #[arg(long, value_name = "REDUNDANCY", default_value_t)]
     redundancy: Redundancy,
 
@@ -103,8 +104,8 @@ pub enum RedundancyCommand {
     Set {
         #[command(flatten)]
         key: KeyArgs,
-        /// `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory nodes; or `eor:2:K+M`, K data chunks and
-        /// a copy, which become the former in place
+        /// `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory nodes; or `eor:R:K+M`, K data chunks and
+        /// R - 1 copies, which become the former in place (R is 2 or 3, K at least R, M at least R - 1)
         redundancy: Redundancy,
         #[command(flatten)]
         connect: ConnectArgs,

@@ -1,6 +1,7 @@
 //! The RTT budget: how many phases each operation takes without conflicts. A phase is a network
 //! round trip, so this table is the store's latency (P §4.3, §4.6).
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use fusee_core::code::Coding;
@@ -252,22 +253,32 @@ const CODING: (u8, u8) = (3, 2);
 
 /// What operations cost a session of a cluster that has regions for coded values.
 fn run_coded(index_replicas: u8, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
-    run_coded_with(options(index_replicas), scenario)
+    run_coded_with(options(index_replicas), CODING, scenario)
 }
 
-/// The same, with room for values of 12 KiB.
-fn run_large(index_replicas: u8, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
+/// The same with this code, as many data replicas, and room for values of 12 KiB.
+fn run_large(
+    index_replicas: u8,
+    (code, data_replicas): ((u8, u8), u8),
+    scenario: impl AsyncFnOnce(&SimStore),
+) -> Stats {
     let options = options(index_replicas);
     let geometry = Geometry {
         max_value_bytes: 16 << 10,
-        block_bytes: 1 << 16,
-        region_bytes: 1 << 19,
+        block_bytes: 1 << 17,
+        region_bytes: 1 << 20,
         ..options.geometry
     };
-    run_coded_with(ClusterOptions { geometry, pool_bytes: 1 << 23, ..options }, scenario)
+    let memory_nodes = u16::from(code.0 + code.1);
+    let options = ClusterOptions { geometry, data_replicas, memory_nodes, ..options };
+    run_coded_with(ClusterOptions { pool_bytes: 1 << 24, ..options }, code, scenario)
 }
 
-fn run_coded_with(options: ClusterOptions, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
+fn run_coded_with(
+    options: ClusterOptions,
+    code: (u8, u8),
+    scenario: impl AsyncFnOnce(&SimStore),
+) -> Stats {
     let sim = Sim::new(1);
     let options = ClusterOptions { lease_ms: Some(1_000), ..options };
     let cluster = Cluster::new(&sim, &options);
@@ -278,10 +289,10 @@ fn run_coded_with(options: ClusterOptions, scenario: impl AsyncFnOnce(&SimStore)
         keeper.open(session.gate().clone());
         session
     };
-    let redundancy = Redundancy::Coded(Coding::try_from(CODING).unwrap());
+    let redundancy = Redundancy::Coded(Coding::try_from(code).unwrap());
     let scenario = async {
         // It waits until there is a region.
-        open().await.store().insert_as(b"first", &[7; 1000], redundancy).await.unwrap();
+        open().await.store().insert_as(b"first", &[7; 1024], redundancy).await.unwrap();
         let session = open().await;
         scenario(session.store()).await;
         session.stats()
@@ -338,8 +349,17 @@ fn coded_reads_and_writes_move_no_more_bytes_than_they_must() {
 /// once, and writes it once in its new redundancy.
 #[test]
 fn moves_take_4_phases_and_the_bytes_of_the_value() {
-    let coded = Redundancy::Coded(Coding::try_from(CODING).unwrap());
-    let (k, m) = (u64::from(CODING.0), u64::from(CODING.1));
+    moves_take_the_bytes_of_the_value(CODING, 2, 1..=5);
+    moves_take_the_bytes_of_the_value((4, 2), 3, 3..=3);
+}
+
+fn moves_take_the_bytes_of_the_value(
+    code: (u8, u8),
+    data_replicas: u8,
+    index_replicas: RangeInclusive<u8>,
+) {
+    let coded = Redundancy::Coded(Coding::try_from(code).unwrap());
+    let (k, m, r) = (u64::from(code.0), u64::from(code.1), u64::from(data_replicas));
     let bytes_of = |value: usize| -> (u64, u64) {
         [coded, Redundancy::Replicated].map(|r| r.class(3, value).unwrap().bytes()).into()
     };
@@ -350,11 +370,11 @@ fn moves_take_4_phases_and_the_bytes_of_the_value() {
     };
     let value = vec![7; (1 << 12..=16 << 10).rev().find(fills).expect("there is one")];
     let (chunk, object) = bytes_of(value.len());
-    for replicas in 1..=5 {
+    for replicas in index_replicas {
         for (first, then) in [(Redundancy::Replicated, coded), (coded, Redundancy::Replicated)] {
             let fewer = u32::from(replicas == 1);
             for hinted in [true, false] {
-                let stats = run_large(replicas, async |store| {
+                let stats = run_large(replicas, (code, data_replicas), async |store| {
                     // Now there are blocks for both.
                     store.insert_as(b"foo", &value, then).await.unwrap();
                     let written = store.insert_as(b"key", &value, first).await.unwrap();
@@ -371,12 +391,13 @@ fn moves_take_4_phases_and_the_bytes_of_the_value() {
                 assert_eq!(phases, if hinted { 4 } else { 5 } - fewer);
                 let (read, written) = match then == coded {
                     true => (object, (k + m) * chunk),
-                    false => (k * chunk, 2 * object),
+                    false => (k * chunk, r * object),
                 };
                 // The slot or both buckets, the CASes, and headers of blocks.
                 let rest = stats.kind(OpKind::Move).bytes - read - written;
                 assert!(rest < 1000, "{rest} bytes more");
-                let paper = if then == coded { (2 * k + m) as f64 / k as f64 } else { 2.0 + 1.0 };
+                let to_coded = (2 * k + m) as f64 / k as f64;
+                let paper = if then == coded { to_coded } else { r as f64 + 1.0 };
                 let ratio = (read + written) as f64 / value.len() as f64 / paper;
                 assert!((0.97..1.03).contains(&ratio), "{ratio}");
             }
@@ -384,24 +405,25 @@ fn moves_take_4_phases_and_the_bytes_of_the_value() {
     }
 }
 
-fn oriented() -> Redundancy {
-    let coding = Coding::try_from(CODING).unwrap();
-    Redundancy::Oriented(Orientation::new(2, coding).unwrap())
+fn oriented(replicas: u8, code: (u8, u8)) -> Redundancy {
+    let coding = Coding::try_from(code).unwrap();
+    Redundancy::Oriented(Orientation::new(replicas, coding).unwrap())
 }
 
-/// EC-oriented values take the phases that coded ones do: the copy is written beside the chunks, and found when both
-/// are set free.
+/// EC-oriented values take the phases that coded ones do: copies are written beside the chunks, and found when all are
+/// set free.
 #[test]
 fn ec_oriented_values_take_the_same_phases() {
     let value = vec![7; 1000];
-    for replicas in 1..=5 {
+    for (replicas, copies) in [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (1, 2), (3, 2)] {
+        let oriented = oriented(1 + copies, CODING);
         let stats = run_coded(replicas, async |store| {
-            store.insert_as(b"foo", &value, oriented()).await.unwrap();
-            let hint = store.insert_as(b"key", &value, oriented()).await.unwrap().place;
+            store.insert_as(b"foo", &value, oriented).await.unwrap();
+            let hint = store.insert_as(b"key", &value, oriented).await.unwrap().place;
             let found = store.search(b"key", hint).await.unwrap();
-            assert_eq!((found.value(), found.redundancy()), (Some(&value[..]), Some(oriented())));
+            assert_eq!((found.value(), found.redundancy()), (Some(&value[..]), Some(oriented)));
             drop(found);
-            let hint = store.update_as(b"key", &value, oriented(), hint).await.unwrap().place;
+            let hint = store.update_as(b"key", &value, oriented, hint).await.unwrap().place;
             store.delete(b"key", hint).await.unwrap();
             assert_eq!(store.search(b"key", None).await.unwrap().value(), None);
         });
@@ -414,11 +436,18 @@ fn ec_oriented_values_take_the_same_phases() {
 }
 
 /// A Move in place takes as many phases as any other, and the bytes of the paper's Table 1: to erasure-coded it reads
-/// the value and writes parity, and back it reads the value and writes a copy. After the last turn it is out of place.
+/// the value and writes parity, and back it reads the value and writes r - 1 copies. After the last turn it is out of
+/// place.
 #[test]
 fn moves_in_place_take_4_phases_and_fewer_bytes() {
-    let coded = Redundancy::Coded(Coding::try_from(CODING).unwrap());
-    let (k, m) = (u64::from(CODING.0), u64::from(CODING.1));
+    moves_in_place_take_fewer_bytes(CODING, 2, 1..=5);
+    moves_in_place_take_fewer_bytes((4, 2), 3, 3..=3);
+}
+
+fn moves_in_place_take_fewer_bytes(code: (u8, u8), r: u8, index_replicas: RangeInclusive<u8>) {
+    let coded = Redundancy::Coded(Coding::try_from(code).unwrap());
+    let oriented = oriented(r, code);
+    let (k, m, copies) = (u64::from(code.0), u64::from(code.1), u64::from(r) - 1);
     let bytes_of = |value: usize| -> (u64, u64) {
         [coded, Redundancy::Replicated].map(|r| r.class(3, value).unwrap().bytes()).into()
     };
@@ -429,20 +458,20 @@ fn moves_in_place_take_4_phases_and_fewer_bytes() {
     let value = vec![7; (1 << 12..=16 << 10).rev().find(fills).expect("there is one")];
     let (chunk, object) = bytes_of(value.len());
     let to_coded = (k * chunk, m * chunk, (k + m) as f64 / k as f64);
-    let to_oriented = (k * chunk, object, 2.0);
-    let out_of_place = (k * chunk, k * chunk + object, 3.0);
+    let to_oriented = (k * chunk, copies * object, f64::from(r));
+    let out_of_place = (k * chunk, k * chunk + copies * object, f64::from(r) + 1.0);
     let turns = [to_coded, to_oriented, to_coded, out_of_place, to_coded];
-    for replicas in 1..=5 {
+    for replicas in index_replicas {
         let fewer = u32::from(replicas == 1);
         for measured in 1..=turns.len() {
             let moved = |turns: usize| {
                 let value = &value;
-                run_large(replicas, async move |store| {
-                    // Now there are blocks for the stripe and its copy.
-                    store.insert_as(b"foo", value, oriented()).await.unwrap();
-                    let mut hint = store.insert_as(b"key", value, oriented()).await.unwrap().place;
+                run_large(replicas, (code, r), async move |store| {
+                    // Now there are blocks for the stripe and its copies.
+                    store.insert_as(b"foo", value, oriented).await.unwrap();
+                    let mut hint = store.insert_as(b"key", value, oriented).await.unwrap().place;
                     for turn in 0..turns {
-                        let then = if turn % 2 == 0 { coded } else { oriented() };
+                        let then = if turn % 2 == 0 { coded } else { oriented };
                         let before = hint.unwrap().word.address();
                         let (went, written) =
                             store.set_redundancy(b"key", then, hint).await.unwrap();

@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use fusee_core::layout::{BLOCK_HEADER_BYTES, Object, Slot};
+use fusee_core::layout::{BLOCK_HEADER_BYTES, Object, Slot, copy_of};
 use fusee_core::scrub::look;
 use fusee_core::store::Transition;
 use fusee_core::verbs::MnId;
@@ -38,6 +38,19 @@ fn replicas_that_nobody_reads_are_written_anew() {
 /// copy, by a reader or by the scrubber.
 #[test]
 fn a_chunk_without_parity_is_made_of_the_copy() {
+    chunks_are_made_of_copies("eor:2:3+2", &[]);
+}
+
+/// With two copies, two chunks are, or one and a copy; and what the chunks say of the copies is said again by those that
+/// are made anew.
+#[test]
+fn chunks_without_parity_are_made_of_the_copy_that_is_left() {
+    chunks_are_made_of_copies("eor:3:3+2", &[0]);
+    chunks_are_made_of_copies("eor:3:3+2", &[1]);
+}
+
+/// Those copies are damaged as well.
+fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
     let sim = Sim::new(1);
     let geometry = Geometry { max_value_bytes: 2048, ..ClusterOptions::default().geometry };
     let options = ClusterOptions { memory_nodes: 5, geometry, ..ClusterOptions::default() };
@@ -45,7 +58,7 @@ fn a_chunk_without_parity_is_made_of_the_copy() {
     let cluster = Cluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_secs(1));
-    let redundancy = "eor:2:3+2".parse().unwrap();
+    let redundancy = redundancy.parse().unwrap();
     cluster.block_on(process, async {
         let session = cluster.open(process, options.session).await.unwrap();
         keeper.open(session.gate().clone());
@@ -53,9 +66,26 @@ fn a_chunk_without_parity_is_made_of_the_copy() {
         let hint = store.insert_as(b"key", &value, redundancy).await.unwrap().place.unwrap();
         let view = store.view();
         let object = view.object_of(hint.word).unwrap();
+        let words: Vec<Place> = object.copy_words(hint.word).take(3).collect();
+        let named = || {
+            let word = |place: &Place| cluster.network().bytes_at(*place, 16);
+            let named: Vec<_> = words.iter().map(word).collect();
+            assert!(named.iter().all(|words| *words == named[0]), "chunks name other copies");
+            let words = named[0].as_chunks().0.iter().copied().enumerate();
+            let identity = object.identity_of(hint.word);
+            let copy = |(number, word)| copy_of(identity, number, u64::from_le_bytes(word));
+            words.filter_map(copy).collect::<Vec<_>>()
+        };
+        let copies = named();
+        assert_eq!(copies.len(), object.copies());
+        for number in rotten {
+            let copy = view.object(copies[*number].address(), 64).unwrap().places().next().unwrap();
+            cluster.network().flip(copy.plus(64), 1);
+        }
         let is_whole = || {
             let places = object.places().take(3);
             let of = |place: Place| cluster.network().bytes_at(place, object.bytes());
+            assert_eq!(named(), copies);
             places.map(of).all(|bytes| Object::decode(&bytes).is_ok())
         };
         for (scrubs, chunk) in [(false, 0), (true, 1), (false, 2), (true, 0)] {

@@ -209,7 +209,8 @@ pub(super) fn fetch(
     all.truncate(columns.coding.k());
     all.sort_unstable_by_key(|(chunk, _)| *chunk);
     let is_oriented = columns.is_oriented();
-    let mut chunks = ChunkReads { coding: columns.coding, numbers: 0, is_oriented };
+    let (coding, may_lack_parity) = (columns.coding, at.may_lack_parity);
+    let mut chunks = ChunkReads { coding, numbers: 0, is_oriented, may_lack_parity };
     let mut first = None;
     for (chunk, place) in all {
         chunks.numbers |= 1 << chunk;
@@ -233,7 +234,10 @@ pub(super) fn fetched(
     word: Slot,
     key: &[u8],
 ) -> Result<Fetched, FailedVerb> {
-    let ChunkReads { coding, numbers, is_oriented } = reads;
+    let ChunkReads { coding, numbers, is_oriented, may_lack_parity } = reads;
+    if may_lack_parity && numbers >> coding.k() << coding.k() == numbers {
+        return Ok(Fetched::Stale);
+    }
     let identity = if is_oriented { word.leads_to().first_turn() } else { word.leads_to() };
     let mut spans = PerPlace::<(u8, Span)>::new();
     for number in (0..16u8).filter(|number| numbers >> number & 1 == 1) {
@@ -310,12 +314,25 @@ pub(super) fn judge(
     }
     let bytes: u32 = spans.iter().map(|(_, span)| span.len).sum();
     let mut good = PerPlace::<u8>::new();
+    // Of an EC-oriented object parity may be of what was here many lives before, under the same identity: it counts if it
+    // agrees with the data. Without any it counts where it has to be there.
+    let may_be_older =
+        |(read, _): &&(Read, Span)| reads.is_oriented && usize::from(read.chunk) >= coding.k();
+    let data = spans.iter().filter(|read| !may_be_older(read));
+    let in_order = data.chain(spans.iter().filter(may_be_older));
     let (room, made) = batch.stage_from(bytes, |read, room| {
         let mut stripe = Stripe::default();
-        for (Read { chunk, .. }, span) in &spans {
+        let mut first: Option<Chunk<'_>> = None;
+        for (Read { chunk, .. }, span) in in_order {
             let decoded = Chunk::decode_of(&read[span.range()], identity, coding, (*chunk).into());
             let decoded = decoded.ok().filter(|chunk| holds(&Shown::of_chunk(chunk, coding)));
             let Some(decoded) = decoded else { continue };
+            let is_parity = reads.is_oriented && decoded.number() >= coding.k();
+            let agrees = first.map_or(!reads.may_lack_parity, |first| decoded.agrees(&first));
+            if is_parity && !agrees && !removed(Mutant::OlderParityCounts) {
+                continue;
+            }
+            first.get_or_insert(decoded);
             let key = span.part(HEADER_BYTES as u32, decoded.key().len() as u32);
             found.part.get_or_insert((*span, key));
             good.push(*chunk);

@@ -98,7 +98,7 @@ impl ObjectAt<'_> {
         nodes.extend(there.take(self.copies()));
         if removed(Mutant::CopiesOnOneNode) {
             let first = nodes.first().copied();
-            nodes.iter_mut().zip(first).for_each(|(node, first)| *node = first);
+            nodes.iter_mut().for_each(|node| *node = first.unwrap_or(*node));
         }
         nodes
     }
@@ -166,7 +166,7 @@ fn words_of(
     copies: &[Identity],
 ) -> impl Iterator<Item = u64> + use<'_> {
     let last = copies.len().saturating_sub(1);
-    (0..count.min(MAX_COPIES)).filter_map(move |number| {
+    (0..count).filter_map(move |number| {
         let copy = copies.get(number.min(last))?;
         Some(copy_word(object, number, *copy))
     })
@@ -195,7 +195,7 @@ pub(super) fn named_in(
     object: Identity,
 ) -> impl Iterator<Item = (usize, Identity)> + use<'_> {
     let at = copy_words_at(turn, chunk.len() as u64) as usize;
-    named_by(&chunk[at..], object).take_while(|(number, _)| *number < MAX_COPIES)
+    named_by(&chunk[at..], object)
 }
 
 fn named_by(words: &[u8], object: Identity) -> impl Iterator<Item = (usize, Identity)> + use<'_> {
@@ -328,3 +328,6 @@ impl Found {
 pub(crate) fn is_copy(object: &Object<'_>, key: &[u8]) -> bool {
     object.opcode() == Some(Opcode::Copy) && object.key() == key
 }
+
+#[cfg(test)]
+mod tests;

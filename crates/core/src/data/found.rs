@@ -24,6 +24,8 @@ pub(super) struct ChunkReads {
     pub numbers: u16,
     /// Whether words lead to them at several turns.
     pub is_oriented: bool,
+    /// Whether the object is as it should be without parity: then parity alone proves nothing.
+    pub may_lack_parity: bool,
 }
 const _: () = assert!(MAX_CHUNKS <= 16);
 

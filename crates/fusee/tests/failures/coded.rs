@@ -97,13 +97,24 @@ fn coded_values_survive_the_loss_of_as_many_nodes_as_there_is_parity_over_shm() 
 /// after, in place where that can be.
 #[test]
 fn ec_oriented_values_survive_losses_and_become_coded() {
+    ec_oriented_values_survive("eor:2:4+2", &[5, 4]);
+}
+
+/// The same with two copies, and both nodes lost at once.
+#[test]
+fn ec_oriented_values_with_two_copies_survive_two_losses_at_once() {
+    ec_oriented_values_survive("eor:3:4+2", &[4]);
+}
+
+/// After each loss so many nodes are left.
+fn ec_oriented_values_survive(oriented: &str, losses: &[usize]) {
     let shape =
         Shape { fabric: "tcp", nodes: 6, index_replicas: 3, data_replicas: 3, ..Shape::default() };
     let mut cluster = Cluster::of(shape);
-    let client = client_with(&cluster, "eor:2:4+2");
+    let client = client_with(&cluster, oriented);
     put_all(&client, 0);
     check(&client, 0);
-    let (oriented, coded) = ("eor:2:4+2".parse().unwrap(), "ec:4+2".parse().unwrap());
+    let (oriented, coded) = (oriented.parse().unwrap(), "ec:4+2".parse().unwrap());
     let long = || (0..KEYS).filter(|n| n % 3 > 0);
     let set = |keys: &mut dyn Iterator<Item = u32>, redundancy| {
         for n in keys {
@@ -116,18 +127,21 @@ fn ec_oriented_values_survive_losses_and_become_coded() {
     set(&mut long().filter(|n| n % 2 == 0), coded);
     check(&client, 0);
 
-    for (left, version) in [(5, 1), (4, 2)] {
-        cluster.nodes.remove(0);
-        check(&client, version - 1);
-        cluster.until_stable(left, false);
-        check(&client, version - 1);
+    let mut version = 0;
+    for left in losses {
+        let lost: Vec<_> = cluster.nodes.drain(..cluster.nodes.len() - left).collect();
+        drop(lost);
+        check(&client, version);
+        cluster.until_stable(*left, false);
+        check(&client, version);
+        version += 1;
         put_all(&client, version);
         check(&client, version);
     }
     cluster.start_node();
     cluster.start_node();
     cluster.until_stable(6, true);
-    check(&client, 2);
+    check(&client, version);
     put_all(&client, 3);
     set(&mut long(), coded);
     check(&client, 3);
@@ -153,7 +167,9 @@ fn the_redundancy_of_a_value_is_asked_for_and_told() {
         (&*value, "ec:1+1", "k is at least 2"),
         (&*value, "raid", "is no redundancy"),
         (&*value, "eor:2:4+2", "takes 6 memory nodes"),
-        (&*value, "eor:3:2+1", "no EC-oriented replication has 3 replicas"),
+        (&*value, "eor:4:4+4", "it has 2 to 3"),
+        (&*value, "eor:3:4+1", "at least 2 parity chunks"),
+        (&*value, "eor:3:2+2", "at least 3 data chunks"),
     ] {
         let refused = run(&["put", "plain", value, "--redundancy", redundancy]);
         let error = refused.stderr;

@@ -128,6 +128,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         CompareIgnoresCopies => &scenarios::COPIES_COMPARED,
         CopiesLeak | SecondCopyLeaks => &scenarios::ORIENTED_QUIET,
         CopiesOnOneNode | SealsFromFirstCopyOnly => &scenarios::TWO_NODES_LOST,
+        OlderParityCounts => &scenarios::OLDER_PARITY,
         TurnGoesBack | StrangerMovesInPlace | CopyWordsOverwritten => &scenarios::TURNED_PAIRS,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,
         GetJoinsPosted

@@ -182,15 +182,17 @@ pub const TURNED_PAIRS: Scenario =
     named("turned pairs", |seed| moved_pairs::turned_pairs(seed, false));
 pub const COPIES_COMPARED: Scenario = named("copies compared", moved_pairs::copies_compared);
 pub const TWO_NODES_LOST: Scenario = named("two nodes lost", moved_pairs::two_nodes_lost);
+pub const OLDER_PARITY: Scenario = named("older parity", moved_pairs::older_parity);
 pub const MOVED_PAIRS_LOSS: Scenario =
     named("moved pairs, loss", |seed| moved_pairs::moved_pairs(seed, true));
 
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 55] = [
+pub const STEPWISE: [&Scenario; 56] = [
     &SETTLED_SET,
     &TWO_NODES_LOST,
+    &OLDER_PARITY,
     &MOVED_PAIRS,
     &MOVED_PAIRS_LOSS,
     &TURNED_PAIRS,

@@ -88,11 +88,11 @@ impl Set {
             Some(class.bytes() * parts as u64)
         };
         let data = |redundancy: Redundancy| redundancy.coding().map_or(1, |code| code.k());
-        let copy = bytes(Redundancy::Replicated, 1)?;
+        let copies = |count: usize| bytes(Redundancy::Replicated, count);
         let written = match to {
             Redundancy::Coded(code) if in_place(from, to) => bytes(to, code.m())?,
-            Redundancy::Oriented(_) if in_place(from, to) => copy,
-            Redundancy::Oriented(_) => bytes(to, data(to))? + copy,
+            Redundancy::Oriented(of) if in_place(from, to) => copies(of.copies())?,
+            Redundancy::Oriented(of) => bytes(to, data(to))? + copies(of.copies())?,
             _ => bytes(to, to.places(self.data_replicas.into()))?,
         };
         Some((bytes(from, data(from))? + written) as f64 / value_bytes as f64)
@@ -142,5 +142,12 @@ mod tests {
         assert_eq!(by_class(eor, ec), (5 * chunk) as f64);
         assert_eq!(by_class(ec, eor), (4 * chunk + object) as f64);
         assert_eq!(by_class(replicated, eor), (4 * chunk + 2 * object) as f64);
+        let set: Set = "3:replicated,eor:3:4+2,ec:4+2".parse().unwrap();
+        let [replicated, eor, ec] = set.redundancies[..] else { panic!("there are three") };
+        assert_eq!((set.table_1(eor, ec), set.table_1(ec, eor)), (Some(1.5), Some(3.0)));
+        let by_class = |from, to| set.by_class(from, to, 1 << 16).unwrap() * f64::from(1 << 16);
+        assert_eq!(by_class(eor, ec), (6 * chunk) as f64);
+        assert_eq!(by_class(ec, eor), (4 * chunk + 2 * object) as f64);
+        assert_eq!(by_class(replicated, eor), (4 * chunk + 3 * object) as f64);
     }
 }
