@@ -41,8 +41,8 @@ fn a_chunk_without_parity_is_made_of_the_copy() {
     chunks_are_made_of_copies("eor:2:3+2", &[]);
 }
 
-/// With two copies, two chunks are, or one and a copy; and what the chunks say of the copies is said again by those that
-/// are made anew.
+/// One of two copies may be damaged as well; and what the chunks say of the copies is said again by those that are made
+/// anew.
 #[test]
 fn chunks_without_parity_are_made_of_the_copy_that_is_left() {
     chunks_are_made_of_copies("eor:3:3+2", &[0]);

@@ -314,8 +314,8 @@ pub(super) fn judge(
     }
     let bytes: u32 = spans.iter().map(|(_, span)| span.len).sum();
     let mut good = PerPlace::<u8>::new();
-    // Of an EC-oriented object parity may be of what was here many lives before, under the same identity: it counts if it
-    // agrees with the data. Without any it counts where it has to be there.
+    // Of an EC-oriented object parity may be of what was here many lives before, under the same identity: it counts if
+    // it agrees with the data. Without any it counts where it has to be there.
     let may_be_older =
         |(read, _): &&(Read, Span)| reads.is_oriented && usize::from(read.chunk) >= coding.k();
     let data = spans.iter().filter(|read| !may_be_older(read));

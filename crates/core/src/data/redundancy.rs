@@ -33,8 +33,8 @@ pub enum Redundancy {
 /// EOR(r, k), which becomes EC(k, m): the data chunks of the stripe are one replica, on k memory nodes; the others are
 /// copies elsewhere. Room for the parity chunks is there from the beginning.
 ///
-/// Each of the r - 1 copies is on the node of a parity chunk of its own: so r - 1 is at most m. Their addresses stand in
-/// the data chunks, one of which is left when r - 1 nodes are lost: so r is at most k.
+/// Each of the r - 1 copies is on the node of a parity chunk of its own: so r - 1 is at most m. Their addresses stand
+/// in the data chunks, one of which is left when r - 1 nodes are lost: so r is at most k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "(u8, Coding)", into = "(u8, Coding)")]
 pub struct Orientation {
@@ -70,8 +70,8 @@ pub enum OrientationError {
     },
     /// With all data chunks the addresses of the copies would be lost.
     #[error(
-        "{replicas} EC-oriented replicas take a code with at least {replicas} data chunks, as only these tell where the \
-         copies are, and {coding} has {}; use such a code, or fewer replicas",
+        "{replicas} EC-oriented replicas take a code with at least {replicas} data chunks, as only these tell where \
+         the copies are, and {coding} has {}; use such a code, or fewer replicas",
         coding.k()
     )]
     TooFewDataChunks {

@@ -16,8 +16,9 @@
 //!
 //! The bytes of the stripe do not change, so a round that is lost, or left half-way, leaves nothing to be undone:
 //! parity is what it would be anyhow. Copy words are put where there are none: the session may have moved the object
-//! since this Move has read the slot, or an earlier owner may have died. Who finds any other one moves out of place. All
-//! put words into the same places, so where the words of one Move stand in all of them, no other one's stands in any.
+//! since this Move has read the slot, or an earlier owner may have died. Who finds any other one moves out of place.
+//! All put words into the same places, so where the words of one Move stand in all of them, no other one's stands in
+//! any.
 
 use super::attempt::{Attempt, InPlace, Intent};
 use super::{Hint, Op};

@@ -47,7 +47,8 @@ const INDEX_KEYS: u64 = 1000;
 pub struct Args {
     /// Replicas of the data, and redundancies to compare on such a cluster; may be given several times
     #[arg(long = "set", value_name = "R:REDUNDANCY,...",
-          default_values = ["3:replicated,eor:3:4+2,ec:4+2", "2:replicated,eor:2:4+1,ec:4+1", "2:replicated,eor:2:5+1,ec:5+1"])]
+          default_values = ["3:replicated,eor:3:4+2,ec:4+2", "2:replicated,eor:2:4+1,ec:4+1",
+                            "2:replicated,eor:2:5+1,ec:5+1"])]
     sets: Vec<Set>,
 
     /// Lengths of values [default: 1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,4MiB]
